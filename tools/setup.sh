@@ -1,0 +1,177 @@
+#!/usr/bin/env bash
+# Prepares the repository for `make demo` (argument: demo) or `make test` (argument: test): system packages where apt
+# can install them, .venv, kp, the kernels, the drivers of the tests. Quick when there is nothing to do. What cannot be
+# had is said in one line each, also kept in .make/missing; only Python itself is indispensable.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. tools/vulkan.sh
+
+level=${1:?demo or test}
+python=${PYTHON:-python3}
+state=.make
+log=$state/setup.log
+missing=$state/missing
+
+say()   { printf 'ag: %s\n' "$*"; }
+lacks() { say "$*" | tee -a "$missing"; }
+die()   { say "$*" >&2; exit 1; }
+pip()   { .venv/bin/python -m pip install -q --disable-pip-version-check "$@" >>"$log" 2>&1 </dev/null; }
+
+newer() {  # newer STAMP FIND-ARGUMENTS...: nothing that find lists changed after the stamp
+    [ -e "$1" ] && [ -z "$(find "${@:2}" -newer "$1" -print -quit)" ]
+}
+
+# --- system packages ------------------------------------------------------------------------------------------------
+
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }
+can_apt() { command -v apt-get >/dev/null && as_root true 2>/dev/null; }
+
+apt_get() {  # a mirror that does not answer costs half a minute, not ten
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=15 \
+        -o DPkg::Lock::Timeout=300 "$@" >>"$log" 2>&1 </dev/null
+}
+
+apt_install() {  # what fails here is reported by report_missing
+    say "installing with apt: $*"
+    local install=(apt_get install -y --no-install-recommends "$@")
+    "${install[@]}" || { apt_get update && "${install[@]}"; } || true
+}
+
+# One piece per line: probe (has_<probe> below), apt package, what is missing and what follows from it.
+pieces() {
+    cat <<END
+compiler|g++|no C++ compiler, so kp cannot be built and training runs on the CPU
+headers|libvulkan-dev|no Vulkan headers, so kp cannot be built and training runs on the CPU
+python_h|$python_package-dev|no Python.h, so kp cannot be built and training runs on the CPU
+loader|libvulkan1|no Vulkan loader (libvulkan.so.1), so training runs on the CPU
+glslang|glslang-tools|no glslangValidator, so no Vulkan kernels are built and training runs on the CPU
+spirv|spirv-tools|no spirv-opt and spirv-val, so no Vulkan kernels are built and training runs on the CPU
+END
+    if [ "$level" = demo ]; then
+        echo "driver|mesa-vulkan-drivers|no Vulkan driver, so training runs on the CPU"
+        return
+    fi
+    cat <<END
+lavapipe|mesa-vulkan-drivers|no lavapipe driver, so the Vulkan tests lack one of their two devices
+validation|vulkan-validationlayers|no Vulkan validation layer, so the synchronization tests do not run
+END
+}
+
+venv_is_ours() { [ "$(cat .venv/made-by 2>/dev/null)" = "$venv_key" ] && .venv/bin/python -c '' 2>/dev/null; }
+
+has_venv()        { venv_is_ours || "$python" -c 'import ensurepip' 2>/dev/null; }
+has_compiler()    { command -v g++ >/dev/null; }
+has_python_h()    { "$python" -c 'import os, sysconfig as s; os.stat(s.get_path("include") + "/Python.h")' 2>/dev/null; }
+has_loader()      { "$python" -c 'import ctypes; ctypes.CDLL("libvulkan.so.1")' 2>/dev/null; }
+has_glslang()     { command -v glslangValidator >/dev/null; }
+has_spirv()       { command -v spirv-opt >/dev/null && command -v spirv-val >/dev/null; }
+has_driver()      { any_driver; }
+has_lavapipe()    { lavapipe >/dev/null; }
+has_validation()  { validation_layer >/dev/null; }
+has_headers() {  # where third_party/kp looks
+    local root
+    for root in /usr/include /usr/local/include "${VULKAN_SDK:-}/include" "${VULKAN_HEADERS:-}"; do
+        if [ -f "$root/vulkan/vulkan.h" ]; then return; fi
+    done
+    return 1
+}
+
+install_missing() {
+    local probe package text packages=()
+    while IFS='|' read -r probe package text; do
+        "has_$probe" || packages+=("$package")
+    done < <(echo "venv|$python_package-venv|"; pieces)
+    if [ ${#packages[@]} -gt 0 ] && can_apt; then apt_install "${packages[@]}"; fi
+}
+
+report_missing() {
+    local probe package text
+    while IFS='|' read -r probe package text; do
+        "has_$probe" || lacks "$text. To get it: sudo apt-get install $package"
+    done < <(pieces)
+}
+
+# --- Python, kp, kernels, drivers -----------------------------------------------------------------------------------
+
+find_python() {
+    if ! command -v "$python" >/dev/null && can_apt; then apt_install "$python" "$python-venv" "$python-dev"; fi
+    command -v "$python" >/dev/null || die "no $python. To get it: sudo apt-get install python3 python3-venv python3-dev"
+    local version
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    case $version in
+        3.10 | 3.11 | 3.12 | 3.13) ;;
+        *) die "$python is Python $version; ag needs 3.10 to 3.13. Choose one: make demo PYTHON=python3.12" ;;
+    esac
+    python=$("$python" -c 'import sys; print(sys.executable)')  # past pyenv's slow wrapper
+    python_package=python$version
+    venv_key="$PWD $python $version"
+}
+
+make_venv() {  # anew when the interpreter or the repository's place changed
+    if venv_is_ours; then return; fi
+    rm -rf .venv
+    has_venv || die "$python has no ensurepip, so .venv cannot be made. To get it: sudo apt-get install $python_package-venv"
+    say "making .venv"
+    "$python" -m venv .venv
+    printf '%s\n' "$venv_key" >.venv/made-by
+}
+
+install_ag() {
+    if newer .venv/ag-installed pyproject.toml; then return; fi
+    say "installing ag and its development tools into .venv"
+    pip -e '.[dev]' || die "pip could not install ag: $(grep -m1 ERROR "$log" || tail -n1 "$log") (all of it: $log)"
+    touch .venv/ag-installed
+}
+
+install_kp() {
+    has_compiler && has_headers && has_python_h || return 0  # already reported
+    if newer .venv/kp-installed third_party/kp -type f \
+        -not -path '*/build/*' -not -path '*/tests/*' -not -path '*.egg-info/*' -not -path '*/__pycache__/*'; then return; fi
+    say "building kp (about half a minute)"
+    if pip --force-reinstall --no-deps ./third_party/kp; then
+        touch .venv/kp-installed
+    else
+        lacks "kp could not be built ($log says why), so training runs on the CPU. To get it: make setup, with PyPI reachable"
+    fi
+}
+
+build_kernels() {
+    has_glslang && has_spirv || return 0  # already reported
+    if [ -e ag/backends/vulkan/spv/manifest.json ] && newer $state/kernels-built shaders kernels_build.py; then return; fi
+    say "building the Vulkan kernels"
+    .venv/bin/python kernels_build.py >>"$log" 2>&1 || { tail -n 20 "$log" >&2; die "kernels_build.py failed"; }
+    touch $state/kernels-built
+}
+
+unpack_swiftshader() {  # the library and its description out of a Debian package of 30 MB; nothing is installed
+    local deb
+    mkdir -p .drivers/swiftshader
+    (cd .drivers && { apt-get -qq download chromium-common || { apt_get update && apt-get -qq download chromium-common; }; }) \
+        >>"$log" 2>&1 </dev/null || return
+    deb=$(echo .drivers/chromium-common_*.deb)
+    dpkg-deb --fsys-tarfile "$deb" | tar -x -C .drivers/swiftshader --strip-components=4 --wildcards \
+        '*/libvk_swiftshader.so' '*/vk_swiftshader_icd.json'
+    rm "$deb"
+}
+
+get_swiftshader() {
+    if [ "$level" = demo ] || swiftshader >/dev/null; then return; fi
+    if command -v apt-get >/dev/null; then
+        say "unpacking SwiftShader, the tests' second Vulkan driver"
+        unpack_swiftshader || true
+    fi
+    swiftshader >/dev/null || lacks "no SwiftShader, so the Vulkan tests lack one of their two devices." \
+        "To get it: make setup-test on Debian with apt reachable (its package chromium-common has the library)"
+}
+
+mkdir -p $state
+: >"$log"
+: >"$missing"
+find_python
+install_missing
+report_missing
+make_venv
+install_ag
+install_kp
+build_kernels
+get_swiftshader

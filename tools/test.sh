@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Runs legs of the tests (arguments: lint main sync stock) in .venv and prints the sum of their results last. Every leg
+# runs, also after one that failed. Called by make after tools/setup.sh; PYTEST_ARGS holds more arguments for pytest.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. tools/vulkan.sh
+
+folder=$PWD/.make/test
+
+# The drivers behind vulkan:0 and vulkan:1. Without any, the Vulkan tests skip themselves.
+AG_TEST_ICDS=$(test_drivers)
+export AG_TEST_ICDS
+if [ -n "$AG_TEST_ICDS" ]; then export VK_ICD_FILENAMES=$AG_TEST_ICDS; fi
+export VK_LOADER_LAYERS_DISABLE=VK_LAYER_KHRONOS_validation  # costs ten times a recording; only leg_sync wants it
+
+say() { printf 'ag: %s\n' "$*"; }
+
+run_pytest() {  # run_pytest LEG ARGUMENTS...
+    local more
+    read -ra more <<<"${PYTEST_ARGS:-}"
+    .venv/bin/python -m pytest --junitxml="$folder/$1.xml" "${@:2}" "${more[@]}"
+}
+
+have_vulkan() {
+    [ -n "$AG_TEST_ICDS" ] && [ -e ag/backends/vulkan/spv/manifest.json ] && .venv/bin/python -c 'import kp' 2>/dev/null
+}
+
+leg_lint() {
+    local status=0
+    .venv/bin/ruff check --output-format concise . || status=1
+    .venv/bin/mypy --strict ag || status=1
+    return $status
+}
+
+leg_main() { run_pytest main -m 'not stock_kp'; }
+
+leg_stock() {
+    have_vulkan || { say "leg stock not run: it needs kp, kernels and a driver"; return 0; }
+    run_pytest stock -m stock_kp
+}
+
+leg_sync() {
+    { have_vulkan && validation_layer >/dev/null; } ||
+        { say "leg sync not run: it needs kp, kernels, a driver and the validation layer"; return 0; }
+    cat >"$folder/vk_layer_settings.txt" <<END
+khronos_validation.debug_action = VK_DBG_LAYER_ACTION_LOG_MSG
+khronos_validation.report_flags = error,warn
+khronos_validation.log_filename = $folder/pipe
+khronos_validation.enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT,VALIDATION_CHECK_ENABLE_SYNCHRONIZATION_VALIDATION_QUEUE_SUBMIT
+END
+    local -x VK_LAYER_SETTINGS_PATH=$folder VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation AG_BARRIER_ALL=1
+    unset VK_LOADER_LAYERS_DISABLE
+    local races seen status=0
+    races=$(logged races .venv/bin/python tools/hazard.py) || return 1
+    seen=$(grep -c '^SYNC-HAZARD-WRITE-AFTER-WRITE' "$folder/races.log") || true
+    say "synchronization validation saw $seen of $races deliberate races"
+    [ "$seen" = "$races" ] || return 1
+    logged sync run_pytest sync -m vulkan || status=1
+    if grep -E '^(SYNC-HAZARD|VUID|UNASSIGNED)' "$folder/sync.log"; then status=1; fi
+    return $status
+}
+
+logged() {  # logged NAME COMMAND...: with the layer's messages in NAME.log
+    # The layer truncates its log file whenever an instance is created and would keep those of the last one only; a pipe keeps all.
+    local reader status=0
+    rm -f "$folder/pipe"
+    mkfifo "$folder/pipe"
+    cat "$folder/pipe" >"$folder/$1.log" &
+    reader=$!
+    exec 3>"$folder/pipe"  # or cat would end with the first instance
+    "${@:2}" 3>&- || status=$?
+    exec 3>&-
+    wait $reader
+    return $status
+}
+
+rm -rf "$folder"
+mkdir -p "$folder"
+results=()
+for leg in "$@"; do
+    say "leg $leg"
+    status=0
+    (leg_"$leg") || status=$?
+    results+=("$leg=$status")
+done
+.venv/bin/python tools/summary.py "$folder" "${results[@]}"
