@@ -45,7 +45,7 @@ docs: setup  ## the public API as HTML in .make/docs
 
 wheel: setup  ## build dist/*.whl and check that it holds the kernels
 	@rm -rf build dist
-	@$(run) -m build
+	@$(run) -m build >.make/wheel.log 2>&1 || { cat .make/wheel.log; exit 1; }
 	@$(run) tools/check_wheel.py dist/*.whl
 
 clean:  ## remove everything that was made

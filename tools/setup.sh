@@ -61,7 +61,7 @@ venv_is_ours() { [ "$(cat .venv/made-by 2>/dev/null)" = "$venv_key" ] && .venv/b
 
 has_venv()        { venv_is_ours || "$python" -c 'import ensurepip' 2>/dev/null; }
 has_compiler()    { command -v g++ >/dev/null; }
-has_python_h()    { "$python" -c 'import os, sysconfig as s; os.stat(s.get_path("include") + "/Python.h")' 2>/dev/null; }
+has_python_h()    { [ -f "$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ]; }
 has_loader()      { "$python" -c 'import ctypes; ctypes.CDLL("libvulkan.so.1")' 2>/dev/null; }
 has_glslang()     { command -v glslangValidator >/dev/null; }
 has_spirv()       { command -v spirv-opt >/dev/null && command -v spirv-val >/dev/null; }
@@ -95,7 +95,8 @@ report_missing() {
 
 find_python() {
     if ! command -v "$python" >/dev/null && can_apt; then apt_install "$python" "$python-venv" "$python-dev"; fi
-    command -v "$python" >/dev/null || die "no $python. To get it: sudo apt-get install python3 python3-venv python3-dev"
+    command -v "$python" >/dev/null || die \
+        "no $python. To get it: sudo apt-get install python3 python3-venv python3-dev"
     local version
     version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     case $version in
@@ -110,7 +111,8 @@ find_python() {
 make_venv() {  # anew when the interpreter or the repository's place changed
     if venv_is_ours; then return; fi
     rm -rf .venv
-    has_venv || die "$python has no ensurepip, so .venv cannot be made. To get it: sudo apt-get install $python_package-venv"
+    has_venv ||
+        die "$python has no ensurepip, so .venv cannot be made. To get it: sudo apt-get install $python_package-venv"
     say "making .venv"
     "$python" -m venv .venv
     printf '%s\n' "$venv_key" >.venv/made-by
@@ -126,28 +128,32 @@ install_ag() {
 install_kp() {
     has_compiler && has_headers && has_python_h || return 0  # already reported
     if newer .venv/kp-installed third_party/kp -type f \
-        -not -path '*/build/*' -not -path '*/tests/*' -not -path '*.egg-info/*' -not -path '*/__pycache__/*'; then return; fi
+        -not -path '*/build/*' -not -path '*.egg-info/*' -not -path '*/__pycache__/*'; then return; fi
     say "building kp (about half a minute)"
     if pip --force-reinstall --no-deps ./third_party/kp; then
         touch .venv/kp-installed
     else
-        lacks "kp could not be built ($log says why), so training runs on the CPU. To get it: make setup, with PyPI reachable"
+        lacks "kp could not be built ($log says why), so training runs on the CPU." \
+            "To get it: make setup, with PyPI reachable"
     fi
 }
 
 build_kernels() {
     has_glslang && has_spirv || return 0  # already reported
-    if [ -e ag/backends/vulkan/spv/manifest.json ] && newer $state/kernels-built shaders kernels_build.py; then return; fi
+    if [ -e ag/backends/vulkan/spv/manifest.json ] && newer $state/kernels-built shaders kernels_build.py; then
+        return
+    fi
     say "building the Vulkan kernels"
     .venv/bin/python kernels_build.py >>"$log" 2>&1 || { tail -n 20 "$log" >&2; die "kernels_build.py failed"; }
     touch $state/kernels-built
 }
 
+download_chromium() { (cd .drivers && apt-get -qq download chromium-common </dev/null); }
+
 unpack_swiftshader() {  # the library and its description out of a Debian package of 30 MB; nothing is installed
     local deb
     mkdir -p .drivers/swiftshader
-    (cd .drivers && { apt-get -qq download chromium-common || { apt_get update && apt-get -qq download chromium-common; }; }) \
-        >>"$log" 2>&1 </dev/null || return
+    download_chromium >>"$log" 2>&1 || { apt_get update && download_chromium >>"$log" 2>&1; } || return
     deb=$(echo .drivers/chromium-common_*.deb)
     dpkg-deb --fsys-tarfile "$deb" | tar -x -C .drivers/swiftshader --strip-components=4 --wildcards \
         '*/libvk_swiftshader.so' '*/vk_swiftshader_icd.json'

@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 . tools/vulkan.sh
 
 folder=$PWD/.make/test
+not_run=77  # a leg's status when a piece is missing; setup.sh has said which
 
 # The drivers behind vulkan:0 and vulkan:1. Without any, the Vulkan tests skip themselves.
 AG_TEST_ICDS=$(test_drivers)
@@ -35,13 +36,12 @@ leg_lint() {
 leg_main() { run_pytest main -m 'not stock_kp'; }
 
 leg_stock() {
-    have_vulkan || { say "leg stock not run: it needs kp, kernels and a driver"; return 0; }
+    have_vulkan || return $not_run
     run_pytest stock -m stock_kp
 }
 
 leg_sync() {
-    { have_vulkan && validation_layer >/dev/null; } ||
-        { say "leg sync not run: it needs kp, kernels, a driver and the validation layer"; return 0; }
+    { have_vulkan && validation_layer >/dev/null; } || return $not_run
     cat >"$folder/vk_layer_settings.txt" <<END
 khronos_validation.debug_action = VK_DBG_LAYER_ACTION_LOG_MSG
 khronos_validation.report_flags = error,warn
@@ -61,7 +61,8 @@ END
 }
 
 logged() {  # logged NAME COMMAND...: with the layer's messages in NAME.log
-    # The layer truncates its log file whenever an instance is created and would keep those of the last one only; a pipe keeps all.
+    # The layer truncates its log file whenever an instance is created, so a plain file would hold the messages of the
+    # last instance only. A pipe holds them all.
     local reader status=0
     rm -f "$folder/pipe"
     mkfifo "$folder/pipe"
