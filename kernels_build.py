@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+"""Compile shaders/*.comp to SPIR-V and describe every kernel in a manifest.
+
+A shader is its own interface: the push-constant block ``Args``, the buffers, the specialization constants
+and the comment ``// grid:`` are read from the source and written to ``manifest.json``, from which the Vulkan
+backend packs arguments by name.  This script needs the standard library, glslangValidator and SPIRV-Tools,
+and knows nothing of `ag`.  ``make``, CI and developers call it; unchanged shaders are not compiled again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent
+SHADERS = ROOT / "shaders"
+OUT = ROOT / "ag" / "backends" / "vulkan" / "spv"
+
+FORMAT = 1  # of the manifest; raise it when what is below writes something else
+TARGET = "vulkan1.0"  # SPIR-V 1.0, which every driver takes
+MAX_PUSH_WORDS = 32  # Vulkan's guaranteed minimum of 128 bytes; drivers do not refuse more, they misbehave
+MAX_INVOCATIONS = 256  # the largest workgroup that every driver of ours accepts
+WORD_TYPES = ("uint", "int", "float")
+TOOLS = {"glslangValidator": "glslang-tools", "spirv-opt": "spirv-tools", "spirv-val": "spirv-tools"}
+
+Manifest = dict[str, Any]
+
+
+class ShaderError(Exception):
+    """A shader that does not compile or breaks a convention."""
+
+
+# ---------------------------------------------------------------------------------------------- tools
+
+
+def missing_tools() -> str:
+    """One sentence that names what to install, or nothing."""
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    packages = " ".join(sorted({TOOLS[tool] for tool in missing}))
+    return f"{' and '.join(missing)} not found; install with: apt install {packages}" if missing else ""
+
+
+def compiler_version() -> str:
+    """The versions of compiler and optimizer, in one line."""
+    return "; ".join(_run(tool, "--version").splitlines()[0] for tool in ("glslangValidator", "spirv-opt"))
+
+
+def _run(*command: str | Path) -> str:
+    """What a tool prints; if it fails, that is the error."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise ShaderError(f"{command[0]} failed:\n{done.stdout.strip()}")
+    return done.stdout
+
+
+# ---------------------------------------------------------------------------------------------- sources
+
+
+def sources(shader: Path) -> list[Path]:
+    """The shader and the files it includes, each once, in the order of inclusion."""
+    found = [shader]
+    for path in found:
+        for name in re.findall(r'^[ \t]*#include[ \t]+"([^"]+)"', path.read_text("utf-8"), re.M):
+            included = path.parent / name
+            if not included.is_file():
+                raise ShaderError(f"{path.name} includes {name}, which does not exist.")
+            if included not in found:
+                found.append(included)
+    return found
+
+
+def source_hash(shader: Path) -> str:
+    """SHA-256 over the bytes of the shader and of its includes."""
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in sources(shader))).hexdigest()
+
+
+# ---------------------------------------------------------------------------------------------- interface
+
+
+def interface(source: str, text: str) -> dict[str, Any]:
+    """What the backend must know to launch a kernel.
+
+    Parameters
+    ----------
+    source : str
+        The .comp file, for its ``// grid:`` comment.
+    text : str
+        The same, preprocessed: includes and macros expanded, no comments.
+    """
+    operands = _operands(text)
+    push = _push(text)
+    offsets = [member["name"] for member in push if member["name"].endswith("_at")]
+    if sorted(offsets) != sorted(f"{o['name']}_at" for o in operands):
+        raise ShaderError(f"the buffers are {', '.join(o['name'] for o in operands)} and the offsets in Args "
+                          f"{', '.join(offsets)}; every buffer x needs one member x_at.")
+    return {"operands": operands, "push": push, "spec": _spec(text), "grid": _grid(source),
+            "local_size": _local_size(text)}
+
+
+def _operands(text: str) -> list[dict[str, Any]]:
+    qualifier = r"(?:readonly|writeonly|coherent|restrict|volatile)\s+"
+    pattern = rf"layout\s*\(([^)]*)\)\s*((?:{qualifier})*)buffer\s+(\w+)\s*\{{"
+    found: dict[int, dict[str, Any]] = {}
+    for layout, qualifiers, block in re.findall(pattern, text):
+        binding = re.search(r"\bbinding\s*=\s*(\d+)", layout)
+        if binding is None or int(binding[1]) in found:
+            raise ShaderError(f"buffer {block} needs a binding of its own, as layout(set = 0, binding = 0).")
+        found[int(binding[1])] = {"name": block.rstrip("_").lower(), "writes": "readonly" not in qualifiers}
+    if sorted(found) != list(range(len(found))) or not found:
+        raise ShaderError(f"the bindings are {sorted(found)}; they must count from 0 as the operands do.")
+    return [found[i] for i in sorted(found)]
+
+
+def _push(text: str) -> list[dict[str, Any]]:
+    block = re.search(r"layout\s*\(\s*push_constant\s*\)\s*uniform\s+Args\s*\{(.*?)\}", text, re.S)
+    if block is None:
+        raise ShaderError("there is no push-constant block `layout(push_constant) uniform Args { ... };`.")
+    push = []
+    for declaration in filter(None, (part.strip() for part in block[1].split(";"))):
+        kind, _, names = declaration.partition(" ")
+        for name in names.split(","):
+            member = re.fullmatch(r"\s*(\w+)\s*(?:\[\s*(\d+)\s*\])?\s*", name)
+            if kind not in WORD_TYPES or member is None:
+                raise ShaderError(f"push constant `{declaration}`: members must be {', '.join(WORD_TYPES)} "
+                                  f"or arrays of them with a literal size.")
+            push.append({"name": member[1], "type": kind, "count": int(member[2] or 1)})
+    words = sum(member["count"] for member in push)
+    if words > MAX_PUSH_WORDS:
+        raise ShaderError(f"Args has {words} words and {MAX_PUSH_WORDS} are allowed; pass more in a buffer.")
+    return push
+
+
+def _spec(text: str) -> list[dict[str, Any]]:
+    pattern = r"layout\s*\(\s*constant_id\s*=\s*(\d+)\s*\)\s*const\s+(\w+)\s+(\w+)\s*=\s*([-\w.]+)\s*;"
+    spec = []
+    for number, kind, name, default in sorted(re.findall(pattern, text), key=lambda found: int(found[0])):
+        if kind not in WORD_TYPES:
+            raise ShaderError(f"specialization constant {name} is {kind}; allowed: {', '.join(WORD_TYPES)}.")
+        value = float(default) if kind == "float" else int(default.rstrip("u"), 0)
+        spec.append({"name": name, "id": int(number), "type": kind, "default": value})
+    if [constant["id"] for constant in spec] != list(range(len(spec))):
+        raise ShaderError("the constant_ids must count from 0.")  # kp passes them as an array
+    if [c["name"].isupper() for c in spec] != sorted(c["name"].isupper() for c in spec):
+        raise ShaderError("constant_ids: parameters (lower case) come before tuning constants (upper case).")
+    return spec
+
+
+def _grid(source: str) -> dict[str, Any]:
+    found = re.findall(r"^// grid: (.+) (invocations|workgroups)$", source, re.M)
+    if len(found) != 1:
+        raise ShaderError("exactly one line `// grid: <expression> invocations`, or `workgroups`, is needed.")
+    expressions, unit = found[0]
+    axes = [axis.strip() for axis in expressions.split(",")]
+    most = 1 if unit == "invocations" else 3
+    if len(axes) > most or not all(re.fullmatch(r"\w+( [*/] \w+)*", axis) for axis in axes):
+        raise ShaderError(f"grid `{expressions} {unit}`: at most {most} axes, each of names and integers with "
+                          f"* and / between, evaluated from left to right; / rounds up.")
+    return {"unit": unit, "axes": axes}
+
+
+def _local_size(text: str) -> list[int]:
+    sizes = dict(re.findall(r"\blocal_size_([xyz])\s*=\s*(\d+)", text))
+    size = [int(sizes.get(axis, 1)) for axis in "xyz"]
+    if not sizes or size[0] * size[1] * size[2] > MAX_INVOCATIONS:
+        raise ShaderError(f"local size {size}: declare it, with at most {MAX_INVOCATIONS} invocations.")
+    return size
+
+
+# ---------------------------------------------------------------------------------------------- building
+
+
+def compile_shader(shader: Path, spv: Path) -> dict[str, Any]:
+    """Compile, optimise and validate one shader; return its manifest entry."""
+    entry = interface(shader.read_text("utf-8"), _run("glslangValidator", "-E", shader))
+    raw = spv.with_suffix(".raw")
+    _run("glslangValidator", "-V", "--target-env", TARGET, shader, "-o", raw)
+    _run("spirv-opt", "-O", "--strip-debug", f"--target-env={TARGET}", raw, "-o", spv)
+    _run("spirv-val", "--target-env", TARGET, spv)
+    raw.unlink()
+    return {**entry, "sha256": source_hash(shader)}
+
+
+def read_manifest(out: Path) -> Manifest:
+    """The manifest of the last build; an empty one if there is none of this format."""
+    path = out / "manifest.json"
+    manifest: Manifest = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return manifest if manifest.get("format") == FORMAT else {"compiler": "", "format": FORMAT, "kernels": {}}
+
+
+def stale(shaders: Path, out: Path, manifest: Manifest, compiler: str) -> list[str]:
+    """Names of the kernels that must be compiled, and of those whose shader is gone."""
+    names = {path.stem: path for path in sorted(shaders.glob("*.comp"))}
+    known = manifest["kernels"]
+    changed = [
+        name for name, path in names.items()
+        if name not in known or manifest["compiler"] != compiler or known[name]["sha256"] != source_hash(path)
+        or not (out / f"{name}.spv").is_file()
+    ]
+    return changed + sorted(known.keys() - names.keys())
+
+
+def build(shaders: Path = SHADERS, out: Path = OUT) -> list[str]:
+    """Compile what is stale and return its names.  Nothing in `out` changes unless every shader compiles.
+
+    Raises
+    ------
+    ShaderError
+        If a shader is refused; the message names all of them, with what the compiler said.
+    """
+    compiler = compiler_version()
+    manifest = read_manifest(out)
+    todo = stale(shaders, out, manifest, compiler)
+    names = {path.stem for path in shaders.glob("*.comp")}
+    kernels = {name: entry for name, entry in manifest["kernels"].items() if name in names}
+    out.mkdir(parents=True, exist_ok=True)
+    errors = []
+    with tempfile.TemporaryDirectory(dir=out, prefix=".build-") as folder:
+        built = Path(folder)
+        for name in (n for n in todo if n in names):
+            try:
+                kernels[name] = compile_shader(shaders / f"{name}.comp", built / f"{name}.spv")
+            except ShaderError as error:
+                errors.append(f"{name}.comp: {error}")
+        if errors:
+            raise ShaderError("\n".join(errors))
+        manifest = {"compiler": compiler, "format": FORMAT, "kernels": kernels}
+        (built / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", "utf-8")
+        for path in (*built.glob("*.spv"), built / "manifest.json"):  # which vouches for the rest
+            os.replace(path, out / path.name)
+    for path in out.glob("*.spv"):
+        if path.stem not in names:
+            path.unlink()
+    return todo
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0 done, 1 a shader was refused or is stale, 2 tools are missing."""
+    parser = argparse.ArgumentParser(description="Compile the compute shaders.")
+    parser.add_argument("--check", action="store_true", help="only say whether something is stale")
+    parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help="where the SPIR-V goes")
+    options = parser.parse_args(arguments)
+    try:
+        return _check(options.out) if options.check else _build(options.out)
+    except ShaderError as error:
+        print(f"kernels_build.py: {error}", file=sys.stderr)
+        return 1
+
+
+def _check(out: Path) -> int:
+    # Without a compiler only the sources are compared.
+    manifest = read_manifest(out)
+    names = stale(SHADERS, out, manifest, manifest["compiler"] if missing_tools() else compiler_version())
+    if names:
+        print(f"kernels_build.py: stale: {', '.join(names)}; run: python kernels_build.py", file=sys.stderr)
+    return 1 if names else 0
+
+
+def _build(out: Path) -> int:
+    if missing_tools():
+        print(f"kernels_build.py: {missing_tools()}", file=sys.stderr)
+        return 2
+    names = build(SHADERS, out)
+    print(f"{len(names)} kernels rebuilt" if names else "kernels are up to date")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,7 @@
+// exp: out = exp(x).  out[n], x[n]
+// grid: n invocations
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "unary.glsl"
+
+float f(float x) { return exp(x); }

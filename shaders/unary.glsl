@@ -1,0 +1,20 @@
+// out[i] = f(x[i]).  The kernel defines f after including this, and may define before:
+// PARAMS, further push-constant members, and TYPE, the elements' type.
+#include "index.glsl"
+#ifndef PARAMS
+#define PARAMS
+#endif
+#ifndef TYPE
+#define TYPE float
+#endif
+
+layout(push_constant) uniform Args { uint n, out_at, x_at; PARAMS };
+layout(set = 0, binding = 0) buffer Out_ { TYPE out_[]; };
+layout(set = 0, binding = 1) readonly buffer X_ { TYPE x[]; };
+
+TYPE f(TYPE x);
+
+void main() {
+    const uint i = invocation();
+    if (i < n) out_[out_at + i] = f(x[x_at + i]);
+}
