@@ -1,0 +1,67 @@
+"""ag: automatic differentiation and data-parallel training on any Vulkan device, and on the CPU.
+
+Every public name is here, grouped as the documentation is.  Importing `ag` loads neither Kompute nor a driver.
+"""
+
+# errors
+from ag.errors import (
+    AgError,
+    ArenaError,
+    CaptureError,
+    CheckpointError,
+    CommError,
+    DeviceError,
+    DtypeError,
+    KernelError,
+    ShapeError,
+    TapeError,
+)
+
+# devices
+from ag.backend import DeviceInfo
+from ag.device import (
+    ag_default_device,
+    ag_default_dtype,
+    ag_device,
+    ag_dtype,
+    ag_shutdown,
+    ag_synchronize,
+    ag_vulkan_device_count,
+    ag_vulkan_devices,
+    ag_vulkan_status,
+)
+
+# tensors and the tape
+from ag.capture import CapturedStep, ag_capture
+from ag.gradcheck import ag_gradcheck
+from ag.rng import ag_seed
+from ag.tape import Gradients, backward, no_grad, with_grad_tape
+from ag.tensor import Tensor, ag_param, ag_tensor, is_ag_tensor
+
+# ops
+from ag.ops.activation import ag_relu, ag_sigmoid, ag_softmax, ag_tanh
+from ag.ops.arrange import ag_reshape, ag_to_device, ag_transpose
+from ag.ops.elementwise import ag_add, ag_clamp, ag_div, ag_exp, ag_log, ag_mul, ag_pow, ag_scale, ag_sub
+from ag.ops.linalg import ag_matmul
+from ag.ops.loss import ag_cross_entropy_loss, ag_mse_loss, ag_softmax_cross_entropy_loss
+from ag.ops.reduce import ag_mean, ag_sum
+
+# layers
+from ag.nn.dropout import ag_dropout
+from ag.nn.layer import Layer, ag_eval, ag_train
+from ag.nn.linear import ag_linear
+from ag.nn.sequential import ag_sequential
+
+# training
+from ag.checkpoint import ag_load_model, ag_save_model
+from ag.data.dataloader import Batch, ag_dataloader
+from ag.optim.adam import optimizer_adam, optimizer_adamw
+from ag.optim.clip import clip_grad_norm
+from ag.optim.sgd import optimizer_sgd
+
+# the same functions under ggmlR's names
+ggml_vulkan_device_count = ag_vulkan_device_count
+ggml_vulkan_list_devices = ag_vulkan_devices
+ggml_vulkan_status = ag_vulkan_status
+
+__version__ = "0.1.0"

@@ -1,0 +1,256 @@
+"""What every backend must provide: buffers, launches, recordings.
+
+This module is the specification.  A backend runs *a* primitive, whichever it is; it has no method named after an
+operation, and adding an operation never touches it.  `ag.device` creates backends by name; everything above talks
+to the classes here and to nothing below.
+
+A **Buffer** is a dense row-major array in a backend's arena: a block, a byte address, a shape and an element type.
+Views share the block.  Memory goes back to the arena when the last buffer of a block dies, also while the device
+still works on it: launches run in order, so whoever gets the block next writes after the old readers.
+
+A **launch** returns at once on an asynchronous backend.  Only `download` and `synchronize` wait.
+
+A **recording** collects every launch made while it is open, on top of running it, into a **Program** that can be
+run again without Python deciding anything.  A program holds every buffer it touches, so its memory stays its own.
+While recording, the host may not read device memory or write into existing buffers: the program would not see it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Protocol
+
+from ag.arena import Arena, Block
+from ag.dtype import DType
+from ag.errors import ArenaError, CaptureError
+from ag.primitive import Primitive
+from ag.shape import Shape
+
+__all__ = ["Backend", "Buffer", "DeviceInfo", "Program", "Recording"]
+
+HostArray = Any  # numpy.ndarray; layers above decide how it is typed
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """What is known about a device.
+
+    Attributes
+    ----------
+    name : str
+        Name to give to `ag_device`, such as ``"vulkan:0"``.
+    description : str
+        The product's name.
+    vendor, driver, kind : str
+        Vendor, driver (or library) version, and ``"discrete"``, ``"integrated"``, ``"virtual"`` or ``"cpu"``.
+    memory_bytes : int
+        Memory of the device's own heap; of the machine for CPU devices.
+    features : tuple of str
+        Optional abilities the device has (``"float16"``, …).
+    """
+
+    name: str
+    description: str
+    vendor: str
+    driver: str
+    kind: str
+    memory_bytes: int
+    features: tuple[str, ...] = ()
+
+
+class Buffer:
+    """A dense row-major array in a backend's arena.
+
+    Attributes
+    ----------
+    backend : Backend
+        Who owns the memory.
+    block : Block
+        The block it lies in, shared by all views.
+    address : int
+        Arena address of the first element, in bytes.
+    shape : tuple of int
+    dtype : DType
+    native : object
+        Whatever the backend works with (a numpy view on the CPU; nothing on Vulkan).
+    """
+
+    __slots__ = ("__weakref__", "address", "backend", "block", "dtype", "native", "shape")
+
+    def __init__(self, backend: Backend, block: Block, address: int, shape: Shape, dtype: DType, native: Any) -> None:
+        self.backend = backend
+        self.block = block
+        self.address = address
+        self.shape = shape
+        self.dtype = dtype
+        self.native = native
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    def view(self, shape: Shape, offset: int = 0) -> Buffer:
+        """The same memory from element `offset` on, with another shape."""
+        return self.backend.view(self, shape, offset)
+
+    def __repr__(self) -> str:
+        return f"<Buffer {self.shape} {self.dtype} at {self.address:#x} on {self.backend.name}>"
+
+
+class Program(Protocol):
+    """Recorded launches that can be run again.
+
+    Attributes
+    ----------
+    launches : int
+        Number of launches in one run.
+    nbytes : int
+        Arena bytes the program keeps for itself.
+    """
+
+    launches: int
+    nbytes: int
+
+    def run(self) -> None:
+        """Launch everything again, in order; does not wait."""
+
+    def close(self) -> None:
+        """Let go of the memory; the program cannot run any more."""
+
+
+@dataclass
+class Recording:
+    """An open recording; `program` is there once it is closed.
+
+    Attributes
+    ----------
+    on_upload : callable or None
+        Asked for every host array that becomes a buffer while recording; returns the buffer to use, or raises.
+    guards : list of callable
+        Called before every replay; they raise if something that the recording depends on has changed.
+    value_checks : list of (Buffer, callable)
+        Called with the host values that a replay puts into that buffer; they raise if the values are not allowed.
+    """
+
+    on_upload: Callable[[HostArray, DType], Buffer | None] | None = None
+    guards: list[Callable[[], None]] = field(default_factory=list)
+    value_checks: list[tuple[Buffer, Callable[[HostArray], None]]] = field(default_factory=list)
+    program: Program | None = None
+
+    def finished(self) -> Program:
+        """The program; only after the recording was closed without an error."""
+        if self.program is None:
+            raise CaptureError("recording: it is still open or failed; leave its `with` block first.")
+        return self.program
+
+
+class Backend(ABC):
+    """One device: its arena and the ability to run primitives.
+
+    Attributes
+    ----------
+    name : str
+        The device's name (``"cpu"``, ``"vulkan:0"``).
+    info : DeviceInfo
+    arena : Arena
+    asynchronous : bool
+        Whether launches return before the work is done.
+    dtypes : frozenset of DType
+        Element types the device can hold.
+    recording : Recording or None
+        The open recording, if any.
+    """
+
+    name: str
+    info: DeviceInfo
+    arena: Arena
+    asynchronous: bool
+    dtypes: frozenset[DType]
+    recording: Recording | None = None
+
+    @abstractmethod
+    def alloc(self, shape: Shape, dtype: DType) -> Buffer:
+        """An uninitialised buffer."""
+
+    @abstractmethod
+    def view(self, buffer: Buffer, shape: Shape, offset: int = 0) -> Buffer:
+        """A buffer over the same block, `offset` elements further on."""
+
+    @abstractmethod
+    def launch(self, primitive: Primitive, *operands: Any, into: Any = None, **params: Any) -> Any:
+        """Run `primitive`; returns its output buffer, or a tuple of them, or None if it only updates.
+
+        `into` gives the output buffer(s) instead of fresh ones; an output may be an input that is read at the
+        same index only.
+        """
+
+    @abstractmethod
+    def upload(self, array: HostArray, into: Buffer) -> None:
+        """Copy a host array of the same shape into `into`, converting its element type; does not wait."""
+
+    @abstractmethod
+    def download(self, buffer: Buffer) -> HostArray:
+        """A host copy; waits for everything launched before."""
+
+    @abstractmethod
+    def submit(self) -> None:
+        """Start whatever was launched and is not yet running; does not wait."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait for everything launched."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Wait and release the device."""
+
+    @abstractmethod
+    def _open_program(self) -> Any:
+        """Begin collecting launches; returned object goes to `_close_program`."""
+
+    @abstractmethod
+    def _close_program(self, opened: Any) -> Program:
+        """Stop collecting; the finished program."""
+
+    @contextmanager
+    def record(self, on_upload: Callable[[HostArray, DType], Buffer | None] | None = None) -> Iterator[Recording]:
+        """Collect every launch made inside into a program (they also run)."""
+        if self.recording is not None:
+            raise CaptureError(f"record: {self.name} is already recording; captured steps do not nest.")
+        recording = Recording(on_upload)
+        opened = self._open_program()
+        self.recording = recording
+        try:
+            yield recording
+        except BaseException:
+            self.recording = None
+            self._close_program(opened).close()
+            raise
+        self.recording = None
+        recording.program = self._close_program(opened)
+
+    def refuse_while_recording(self, what: str) -> None:
+        """Raise if a recording is open: the host must not touch device memory inside a captured step."""
+        if self.recording is not None:
+            raise CaptureError(
+                f"ag_capture: the step {what} on {self.name}; a replay cannot do that. "
+                f"Return the tensor and read it after the step, or change state between steps.")
+
+    def check_guards(self) -> None:
+        """Raise if a guard word around a live block was overwritten (needs an arena with guards)."""
+        raise ArenaError(f"check_guards: {self.name} keeps no guard words; create the backend with guard > 0.")

@@ -1,0 +1,1 @@
+"""Backends: each runs primitives on one kind of device.  `ag.device` imports them by name, and only when used."""

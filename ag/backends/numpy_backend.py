@@ -1,0 +1,176 @@
+"""The CPU backend: a primitive's numpy reference *is* its implementation.
+
+Arrays are views into the arena's segments, so that offsets and lifetimes are exercised exactly as on a GPU.
+Launches are synchronous.  A program is the list of bound calls; running it involves no shape rule, no allocation
+and no dictionary.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from ag.arena import OFFSET_BITS, Arena, Block
+from ag.backend import Backend, Buffer, DeviceInfo
+from ag.dtype import F32, F64, I32, U32, DType
+from ag.errors import ArenaError, CaptureError
+from ag.primitive import Primitive
+from ag.shape import Shape
+
+__all__ = ["NumpyBackend"]
+
+_ALIGN = 64  # bytes: a cache line, and the widest vector load
+_OFFSET_MASK = (1 << OFFSET_BITS) - 1
+_NUMPY = {d: np.dtype(d.numpy_name) for d in (F32, F64, I32, U32)}
+_GUARD_BYTE = 0xA5
+
+
+class NumpyProgram:
+    """Bound numpy calls, and the buffers they work on."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+        self.buffers: list[Buffer] = []
+
+    @property
+    def launches(self) -> int:
+        """Number of calls in one run."""
+        return len(self.calls)
+
+    @property
+    def nbytes(self) -> int:
+        """Arena bytes of all blocks held."""
+        return sum({b.block.address: b.block.nbytes for b in self.buffers}.values())
+
+    def run(self) -> None:
+        """Make all calls again."""
+        for call in self.calls:
+            call()
+
+    def close(self) -> None:
+        """Forget calls and buffers."""
+        self.calls.clear()
+        self.buffers.clear()
+
+
+class NumpyBackend(Backend):
+    """A CPU device.
+
+    Parameters
+    ----------
+    index : int, optional
+        Several independent CPU devices may exist; ``cpu`` is the first.
+    guard : int, optional
+        Guard bytes around every block, for tests.
+    limit_bytes : int or None, optional
+        Refuse to reserve more than this.
+    """
+
+    asynchronous = False
+    dtypes = frozenset({F32, F64, I32, U32})
+
+    def __init__(self, index: int = 0, *, guard: int = 0, limit_bytes: int | None = None) -> None:
+        self.name = "cpu" if index == 0 else f"cpu:{index}"
+        self._segments: list[np.ndarray[Any, Any]] = []
+        self.arena = Arena(self._grow, align=_ALIGN, guard=guard, limit_bytes=limit_bytes)
+        self._program: NumpyProgram | None = None
+        self._guarded: WeakValueDictionary[int, Buffer] = WeakValueDictionary()
+
+    @property
+    def info(self) -> DeviceInfo:  # type: ignore[override]
+        """Description of the machine's processor."""
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+        return DeviceInfo(self.name, platform.processor() or platform.machine(), platform.machine(),
+                          f"numpy {np.__version__}", "cpu", memory, ("float64",))
+
+    # -------------------------------------------------------------------------------------- memory
+
+    def _grow(self, nbytes: int) -> None:
+        raw = np.zeros(nbytes + _ALIGN, np.uint8)  # zeros: pages are touched only when used
+        skip = -raw.ctypes.data % _ALIGN
+        self._segments.append(raw[skip : skip + nbytes])
+
+    def alloc(self, shape: Shape, dtype: DType) -> Buffer:
+        block = self.arena.alloc(prod(shape) * dtype.itemsize)
+        address = block.address
+        native = np.ndarray(shape, _NUMPY[dtype], self._segments[address >> OFFSET_BITS], address & _OFFSET_MASK)
+        buffer = Buffer(self, block, address, shape, dtype, native)
+        if self.arena.guard:
+            self._paint_guards(block)
+            self._guarded[address] = buffer
+        return buffer
+
+    def view(self, buffer: Buffer, shape: Shape, offset: int = 0) -> Buffer:
+        address = buffer.address + offset * buffer.dtype.itemsize
+        native = np.ndarray(shape, _NUMPY[buffer.dtype], self._segments[address >> OFFSET_BITS], address & _OFFSET_MASK)
+        return Buffer(self, buffer.block, address, shape, buffer.dtype, native)
+
+    def upload(self, array: Any, into: Buffer) -> None:
+        np.copyto(into.native, array, casting="unsafe")
+
+    def download(self, buffer: Buffer) -> Any:
+        self.refuse_while_recording("reads a tensor on the host")
+        return buffer.native.copy()
+
+    # -------------------------------------------------------------------------------------- launches
+
+    def launch(self, primitive: Primitive, *operands: Any, into: Any = None, **params: Any) -> Any:
+        result = into
+        if into is None and primitive.outputs:
+            shapes = primitive.shape(*[o.shape for o in operands], **params)
+            if primitive.outputs == 1:
+                result = self.alloc(shapes, operands[0].dtype)
+            else:
+                result = tuple(self.alloc(s, operands[0].dtype) for s in shapes)
+        buffers = operands if result is None else (
+            (result, *operands) if primitive.outputs == 1 else (*result, *operands))
+        primitive.reference(*[b.native for b in buffers], **params)
+        if self._program is not None:
+            self._program.buffers += buffers
+            self._program.calls.append(partial(primitive.reference, *[b.native for b in buffers], **params))
+        return result
+
+    def submit(self) -> None:
+        """Nothing to do: launches have already run."""
+
+    def synchronize(self) -> None:
+        """Nothing to do: launches have already run."""
+
+    def close(self) -> None:
+        self._program = None
+
+    def _open_program(self) -> NumpyProgram:
+        if self._program is not None:
+            raise CaptureError(f"record: {self.name} is already recording.")
+        self._program = NumpyProgram()
+        return self._program
+
+    def _close_program(self, opened: NumpyProgram) -> NumpyProgram:
+        self._program = None
+        return opened
+
+    # -------------------------------------------------------------------------------------- guard words
+
+    def _guards(self, block: Block) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        segment, start, guard = self._segments[block.segment], block.offset, self.arena.guard
+        end = start + block.nbytes
+        return segment[start - guard : start], segment[end : end + guard]
+
+    def _paint_guards(self, block: Block) -> None:
+        for guard in self._guards(block):
+            guard[...] = _GUARD_BYTE
+
+    def check_guards(self) -> None:
+        if not self.arena.guard:
+            super().check_guards()
+        for buffer in list(self._guarded.values()):
+            for side, guard in zip(("before", "after"), self._guards(buffer.block), strict=True):
+                if np.any(guard != _GUARD_BYTE):
+                    raise ArenaError(f"check_guards: memory {side} {buffer!r} was overwritten.")

@@ -1,0 +1,165 @@
+"""Models in files: safetensors with a JSON description, written atomically, loaded without running code."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import safetensors.numpy
+from safetensors import SafetensorError, safe_open
+
+from ag.device import ag_default_device, ag_device
+from ag.errors import CheckpointError
+from ag.nn.dropout import Dropout
+from ag.nn.layer import Layer, ag_eval, load_into, state_of
+from ag.nn.linear import Linear
+from ag.nn.sequential import Sequential
+
+__all__ = ["ag_load_model", "ag_save_model"]
+
+_FORMAT = "ag-model-1"
+_LAYERS: dict[str, type[Layer]] = {c.__name__: c for c in (Linear, Dropout)}
+
+
+def ag_save_model(model: Any, path: str | os.PathLike[str], model_fn: Callable[[], Any] | None = None) -> None:
+    """Save a model's parameters and buffers, and how to build it if it is made of this library's layers.
+
+    Parameters
+    ----------
+    model : Layer, or any object with ``forward(x)`` and ``parameters()``
+    path : path
+        File to write; replaced only once the new one is complete.
+    model_fn : callable, optional
+        The factory you will load with; it is called once to check that its parameters have the same names and
+        shapes.  It is not stored.
+
+    Raises
+    ------
+    CheckpointError
+        If `model_fn` builds something else.
+    OSError
+        If the file cannot be written; an older one stays as it was.
+
+    References
+    ----------
+    ggmlR ``ag_save_model`` (which stores a function and runs it on load).
+
+    Examples
+    --------
+    >>> import ag, tempfile, os
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.safetensors")
+    >>> ag.ag_save_model(ag.ag_linear(2, 1), path)
+    >>> ag.ag_load_model(path).W.shape
+    (1, 2)
+    """
+    state = {name: x.numpy() for name, x in state_of(model).items()}
+    if model_fn is not None:
+        made = {name: x.shape for name, x in state_of(model_fn()).items()}
+        if made != {name: x.shape for name, x in state.items()}:
+            raise CheckpointError(f"ag_save_model: model_fn builds {made}, and the model has "
+                                  f"{ {n: x.shape for n, x in state.items()} }; they must be the same.")
+    config = model.config() if isinstance(model, Layer) and _known(model) else None
+    header = {"format": _FORMAT, "model": json.dumps(config)}
+    _write_atomically(Path(path), safetensors.numpy.save(state, header))
+
+
+def ag_load_model(
+    path: str | os.PathLike[str], model_fn: Callable[[], Any] | None = None, device: str | None = None
+) -> Any:
+    """Load a model saved by `ag_save_model`.
+
+    Parameters
+    ----------
+    path : path
+    model_fn : callable, optional
+        Builds the model; needed if it is not made of this library's layers only.
+    device : str, optional
+        Where its parameters shall be; default: the current default device.
+
+    Returns
+    -------
+    object
+        The model, in eval mode.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is missing, truncated or foreign, or does not fit the model; the message lists the names that
+        are missing, unexpected or of another shape.
+
+    References
+    ----------
+    ggmlR ``ag_load_model``.
+
+    Examples
+    --------
+    >>> import ag, tempfile, os
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.safetensors")
+    >>> ag.ag_save_model(ag.ag_sequential(ag.ag_linear(2, 1)), path)
+    >>> ag.ag_load_model(path).training
+    False
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            header = file.metadata() or {}
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"ag_load_model: {os.fspath(path)} cannot be read ({error}); "
+                              f"a file written by ag_save_model is required.") from error
+    if header.get("format") != _FORMAT:
+        raise CheckpointError(f"ag_load_model: {os.fspath(path)} has format {header.get('format')!r}; "
+                              f"{_FORMAT!r} is required.")
+    with ag_device(ag_default_device()):
+        if device is not None:
+            ag_device(device)
+        model = model_fn() if model_fn is not None else _build(_config(header, path), path)
+    load_into(state_of(model), state)
+    return ag_eval(model)
+
+
+def _config(header: dict[str, str], path: Any) -> Any:
+    try:
+        config = json.loads(header["model"])
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(f"ag_load_model: {os.fspath(path)} has no readable model description; "
+                              f"pass model_fn.") from error
+    if config is None:
+        raise CheckpointError(f"ag_load_model: {os.fspath(path)} holds a model of your own; pass the model_fn "
+                              f"that builds it.")
+    return config
+
+
+def _known(layer: Layer) -> bool:
+    if isinstance(layer, Sequential):
+        return all(_known(x) for x in layer)
+    return _LAYERS.get(type(layer).__name__) is type(layer)
+
+
+def _build(config: Any, path: Any) -> Layer:
+    """A layer from its description; only this library's constructors are ever called."""
+    try:
+        if config["layer"] == Sequential.__name__:
+            return Sequential([_build(c, path) for c in config["layers"]])
+        kind = _LAYERS[config["layer"]]
+        return kind(**{name: config["args"][name] for name in kind.settings})
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"ag_load_model: {os.fspath(path)} describes a model that this version cannot build "
+                              f"({error!r}); pass model_fn.") from error
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    """Write next to the target, flush to disk, then rename: a reader sees the old file or the new one."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,76 @@
+"""The few primitives that the core itself launches: copy, add, sum.
+
+The tape adds cotangents and undoes broadcasting, a captured step copies inputs into their slots.  Everything else
+that computes is declared in `ag.ops` or next to the optimizer that needs it.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ag.backend import Buffer
+from ag.primitive import primitive
+from ag.shape import Shape, broadcast, broadcast_axes, broadcast_layout, same, sum_layout, summed
+
+__all__ = ["add", "copy", "sum", "sum_over", "sum_to"]
+
+Array = np.ndarray[Any, Any]
+
+# One workgroup adds up one row; longer rows are cut first, so that the work spreads and loops stay short
+# (lavapipe silently ends an invocation's loops after 65,535 iterations).
+_LONGEST_ROW = 1 << 17
+_CHUNK = 1 << 12
+
+
+@primitive(same)
+def copy(out: Array, x: Array) -> None:
+    np.copyto(out, x)
+
+
+@primitive(broadcast, layout=broadcast_layout)
+def add(out: Array, a: Array, b: Array) -> None:
+    np.add(a, b, out=out)
+
+
+@primitive(summed, layout=sum_layout)
+def sum(out: Array, x: Array, *, axis: int, chunk: int, scale: float) -> None:
+    if chunk >= x.shape[axis]:
+        np.add.reduce(x, axis, out=out, keepdims=True)
+    else:
+        np.add.reduceat(x, range(0, x.shape[axis], chunk), axis, out=out)
+    if scale != 1.0:
+        np.multiply(out, scale, out=out)
+
+
+def sum_over(launch: Any, x: Buffer, axes: Shape, scale: float = 1.0) -> Buffer:
+    """`scale` times the sum of `x` over `axes`, which stay as axes of size 1."""
+    shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    for first, last in reversed(_runs(axes)):
+        # Neighbouring axes are one long axis; views cost nothing.
+        length = prod(x.shape[first : last + 1])
+        x = x.view((*x.shape[:first], length, *x.shape[last + 1 :]))
+        if length > _LONGEST_ROW:
+            x = launch(sum, x, axis=first, chunk=_CHUNK, scale=1.0)
+        x = launch(sum, x, axis=first, chunk=x.shape[first], scale=scale)
+        scale = 1.0
+        x = x.view((*x.shape[:first], *(1,) * (last + 1 - first), *x.shape[first + 1 :]))
+    return x.view(shape)
+
+
+def sum_to(launch: Any, x: Buffer, shape: Shape) -> Buffer:
+    """The adjoint of broadcasting: `x` summed back to `shape`."""
+    return sum_over(launch, x, broadcast_axes(shape, x.shape)).view(shape)
+
+
+def _runs(axes: Shape) -> list[tuple[int, int]]:
+    """Sorted axes as runs of neighbours, each as (first, last)."""
+    runs: list[tuple[int, int]] = []
+    for axis in axes:
+        if runs and runs[-1][1] == axis - 1:
+            runs[-1] = (runs[-1][0], axis)
+        else:
+            runs.append((axis, axis))
+    return runs

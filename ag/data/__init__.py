@@ -1,0 +1,1 @@
+"""Loading data in batches."""

@@ -1,0 +1,57 @@
+"""Element types: their names, sizes and aliases.
+
+Only names and sizes live here; how a type is stored is a backend's business.  Public functions speak of types as
+short strings (``"f32"``), as ggmlR does, and accept the usual longer spellings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ag.errors import DtypeError
+
+__all__ = ["DType", "F32", "F64", "I32", "U32", "as_dtype"]
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type.
+
+    Attributes
+    ----------
+    name : str
+        Short name, as users write it.
+    numpy_name : str
+        The name numpy knows it by.
+    itemsize : int
+        Bytes per element.
+    is_float : bool
+        True for floating-point types, the only ones gradients flow through.
+    """
+
+    name: str
+    numpy_name: str
+    itemsize: int
+    is_float: bool
+
+    def __str__(self) -> str:
+        return self.name
+
+
+F32 = DType("f32", "float32", 4, True)
+F64 = DType("f64", "float64", 8, True)
+I32 = DType("i32", "int32", 4, False)
+U32 = DType("u32", "uint32", 4, False)
+
+_BY_NAME = {alias: d for d in (F32, F64, I32, U32) for alias in (d.name, d.numpy_name)}
+
+
+def as_dtype(name: object, function: str) -> DType:
+    """The element type called `name` (a `DType`, a short or numpy name, or a numpy dtype)."""
+    if isinstance(name, DType):
+        return name
+    spelling = name if isinstance(name, str) else getattr(name, "name", getattr(name, "__name__", None))
+    if isinstance(spelling, str) and spelling in _BY_NAME:
+        return _BY_NAME[spelling]
+    known = ", ".join(d.name for d in (F32, F64, I32, U32))
+    raise DtypeError(f"{function}: unknown element type {name!r}; use one of {known}.")

@@ -1,0 +1,109 @@
+"""Checking gradients against finite differences, in float64 on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ag.dtype import F64
+from ag.tape import backward, with_grad_tape
+from ag.tensor import Array, Tensor, ag_param, ag_tensor
+
+__all__ = ["ag_gradcheck"]
+
+
+def ag_gradcheck(
+    fn: Callable[[Any], Tensor],
+    inputs: Mapping[str, Tensor] | Sequence[Tensor],
+    eps: float = 1e-5,
+    atol: float = 1e-4,
+    rtol: float = 1e-3,
+    verbose: bool = False,
+    quiet: bool = False,
+) -> bool:
+    """Compare the gradients of a function with central differences.
+
+    Parameters
+    ----------
+    fn : callable
+        Takes `inputs` (the same container, with float64 CPU tensors in it) and returns a loss of one element.
+    inputs : dict or list of Tensor
+        Those with ``requires_grad`` are checked, entry by entry.
+    eps : float, optional
+        Step of the differences.
+    atol, rtol : float, optional
+        An entry passes if ``|analytic - numeric| <= atol + rtol * |numeric|``.
+    verbose : bool, optional
+        Print every entry.
+    quiet : bool, optional
+        Print nothing.
+
+    Returns
+    -------
+    bool
+        Whether all entries pass.
+
+    Raises
+    ------
+    ValueError
+        If no input is a parameter.
+    DtypeError
+        If `fn` mixes in float32 tensors from outside `inputs`.
+
+    Notes
+    -----
+    Everything runs in float64 on the CPU, whatever device the inputs are on; a gradient rule is the same on all.
+
+    References
+    ----------
+    ggmlR ``ag_gradcheck``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> W = ag.ag_param([[1.0, 2.0]])
+    >>> ag.ag_gradcheck(lambda t: ag.ag_sum(t["W"] * t["W"]), {"W": W}, quiet=True)
+    True
+    """
+    named = dict(inputs) if isinstance(inputs, Mapping) else dict(enumerate(inputs))
+    values = {k: t.numpy().astype(np.float64) for k, t in named.items()}
+    if not any(t.requires_grad for t in named.values()):
+        raise ValueError("ag_gradcheck: no input requires a gradient; make at least one with ag_param.")
+
+    def loss_at(at: Mapping[Any, Array]) -> tuple[Tensor, dict[Any, Tensor]]:
+        tensors = {}
+        for k, v in at.items():
+            make = ag_param if named[k].requires_grad else ag_tensor
+            made = make(v.reshape(1, -1) if v.ndim == 1 else v, device="cpu", dtype=F64.name)
+            made.buffer = made.buffer.view(v.shape)
+            tensors[k] = made
+        with with_grad_tape():
+            return fn(tensors if isinstance(inputs, Mapping) else list(tensors.values())), tensors
+
+    loss, tensors = loss_at(values)
+    grads = backward(loss)
+    passed = True
+    for k, t in named.items():
+        if not t.requires_grad:
+            continue
+        analytic = grads[tensors[k]].numpy() if tensors[k] in grads else np.zeros(t.shape)
+        numeric = np.empty(t.shape)
+        for i in np.ndindex(t.shape):
+            ends = []
+            for sign in (1, -1):
+                moved = values[k].copy()
+                moved[i] += sign * eps
+                ends.append(loss_at({**values, k: moved})[0].item())
+            numeric[i] = (ends[0] - ends[1]) / (2 * eps)
+        wrong = ~(np.abs(analytic - numeric) <= atol + rtol * np.abs(numeric))
+        passed = passed and not wrong.any()
+        if not quiet:
+            worst = float(np.abs(analytic - numeric).max(initial=0.0))
+            print(f"{k}: {'ok' if not wrong.any() else f'{wrong.sum()} of {wrong.size} wrong'}, "
+                  f"largest difference {worst:.3g}")
+        if verbose:
+            for i in np.ndindex(t.shape):
+                print(f"  {k}{list(i)}: analytic {analytic[i]:.8g}, numeric {numeric[i]:.8g}")
+    return passed

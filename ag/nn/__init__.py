@@ -1,0 +1,1 @@
+"""Layers, one per file; `layer` is their base."""

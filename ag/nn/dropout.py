@@ -1,0 +1,56 @@
+"""The dropout layer."""
+
+from __future__ import annotations
+
+from ag.nn.layer import Layer
+from ag.ops.random import dropped
+from ag.tensor import Tensor, TensorLike, ag_tensor
+
+__all__ = ["Dropout", "ag_dropout"]
+
+
+class Dropout(Layer):
+    """Set elements to 0 at random while training.
+
+    Parameters
+    ----------
+    rate : float
+        Probability of being dropped, in [0, 1).
+
+    Raises
+    ------
+    ValueError
+        If `rate` is outside [0, 1).
+
+    Notes
+    -----
+    Kept elements are divided by ``1 - rate``, so eval mode needs no scaling.  The mask comes from the device's
+    counter-based generator: the same after the same `ag_seed`, on every device; a captured step draws a new mask
+    on every replay.
+
+    References
+    ----------
+    ggmlR ``ag_dropout``; Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting".
+
+    Examples
+    --------
+    >>> import ag
+    >>> layer = ag.ag_eval(ag.ag_dropout(0.5))
+    >>> layer(ag.ag_tensor([1.0, 2.0])).numpy().ravel().tolist()
+    [1.0, 2.0]
+    """
+
+    settings = ("rate",)
+
+    def __init__(self, rate: float) -> None:
+        if not 0 <= rate < 1:
+            raise ValueError(f"ag_dropout: rate is {rate}; it must be in [0, 1).")
+        self.rate = float(rate)
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """`x` with elements dropped in train mode, `x` itself in eval mode."""
+        x = x if isinstance(x, Tensor) else ag_tensor(x)
+        return dropped(x, self.rate) if self.mode_for(x) and self.rate else x
+
+
+ag_dropout = Dropout

@@ -1,0 +1,252 @@
+"""The base of all layers: parameters by name, state dicts, train and eval mode, a readable repr.
+
+A layer's parameters and buffers are its tensor attributes, its children are its layer attributes; nothing has to be
+registered.  Names are joined with underscores, as ggmlR does: ``layer1_W``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ag.device import backend_of
+from ag.errors import CaptureError, CheckpointError
+from ag.ops.activation import ag_relu, ag_sigmoid, ag_softmax, ag_tanh
+from ag.ops.arrange import ag_to_device
+from ag.tape import no_grad
+from ag.tensor import Array, Tensor, TensorLike
+
+__all__ = ["ACTIVATIONS", "Layer", "activation_called", "ag_eval", "ag_train", "load_into", "state_of"]
+
+M = TypeVar("M")
+
+ACTIVATIONS: dict[str, Callable[[TensorLike], Tensor]] = {
+    "relu": ag_relu,
+    "sigmoid": ag_sigmoid,
+    "tanh": ag_tanh,
+    "softmax": ag_softmax,
+}
+
+
+def activation_called(name: str | None, function: str) -> Callable[[TensorLike], Tensor] | None:
+    """The activation of that name; None for None."""
+    if name is not None and name not in ACTIVATIONS:
+        raise ValueError(f"{function}: unknown activation {name!r}; use one of {', '.join(ACTIVATIONS)}, or None.")
+    return None if name is None else ACTIVATIONS[name]
+
+
+class Layer:
+    """Base class of layers and models.
+
+    Attributes
+    ----------
+    training : bool
+        True in train mode, the initial one; see `ag_train` and `ag_eval`.
+    settings : tuple of str
+        Names of the constructor's arguments, which are attributes too; a saved model is rebuilt from them.
+    """
+
+    settings: tuple[str, ...] = ()
+    training: bool = True
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """The layer's output for `x`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define forward(x)")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)
+
+    # -------------------------------------------------------------------------------------- contents
+
+    def children(self) -> dict[str, Layer]:
+        """Layers inside this one, by name."""
+        return {name: x for name, x in vars(self).items() if isinstance(x, Layer)}
+
+    def _tensors(self, wanted: bool, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+        for name, x in vars(self).items():
+            if isinstance(x, Tensor) and x.requires_grad is wanted:
+                yield prefix + name, x
+        for name, child in self.children().items():
+            yield from child._tensors(wanted, f"{prefix}{name}_")
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Trained tensors by name; also sets each tensor's ``name``."""
+        found = dict(self._tensors(True))
+        for name, p in found.items():
+            p.name = name
+        return found
+
+    params = parameters
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Tensors that are state but not trained, by name."""
+        return dict(self._tensors(False))
+
+    def state_dict(self) -> dict[str, Array]:
+        """Host copies of parameters and buffers, by name."""
+        return {name: x.numpy() for name, x in {**self.parameters(), **self.buffers()}.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+        """Take over values by name; nothing changes if they do not fit.
+
+        Parameters
+        ----------
+        state : dict of str to array_like
+        strict : bool, optional
+            Whether every name must occur on both sides.
+
+        Raises
+        ------
+        CheckpointError
+            Listing names that are missing, unexpected or of another shape.
+        """
+        load_into({**self.parameters(), **self.buffers()}, state, strict)
+
+    def to(self, device: str) -> Layer:
+        """Move all tensors to a device, in place; returns the layer."""
+        target = backend_of(device)
+        with no_grad():
+            for x in {**self.parameters(), **self.buffers()}.values():
+                x.buffer = ag_to_device(x, target.name).buffer
+                x.grad = None
+        return self
+
+    # -------------------------------------------------------------------------------------- mode
+
+    def train(self, mode: bool = True) -> Layer:
+        """Set train mode (or eval mode) here and in all children; returns the layer."""
+        self.training = mode
+        for child in self.children().values():
+            child.train(mode)
+        return self
+
+    def eval(self) -> Layer:
+        """Set eval mode here and in all children; returns the layer."""
+        return self.train(False)
+
+    def mode_for(self, x: Tensor) -> bool:
+        """`training`, and a guard that a captured step is not replayed in the other mode."""
+        mode = self.training
+        recording = x.buffer.backend.recording
+        if recording is not None:
+
+            def unchanged() -> None:
+                if self.training is not mode:
+                    was, now = ("train", "eval") if mode else ("eval", "train")
+                    raise CaptureError(f"ag_capture: {type(self).__name__} was in {was} mode when the step was "
+                                       f"captured and is in {now} mode now; capture a step for each mode.")
+
+            recording.guards.append(unchanged)
+        return mode
+
+    # -------------------------------------------------------------------------------------- description
+
+    def config(self) -> dict[str, Any]:
+        """What `ag_load_model` needs to build the layer again: plain numbers, strings and lists."""
+        return {"layer": type(self).__name__, "args": {name: getattr(self, name) for name in self.settings}}
+
+    def __repr__(self) -> str:
+        return "\n".join(self._lines(""))
+
+    def _lines(self, label: str) -> Iterator[str]:
+        args = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.settings)
+        own = [f"{name} {x.shape}" for name, x in vars(self).items() if isinstance(x, Tensor)]
+        count = sum(p.size for p in self.parameters().values())
+        detail = f"  {', '.join(own)}" if own else ""
+        yield f"{label}{type(self).__name__}({args}){detail}  [{count:,} parameters]"
+        for name, child in self.children().items():
+            for line in child._lines(f"{name}: "):
+                yield "  " + line
+
+
+def state_of(model: Any) -> dict[str, Tensor]:
+    """Parameters and buffers of a layer, or of any object with ``parameters()``."""
+    buffers = model.buffers() if hasattr(model, "buffers") else {}
+    return {**model.parameters(), **buffers}
+
+
+def load_into(mine: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool = True) -> None:
+    """Copy arrays into tensors by name, all or nothing."""
+    arrays = {k: v.numpy() if isinstance(v, Tensor) else np.asarray(v) for k, v in state.items()}
+    wrong = []
+    if strict:
+        wrong += [f"missing {k}" for k in mine if k not in arrays]
+        wrong += [f"unexpected {k}" for k in arrays if k not in mine]
+    wrong += [f"{k} is {arrays[k].shape} instead of {x.shape}"
+              for k, x in mine.items() if k in arrays and arrays[k].shape != x.shape]
+    if wrong:
+        raise CheckpointError(f"load_state_dict: the state does not fit this model: {', '.join(wrong)}.")
+    for k, x in mine.items():
+        if k in arrays:
+            x.data = arrays[k]
+
+
+def _set_mode(model: Any, mode: bool, seen: set[int]) -> None:
+    if id(model) in seen:
+        return
+    seen.add(id(model))
+    if isinstance(model, Layer):
+        model.train(mode)
+    elif isinstance(model, (list, tuple)):
+        for item in model:
+            _set_mode(item, mode, seen)
+    elif isinstance(model, dict):
+        _set_mode(list(model.values()), mode, seen)
+    elif hasattr(model, "__dict__"):
+        if hasattr(model, "training"):
+            model.training = mode
+        _set_mode(list(vars(model).values()), mode, seen)
+
+
+def ag_train(model: M) -> M:
+    """Put a model into train mode, every layer in it, however nested.
+
+    Parameters
+    ----------
+    model : Layer or any object holding layers
+
+    Returns
+    -------
+    object
+        The model.
+
+    References
+    ----------
+    ggmlR ``ag_train`` (which does not recurse).
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_train(ag.ag_sequential(ag.ag_dropout(0.5))).training
+    True
+    """
+    _set_mode(model, True, set())
+    return model
+
+
+def ag_eval(model: M) -> M:
+    """Put a model into eval mode, every layer in it, however nested.
+
+    Parameters
+    ----------
+    model : Layer or any object holding layers
+
+    Returns
+    -------
+    object
+        The model.
+
+    References
+    ----------
+    ggmlR ``ag_eval`` (which does not recurse).
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_eval(ag.ag_sequential(ag.ag_dropout(0.5))).training
+    False
+    """
+    _set_mode(model, False, set())
+    return model

@@ -1,0 +1,82 @@
+"""The fully connected layer."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+
+from ag.errors import ShapeError
+from ag.nn.layer import Layer, activation_called
+from ag.ops.elementwise import ag_add
+from ag.ops.linalg import ag_matmul
+from ag.rng import host_uniform
+from ag.tensor import Tensor, TensorLike, ag_param, ag_tensor
+
+__all__ = ["Linear", "ag_linear"]
+
+
+class Linear(Layer):
+    """Fully connected layer, ``activation(W @ x + b)``.
+
+    Parameters
+    ----------
+    in_features, out_features : int
+        Sizes of input and output, at least 1.
+    activation : {"relu", "sigmoid", "tanh", "softmax"} or None, optional
+    bias : bool, optional
+        Whether there is a `b`.
+
+    Attributes
+    ----------
+    W : Tensor of shape (out_features, in_features)
+        Initially Glorot-uniform.
+    b : Tensor of shape (out_features, 1)
+        Initially 0.
+
+    Raises
+    ------
+    ValueError
+        If a size is not positive or the activation is unknown.
+
+    References
+    ----------
+    ggmlR ``ag_linear``; Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural
+    networks", eq. 16.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_linear(4, 3)(ag.ag_tensor([[1.0]] * 4)).shape
+    (3, 1)
+    """
+
+    settings = ("in_features", "out_features", "activation", "bias")
+
+    def __init__(self, in_features: int, out_features: int, activation: str | None = None, bias: bool = True) -> None:
+        if in_features < 1 or out_features < 1:
+            raise ValueError(f"ag_linear: in_features is {in_features} and out_features is {out_features}; "
+                             f"both must be at least 1.")
+        self.in_features = int(in_features)
+        self.out_features = int(out_features)
+        self.activation = activation
+        self.bias = bool(bias)
+        self._activate = activation_called(activation, "ag_linear")
+        limit = sqrt(6 / (in_features + out_features))
+        self.W = ag_param(host_uniform((self.out_features, self.in_features), -limit, limit))
+        if bias:
+            self.b = ag_param(np.zeros((self.out_features, 1), np.float32))
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """Output of shape (out_features, batch, ...) for `x` of shape (in_features, batch, ...)."""
+        x = x if isinstance(x, Tensor) else ag_tensor(x)
+        if x.ndim < 2 or x.shape[0] != self.in_features:
+            raise ShapeError(f"ag_linear: x is {x.shape}; ({self.in_features}, batch) is required.")
+        y = ag_matmul(self.W, x)
+        if self.bias:
+            b = self.b if y.ndim == 2 else self.b.reshape(self.out_features, *(1,) * (y.ndim - 1))
+            y = ag_add(y, b)
+        return y if self._activate is None else self._activate(y)
+
+
+ag_linear = Linear

@@ -1,0 +1,76 @@
+"""Layers one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ag.nn.layer import Layer
+from ag.tensor import Tensor, TensorLike
+
+__all__ = ["Sequential", "ag_sequential"]
+
+
+class Sequential(Layer):
+    """Layers one after the other.
+
+    Parameters
+    ----------
+    *layers : Layer
+        Or one list of them.
+
+    Raises
+    ------
+    TypeError
+        If something given is not a layer.
+
+    Notes
+    -----
+    Parameters are called ``layer1_W``, ``layer1_b``, ``layer2_W``, …, counted from 1 as in ggmlR.
+
+    References
+    ----------
+    ggmlR ``ag_sequential``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> model = ag.ag_sequential(ag.ag_linear(4, 8, activation="relu"), ag.ag_linear(8, 3))
+    >>> list(model.parameters())
+    ['layer1_W', 'layer1_b', 'layer2_W', 'layer2_b']
+    """
+
+    def __init__(self, *layers: Layer | Sequence[Layer]) -> None:
+        given: list[Any] = list(layers)
+        if len(given) == 1 and isinstance(given[0], (list, tuple)):
+            given = list(given[0])
+        for i, layer in enumerate(given, 1):
+            if not isinstance(layer, Layer):
+                raise TypeError(f"ag_sequential: item {i} is a {type(layer).__name__}; every item must be a layer.")
+        self.layers: list[Layer] = given
+
+    def children(self) -> dict[str, Layer]:
+        """Layers by name: ``layer1``, ``layer2``, …"""
+        return {f"layer{i}": layer for i, layer in enumerate(self.layers, 1)}
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """The last layer's output for the first layer's input `x`."""
+        for layer in self.layers:
+            x = layer.forward(x)
+        return x  # type: ignore[return-value]
+
+    def config(self) -> dict[str, Any]:
+        """The layers' configurations, in order."""
+        return {"layer": type(self).__name__, "layers": [layer.config() for layer in self.layers]}
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[Layer]:
+        return iter(self.layers)
+
+    def __getitem__(self, index: int) -> Layer:
+        return self.layers[index]
+
+
+ag_sequential = Sequential

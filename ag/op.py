@@ -1,0 +1,142 @@
+"""Ops: what users call.  An op is a forward rule and a gradient rule over primitives.
+
+`@op` turns a forward rule into the public function: it lifts numbers and arrays to the tensors' device, checks that
+all operands live on one device and have one element type, runs the rule, and leaves a node on the tape.  The rule
+receives `run`, the device's launch, and can reach nothing else.  Adding an op touches no other file of the core.
+
+Inside a rule the operands are buffers, which have the same ``shape``, ``ndim`` and ``dtype`` as the tensors that
+the visible signature promises to callers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, cast
+
+from ag.backend import Backend
+from ag.device import default_backend, default_dtype
+from ag.dtype import DType
+from ag.errors import DeviceError, DtypeError, ShapeError
+from ag.tape import Node, is_recording
+from ag.tensor import OPS, Tensor, lift
+
+__all__ = ["Op", "Run", "op", "operands_on_one_device"]
+
+P = ParamSpec("P")
+
+
+class Run(Protocol):
+    """`Backend.launch` of the op's device."""
+
+    def __call__(self, primitive: Any, *operands: Any, into: Any = None, **params: Any) -> Any: ...
+
+
+class Op(Protocol[P]):
+    """A public op: a function with a decorator `vjp` for its gradient rule."""
+
+    __name__: str
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Tensor: ...
+
+    def vjp(self, rule: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+        """Declare ``rule(run, g, saved, need, *params)``: one cotangent or None per tensor operand."""
+
+
+def operands_on_one_device(function: str, operands: tuple[Any, ...]) -> tuple[Backend, tuple[Tensor, ...]]:
+    """The device and element type shared by the tensors among `operands`, and everything else lifted to them.
+
+    Raises
+    ------
+    DeviceError
+        If tensors live on different devices.
+    DtypeError
+        If tensors have different element types, or an operand is not numeric.
+    """
+    backend: Backend | None = None
+    dtype: DType | None = None
+    plain = False
+    for x in operands:
+        if type(x) is not Tensor:
+            plain = True
+            continue
+        b = x.buffer
+        if backend is None:
+            backend, dtype = b.backend, b.dtype
+        elif b.backend is not backend:
+            raise DeviceError(f"{function}: operands are on {backend.name} and {b.backend.name}; "
+                              f"move one with ag_to_device first.")
+        elif b.dtype is not dtype:
+            raise DtypeError(f"{function}: operands have element types {dtype} and {b.dtype}; they must be equal.")
+    if not plain:
+        return cast(Backend, backend), operands
+    if backend is None or dtype is None:
+        backend, dtype = default_backend(), default_dtype()
+    return backend, tuple(x if type(x) is Tensor else lift(x, backend, dtype, function) for x in operands)
+
+
+class _Function(Generic[P]):
+    """Builds the public function of one forward rule."""
+
+    def __init__(self, forward: Callable[..., tuple[Any, Any]]) -> None:
+        self.forward = forward
+        self.name = forward.__name__
+        signature = inspect.signature(forward)
+        visible = list(signature.parameters.values())[1:]  # without `run`
+        self.signature = signature.replace(parameters=visible, return_annotation="Tensor")
+        self.tensors = sum(p.annotation in ("Tensor", "TensorLike") for p in visible)
+        self.rule: Callable[..., tuple[Any, ...]] | None = None
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """All arguments in order, defaults filled in."""
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.name}: {error}.") from None
+        bound.apply_defaults()
+        return bound.args
+
+    def public(self) -> Op[P]:
+        """The function users see."""
+        name, forward, tensors = self.name, self.forward, self.tensors
+        full = len(self.signature.parameters)
+        if any(p.kind is p.VAR_POSITIONAL for p in self.signature.parameters.values()):
+            full = -1  # let `bind` sort it out
+
+        def call(*args: Any, **kwargs: Any) -> Tensor:
+            if kwargs or len(args) != full:
+                args = self.bind(args, kwargs)
+            backend, inputs = operands_on_one_device(name, args[:tensors])
+            params = args[tensors:]
+            try:
+                out, saved = forward(backend.launch, *[x.buffer for x in inputs], *params)
+            except ShapeError as error:
+                if str(error).startswith(name):
+                    raise
+                raise ShapeError(f"{name}: {error}") from None
+            if is_recording():
+                need = tuple(x.requires_grad for x in inputs)
+                if True in need:
+                    rule = self.rule
+                    if rule is None:
+                        raise NotImplementedError(f"{name} has no gradient rule")
+                    return Tensor(out, True, Node(name, rule, inputs, need, saved, params))
+            return Tensor(out)
+
+        def vjp(rule: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+            self.rule = rule
+            return rule
+
+        update_wrapper(call, forward)
+        del call.__wrapped__  # type: ignore[attr-defined]
+        call.__signature__ = self.signature  # type: ignore[attr-defined]
+        call.vjp = vjp  # type: ignore[attr-defined]
+        return cast("Op[P]", call)
+
+
+def op(forward: Callable[Concatenate[Run, P], tuple[Any, Any]]) -> Op[P]:
+    """Make a public op from a forward rule ``forward(run, *operands, *params) -> (output, saved)``."""
+    function = _Function[P](forward).public()
+    OPS[forward.__name__] = function
+    return function

@@ -1,0 +1,206 @@
+"""Activations: relu, sigmoid, tanh, softmax.
+
+Every rule works from the output, which the next layer keeps anyway, so no input is saved twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ag.backend import Buffer
+from ag.op import Run, op
+from ag.ops.elementwise import Cotangents, Need
+from ag.primitive import primitive
+from ag.shape import axis_layout, normalize_axis
+from ag.tensor import Array, TensorLike
+
+__all__ = ["ag_relu", "ag_sigmoid", "ag_softmax", "ag_tanh"]
+
+
+@primitive()
+def relu(out: Array, x: Array) -> None:
+    np.maximum(x, 0, out=out)
+
+
+@primitive()
+def relu_grad(out: Array, y: Array, g: Array) -> None:
+    np.multiply(g, y > 0, out=out)
+
+
+@primitive()
+def sigmoid(out: Array, x: Array) -> None:
+    np.tanh(x * 0.5, out=out)  # the same function, and no overflow at either end
+    np.multiply(out, 0.5, out=out)
+    np.add(out, 0.5, out=out)
+
+
+@primitive()
+def sigmoid_grad(out: Array, y: Array, g: Array) -> None:
+    np.multiply(g, y * (1 - y), out=out)
+
+
+@primitive()
+def tanh(out: Array, x: Array) -> None:
+    np.tanh(x, out=out)
+
+
+@primitive()
+def tanh_grad(out: Array, y: Array, g: Array) -> None:
+    np.multiply(g, 1 - y * y, out=out)
+
+
+@primitive(layout=axis_layout)
+def softmax(out: Array, x: Array, *, axis: int) -> None:
+    np.subtract(x, np.maximum.reduce(x, axis, keepdims=True), out=out)
+    np.exp(out, out=out)
+    np.divide(out, np.add.reduce(out, axis, keepdims=True), out=out)
+
+
+@primitive(layout=axis_layout)
+def softmax_grad(out: Array, y: Array, g: Array, *, axis: int) -> None:
+    np.multiply(y, g - np.add.reduce(y * g, axis, keepdims=True), out=out)
+
+
+@op
+def ag_relu(run: Run, x: TensorLike) -> tuple[Any, Any]:
+    """Rectified linear unit, ``max(x, 0)``.
+
+    Parameters
+    ----------
+    x : Tensor, array_like or float, of any shape
+
+    Returns
+    -------
+    Tensor of the same shape
+
+    Notes
+    -----
+    The gradient at 0 is 0.
+
+    References
+    ----------
+    ggmlR ``ag_relu``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_relu([[-1.0, 2.0]]).numpy().tolist()
+    [[0.0, 2.0]]
+    """
+    out = run(relu, x)
+    return out, out
+
+
+@ag_relu.vjp
+def _relu_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
+    return (run(relu_grad, saved, g),)
+
+
+@op
+def ag_sigmoid(run: Run, x: TensorLike) -> tuple[Any, Any]:
+    """Logistic function, ``1 / (1 + exp(-x))``.
+
+    Parameters
+    ----------
+    x : Tensor, array_like or float, of any shape
+
+    Returns
+    -------
+    Tensor of the same shape
+
+    Notes
+    -----
+    Exact limits 0 and 1 for large arguments of either sign; nothing overflows.
+
+    References
+    ----------
+    ggmlR ``ag_sigmoid``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_sigmoid([[0.0]]).item()
+    0.5
+    """
+    out = run(sigmoid, x)
+    return out, out
+
+
+@ag_sigmoid.vjp
+def _sigmoid_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
+    return (run(sigmoid_grad, saved, g),)
+
+
+@op
+def ag_tanh(run: Run, x: TensorLike) -> tuple[Any, Any]:
+    """Hyperbolic tangent.
+
+    Parameters
+    ----------
+    x : Tensor, array_like or float, of any shape
+
+    Returns
+    -------
+    Tensor of the same shape
+
+    References
+    ----------
+    ggmlR ``ag_tanh``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_tanh([[0.0]]).item()
+    0.0
+    """
+    out = run(tanh, x)
+    return out, out
+
+
+@ag_tanh.vjp
+def _tanh_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
+    return (run(tanh_grad, saved, g),)
+
+
+@op
+def ag_softmax(run: Run, x: TensorLike, dim: int = 0) -> tuple[Any, Any]:
+    """Softmax along one axis: positive numbers that sum to 1.
+
+    Parameters
+    ----------
+    x : Tensor or array_like of shape (features, batch), or any other
+    dim : int, optional
+        Axis that sums to 1; default 0, the features, so each sample is normalised.
+
+    Returns
+    -------
+    Tensor of the same shape
+
+    Raises
+    ------
+    ShapeError
+        If `dim` is not an axis of `x`.
+
+    Notes
+    -----
+    The maximum is subtracted first, so nothing overflows.
+
+    References
+    ----------
+    ggmlR ``ag_softmax``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_softmax([[1.0], [1.0]]).numpy().tolist()
+    [[0.5], [0.5]]
+    """
+    out = run(softmax, x, axis=normalize_axis(dim, x.ndim, "ag_softmax"))  # type: ignore[union-attr]
+    return out, out
+
+
+@ag_softmax.vjp
+def _softmax_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, dim: int) -> Cotangents:
+    return (run(softmax_grad, saved, g, axis=dim % g.ndim),)

@@ -1,0 +1,160 @@
+"""Rearranging: reshape shares memory, transpose copies, moving to another device goes through the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ag.backend import Backend, Buffer
+from ag.device import backend_of
+from ag.errors import ShapeError
+from ag.op import Run, op
+from ag.ops.elementwise import Cotangents, Need
+from ag.primitive import primitive
+from ag.shape import Shape, normalize_axes, normalize_axis, permute_layout, permuted, reshaped
+from ag.tape import Node, is_recording
+from ag.tensor import Array, Tensor, TensorLike, to_buffer
+
+__all__ = ["ag_reshape", "ag_to_device", "ag_transpose"]
+
+
+@primitive(permuted, layout=permute_layout)
+def permute(out: Array, x: Array, *, axes: Shape) -> None:
+    np.copyto(out, np.transpose(x, axes))
+
+
+@op
+def ag_reshape(run: Run, x: TensorLike, *shape: int) -> tuple[Any, Any]:
+    """The same elements in another shape, in row-major order.
+
+    Parameters
+    ----------
+    x : Tensor or array_like of any shape
+    *shape : int
+        New sizes, or one tuple of them; one may be -1 and is filled in.
+
+    Returns
+    -------
+    Tensor of the new shape
+        Shares memory with `x`.
+
+    Raises
+    ------
+    ShapeError
+        If the number of elements differs.
+
+    References
+    ----------
+    ggmlR ``ag_reshape`` (column-major there).
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_reshape([[1.0, 2.0], [3.0, 4.0]], 1, -1).shape
+    (1, 4)
+    """
+    new: Any = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+    return x.view(reshaped(x.shape, tuple(new), "ag_reshape")), x.shape  # type: ignore[union-attr]
+
+
+@ag_reshape.vjp
+def _reshape_vjp(run: Run, g: Buffer, saved: Shape, need: Need, *shape: int) -> Cotangents:
+    return (g.view(saved),)
+
+
+@op
+def ag_transpose(run: Run, x: TensorLike, *axes: int) -> tuple[Any, Any]:
+    """The axes in another order.
+
+    Parameters
+    ----------
+    x : Tensor or array_like of any shape
+    *axes : int
+        The order; default: reversed.
+
+    Returns
+    -------
+    Tensor with permuted axes
+        A copy, dense in the new order.
+
+    Raises
+    ------
+    ShapeError
+        If `axes` is not a permutation of the axes of `x`.
+
+    References
+    ----------
+    ggmlR ``ag_transpose``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_transpose([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]).shape
+    (3, 2)
+    """
+    order: Any = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
+    ndim = x.ndim  # type: ignore[union-attr]
+    if not order:
+        order = tuple(reversed(range(ndim)))
+    order = tuple(normalize_axis(a, ndim, "ag_transpose") for a in order)
+    if len(normalize_axes(order, ndim, "ag_transpose")) != ndim:
+        raise ShapeError(f"ag_transpose: axes {order} of a tensor with {ndim} axes; each axis must be named once.")
+    return run(permute, x, axes=order), order
+
+
+@ag_transpose.vjp
+def _transpose_vjp(run: Run, g: Buffer, saved: Shape, need: Need, *axes: int) -> Cotangents:
+    return (run(permute, g, axes=tuple(int(i) for i in np.argsort(saved))),)
+
+
+def ag_to_device(t: Tensor, device: str) -> Tensor:
+    """A tensor on another device; gradients flow back.
+
+    Parameters
+    ----------
+    t : Tensor of any shape
+    device : str
+        Where it shall be.
+
+    Returns
+    -------
+    Tensor of the same shape
+        `t` itself if it is there already.
+
+    Raises
+    ------
+    DeviceError
+        If the device is unknown or not there.
+    DtypeError
+        If the device cannot hold the element type.
+
+    Notes
+    -----
+    The values go through the host, so this waits for the source device and cannot be part of a captured step.
+
+    References
+    ----------
+    ggmlR ``ag_to_device``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_to_device(ag.ag_tensor([1.0]), "cpu:1").device
+    'cpu:1'
+    """
+    source, target = t.buffer.backend, backend_of(device)
+    if source is target:
+        return t
+    moved = _moved(t.buffer, target)
+    if not (is_recording() and t.requires_grad):
+        return Tensor(moved)
+    return Tensor(moved, True, Node("ag_to_device", _to_device_vjp, (t,), (True,), source, ()))
+
+
+def _moved(buffer: Buffer, target: Backend) -> Buffer:
+    return to_buffer(buffer.backend.download(buffer), target, buffer.dtype)
+
+
+def _to_device_vjp(run: Run, g: Buffer, saved: Backend, need: Need) -> Cotangents:
+    return (_moved(g, saved),)

@@ -1,0 +1,273 @@
+"""Losses: mean squared error, cross-entropy of probabilities, and of logits.
+
+Softmax and cross-entropy are one primitive that also leaves the gradient for the logits, so the backward pass is a
+single multiplication and no logarithm of a rounded probability is ever taken.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ag.backend import Buffer
+from ag.core_primitives import sum_over
+from ag.dtype import I32
+from ag.errors import ShapeError
+from ag.op import Run, op, operands_on_one_device
+from ag.ops.elementwise import Cotangents, Need, div, log, mul, scale, sub
+from ag.primitive import primitive
+from ag.shape import Layout, Shape
+from ag.tensor import Array, Tensor, TensorLike, to_buffer
+
+__all__ = ["ag_cross_entropy_loss", "ag_mse_loss", "ag_softmax_cross_entropy_loss"]
+
+
+def _columns_layout(_losses: Shape, dx: Shape, *_others: Shape, **_params: object) -> Layout:
+    return {"classes": dx[0], "batch": dx[1]}
+
+
+@primitive(lambda x, t, *, factor: ((1, x[1]), x), layout=_columns_layout, outputs=2)
+def softmax_cross_entropy(losses: Array, dx: Array, x: Array, t: Array, *, factor: float) -> None:
+    # Per column: the loss sum_c t (lse - x), and factor times its gradient, softmax(x) * sum(t) - t.
+    np.subtract(x, np.maximum.reduce(x, 0), out=dx)
+    e = np.exp(dx)
+    total = np.add.reduce(e, 0)
+    np.subtract(np.log(total), dx, out=dx)
+    np.multiply(dx, t, out=dx)
+    np.add.reduce(dx, 0, out=losses[0])
+    np.multiply(e, np.add.reduce(t, 0) / total, out=e)
+    np.subtract(e, t, out=dx)
+    np.multiply(dx, factor, out=dx)
+
+
+@primitive(lambda x, ids, *, factor: ((1, x[1]), x), layout=_columns_layout, outputs=2)
+def softmax_cross_entropy_ids(losses: Array, dx: Array, x: Array, ids: Array, *, factor: float) -> None:
+    # The same with the class number of each column instead of a distribution.
+    columns = np.arange(x.shape[1])
+    np.subtract(x, np.maximum.reduce(x, 0), out=dx)
+    picked = dx[ids, columns]
+    np.exp(dx, out=dx)
+    total = np.add.reduce(dx, 0)
+    np.subtract(np.log(total), picked, out=losses[0])
+    np.multiply(dx, factor / total, out=dx)
+    dx[ids, columns] -= factor
+
+
+@primitive(lambda x: x, layout=lambda out, x: {"classes": x[0], "batch": x[1]})
+def log_softmax_columns(out: Array, x: Array) -> None:
+    np.subtract(x, np.maximum.reduce(x, 0), out=out)
+    np.subtract(out, np.log(np.add.reduce(np.exp(out), 0)), out=out)
+
+
+def _same_shape(function: str, pred: Any, target: Any) -> None:
+    if pred.shape != target.shape:
+        raise ShapeError(f"{function}: pred is {pred.shape} and target is {target.shape}; the shapes must be equal.")
+
+
+def _batch(shape: Shape) -> int:
+    return prod(shape[1:])
+
+
+@op
+def ag_mse_loss(run: Run, pred: TensorLike, target: TensorLike) -> tuple[Any, Any]:
+    """Mean squared error over all elements.
+
+    Parameters
+    ----------
+    pred : Tensor of any shape
+    target : Tensor or array_like of the same shape
+        A gradient flows to it too, if it is a parameter.
+
+    Returns
+    -------
+    Tensor of shape ()
+
+    Raises
+    ------
+    ShapeError
+        If the shapes differ, or there is no element.
+
+    References
+    ----------
+    ggmlR ``ag_mse_loss`` (which gives the target no gradient).
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_mse_loss([[1.0, 3.0]], [[1.0, 1.0]]).item()
+    2.0
+    """
+    _same_shape("ag_mse_loss", pred, target)
+    size: int = pred.size  # type: ignore[union-attr]
+    if size == 0:
+        raise ShapeError(f"ag_mse_loss: pred is {pred.shape}; a mean needs at least one element.")  # type: ignore[union-attr]
+    d = run(sub, pred, target)
+    axes = tuple(range(d.ndim))
+    return sum_over(run, run(mul, d, d), axes, 1.0 / size).view(()), d
+
+
+@ag_mse_loss.vjp
+def _mse_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
+    slope = run(mul, saved, run(scale, g, factor=2.0 / saved.size))
+    return slope, run(scale, slope, factor=-1.0) if need[1] else None
+
+
+@op
+def ag_cross_entropy_loss(run: Run, pred: TensorLike, target: TensorLike) -> tuple[Any, Any]:
+    """Cross-entropy of probabilities, ``-sum(target * log(pred)) / batch``.
+
+    Parameters
+    ----------
+    pred : Tensor of shape (classes, ...)
+        Probabilities, such as from `ag_softmax`; 0 where the target is not 0 gives an infinite loss.
+    target : Tensor or array_like of the same shape
+
+    Returns
+    -------
+    Tensor of shape ()
+
+    Raises
+    ------
+    ShapeError
+        If the shapes differ, or there is no sample.
+
+    Notes
+    -----
+    For logits use `ag_softmax_cross_entropy_loss`, which is exact where this one rounds to 0 or 1.
+
+    References
+    ----------
+    ggmlR ``ag_cross_entropy_loss``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_cross_entropy_loss([[1.0], [0.5]], [[1.0], [0.0]]).item()
+    0.0
+    """
+    _same_shape("ag_cross_entropy_loss", pred, target)
+    batch = _batch(pred.shape)  # type: ignore[union-attr]
+    if batch == 0 or pred.ndim == 0:  # type: ignore[union-attr]
+        raise ShapeError(f"ag_cross_entropy_loss: pred is {pred.shape}; "  # type: ignore[union-attr]
+                         f"(classes, batch) with at least one sample is required.")
+    logs = run(log, pred)
+    total = sum_over(run, run(mul, target, logs), tuple(range(logs.ndim)), -1.0 / batch)
+    return total.view(()), (pred, target, logs)
+
+
+@ag_cross_entropy_loss.vjp
+def _cross_entropy_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer, Buffer], need: Need) -> Cotangents:
+    pred, target, logs = saved
+    share = run(scale, g, factor=-1.0 / _batch(pred.shape))
+    return (
+        run(mul, run(div, target, pred), share) if need[0] else None,
+        run(mul, logs, share) if need[1] else None,
+    )
+
+
+def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike) -> Tensor:
+    """Cross-entropy of ``softmax(logits)``, in log-sum-exp form; mean over samples.
+
+    Parameters
+    ----------
+    logits : Tensor of shape (classes, ...)
+    target : Tensor or array_like of shape (classes, ...) or of shape (...)
+        One-hot or soft distributions of any number type, or 0-based class ids.
+
+    Returns
+    -------
+    Tensor of shape ()
+
+    Raises
+    ------
+    ShapeError
+        If the target's shape is neither of the two, or there is no sample.
+    IndexError
+        If an id is outside ``0..classes-1``.
+
+    Notes
+    -----
+    Exact for any logits, as nothing is rounded to 0 or 1 first.  Soft targets need not sum to 1, and get a gradient
+    if they are parameters.
+
+    References
+    ----------
+    ggmlR ``ag_softmax_cross_entropy_loss`` (capped at 16.1, and wrong for soft targets).
+
+    Examples
+    --------
+    >>> import ag
+    >>> round(ag.ag_softmax_cross_entropy_loss([[0.0], [0.0]], [1]).item(), 4)
+    0.6931
+    """
+    name = "ag_softmax_cross_entropy_loss"
+    shape = _shape_of(logits)
+    given = _shape_of(target)
+    if not shape or prod(shape) == 0:
+        raise ShapeError(f"{name}: logits are {shape}; (classes, batch) with at least one of each is required.")
+    if given == shape:
+        return _soft_target(logits, target)
+    if given == shape[1:] or (len(shape) == 2 and given == (shape[1], 1)):
+        return _class_ids(logits, _ids(name, logits, target, shape))
+    raise ShapeError(f"{name}: logits are {shape} and target is {given}; "
+                     f"the target must be {shape} (distributions) or {shape[1:]} (class ids).")
+
+
+def _shape_of(x: Any) -> Shape:
+    return tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
+
+
+def _ids(name: str, logits: Any, target: Any, shape: Shape) -> Tensor:
+    """Class ids as an int32 tensor on the device of the logits, checked on the host."""
+    backend, _ = operands_on_one_device(name, (logits,))
+    if isinstance(target, Tensor) and target.buffer.dtype is I32:
+        return target
+    ids = target.numpy() if isinstance(target, Tensor) else np.asarray(target)
+
+    def check(ids: Array) -> None:
+        whole = ids.astype(np.int32)
+        wrong = ids[(whole != ids) | (whole < 0) | (whole >= shape[0])]
+        if wrong.size:
+            raise IndexError(f"{name}: the label {wrong.flat[0]} is outside 0..{shape[0] - 1}; "
+                             f"labels are 0-based class numbers.")
+
+    check(ids)
+    buffer = to_buffer(ids, backend, I32)
+    if backend.recording is not None:
+        backend.recording.value_checks.append((buffer, check))
+    return Tensor(buffer)
+
+
+@op
+def _soft_target(run: Run, logits: TensorLike, target: TensorLike) -> tuple[Any, Any]:
+    x: Any = logits
+    t: Any = target
+    columns = (x.shape[0], _batch(x.shape))
+    losses, dx = run(softmax_cross_entropy, x.view(columns), t.view(columns), factor=1.0 / columns[1])
+    return sum_over(run, losses, (0, 1), 1.0 / columns[1]).view(()), (x, dx)
+
+
+@_soft_target.vjp
+def _soft_target_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need) -> Cotangents:
+    x, dx = saved
+    dt = None
+    if need[1]:
+        share = run(scale, g, factor=-1.0 / dx.shape[1])
+        dt = run(mul, run(log_softmax_columns, x.view(dx.shape)), share).view(x.shape)
+    return run(mul, dx, g).view(x.shape) if need[0] else None, dt
+
+
+@op
+def _class_ids(run: Run, logits: TensorLike, ids: Any) -> tuple[Any, Any]:
+    x: Any = logits
+    columns = (x.shape[0], _batch(x.shape))
+    losses, dx = run(softmax_cross_entropy_ids, x.view(columns), ids.buffer.view(columns[1:]), factor=1.0 / columns[1])
+    return sum_over(run, losses, (0, 1), 1.0 / columns[1]).view(()), (x, dx)
+
+
+@_class_ids.vjp
+def _class_ids_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need, ids: Tensor) -> Cotangents:
+    x, dx = saved
+    return (run(mul, dx, g).view(x.shape),)

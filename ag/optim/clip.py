@@ -1,0 +1,80 @@
+"""Clipping gradients by their global norm, on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import fsum, isfinite, sqrt
+from typing import Any
+
+from ag.core_primitives import add, sum_over
+from ag.ops.elementwise import mul, scale
+from ag.optim.flat import named_parameters
+from ag.tape import Gradients
+
+__all__ = ["clip_grad_norm"]
+
+
+def clip_grad_norm(params: Any, grads: Gradients | Mapping[str, Any] | None, max_norm: float) -> float:
+    """Scale gradients so that their global norm is at most `max_norm`.
+
+    Parameters
+    ----------
+    params : dict of str to Tensor, list of Tensor, or model
+    grads : Gradients, dict, or None
+        Scaled in place; None uses every parameter's ``.grad``.
+    max_norm : float
+        Positive; ``inf`` only measures.
+
+    Returns
+    -------
+    float
+        The norm before clipping, over all gradients together; waits for the device.
+
+    Raises
+    ------
+    FloatingPointError
+        If the norm is not finite, naming the parameter; no gradient is changed.
+    ValueError
+        If `max_norm` is not positive.
+
+    Notes
+    -----
+    Returns a number, so it cannot be part of a captured step.
+
+    References
+    ----------
+    ggmlR ``clip_grad_norm``; Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent neural networks".
+
+    Examples
+    --------
+    >>> import ag
+    >>> W = ag.ag_param([[3.0, 4.0]])
+    >>> grads = {"W": ag.ag_tensor([[3.0, 4.0]])}
+    >>> ag.clip_grad_norm({"W": W}, grads, 1.0)
+    5.0
+    """
+    if not max_norm > 0:
+        raise ValueError(f"clip_grad_norm: max_norm is {max_norm}; it must be positive.")
+    named = named_parameters(params, "clip_grad_norm")
+    squares = {}
+    found = {}
+    for name, p in named.items():
+        g = p.grad if grads is None else grads.get(p if isinstance(grads, Gradients) else name)
+        if g is not None:
+            launch = g.buffer.backend.launch
+            found[name] = g.buffer
+            squares[name] = sum_over(launch, launch(mul, g.buffer, g.buffer), tuple(range(g.ndim))).view(())
+    # One read per device: squares are added up where they are.
+    totals: dict[str, Any] = {}
+    for square in squares.values():
+        device = square.backend.name
+        totals[device] = square if device not in totals else square.backend.launch(add, totals[device], square)
+    norm = sqrt(fsum(float(t.backend.download(t)) for t in totals.values())) if totals else 0.0
+    if not isfinite(norm):
+        bad = [name for name, s in squares.items() if not isfinite(float(s.backend.download(s)))]
+        raise FloatingPointError(f"clip_grad_norm: the gradient of {bad[0] if bad else 'all parameters together'} "
+                                 f"has norm {norm}; gradients are unchanged. Lower lr or look for a division by zero.")
+    if norm > max_norm:
+        for g in found.values():
+            g.backend.launch(scale, g, factor=max_norm / norm, into=g)
+    return norm

@@ -1,0 +1,140 @@
+"""One flat buffer per device for all parameters, so that an optimizer step is one launch.
+
+An optimizer adopts its parameters: their values move into one buffer per device and element type, and each tensor
+becomes a view of it.  Gradients are gathered into a flat buffer of the same layout.  `dp_train` uses the same flat
+buffers to move all gradients, or all weights, in one transfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ag.backend import Backend, Buffer
+from ag.core_primitives import copy
+from ag.dtype import DType
+from ag.errors import ShapeError
+from ag.tensor import Tensor
+
+__all__ = ["FlatGroup", "flat_groups", "named_parameters"]
+
+_ALIGN = 4  # elements: 16 bytes, so that every parameter starts where a vec4 may
+
+
+def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
+    """Parameters by name, from a dict, a list or a model.
+
+    Raises
+    ------
+    ValueError
+        If there is none, a tensor occurs twice, or two tensors have one name.
+    """
+    if hasattr(params, "parameters"):
+        params = params.parameters()
+    pairs: Iterable[tuple[str, Tensor]]
+    if isinstance(params, Mapping):
+        pairs = list(params.items())
+    else:
+        listed = [params] if isinstance(params, Tensor) else list(params)
+        pairs = [(p.name or f"param{i}", p) for i, p in enumerate(listed, 1)]
+    found: dict[str, Tensor] = {}
+    names: dict[int, str] = {}
+    for name, p in pairs:
+        if not isinstance(p, Tensor) or not p.requires_grad or p.node is not None:
+            raise ValueError(f"{function}: {name!r} is {p!r}, not a parameter; make it with ag_param.")
+        if p.id in names:
+            raise ValueError(f"{function}: {name!r} and {names[p.id]!r} are the same tensor; list it once.")
+        if name in found:
+            raise ValueError(f"{function}: two different tensors are called {name!r}; give each its own name.")
+        found[name] = p
+        names[p.id] = name
+    if not found:
+        raise ValueError(f"{function}: there are no parameters; a model needs at least one ag_param.")
+    return found
+
+
+class FlatGroup:
+    """Parameters of one device and element type in one flat buffer.
+
+    Attributes
+    ----------
+    params : dict of str to Tensor
+    backend : Backend
+    size : int
+        Elements of the flat buffer; parameters are padded to multiples of 16 bytes with zeros.
+    offsets : dict of str to int
+        First element of each parameter.
+    values : Buffer
+        The flat buffer that the parameters are views of.
+    """
+
+    def __init__(self, params: Mapping[str, Tensor]) -> None:
+        self.params = dict(params)
+        first = next(iter(self.params.values())).buffer
+        self.backend: Backend = first.backend
+        self.dtype: DType = first.dtype
+        self.offsets: dict[str, int] = {}
+        self.size = 0
+        for name, p in self.params.items():
+            self.offsets[name] = self.size
+            self.size += -(-p.size // _ALIGN) * _ALIGN
+        self.values = self.zeros()
+        self._views = self.split(self.values)
+        self.adopt()
+
+    def zeros(self) -> Buffer:
+        """A flat buffer of zeros in this layout."""
+        buffer = self.backend.alloc((self.size,), self.dtype)
+        self.backend.upload(np.zeros(self.size, np.float32), buffer)
+        return buffer
+
+    def split(self, flat: Buffer) -> dict[str, Buffer]:
+        """Views of a flat buffer, shaped like the parameters."""
+        return {name: flat.view(p.shape, self.offsets[name]) for name, p in self.params.items()}
+
+    def adopt(self) -> None:
+        """Make the parameters views of `values`, with the values they have now.
+
+        Needed again if another optimizer adopted them, or a model was moved, in between.
+        """
+        for name, p in self.params.items():
+            view = self._views[name]
+            if p.buffer is not view:
+                self.backend.refuse_while_recording(f"steps an optimizer that does not hold {name!r} any more")
+                if p.buffer.backend is self.backend:
+                    self.backend.launch(copy, p.buffer, into=view)
+                else:
+                    self.backend.upload(p.numpy(), view)
+                p.buffer = view
+
+    def gather(self, grads: Mapping[str, Tensor], into: dict[str, Buffer]) -> None:
+        """Copy gradients by parameter name into the views of a flat buffer."""
+        for name, g in grads.items():
+            view = into[name]
+            if g.shape != view.shape:
+                raise ShapeError(f"step: the gradient of {name!r} is {g.shape} and the parameter {view.shape}; "
+                                 f"the shapes must be equal.")
+            self.backend.launch(copy, g.buffer, into=view)
+
+    def runs(self, names: Iterable[str]) -> list[tuple[int, int]]:
+        """The stretches (first element, length) of the flat buffer that hold the named parameters."""
+        runs: list[tuple[int, int]] = []
+        for name in self.params:
+            if name not in names:
+                continue
+            start, length = self.offsets[name], -(-self.params[name].size // _ALIGN) * _ALIGN
+            if runs and sum(runs[-1]) == start:
+                runs[-1] = (runs[-1][0], runs[-1][1] + length)
+            else:
+                runs.append((start, length))
+        return runs
+
+
+def flat_groups(params: Mapping[str, Tensor]) -> list[FlatGroup]:
+    """Parameters grouped by device and element type."""
+    by_place: dict[tuple[str, DType], dict[str, Tensor]] = {}
+    for name, p in params.items():
+        by_place.setdefault((p.device, p.buffer.dtype), {})[name] = p
+    return [FlatGroup(group) for group in by_place.values()]

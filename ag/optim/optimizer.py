@@ -1,0 +1,175 @@
+"""What all optimizers share: adopting parameters, gathering gradients, state on the device, state dicts.
+
+A subclass names its primitive and its per-parameter moments.  All numbers that change between steps are in one small
+buffer per device, so a captured step replays correctly after ``lr`` was set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ag.backend import Buffer
+from ag.errors import CheckpointError
+from ag.optim.flat import FlatGroup, flat_groups, named_parameters
+from ag.optim.update_rules import STATE_WORDS
+from ag.primitive import Primitive
+from ag.tape import Gradients
+from ag.tensor import Array, Tensor, ag_tensor
+
+__all__ = ["Optimizer"]
+
+
+class _Slots:
+    """Device memory of one flat group: gradients, moments and the changing numbers."""
+
+    def __init__(self, group: FlatGroup, moments: tuple[str, ...]) -> None:
+        self.group = group
+        self.grads = group.zeros()
+        self.grad_views = group.split(self.grads)
+        self.moments = {name: group.zeros() for name in moments}
+        self.state = group.backend.alloc((STATE_WORDS,), group.dtype)
+
+    def write_state(self, values: list[float]) -> None:
+        self.group.backend.refuse_while_recording("changes an optimizer's lr or state")
+        padded = values + [0.0] * (STATE_WORDS - len(values))
+        self.group.backend.upload(np.array(padded), self.state)
+
+    def read_state(self) -> Array:
+        array: Array = self.group.backend.download(self.state)
+        return array
+
+
+class Optimizer:
+    """Base of the optimizers.
+
+    Attributes
+    ----------
+    params : dict of str to Tensor
+    lr : float
+        Learning rate; assigning takes effect at the next step, captured or not.
+    t : int
+        Steps taken.
+    """
+
+    _rule: Primitive
+    _moments: tuple[str, ...] = ()
+    _state: tuple[str, ...] = ("lr", "t")
+
+    def __init__(self, params: Any, lr: float, **settings: float | bool) -> None:
+        name = type(self).__name__
+        if not lr >= 0:
+            raise ValueError(f"{name}: lr is {lr}; it must be 0 or more.")
+        self.params = named_parameters(params, name)
+        self._settings = settings
+        self._slots = [_Slots(group, self._moments) for group in flat_groups(self.params)]
+        for slots in self._slots:
+            slots.write_state([lr, *[0.0] * (len(self._state) - 1)])
+        self._lr = float(lr)
+
+    @property
+    def lr(self) -> float:
+        """Learning rate."""
+        return self._lr
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        for slots in self._slots:
+            slots.write_state([float(value), *slots.read_state()[1 : len(self._state)].tolist()])
+        self._lr = float(value)
+
+    @property
+    def t(self) -> int:
+        """Steps taken so far; waits for the device."""
+        return int(self._slots[0].read_state()[self._state.index("t")])
+
+    def step(self, grads: Gradients | Mapping[Any, Any] | None = None) -> None:
+        """Update every parameter that has a gradient.
+
+        Parameters
+        ----------
+        grads : Gradients or dict, optional
+            By parameter or by name; default: every parameter's ``.grad``.
+
+        Raises
+        ------
+        ShapeError
+            If a gradient's shape is not its parameter's.
+        """
+        for slots in self._slots:
+            group = slots.group
+            found = {name: g for name, p in group.params.items() if (g := _gradient(name, p, grads)) is not None}
+            if not found:
+                continue
+            group.adopt()
+            group.gather(found, slots.grad_views)
+            self.update(slots.group, slots.grads, group.runs(found))
+
+    def update(self, group: FlatGroup, grads: Buffer, runs: list[tuple[int, int]]) -> None:
+        """Apply the update rule to stretches of a flat group, given its flat gradients."""
+        slots = next(s for s in self._slots if s.group is group)
+        for start, length in runs:
+            operands = [b if length == group.size else b.view((length,), start)
+                        for b in (group.values, *slots.moments.values())]
+            g = grads if length == group.size else grads.view((length,), start)
+            group.backend.launch(self._rule, *operands, slots.state, g,
+                                 **self._settings, last=(start, length) == runs[-1])
+
+    @property
+    def groups(self) -> list[FlatGroup]:
+        """The flat groups of the parameters, one per device and element type."""
+        return [s.group for s in self._slots]
+
+    def zero_grad(self) -> None:
+        """Forget every parameter's ``.grad``."""
+        for p in self.params.values():
+            p.grad = None
+
+    def state_dict(self) -> dict[str, Array]:
+        """Everything needed to go on bit for bit: state numbers, and moments by parameter name."""
+        state: dict[str, Array] = {}
+        for slots in self._slots:
+            state["state"] = slots.read_state()[: len(self._state)]
+            for moment, flat in slots.moments.items():
+                for name, view in slots.group.split(flat).items():
+                    state[f"{moment}.{name}"] = slots.group.backend.download(view)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Take over what `state_dict` returned; nothing changes if names or shapes do not fit.
+
+        Raises
+        ------
+        CheckpointError
+            Listing the names that are missing, unexpected or of another shape.
+        """
+        mine = self.state_dict()
+        wrong = [f"missing {k}" for k in mine if k not in state]
+        wrong += [f"unexpected {k}" for k in state if k not in mine]
+        wrong += [f"{k} is {np.shape(state[k])} instead of {mine[k].shape}"
+                  for k in mine if k in state and np.shape(state[k]) != mine[k].shape]
+        if wrong:
+            raise CheckpointError(f"load_state_dict: the state does not fit this optimizer: {', '.join(wrong)}.")
+        for slots in self._slots:
+            slots.write_state(np.asarray(state["state"]).tolist())
+            for moment, flat in slots.moments.items():
+                for name, view in slots.group.split(flat).items():
+                    slots.group.backend.upload(np.asarray(state[f"{moment}.{name}"]), view)
+        self._lr = float(state["state"][0])
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{k}={v}" for k, v in {"lr": self._lr, **self._settings}.items())
+        return f"{type(self).__name__}({len(self.params)} parameters, {settings})"
+
+
+def _gradient(name: str, p: Tensor, grads: Any) -> Tensor | None:
+    if grads is None:
+        return p.grad
+    if isinstance(grads, Gradients):
+        return grads[p] if p in grads else None
+    given = grads.get(name, grads.get(p))
+    if given is None or isinstance(given, Tensor):
+        return given
+    return ag_tensor(given, device=p.device, dtype=p.dtype)

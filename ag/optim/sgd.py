@@ -1,0 +1,64 @@
+"""Stochastic gradient descent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ag.optim.optimizer import Optimizer
+from ag.optim.update_rules import sgd_update
+
+__all__ = ["SGD", "optimizer_sgd"]
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent, with momentum if wanted.
+
+    Parameters
+    ----------
+    params : dict of str to Tensor, list of Tensor, or model
+        Parameters to train; they become views of one flat buffer per device.
+    lr : float, optional
+        Learning rate, at least 0.
+    momentum : float, optional
+        In [0, 1).
+    weight_decay : float, optional
+        L2 penalty: `weight_decay` times the parameter is added to its gradient.
+    nesterov : bool, optional
+        Look ahead by one momentum step; needs ``momentum > 0``.
+
+    Raises
+    ------
+    ValueError
+        If there are no parameters, one is listed twice, two share a name, or a number is out of range.
+
+    Notes
+    -----
+    ``b = momentum * b + g``; ``p -= lr * b``, or ``p -= lr * (g + momentum * b)`` with `nesterov`.
+
+    References
+    ----------
+    ggmlR ``optimizer_sgd``; Sutskever et al., "On the importance of initialization and momentum", 2013.
+
+    Examples
+    --------
+    >>> import ag
+    >>> W = ag.ag_param([[1.0]])
+    >>> opt = ag.optimizer_sgd({"W": W}, lr=0.5)
+    >>> opt.step({"W": ag.ag_tensor([[1.0]])})
+    >>> W.item()
+    0.5
+    """
+
+    _rule = sgd_update
+    _moments = ("momentum",)
+
+    def __init__(self, params: Any, lr: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0,
+                 nesterov: bool = False) -> None:
+        if not 0 <= momentum < 1:
+            raise ValueError(f"optimizer_sgd: momentum is {momentum}; it must be in [0, 1).")
+        if nesterov and not momentum:
+            raise ValueError("optimizer_sgd: nesterov needs momentum > 0, and momentum is 0.")
+        super().__init__(params, lr, mu=float(momentum), weight_decay=float(weight_decay), nesterov=bool(nesterov))
+
+
+optimizer_sgd = SGD

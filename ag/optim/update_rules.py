@@ -1,0 +1,73 @@
+"""The optimizers' primitives: one launch updates a flat run of parameters in place.
+
+Everything that changes from step to step (learning rate, step count, bias corrections) is in the `state` operand,
+in device memory, so a captured step can be replayed.  `state` moves on when `last` is set: a step whose parameters
+are not contiguous takes several launches with the same state.  The buffer has `STATE_WORDS` words; those after the
+named ones belong to the kernels, which count finished workgroups there to know who advances the state.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+
+from ag.primitive import primitive
+from ag.tensor import Array
+
+__all__ = ["STATE_WORDS", "adam_update", "sgd_update"]
+
+STATE_WORDS = 8
+_BLOCK = 1 << 14  # elements: five arrays of 64 KiB stay in the second-level cache
+
+
+@primitive(outputs=0, updates=("p", "m", "v", "state"))
+def adam_update(
+    p: Array, m: Array, v: Array, state: Array, g: Array,
+    *, beta1: float, beta2: float, eps: float, weight_decay: float, last: bool,
+) -> None:
+    # state = (lr, 1 - beta1^t, 1 - beta2^t, t).  The complements keep their digits where beta is near 1.
+    lr, c1, c2, t = state[:4].tolist()
+    c1 += (1 - beta1) * (1 - c1)
+    c2 += (1 - beta2) * (1 - c2)
+    if last:
+        state[1:4] = c1, c2, t + 1
+    step, floor = lr * sqrt(c2) / c1, eps * sqrt(c2)  # = lr / c1 and eps of m / (sqrt(v / c2) + eps)
+    for i in range(0, p.size, _BLOCK):
+        part = slice(i, i + _BLOCK)
+        _adam_block(p[part], m[part], v[part], g[part], beta1, beta2, step, floor, lr * weight_decay)
+
+
+def _adam_block(p: Array, m: Array, v: Array, g: Array, beta1: float, beta2: float, step: float, floor: float,
+                decay: float) -> None:
+    d = g - m
+    d *= 1 - beta1
+    m += d
+    np.multiply(g, g, out=d)
+    d -= v
+    d *= 1 - beta2
+    v += d
+    np.sqrt(v, out=d)
+    d += floor
+    np.divide(m, d, out=d)
+    d *= step
+    if decay:
+        p *= 1 - decay
+    p -= d
+
+
+@primitive(outputs=0, updates=("p", "momentum", "state"))
+def sgd_update(
+    p: Array, momentum: Array, state: Array, g: Array,
+    *, mu: float, weight_decay: float, nesterov: bool, last: bool,
+) -> None:
+    # state = (lr, t).  d = g + weight_decay p;  b = mu b + d (b = d at first);  p -= lr (d + mu b if nesterov else b)
+    lr, t = state[:2].tolist()
+    if last:
+        state[1] = t + 1
+    d = g + weight_decay * p if weight_decay else g
+    if mu:
+        momentum *= mu
+        momentum += d
+        d = d + mu * momentum if nesterov else momentum
+    p -= lr * d

@@ -1,0 +1,147 @@
+"""Random numbers: one counter-based generator, the same bits on every device.
+
+Philox4x32-10 turns a key and a counter into four random words, with no state but the counter.  The key is the seed.
+The counter is (word block, stream): every draw takes the next stream number and uses as many blocks as it needs.
+On a device the seed and the stream number live in a small buffer, so a captured step draws anew on every replay.
+The host draws initial weights from streams of its own, with the same function.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from ag.backend import Backend, Buffer
+from ag.dtype import U32
+from ag.primitive import primitive
+from ag.shape import same
+from ag.tensor import Array
+
+__all__ = ["ag_seed", "draw_key", "generator_state", "host_seed", "host_uniform", "philox", "uniform_from_bits"]
+
+_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_LOW = np.uint64(0xFFFFFFFF)
+_HOST_STREAM = 1 << 31  # high word of the host's streams; devices count up from 0
+
+
+def philox(key: tuple[int, int], stream: tuple[int, int], words: int) -> Array:
+    """`words` random 32-bit words of one stream.
+
+    Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011); ten rounds of Philox4x32.
+    Word i is word ``i % 4`` of the block with counter ``(i // 4, 0, *stream)``.
+    """
+    blocks = -(-words // 4)
+    index = np.arange(blocks, dtype=np.uint64)
+    c0, c1 = index & _LOW, index >> np.uint64(32)
+    c2, c3 = (np.full(blocks, s, np.uint64) for s in stream)
+    k0, k1 = key
+    for _ in range(10):
+        p0, p1 = _MULTIPLIERS[0] * c0, _MULTIPLIERS[1] * c2
+        c0, c1, c2, c3 = (
+            (p1 >> np.uint64(32)) ^ c1 ^ np.uint64(k0), p1 & _LOW,
+            (p0 >> np.uint64(32)) ^ c3 ^ np.uint64(k1), p0 & _LOW,
+        )
+        k0, k1 = (k0 + _WEYL[0]) & 0xFFFFFFFF, (k1 + _WEYL[1]) & 0xFFFFFFFF
+    return np.stack([c0, c1, c2, c3], axis=1).astype(np.uint32).reshape(-1)[:words]
+
+
+def uniform_from_bits(bits: Array) -> Array:
+    """Random words as float32 in [0, 1), on a grid of 2**-24."""
+    return (bits >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
+
+
+# ---------------------------------------------------------------------------------------------- on a device
+
+
+@primitive(same, updates=("state",))
+def rng_draw(out: Array, state: Array) -> None:
+    # out = (seed low, seed high, stream low, stream high); the state moves on to the next stream.
+    np.copyto(out, state)
+    stream = (int(state[2]) | int(state[3]) << 32) + 1
+    state[2], state[3] = stream & 0xFFFFFFFF, stream >> 32 & 0xFFFFFFFF
+
+
+class _Seed:
+    """The current seed, and how many host streams were used up under it."""
+
+    def __init__(self, seed: int) -> None:
+        self.key = (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF)
+        self.host_streams = 0
+
+
+_states: WeakKeyDictionary[Backend, tuple[_Seed, Buffer]] = WeakKeyDictionary()  # one per device, like its memory
+_seed: ContextVar[_Seed] = ContextVar("ag_seed")
+
+
+def _current() -> _Seed:
+    found = _seed.get(None)
+    if found is None:
+        found = _Seed(int(np.random.SeedSequence().generate_state(1, np.uint64)[0]))
+        _seed.set(found)
+    return found
+
+
+def generator_state(backend: Backend) -> Buffer:
+    """The device's generator: (seed low, seed high, stream low, stream high) as 32-bit words."""
+    seed = _current()
+    known = _states.get(backend)
+    if known is not None and known[0] is seed:
+        return known[1]
+    backend.refuse_while_recording("uses the random generator for the first time after ag_seed")
+    buffer = known[1] if known is not None else backend.alloc((4,), U32)
+    backend.upload(np.array([*seed.key, 0, 0], np.uint32), buffer)
+    _states[backend] = (seed, buffer)
+    return buffer
+
+
+def draw_key(backend: Backend) -> Buffer:
+    """Take the next stream of the device's generator: its key and stream number, four words."""
+    key: Buffer = backend.launch(rng_draw, generator_state(backend))
+    return key
+
+
+# ---------------------------------------------------------------------------------------------- on the host
+
+
+def host_uniform(shape: tuple[int, ...], low: float, high: float) -> Array:
+    """Float32 numbers in [low, high), for initial weights."""
+    seed = _current()
+    bits = philox(seed.key, (seed.host_streams, _HOST_STREAM), int(np.prod(shape)))
+    seed.host_streams += 1
+    return (uniform_from_bits(bits) * np.float32(high - low) + np.float32(low)).reshape(shape)
+
+
+def ag_seed(seed: int) -> None:
+    """Seed the random generator, on the host and on every device.
+
+    Parameters
+    ----------
+    seed : int
+        Any integer; its low 64 bits count.
+
+    Notes
+    -----
+    Initial weights and dropout masks after `ag_seed` are the same on every device and in every run.
+
+    References
+    ----------
+    Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_seed(42)
+    """
+    _seed.set(_Seed(int(seed)))
+
+
+
+def host_seed() -> int:
+    """A seed for a generator of the host's own, such as the order of samples."""
+    seed = _current()
+    words = philox(seed.key, (seed.host_streams, _HOST_STREAM), 2)
+    seed.host_streams += 1
+    return int(words[0]) | int(words[1]) << 32

@@ -1,0 +1,203 @@
+"""Arithmetic on shapes: pure functions from tuples to tuples.
+
+Shape rules of primitives (`same`, `broadcast`, `reduced` …) answer "what shape comes out?"; layouts (`*_layout`)
+answer "which few numbers does a kernel need to find its elements?".  Arrays are dense and row-major, so a shape
+says everything.  This module knows neither arrays nor devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ag.errors import ShapeError
+
+Shape = tuple[int, ...]
+Layout = dict[str, int | tuple[int, ...]]
+
+MAX_DIMS = 8  # axes left after merging; 3 x 8 stride words and 4 more fit the 32 push-constant words
+
+__all__ = [
+    "MAX_DIMS",
+    "Layout",
+    "Shape",
+    "axis_layout",
+    "broadcast",
+    "broadcast_layout",
+    "broadcast_axes",
+    "elementwise_layout",
+    "expand_layout",
+    "matmul",
+    "matmul_layout",
+    "normalize_axes",
+    "normalize_axis",
+    "permute_layout",
+    "permuted",
+    "reshaped",
+    "row_major_strides",
+    "same",
+    "sum_layout",
+    "summed",
+]
+
+
+def row_major_strides(shape: Shape) -> Shape:
+    """Element strides of a dense row-major array."""
+    strides = []
+    step = 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+# ---------------------------------------------------------------------------------------------- axes
+
+
+def normalize_axis(axis: int, ndim: int, function: str) -> int:
+    """`axis` counted from the front; negative axes count from the end."""
+    if not -ndim <= axis < ndim:
+        raise ShapeError(f"{function}: dim {axis} of a tensor with {ndim} axes; dim must be in {-ndim}..{ndim - 1}.")
+    return axis % ndim
+
+
+def normalize_axes(axes: int | Sequence[int] | None, ndim: int, function: str) -> Shape:
+    """A sorted tuple of distinct axes; None means all of them."""
+    if axes is None:
+        return tuple(range(ndim))
+    given = (axes,) if isinstance(axes, int) else tuple(axes)
+    found = sorted(normalize_axis(a, ndim, function) for a in given)
+    if len(set(found)) != len(found):
+        raise ShapeError(f"{function}: dim {given} names an axis twice; each axis may be given once.")
+    return tuple(found)
+
+
+# ---------------------------------------------------------------------------------------------- shape rules
+
+
+def same(first: Shape, *_others: Shape, **_params: object) -> Shape:
+    """The shape of the first operand."""
+    return first
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """numpy's broadcasting rule, any rank, both ways."""
+    first = shapes[0]
+    if all(s == first for s in shapes):
+        return first
+    ndim = max(len(s) for s in shapes)
+    out = []
+    for column in zip(*[(1,) * (ndim - len(s)) + s for s in shapes], strict=True):
+        sizes = {n for n in column if n != 1}
+        if len(sizes) > 1:
+            raise ShapeError(f"shapes {' and '.join(map(str, shapes))} do not broadcast; "
+                             f"each axis, counted from the last, must be equal or 1.")
+        out.append(sizes.pop() if sizes else 1)
+    return tuple(out)
+
+
+def broadcast_axes(small: Shape, big: Shape) -> Shape:
+    """The axes of `big` along which `small` was repeated."""
+    lead = len(big) - len(small)
+    return tuple(range(lead)) + tuple(i + lead for i, n in enumerate(small) if n == 1 and big[i + lead] != 1)
+
+
+def summed(shape: Shape, *, axis: int, chunk: int, **_params: object) -> Shape:
+    """`shape` with `axis` cut into pieces of `chunk` that each become one element."""
+    return (*shape[:axis], -(-shape[axis] // chunk) if chunk else 1, *shape[axis + 1 :])
+
+
+def permuted(shape: Shape, *, axes: Shape) -> Shape:
+    """`shape` with its axes in the order `axes`."""
+    return tuple(shape[a] for a in axes)
+
+
+def matmul(a: Shape, b: Shape, *, ta: bool = False, tb: bool = False) -> Shape:
+    """Shape of ``op(A) @ op(B)`` where op transposes if the flag is set."""
+    return (a[1] if ta else a[0], b[0] if tb else b[1])
+
+
+def reshaped(shape: Shape, new: Sequence[int], function: str) -> Shape:
+    """`new` with its one -1, if any, filled in."""
+    size = prod(shape)
+    unknown = [i for i, n in enumerate(new) if n == -1]
+    known = prod(n for n in new if n != -1)
+    if len(unknown) == 1 and known > 0 and size % known == 0:
+        out = list(new)
+        out[unknown[0]] = size // known
+        return tuple(out)
+    if unknown or known != size or any(n < 0 for n in new):
+        raise ShapeError(f"{function}: {shape} holds {size} elements and cannot become {tuple(new)}; "
+                         f"the sizes must multiply to {size}, with at most one -1.")
+    return tuple(new)
+
+
+# ---------------------------------------------------------------------------------------------- kernel layouts
+
+
+def elementwise_layout(first: Shape, *_shapes: Shape, **_params: object) -> Layout:
+    """One invocation per element of the first operand."""
+    return {"n": prod(first)}
+
+
+def axis_layout(_out: Shape, x: Shape, *_others: Shape, axis: int, **_params: object) -> Layout:
+    """`x` seen as ``[outer, length, inner]`` with `axis` in the middle."""
+    return {"outer": prod(x[:axis]), "length": x[axis], "inner": prod(x[axis + 1 :])}
+
+
+def sum_layout(out: Shape, x: Shape, *, axis: int, **params: object) -> Layout:
+    """`axis_layout`, and into how many pieces the axis is cut."""
+    return {**axis_layout(out, x, axis=axis), "pieces": out[axis]}
+
+
+def matmul_layout(out: Shape, a: Shape, _b: Shape, *, ta: bool, tb: bool) -> Layout:
+    """Rows and columns of the product and the length of the inner products."""
+    return {"rows": out[0], "cols": out[1], "inner": a[0] if ta else a[1]}
+
+
+def broadcast_layout(out: Shape, a: Shape, b: Shape) -> Layout:
+    """Element strides of `a` and `b` along the axes of `out`, adjacent axes merged where both allow it."""
+    shape, (sa, sb) = _merged(out, _strides_in(out, a), _strides_in(out, b))
+    return {"n": prod(out), "ndim": len(shape), "shape": _padded(shape), "a_stride": _padded(sa), "b_stride": _padded(sb)}
+
+
+def expand_layout(out: Shape, x: Shape, **_params: object) -> Layout:
+    """Element strides of `x` along the axes of `out`, 0 where `x` is repeated."""
+    return _strided_layout(out, _strides_in(out, x))
+
+
+def permute_layout(out: Shape, x: Shape, *, axes: Shape) -> Layout:
+    """Element strides of `x` in the order in which `out` walks it."""
+    strides = row_major_strides(x)
+    return _strided_layout(out, tuple(strides[a] for a in axes))
+
+
+def _strided_layout(out: Shape, strides: Shape) -> Layout:
+    shape, (merged,) = _merged(out, strides)
+    return {"n": prod(out), "ndim": len(shape), "shape": _padded(shape), "x_stride": _padded(merged)}
+
+
+def _strides_in(out: Shape, x: Shape) -> Shape:
+    lead = len(out) - len(x)
+    return (0,) * lead + tuple(0 if n == 1 else s for n, s in zip(x, row_major_strides(x), strict=True))
+
+
+def _merged(out: Shape, *strides: Shape) -> tuple[Shape, list[Shape]]:
+    """Drop axes of size 1 and merge neighbours that every operand walks as one."""
+    axes: list[tuple[int, list[int]]] = []  # size and, per operand, stride; outermost first
+    for i, n in enumerate(out):
+        if n == 1:
+            continue
+        step = [s[i] for s in strides]
+        if axes and all(before == after * n for before, after in zip(axes[-1][1], step, strict=True)):
+            axes[-1] = (axes[-1][0] * n, step)
+        else:
+            axes.append((n, step))
+    if len(axes) > MAX_DIMS:
+        raise ShapeError(f"shape {out} needs {len(axes)} axes in a kernel and {MAX_DIMS} are supported; "
+                         f"reshape neighbouring axes into one first.")
+    return tuple(n for n, _ in axes), [tuple(step[k] for _, step in axes) for k in range(len(strides))]
+
+
+def _padded(values: Shape) -> Shape:
+    return values + (0,) * (MAX_DIMS - len(values))

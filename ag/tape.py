@@ -1,0 +1,253 @@
+"""The tape: what was computed from what, and the backward pass over it.
+
+Inside `with_grad_tape` every op that touches a parameter leaves a node on the tensor it returns; a result keeps its
+own history alive and nothing is global.  `backward` visits the nodes newest first, asks each op for the cotangents
+of its inputs, undoes broadcasting (here and nowhere else) and adds up.  It knows no op by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar, Token
+from heapq import heappop, heappush
+from itertools import count
+from types import TracebackType
+from typing import Any, TypeVar, overload
+
+from ag.backend import Buffer
+from ag.core_primitives import add, sum_to
+from ag.errors import TapeError
+from ag.tensor import Tensor, lift
+
+__all__ = ["Gradients", "Node", "backward", "is_recording", "no_grad", "with_grad_tape"]
+
+R = TypeVar("R")
+
+_recording: ContextVar[bool] = ContextVar("ag_tape", default=False)
+_order = count()
+
+is_recording = _recording.get
+
+
+class Node:
+    """One op that was recorded: its rule, inputs, and what the rule wants back.
+
+    Attributes
+    ----------
+    order : int
+        Position in time; an op always comes after its inputs.
+    name : str
+        Name of the op, for messages.
+    vjp : callable
+        ``vjp(launch, cotangent, saved, need, *params)``: one cotangent, or None, per input.
+    inputs : tuple of Tensor
+    need : tuple of bool
+        Which inputs want a cotangent.
+    saved : object
+        What the forward pass kept for the rule.
+    params : tuple
+        The op's other arguments.
+    """
+
+    __slots__ = ("inputs", "name", "need", "order", "params", "saved", "spent", "vjp")
+
+    def __init__(self, name: str, vjp: Callable[..., Any], inputs: tuple[Tensor, ...], need: tuple[bool, ...],
+                 saved: Any, params: tuple[Any, ...]) -> None:
+        self.order = next(_order)
+        self.name = name
+        self.vjp = vjp
+        self.inputs = inputs
+        self.need = need
+        self.saved = saved
+        self.params = params
+        self.spent = False
+
+    def __lt__(self, other: Node) -> bool:
+        return self.order > other.order  # a heap of nodes yields the newest first
+
+    def spend(self) -> None:
+        """Free what was saved; the node cannot be used again."""
+        self.inputs, self.saved, self.spent = (), None, True
+
+
+class _Switch:
+    """Sets whether ops are recorded, and puts back what was there before."""
+
+    def __init__(self, on: bool) -> None:
+        self._on = on
+        self._tokens: list[Token[bool]] = []
+
+    def __enter__(self) -> None:
+        self._tokens.append(_recording.set(self._on))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        _recording.reset(self._tokens.pop())
+
+
+@overload
+def with_grad_tape() -> _Switch: ...
+@overload
+def with_grad_tape(fn: Callable[[], R]) -> R: ...
+def with_grad_tape(fn: Callable[[], Any] | None = None) -> Any:
+    """Record what is computed, so that `backward` can be called on the result.
+
+    Parameters
+    ----------
+    fn : callable, optional
+        Called with the tape on; without it, a context manager is returned.
+
+    Returns
+    -------
+    object
+        What `fn` returned, or a context manager.
+
+    Notes
+    -----
+    Blocks nest, and each thread records for itself.  The record hangs on the results: when they die, so does it.
+
+    References
+    ----------
+    ggmlR ``with_grad_tape``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> W = ag.ag_param([[2.0]])
+    >>> with ag.with_grad_tape():
+    ...     loss = ag.ag_sum(W * W)
+    >>> ag.backward(loss)[W].item()
+    4.0
+    """
+    if fn is None:
+        return _Switch(True)
+    with _Switch(True):
+        return fn()
+
+
+def no_grad() -> _Switch:
+    """A context in which nothing is recorded.
+
+    Returns
+    -------
+    context manager
+
+    Examples
+    --------
+    >>> import ag
+    >>> W = ag.ag_param([[2.0]])
+    >>> with ag.with_grad_tape(), ag.no_grad():
+    ...     y = W * W
+    >>> y.requires_grad
+    False
+    """
+    return _Switch(False)
+
+
+class Gradients(Mapping[Tensor, Tensor]):
+    """Gradients of one call of `backward`, by parameter or by the parameter's name in its model."""
+
+    def __init__(self, found: dict[int, tuple[Tensor, Tensor]]) -> None:
+        self._found = found
+
+    def __getitem__(self, key: Tensor | str) -> Tensor:
+        if isinstance(key, str):
+            named = [g for p, g in self._found.values() if p.name == key]
+            if len(named) == 1:
+                return named[0]
+            names = ", ".join(sorted(p.name for p, _ in self._found.values() if p.name)) or "none"
+            raise KeyError(f"{len(named)} parameters with a gradient are called {key!r}; names here: {names}")
+        if key.id not in self._found:
+            raise KeyError(f"the loss does not depend on this parameter of shape {key.shape}")
+        return self._found[key.id][1]
+
+    def __contains__(self, key: object) -> bool:
+        if isinstance(key, Tensor):
+            return key.id in self._found
+        return any(p.name == key for p, _ in self._found.values())
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (p for p, _ in self._found.values())
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+def backward(loss: Tensor, retain: bool = False) -> Gradients:
+    """Gradients of a recorded loss with respect to every parameter it depends on.
+
+    Parameters
+    ----------
+    loss : Tensor of one element
+        Computed inside `with_grad_tape`.
+    retain : bool, optional
+        Keep the record, so that `backward` can be called on it again.
+
+    Returns
+    -------
+    Gradients
+        Mapping from parameter (or its name in an `ag_sequential`) to its gradient, of this call only.
+
+    Raises
+    ------
+    TapeError
+        If the loss has more than one element, was not recorded, or its record was already used up.
+
+    Notes
+    -----
+    Every parameter's ``.grad`` receives this call's gradient once, and sums over calls until `zero_grad`.  A
+    parameter that the loss does not reach is absent from the mapping and keeps its ``.grad``.
+
+    References
+    ----------
+    ggmlR ``backward``; reverse-mode accumulation: Griewank and Walther, "Evaluating Derivatives", ch. 3.
+
+    Examples
+    --------
+    >>> import ag
+    >>> W = ag.ag_param([[3.0]])
+    >>> with ag.with_grad_tape():
+    ...     loss = ag.ag_mse_loss(W, [[1.0]])
+    >>> ag.backward(loss)[W].item()
+    4.0
+    """
+    if loss.size != 1:
+        raise TapeError(f"backward: the loss has shape {loss.shape}; it must have one element. Use ag_sum or ag_mean.")
+    if loss.node is None:
+        raise TapeError("backward: this loss was not recorded; compute it inside `with with_grad_tape():` "
+                        "from at least one ag_param.")
+    seed = lift(1.0, loss.buffer.backend, loss.buffer.dtype, "backward").buffer.view(loss.shape)
+    pending: dict[Node, Buffer] = {loss.node: seed}
+    newest = [loss.node]
+    leaves: dict[int, tuple[Tensor, Buffer]] = {}
+    while newest:
+        node = heappop(newest)
+        cotangent = pending.pop(node)
+        if node.spent:
+            raise TapeError(f"backward: the record of {node.name} was used up by an earlier backward; "
+                            f"pass retain=True to that one, or compute the loss again.")
+        launch = cotangent.backend.launch
+        cotangents = node.vjp(launch, cotangent, node.saved, node.need, *node.params)
+        for x, g in zip(node.inputs, cotangents, strict=True):
+            if g is None or not x.requires_grad:
+                continue
+            if g.shape != x.buffer.shape:
+                g = sum_to(g.backend.launch, g, x.buffer.shape)
+            before = x.node
+            if before is None:
+                known = leaves.get(x.id)
+                leaves[x.id] = (x, g if known is None else g.backend.launch(add, known[1], g))
+            elif before in pending:
+                pending[before] = g.backend.launch(add, pending[before], g)
+            else:
+                pending[before] = g
+                heappush(newest, before)
+        if not retain:
+            node.spend()
+    return Gradients({i: (x, _accumulated(x, Tensor(g))) for i, (x, g) in leaves.items()})
+
+
+def _accumulated(x: Tensor, g: Tensor) -> Tensor:
+    """Add `g` to ``x.grad``, never in place: a mapping handed out earlier keeps its values."""
+    x.grad = g if x.grad is None else Tensor(g.buffer.backend.launch(add, x.grad.buffer, g.buffer))
+    return g
