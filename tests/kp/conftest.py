@@ -1,0 +1,155 @@
+"""Fixtures for the tests of the patched kp binding: the drivers, a shader, a subprocess.
+
+Every test runs once per Vulkan driver listed in AG_TEST_ICDS (ICD .json files joined by os.pathsep);
+without that variable, on lavapipe where it is installed.  Knows nothing of ag.
+"""
+
+import glob
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+RECIPE = Path(__file__).parents[2] / "third_party" / "kp"
+ASKED = [path for path in os.environ.get("AG_TEST_ICDS", "").split(os.pathsep) if path]
+ICDS = ASKED or sorted(glob.glob("/usr/share/vulkan/icd.d/lvp_icd*.json"))
+
+# b[dst + i] = rounds steps of a generator, from a[src + (i + 1) % n]: needs its neighbour's result.
+SHADER = """
+#version 450
+layout(local_size_x = 64) in;
+layout(std430, binding = 0) readonly buffer A { uint a[]; };
+layout(std430, binding = 1) buffer B { uint b[]; };
+layout(push_constant) uniform Launch { uint src; uint dst; uint n; uint rounds; };
+void main() {
+    uint i = gl_GlobalInvocationID.x;
+    if (i >= n) return;
+    uint v = a[src + (i + 1) % n];
+    for (uint r = 0; r < rounds; r++) v = v * 1664525u + 1013904223u;
+    b[dst + i] = v;
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def kp() -> ModuleType:
+    """The binding; its absence is a failure where AG_TEST_ICDS asks for these tests."""
+    try:
+        import kp
+    except ImportError as error:
+        reason = f"kp cannot be imported ({error}): pip install ./third_party/kp"
+    else:
+        if hasattr(kp, "Manager"):
+            return kp
+        reason = "kp is not installed (this folder was imported in its place): pip install ./third_party/kp"
+    if ASKED:
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(params=ICDS or [None], ids=lambda path: Path(path).stem if path else "no-driver")
+def icd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """One driver, which is the only one that a Manager made in this test will see."""
+    if request.param is None:
+        pytest.skip("no lavapipe in /usr/share/vulkan/icd.d, and AG_TEST_ICDS is not set")
+    if not Path(request.param).is_file():
+        pytest.fail(f"AG_TEST_ICDS names {request.param}, which is not a file")
+    monkeypatch.setenv("VK_ICD_FILENAMES", request.param)
+    monkeypatch.delenv("VK_DRIVER_FILES", raising=False)  # it would win
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def spirv_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled shader."""
+    folder = tmp_path_factory.mktemp("shader")
+    source, output = folder / "step.comp", folder / "step.spv"
+    source.write_text(SHADER)
+    subprocess.run(["glslangValidator", "-V", "-o", output, source], check=True, capture_output=True)
+    return output
+
+
+class Rig:
+    """A device with an arena of `words` zeros and the test shader, both bindings on the arena."""
+
+    def __init__(self, kp: ModuleType, spirv: bytes, words: int = 1 << 16) -> None:
+        self.kp = kp
+        self.manager = kp.Manager()
+        self.arena = self.manager.arena(words)
+        none, four = np.zeros(0, np.uint32), np.zeros(4, np.uint32)
+        self.algorithm = self.manager.algorithm([self.arena, self.arena], spirv, (1, 1, 1), none, four)
+        self.write(np.zeros(words, np.uint32))
+
+    def host(self, values: np.ndarray) -> object:
+        """A tensor in host memory that holds `values`."""
+        return self.manager.tensor_t(values.astype(np.uint32), self.kp.TensorTypes.host)
+
+    def write(self, values: np.ndarray, at: int = 0) -> None:
+        """Copy `values` to the arena, from word `at`."""
+        regions = [(0, 4 * at, 4 * len(values))]
+        self.manager.sequence().eval(self.kp.OpCopy(self.host(values), self.arena, regions))
+
+    def read(self, count: int, at: int = 0) -> np.ndarray:
+        """Copy `count` words from word `at` of the arena."""
+        host = self.host(np.zeros(count))
+        sequence = self.manager.sequence()
+        sequence.record(self.kp.OpCopy(self.arena, host, [(4 * at, 0, 4 * count)]))
+        sequence.record(self.kp.OpBarrier(host=True)).eval()
+        return host.data().copy()
+
+    def step(self, sequence: object, src: int, dst: int, n: int, rounds: int = 1, **options: bool) -> None:
+        """Record one launch of the shader."""
+        push = np.array([src, dst, n, rounds], np.uint32).tobytes()
+        sequence.dispatch(self.algorithm, push, (n + 63) // 64, **options)
+
+    def long_work(self, sequence: object) -> None:
+        """Record work that keeps a software driver busy for a good part of a second."""
+        for _ in range(6):
+            self.step(sequence, 0, 0, 1 << 12, rounds=60_000)
+
+
+def steps(values: np.ndarray, count: int) -> np.ndarray:
+    """What `count` launches of one round make of `values`."""
+    for _ in range(count):
+        values = np.roll(values, -1) * np.uint32(1664525) + np.uint32(1013904223)
+    return values
+
+
+@pytest.fixture
+def rig(kp: ModuleType, icd: str, spirv_file: Path):
+    """A Rig on this test's driver, destroyed afterwards."""
+    rig = Rig(kp, spirv_file.read_bytes())
+    yield rig
+    rig.manager.destroy()
+
+
+@pytest.fixture
+def expected():
+    """The reference of the shader: see `steps`."""
+    return steps
+
+
+@pytest.fixture
+def python(kp: ModuleType, icd: str):
+    """Run Python code in a process of its own, on this test's driver; a crash fails the test."""
+
+    def run(code: str, **environment: str) -> str:
+        command, env = [sys.executable, "-c", code], {**os.environ, **environment}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def fault_layer(tmp_path: Path) -> dict[str, str]:
+    """Environment that loads the fault-injection layer, compiled here."""
+    source, library = RECIPE / "fault", tmp_path / "libkpfault.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source / "fault.c"], check=True)
+    (tmp_path / "VkLayer_kpfault.json").write_text((source / "VkLayer_kpfault.json").read_text())
+    return {"VK_LAYER_PATH": str(tmp_path), "VK_INSTANCE_LAYERS": "VK_LAYER_KP_fault"}

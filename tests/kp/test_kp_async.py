@@ -1,0 +1,96 @@
+"""Submitting without waiting, waiting with a limit, and what other threads may do meanwhile."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+
+def test_eval_async_returns_while_the_work_runs(rig):
+    sequence = rig.manager.sequence()
+    rig.long_work(sequence)
+    sequence.eval_async()
+    assert sequence.is_running()
+    assert not sequence.wait(0)
+    assert sequence.is_running()
+    assert sequence.wait()
+    assert not sequence.is_running()
+    assert rig.read(1 << 12).all()
+
+
+def test_a_timeout_leaves_the_sequence_running(rig):
+    sequence = rig.manager.sequence()
+    rig.long_work(sequence)
+    sequence.eval_async()
+    for _ in range(3):
+        sequence.eval_await(1000)
+        assert sequence.is_running()
+    with pytest.raises(RuntimeError):
+        sequence.eval_async()
+    with pytest.raises(RuntimeError):
+        sequence.clear()
+    with pytest.raises(RuntimeError):
+        rig.step(sequence, 0, 0, 1)
+    sequence.eval_await()
+    assert not sequence.is_running()
+    sequence.eval()
+    assert rig.read(1 << 12).all()
+
+
+def test_waiting_for_nothing(rig):
+    sequence = rig.manager.sequence()
+    assert sequence.wait()
+    assert sequence.wait(timeout_ns=5)
+    sequence.eval_await()
+
+
+@pytest.mark.parametrize("wait", ["eval", "eval_await", "wait"])
+def test_another_thread_runs_during_the_wait(rig, wait):
+    """The thread sleeps between counts, so it could count once at most if the GIL were held."""
+    sequence = rig.manager.sequence()
+    rig.long_work(sequence)
+    counts, stop = [0], threading.Event()
+
+    def count():
+        while not stop.is_set():
+            counts[0] += 1
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    if wait != "eval":
+        sequence.eval_async()
+    before = counts[0]
+    getattr(sequence, wait)()
+    after = counts[0]
+    stop.set()
+    thread.join()
+    assert after - before >= 10
+
+
+def test_many_threads_wait_for_one_sequence(rig):
+    sequence = rig.manager.sequence()
+    rig.long_work(sequence)
+    sequence.eval_async()
+    finished = []
+    threads = [threading.Thread(target=lambda: finished.append(sequence.wait())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert finished == [True] * 4
+    sequence.eval()
+
+
+def test_two_managers_run_at_once(rig, kp, spirv_file):
+    other = type(rig)(kp, spirv_file.read_bytes())
+    sequences = [rig.manager.sequence(), other.manager.sequence()]
+    rig.long_work(sequences[0])
+    other.long_work(sequences[1])
+    for sequence in sequences:
+        sequence.eval_async()
+    assert all(sequence.is_running() for sequence in sequences)
+    assert all(sequence.wait() for sequence in sequences)
+    assert np.array_equal(rig.read(1 << 12), other.read(1 << 12))
+    other.manager.destroy()

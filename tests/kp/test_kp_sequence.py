@@ -1,0 +1,145 @@
+"""Recording: barriers, launches, region copies, replays, timestamps."""
+
+import numpy as np
+import pytest
+
+VALUES = np.arange(1000, dtype=np.uint32)
+
+
+def test_chain_of_dependent_launches(rig, expected):
+    rig.write(VALUES)
+    sequence = rig.manager.sequence()
+    for k in range(20):
+        src, dst = (0, 1024) if k % 2 == 0 else (1024, 0)
+        rig.step(sequence, src, dst, 1000)
+    sequence.eval()
+    assert np.array_equal(rig.read(1000), expected(VALUES, 20))
+
+
+def test_explicit_barrier_and_op_dispatch(rig, expected):
+    kp = rig.kp
+    rig.write(VALUES)
+    sequence = rig.manager.sequence()
+    sequence.record(kp.OpBarrier())
+    rig.step(sequence, 0, 1024, 1000, barrier=False)
+    sequence.record(kp.OpBarrier())
+    push = np.array([1024, 2048, 1000, 1], np.uint32).tobytes()
+    sequence.record(kp.OpDispatch(rig.algorithm, push, (16, 1, 1), barrier=False))
+    sequence.record(kp.OpBarrier(host=True))
+    sequence.eval()
+    assert np.array_equal(rig.read(1000, at=2048), expected(VALUES, 2))
+
+
+def test_launches_leave_the_algorithm_as_it_was(rig):
+    sequence = rig.manager.sequence()
+    rig.step(sequence, 0, 1024, 1000)
+    rig.write(VALUES)
+    sequence.eval()
+    # The algorithm was made with four zeros to push, so n is 0 and nothing is written.
+    rig.manager.sequence().eval(rig.kp.OpAlgoDispatch(rig.algorithm))
+    assert np.array_equal(rig.read(1000), VALUES)
+
+
+def test_copy_of_regions(rig):
+    host = rig.host(VALUES)
+    regions = [(0, 400, 40), (2000, 0, 4), (3996, 1000, 4)]
+    rig.manager.sequence().eval(rig.kp.OpCopy(host, rig.arena, regions))
+    got = rig.read(300)
+    want = np.zeros(300, np.uint32)
+    want[100:110], want[0], want[250] = VALUES[:10], VALUES[500], VALUES[999]
+    assert np.array_equal(got, want)
+
+
+BAD_REGIONS = [(0, 0, 4001), (4000, 0, 4), (0, 4 * 65536, 4), (2**63, 0, 2**63), (0, 0, 0)]
+
+
+@pytest.mark.parametrize("region", BAD_REGIONS)
+def test_copy_out_of_range_is_refused(rig, region):
+    with pytest.raises(IndexError, match="does not fit tensors of 4000 and 262144 bytes"):
+        rig.kp.OpCopy(rig.host(VALUES), rig.arena, [region])
+
+
+def test_copy_of_nothing_is_refused(rig):
+    with pytest.raises(IndexError, match="no region"):
+        rig.kp.OpCopy(rig.arena, rig.arena, [])
+
+
+def test_clear_and_record_again(rig, expected):
+    sequence = rig.manager.sequence()
+    for n in range(1, 300):
+        sequence.clear()
+        rig.step(sequence, 0, 1024, n)
+        sequence.eval()
+    rig.write(VALUES)
+    sequence.eval()  # a replay of the last one
+    assert np.array_equal(rig.read(299, at=1024), expected(VALUES[:299], 1))
+    assert not rig.read(1, at=1024 + 299).any()
+
+
+def test_recording_after_a_run_starts_anew(rig):
+    rig.write(VALUES)
+    sequence = rig.manager.sequence()
+    rig.step(sequence, 0, 1024, 10)
+    sequence.eval()
+    rig.step(sequence, 0, 2048, 10)
+    rig.write(np.zeros(10), at=1024)
+    sequence.eval()
+    assert not rig.read(10, at=1024).any()
+    assert rig.read(10, at=2048).all()
+
+
+def test_rerecord(rig, expected):
+    rig.write(VALUES)
+    sequence = rig.manager.sequence()
+    rig.step(sequence, 0, 1024, 1000)
+    rig.step(sequence, 1024, 2048, 1000)
+    sequence.eval()
+    sequence.rerecord()
+    sequence.eval()
+    assert np.array_equal(rig.read(1000, at=2048), expected(VALUES, 2))
+
+
+def test_empty_sequence_runs(rig):
+    sequence = rig.manager.sequence()
+    sequence.eval()
+    rig.step(sequence, 0, 1024, 10)
+    sequence.clear()
+    sequence.eval()
+    assert not rig.read(10, at=1024).any()
+
+
+def test_timestamps_around_every_launch(rig):
+    sequence = rig.manager.sequence(total_timestamps=3)
+    with pytest.raises(RuntimeError, match="before it was awaited"):
+        sequence.get_timestamps()
+    for _ in range(3):
+        rig.step(sequence, 0, 1024, 1000, rounds=1000)
+    first = sequence.eval().get_timestamps()
+    assert len(first) == 4
+    assert first == sorted(first)
+    assert first[3] > first[0]
+    second = sequence.eval().get_timestamps()
+    assert second[0] >= first[3]
+    assert second[3] > second[0]
+
+
+def test_one_timestamp_closes_a_long_sequence(rig):
+    sequence = rig.manager.sequence(total_timestamps=1)
+    for _ in range(10):
+        rig.step(sequence, 0, 1024, 1000, rounds=1000)
+    times = sequence.eval().get_timestamps()
+    assert len(times) == 2
+    assert times[1] > times[0]
+    sequence.clear()
+    with pytest.raises(RuntimeError, match="before it was awaited"):
+        sequence.get_timestamps()
+    assert len(sequence.eval().get_timestamps()) == 1
+
+
+def test_timestamps_are_described(rig):
+    properties = rig.manager.get_device_properties()
+    assert properties["timestamps_supported"]
+    assert 36 <= properties["timestamp_valid_bits"] <= 64
+    assert properties["timestamp_period"] > 0
+    with pytest.raises(RuntimeError, match="not enabled"):
+        rig.manager.sequence().eval().get_timestamps()

@@ -1,0 +1,177 @@
+// A Vulkan layer for tests: it makes a healthy device run out of memory or get lost.
+//
+//   KPFAULT_ALLOC_LIMIT=<bytes>  vkAllocateMemory fails once a device has been given that much in all
+//                                (memory that is freed is not counted back)
+//   KPFAULT_LOST_AFTER=<n>       the device is lost after n fence waits: later waits and submits fail
+//   KPFAULT_DEVICE=<k>           only the k-th device created, from 0, is at fault; else every device
+//
+// Build:  cc -shared -fPIC -o libkpfault.so fault.c      (Vulkan headers only)
+// Use:    VK_LAYER_PATH=<folder of the .json and .so> VK_INSTANCE_LAYERS=VK_LAYER_KP_fault program
+//
+// Not thread-safe: the caller must not create devices in two threads at once.
+
+#include <stdlib.h>
+#include <string.h>
+#include <vulkan/vk_layer.h>
+#include <vulkan/vulkan.h>
+
+enum { MAX_DEVICES = 64 };
+
+// What we know of one VkDevice.  A device and its queues begin with the same pointer, the loader's
+// dispatch table, which serves as the key.
+typedef struct {
+    void *key;
+    PFN_vkGetDeviceProcAddr getProc;
+    PFN_vkAllocateMemory allocateMemory;
+    PFN_vkWaitForFences waitForFences;
+    PFN_vkQueueSubmit queueSubmit;
+    unsigned long long allocated; // bytes, in all
+    long waits;
+} Device;
+
+static Device devices[MAX_DEVICES];
+static int deviceCount;
+static VkInstance instance;
+static PFN_vkGetInstanceProcAddr nextInstanceProc;
+
+static Device *find(void *handle)
+{
+    // From the back: a key may come again after its device was destroyed.
+    for (int i = deviceCount - 1; i >= 0; i--)
+        if (devices[i].key == *(void **)handle)
+            return &devices[i];
+    abort();
+}
+
+// The setting, if there is one and it concerns this device.
+static const char *setting(const char *name, const Device *device)
+{
+    const char *only = getenv("KPFAULT_DEVICE");
+    if (only && atoi(only) != (int)(device - devices))
+        return NULL;
+    return getenv(name);
+}
+
+static int lost(const Device *device)
+{
+    const char *after = setting("KPFAULT_LOST_AFTER", device);
+    return after && device->waits > atol(after);
+}
+
+// ---- the calls that fail -------------------------------------------------------------------------
+
+static VkResult VKAPI_CALL AllocateMemory(VkDevice handle, const VkMemoryAllocateInfo *info,
+                                          const VkAllocationCallbacks *callbacks, VkDeviceMemory *memory)
+{
+    Device *device = find(handle);
+    const char *limit = setting("KPFAULT_ALLOC_LIMIT", device);
+    if (limit && device->allocated + info->allocationSize > strtoull(limit, NULL, 0))
+        return VK_ERROR_OUT_OF_DEVICE_MEMORY;
+    VkResult result = device->allocateMemory(handle, info, callbacks, memory);
+    if (result == VK_SUCCESS)
+        device->allocated += info->allocationSize;
+    return result;
+}
+
+static VkResult VKAPI_CALL WaitForFences(VkDevice handle, uint32_t count, const VkFence *fences,
+                                         VkBool32 all, uint64_t timeout)
+{
+    Device *device = find(handle);
+    device->waits++;
+    if (lost(device))
+        return VK_ERROR_DEVICE_LOST;
+    return device->waitForFences(handle, count, fences, all, timeout);
+}
+
+static VkResult VKAPI_CALL QueueSubmit(VkQueue queue, uint32_t count, const VkSubmitInfo *submits,
+                                       VkFence fence)
+{
+    Device *device = find(queue);
+    if (lost(device))
+        return VK_ERROR_DEVICE_LOST;
+    return device->queueSubmit(queue, count, submits, fence);
+}
+
+// ---- the layer's place in the chain: each Create call takes its link and passes the rest on ------
+
+static VkResult VKAPI_CALL CreateInstance(const VkInstanceCreateInfo *info,
+                                          const VkAllocationCallbacks *callbacks, VkInstance *out)
+{
+    VkLayerInstanceCreateInfo *link = (VkLayerInstanceCreateInfo *)info->pNext;
+    while (link->sType != VK_STRUCTURE_TYPE_LOADER_INSTANCE_CREATE_INFO || link->function != VK_LAYER_LINK_INFO)
+        link = (VkLayerInstanceCreateInfo *)link->pNext;
+    nextInstanceProc = link->u.pLayerInfo->pfnNextGetInstanceProcAddr;
+    link->u.pLayerInfo = link->u.pLayerInfo->pNext;
+    PFN_vkCreateInstance create = (PFN_vkCreateInstance)nextInstanceProc(NULL, "vkCreateInstance");
+    VkResult result = create(info, callbacks, out);
+    if (result == VK_SUCCESS)
+        instance = *out;
+    return result;
+}
+
+static VkResult VKAPI_CALL CreateDevice(VkPhysicalDevice physical, const VkDeviceCreateInfo *info,
+                                        const VkAllocationCallbacks *callbacks, VkDevice *out)
+{
+    VkLayerDeviceCreateInfo *link = (VkLayerDeviceCreateInfo *)info->pNext;
+    while (link->sType != VK_STRUCTURE_TYPE_LOADER_DEVICE_CREATE_INFO || link->function != VK_LAYER_LINK_INFO)
+        link = (VkLayerDeviceCreateInfo *)link->pNext;
+    PFN_vkGetInstanceProcAddr instanceProc = link->u.pLayerInfo->pfnNextGetInstanceProcAddr;
+    PFN_vkGetDeviceProcAddr deviceProc = link->u.pLayerInfo->pfnNextGetDeviceProcAddr;
+    link->u.pLayerInfo = link->u.pLayerInfo->pNext;
+    if (deviceCount == MAX_DEVICES)
+        return VK_ERROR_OUT_OF_HOST_MEMORY;
+    PFN_vkCreateDevice create = (PFN_vkCreateDevice)instanceProc(instance, "vkCreateDevice");
+    VkResult result = create(physical, info, callbacks, out);
+    if (result == VK_SUCCESS)
+        devices[deviceCount++] = (Device){
+            .key = *(void **)*out,
+            .getProc = deviceProc,
+            .allocateMemory = (PFN_vkAllocateMemory)deviceProc(*out, "vkAllocateMemory"),
+            .waitForFences = (PFN_vkWaitForFences)deviceProc(*out, "vkWaitForFences"),
+            .queueSubmit = (PFN_vkQueueSubmit)deviceProc(*out, "vkQueueSubmit"),
+        };
+    return result;
+}
+
+static PFN_vkVoidFunction own(const char *name);
+
+static PFN_vkVoidFunction VKAPI_CALL GetDeviceProcAddr(VkDevice device, const char *name)
+{
+    PFN_vkVoidFunction mine = own(name);
+    return mine ? mine : find(device)->getProc(device, name);
+}
+
+static PFN_vkVoidFunction VKAPI_CALL GetInstanceProcAddr(VkInstance handle, const char *name)
+{
+    PFN_vkVoidFunction mine = own(name);
+    if (mine || !nextInstanceProc)
+        return mine;
+    return nextInstanceProc(handle, name);
+}
+
+static PFN_vkVoidFunction own(const char *name)
+{
+    static const struct { const char *name; void *function; } calls[] = {
+        {"vkGetInstanceProcAddr", GetInstanceProcAddr},
+        {"vkGetDeviceProcAddr", GetDeviceProcAddr},
+        {"vkCreateInstance", CreateInstance},
+        {"vkCreateDevice", CreateDevice},
+        {"vkAllocateMemory", AllocateMemory},
+        {"vkWaitForFences", WaitForFences},
+        {"vkQueueSubmit", QueueSubmit},
+    };
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        if (!strcmp(name, calls[i].name))
+            return (PFN_vkVoidFunction)calls[i].function;
+    return NULL;
+}
+
+__attribute__((visibility("default"))) VkResult VKAPI_CALL
+vkNegotiateLoaderLayerInterfaceVersion(VkNegotiateLayerInterface *version)
+{
+    version->loaderLayerInterfaceVersion = 2;
+    version->pfnGetInstanceProcAddr = GetInstanceProcAddr;
+    version->pfnGetDeviceProcAddr = GetDeviceProcAddr;
+    version->pfnGetPhysicalDeviceProcAddr = NULL;
+    return VK_SUCCESS;
+}

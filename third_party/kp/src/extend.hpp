@@ -1,0 +1,146 @@
+// Binds what this project adds to kp: exceptions, operations, Sequence.dispatch and .wait, and the
+// Manager's queries.  Called once from kp's main.cpp, when its own classes are bound.
+#pragma once
+#include "ops.hpp"
+#include "properties.hpp"
+#include <kompute/Kompute.hpp>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+namespace ag {
+
+namespace py = pybind11;
+
+template<typename T>
+using Class = py::class_<T, std::shared_ptr<T>>;
+
+inline void
+bindErrors(py::module_& m)
+{
+    // Never released: the translator outlives the interpreter's own objects.
+    static PyObject* const lost =
+      py::exception<vk::DeviceLostError>(m, "DeviceLostError", PyExc_RuntimeError).release().ptr();
+    py::register_exception_translator([](std::exception_ptr error) {
+        try {
+            if (error)
+                std::rethrow_exception(error);
+        } catch (const vk::OutOfDeviceMemoryError& e) {
+            PyErr_SetString(PyExc_MemoryError, e.what());
+        } catch (const vk::OutOfHostMemoryError& e) {
+            PyErr_SetString(PyExc_MemoryError, e.what());
+        } catch (const vk::DeviceLostError& e) {
+            PyErr_SetString(lost, e.what());
+        }
+    });
+}
+
+inline void
+bindOps(py::module_& m)
+{
+    py::class_<OpBarrier, kp::OpBase, std::shared_ptr<OpBarrier>>(
+      m,
+      "OpBarrier",
+      "Make all writes so far visible to what follows; to the host as well if host is true.")
+      .def(py::init<bool>(), py::arg("host") = false);
+
+    py::class_<OpDispatch, kp::OpBase, std::shared_ptr<OpDispatch>>(
+      m, "OpDispatch", "One launch of an Algorithm, with its own push constants and workgroup.")
+      .def(py::init([](std::shared_ptr<kp::Algorithm> algorithm,
+                       const py::bytes& push,
+                       std::optional<kp::Workgroup> workgroup,
+                       bool barrier) {
+               return std::make_shared<OpDispatch>(
+                 std::move(algorithm), std::string(push), workgroup, barrier);
+           }),
+           py::arg("algorithm").none(false),
+           py::arg("push_consts") = py::bytes(),
+           py::arg("workgroup") = py::none(),
+           py::arg("barrier") = true);
+
+    py::class_<OpCopy, kp::OpBase, std::shared_ptr<OpCopy>>(
+      m, "OpCopy", "Copy regions (source offset, destination offset, size), all in bytes.")
+      .def(py::init<std::shared_ptr<kp::Tensor>,
+                    std::shared_ptr<kp::Tensor>,
+                    const std::vector<OpCopy::Region>&,
+                    bool>(),
+           py::arg("src").none(false),
+           py::arg("dst").none(false),
+           py::arg("regions"),
+           py::arg("barrier") = true);
+}
+
+inline void
+bindSequence(Class<kp::Sequence>& sequence)
+{
+    // The engine's hot path: one call per launch, no Python object for the operation.
+    sequence.def(
+      "dispatch",
+      [](kp::Sequence& self,
+         std::shared_ptr<kp::Algorithm> algorithm,
+         const py::bytes& push,
+         uint32_t x,
+         uint32_t y,
+         uint32_t z,
+         bool barrier) {
+          self.record(std::make_shared<OpDispatch>(
+            std::move(algorithm), std::string(push), kp::Workgroup{ x, y, z }, barrier));
+      },
+      "Record one launch of x*y*z workgroups, after a barrier unless told otherwise.",
+      py::arg("algorithm").none(false),
+      py::arg("push_consts"),
+      py::arg("x"),
+      py::arg("y") = 1,
+      py::arg("z") = 1,
+      py::arg("barrier") = true);
+    sequence.def("wait",
+                 &kp::Sequence::wait,
+                 "Wait for the submitted work: True when it is done, False after timeout_ns.",
+                 py::arg("timeout_ns") = UINT64_MAX);
+}
+
+inline void
+bindManager(Class<kp::Manager>& manager)
+{
+    manager
+      .def("list_devices",
+           [](const kp::Manager& self) {
+               py::list devices;
+               for (const vk::PhysicalDevice& device : self.listDevices())
+                   devices.append(deviceProperties(device));
+               return devices;
+           },
+           "The properties of every Vulkan device, in the order of Manager's device index.")
+      .def("get_device_properties",
+           [](const kp::Manager& self) { return deviceProperties(self.physicalDevice()); },
+           "The properties of this device: identity, limits, timestamp period and bits.")
+      .def("memory_heaps",
+           [](const kp::Manager& self) { return memoryHeaps(self.physicalDevice()); },
+           "[(bytes, is device-local)] for each memory heap.")
+      .def("features",
+           &kp::Manager::features,
+           "Optional shader features by name: True if supported, and then enabled.")
+      .def("arena",
+           [](kp::Manager& self, uint32_t words) {
+               return self.tensor(nullptr,
+                                  words,
+                                  sizeof(uint32_t),
+                                  kp::Tensor::TensorDataTypes::eUnsignedInt,
+                                  kp::Tensor::TensorTypes::eStorage);
+           },
+           "A storage tensor of 4-byte words: one allocation, no staging twin, not initialised.",
+           py::arg("words"))
+      .def("clear",
+           &kp::Manager::clear,
+           "Forget the tensors, algorithms and sequences that are gone already.");
+}
+
+inline void
+extend(py::module_& m, Class<kp::Sequence>& sequence, Class<kp::Manager>& manager)
+{
+    bindErrors(m);
+    bindOps(m);
+    bindSequence(sequence);
+    bindManager(manager);
+}
+
+} // namespace ag

@@ -1,0 +1,112 @@
+// Optional device features: which of a fixed list the device supports, all of them turned on.
+//
+// A shader may use 16-bit storage, float atomics and the like only when the feature was enabled at
+// vkCreateDevice; kp 0.9.0 enables none.  Some drivers run such shaders all the same and give wrong
+// numbers, so the caller must look here (Manager.features() in Python) before it picks a shader.
+// Member of kp::Manager, filled by Manager::createDevice.
+#pragma once
+#include <map>
+#include <set>
+#include <string>
+#include <vulkan/vulkan.hpp>
+
+namespace kp {
+
+/// VkPhysicalDeviceCooperativeMatrixFeaturesKHR, which is younger than the headers of Debian 12.
+struct CooperativeMatrixFeatures
+{
+    VkStructureType sType = (VkStructureType)1000506000;
+    void* pNext = nullptr;
+    VkBool32 cooperativeMatrix = VK_FALSE;
+    VkBool32 cooperativeMatrixRobustBufferAccess = VK_FALSE;
+};
+
+struct Features
+{
+    std::map<std::string, bool> enabled; ///< by the names Python sees
+    std::set<std::string> extensions;    ///< device extensions to be enabled
+
+    /// Asks the device; returns the pNext chain for vkCreateDevice, which lives as long as this.
+    /// `have` are the device's extensions.
+    void* query(const vk::PhysicalDevice& device, const std::set<std::string>& have)
+    {
+        // The instance asks for Vulkan 1.2: newer promotions still count as extensions.
+        const uint32_t version = device.getProperties().apiVersion;
+        const bool core11 = version >= VK_API_VERSION_1_1;
+        const bool core12 = version >= VK_API_VERSION_1_2;
+
+        void* chain = nullptr;
+        auto ask = [&](auto& features, bool core, const char* extension) {
+            if (!core && !have.count(extension))
+                return;
+            if (!core)
+                extensions.insert(extension);
+            features.pNext = chain;
+            chain = &features;
+        };
+        ask(mStorage16, core11, "VK_KHR_16bit_storage");
+        ask(mStorage8, core12, "VK_KHR_8bit_storage");
+        ask(mFloat16Int8, core12, "VK_KHR_shader_float16_int8");
+        ask(mSubgroupTypes, core12, "VK_KHR_shader_subgroup_extended_types");
+        ask(mMemoryModel, core12, "VK_KHR_vulkan_memory_model");
+        ask(mSubgroupSize, false, "VK_EXT_subgroup_size_control");
+        ask(mAtomicFloat, false, "VK_EXT_shader_atomic_float");
+        ask(mCooperativeMatrix, false, "VK_KHR_cooperative_matrix");
+        // A device that has this extension (MoltenVK) demands that it be enabled.
+        if (have.count("VK_KHR_portability_subset"))
+            extensions.insert("VK_KHR_portability_subset");
+
+        vk::PhysicalDeviceFeatures2 found;
+        found.pNext = chain;
+        device.getFeatures2(&found);
+
+        // Of the 1.0 features, only what compute shaders use: robustBufferAccess would cost speed.
+        mCore.pNext = chain;
+        mCore.features.shaderInt16 = found.features.shaderInt16;
+        mCore.features.shaderInt64 = found.features.shaderInt64;
+        mCore.features.shaderFloat64 = found.features.shaderFloat64;
+
+        enabled = {
+            { "int8", mFloat16Int8.shaderInt8 },
+            { "int16", mCore.features.shaderInt16 },
+            { "int64", mCore.features.shaderInt64 },
+            { "float16", mFloat16Int8.shaderFloat16 },
+            { "float64", mCore.features.shaderFloat64 },
+            { "storage8", mStorage8.storageBuffer8BitAccess },
+            { "storage16", mStorage16.storageBuffer16BitAccess },
+            { "subgroup_extended_types", mSubgroupTypes.shaderSubgroupExtendedTypes },
+            { "subgroup_size_control", mSubgroupSize.subgroupSizeControl },
+            { "vulkan_memory_model", mMemoryModel.vulkanMemoryModel },
+            { "atomic_float32_add", mAtomicFloat.shaderBufferFloat32AtomicAdd },
+            { "cooperative_matrix", mCooperativeMatrix.cooperativeMatrix },
+        };
+        return &mCore;
+    }
+
+  private:
+    VkPhysicalDeviceFeatures2 mCore{ VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2 };
+    VkPhysicalDevice16BitStorageFeatures mStorage16{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES
+    };
+    VkPhysicalDevice8BitStorageFeatures mStorage8{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES
+    };
+    VkPhysicalDeviceShaderFloat16Int8Features mFloat16Int8{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES
+    };
+    VkPhysicalDeviceShaderSubgroupExtendedTypesFeatures mSubgroupTypes{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SUBGROUP_EXTENDED_TYPES_FEATURES
+    };
+    VkPhysicalDeviceVulkanMemoryModelFeatures mMemoryModel{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES
+    };
+    VkPhysicalDeviceSubgroupSizeControlFeatures mSubgroupSize{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES
+    };
+    VkPhysicalDeviceShaderAtomicFloatFeaturesEXT mAtomicFloat{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_ATOMIC_FLOAT_FEATURES_EXT
+    };
+    CooperativeMatrixFeatures mCooperativeMatrix;
+};
+
+} // namespace kp

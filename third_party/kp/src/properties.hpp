@@ -1,0 +1,73 @@
+// What Python learns about a device: identity, limits, memory heaps.  kp 0.9.0 tells the name and the
+// workgroup limits only.  Used by extend.hpp.
+#pragma once
+#include <kompute/Kompute.hpp>
+#include <pybind11/pybind11.h>
+#include <string>
+
+namespace ag {
+
+/// Bits of a timestamp on the first queue family with compute, which is the one kp uses; 0: none.
+inline uint32_t
+timestampBits(const vk::PhysicalDevice& device)
+{
+    for (const vk::QueueFamilyProperties& family : device.getQueueFamilyProperties())
+        if (family.queueFlags & vk::QueueFlagBits::eCompute)
+            return family.timestampValidBits;
+    return 0;
+}
+
+inline pybind11::dict
+deviceProperties(const vk::PhysicalDevice& device)
+{
+    namespace py = pybind11;
+    vk::PhysicalDeviceSubgroupProperties subgroup;
+    vk::PhysicalDeviceIDProperties id;
+    vk::PhysicalDeviceProperties2 all;
+    all.pNext = &id;
+    id.pNext = &subgroup;
+    device.getProperties2(&all);
+    const vk::PhysicalDeviceProperties& p = all.properties;
+    const vk::PhysicalDeviceLimits& limits = p.limits;
+    auto three = [](const auto& v) { return py::make_tuple(v[0], v[1], v[2]); };
+    auto uuid = [](const auto& v) { return py::bytes((const char*)&v[0], VK_UUID_SIZE); };
+
+    py::dict d;
+    d["device_name"] = std::string(p.deviceName.data());
+    d["device_type"] = (int)p.deviceType; // VkPhysicalDeviceType: 1 integrated, 2 discrete, 4 CPU
+    d["vendor_id"] = p.vendorID;
+    d["device_id"] = p.deviceID;
+    d["api_version"] = p.apiVersion;
+    d["driver_version"] = p.driverVersion;
+    d["uuid"] = uuid(id.deviceUUID);
+    d["pipeline_cache_uuid"] = uuid(p.pipelineCacheUUID);
+    d["max_work_group_count"] = three(limits.maxComputeWorkGroupCount);
+    d["max_work_group_size"] = three(limits.maxComputeWorkGroupSize);
+    d["max_work_group_invocations"] = limits.maxComputeWorkGroupInvocations;
+    d["max_shared_memory"] = limits.maxComputeSharedMemorySize;
+    d["max_storage_buffer_range"] = limits.maxStorageBufferRange;
+    d["max_storage_buffers"] = limits.maxPerStageDescriptorStorageBuffers;
+    d["max_push_constants_size"] = limits.maxPushConstantsSize;
+    d["max_allocations"] = limits.maxMemoryAllocationCount;
+    d["subgroup_size"] = subgroup.subgroupSize;
+    d["timestamps_supported"] = timestampBits(device) != 0;
+    d["timestamp_valid_bits"] = timestampBits(device);
+    d["timestamp_period"] = limits.timestampPeriod; // nanoseconds per tick
+    return d;
+}
+
+/// [(bytes, is device-local)] per heap.
+inline pybind11::list
+memoryHeaps(const vk::PhysicalDevice& device)
+{
+    pybind11::list heaps;
+    const vk::PhysicalDeviceMemoryProperties memory = device.getMemoryProperties();
+    for (uint32_t i = 0; i < memory.memoryHeapCount; i++) {
+        const vk::MemoryHeap& heap = memory.memoryHeaps[i];
+        const bool local(heap.flags & vk::MemoryHeapFlagBits::eDeviceLocal);
+        heaps.append(pybind11::make_tuple((uint64_t)heap.size, local));
+    }
+    return heaps;
+}
+
+} // namespace ag
