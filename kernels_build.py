@@ -163,8 +163,8 @@ def _grid(source: str) -> dict[str, Any]:
     axes = [axis.strip() for axis in expressions.split(",")]
     most = 1 if unit == "invocations" else 3
     if len(axes) > most or not all(re.fullmatch(r"\w+( [*/] \w+)*", axis) for axis in axes):
-        raise ShaderError(f"grid `{expressions} {unit}`: at most {most} axes, each of names and integers with "
-                          f"* and / between, evaluated from left to right; / rounds up.")
+        raise ShaderError(f"grid `{expressions} {unit}`: at most {most} axes, each of names and integers "
+                          f"with * and / between, evaluated from left to right; / rounds up.")
     return {"unit": unit, "axes": axes}
 
 

@@ -1,0 +1,8 @@
+// permute: out = x with its axes in another order, given by the strides.  out[n], x[n]; words are moved as integers
+// grid: n invocations
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#define TYPE uint
+#include "strided.glsl"
+
+uint f(uint x) { return x; }

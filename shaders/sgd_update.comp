@@ -1,0 +1,38 @@
+// sgd_update: d = g + weight_decay p;  momentum = mu momentum + d;  p -= lr d', where d' is d without momentum (mu = 0,
+// then `momentum` is not touched), d + mu momentum with `nesterov`, and momentum otherwise.
+// p, momentum, g [n]; state[8] = (lr, t, tickets, ...); t grows by 1 if `last`
+// grid: n invocations
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "index.glsl"
+
+layout(constant_id = 0) const uint last = 0;
+layout(push_constant) uniform Args {
+    uint n, p_at, momentum_at, state_at, g_at, nesterov;
+    float mu, weight_decay;
+};
+layout(set = 0, binding = 0) buffer P_ { float p[]; };
+layout(set = 0, binding = 1) buffer Momentum_ { float momentum[]; };
+layout(set = 0, binding = 2) coherent buffer State_ { uint state[]; };
+layout(set = 0, binding = 3) readonly buffer G_ { float g[]; };
+#include "ticket.glsl"
+
+void main() {
+    const uint i = invocation();
+    const float lr = uintBitsToFloat(state[state_at]), t = uintBitsToFloat(state[state_at + 1]);
+    if (i < n) {
+        precise float p_i = p[p_at + i];
+        precise float d = g[g_at + i] + weight_decay * p_i;
+        if (mu != 0.0) {
+            precise float b = mu * momentum[momentum_at + i] + d;
+            momentum[momentum_at + i] = b;
+            d = nesterov != 0 ? d + mu * b : b;
+        }
+        p_i -= lr * d;
+        p[p_at + i] = p_i;
+    }
+    if (last != 0 && is_last_reader(state_at + 2)) {
+        state[state_at + 1] = floatBitsToUint(t + 1.0);
+        state[state_at + 2] = 0;
+    }
+}

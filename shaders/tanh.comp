@@ -1,0 +1,8 @@
+// tanh: out = tanh(x).  out[n], x[n]
+// grid: n invocations
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "unary.glsl"
+#include "tanh.glsl"
+
+float f(float x) { return accurate_tanh(x); }
