@@ -19,7 +19,8 @@ from ag.primitive import primitive
 from ag.shape import same
 from ag.tensor import Array
 
-__all__ = ["ag_seed", "draw_key", "generator_state", "host_seed", "host_uniform", "philox", "uniform_from_bits"]
+__all__ = ["ag_seed", "draw_key", "generator_state", "host_seed", "host_uniform", "philox", "set_stream", "streams_used",
+           "uniform_from_bits"]
 
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -70,6 +71,7 @@ class _Seed:
     def __init__(self, seed: int) -> None:
         self.key = (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF)
         self.host_streams = 0
+        self.set_streams: dict[str, int] = {}
 
 
 _states: WeakKeyDictionary[Backend, tuple[_Seed, Buffer]] = WeakKeyDictionary()  # one per device, like its memory
@@ -101,6 +103,20 @@ def draw_key(backend: Backend) -> Buffer:
     """Take the next stream of the device's generator: its key and stream number, four words."""
     key: Buffer = backend.launch(rng_draw, generator_state(backend))
     return key
+
+
+def set_stream(backend: Backend, stream: int) -> None:
+    """Let the device's next draw use stream number `stream`."""
+    seed = _current()
+    words = [*seed.key, stream & 0xFFFFFFFF, stream >> 32]
+    backend.upload(np.array(words, np.uint32), generator_state(backend))
+    seed.set_streams[backend.name] = stream
+
+
+def streams_used(backend: Backend) -> int:
+    """How many streams were drawn on the device since `set_stream`; waits for it."""
+    words = backend.download(generator_state(backend))
+    return (int(words[2]) | int(words[3]) << 32) - _current().set_streams.get(backend.name, 0)
 
 
 # ---------------------------------------------------------------------------------------------- on the host

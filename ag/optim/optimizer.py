@@ -117,6 +117,10 @@ class Optimizer:
             group.backend.launch(self._rule, *operands, slots.state, g,
                                  **self._settings, last=(start, length) == runs[-1])
 
+    def flat_gradients(self, group: FlatGroup) -> Buffer:
+        """The flat buffer into which gradients of `group` are gathered."""
+        return next(s.grads for s in self._slots if s.group is group)
+
     @property
     def groups(self) -> list[FlatGroup]:
         """The flat groups of the parameters, one per device and element type."""

@@ -1,0 +1,258 @@
+"""`dp_train`: one replica per device, gradients averaged on the host, one optimizer, weights broadcast.
+
+A step deals its samples out in contiguous shards, starts every device before it waits for any, adds the gradients up
+in one fixed tree (`reduction`), divides once by the number of samples, steps the optimizer once on the host, and
+sends the new weights to every replica.  So replicas stay equal to the bit, on whatever mix of devices.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from ag.device import ag_default_device, ag_device, ag_vulkan_devices, canonical
+from ag.optim.adam import Adam
+from ag.optim.optimizer import Optimizer
+from ag.parallel.job import Job
+from ag.parallel.reduction import shard_sizes
+from ag.parallel.replica import LossOf, log
+from ag.rng import ag_seed
+from ag.tensor import Array, Tensor
+
+__all__ = ["DPResult", "DPStep", "dp_train"]
+
+
+@dataclass(frozen=True)
+class DPStep:
+    """What a callback is given after every step.
+
+    Attributes
+    ----------
+    step : int
+        Number of the step, from 0.
+    loss : float
+        Mean loss over the step's samples.
+    models : list
+        The replicas' models, with the new weights.
+    """
+
+    step: int
+    loss: float
+    models: list[Any]
+
+
+@dataclass(frozen=True)
+class DPResult:
+    """What `dp_train` returns; ``result["loss"]`` works like ``result.loss``.
+
+    Attributes
+    ----------
+    params : dict of str to Tensor
+        Final parameters, on replica 0's device.
+    loss_history : ndarray of shape (n_iter,)
+        Mean loss of every step, before its update.
+    loss : float
+        The last of them.
+    model : object
+        Replica 0's model.
+    devices : list of str
+        Device of every replica.
+    report : list of dict
+        Per replica: device, driver, samples, and milliseconds spent computing, waiting and reducing.
+    optimizer_state : dict of str to ndarray
+        State of the optimizer, to go on with.
+    """
+
+    params: dict[str, Tensor]
+    loss_history: Array
+    loss: float
+    model: Any
+    devices: list[str]
+    report: list[dict[str, Any]]
+    optimizer_state: dict[str, Array] = field(repr=False)
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+
+def dp_train(
+    make_model: Callable[[], Any],
+    data: Sequence[Any],
+    loss_fn: Callable[[Tensor, Any], Tensor] | None = None,
+    forward_fn: Callable[[Any, Any], Tensor] | None = None,
+    target_fn: Callable[[Any], Any] | None = None,
+    n_gpu: int | None = None,
+    n_iter: int = 10,
+    lr: float = 1e-3,
+    max_norm: float = inf,
+    verbose: bool | int | None = 10,
+    *,
+    devices: Sequence[str] | None = None,
+    optimizer: Callable[[dict[str, Tensor]], Optimizer] | None = None,
+    scheduler: Callable[[Optimizer], Any] | None = None,
+    micro_batch: int = 1,
+    accumulate: int = 1,
+    seed: int | None = None,
+    balance: str | Sequence[float] = "equal",
+    on_nonfinite: str = "raise",
+    capture: bool | str = "auto",
+    callback: Callable[[DPStep], None] | None = None,
+) -> DPResult:
+    """Train one model on several devices at once, each working on its own samples.
+
+    Parameters
+    ----------
+    make_model : callable
+        Returns a new model: an object with ``forward(x)`` and ``parameters()``.  Called once per replica.
+    data : sequence
+        Training samples; any objects that `forward_fn` understands.
+    loss_fn : callable, optional
+        ``loss_fn(output, target)``: a loss of one element.  Without it, the output is the loss.
+    forward_fn : callable, optional
+        ``forward_fn(model, sample)``: the output.  Default: ``model.forward(sample)``.
+    target_fn : callable, optional
+        ``target_fn(sample)``: the target.  Default: the sample itself.
+    n_gpu : int, optional
+        Number of replicas.  Default: one per Vulkan device, at least one.  More replicas than devices share them.
+    n_iter : int, optional
+        Number of optimizer steps.
+    lr : float, optional
+        Learning rate of Adam.
+    max_norm : float, optional
+        Clip the global gradient norm to this.
+    verbose : int, bool or None, optional
+        Print the loss every `verbose` steps; True: every step; False, 0 or None: never.
+    devices : sequence of str, optional
+        Device of every replica, instead of `n_gpu`.
+    optimizer : callable, optional
+        ``optimizer(params)``: another optimizer, such as ``lambda p: optimizer_sgd(p, lr=0.1)``.
+    scheduler : callable, optional
+        ``scheduler(optimizer)``: an object whose ``step()`` is called after every step.
+    micro_batch : int, optional
+        Samples per replica and pass.
+    accumulate : int, optional
+        Passes per optimizer step.
+    seed : int, optional
+        Call `ag_seed` with it first.
+    balance : "equal" or sequence of float, optional
+        Share of the samples for each replica.
+    on_nonfinite : {"raise", "skip"}, optional
+        What to do if a loss or gradient is not finite: raise, or leave that step's update out on all replicas.
+    capture : bool or "auto", optional
+        Replay captured steps; "auto" where possible.
+    callback : callable, optional
+        Called with a `DPStep` after every step.
+
+    Returns
+    -------
+    DPResult
+        With ``params``, ``loss_history``, ``loss``, ``model``, ``devices``, ``report``.
+
+    Raises
+    ------
+    ValueError
+        If there are no samples, or an argument is out of range.
+    FloatingPointError
+        If a loss or gradient is not finite, naming replica, step and parameter; weights are those before the step.
+    CommError
+        If replicas differ in their parameters.
+    DeviceError
+        If a device is not there.
+
+    Notes
+    -----
+    With B = replicas * `micro_batch` * `accumulate`, step k uses samples ``(k*B + j) mod len(data)`` for
+    j = 0..B-1, and replica i gets the i-th contiguous share of them; a step never uses a sample twice.  Samples are
+    passed to `forward_fn` one by one.  Gradients of summed losses and the number of samples are reduced in one fixed
+    tree and divided once: for the same B, any number of replicas on like devices gives the same parameters, optimizer
+    state and losses, to the bit.  The default device is the same after as before.
+
+    References
+    ----------
+    ggmlR ``dp_train``.
+
+    Examples
+    --------
+    >>> import ag, numpy as np
+    >>> data = [np.full((2, 1), i / 8) for i in range(8)]
+    >>> result = ag.dp_train(lambda: ag.ag_linear(2, 2), data, ag.ag_mse_loss, n_gpu=2, n_iter=5,
+    ...                      devices=["cpu", "cpu:1"], verbose=False)
+    >>> result.loss_history.shape
+    (5,)
+    """
+    _check(data, n_gpu, n_iter, micro_batch, accumulate, on_nonfinite, capture, devices)
+    if seed is not None:
+        ag_seed(seed)
+    names = _replica_devices(n_gpu, devices)
+    weights = [1.0] * len(names) if isinstance(balance, str) else [float(w) for w in balance]
+    if balance != "equal" and (isinstance(balance, str) or len(weights) != len(names) or min(weights) < 0
+                               or not sum(weights) > 0):
+        raise ValueError(f"dp_train: balance is {balance!r}; use 'equal', or {len(names)} weights that are not negative.")
+    with ag_device(ag_default_device()):
+        job = Job(make_model, names, _loss_rule(loss_fn, forward_fn, target_fn), capture,
+                  optimizer or (lambda params: Adam(params, lr=lr)), max_norm, on_nonfinite)
+        schedule = scheduler(job.optimizer) if scheduler is not None else None
+        batch = min(len(names) * micro_batch * accumulate, len(data))
+        losses = np.zeros(n_iter)
+        bar = tqdm(range(n_iter), disable=not (verbose and sys.stderr.isatty()), desc="dp_train", leave=False)
+        for k in bar:
+            chosen = [(j, i, data[i]) for j, i in ((j, (k * batch + j) % len(data)) for j in range(batch))]
+            losses[k] = job.step(k, chosen, shard_sizes(batch, weights))
+            if schedule is not None:
+                schedule.step()
+            if verbose and ((k + 1) % int(verbose) == 0 or k + 1 == n_iter):
+                bar.write(f"dp_train: step {k + 1}/{n_iter}, loss {losses[k]:.6g}")
+            if callback is not None:
+                callback(DPStep(k, float(losses[k]), [r.model for r in job.replicas]))
+        job.check_equal()
+        first = job.replicas[0]
+        return DPResult(first.params, losses, float(losses[-1]) if n_iter else float("nan"), first.model, names,
+                        job.report(), job.optimizer.state_dict())
+
+
+def _check(data: Sequence[Any], n_gpu: int | None, n_iter: int, micro_batch: int, accumulate: int,
+           on_nonfinite: str, capture: bool | str, devices: Sequence[str] | None) -> None:
+    if len(data) == 0:
+        raise ValueError("dp_train: data is empty; at least one sample is required.")
+    for name, value, least in (("n_gpu", n_gpu, 1), ("n_iter", n_iter, 0), ("micro_batch", micro_batch, 1),
+                               ("accumulate", accumulate, 1)):
+        if value is not None and (int(value) != value or value < least):
+            raise ValueError(f"dp_train: {name} is {value!r}; a whole number of at least {least} is required.")
+    if on_nonfinite not in ("raise", "skip"):
+        raise ValueError(f"dp_train: on_nonfinite is {on_nonfinite!r}; use 'raise' or 'skip'.")
+    if capture not in (True, False, "auto"):
+        raise ValueError(f"dp_train: capture is {capture!r}; use True, False or 'auto'.")
+    if devices is not None and n_gpu is not None and len(devices) != n_gpu:
+        raise ValueError(f"dp_train: n_gpu is {n_gpu} and devices names {len(devices)}; give one of them, or as many.")
+
+
+def _replica_devices(n_gpu: int | None, devices: Sequence[str] | None) -> list[str]:
+    """The device of every replica: as told, or dealt out over all Vulkan devices, or CPU devices."""
+    if devices is not None:
+        if not devices:
+            raise ValueError("dp_train: devices is empty; name at least one.")
+        return [canonical(d) for d in devices]
+    found = [d.name for d in ag_vulkan_devices()]
+    count = n_gpu if n_gpu is not None else max(1, len(found))
+    if found:
+        return [found[i % len(found)] for i in range(count)]
+    log.warning("dp_train: no Vulkan device was found; %d replica(s) run on the CPU. "
+                "`python -m ag devices` says what is missing.", count)
+    return ["cpu" if i == 0 else f"cpu:{i}" for i in range(count)]
+
+
+def _loss_rule(loss_fn: Any, forward_fn: Any, target_fn: Any) -> LossOf:
+    def loss_of(model: Any, sample: Any) -> Tensor:
+        output: Tensor = model.forward(sample) if forward_fn is None else forward_fn(model, sample)
+        if loss_fn is None:
+            return output
+        loss: Tensor = loss_fn(output, sample if target_fn is None else target_fn(sample))
+        return loss
+
+    return loss_of

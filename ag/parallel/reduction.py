@@ -1,0 +1,69 @@
+"""The one reduction rule: sums over samples in one fixed binary tree, whoever holds which samples.
+
+The samples of a step are numbered 0, 1, 2, …; an aligned block of 2**k of them is a node of the tree, and its sum is
+the sum of its two halves.  A replica that holds samples a..b adds up the nodes that lie inside; the host goes on with
+the nodes of all replicas.  Floating-point addition is not associative, but every node is the same addition wherever
+it is made, so the result is the same, bit for bit, for every way to deal the samples out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from ag.errors import CommError
+
+__all__ = ["TreeSum", "shard_sizes"]
+
+V = TypeVar("V")
+
+
+class TreeSum(Generic[V]):
+    """Adds up consecutive samples, keeping complete nodes.
+
+    Parameters
+    ----------
+    add : callable
+        ``add(left, right)`` gives the sum of two nodes.
+    """
+
+    def __init__(self, add: Callable[[V, V], V]) -> None:
+        self._add = add
+        self.nodes: list[tuple[int, int, V]] = []  # (first sample, number of samples, sum), in order
+
+    def push(self, start: int, count: int, value: V) -> None:
+        """Add the node of samples ``start .. start + count - 1``, which follow the last ones."""
+        if count < 1 or count & (count - 1) or start % count:
+            raise CommError(f"TreeSum: samples {start}..{start + count - 1} are not a node of the tree; "
+                            f"a node has 2**k samples and starts at a multiple of that.")
+        if self.nodes and self.nodes[-1][0] + self.nodes[-1][1] != start:
+            raise CommError(f"TreeSum: samples from {start} on were given after sample "
+                            f"{self.nodes[-1][0] + self.nodes[-1][1] - 1}; none may be missing.")
+        while self.nodes and self.nodes[-1][1] == count and self.nodes[-1][0] % (2 * count) == 0:
+            start, _, left = self.nodes.pop()
+            value = self._add(left, value)
+            count *= 2
+        self.nodes.append((start, count, value))
+
+    def total(self) -> V:
+        """The sum of everything; a last partial block is added from the right."""
+        if not self.nodes:
+            raise CommError("TreeSum: nothing was added; a step needs at least one sample.")
+        value = self.nodes[-1][2]
+        for _, _, left in reversed(self.nodes[:-1]):
+            value = self._add(left, value)
+        return value
+
+
+def shard_sizes(samples: int, weights: Sequence[float]) -> list[int]:
+    """How many of `samples` each replica gets, in proportion to `weights`, adding up exactly.
+
+    Whole numbers by largest remainder; ties go to the lower index.
+    """
+    total = sum(weights)
+    exact = [samples * w / total for w in weights]
+    sizes = [int(x) for x in exact]
+    by_remainder = sorted(range(len(sizes)), key=lambda i: (sizes[i] - exact[i], i))
+    for i in by_remainder[: samples - sum(sizes)]:
+        sizes[i] += 1
+    return sizes

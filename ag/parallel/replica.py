@@ -1,0 +1,198 @@
+"""One replica of a model on one device: gradients of its samples, summed; weights in.
+
+All parameters are one flat buffer, and so are all gradients with the loss behind them, so a step moves one array
+each way.  The gradient computation of one sample is captured on first sight and replayed after that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ag.backend import Buffer
+from ag.capture import CapturedStep
+from ag.core_primitives import add, copy
+from ag.device import ag_device, backend_of
+from ag.errors import CaptureError, CommError
+from ag.optim.flat import FlatGroup, flat_groups, named_parameters
+from ag.parallel.reduction import TreeSum
+from ag.parallel.sample import flatten, unflatten
+from ag.rng import set_stream, streams_used
+from ag.tape import backward, with_grad_tape
+from ag.tensor import Array, Tensor, ag_tensor
+
+__all__ = ["LossOf", "Node", "Replica"]
+
+LossOf = Callable[[Any, Any], Tensor]  # (model, sample) -> loss
+Node = tuple[int, int, Array]  # first sample, number of samples, summed gradients and loss
+
+_PROGRAMS_KEPT = 32  # captured steps per replica; samples of yet other shapes run eagerly
+_LOSS_WORDS = 4  # the loss sits behind the gradients, padded to 16 bytes
+
+log = logging.getLogger("ag")
+
+
+class Replica:
+    """A model on a device.
+
+    Parameters
+    ----------
+    index : int
+        Number of the replica, for messages.
+    device : str
+    make_model : callable
+        Called once, with `device` as the default device.
+    loss_of : callable
+        ``loss_of(model, sample)``: the sample's loss.
+    capture : bool or "auto"
+        Whether to replay captured steps; "auto" falls back to eager ones where a step cannot be captured.
+    """
+
+    def __init__(self, index: int, device: str, make_model: Callable[[], Any], loss_of: LossOf,
+                 capture: bool | str) -> None:
+        self.index = index
+        self.backend = backend_of(device)
+        self.device = self.backend.name
+        with ag_device(self.device):
+            self.model = make_model()
+        for needed in ("forward", "parameters"):
+            if not callable(getattr(self.model, needed, None)):
+                raise TypeError(f"dp_train: make_model returned a {type(self.model).__name__} without {needed}(); "
+                                f"a model needs forward(x) and parameters().")
+        self.params = named_parameters(self.model, "dp_train")
+        groups = flat_groups(self.params)
+        if len(groups) != 1 or groups[0].backend is not self.backend:
+            places = ", ".join(sorted({f"{p.device} ({p.dtype})" for p in self.params.values()}))
+            raise CommError(f"dp_train: the model of replica {index} has parameters on {places}; make_model must "
+                            f"create all of them on the default device, {self.device} here, with one element type.")
+        self.group: FlatGroup = groups[0]
+        self.used: set[str] = set()
+        self._loss_of = loss_of
+        self._capture = capture
+        self._programs: dict[Any, CapturedStep] = {}
+        self._plans: dict[int, tuple[Any, CapturedStep | None, list[Any]]] = {}
+        self._work = self._row()
+        self._grad_views = self.group.split(self._work)
+        self._loss_view = self._work.view((), self.group.size)
+        self._stack: list[Buffer] = []
+        self.nodes: list[tuple[int, int, Buffer]] = []
+
+    def _row(self) -> Buffer:
+        row = self.backend.alloc((self.group.size + _LOSS_WORDS,), self.group.dtype)
+        self.backend.upload(np.zeros(row.shape, np.float32), row)
+        return row
+
+    # -------------------------------------------------------------------------------------- gradients
+
+    def run(self, shard: Sequence[tuple[int, int, Any]], first: int, draws: int | None) -> None:
+        """Start computing the summed gradients of some samples; does not wait on an asynchronous device.
+
+        Parameters
+        ----------
+        shard : sequence of (position in the step, index in the data, sample)
+        first : int
+            Number of samples trained on before this step; decides the random streams.
+        draws : int or None
+            Random streams per sample; 0 if the model draws no random numbers, None if not known yet.
+        """
+        tree: TreeSum[Buffer] = TreeSum(self._added)
+        with ag_device(self.device):
+            for position, index, sample in shard:
+                if draws != 0:
+                    set_stream(self.backend, (first + position) * (draws or 0))
+                self._one_sample(index, sample)
+                free = self._stack[len(tree.nodes)] if len(tree.nodes) < len(self._stack) else None
+                if free is None:
+                    free = self._row()
+                    self._stack.append(free)
+                tree.push(position, 1, self.backend.launch(copy, self._work, into=free) if len(shard) > 1 else self._work)
+        self.nodes = tree.nodes
+        self.backend.submit()
+
+    def _added(self, left: Buffer, right: Buffer) -> Buffer:
+        result: Buffer = self.backend.launch(add, left, right, into=left)
+        return result
+
+    def streams_used(self) -> int:
+        """How many random streams the samples since the last `set_stream` took; waits."""
+        return streams_used(self.backend)
+
+    def collect(self) -> list[Node]:
+        """The sums that `run` started, on the host; waits for the device."""
+        return [(start, count, self.backend.download(row)) for start, count, row in self.nodes]
+
+    def _one_sample(self, index: int, sample: Any) -> None:
+        """Leave the sample's gradients and loss in the work row."""
+        plan = self._plans.get(index)
+        if plan is None or plan[0] is not sample:
+            plan = self._plans[index] = self._planned(sample)
+        _, captured, leaves = plan
+        if captured is None:
+            self._gradients(sample)
+            return
+        try:
+            captured(*leaves)
+        except CaptureError as error:
+            if self._capture != "auto":
+                raise
+            log.warning("dp_train: steps run uncaptured, which is slower: %s", error)
+            self._capture = False
+            self._programs.clear()
+            self._plans.clear()
+            self._gradients(sample)
+
+    def _planned(self, sample: Any) -> tuple[Any, CapturedStep | None, list[Any]]:
+        if not self._capture:
+            return sample, None, []
+        structure, leaves = flatten(sample)
+        try:
+            captured = self._programs.get(structure)
+        except TypeError:  # something unhashable in the sample: nothing to recognise it by
+            return sample, None, []
+        if captured is None:
+            if len(self._programs) >= _PROGRAMS_KEPT:
+                return sample, None, []
+            captured = CapturedStep(lambda *xs: self._gradients(unflatten(structure, xs)), self.backend)
+            self._programs[structure] = captured
+        return sample, captured, leaves
+
+    def _gradients(self, sample: Any) -> None:
+        structure, leaves = flatten(sample)
+        if any(isinstance(x, Tensor) and x.device != self.device for x in leaves):
+            sample = unflatten(structure, [ag_tensor(x, self.device) if isinstance(x, Tensor) else x for x in leaves])
+        with with_grad_tape():
+            loss = self._loss_of(self.model, sample)
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"dp_train: the loss is a {type(loss).__name__}; loss_fn (or forward_fn, without loss_fn) "
+                            f"must return a tensor of one element.")
+        grads = backward(loss)
+        found = {name: grads[p] for name, p in self.params.items() if p in grads}
+        for p in self.params.values():
+            p.grad = None
+        self.used |= found.keys()
+        self.group.gather(found, self._grad_views)
+        for name in self.params.keys() - found.keys():
+            view = self._grad_views[name]
+            self.backend.launch(copy, _zeros_like(view), into=view)
+        self.backend.launch(copy, loss.buffer.view(()), into=self._loss_view)
+
+    # -------------------------------------------------------------------------------------- weights
+
+    def load(self, weights: Array) -> None:
+        """Overwrite all parameters with one array in the flat layout; does not wait."""
+        self.group.adopt()
+        self.backend.upload(weights, self.group.values)
+
+    def weights(self) -> Array:
+        """All parameters in the flat layout; waits for the device."""
+        array: Array = self.backend.download(self.group.values)
+        return array
+
+
+def _zeros_like(view: Buffer) -> Buffer:
+    zeros = view.backend.alloc(view.shape, view.dtype)
+    view.backend.upload(np.zeros(view.shape, np.float32), zeros)
+    return zeros

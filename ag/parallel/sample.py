@@ -1,0 +1,59 @@
+"""Samples as trees: arrays in dicts, lists and tuples, taken apart and put together again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ag.tensor import Tensor
+
+__all__ = ["flatten", "unflatten"]
+
+
+class _Leaf:
+    """Marks the place of an array in a sample's structure."""
+
+    def __init__(self, index: int, kind: tuple[Any, ...]) -> None:
+        self.index = index
+        self.kind = kind
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Leaf) and self.kind == other.kind
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
+
+
+def flatten(sample: Any) -> tuple[Any, list[Any]]:
+    """A hashable structure with arrays replaced by places, and the arrays.
+
+    Two samples with equal structures can be trained on by the same recorded step: arrays agree in kind, shape and
+    type, and everything else is equal.
+    """
+    leaves: list[Any] = []
+
+    def walk(x: Any) -> Any:
+        if isinstance(x, (Tensor, np.ndarray)):
+            leaves.append(x)
+            return _Leaf(len(leaves) - 1, (type(x).__name__, tuple(x.shape), str(x.dtype)))
+        if isinstance(x, dict):
+            return (dict, tuple((k, walk(v)) for k, v in x.items()))
+        if isinstance(x, (list, tuple)):
+            return (type(x), tuple(walk(v) for v in x))
+        return (None, x)
+
+    return walk(sample), leaves
+
+
+def unflatten(structure: Any, leaves: Any) -> Any:
+    """The sample with `leaves` in their places."""
+    if isinstance(structure, _Leaf):
+        return leaves[structure.index]
+    kind, content = structure
+    if kind is None:
+        return content
+    if kind is dict:
+        return {k: unflatten(v, leaves) for k, v in content}
+    items = [unflatten(v, leaves) for v in content]
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)
