@@ -23,16 +23,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Protocol
+from weakref import WeakSet
 
 from ag.arena import Arena, Block
 from ag.dtype import DType
-from ag.errors import ArenaError, CaptureError
+from ag.errors import ArenaError, CaptureError, DtypeError
 from ag.primitive import Primitive
 from ag.shape import Shape
 
 __all__ = ["Backend", "Buffer", "DeviceInfo", "Program", "Recording"]
 
 HostArray = Any  # numpy.ndarray; layers above decide how it is typed
+_GUARD_BYTE = 0xA5
 
 
 @dataclass(frozen=True)
@@ -183,13 +185,47 @@ class Backend(ABC):
     dtypes: frozenset[DType]
     recording: Recording | None = None
 
-    @abstractmethod
     def alloc(self, shape: Shape, dtype: DType) -> Buffer:
-        """An uninitialised buffer."""
+        """An uninitialised buffer.
 
-    @abstractmethod
+        Raises
+        ------
+        DtypeError
+            If the device cannot hold the element type.
+        ArenaError
+            If there is no room.
+        """
+        if dtype not in self.dtypes:
+            held = ", ".join(sorted(d.name for d in self.dtypes))
+            raise DtypeError(f"alloc: {self.name} cannot hold {dtype} elements; it can hold {held}.")
+        block = self.arena.alloc(prod(shape) * dtype.itemsize)
+        buffer = Buffer(self, block, block.address, shape, dtype, self._native(block.address, shape, dtype))
+        if self.arena.guard:
+            self._paint_guards(buffer)
+        return buffer
+
     def view(self, buffer: Buffer, shape: Shape, offset: int = 0) -> Buffer:
         """A buffer over the same block, `offset` elements further on."""
+        address = buffer.address + offset * buffer.dtype.itemsize
+        return Buffer(self, buffer.block, address, shape, buffer.dtype, self._native(address, shape, buffer.dtype))
+
+    def _native(self, address: int, shape: Shape, dtype: DType) -> Any:
+        """What the backend wants to find in `Buffer.native`."""
+        return None
+
+    def operands_of(self, primitive: Primitive, operands: tuple[Buffer, ...], into: Any,
+                    params: dict[str, Any]) -> tuple[Any, tuple[Buffer, ...]]:
+        """What a launch returns, outputs allocated where `into` is None, and all operands in the reference's order."""
+        if primitive.outputs == 0:
+            return None, operands
+        if into is not None:
+            return into, (into, *operands) if primitive.outputs == 1 else (*into, *operands)
+        shapes = primitive.shape(*[o.shape for o in operands], **params)
+        if primitive.outputs == 1:
+            out = self.alloc(shapes, operands[0].dtype)
+            return out, (out, *operands)
+        outs = tuple(self.alloc(s, operands[0].dtype) for s in shapes)
+        return outs, (*outs, *operands)
 
     @abstractmethod
     def launch(self, primitive: Primitive, *operands: Any, into: Any = None, **params: Any) -> Any:
@@ -251,6 +287,38 @@ class Backend(ABC):
                 f"ag_capture: the step {what} on {self.name}; a replay cannot do that. "
                 f"Return the tensor and read it after the step, or change state between steps.")
 
+    # -------------------------------------------------------------------------------------- guard words
+
+    @abstractmethod
+    def _write_bytes(self, address: int, content: bytes) -> None:
+        """Overwrite raw arena memory."""
+
+    @abstractmethod
+    def _read_bytes(self, address: int, nbytes: int) -> bytes:
+        """Raw arena memory."""
+
+    def _guards(self, buffer: Buffer) -> list[tuple[str, int, int]]:
+        """Unused bytes on either side of a buffer's elements: (side, address, bytes)."""
+        end, block = buffer.address + buffer.nbytes, buffer.block
+        return [("before", block.address - self.arena.guard, self.arena.guard),
+                ("after", end, block.address + block.nbytes + self.arena.guard - end)]
+
+    def _paint_guards(self, buffer: Buffer) -> None:
+        for _, address, nbytes in self._guards(buffer):
+            self._write_bytes(address, bytes([_GUARD_BYTE]) * nbytes)
+        self.__dict__.setdefault("_guarded", WeakSet()).add(buffer)
+
     def check_guards(self) -> None:
-        """Raise if a guard word around a live block was overwritten (needs an arena with guards)."""
-        raise ArenaError(f"check_guards: {self.name} keeps no guard words; create the backend with guard > 0.")
+        """Raise if memory beside a live buffer was overwritten (needs an arena with guards).
+
+        Raises
+        ------
+        ArenaError
+            Naming the buffer, or if the arena has no guards.
+        """
+        if not self.arena.guard:
+            raise ArenaError(f"check_guards: {self.name} keeps no guard words; create the backend with guard > 0.")
+        for buffer in list(self.__dict__.get("_guarded", ())):
+            for side, address, nbytes in self._guards(buffer):
+                if self._read_bytes(address, nbytes) != bytes([_GUARD_BYTE]) * nbytes:
+                    raise ArenaError(f"check_guards: memory {side} {buffer!r} was overwritten.")

@@ -214,9 +214,6 @@ def _call(name: str, *args: Any) -> Tensor:
 
 def to_buffer(array: Array, backend: Backend, dtype: DType) -> Buffer:
     """A fresh buffer with the values of a host array, or the input slot it stands for in a captured step."""
-    if dtype not in backend.dtypes:
-        held = ", ".join(sorted(d.name for d in backend.dtypes))
-        raise DtypeError(f"ag_tensor: {backend.name} cannot hold {dtype} elements; it can hold {held}.")
     recording = backend.recording
     if recording is not None and recording.on_upload is not None:
         slot = recording.on_upload(array, dtype)

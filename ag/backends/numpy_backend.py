@@ -11,16 +11,14 @@ import os
 import platform
 from collections.abc import Callable
 from functools import partial
-from math import prod
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ag.arena import OFFSET_BITS, Arena, Block
-from ag.backend import Backend, Buffer, DeviceInfo
+from ag.arena import OFFSET_BITS, Arena
+from ag.backend import Backend, Buffer, DeviceInfo, Program
 from ag.dtype import F32, F64, I32, U32, DType
-from ag.errors import ArenaError, CaptureError
+from ag.errors import CaptureError
 from ag.primitive import Primitive
 from ag.shape import Shape
 
@@ -29,7 +27,6 @@ __all__ = ["NumpyBackend"]
 _ALIGN = 64  # bytes: a cache line, and the widest vector load
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _NUMPY = {d: np.dtype(d.numpy_name) for d in (F32, F64, I32, U32)}
-_GUARD_BYTE = 0xA5
 
 
 class NumpyProgram:
@@ -81,7 +78,6 @@ class NumpyBackend(Backend):
         self._segments: list[np.ndarray[Any, Any]] = []
         self.arena = Arena(self._grow, align=_ALIGN, guard=guard, limit_bytes=limit_bytes)
         self._program: NumpyProgram | None = None
-        self._guarded: WeakValueDictionary[int, Buffer] = WeakValueDictionary()
 
     @property
     def info(self) -> DeviceInfo:  # type: ignore[override]
@@ -97,20 +93,8 @@ class NumpyBackend(Backend):
         skip = -raw.ctypes.data % _ALIGN
         self._segments.append(raw[skip : skip + nbytes])
 
-    def alloc(self, shape: Shape, dtype: DType) -> Buffer:
-        block = self.arena.alloc(prod(shape) * dtype.itemsize)
-        address = block.address
-        native = np.ndarray(shape, _NUMPY[dtype], self._segments[address >> OFFSET_BITS], address & _OFFSET_MASK)
-        buffer = Buffer(self, block, address, shape, dtype, native)
-        if self.arena.guard:
-            self._paint_guards(block)
-            self._guarded[address] = buffer
-        return buffer
-
-    def view(self, buffer: Buffer, shape: Shape, offset: int = 0) -> Buffer:
-        address = buffer.address + offset * buffer.dtype.itemsize
-        native = np.ndarray(shape, _NUMPY[buffer.dtype], self._segments[address >> OFFSET_BITS], address & _OFFSET_MASK)
-        return Buffer(self, buffer.block, address, shape, buffer.dtype, native)
+    def _native(self, address: int, shape: Shape, dtype: DType) -> Any:
+        return np.ndarray(shape, _NUMPY[dtype], self._segments[address >> OFFSET_BITS], address & _OFFSET_MASK)
 
     def upload(self, array: Any, into: Buffer) -> None:
         np.copyto(into.native, array, casting="unsafe")
@@ -122,19 +106,12 @@ class NumpyBackend(Backend):
     # -------------------------------------------------------------------------------------- launches
 
     def launch(self, primitive: Primitive, *operands: Any, into: Any = None, **params: Any) -> Any:
-        result = into
-        if into is None and primitive.outputs:
-            shapes = primitive.shape(*[o.shape for o in operands], **params)
-            if primitive.outputs == 1:
-                result = self.alloc(shapes, operands[0].dtype)
-            else:
-                result = tuple(self.alloc(s, operands[0].dtype) for s in shapes)
-        buffers = operands if result is None else (
-            (result, *operands) if primitive.outputs == 1 else (*result, *operands))
-        primitive.reference(*[b.native for b in buffers], **params)
+        result, buffers = self.operands_of(primitive, operands, into, params)
+        arrays = [b.native for b in buffers]
+        primitive.reference(*arrays, **params)
         if self._program is not None:
             self._program.buffers += buffers
-            self._program.calls.append(partial(primitive.reference, *[b.native for b in buffers], **params))
+            self._program.calls.append(partial(primitive.reference, *arrays, **params))
         return result
 
     def submit(self) -> None:
@@ -152,25 +129,18 @@ class NumpyBackend(Backend):
         self._program = NumpyProgram()
         return self._program
 
-    def _close_program(self, opened: NumpyProgram) -> NumpyProgram:
+    def _close_program(self, opened: NumpyProgram) -> Program:
         self._program = None
         return opened
 
     # -------------------------------------------------------------------------------------- guard words
 
-    def _guards(self, block: Block) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        segment, start, guard = self._segments[block.segment], block.offset, self.arena.guard
-        end = start + block.nbytes
-        return segment[start - guard : start], segment[end : end + guard]
+    def _bytes(self, address: int, nbytes: int) -> np.ndarray[Any, Any]:
+        start = address & _OFFSET_MASK
+        return self._segments[address >> OFFSET_BITS][start : start + nbytes]
 
-    def _paint_guards(self, block: Block) -> None:
-        for guard in self._guards(block):
-            guard[...] = _GUARD_BYTE
+    def _write_bytes(self, address: int, content: bytes) -> None:
+        self._bytes(address, len(content))[...] = np.frombuffer(content, np.uint8)
 
-    def check_guards(self) -> None:
-        if not self.arena.guard:
-            super().check_guards()
-        for buffer in list(self._guarded.values()):
-            for side, guard in zip(("before", "after"), self._guards(buffer.block), strict=True):
-                if np.any(guard != _GUARD_BYTE):
-                    raise ArenaError(f"check_guards: memory {side} {buffer!r} was overwritten.")
+    def _read_bytes(self, address: int, nbytes: int) -> bytes:
+        return self._bytes(address, nbytes).tobytes()

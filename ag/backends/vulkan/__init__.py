@@ -1,0 +1,1 @@
+"""The Vulkan backend, on Kompute (`kp`).  Nothing outside this folder imports `kp`."""

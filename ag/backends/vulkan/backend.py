@@ -1,0 +1,202 @@
+"""The Vulkan backend: buffers are offsets into the arena's segments, a launch is a recorded dispatch.
+
+A launch evaluates the shape rule, allocates outputs, packs offsets into push constants and hands the command to the
+recorder; nothing waits before a download.  A program is the same commands in sequences of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import numpy as np
+
+from ag.arena import OFFSET_BITS, Arena
+from ag.backend import Backend, Buffer, Program
+from ag.backends.vulkan.kernels import Kernels
+from ag.backends.vulkan.loader import check_not_forked, device_info, heap_bytes, kompute, manager, release
+from ag.backends.vulkan.recorder import Command, Recorder
+from ag.backends.vulkan.shadow import Shadow
+from ag.backends.vulkan.stock import StockRecorder
+from ag.dtype import F32, I32, U32
+from ag.errors import DeviceError
+from ag.primitive import Primitive
+
+__all__ = ["VulkanBackend"]
+
+_NUMPY = {F32: np.dtype(np.float32), I32: np.dtype(np.int32), U32: np.dtype(np.uint32)}
+_OFFSET_MASK = (1 << OFFSET_BITS) - 1
+_FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
+_LARGEST_BYTES = (1 << 32) - 4096  # Kompute counts bytes in 32 bits
+_SMALLEST_RANGE = 1 << 27  # maxStorageBufferRange that every Vulkan driver must offer
+_COMMANDS_PER_SEQUENCE = 512  # a submission must end before a driver's watchdog bites
+
+
+class VulkanProgram:
+    """Recorded sequences, and the buffers they work on."""
+
+    def __init__(self, backend: VulkanBackend) -> None:
+        self._backend = backend
+        self.commands: list[Command] = []
+        self.buffers: list[Buffer] = []
+        self._sequences: list[Any] = []
+
+    @property
+    def launches(self) -> int:
+        """Number of dispatches in one run."""
+        return len(self.commands)
+
+    @property
+    def nbytes(self) -> int:
+        """Arena bytes of all blocks held."""
+        return sum({b.block.address: b.block.nbytes for b in self.buffers}.values())
+
+    def finish(self) -> None:
+        """Record the sequences."""
+        for i in range(0, len(self.commands), _COMMANDS_PER_SEQUENCE):
+            part = self.commands[i : i + _COMMANDS_PER_SEQUENCE]
+            self._sequences.append(self._backend.recorder.build(part))
+
+    def run(self) -> None:
+        """Start all sequences, in order; does not wait."""
+        with self._backend.lock:
+            for sequence in self._sequences:
+                self._backend.recorder.play(sequence)
+
+    def close(self) -> None:
+        """Wait until the device is done with them, then forget sequences and buffers."""
+        self._backend.synchronize()
+        self._sequences.clear()
+        self.commands.clear()
+        self.buffers.clear()
+
+
+class VulkanBackend(Backend):
+    """A Vulkan device.
+
+    Parameters
+    ----------
+    index : int
+        Number of the device, as in ``vulkan:0``.
+    guard : int, optional
+        Guard bytes around every block, for tests; a multiple of 256.
+
+    Raises
+    ------
+    DeviceError
+        If Kompute, a driver or the device is missing.
+    """
+
+    asynchronous = True
+    dtypes = frozenset({F32, I32, U32})
+
+    def __init__(self, index: int = 0, *, guard: int = 0) -> None:
+        self.name = f"vulkan:{index}"
+        self._index = index
+        self._manager = manager(index)
+        self.info = device_info(index)
+        self.lock = threading.RLock()
+        self._segments: list[Any] = []
+        properties = self._manager.get_device_properties()
+        heap = heap_bytes(self._manager)
+        self.arena = Arena(
+            self._grow,
+            first_bytes=_FIRST_BYTES,
+            max_segment_bytes=min(properties.get("max_storage_buffer_range", _SMALLEST_RANGE), _LARGEST_BYTES),
+            limit_bytes=heap * 15 // 16 if heap else None,  # software drivers enforce no limit of their own
+            guard=guard,
+        )
+        self._stock = not hasattr(kompute(), "OpBarrier")
+        self.recorder: Any = (StockRecorder if self._stock else Recorder)(self._manager, self.name, self._segments)
+        self._kernels = Kernels(self._manager, fixed_grid=self._stock)
+        if self._stock:
+            self.recorder.use_copy_kernel(self._kernels)
+        self._program: VulkanProgram | None = None
+        self._shadow = Shadow(self) if os.environ.get("AG_SHADOW") == "1" else None
+        self._trace = os.environ.get("AG_TRACE") == "1"
+
+    # -------------------------------------------------------------------------------------- memory
+
+    def _grow(self, nbytes: int) -> None:
+        if self._stock:
+            zeros = np.zeros(nbytes // 4, np.uint32)
+            self._segments.append(self._manager.tensor_t(zeros, kompute().TensorTypes.storage))
+        else:
+            self._segments.append(self._manager.arena(nbytes // 4))
+
+    def upload(self, array: Any, into: Buffer) -> None:
+        dense = np.ascontiguousarray(array, _NUMPY[into.dtype]).reshape(-1)
+        if dense.size:
+            with self.lock:
+                self.recorder.upload(into.address, dense.view(np.uint32))
+
+    def download(self, buffer: Buffer) -> Any:
+        self.refuse_while_recording("reads a tensor on the host")
+        if not buffer.size:
+            return np.empty(buffer.shape, _NUMPY[buffer.dtype])
+        with self.lock:
+            words = self.recorder.download(buffer.address, buffer.size)
+        return words.view(_NUMPY[buffer.dtype]).reshape(buffer.shape)
+
+    def _write_bytes(self, address: int, content: bytes) -> None:
+        with self.lock:
+            self.recorder.upload(address, np.frombuffer(content, np.uint32))
+
+    def _read_bytes(self, address: int, nbytes: int) -> bytes:
+        with self.lock:
+            return bytes(self.recorder.download(address, nbytes // 4).tobytes())
+
+    # -------------------------------------------------------------------------------------- launches
+
+    def launch(self, primitive: Primitive, *operands: Any, into: Any = None, **params: Any) -> Any:
+        with self.lock:
+            result, buffers = self.operands_of(primitive, operands, into, params)
+            for b in buffers:
+                if b.backend is not self:
+                    raise DeviceError(f"{primitive.name}: an operand is on {b.backend.name} and the launch on "
+                                      f"{self.name}; move it with ag_to_device.")
+            plan = self._kernels.plan(primitive, tuple(b.shape for b in buffers), params)
+            if plan.grid[0]:
+                command = self._command(plan, buffers)
+                if self._trace:
+                    print(f"ag: {self.name} {primitive.name} {[b.shape for b in buffers]} {params} grid {plan.grid}")
+                if self._shadow is not None and self.recording is None:
+                    self._shadow.run(primitive, buffers, params, command)
+                else:
+                    self.recorder.dispatch(command)
+                if self._program is not None:
+                    self._program.commands.append(command)
+                    self._program.buffers += buffers
+            return result
+
+    def _command(self, plan: Any, buffers: tuple[Buffer, ...]) -> Command:
+        segments = tuple(b.address >> OFFSET_BITS for b in buffers)
+        algorithm = self._kernels.algorithm(plan, segments, [self._segments[s] for s in segments])
+        push = plan.push([(b.address & _OFFSET_MASK) // 4 for b in buffers])
+        ranges = [(b.address, b.address + b.nbytes) for b in buffers]
+        return Command(algorithm, push, plan.grid,
+                       [r for r, w in zip(ranges, plan.writes, strict=True) if not w],
+                       [r for r, w in zip(ranges, plan.writes, strict=True) if w])
+
+    def submit(self) -> None:
+        with self.lock:
+            self.recorder.submit()
+
+    def synchronize(self) -> None:
+        with self.lock:
+            self.recorder.wait()
+
+    def close(self) -> None:
+        check_not_forked(self.name)
+        self.synchronize()
+        release(self._index)
+
+    def _open_program(self) -> VulkanProgram:
+        self._program = VulkanProgram(self)
+        return self._program
+
+    def _close_program(self, opened: VulkanProgram) -> Program:
+        self._program = None
+        opened.finish()
+        return opened

@@ -1,0 +1,189 @@
+"""Kernels: which SPIR-V a primitive runs, how its arguments are packed, and the Algorithms made from it.
+
+The shader is its own description: kernels_build.py read its operands, push constants, specialization constants and
+grid into a manifest, and everything here follows the manifest by name.  An Algorithm (a pipeline bound to segments)
+is made once per kernel, specialization and tuple of segments, never per launch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ag.errors import KernelError
+from ag.primitive import Primitive
+from ag.shape import Shape
+
+__all__ = ["Kernels", "Plan"]
+
+_SPV = Path(__file__).parent / "spv"
+_SHADERS = Path(__file__).parents[3] / "shaders"  # only in a source checkout
+_BUILD = "run `python kernels_build.py` (needs glslang-tools and spirv-tools)"
+_MOST_GROUPS = 65535  # per grid axis, the least any driver offers
+_PLANS_KEPT = 4096
+
+Grid = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One primitive at certain shapes and parameters: everything but the addresses.
+
+    Attributes
+    ----------
+    kernel : str
+    spec : tuple of int
+        Specialization constants, as 32-bit words.
+    words : tuple of int
+        Push constants, as 32-bit words; 0 where an offset goes.
+    offsets : tuple of (int, int)
+        (position in `words`, number of the operand) of every operand offset.
+    grid : tuple of int
+        Workgroups; all 0 if there is nothing to do.
+    writes : tuple of bool
+        Which operands are written.
+    """
+
+    kernel: str
+    spec: tuple[int, ...]
+    words: tuple[int, ...]
+    offsets: tuple[tuple[int, int], ...]
+    grid: Grid
+    writes: tuple[bool, ...]
+
+    def push(self, operand_words: list[int]) -> bytes:
+        """The push-constant block, given every operand's offset in words."""
+        words = list(self.words)
+        for position, operand in self.offsets:
+            words[position] = operand_words[operand]
+        return struct.pack(f"{len(words)}I", *words)
+
+
+@lru_cache(maxsize=1)
+def _manifest() -> dict[str, Any]:
+    path = _SPV / "manifest.json"
+    if not path.is_file():
+        raise KernelError(f"Vulkan: no compiled kernels were found in {_SPV.name}/; {_BUILD}.")
+    manifest: dict[str, Any] = json.loads(path.read_text())
+    if _SHADERS.is_dir():
+        _refuse_stale(manifest)
+    return manifest
+
+
+def _refuse_stale(manifest: dict[str, Any]) -> None:
+    """In a source checkout, the SPIR-V must come from the shaders that are there now."""
+    specification = importlib.util.spec_from_file_location("kernels_build", _SHADERS.parent / "kernels_build.py")
+    if specification is None or specification.loader is None:
+        raise KernelError("Vulkan: kernels_build.py is missing beside shaders/; restore the checkout.")
+    builder = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(builder)
+    stale = builder.stale(_SHADERS, _SPV, manifest, manifest["compiler"])
+    if stale:
+        raise KernelError(f"Vulkan: the compiled kernels {', '.join(stale)} do not come from the shaders beside "
+                          f"them; {_BUILD}.")
+
+
+@lru_cache(maxsize=_PLANS_KEPT)
+def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[str, Any], ...]) -> Plan:
+    entry = _manifest()["kernels"].get(primitive.name)
+    if entry is None:
+        raise KernelError(f"Vulkan: primitive {primitive.name} has no kernel; write shaders/{primitive.name}.comp "
+                          f"and {_BUILD}.")
+    names = tuple(o["name"] for o in entry["operands"])
+    if names != primitive.operands:
+        raise KernelError(f"Vulkan: kernel {primitive.name} takes {names} and its primitive {primitive.operands}; "
+                          f"the names and their order must be equal.")
+    values: dict[str, Any] = {**dict(params), **primitive.layout(*shapes, **dict(params))}
+    words: list[int] = []
+    offsets = []
+    for member in entry["push"]:
+        name = member["name"]
+        if name.endswith("_at"):
+            offsets.append((len(words), names.index(name[:-3])))
+            words.append(0)
+        else:
+            given = values[name] if member["count"] > 1 else (values[name],)
+            words += [_word(v, member["type"]) for v in given]
+    spec = tuple(
+        _word(values[c["name"]], c["type"]) if c["name"] in values else _word(c["default"], c["type"])
+        for c in entry["spec"]
+    )
+    constants = {c["name"]: c["default"] for c in entry["spec"]}
+    grid = _grid(entry, {**constants, **values})
+    return Plan(primitive.name, spec, tuple(words), tuple(offsets), grid, tuple(o["writes"] for o in entry["operands"]))
+
+
+def _word(value: Any, kind: str) -> int:
+    """A value as the 32 bits the shader expects."""
+    if kind == "float":
+        return int(np.float32(value).view(np.uint32))
+    return int(value) & 0xFFFFFFFF
+
+
+def _grid(entry: dict[str, Any], values: dict[str, Any]) -> Grid:
+    axes = [_evaluate(axis, values) for axis in entry["grid"]["axes"]]
+    if entry["grid"]["unit"] == "invocations":
+        axes[0] = -(-axes[0] // entry["local_size"][0])
+    if len(axes) == 1 and axes[0] > _MOST_GROUPS:
+        rows = -(-axes[0] // _MOST_GROUPS)  # the kernels fold a long line of workgroups
+        axes = [-(-axes[0] // rows), rows]
+    x, y, z = (*axes, 1, 1)[:3]
+    if max(x, y, z) > _MOST_GROUPS:
+        raise KernelError(f"Vulkan: a grid of {x} x {y} x {z} workgroups is too large; {_MOST_GROUPS} per axis are "
+                          f"possible. Use smaller tensors.")
+    return (x, y, z) if x and y and z else (0, 0, 0)
+
+
+def _evaluate(expression: str, values: dict[str, Any]) -> int:
+    """A product of names and integers with ceiling divisions, from left to right."""
+    tokens = re.findall(r"\w+|[*/]", expression)
+    result = 1
+    operator = "*"
+    for token in tokens:
+        if token in "*/":
+            operator = token
+            continue
+        number = int(token) if token.isdigit() else int(values[token])
+        result = result * number if operator == "*" else -(-result // number)
+    return result
+
+
+class Kernels:
+    """The Algorithms of one device.
+
+    Parameters
+    ----------
+    manager : kp.Manager
+    fixed_grid : bool
+        Whether an Algorithm has its grid built in, as in stock Kompute.
+    """
+
+    def __init__(self, manager: Any, fixed_grid: bool) -> None:
+        self._manager = manager
+        self._fixed_grid = fixed_grid
+        self._algorithms: dict[Any, Any] = {}
+        self._spirv: dict[str, bytes] = {}
+
+    def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], params: dict[str, Any]) -> Plan:
+        """How to run a primitive at these shapes."""
+        return _plan(primitive, shapes, tuple(params.items()))
+
+    def algorithm(self, plan: Plan, segments: tuple[int, ...], tensors: list[Any]) -> Any:
+        """The Algorithm for a plan, bound to the segments its operands lie in."""
+        key = (plan.kernel, plan.spec, segments, plan.grid if self._fixed_grid else None)
+        found = self._algorithms.get(key)
+        if found is None:
+            spirv = self._spirv.get(plan.kernel)
+            if spirv is None:
+                spirv = self._spirv[plan.kernel] = (_SPV / f"{plan.kernel}.spv").read_bytes()
+            found = self._algorithms[key] = self._manager.algorithm(
+                tensors, spirv, plan.grid, np.array(plan.spec, np.uint32), np.array(plan.words, np.uint32))
+        return found

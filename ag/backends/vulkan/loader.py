@@ -1,0 +1,117 @@
+"""Finding Kompute, the Vulkan loader, drivers and devices, and saying what is missing in one sentence.
+
+One `kp.Manager` per device for the life of the process: making a second one on the same device would double its
+memory bookkeeping, and drivers dislike being torn down.  A forked child inherits handles it cannot use, so it is
+refused.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import ModuleType
+from typing import Any
+
+from ag.backend import DeviceInfo
+from ag.errors import DeviceError
+
+__all__ = ["check_not_forked", "device_info", "heap_bytes", "kompute", "list_devices", "manager", "release"]
+
+_VENDORS = {
+    0x10DE: "NVIDIA", 0x1002: "AMD", 0x8086: "Intel", 0x106B: "Apple", 0x13B5: "Arm", 0x5143: "Qualcomm",
+    0x1AE0: "Google", 0x10005: "Mesa",
+}
+_KINDS = {1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
+_INSTALL_KP = "install it with `pip install ./third_party/kp` (needs a C++ compiler and libvulkan-dev)"
+_INSTALL_DRIVER = "install libvulkan1 and your card's driver, or mesa-vulkan-drivers for a software device"
+
+_managers: dict[int, Any] = {}  # process-wide, like the devices
+_forked_from: list[int] = []
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _forked_from.append(os.getppid()) if _managers else None)
+
+
+def check_not_forked(name: str) -> None:
+    """Refuse to use a device that was opened before this process was forked."""
+    if _forked_from:
+        raise DeviceError(f"{name}: the device was opened in process {_forked_from[0]} and this is a forked child, "
+                          f"where drivers hang; start workers with multiprocessing's 'spawn' method.")
+
+
+def kompute() -> ModuleType:
+    """The `kp` module.
+
+    Raises
+    ------
+    DeviceError
+        If it is not installed.
+    """
+    try:
+        return importlib.import_module("kp")
+    except ImportError as error:
+        raise DeviceError(f"Vulkan: the Kompute binding `kp` cannot be imported ({error}); {_INSTALL_KP}.") from error
+
+
+def manager(index: int) -> Any:
+    """The `kp.Manager` of a device.
+
+    Raises
+    ------
+    DeviceError
+        If there is no loader, no driver, or no device of that number.
+    """
+    check_not_forked(f"vulkan:{index}")
+    if index not in _managers:
+        try:
+            _managers[index] = kompute().Manager(index)
+        except (RuntimeError, MemoryError) as error:
+            raise DeviceError(f"vulkan:{index}: the device cannot be opened ({error}); {_INSTALL_DRIVER}.") from error
+    return _managers[index]
+
+
+def release(index: int) -> None:
+    """Forget a device's manager."""
+    _managers.pop(index, None)
+
+
+def list_devices() -> list[DeviceInfo]:
+    """All Vulkan devices.
+
+    Raises
+    ------
+    DeviceError
+        If Kompute, the loader or every driver is missing.
+    """
+    count = len(manager(0).list_devices())
+    return [device_info(i) for i in range(count)]
+
+
+def device_info(index: int) -> DeviceInfo:
+    """What Kompute tells about a device; stock Kompute tells little more than its name."""
+    device = manager(index)
+    properties = device.get_device_properties()
+    vendor_id = properties.get("vendor_id", 0)
+    features = device.features() if hasattr(device, "features") else {}
+    return DeviceInfo(
+        f"vulkan:{index}",
+        properties["device_name"],
+        _VENDORS.get(vendor_id, f"vendor {vendor_id:#x}"),
+        _version(vendor_id, properties.get("driver_version", 0)),
+        _KINDS.get(properties.get("device_type", 0), "other"),
+        heap_bytes(device),
+        tuple(sorted(name for name, on in features.items() if on)),
+    )
+
+
+def heap_bytes(device: Any) -> int:
+    """Size of the largest memory heap of the device's own; 0 if unknown."""
+    if not hasattr(device, "memory_heaps"):
+        return 0
+    return max((size for size, local in device.memory_heaps() if local), default=0)
+
+
+def _version(vendor_id: int, packed: int) -> str:
+    if vendor_id == 0x10DE:  # NVIDIA packs 10.8.8.6 bits
+        return f"{packed >> 22}.{packed >> 14 & 0xFF}.{packed >> 6 & 0xFF}"
+    return f"{packed >> 22}.{packed >> 12 & 0x3FF}.{packed & 0xFFF}"

@@ -1,0 +1,222 @@
+"""The only file that touches `kp.Sequence`: recording, submitting, waiting, transfers.
+
+Commands go into one open sequence; `submit` starts it and opens the next, and nothing waits until a host needs a
+value.  Every submission has a ticket, a growing number; waiting for a ticket waits for everything before it too, as
+one queue runs in order.  A barrier is recorded only where the hazard tracker asks for one, and at the start of every
+sequence.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ag.arena import OFFSET_BITS
+from ag.backends.vulkan.loader import check_not_forked, kompute
+from ag.errors import DeviceError
+from ag.hazards import HazardTracker, Range
+
+__all__ = ["Command", "Recorder"]
+
+_COMMANDS_PER_SUBMIT = 256  # start the device while the host goes on recording
+_MOST_IN_FLIGHT = 8
+_STAGING_BYTES = 4 << 20
+_STAGING_CHUNKS = 4
+_OFFSET_MASK = (1 << OFFSET_BITS) - 1
+
+Words = np.ndarray[Any, np.dtype[np.uint32]]
+
+
+@dataclass(frozen=True)
+class Command:
+    """One dispatch: algorithm, push constants, grid, and the byte ranges it touches."""
+
+    algorithm: Any
+    push: bytes
+    grid: tuple[int, int, int]
+    reads: list[Range]
+    writes: list[Range]
+
+
+class Recorder:
+    """Command stream of one device, on the patched Kompute.
+
+    Parameters
+    ----------
+    manager : kp.Manager
+    name : str
+        The device's name, for messages.
+    segments : list of kp.Tensor
+        The arena's segments; the backend appends to it.
+    """
+
+    fixed_grid = False
+
+    def __init__(self, manager: Any, name: str, segments: list[Any]) -> None:
+        self._manager = manager
+        self._name = name
+        self._segments = segments
+        self._kp = kompute()
+        self._tracker = HazardTracker()
+        self._barrier_always = os.environ.get("AG_BARRIER_ALL") == "1"  # for synchronization validation
+        self._idle: list[Any] = []
+        self._open = manager.sequence()
+        self._commands = 0
+        self._ticket = 0  # of the open sequence
+        self._in_flight: deque[tuple[int, Any, bool]] = deque()  # ticket, sequence, whether to reuse it
+        self._chunks: list[tuple[Any, Words]] = []  # host tensors and views of their memory
+        self._chunk_tickets = [-1] * _STAGING_CHUNKS
+        self._chunk = 0
+        self._chunk_used = 0
+        self._landing: tuple[Any, Words] | None = None
+        self.barriers = 0
+        self.submits = 0
+
+    # -------------------------------------------------------------------------------------- commands
+
+    def dispatch(self, command: Command) -> None:
+        """Record a dispatch."""
+        barrier = self._needs_barrier(command.reads, command.writes)
+        self._open.dispatch(command.algorithm, command.push, *command.grid, barrier)
+        self._count()
+
+    def _needs_barrier(self, reads: list[Range], writes: list[Range]) -> bool:
+        needed = self._tracker.launch(reads, writes) or self._commands == 0 or self._barrier_always
+        self.barriers += needed
+        return needed
+
+    def _count(self) -> None:
+        self._commands += 1
+        if self._commands >= _COMMANDS_PER_SUBMIT:
+            self.submit()
+
+    def submit(self) -> None:
+        """Start what was recorded; does not wait."""
+        if self._commands == 0:
+            return
+        self._start(self._open, reuse=True)
+        if self._idle:
+            self._open = self._idle.pop()
+            self._open.clear()
+        else:
+            self._open = self._manager.sequence()
+        self._commands = 0
+        self._tracker.barrier()
+
+    def _start(self, sequence: Any, reuse: bool) -> None:
+        check_not_forked(self._name)
+        while len(self._in_flight) >= _MOST_IN_FLIGHT:
+            self._wait_oldest()
+        with self._errors():
+            sequence.eval_async()
+        self._in_flight.append((self._ticket, sequence, reuse))
+        self._ticket += 1
+        self.submits += 1
+
+    def _wait_oldest(self) -> None:
+        _, sequence, reuse = self._in_flight.popleft()
+        with self._errors():
+            sequence.eval_await()
+        if reuse:
+            self._idle.append(sequence)
+
+    def wait(self, ticket: int | None = None) -> None:
+        """Submit, and wait for a ticket, or for everything."""
+        if ticket is None or ticket >= self._ticket:
+            self.submit()
+        while self._in_flight and (ticket is None or self._in_flight[0][0] <= ticket):
+            self._wait_oldest()
+
+    @property
+    def in_flight(self) -> int:
+        """Number of submissions not yet waited for."""
+        return len(self._in_flight)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except self._kp.DeviceLostError as error:
+            self._in_flight.clear()
+            raise DeviceError(f"{self._name}: the device was lost ({error}); its tensors are gone. Restart the process "
+                              f"and go on from the last checkpoint.") from error
+
+    # -------------------------------------------------------------------------------------- programs
+
+    def build(self, commands: list[Command]) -> Any:
+        """A sequence that can be played many times."""
+        sequence = self._manager.sequence()
+        tracker = HazardTracker()
+        for i, c in enumerate(commands):
+            barrier = tracker.launch(c.reads, c.writes) or i == 0 or self._barrier_always
+            self.barriers += barrier
+            sequence.dispatch(c.algorithm, c.push, *c.grid, barrier)
+        return sequence
+
+    def play(self, sequence: Any) -> None:
+        """Start a built sequence after everything recorded so far; does not wait."""
+        self.submit()
+        for ticket, running, _ in list(self._in_flight):
+            if running is sequence:  # one command buffer cannot be in the queue twice
+                self.wait(ticket)
+        self._start(sequence, reuse=False)
+
+    # -------------------------------------------------------------------------------------- transfers
+
+    def upload(self, address: int, words: Words) -> None:
+        """Copy host words to an arena address, through the staging ring; does not wait for the device."""
+        start = 0
+        while start < words.size:
+            chunk, view, at, room = self._staging_room(words.size - start)
+            view[at : at + room] = words[start : start + room]
+            self._copy_in(chunk, at, address + 4 * start, room)
+            start += room
+
+    def _staging_room(self, wanted: int) -> tuple[Any, Words, int, int]:
+        capacity = _STAGING_BYTES // 4
+        if not self._chunks:
+            self._chunks = [self._host_tensor() for _ in range(_STAGING_CHUNKS)]
+        if self._chunk_used >= capacity:
+            self._chunk = (self._chunk + 1) % _STAGING_CHUNKS
+            self._chunk_used = 0
+            self.wait(self._chunk_tickets[self._chunk])
+        at, room = self._chunk_used, min(wanted, capacity - self._chunk_used)
+        self._chunk_used += room
+        tensor, view = self._chunks[self._chunk]
+        return tensor, view, at, room
+
+    def _host_tensor(self) -> tuple[Any, Words]:
+        tensor = self._manager.tensor_t(np.zeros(_STAGING_BYTES // 4, np.uint32), self._kp.TensorTypes.host)
+        return tensor, tensor.data()
+
+    def _copy_in(self, chunk: Any, at: int, address: int, count: int) -> None:
+        barrier = self._needs_barrier([], [(address, address + 4 * count)])
+        segment = self._segments[address >> OFFSET_BITS]
+        self._open.record(self._kp.OpCopy(chunk, segment, [(4 * at, address & _OFFSET_MASK, 4 * count)], barrier))
+        self._chunk_tickets[self._chunk] = self._ticket
+        self._count()
+
+    def download(self, address: int, count: int) -> Words:
+        """Words at an arena address; waits."""
+        if self._landing is None:
+            self._landing = self._host_tensor()
+        tensor, view = self._landing
+        result = np.empty(count, np.uint32)
+        for start in range(0, count, view.size):
+            length = min(view.size, count - start)
+            begin = address + 4 * start
+            barrier = self._needs_barrier([(begin, begin + 4 * length)], [])
+            region = (begin & _OFFSET_MASK, 0, 4 * length)
+            self._open.record(self._kp.OpCopy(self._segments[begin >> OFFSET_BITS], tensor, [region], barrier))
+            self._open.record(self._kp.OpBarrier(host=True))
+            self._commands += 1
+            self.wait()
+            result[start : start + length] = view[:length]
+        return result
+

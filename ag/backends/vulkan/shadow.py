@@ -1,0 +1,42 @@
+"""AG_SHADOW=1: run every launch on the numpy reference as well, and name the first element that differs.
+
+For hunting a wrong kernel or a wrong offset: slow, as every launch waits.  Launches inside a capture are not
+checked, because the host may not read there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ag.backend import Backend, Buffer
+from ag.errors import KernelError
+from ag.primitive import Primitive
+
+__all__ = ["Shadow"]
+
+_RTOL, _ATOL = 2e-3, 1e-5  # looser than any kernel's own test: this looks for bugs, not for rounding
+
+
+class Shadow:
+    """Compares launches of one backend with their references."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend: Any = backend
+
+    def run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any], command: Any) -> None:
+        """Dispatch, wait, and compare every written operand."""
+        expected = [self._backend.download(b) for b in buffers]
+        self._backend.recorder.dispatch(command)
+        with np.errstate(all="ignore"):
+            primitive.reference(*expected, **params)
+        written = {*range(primitive.outputs), *primitive.updates}
+        for i in sorted(written):
+            found = self._backend.download(buffers[i])
+            wrong = ~np.isclose(found, expected[i], _RTOL, _ATOL, equal_nan=True)
+            if wrong.any():
+                at = tuple(int(k) for k in np.argwhere(wrong)[0])
+                raise KernelError(
+                    f"{primitive.name}: {primitive.operands[i]}{list(at)} of shape {buffers[i].shape} is {found[at]} on "
+                    f"{self._backend.name} and {expected[i][at]} by the reference (parameters {params}).")
