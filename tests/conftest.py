@@ -1,0 +1,56 @@
+"""Devices for the tests: the CPU and two software Vulkan drivers, which stand for two vendors.
+
+`device` runs a test on each of them; `lavapipe` and `swiftshader` give one of them by name.  A driver that
+`AG_TEST_ICDS` promises must be there; without that variable a missing driver skips its tests, with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+import ag
+
+DRIVERS = {"lavapipe": "llvmpipe", "swiftshader": "SwiftShader"}  # name in tests -> part of the product's name
+
+
+def vulkan_device(driver: str) -> str:
+    """Name of the device of a software driver."""
+    for info in ag.ag_vulkan_devices():
+        if DRIVERS[driver] in info.description:
+            return info.name
+    promised = os.environ.get("AG_TEST_ICDS", "")
+    if {"lavapipe": "lvp", "swiftshader": "swiftshader"}[driver] in promised.lower():
+        pytest.fail(f"AG_TEST_ICDS promises {driver}, and no such Vulkan device was found")
+    pytest.skip(f"the Vulkan driver {driver} is not installed here")
+
+
+@pytest.fixture(params=["cpu", *(pytest.param(d, marks=pytest.mark.vulkan) for d in DRIVERS)])
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each device in turn, as the default device."""
+    name = "cpu" if request.param == "cpu" else vulkan_device(request.param)
+    with ag.ag_device(name):
+        yield name
+
+
+@pytest.fixture
+def lavapipe() -> str:
+    """The device of the lavapipe driver."""
+    return vulkan_device("lavapipe")
+
+
+@pytest.fixture
+def swiftshader() -> str:
+    """The device of the SwiftShader driver."""
+    return vulkan_device("swiftshader")
+
+
+@pytest.fixture(autouse=True)
+def _defaults() -> Iterator[None]:
+    """Every test starts with the same defaults and leaves them so."""
+    ag.ag_seed(0)
+    with ag.ag_device("cpu"):
+        yield
+    assert ag.ag_default_dtype() == "f32"
