@@ -240,6 +240,10 @@ class Backend(ABC):
         """Copy a host array of the same shape into `into`, converting its element type; does not wait."""
 
     @abstractmethod
+    def assign(self, target: Buffer, source: Buffer) -> None:
+        """Copy one buffer into another of the same size and type; never part of a recording, does not wait."""
+
+    @abstractmethod
     def download(self, buffer: Buffer) -> HostArray:
         """A host copy; waits for everything launched before."""
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from ag.backend import Backend, Buffer, Program, Recording
-from ag.core_primitives import copy
 from ag.device import default_backend
 from ag.dtype import DType
 from ag.errors import CaptureError
@@ -23,42 +22,89 @@ from ag.tensor import Array, Tensor
 __all__ = ["CapturedStep", "ag_capture"]
 
 
-class _Slot:
-    """One argument: where its values go on the device, and what they must look like."""
+class _TensorSlot:
+    """A tensor argument: the step works on a tensor of its own, which every call fills."""
 
-    def __init__(self, position: int, value: Tensor | Array) -> None:
-        self.position = position
-        self.value: Any = value
-        self.shape = value.shape
-        self.dtype = value.dtype
-        self.targets: list[Buffer] = []  # a host array may be used in several element types
-        self.tensor: Tensor | None = None
-
-    def describe(self, value: Any) -> str:
-        return f"{type(value).__name__} of shape {tuple(value.shape)} and type {value.dtype}"
+    def __init__(self, position: int, example: Tensor, backend: Backend) -> None:
+        self._position = position
+        self._backend = backend
+        self._shape = example.shape
+        self._dtype = example.buffer.dtype
+        self.argument = Tensor(backend.alloc(self._shape, self._dtype))
+        self.fill(example)
 
     def check(self, value: Any) -> None:
-        if not isinstance(value, Tensor if self.tensor is not None else np.ndarray):
-            kind = "a tensor" if self.tensor is not None else "a numpy array"
-            raise CaptureError(f"ag_capture: argument {self.position} was {kind} when the step was captured and is "
-                               f"{type(value).__name__} now; pass the same kind of value.")
-        if value.shape != self.shape or value.dtype != self.dtype:
-            raise CaptureError(f"ag_capture: argument {self.position} is a {self.describe(value)}; the step was "
-                               f"captured with shape {self.shape} and type {self.dtype}. Capture another step for it.")
+        """Raise if `value` is not like the first one."""
+        if type(value) is not Tensor or value.buffer.shape != self._shape or value.buffer.dtype is not self._dtype:
+            raise _unlike(self._position, value, f"a tensor of shape {self._shape} and type {self._dtype}")
 
-    def check_values(self, value: Any, recording: Recording) -> None:
-        for buffer, check in recording.value_checks:
-            if any(buffer is target for target in self.targets):
-                check(value)
-
-    def fill(self, value: Any, backend: Backend) -> None:
-        if self.tensor is None:
-            for target in self.targets:
-                backend.upload(value.reshape(target.shape), target)
-        elif value.buffer.backend is backend:
-            backend.launch(copy, value.buffer, into=self.tensor.buffer)
+    def fill(self, value: Tensor) -> None:
+        """Copy the values into the slot."""
+        source, target = value.buffer, self.argument.buffer
+        if source.backend is self._backend:
+            self._backend.assign(target, source)
         else:
-            backend.upload(value.numpy(), self.tensor.buffer)
+            self._backend.upload(value.numpy(), target)
+
+
+class _ArraySlot:
+    """A numpy argument: recognised by identity wherever the step turns it into a tensor."""
+
+    def __init__(self, position: int, example: Array, backend: Backend) -> None:
+        self._position = position
+        self._backend = backend
+        self._shape = example.shape
+        self._dtype = example.dtype
+        self._targets: list[Buffer] = []  # one per element type it is used in
+        self._checks: list[Callable[[Array], None]] = []
+        self.argument: Array | None = example
+
+    def stands_for(self, array: Array) -> bool:
+        """Whether `array` is the argument, perhaps in another shape."""
+        given = self.argument
+        return given is array or (
+            given is not None
+            and array.base is not None
+            and array.size == given.size
+            and array.dtype == given.dtype
+            and array.flags.c_contiguous
+            and given.flags.c_contiguous
+            and array.__array_interface__["data"] == given.__array_interface__["data"]
+        )
+
+    def buffer_for(self, array: Array, dtype: DType) -> Buffer:
+        """A buffer that every call fills with the argument, in the shape of `array`."""
+        target = self._backend.alloc(array.shape, dtype)
+        self._backend.upload(array, target)
+        self._targets.append(target)
+        return target
+
+    def close(self, recording: Recording) -> None:
+        """The step was recorded: let go of the example, and keep the checks of its values."""
+        self.argument = None
+        self._checks = [check for buffer, check in recording.value_checks if any(buffer is t for t in self._targets)]
+
+    def check(self, value: Any) -> None:
+        """Raise if `value` is not like the first one, or holds what the step refuses."""
+        if not isinstance(value, np.ndarray) or value.shape != self._shape or value.dtype != self._dtype:
+            raise _unlike(self._position, value, f"a numpy array of shape {self._shape} and type {self._dtype}")
+        for check in self._checks:
+            check(value)
+
+    def fill(self, value: Array) -> None:
+        """Upload the values to where the step uses them."""
+        for target in self._targets:
+            self._backend.upload(value.reshape(target.shape), target)
+
+
+def _unlike(position: int, value: Any, wanted: str) -> CaptureError:
+    if isinstance(value, (Tensor, np.ndarray)):
+        kind = "tensor" if isinstance(value, Tensor) else "numpy array"
+        given = f"a {kind} of shape {value.shape} and type {value.dtype}"
+    else:
+        given = f"a {type(value).__name__}"
+    return CaptureError(f"ag_capture: argument {position} is {given}; the step was captured with {wanted}. "
+                        f"Capture another step for it.")
 
 
 class CapturedStep:
@@ -73,59 +119,52 @@ class CapturedStep:
     def __init__(self, step: Callable[..., Any], backend: Backend | None = None) -> None:
         self._step = step
         self._backend = backend
-        self._slots: list[_Slot] = []
-        self._recording = Recording()
+        self._slots: list[_TensorSlot | _ArraySlot] = []
+        self._guards: list[Callable[[], None]] = []
         self._output: Any = None
         self.program: Program | None = None
 
     def __call__(self, *args: Any) -> Any:
-        if self.program is None:
+        program = self.program
+        if program is None:
             return self._capture(args)
         if len(args) != len(self._slots):
             raise CaptureError(f"ag_capture: {len(args)} arguments were given and the step was captured with "
                                f"{len(self._slots)}; pass as many.")
-        backend = self._backend
-        assert backend is not None
-        backend.refuse_while_recording("calls another captured step")
-        for guard in self._recording.guards:
+        for guard in self._guards:
             guard()
         for slot, value in zip(self._slots, args, strict=True):
             slot.check(value)
-            slot.check_values(value, self._recording)
         for slot, value in zip(self._slots, args, strict=True):
-            slot.fill(value, backend)
-        self.program.run()
+            slot.fill(value)
+        program.run()
         return self._output
 
     def _capture(self, args: tuple[Any, ...]) -> Any:
-        slots = []
         for i, value in enumerate(args):
             if not isinstance(value, (Tensor, np.ndarray)):
                 raise CaptureError(f"ag_capture: argument {i} is a {type(value).__name__}; every argument must be a "
                                    f"tensor or a numpy array. Bind other values with a closure.")
-            slots.append(_Slot(i, value))
         backend = self._backend or _device_of(args)
-        inputs = []
-        for slot in slots:
-            if isinstance(slot.value, Tensor):
-                slot.tensor = Tensor(backend.alloc(slot.shape, slot.value.buffer.dtype))
-                slot.fill(slot.value, backend)
-            inputs.append(slot.value if slot.tensor is None else slot.tensor)
-
-        with backend.record(lambda array, dtype: _slot_buffer(slots, backend, array, dtype)) as recording:
-            output = self._step(*inputs)
+        backend.refuse_while_recording("calls another captured step for the first time")
+        slots = [_TensorSlot(i, x, backend) if isinstance(x, Tensor) else _ArraySlot(i, x, backend)
+                 for i, x in enumerate(args)]
+        arrays = [s for s in slots if isinstance(s, _ArraySlot)]
+        with backend.record(lambda array, dtype: _slot_buffer(arrays, array, dtype)) as recording:
+            recording.guards.append(lambda: backend.refuse_while_recording("replays another captured step"))
+            output = self._step(*[s.argument for s in slots])
         _refuse_host_values(output)
-        for slot in slots:
-            slot.value = None
-        self._slots, self._backend, self._recording, self._output = slots, backend, recording, output
+        for slot in arrays:
+            slot.close(recording)
+        self._slots, self._guards, self._output = slots, recording.guards, output
         self.program = recording.finished()
         return output
 
     def close(self) -> None:
-        """Let go of the program and its memory."""
+        """Let go of the program and its memory; the next call captures anew."""
         if self.program is not None:
             self.program.close()
-        self._output = None
+        self.program = self._output = None
 
 
 def _device_of(args: tuple[Any, ...]) -> Backend:
@@ -136,31 +175,16 @@ def _device_of(args: tuple[Any, ...]) -> Backend:
     return next(iter(backends.values()), None) or default_backend()
 
 
-def _slot_buffer(slots: list[_Slot], backend: Backend, array: Array, dtype: DType) -> Buffer | None:
-    """The input slot that a host array used inside the step stands for."""
+def _slot_buffer(slots: list[_ArraySlot], array: Array, dtype: DType) -> Buffer | None:
+    """The input slot that a host array used inside the step stands for; None for a constant number."""
     for slot in slots:
-        given = slot.value
-        if slot.tensor is None and (array is given or (array.base is not None and _same_memory(array, given))):
-            target = backend.alloc(array.shape, dtype)
-            backend.upload(array, target)
-            slot.targets.append(target)
-            return target
-    if array.size == 1 and array.ndim == 0:
+        if slot.stands_for(array):
+            return slot.buffer_for(array, dtype)
+    if array.ndim == 0:
         return None
     raise CaptureError(f"ag_capture: the step uploads an array of shape {array.shape} that is not one of its "
                        f"arguments; a replay would use its old values. Pass it as an argument, or make a tensor of "
                        f"it before the step.")
-
-
-def _same_memory(array: Array, given: Array) -> bool:
-    """Whether `array` is `given` in another shape."""
-    return (
-        array.size == given.size
-        and array.dtype == given.dtype
-        and array.flags.c_contiguous
-        and given.flags.c_contiguous
-        and array.__array_interface__["data"] == given.__array_interface__["data"]
-    )
 
 
 def _refuse_host_values(output: Any) -> None:
@@ -199,8 +223,8 @@ def ag_capture(step_fn: Callable[..., Any]) -> CapturedStep:
     Notes
     -----
     A replay computes what the step would, bit for bit.  Learning rates may change between calls.  Python code in the
-    step runs once; what it decided (train or eval mode, branches, numbers) is part of the record.  The program keeps
-    its memory, even of parameters that were dropped.
+    step runs once; what it decided (branches, numbers) is part of the record, and a layer in another mode than then
+    (train or eval) is refused.  The program keeps its memory, even of parameters that were dropped.
 
     Examples
     --------

@@ -99,6 +99,9 @@ class NumpyBackend(Backend):
     def upload(self, array: Any, into: Buffer) -> None:
         np.copyto(into.native, array, casting="unsafe")
 
+    def assign(self, target: Buffer, source: Buffer) -> None:
+        np.copyto(target.native, source.native)
+
     def download(self, buffer: Buffer) -> Any:
         self.refuse_while_recording("reads a tensor on the host")
         return buffer.native.copy()

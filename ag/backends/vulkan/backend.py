@@ -131,6 +131,11 @@ class VulkanBackend(Backend):
             with self.lock:
                 self.recorder.upload(into.address, dense.view(np.uint32))
 
+    def assign(self, target: Buffer, source: Buffer) -> None:
+        if source.size:
+            with self.lock:
+                self.recorder.assign(target.address, source.address, source.size)
+
     def download(self, buffer: Buffer) -> Any:
         self.refuse_while_recording("reads a tensor on the host")
         if not buffer.size:

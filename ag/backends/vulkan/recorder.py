@@ -202,6 +202,14 @@ class Recorder:
         self._chunk_tickets[self._chunk] = self._ticket
         self._count()
 
+    def assign(self, target: int, source: int, count: int) -> None:
+        """Copy words between arena addresses; does not wait."""
+        barrier = self._needs_barrier([(source, source + 4 * count)], [(target, target + 4 * count)])
+        region = (source & _OFFSET_MASK, target & _OFFSET_MASK, 4 * count)
+        segments = self._segments[source >> OFFSET_BITS], self._segments[target >> OFFSET_BITS]
+        self._open.record(self._kp.OpCopy(*segments, [region], barrier))
+        self._count()
+
     def download(self, address: int, count: int) -> Words:
         """Words at an arena address; waits."""
         if self._landing is None:

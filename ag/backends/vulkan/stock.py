@@ -94,6 +94,11 @@ class StockRecorder:
             self._evaluate([self._kp.OpTensorSyncDevice([staging])])
             self._copy(part.size, to=address + 4 * start)
 
+    def assign(self, target: int, source: int, count: int) -> None:
+        """Copy words between arena addresses."""
+        self.submit()
+        self._copy(count, to=target, frm=source)
+
     def download(self, address: int, count: int) -> Words:
         """Words at an arena address."""
         self.submit()
@@ -112,7 +117,7 @@ class StockRecorder:
         return self._staging
 
     def _copy(self, count: int, to: int | None = None, frm: int | None = None) -> None:
-        """Run the copy kernel between the staging tensor (None) and an arena address."""
+        """Run the copy kernel between arena addresses; None is the staging tensor."""
         assert self._kernels is not None
         plan = self._kernels.plan(copy, ((count,), (count,)), {})
         sides = [to, frm]
