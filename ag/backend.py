@@ -125,8 +125,11 @@ class Program(Protocol):
         Arena bytes the program keeps for itself.
     """
 
-    launches: int
-    nbytes: int
+    @property
+    def launches(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
 
     def run(self) -> None:
         """Launch everything again, in order; does not wait."""

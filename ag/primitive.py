@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ag.shape import Layout, Shape, elementwise_layout, same
+from ag.shape import Layout, elementwise_layout, same
 
 __all__ = ["PRIMITIVES", "Primitive", "primitive"]
 

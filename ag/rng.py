@@ -19,8 +19,17 @@ from ag.primitive import primitive
 from ag.shape import same
 from ag.tensor import Array
 
-__all__ = ["ag_seed", "draw_key", "generator_state", "host_seed", "host_uniform", "philox", "set_stream", "streams_used",
-           "uniform_from_bits"]
+__all__ = [
+    "ag_seed",
+    "draw_key",
+    "generator_state",
+    "host_seed",
+    "host_uniform",
+    "philox",
+    "set_stream",
+    "streams_used",
+    "uniform_from_bits",
+]
 
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (0x9E3779B9, 0xBB67AE85)

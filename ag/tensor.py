@@ -8,7 +8,7 @@ host (`numpy`, `item`, `data`) is the only thing here that waits for a device.
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -201,7 +201,7 @@ class Tensor:
         return _call("ag_mean", self, dim, keepdim)
 
 
-TensorLike = Union[Tensor, npt.NDArray[Any], float, int]
+TensorLike = Tensor | npt.NDArray[Any] | float | int
 
 
 def _call(name: str, *args: Any) -> Tensor:

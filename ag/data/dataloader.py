@@ -84,7 +84,7 @@ class DataLoader:
                              f"at least 1 and 0 are required.")
         self._x = _samples_last(x, col_major)
         self._y = None if y is None else _samples_last(y, col_major)
-        self.n_samples = self._x.shape[-1]
+        self.n_samples = int(self._x.shape[-1])
         if self._y is not None and self._y.shape[-1] != self.n_samples:
             raise ShapeError(f"ag_dataloader: x holds {self.n_samples} samples and y {self._y.shape[-1]}; "
                              f"they must hold the same number.")

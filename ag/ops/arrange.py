@@ -55,7 +55,8 @@ def ag_reshape(run: Run, x: TensorLike, *shape: int) -> tuple[Any, Any]:
     (1, 4)
     """
     new: Any = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-    return x.view(reshaped(x.shape, tuple(new), "ag_reshape")), x.shape  # type: ignore[union-attr]
+    buffer: Any = x
+    return buffer.view(reshaped(buffer.shape, tuple(new), "ag_reshape")), buffer.shape
 
 
 @ag_reshape.vjp

@@ -9,12 +9,14 @@ from typing import Any
 from ag.core_primitives import add, sum_over
 from ag.ops.elementwise import mul, scale
 from ag.optim.flat import named_parameters
+from ag.optim.optimizer import gradient_of
 from ag.tape import Gradients
+from ag.tensor import Tensor
 
 __all__ = ["clip_grad_norm"]
 
 
-def clip_grad_norm(params: Any, grads: Gradients | Mapping[str, Any] | None, max_norm: float) -> float:
+def clip_grad_norm(params: Any, grads: Gradients | Mapping[str, Tensor] | None, max_norm: float) -> float:
     """Scale gradients so that their global norm is at most `max_norm`.
 
     Parameters
@@ -59,7 +61,7 @@ def clip_grad_norm(params: Any, grads: Gradients | Mapping[str, Any] | None, max
     squares = {}
     found = {}
     for name, p in named.items():
-        g = p.grad if grads is None else grads.get(p if isinstance(grads, Gradients) else name)
+        g = gradient_of(name, p, grads)
         if g is not None:
             launch = g.buffer.backend.launch
             found[name] = g.buffer
@@ -75,6 +77,6 @@ def clip_grad_norm(params: Any, grads: Gradients | Mapping[str, Any] | None, max
         raise FloatingPointError(f"clip_grad_norm: the gradient of {bad[0] if bad else 'all parameters together'} "
                                  f"has norm {norm}; gradients are unchanged. Lower lr or look for a division by zero.")
     if norm > max_norm:
-        for g in found.values():
-            g.backend.launch(scale, g, factor=max_norm / norm, into=g)
+        for buffer in found.values():
+            buffer.backend.launch(scale, buffer, factor=max_norm / norm, into=buffer)
     return norm

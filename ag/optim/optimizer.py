@@ -19,7 +19,7 @@ from ag.primitive import Primitive
 from ag.tape import Gradients
 from ag.tensor import Array, Tensor, ag_tensor
 
-__all__ = ["Optimizer"]
+__all__ = ["Optimizer", "gradient_of"]
 
 
 class _Slots:
@@ -100,7 +100,7 @@ class Optimizer:
         """
         for slots in self._slots:
             group = slots.group
-            found = {name: g for name, p in group.params.items() if (g := _gradient(name, p, grads)) is not None}
+            found = {name: g for name, p in group.params.items() if (g := gradient_of(name, p, grads)) is not None}
             if not found:
                 continue
             group.adopt()
@@ -168,11 +168,12 @@ class Optimizer:
         return f"{type(self).__name__}({len(self.params)} parameters, {settings})"
 
 
-def _gradient(name: str, p: Tensor, grads: Any) -> Tensor | None:
+def gradient_of(name: str, p: Tensor, grads: Any) -> Tensor | None:
+    """A parameter's gradient in what users pass as `grads`; None if it has none."""
     if grads is None:
         return p.grad
     if isinstance(grads, Gradients):
-        return grads[p] if p in grads else None
+        return grads.get(p)
     given = grads.get(name, grads.get(p))
     if given is None or isinstance(given, Tensor):
         return given

@@ -193,7 +193,7 @@ def dp_train(
     weights = [1.0] * len(names) if isinstance(balance, str) else [float(w) for w in balance]
     if balance != "equal" and (isinstance(balance, str) or len(weights) != len(names) or min(weights) < 0
                                or not sum(weights) > 0):
-        raise ValueError(f"dp_train: balance is {balance!r}; use 'equal', or {len(names)} weights that are not negative.")
+        raise ValueError(f"dp_train: balance is {balance!r}; use 'equal', or {len(names)} weights, none negative.")
     with ag_device(ag_default_device()):
         job = Job(make_model, names, _loss_rule(loss_fn, forward_fn, target_fn), capture,
                   optimizer or (lambda params: Adam(params, lr=lr)), max_norm, on_nonfinite)

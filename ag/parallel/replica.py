@@ -104,13 +104,16 @@ class Replica:
                 if draws != 0:
                     set_stream(self.backend, (first + position) * (draws or 0))
                 self._one_sample(index, sample)
-                free = self._stack[len(tree.nodes)] if len(tree.nodes) < len(self._stack) else None
-                if free is None:
-                    free = self._row()
-                    self._stack.append(free)
-                tree.push(position, 1, self.backend.launch(copy, self._work, into=free) if len(shard) > 1 else self._work)
+                tree.push(position, 1, self._work if len(shard) == 1 else self._kept(len(tree.nodes)))
         self.nodes = tree.nodes
         self.backend.submit()
+
+    def _kept(self, depth: int) -> Buffer:
+        """A copy of the work row, in the row for nodes at this depth of the tree's stack."""
+        if depth == len(self._stack):
+            self._stack.append(self._row())
+        result: Buffer = self.backend.launch(copy, self._work, into=self._stack[depth])
+        return result
 
     def _added(self, left: Buffer, right: Buffer) -> Buffer:
         result: Buffer = self.backend.launch(add, left, right, into=left)

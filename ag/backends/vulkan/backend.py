@@ -108,10 +108,12 @@ class VulkanBackend(Backend):
             guard=guard,
         )
         self._stock = not hasattr(kompute(), "OpBarrier")
-        self.recorder: Any = (StockRecorder if self._stock else Recorder)(self._manager, self.name, self._segments)
         self._kernels = Kernels(self._manager, fixed_grid=self._stock)
-        if self._stock:
-            self.recorder.use_copy_kernel(self._kernels)
+        self.recorder: Any = (
+            StockRecorder(self._manager, self.name, self._segments, self._kernels)
+            if self._stock
+            else Recorder(self._manager, self.name, self._segments)
+        )
         self._program: VulkanProgram | None = None
         self._shadow = Shadow(self) if os.environ.get("AG_SHADOW") == "1" else None
         self._trace = os.environ.get("AG_TRACE") == "1"

@@ -38,5 +38,5 @@ class Shadow:
             if wrong.any():
                 at = tuple(int(k) for k in np.argwhere(wrong)[0])
                 raise KernelError(
-                    f"{primitive.name}: {primitive.operands[i]}{list(at)} of shape {buffers[i].shape} is {found[at]} on "
-                    f"{self._backend.name} and {expected[i][at]} by the reference (parameters {params}).")
+                    f"{primitive.name}: {primitive.operands[i]}{list(at)} of shape {buffers[i].shape} is {found[at]} "
+                    f"on {self._backend.name} and {expected[i][at]} by the reference (parameters {params}).")

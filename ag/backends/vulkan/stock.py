@@ -27,7 +27,7 @@ _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 class StockRecorder:
     """Command stream of one device, with the interface of `Recorder`."""
 
-    def __init__(self, manager: Any, name: str, segments: list[Any]) -> None:
+    def __init__(self, manager: Any, name: str, segments: list[Any], kernels: Kernels) -> None:
         self._manager = manager
         self._name = name
         self._segments = segments
@@ -35,14 +35,10 @@ class StockRecorder:
         self._tracker = HazardTracker()
         self._waiting: list[Command] = []
         self._staging: Any = None
-        self._kernels: Kernels | None = None
+        self._kernels = kernels  # for the one that moves words between staging and arena
         self.in_flight = 0
         self.barriers = 0
         self.submits = 0
-
-    def use_copy_kernel(self, kernels: Kernels) -> None:
-        """Where to get the kernel that moves words between staging and arena."""
-        self._kernels = kernels
 
     def dispatch(self, command: Command) -> None:
         """Note a dispatch; earlier ones run first if it depends on them."""
@@ -118,7 +114,6 @@ class StockRecorder:
 
     def _copy(self, count: int, to: int | None = None, frm: int | None = None) -> None:
         """Run the copy kernel between arena addresses; None is the staging tensor."""
-        assert self._kernels is not None
         plan = self._kernels.plan(copy, ((count,), (count,)), {})
         sides = [to, frm]
         segments = tuple(-1 if a is None else a >> OFFSET_BITS for a in sides)
