@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
+from threading import get_ident
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -153,7 +154,7 @@ class Recording:
     """
 
     on_upload: Callable[[HostArray, DType], Buffer | None] | None = None
-    guards: list[Callable[[], None]] = field(default_factory=list)
+    guards: list[Callable[[], object]] = field(default_factory=list)
     value_checks: list[tuple[Buffer, Callable[[HostArray], None]]] = field(default_factory=list)
     program: Program | None = None
 
@@ -178,7 +179,7 @@ class Backend(ABC):
     dtypes : frozenset of DType
         Element types the device can hold.
     recording : Recording or None
-        The open recording, if any.
+        The recording that the calling thread has open, if any.
     """
 
     name: str
@@ -186,7 +187,7 @@ class Backend(ABC):
     arena: Arena
     asynchronous: bool
     dtypes: frozenset[DType]
-    recording: Recording | None = None
+    _open_recording: tuple[int, Recording] | None = None
 
     def alloc(self, shape: Shape, dtype: DType) -> Buffer:
         """An uninitialised buffer.
@@ -273,19 +274,25 @@ class Backend(ABC):
     @contextmanager
     def record(self, on_upload: Callable[[HostArray, DType], Buffer | None] | None = None) -> Iterator[Recording]:
         """Collect every launch made inside into a program (they also run)."""
-        if self.recording is not None:
+        if self._open_recording is not None:
             raise CaptureError(f"record: {self.name} is already recording; captured steps do not nest.")
         recording = Recording(on_upload)
         opened = self._open_program()
-        self.recording = recording
+        self._open_recording = get_ident(), recording
         try:
             yield recording
         except BaseException:
-            self.recording = None
+            self._open_recording = None
             self._close_program(opened).close()
             raise
-        self.recording = None
+        self._open_recording = None
         recording.program = self._close_program(opened)
+
+    @property
+    def recording(self) -> Recording | None:
+        """The recording that this thread has open; other threads use the device as always."""
+        opened = self._open_recording
+        return opened[1] if opened is not None and opened[0] == get_ident() else None
 
     def refuse_while_recording(self, what: str) -> None:
         """Raise if a recording is open: the host must not touch device memory inside a captured step."""

@@ -120,7 +120,7 @@ class CapturedStep:
         self._step = step
         self._backend = backend
         self._slots: list[_TensorSlot | _ArraySlot] = []
-        self._guards: list[Callable[[], None]] = []
+        self._guards: list[Callable[[], object]] = []
         self._output: Any = None
         self.program: Program | None = None
 
@@ -145,11 +145,19 @@ class CapturedStep:
             if not isinstance(value, (Tensor, np.ndarray)):
                 raise CaptureError(f"ag_capture: argument {i} is a {type(value).__name__}; every argument must be a "
                                    f"tensor or a numpy array. Bind other values with a closure.")
+            if isinstance(value, Tensor) and value.requires_grad:
+                raise CaptureError(f"ag_capture: argument {i} is a parameter of shape {value.shape}, and a "
+                                   f"replay works on copies of its arguments; use parameters from a closure.")
         backend = self._backend or _device_of(args)
         backend.refuse_while_recording("calls another captured step for the first time")
-        slots = [_TensorSlot(i, x, backend) if isinstance(x, Tensor) else _ArraySlot(i, x, backend)
-                 for i, x in enumerate(args)]
-        arrays = [s for s in slots if isinstance(s, _ArraySlot)]
+        slots: list[_TensorSlot | _ArraySlot] = []
+        arrays: list[_ArraySlot] = []
+        for i, x in enumerate(args):
+            if isinstance(x, Tensor):
+                slots.append(_TensorSlot(i, x, backend))
+            else:
+                arrays.append(_ArraySlot(i, _apart(x, arrays), backend))
+                slots.append(arrays[-1])
         with backend.record(lambda array, dtype: _slot_buffer(arrays, array, dtype)) as recording:
             recording.guards.append(lambda: backend.refuse_while_recording("replays another captured step"))
             output = self._step(*[s.argument for s in slots])
@@ -173,6 +181,12 @@ def _device_of(args: tuple[Any, ...]) -> Backend:
         raise CaptureError(f"ag_capture: the arguments are on {' and '.join(sorted(backends))}; "
                            f"a captured step runs on one device.")
     return next(iter(backends.values()), None) or default_backend()
+
+
+def _apart(array: Array, others: list[_ArraySlot]) -> Array:
+    """`array` in memory of its own: two arguments that are one array now may be two at the next call."""
+    shared = any(s.argument is not None and np.may_share_memory(array, s.argument) for s in others)
+    return array.copy() if shared else array
 
 
 def _slot_buffer(slots: list[_ArraySlot], array: Array, dtype: DType) -> Buffer | None:

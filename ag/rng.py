@@ -101,7 +101,6 @@ def generator_state(backend: Backend) -> Buffer:
     known = _states.get(backend)
     if known is not None and known[0] is seed:
         return known[1]
-    backend.refuse_while_recording("uses the random generator for the first time after ag_seed")
     buffer = known[1] if known is not None else backend.alloc((4,), U32)
     backend.upload(np.array([*seed.key, 0, 0], np.uint32), buffer)
     _states[backend] = (seed, buffer)
@@ -110,6 +109,9 @@ def generator_state(backend: Backend) -> Buffer:
 
 def draw_key(backend: Backend) -> Buffer:
     """Take the next stream of the device's generator: its key and stream number, four words."""
+    if backend.recording is not None:
+        # A replay after ag_seed draws from the new seed, as the step itself would.
+        backend.recording.guards.append(lambda: generator_state(backend))
     key: Buffer = backend.launch(rng_draw, generator_state(backend))
     return key
 
