@@ -158,7 +158,7 @@ def matmul_layout(out: Shape, a: Shape, _b: Shape, *, ta: bool, tb: bool) -> Lay
 def broadcast_layout(out: Shape, a: Shape, b: Shape) -> Layout:
     """Element strides of `a` and `b` along the axes of `out`, adjacent axes merged where both allow it."""
     shape, (sa, sb) = _merged(out, _strides_in(out, a), _strides_in(out, b))
-    sizes = {"n": prod(out), "ndim": len(shape), "shape": _padded(shape)}
+    sizes: Layout = {"n": prod(out), "ndim": len(shape), "shape": _padded(shape)}
     return {**sizes, "a_stride": _padded(sa), "b_stride": _padded(sb)}
 
 

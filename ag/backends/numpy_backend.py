@@ -18,7 +18,6 @@ import numpy as np
 from ag.arena import OFFSET_BITS, Arena
 from ag.backend import Backend, Buffer, DeviceInfo, Program
 from ag.dtype import F32, F64, I32, U32, DType
-from ag.errors import CaptureError
 from ag.primitive import Primitive
 from ag.shape import Shape
 
@@ -112,7 +111,7 @@ class NumpyBackend(Backend):
         result, buffers = self.operands_of(primitive, operands, into, params)
         arrays = [b.native for b in buffers]
         primitive.reference(*arrays, **params)
-        if self._program is not None:
+        if self._program is not None and self.recording is not None:
             self._program.buffers += buffers
             self._program.calls.append(partial(primitive.reference, *arrays, **params))
         return result
@@ -127,8 +126,6 @@ class NumpyBackend(Backend):
         self._program = None
 
     def _open_program(self) -> NumpyProgram:
-        if self._program is not None:
-            raise CaptureError(f"record: {self.name} is already recording.")
         self._program = NumpyProgram()
         return self._program
 

@@ -33,9 +33,9 @@ class _Slots:
         self.state = group.backend.alloc((STATE_WORDS,), group.dtype)
 
     def write_state(self, values: list[float]) -> None:
+        """Overwrite the first words of the state; does not wait."""
         self.group.backend.refuse_while_recording("changes an optimizer's lr or state")
-        padded = values + [0.0] * (STATE_WORDS - len(values))
-        self.group.backend.upload(np.array(padded), self.state)
+        self.group.backend.upload(np.array(values), self.state.view((len(values),)))
 
     def read_state(self) -> Array:
         array: Array = self.group.backend.download(self.state)
@@ -66,7 +66,7 @@ class Optimizer:
         self._settings = settings
         self._slots = [_Slots(group, self._moments) for group in flat_groups(self.params)]
         for slots in self._slots:
-            slots.write_state([lr, *[0.0] * (len(self._state) - 1)])
+            slots.write_state([lr, *[0.0] * (STATE_WORDS - 1)])
         self._lr = float(lr)
 
     @property
@@ -76,8 +76,10 @@ class Optimizer:
 
     @lr.setter
     def lr(self, value: float) -> None:
+        if not value >= 0:
+            raise ValueError(f"{type(self).__name__}: lr is {value}; it must be 0 or more.")
         for slots in self._slots:
-            slots.write_state([float(value), *slots.read_state()[1 : len(self._state)].tolist()])
+            slots.write_state([float(value)])
         self._lr = float(value)
 
     @property

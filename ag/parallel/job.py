@@ -59,6 +59,8 @@ class Job:
         self._draws: int | None = None
         self._trained = 0
         self._unused_named = False
+        self._used = 0
+        self._runs: list[tuple[int, int]] = []
         self._times = [{"samples": 0, "compute": 0.0, "wait": 0.0} for _ in self.replicas]
         self._reduce_s = 0.0
         # A synchronous device works in the thread that launches; several of them need a thread each.
@@ -133,15 +135,22 @@ class Job:
         return nodes
 
     def _update(self, gradient: Array) -> None:
+        used = sum(len(r.used) for r in self.replicas)
+        if used != self._used:
+            self._used, self._runs = used, self._stretches()
+        self._group.backend.upload(gradient, self._grads)
+        if isfinite(self._max_norm):
+            clip_grad_norm(self.master, self._grad_tensors, self._max_norm)
+        self.optimizer.update(self._group, self._grads, self._runs)
+
+    def _stretches(self) -> list[tuple[int, int]]:
+        """Where in the flat buffer the parameters are that some sample has used; names the others once."""
         used = set().union(*(r.used for r in self.replicas))
         unused = [name for name in self.master if name not in used]
         if unused and not self._unused_named:
             log.warning("dp_train: no sample so far uses %s; they keep their values.", ", ".join(unused))
             self._unused_named = True
-        self._group.backend.upload(gradient, self._grads)
-        if isfinite(self._max_norm):
-            clip_grad_norm(self.master, self._grad_tensors, self._max_norm)
-        self.optimizer.update(self._group, self._grads, self._group.runs(used))
+        return self._group.runs(used)
 
     def _broadcast(self) -> None:
         weights = self._group.backend.download(self._group.values)

@@ -172,7 +172,7 @@ class VulkanBackend(Backend):
                     self._shadow.run(primitive, buffers, params, command)
                 else:
                     self.recorder.dispatch(command)
-                if self._program is not None:
+                if self._program is not None and self.recording is not None:
                     self._program.commands.append(command)
                     self._program.buffers += buffers
             return result
