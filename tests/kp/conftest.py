@@ -108,8 +108,9 @@ class Rig:
 
     def long_work(self, sequence: object) -> None:
         """Record work that keeps a software driver busy for a good part of a second."""
-        for _ in range(6):
-            self.step(sequence, 0, 0, 1 << 12, rounds=60_000)
+        half = 1 << 12
+        for k in range(6):
+            self.step(sequence, k % 2 * half, (k + 1) % 2 * half, half, rounds=60_000)
 
 
 def steps(values: np.ndarray, count: int) -> np.ndarray:
