@@ -77,7 +77,7 @@ class Replica:
         self._work = self._row()
         self._grad_views = self.group.split(self._work)
         self._loss_view = self._work.view((), self.group.size)
-        self._stack: list[Buffer] = []
+        self._stack: list[Buffer] = []  # rows of one buffer, for the nodes of the tree
         self.nodes: list[tuple[int, int, Buffer]] = []
 
     def _row(self) -> Buffer:
@@ -99,6 +99,7 @@ class Replica:
             Random streams per sample; 0 if the model draws no random numbers, None if not known yet.
         """
         tree: TreeSum[Buffer] = TreeSum(self._added)
+        self._reserve(len(shard))
         with ag_device(self.device):
             for position, index, sample in shard:
                 if draws != 0:
@@ -108,10 +109,16 @@ class Replica:
         self.nodes = tree.nodes
         self.backend.submit()
 
+    def _reserve(self, samples: int) -> None:
+        """Have a row for every node that the tree of a shard can be left with."""
+        most = 2 * samples.bit_length()
+        if len(self._stack) < most:
+            length = self._work.size
+            rows = self.backend.alloc((most, length), self.group.dtype)
+            self._stack = [rows.view((length,), i * length) for i in range(most)]
+
     def _kept(self, depth: int) -> Buffer:
         """A copy of the work row, in the row for nodes at this depth of the tree's stack."""
-        if depth == len(self._stack):
-            self._stack.append(self._row())
         result: Buffer = self.backend.launch(copy, self._work, into=self._stack[depth])
         return result
 
@@ -124,8 +131,12 @@ class Replica:
         return streams_used(self.backend)
 
     def collect(self) -> list[Node]:
-        """The sums that `run` started, on the host; waits for the device."""
-        return [(start, count, self.backend.download(row)) for start, count, row in self.nodes]
+        """The sums that `run` started, on the host, in one transfer; waits for the device."""
+        if not self.nodes:
+            return []
+        first = self.nodes[0][2]
+        rows = self.backend.download(first.view((len(self.nodes), first.size)))  # node i is in row i of the stack
+        return [(start, count, row) for (start, count, _), row in zip(self.nodes, rows, strict=True)]
 
     def _one_sample(self, index: int, sample: Any) -> None:
         """Leave the sample's gradients and loss in the work row."""
