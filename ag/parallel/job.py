@@ -17,7 +17,7 @@ from ag.nn.layer import ag_train
 from ag.optim.clip import clip_grad_norm
 from ag.optim.optimizer import Optimizer
 from ag.parallel.reduction import TreeSum
-from ag.parallel.replica import LossOf, Node, Replica, log
+from ag.parallel.replica import Capturing, LossOf, Node, Replica, log
 from ag.tensor import Array, Tensor, ag_param
 
 __all__ = ["Job"]
@@ -42,7 +42,8 @@ class Job:
 
     def __init__(self, make_model: Callable[[], Any], devices: list[str], loss_of: LossOf, capture: bool | str,
                  make_optimizer: Callable[[dict[str, Tensor]], Optimizer], max_norm: float, on_nonfinite: str) -> None:
-        self.replicas = [Replica(i, d, make_model, loss_of, capture) for i, d in enumerate(devices)]
+        capturing = Capturing(capture)
+        self.replicas = [Replica(i, d, make_model, loss_of, capturing) for i, d in enumerate(devices)]
         _check_same_tables(self.replicas)
         first = self.replicas[0]
         self.master = {name: ag_param(p.numpy(), device="cpu", dtype=p.dtype) for name, p in first.params.items()}

@@ -19,12 +19,12 @@ from ag.device import ag_device, backend_of
 from ag.errors import CaptureError, CommError
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 from ag.parallel.reduction import TreeSum
-from ag.parallel.sample import flatten, unflatten
+from ag.parallel.sample import flatten, opaque, unflatten
 from ag.rng import set_stream, streams_used
 from ag.tape import backward, with_grad_tape
 from ag.tensor import Array, Tensor, ag_tensor
 
-__all__ = ["LossOf", "Node", "Replica"]
+__all__ = ["Capturing", "LossOf", "Node", "Replica"]
 
 LossOf = Callable[[Any, Any], Tensor]  # (model, sample) -> loss
 Node = tuple[int, int, Array]  # first sample, number of samples, summed gradients and loss
@@ -33,6 +33,30 @@ _PROGRAMS_KEPT = 32  # captured steps per replica; samples of yet other shapes r
 _LOSS_WORDS = 4  # the loss sits behind the gradients, padded to 16 bytes
 
 log = logging.getLogger("ag")
+
+
+class Capturing:
+    """Whether the replicas of a job replay captured steps; "auto" goes on without at the first that cannot be."""
+
+    def __init__(self, wanted: bool | str) -> None:
+        self.on = bool(wanted)
+        self._must = wanted is True
+        self._out = False
+
+    def refused(self, error: CaptureError) -> None:
+        """Go on without, and say why; or raise `error` if captured steps were asked for."""
+        if self._must:
+            raise error
+        if self.on:
+            log.warning("dp_train: steps run uncaptured, which is slower: %s", error)
+        self.on = False
+
+    def ran_out(self) -> None:
+        """Say once that samples come in too many kinds to keep a captured step for each."""
+        if not self._out:
+            log.warning("dp_train: the samples have more than %d different shapes or numbers in them; from the next "
+                        "on they run uncaptured, which is slower. Give numbers that differ as arrays.", _PROGRAMS_KEPT)
+        self._out = True
 
 
 class Replica:
@@ -47,12 +71,12 @@ class Replica:
         Called once, with `device` as the default device.
     loss_of : callable
         ``loss_of(model, sample)``: the sample's loss.
-    capture : bool or "auto"
-        Whether to replay captured steps; "auto" falls back to eager ones where a step cannot be captured.
+    capturing : Capturing
+        Shared by the replicas of a job.
     """
 
     def __init__(self, index: int, device: str, make_model: Callable[[], Any], loss_of: LossOf,
-                 capture: bool | str) -> None:
+                 capturing: Capturing) -> None:
         self.index = index
         self.backend = backend_of(device)
         self.device = self.backend.name
@@ -71,7 +95,7 @@ class Replica:
         self.group: FlatGroup = groups[0]
         self.used: set[str] = set()
         self._loss_of = loss_of
-        self._capture = capture
+        self._capturing = capturing
         self._programs: dict[Any, CapturedStep] = {}
         self._plans: dict[int, tuple[Any, CapturedStep | None, list[Any]]] = {}
         self._work = self._row()
@@ -144,30 +168,29 @@ class Replica:
         if plan is None or plan[0] is not sample:
             plan = self._plans[index] = self._planned(sample)
         _, captured, leaves = plan
-        if captured is None:
+        if captured is None or not self._capturing.on:
             self._gradients(sample)
             return
         try:
             captured(*leaves)
         except CaptureError as error:
-            if self._capture != "auto":
-                raise
-            log.warning("dp_train: steps run uncaptured, which is slower: %s", error)
-            self._capture = False
-            self._programs.clear()
-            self._plans.clear()
+            self._capturing.refused(error)
             self._gradients(sample)
 
     def _planned(self, sample: Any) -> tuple[Any, CapturedStep | None, list[Any]]:
-        if not self._capture:
+        if not self._capturing.on:
             return sample, None, []
         structure, leaves = flatten(sample)
-        try:
-            captured = self._programs.get(structure)
-        except TypeError:  # something unhashable in the sample: nothing to recognise it by
+        kind = opaque(structure)
+        if kind is not None:
+            self._capturing.refused(CaptureError(
+                f"dp_train: a sample holds a {kind}, and a replay would not see what changes in it; give samples as "
+                f"arrays, numbers and strings, and dicts, lists and tuples of them."))
             return sample, None, []
+        captured = self._programs.get(structure)
         if captured is None:
-            if len(self._programs) >= _PROGRAMS_KEPT:
+            if len(self._programs) == _PROGRAMS_KEPT:
+                self._capturing.ran_out()
                 return sample, None, []
             captured = CapturedStep(lambda *xs: self._gradients(unflatten(structure, xs)), self.backend)
             self._programs[structure] = captured

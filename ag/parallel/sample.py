@@ -8,7 +8,9 @@ import numpy as np
 
 from ag.tensor import Tensor
 
-__all__ = ["flatten", "unflatten"]
+__all__ = ["flatten", "opaque", "unflatten"]
+
+_PLAIN = (int, float, complex, str, bytes, type(None), np.generic)  # unchangeable, and compared by value
 
 
 class _Leaf:
@@ -41,9 +43,20 @@ def flatten(sample: Any) -> tuple[Any, list[Any]]:
             return (dict, tuple((k, walk(v)) for k, v in x.items()))
         if isinstance(x, (list, tuple)):
             return (type(x), tuple(walk(v) for v in x))
-        return (None, x)
+        return (None, (type(x), x))  # 1, 1.0 and True are equal, and yet not the same to a step
 
     return walk(sample), leaves
+
+
+def opaque(structure: Any) -> str | None:
+    """The type of something in a sample that is neither array nor plain value, so that nobody sees it change."""
+    if isinstance(structure, _Leaf):
+        return None
+    kind, content = structure
+    if kind is None:
+        return None if isinstance(content[1], _PLAIN) else str(content[0].__name__)
+    items = [v for _, v in content] if kind is dict else content
+    return next((found for found in map(opaque, items) if found), None)
 
 
 def unflatten(structure: Any, leaves: Any) -> Any:
@@ -52,7 +65,7 @@ def unflatten(structure: Any, leaves: Any) -> Any:
         return leaves[structure.index]
     kind, content = structure
     if kind is None:
-        return content
+        return content[1]
     if kind is dict:
         return {k: unflatten(v, leaves) for k, v in content}
     items = [unflatten(v, leaves) for v in content]
