@@ -1,5 +1,7 @@
 // x^p with the special cases of C's pow; GLSL's pow is undefined for x < 0 and has few digits for large exponents.
 // Small whole powers are products (p = 2, 3, -1 are the ones that are used), p = 1/2 is the square root.
+#include "ieee.glsl"
+
 float power(float x, float p) {
     if (p == 0.0) return 1.0;
     if (p == 0.5) return sqrt(x);
@@ -12,10 +14,9 @@ float power(float x, float p) {
         }
         return p < 0.0 ? 1.0 / product : product;
     }
-    const float infinity = uintBitsToFloat(0x7F800000u), nan = uintBitsToFloat(0x7FC00000u);
     if (isnan(x)) return x;
-    if (x == 0.0) return p < 0.0 ? infinity : 0.0;
-    if (x < 0.0 && !whole) return nan;
+    if (x == 0.0 || isinf(x)) return (x == 0.0) == (p < 0.0) ? INFINITY : 0.0;
+    if (x < 0.0 && !whole) return NOT_A_NUMBER;
     const float y = pow(abs(x), p);
     return x < 0.0 && mod(p, 2.0) == 1.0 ? -y : y;
 }

@@ -1,24 +1,32 @@
-// One workgroup per row: each invocation combines its share of the row, then a tree in shared memory combines the
-// shares.  The order is always the same, so the bits are too.
+// Reductions along the middle axis of x[outer, length, inner]; its outer * inner columns are numbered in memory order.
+// A workgroup takes 8 columns, each shared by 16 invocations, which combine what they found through shared memory:
+// always in the same order, so with the same bits.  Barriers cost software drivers far more than the few additions
+// that every invocation repeats after the only one.
 #include "index.glsl"
+#define COLUMNS 8
+#define SHARES 16
+shared float found[4][SHARES * COLUMNS];  // one row per reduction of a kernel: no barrier needed between them
 
-#define INFINITY uintBitsToFloat(0x7F800000u)
-shared float shares[gl_WorkGroupSize.x];
-
-float combined(float share, bool largest) {
-    const uint lane = gl_LocalInvocationID.x;
-    barrier();  // everybody has read the result of the tree before
-    shares[lane] = share;
-    for (uint width = gl_WorkGroupSize.x / 2; width > 0; width /= 2) {
-        barrier();
-        if (lane < width) {
-            const float other = shares[lane + width];
-            shares[lane] = largest ? max(shares[lane], other) : shares[lane] + other;
-        }
-    }
-    barrier();
-    return shares[0];
+// Neighbouring invocations read neighbouring words: of several columns, or of one if these are far apart.
+uint column_in_group(uint inner) {
+    return inner < COLUMNS ? gl_LocalInvocationID.x / SHARES : gl_LocalInvocationID.x % COLUMNS;
+}
+uint column_of(uint inner) { return workgroup() * COLUMNS + column_in_group(inner); }
+uint share_of(uint inner) {
+    return inner < COLUMNS ? gl_LocalInvocationID.x % SHARES : gl_LocalInvocationID.x / COLUMNS;
 }
 
-float workgroup_sum(float share) { return combined(share, false); }
-float workgroup_max(float share) { return combined(share, true); }
+float combined(uint reduction, float share, uint inner, bool largest) {
+    const uint column = column_in_group(inner);
+    found[reduction][share_of(inner) * COLUMNS + column] = share;
+    barrier();
+    float total = found[reduction][column];
+    for (uint s = 1; s < SHARES; s++) {
+        const float other = found[reduction][s * COLUMNS + column];
+        total = largest ? max(total, other) : total + other;
+    }
+    return total;
+}
+
+float column_sum(uint reduction, float share, uint inner) { return combined(reduction, share, inner, false); }
+float column_max(uint reduction, float share, uint inner) { return combined(reduction, share, inner, true); }

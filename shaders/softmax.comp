@@ -1,27 +1,28 @@
 // softmax: out = exp(x - max x) / (sum of these), along the middle axis.  out, x [outer, length, inner]
-// A NaN that max() drops still reaches the sum, and so the whole row.
-// grid: outer * inner workgroups
+// A NaN that max() drops still reaches the sum, and so the whole column.
+// grid: outer * inner / 8 workgroups
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "reduce.glsl"
+#include "ieee.glsl"
 
 layout(push_constant) uniform Args { uint outer, length, inner, out_at, x_at; };
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
 layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
 
 void main() {
-    const uint row = workgroup(), lane = gl_LocalInvocationID.x, step = gl_WorkGroupSize.x;
-    if (row >= outer * inner) return;
-    const uint first = row / inner * length * inner + row % inner, x_0 = x_at + first, out_0 = out_at + first;
-    float share = -INFINITY;
-    for (uint k = lane; k < length; k += step) share = max(share, x[x_0 + k * inner]);
-    const float largest = workgroup_max(share);
-    share = 0.0;
-    for (uint k = lane; k < length; k += step) {
-        const float e = exp(x[x_0 + k * inner] - largest);
+    const uint column = column_of(inner), share = share_of(inner);
+    const uint first = column / inner * length * inner + column % inner, x_0 = x_at + first, out_0 = out_at + first;
+    const uint end = column < outer * inner ? length : 0;
+    float mine = -INFINITY;
+    for (uint k = share; k < end; k += SHARES) mine = max(mine, x[x_0 + k * inner]);
+    const float largest = column_max(0, mine, inner);
+    mine = 0.0;
+    for (uint k = share; k < end; k += SHARES) {
+        const float e = ieee_exp(x[x_0 + k * inner] - largest);
         out_[out_0 + k * inner] = e;
-        share += e;
+        mine += e;
     }
-    const float total = workgroup_sum(share);
-    for (uint k = lane; k < length; k += step) out_[out_0 + k * inner] /= total;
+    const float total = column_sum(1, mine, inner);
+    for (uint k = share; k < end; k += SHARES) out_[out_0 + k * inner] /= total;
 }

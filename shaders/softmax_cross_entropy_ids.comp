@@ -1,10 +1,11 @@
 // softmax_cross_entropy_ids, per column: losses = log total - z[id] with z = x - max x and total = sum of exp(z);
 // dx = factor (exp(z) / total - [class = id]).  losses[1, batch]; dx, x [classes, batch]; ids[batch]
-// An id that is no class makes its loss and its column of dx NaN.  Loops as in softmax_cross_entropy.
-// grid: batch invocations
+// An id that is no class makes its loss and its column of dx NaN.
+// grid: batch / 8 workgroups
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#include "index.glsl"
+#include "reduce.glsl"
+#include "ieee.glsl"
 
 layout(push_constant) uniform Args { uint classes, batch, losses_at, dx_at, x_at, ids_at; float factor; };
 layout(set = 0, binding = 0) buffer Losses_ { float losses[]; };
@@ -13,17 +14,21 @@ layout(set = 0, binding = 2) readonly buffer X_ { float x[]; };
 layout(set = 0, binding = 3) readonly buffer Ids_ { uint ids[]; };  // a negative id is a large one
 
 void main() {
-    const uint column = invocation(), end = classes * batch;
+    const uint column = column_of(batch), share = share_of(batch);
+    const uint end = column < batch ? classes : 0;
+    float mine = -INFINITY;
+    for (uint c = share; c < end; c += SHARES) mine = max(mine, x[x_at + c * batch + column]);
+    const float largest = column_max(0, mine, batch);
+    mine = 0.0;
+    for (uint c = share; c < end; c += SHARES) mine += ieee_exp(x[x_at + c * batch + column] - largest);
+    const float total = column_sum(1, mine, batch);
     if (column >= batch) return;
     const uint id = ids[ids_at + column];
-    const float valid = id < classes ? 1.0 : uintBitsToFloat(0x7FC00000u);
-    float largest = x[x_at + column];
-    for (uint i = column; i < end; i += batch) largest = max(largest, x[x_at + i]);
-    float total = 0.0;
-    for (uint i = column; i < end; i += batch) total += exp(x[x_at + i] - largest);
-    const float scale = valid * factor / total;
-    for (uint i = column; i < end; i += batch) dx[dx_at + i] = scale * exp(x[x_at + i] - largest);
-    const uint picked = min(id, classes - 1) * batch + column;
-    dx[dx_at + picked] -= factor;
-    losses[losses_at + column] = valid * (log(total) - (x[x_at + picked] - largest));
+    const float valid = id < classes ? 1.0 : NOT_A_NUMBER, scale = valid * factor / total;
+    for (uint c = share; c < end; c += SHARES) {
+        const float y = scale * ieee_exp(x[x_at + c * batch + column] - largest);
+        dx[dx_at + c * batch + column] = c == id ? y - factor : y;
+    }
+    const uint picked = x_at + min(id, classes - 1) * batch + column;
+    if (share == 0) losses[losses_at + column] = valid * (ieee_log(total) - (x[picked] - largest));
 }

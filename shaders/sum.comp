@@ -1,6 +1,6 @@
 // sum: out[o, piece, i] = scale * (x[o, k, i] summed over the k of the piece); no k gives 0
 // out[outer, pieces, inner], x[outer, length, inner]; a piece is chunk long, the last may be shorter
-// grid: outer * pieces * inner workgroups
+// grid: outer * pieces * inner / 8 workgroups
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "reduce.glsl"
@@ -9,13 +9,19 @@ layout(push_constant) uniform Args { uint outer, length, inner, pieces, chunk, o
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
 layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
 
+const uint BLOCK = 64 * SHARES;  // an invocation adds up 64 elements, then such sums: long sums keep their digits
+
 void main() {
-    const uint element = workgroup();
-    if (element >= outer * pieces * inner) return;
+    const uint element = column_of(inner), share = share_of(inner);
     const uint i = element % inner, piece = element / inner % pieces, o = element / inner / pieces;
-    const uint row = x_at + o * length * inner + i, end = min((piece + 1) * chunk, length);
-    float share = 0.0;
-    for (uint k = piece * chunk + gl_LocalInvocationID.x; k < end; k += gl_WorkGroupSize.x) share += x[row + k * inner];
-    const float total = workgroup_sum(share);
-    if (gl_LocalInvocationID.x == 0) out_[out_at + element] = scale * total;
+    const bool valid = o < outer;
+    const uint x_0 = x_at + o * length * inner + i, end = valid ? min((piece + 1) * chunk, length) : 0;
+    float mine = 0.0;
+    for (uint k_0 = piece * chunk + share; k_0 < end; k_0 += BLOCK) {
+        float block = 0.0;
+        for (uint k = k_0; k < min(k_0 + BLOCK, end); k += SHARES) block += x[x_0 + k * inner];
+        mine += block;
+    }
+    const float total = column_sum(0, mine, inner);
+    if (valid && share == 0) out_[out_at + element] = scale * total;
 }

@@ -1,0 +1,259 @@
+"""The kernel builder: what it reads from a shader, what it refuses, when it builds again; and that the shaders fit the
+primitives."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ag.ops.activation
+import ag.ops.arrange
+import ag.ops.elementwise
+import ag.ops.linalg
+import ag.ops.loss
+import ag.ops.random
+import ag.ops.reduce
+import ag.optim.update_rules  # noqa: F401  importing registers the primitives
+import kernels_build
+from ag.primitive import PRIMITIVES, Primitive
+from kernels_build import ShaderError, build
+
+needs_tools = pytest.mark.skipif(bool(kernels_build.missing_tools()), reason=kernels_build.missing_tools())
+
+SHADER = """// twice: out = factor x
+// grid: n / 4, 3 workgroups
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "head.glsl"
+layout(constant_id = 0) const uint last = 0;
+layout(constant_id = 1) const int TILE = -4;
+layout(push_constant) uniform Args { uint n, out_at, x_at; float factor; uint shape[SIZE]; };
+layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
+layout(set = 0, binding = 0) buffer Out_ { float out_[]; };  // bindings count, not the order here
+void main() {
+    if (gl_GlobalInvocationID.x < n + last + TILE) out_[out_at] = factor * x[x_at] + shape[0];
+}
+"""
+HEAD = "#define SIZE 8\nlayout(local_size_x = 16, local_size_y = 8) in;\n"
+
+
+@pytest.fixture
+def shaders(tmp_path: Path) -> Path:
+    """A folder with one shader and the file it includes."""
+    folder = tmp_path / "shaders"
+    folder.mkdir()
+    (folder / "twice.comp").write_text(SHADER)
+    (folder / "head.glsl").write_text(HEAD)
+    return folder
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "spv"
+
+
+def edit(shaders: Path, old: str, new: str) -> None:
+    path = shaders / "twice.comp"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in out.iterdir()}
+
+
+# ---------------------------------------------------------------------------------------------- reading
+
+
+@needs_tools
+def test_the_manifest_describes_the_shader(shaders: Path, out: Path) -> None:
+    assert build(shaders, out) == ["twice"]
+    manifest = json.loads((out / "manifest.json").read_text())
+    entry = manifest["kernels"]["twice"]
+    assert manifest["format"] == 1 and manifest["compiler"] == kernels_build.compiler_version()
+    assert entry["operands"] == [{"name": "out", "writes": True}, {"name": "x", "writes": False}]
+    assert [(m["name"], m["type"], m["count"]) for m in entry["push"]] == [
+        ("n", "uint", 1), ("out_at", "uint", 1), ("x_at", "uint", 1), ("factor", "float", 1), ("shape", "uint", 8)]
+    assert entry["spec"] == [{"name": "last", "id": 0, "type": "uint", "default": 0},
+                             {"name": "TILE", "id": 1, "type": "int", "default": -4}]
+    assert entry["grid"] == {"unit": "workgroups", "axes": ["n / 4", "3"]}
+    assert entry["local_size"] == [16, 8, 1]
+    assert entry["sha256"] == kernels_build.source_hash(shaders / "twice.comp")
+    assert (out / "twice.spv").read_bytes()[:4] == bytes.fromhex("03022307")
+
+
+REFUSED = [
+    ("float factor", "vec4 factor", "members must be uint, int, float"),
+    ("float factor", "double factor", "members must be uint, int, float"),
+    ("shape[SIZE]", "shape[29]", "33 words and 32 are allowed"),
+    ("uniform Args", "uniform Other", "no push-constant block"),
+    ("x_at;", "y_at;", "every buffer x needs one member x_at"),
+    ("binding = 1", "binding = 2", "they must count from 0"),
+    ("set = 0, binding = 1", "set = 0", "needs a binding of its own"),
+    ("// grid", "// the grid", "exactly one line"),
+    ("n / 4, 3", "n + 4", "with * and / between"),
+    ("3 workgroups", "3 invocations", "at most 1 axes"),
+    ("constant_id = 1", "constant_id = 2", "must count from 0"),
+    ("TILE = -4", "TILE = 2 * 8", "specialization constant TILE: `2*8` is not a literal"),
+    ("last", "LAST", "come before tuning constants"),
+    ('"head.glsl"', '"lost.glsl"', "lost.glsl"),
+    ("void main", "void", "syntax error"),
+]
+
+
+@needs_tools
+@pytest.mark.parametrize(("old", "new", "message"), REFUSED)
+def test_a_broken_shader_fails_the_build(shaders: Path, out: Path, old: str, new: str, message: str) -> None:
+    if new == "LAST":
+        edit(shaders, "TILE", "tile")
+    edit(shaders, old, new)
+    with pytest.raises(ShaderError) as caught:
+        build(shaders, out)
+    assert "twice.comp" in str(caught.value) and message in str(caught.value)
+
+
+@needs_tools
+def test_a_workgroup_must_fit_every_driver(shaders: Path, out: Path) -> None:
+    (shaders / "head.glsl").write_text(HEAD.replace("16", "64"))
+    with pytest.raises(ShaderError, match=r"twice.comp: local size \[64, 8, 1\]"):
+        build(shaders, out)
+
+
+# ---------------------------------------------------------------------------------------------- building
+
+
+@needs_tools
+def test_only_what_changed_is_built(shaders: Path, out: Path) -> None:
+    shutil.copy(shaders / "twice.comp", shaders / "other.comp")
+    assert build(shaders, out) == ["other", "twice"]
+    assert build(shaders, out) == []
+    edit(shaders, "factor * x[x_at]", "x[x_at] * factor")
+    assert build(shaders, out) == ["twice"]
+    (shaders / "head.glsl").write_text(HEAD + "// changed\n")
+    assert build(shaders, out) == ["other", "twice"]
+    (out / "twice.spv").unlink()
+    assert build(shaders, out) == ["twice"]
+    (shaders / "other.comp").unlink()
+    assert build(shaders, out) == ["other"]
+    assert sorted(contents(out)) == ["manifest.json", "twice.spv"]
+
+
+@needs_tools
+def test_another_compiler_builds_all(shaders: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(shaders, out)
+    monkeypatch.setattr(kernels_build, "compiler_version", lambda: "a newer one")
+    assert build(shaders, out) == ["twice"]
+
+
+@needs_tools
+def test_the_same_source_gives_the_same_bytes(shaders: Path, out: Path, tmp_path: Path) -> None:
+    build(shaders, out)
+    build(shaders, tmp_path / "again")
+    assert contents(out) == contents(tmp_path / "again")
+
+
+@needs_tools
+def test_a_failed_build_changes_nothing(shaders: Path, out: Path) -> None:
+    build(shaders, out)
+    before = contents(out)
+    (shaders / "alright.comp").write_text(SHADER)
+    edit(shaders, "void main", "void")
+    with pytest.raises(ShaderError):
+        build(shaders, out)
+    assert contents(out) == before
+
+
+# ---------------------------------------------------------------------------------------------- command line
+
+
+@needs_tools
+def test_check_says_what_is_stale(
+    shaders: Path, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kernels_build, "SHADERS", shaders)
+    arguments = ["--out", str(out)]
+    assert kernels_build.main([*arguments, "--check"]) == 1
+    assert kernels_build.main(arguments) == 0
+    assert kernels_build.main([*arguments, "--check"]) == 0
+    edit(shaders, "factor * x[x_at]", "x[x_at] * factor")
+    capsys.readouterr()
+    assert kernels_build.main([*arguments, "--check"]) == 1
+    assert capsys.readouterr().err == "kernels_build.py: stale: twice; run: python kernels_build.py\n"
+    edit(shaders, "void main", "void")
+    assert kernels_build.main(arguments) == 1
+    assert "twice.comp" in capsys.readouterr().err
+
+
+def test_missing_tools_are_named(
+    out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setitem(os.environ, "PATH", str(tmp_path))
+    assert kernels_build.main(["--out", str(out)]) == 2
+    assert capsys.readouterr().err == (
+        "kernels_build.py: glslangValidator and spirv-opt and spirv-val not found; "
+        "install with: apt install glslang-tools spirv-tools\n")
+    assert not out.exists()
+
+
+# ---------------------------------------------------------------------------------------------- shaders and primitives
+
+
+def test_every_primitive_has_a_shader_and_every_shader_a_primitive() -> None:
+    assert sorted(path.stem for path in kernels_build.SHADERS.glob("*.comp")) == sorted(PRIMITIVES)
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The entries of all shaders of the project, freshly read."""
+    if kernels_build.missing_tools():
+        pytest.skip(kernels_build.missing_tools())
+    out = tmp_path_factory.mktemp("spv")
+    build(kernels_build.SHADERS, out)
+    entries: dict[str, Any] = kernels_build.read_manifest(out)["kernels"]
+    return entries
+
+
+# Operand shapes and parameters that a layout accepts, for every layout that is not elementwise.
+LAYOUTS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
+    "add": ([(2,)] * 3, {}), "sub": ([(2,)] * 3, {}), "mul": ([(2,)] * 3, {}), "div": ([(2,)] * 3, {}),
+    "sum": ([(1,), (2,)], {"axis": 0, "chunk": 2, "scale": 1.0}),
+    "softmax": ([(2,)] * 2, {"axis": 0}), "softmax_grad": ([(2,)] * 3, {"axis": 0}),
+    "expand": ([(2,)] * 2, {"shape": (2,), "factor": 1.0}), "permute": ([(2,)] * 2, {"axes": (0,)}),
+    "matmul": ([(2, 2)] * 3, {"ta": False, "tb": False}),
+    "softmax_cross_entropy": ([(1, 2), (2, 2), (2, 2), (2, 2)], {"factor": 1.0}),
+    "softmax_cross_entropy_ids": ([(1, 2), (2, 2), (2, 2), (2,)], {"factor": 1.0}),
+    "log_softmax_columns": ([(2, 2)] * 2, {}),
+}
+
+
+@pytest.mark.parametrize("primitive", PRIMITIVES.values(), ids=PRIMITIVES)
+def test_a_shader_fits_its_primitive(kernels: dict[str, Any], primitive: Primitive) -> None:
+    entry = kernels[primitive.name]
+    assert tuple(operand["name"] for operand in entry["operands"]) == primitive.operands
+    writes = tuple(i for i, operand in enumerate(entry["operands"]) if operand["writes"])
+    assert writes == (*range(primitive.outputs), *primitive.updates)
+
+    shapes, params = LAYOUTS.get(primitive.name, ([(2,)] * len(primitive.operands), dict.fromkeys(primitive.params)))
+    layout = primitive.layout(*shapes, **params)
+    known = {*primitive.params, *layout}
+    for member in entry["push"]:
+        if not member["name"].endswith("_at"):
+            assert member["name"] in known
+            value = layout.get(member["name"])
+            assert member["count"] == (len(value) if isinstance(value, tuple) else 1)
+    assert {constant["name"] for constant in entry["spec"] if constant["name"].islower()} <= known
+    names = {word for axis in entry["grid"]["axes"] for word in axis.split() if word.isidentifier()}
+    assert names <= {*known, *(constant["name"] for constant in entry["spec"])}
+
+
+@pytest.mark.parametrize("path", sorted(kernels_build.SHADERS.iterdir()), ids=lambda path: path.name)
+def test_a_shader_is_short_and_begins_with_what_it_does(path: Path) -> None:
+    lines = path.read_text("utf-8").splitlines()
+    assert len(lines) <= 80
+    assert max(map(len, lines)) <= 120
+    assert lines[0].startswith(f"// {path.stem}" if path.suffix == ".comp" else "// ")
