@@ -55,7 +55,7 @@ def tanh_grad(out: Array, y: Array, g: Array) -> None:
 
 @primitive(layout=axis_layout)
 def softmax(out: Array, x: Array, *, axis: int) -> None:
-    np.subtract(x, np.maximum.reduce(x, axis, keepdims=True), out=out)
+    np.subtract(x, np.maximum.reduce(x, axis, keepdims=True, initial=-np.inf), out=out)  # an empty axis is fine
     np.exp(out, out=out)
     np.divide(out, np.add.reduce(out, axis, keepdims=True), out=out)
 

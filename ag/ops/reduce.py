@@ -9,6 +9,7 @@ import numpy as np
 
 from ag.backend import Buffer
 from ag.core_primitives import sum_over
+from ag.errors import ShapeError
 from ag.op import Run, op
 from ag.ops.elementwise import Cotangents, Need
 from ag.primitive import primitive
@@ -28,7 +29,9 @@ def expand(out: Array, x: Array, *, shape: Shape, factor: float) -> None:
 def _reduce(run: Run, x: Any, dim: Dim, keepdim: bool, mean: bool, function: str) -> tuple[Any, Any]:
     axes = normalize_axes(dim, x.ndim, function)
     count = prod(x.shape[a] for a in axes)
-    factor = 1.0 / count if mean and count else 1.0
+    if mean and count == 0:
+        raise ShapeError(f"{function}: x is {x.shape} and dim is {dim}; a mean needs at least one element.")
+    factor = 1.0 / count if mean else 1.0
     kept = sum_over(run, x, axes, factor)
     out = kept if keepdim else kept.view(tuple(n for a, n in enumerate(x.shape) if a not in axes))
     return out, (x.shape, kept.shape, factor)
@@ -101,7 +104,7 @@ def ag_mean(run: Run, x: TensorLike, dim: Dim = None, keepdim: bool = False) -> 
     Raises
     ------
     ShapeError
-        If `dim` names an axis that `x` does not have, or one twice.
+        If `dim` names an axis that `x` does not have, or one twice, or there is nothing to average.
 
     References
     ----------
