@@ -1,0 +1,88 @@
+"""Oracles of the case table: the mathematics in plain numpy or plain Python, in float64.
+
+They are written without a look at the primitives, and import nothing of `ag`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+
+
+def each(f: Any) -> Any:
+    """A function of numbers as a function of arrays."""
+    return np.vectorize(f, otypes=[np.float64])
+
+
+def softmax(x: Array, dim: int = 0) -> Array:
+    return np.apply_along_axis(lambda v: np.exp(v) / np.exp(v).sum(), dim, x) if x.size else x
+
+
+ACTIVATIONS = {
+    None: lambda x: x, "relu": each(lambda v: v if v > 0 else 0.0), "sigmoid": each(lambda v: 1 / (1 + math.exp(-v))),
+    "tanh": each(math.tanh), "softmax": softmax,
+}
+
+
+def summed(x: Array, dim: Any = None, keepdim: bool = False) -> Array:
+    return np.sum(x, axis=dim, keepdims=keepdim)
+
+
+def averaged(x: Array, dim: Any = None, keepdim: bool = False) -> Array:
+    return np.mean(x, axis=dim, keepdims=keepdim)
+
+
+def transposed(x: Array, axes: Shape = ()) -> Array:
+    axes = axes or tuple(range(x.ndim))[::-1]
+    out = np.empty([x.shape[a] for a in axes])
+    for i in np.ndindex(x.shape):
+        out[tuple(i[a] for a in axes)] = x[i]
+    return out
+
+
+def log_softmax(x: Array) -> Array:
+    return x - np.log(np.exp(x).sum(0))
+
+
+def softmax_cross_entropy(x: Array, t: Array) -> float:
+    """-sum t log softmax(x) / samples, with t a distribution or class numbers."""
+    logs = log_softmax(x).reshape(len(x), -1)
+    if t.shape == x.shape:
+        return float(-(t.reshape(len(x), -1) * logs).sum() / logs.shape[1])
+    return float(np.mean([-logs[c, i] for i, c in enumerate(t.flat)]))
+
+
+def linear(x: Array, W: Array, b: Array, activation: str | None = None) -> Array:
+    y = np.einsum("ok,k...->o...", W, x)
+    return ACTIVATIONS[activation](y + b.reshape(-1, *[1] * (y.ndim - 1)))
+
+
+def dropout(x: Array, rate: float, train: bool = True) -> Array:
+    return np.where(uniform(x.size).reshape(x.shape) >= np.float32(rate), x / (1 - rate), 0.0) if train else x
+
+
+# ---------------------------------------------------------------------------------------------- random numbers
+
+SEED = 20_140_801  # one word of the key; the other is 0
+
+
+def philox_block(counter: Sequence[int], key: Sequence[int]) -> list[int]:
+    """Philox4x32-10 on Python integers, after the paper: one block of four words."""
+    c, k = list(counter), list(key)
+    for _ in range(10):
+        low, high = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(high >> 32) ^ c[1] ^ k[0], high & 0xFFFFFFFF, (low >> 32) ^ c[3] ^ k[1], low & 0xFFFFFFFF]
+        k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return c
+
+
+def uniform(count: int, stream: int = 0) -> Array:
+    """The numbers in [0, 1) that a device draws from a stream after `restart_generator`."""
+    words = [w for block in range(-(-count // 4)) for w in philox_block((block, 0, stream, 0), (SEED, 0))]
+    return np.array([(w >> 8) / 2**24 for w in words[:count]])
