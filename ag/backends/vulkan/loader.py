@@ -63,8 +63,12 @@ def manager(index: int) -> Any:
     """
     check_not_forked(f"vulkan:{index}")
     if index not in _managers:
+        kp = kompute()
+        if index > 0 and index >= (count := len(manager(0).list_devices())):
+            raise DeviceError(f"vulkan:{index}: there is no such device; this machine has {count}, numbered from 0. "
+                              f"`python -m ag devices` lists them.")
         try:
-            _managers[index] = kompute().Manager(index)
+            _managers[index] = kp.Manager(index)
         except (RuntimeError, MemoryError) as error:
             raise DeviceError(f"vulkan:{index}: the device cannot be opened ({error}); {_INSTALL_DRIVER}.") from error
     return _managers[index]
