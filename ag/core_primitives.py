@@ -6,6 +6,7 @@ that computes is declared in `ag.ops` or next to the optimizer that needs it.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -15,7 +16,7 @@ from ag.backend import Buffer
 from ag.primitive import primitive
 from ag.shape import Shape, broadcast, broadcast_axes, broadcast_layout, same, sum_layout, summed
 
-__all__ = ["add", "copy", "sum", "sum_over", "sum_to"]
+__all__ = ["add", "copy", "ones", "sum", "sum_over", "sum_to"]
 
 Array = np.ndarray[Any, Any]
 
@@ -23,6 +24,7 @@ Array = np.ndarray[Any, Any]
 # (lavapipe silently ends an invocation's loops after 65,535 iterations).
 _LONGEST_ROW = 1 << 17
 _CHUNK = 1 << 12
+_SMALL = 1 << 12  # elements; above, numpy's pairwise reduction is as fast and more accurate
 
 
 @primitive(same)
@@ -37,12 +39,24 @@ def add(out: Array, a: Array, b: Array) -> None:
 
 @primitive(summed, layout=sum_layout)
 def sum(out: Array, x: Array, *, axis: int, chunk: int, scale: float) -> None:
-    if chunk >= x.shape[axis]:
+    n = x.shape[axis]
+    if x.size <= _SMALL and out.size == 1:
+        out.fill(scale * float(x.reshape(-1).dot(ones(n, x.dtype))))
+        return
+    if x.size <= _SMALL and x.ndim == 2 and axis == 1 and chunk >= n:
+        x.dot(ones(n, x.dtype), out=out[:, 0])  # half the time of a reduction
+    elif chunk >= n:
         np.add.reduce(x, axis, out=out, keepdims=True)
     else:
-        np.add.reduceat(x, range(0, x.shape[axis], chunk), axis, out=out)
+        np.add.reduceat(x, range(0, n, chunk), axis, out=out)
     if scale != 1.0:
         np.multiply(out, scale, out=out)
+
+
+@lru_cache(maxsize=256)
+def ones(n: int, dtype: Any) -> Array:
+    """A vector of ones, shared: not to be written."""
+    return np.ones(n, dtype)
 
 
 def sum_over(launch: Any, x: Buffer, axes: Shape, scale: float = 1.0) -> Buffer:

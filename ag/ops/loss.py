@@ -6,14 +6,13 @@ single multiplication and no logarithm of a rounded probability is ever taken.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from ag.backend import Buffer
-from ag.core_primitives import sum_over
+from ag.core_primitives import ones, sum_over
 from ag.dtype import I32
 from ag.errors import ShapeError
 from ag.op import Run, op, operands_on_one_device
@@ -32,20 +31,16 @@ def _columns_layout(_losses: Shape, dx: Shape, *_others: Shape, **_params: objec
 @primitive(lambda x, t, *, factor: ((1, x[1]), x), layout=_columns_layout, outputs=2)
 def softmax_cross_entropy(losses: Array, dx: Array, x: Array, t: Array, *, factor: float) -> None:
     # Per column: the loss sum_c t (lse - x), and factor times its gradient, softmax(x) * sum(t) - t.
-    ones = _ones(len(x), x.dtype)  # multiplying with ones is the quickest sum over a few rows
+    row = ones(len(x), x.dtype)  # multiplying with ones is the quickest sum over a few rows
     np.subtract(x, np.maximum.reduce(x, 0), out=dx)
     e = np.exp(dx)
-    total, weight = np.dot(ones, e), np.dot(ones, t)
-    np.multiply(dx, t, out=dx)
-    np.subtract(np.log(total) * weight, np.dot(ones, dx), out=losses[0])
-    np.multiply(e, weight / total, out=dx)
-    np.subtract(dx, t, out=dx)
-    np.multiply(dx, factor, out=dx)
-
-
-@lru_cache(maxsize=64)
-def _ones(n: int, dtype: Any) -> Array:
-    return np.ones(n, dtype)
+    total, weight = row.dot(e), row.dot(t)
+    dx *= t
+    np.subtract(np.log(total) * weight, row.dot(dx), out=losses[0])
+    weight /= total
+    np.multiply(e, weight, out=dx)
+    dx -= t
+    dx *= factor
 
 
 @primitive(lambda x, ids, *, factor: ((1, x[1]), x), layout=_columns_layout, outputs=2)

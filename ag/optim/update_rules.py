@@ -33,19 +33,23 @@ def adam_update(
     if last:
         state[1:4] = c1, c2, t + 1
     step, floor = lr * sqrt(c2) / c1, eps * sqrt(c2)  # = lr / c1 and eps of m / (sqrt(v / c2) + eps)
+    rates = (1 - beta1, 1 - beta2, step, floor, lr * weight_decay)
+    if p.size <= _BLOCK:
+        _adam_block(p, m, v, g, *rates)
+        return
     for i in range(0, p.size, _BLOCK):
         part = slice(i, i + _BLOCK)
-        _adam_block(p[part], m[part], v[part], g[part], beta1, beta2, step, floor, lr * weight_decay)
+        _adam_block(p[part], m[part], v[part], g[part], *rates)
 
 
-def _adam_block(p: Array, m: Array, v: Array, g: Array, beta1: float, beta2: float, step: float, floor: float,
+def _adam_block(p: Array, m: Array, v: Array, g: Array, rate1: float, rate2: float, step: float, floor: float,
                 decay: float) -> None:
     d = g - m
-    d *= 1 - beta1
+    d *= rate1
     m += d
     np.multiply(g, g, out=d)
     d -= v
-    d *= 1 - beta2
+    d *= rate2
     v += d
     np.sqrt(v, out=d)
     d += floor
