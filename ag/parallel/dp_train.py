@@ -186,7 +186,7 @@ def dp_train(
     >>> result.loss_history.shape
     (5,)
     """
-    _check(data, n_gpu, n_iter, micro_batch, accumulate, on_nonfinite, capture, devices)
+    _check(data, n_gpu, n_iter, max_norm, verbose, micro_batch, accumulate, on_nonfinite, capture, devices)
     if seed is not None:
         ag_seed(seed)
     names = _replica_devices(n_gpu, devices)
@@ -216,14 +216,16 @@ def dp_train(
                         job.report(), job.optimizer.state_dict())
 
 
-def _check(data: Sequence[Any], n_gpu: int | None, n_iter: int, micro_batch: int, accumulate: int,
-           on_nonfinite: str, capture: bool | str, devices: Sequence[str] | None) -> None:
+def _check(data: Sequence[Any], n_gpu: int | None, n_iter: int, max_norm: float, verbose: int | None, micro_batch: int,
+           accumulate: int, on_nonfinite: str, capture: bool | str, devices: Sequence[str] | None) -> None:
     if len(data) == 0:
         raise ValueError("dp_train: data is empty; at least one sample is required.")
     for name, value, least in (("n_gpu", n_gpu, 1), ("n_iter", n_iter, 0), ("micro_batch", micro_batch, 1),
-                               ("accumulate", accumulate, 1)):
+                               ("accumulate", accumulate, 1), ("verbose", verbose, 0)):
         if value is not None and (int(value) != value or value < least):
             raise ValueError(f"dp_train: {name} is {value!r}; a whole number of at least {least} is required.")
+    if not max_norm > 0:
+        raise ValueError(f"dp_train: max_norm is {max_norm}; it must be positive.")
     if on_nonfinite not in ("raise", "skip"):
         raise ValueError(f"dp_train: on_nonfinite is {on_nonfinite!r}; use 'raise' or 'skip'.")
     if capture not in (True, False, "auto"):
