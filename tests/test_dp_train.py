@@ -1,0 +1,226 @@
+"""dp_train: any number of replicas trains as one does, on one kind of device to the bit, on mixed ones in step.
+
+What it accepts is in test_dp_train_input, what it refuses in test_dp_train_errors.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ag
+from ag.device import backend_of
+from ag.parallel.replica import Replica
+
+RNG = np.random.default_rng(3)
+DATA = [(RNG.standard_normal((4, 1)).astype(np.float32), np.array([i % 3])) for i in range(30)]
+BATCH = 24  # for 1, 2, 3, 4 and 8 replicas; 5 of these shards are no whole node of the reduction tree
+STEPS = 4
+
+
+def make_model() -> ag.Layer:
+    return ag.ag_sequential(ag.ag_linear(4, 6, activation="tanh"), ag.ag_dropout(0.25), ag.ag_linear(6, 3))
+
+
+def places(device: str, n: int) -> list[str]:
+    """Like devices for n replicas: CPU devices of their own, or one Vulkan device for all."""
+    return [device if device != "cpu" else f"cpu:{i}" for i in range(n)]
+
+
+def train(devices: list[str], **options: Any) -> ag.DPResult:
+    settings = {"micro_batch": BATCH // len(devices), "n_iter": STEPS, "lr": 0.05, "seed": 4, "verbose": False}
+    return ag.dp_train(make_model, DATA, ag.ag_softmax_cross_entropy_loss, lambda model, s: model(s[0]),
+                       lambda s: s[1], devices=devices, **{**settings, **options})
+
+
+def outcome(result: ag.DPResult) -> dict[str, np.ndarray]:
+    """Everything that must be equal."""
+    return {"losses": result.loss_history, **{n: p.numpy() for n, p in result.params.items()}, **result.optimizer_state}
+
+
+def assert_equal(found: ag.DPResult, expected: ag.DPResult) -> None:
+    a, b = outcome(found), outcome(expected)
+    assert a.keys() == b.keys()
+    assert [name for name in a if not np.array_equal(a[name], b[name])] == []
+
+
+# ---------------------------------------------------------------------------------------------- like devices
+
+
+@pytest.mark.parametrize("options", [
+    pytest.param({}, id="captured"),
+    pytest.param({"capture": False}, id="eager"),
+    pytest.param({"max_norm": 0.05}, id="clipped"),
+    pytest.param({"optimizer": lambda p: ag.optimizer_sgd(p, lr=0.1, momentum=0.9)}, id="sgd"),
+])
+def test_any_number_of_replicas_gives_the_same_bits(device: str, options: dict[str, Any]) -> None:
+    one = train(places(device, 1), **options)
+    for n in (2, 3, 4, 8):
+        assert_equal(train(places(device, n), **options), one)
+    assert len(set(one.loss_history)) == STEPS
+
+
+def test_captured_and_eager_give_the_same_bits(device: str) -> None:
+    assert_equal(train(places(device, 2), capture=True), train(places(device, 2), capture=False))
+
+
+def test_accumulating_equals_larger_micro_batches(device: str) -> None:
+    assert_equal(train(places(device, 2), micro_batch=3, accumulate=4), train(places(device, 2), micro_batch=12))
+
+
+def test_uneven_shares_give_the_same_bits(device: str) -> None:
+    assert_equal(train(places(device, 3), balance=[5, 0, 2]), train(places(device, 3)))
+
+
+def test_max_norm_clips() -> None:
+    free, clipped = train(["cpu"]), train(["cpu"], max_norm=0.05)
+    assert free.loss_history[0] == clipped.loss_history[0]
+    assert not np.array_equal(free.loss_history[1:], clipped.loss_history[1:])
+
+
+def test_the_seed_decides() -> None:
+    assert not np.array_equal(train(["cpu"]).loss_history, train(["cpu"], seed=5).loss_history)
+
+
+def test_one_replica_is_the_hand_written_loop(device: str) -> None:
+    """The same seed, one sample per step: the same operations in the same order."""
+    result = train([device], micro_batch=1, n_iter=20)
+    ag.ag_seed(4)
+    model = ag.ag_train(make_model())
+    optimizer = ag.optimizer_adam({n: ag.ag_param(p.numpy(), device="cpu") for n, p in model.parameters().items()},
+                                  lr=0.05)  # dp_train steps on the host, so that unlike devices stay equal
+    losses = []
+    for k in range(20):
+        x, labels = DATA[k]
+        with ag.with_grad_tape():
+            loss = ag.ag_softmax_cross_entropy_loss(model(ag.ag_tensor(x)), labels)
+        grads = ag.backward(loss)
+        optimizer.step({n: ag.ag_tensor(grads[n].numpy(), device="cpu") for n in optimizer.params})
+        for n, p in model.parameters().items():
+            p.data = optimizer.params[n].numpy()
+        losses.append(loss.item())
+    assert np.array_equal(result.loss_history, np.float32(losses))
+    for name, p in optimizer.params.items():
+        assert np.array_equal(result.params[name].numpy(), p.numpy()), name
+    for name, value in optimizer.state_dict().items():
+        assert np.array_equal(result.optimizer_state[name], value), name
+
+
+def test_on_the_cpu_the_hand_written_loop_needs_no_copies() -> None:
+    result = train(["cpu"], micro_batch=1, n_iter=20)
+    ag.ag_seed(4)
+    model = make_model()
+    optimizer = ag.optimizer_adam(model, lr=0.05)
+    for x, labels in DATA[:20]:
+        with ag.with_grad_tape():
+            loss = ag.ag_softmax_cross_entropy_loss(model(ag.ag_tensor(x)), labels)
+        optimizer.step(ag.backward(loss))
+    for name, p in model.parameters().items():
+        assert np.array_equal(result.params[name].numpy(), p.numpy()), name
+
+
+def test_it_learns(device: str) -> None:
+    targets = [(x, np.array([int(x[0, 0] > 0)])) for x, _ in DATA]
+    result = ag.dp_train(lambda: ag.ag_linear(4, 2), targets, ag.ag_softmax_cross_entropy_loss,
+                         lambda model, s: model(s[0]), lambda s: s[1], devices=places(device, 2), micro_batch=15,
+                         n_iter=60, lr=0.1, seed=1, verbose=False)
+    assert result.loss < 0.25 < result.loss_history[0]
+    hits = [np.argmax(result.model(ag.ag_tensor(x, result.devices[0])).numpy()) == y[0] for x, y in targets]
+    assert sum(hits) >= 28
+
+
+# ---------------------------------------------------------------------------------------------- unlike devices
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("mix", [["lavapipe", "swiftshader"], ["cpu", "lavapipe"], ["swiftshader", "cpu", "lavapipe"]],
+                         ids="+".join)
+def test_unlike_devices_stay_equal_after_every_step(mix: list[str], lavapipe: str, swiftshader: str) -> None:
+    devices = [{"lavapipe": lavapipe, "swiftshader": swiftshader, "cpu": "cpu"}[name] for name in mix]
+    digests = []
+
+    def check(step: ag.DPStep) -> None:
+        found = {sha256(b"".join(v.tobytes() for v in m.state_dict().values())).hexdigest() for m in step.models}
+        assert [m.parameters()["layer1_W"].device for m in step.models] == devices
+        assert len(found) == 1, f"replicas differ after step {step.step}"
+        digests.extend(found)
+
+    result = train(devices, n_iter=8, callback=check)
+    assert len(set(digests)) == 8
+    assert result.devices == devices
+    one = train(["cpu"], n_iter=8)
+    assert np.abs(result.loss_history - one.loss_history).max() < 1e-4
+
+
+@contextmanager
+def observed(method: str, look: Callable[[Replica], None]) -> Any:
+    """Call `look` before every call of a method of any replica."""
+    original = getattr(Replica, method)
+
+    def wrapper(self: Replica, *args: Any) -> Any:
+        look(self)
+        return original(self, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Replica, method, wrapper)
+        yield
+
+
+@pytest.mark.vulkan
+def test_all_devices_work_before_any_is_waited_for(lavapipe: str, swiftshader: str) -> None:
+    recorders = [backend_of(d).recorder for d in (lavapipe, swiftshader)]
+    in_flight = []
+    with observed("collect", lambda replica: in_flight.append((replica.index, [r.in_flight for r in recorders]))):
+        train([lavapipe, swiftshader], n_iter=5)
+    first = [counts for index, counts in in_flight if index == 0]
+    assert len(first) == 5
+    assert all(min(counts) >= 1 for counts in first), "a device was waited for before the other had its work"
+
+
+def test_cpu_devices_work_in_threads_of_their_own() -> None:
+    together = threading.Barrier(2, timeout=30)  # broken, and an error, unless both replicas are in their step at once
+
+    def forward(model: ag.Layer, sample: Any) -> ag.Tensor:
+        if threading.current_thread() is not threading.main_thread():
+            together.wait()
+        return model(sample[0])
+
+    result = ag.dp_train(make_model, DATA, ag.ag_softmax_cross_entropy_loss, forward, lambda s: s[1],
+                         devices=["cpu", "cpu:1"], n_iter=3, capture=False, verbose=False)
+    assert np.isfinite(result.loss_history).all()
+
+
+@pytest.mark.parametrize("micro_batch", [1, 3, 8])
+def test_one_transfer_each_way_per_replica_and_step(device: str, micro_batch: int, monkeypatch: Any) -> None:
+    """Not counting what fills the slots of the samples and the random streams."""
+    moved: list[tuple[str, str]] = []
+    names = [f"cpu:{i}" for i in (1, 2, 3)] if device == "cpu" else [device] * 3  # apart from the optimizer's cpu
+    words = sum(-(-p.size // 4) * 4 for p in make_model().parameters().values())
+    for backend in {backend_of(name) for name in names}:
+        download, upload = backend.download, backend.upload
+
+        def counted_download(buffer: Any, download: Any = download) -> Any:
+            moved.append(("down", buffer.backend.name))
+            return download(buffer)
+
+        def counted_upload(array: Any, into: Any, upload: Any = upload) -> None:
+            if np.size(array) >= words:
+                moved.append(("up", into.backend.name))
+            upload(array, into)
+
+        monkeypatch.setattr(backend, "download", counted_download)
+        monkeypatch.setattr(backend, "upload", counted_upload)
+    per_step = []
+
+    def note(step: ag.DPStep) -> None:
+        per_step.append(sorted(moved))
+        moved.clear()
+
+    train(names, micro_batch=micro_batch, n_iter=4, callback=note)
+    assert per_step[1:] == [sorted((way, name) for name in names for way in ("down", "up"))] * 3
