@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import importlib
 import threading
+from collections.abc import Sequence
 from contextvars import ContextVar
 from types import TracebackType
 
@@ -308,11 +309,22 @@ def ag_vulkan_status() -> None:
     print(device_table(devices) if devices else missing)
 
 
-def device_table(devices: list[DeviceInfo]) -> str:
+# What the table calls the features that decide which kernels a device can run; DeviceInfo.features has all of them.
+_SHORT_FEATURES = {
+    "float16": "f16", "float64": "f64", "int8": "i8", "int16": "i16", "int64": "i64", "storage8": "s8",
+    "storage16": "s16", "atomic_float32_add": "atomic", "cooperative_matrix": "matrix",
+}
+_PRODUCT_WIDTH = 36  # characters; the table then fits 120 columns
+
+
+def device_table(devices: Sequence[DeviceInfo]) -> str:
     """Devices as an aligned text table."""
     rows = [("device", "kind", "product", "vendor", "driver", "memory", "features")]
-    rows += [(d.name, d.kind, d.description, d.vendor, d.driver, f"{d.memory_bytes / 2**30:.1f} GiB",
-              " ".join(d.features)) for d in devices]
+    for d in devices:
+        features = [short for name, short in _SHORT_FEATURES.items() if name in d.features]
+        product = d.description if len(d.description) <= _PRODUCT_WIDTH else d.description[: _PRODUCT_WIDTH - 1] + "…"
+        rows.append((d.name, d.kind, product, d.vendor, d.driver, f"{d.memory_bytes / 2**30:.1f} GiB",
+                     " ".join(["f32", *features])))
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows)
 

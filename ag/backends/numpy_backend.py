@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,15 @@ __all__ = ["NumpyBackend"]
 _ALIGN = 64  # bytes: a cache line, and the widest vector load
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _NUMPY = {d: np.dtype(d.numpy_name) for d in (F32, F64, I32, U32)}
+
+
+@lru_cache(maxsize=1)
+def _processor() -> str:
+    """The processor's product name; Linux tells it in this file, and `platform` often nowhere."""
+    listed = Path("/proc/cpuinfo")
+    lines = listed.read_text().splitlines() if listed.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 class NumpyProgram:
@@ -82,8 +92,8 @@ class NumpyBackend(Backend):
     def info(self) -> DeviceInfo:  # type: ignore[override]
         """Description of the machine's processor."""
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
-        return DeviceInfo(self.name, platform.processor() or platform.machine(), platform.machine(),
-                          f"numpy {np.__version__}", "cpu", memory, ("float64",))
+        return DeviceInfo(self.name, _processor(), platform.machine(), f"numpy {np.__version__}", "cpu", memory,
+                          ("float64",))
 
     # -------------------------------------------------------------------------------------- memory
 
