@@ -1,0 +1,212 @@
+"""Every primitive on every backend equals its numpy reference, with guard words around all operands.
+
+The launches are those that the case table makes, forward and backward, collected on a CPU device that keeps copies
+of operands; a few primitives that only optimizers and capture launch are added.  So an op's row tests its kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import CASES
+from rows import EPS, TINY, Array, loss_of, restart_generator, tensor, weights_like
+
+import ag
+from ag.backend import Backend
+from ag.backends.numpy_backend import NumpyBackend
+from ag.dtype import F32, as_dtype
+from ag.optim.update_rules import STATE_WORDS
+from ag.primitive import PRIMITIVES, Primitive
+
+SIZES = (1, 7, 1031)
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 3e38, -3e38], np.float32)
+
+
+@dataclass
+class Launch:
+    """A primitive with host copies of its operands, outputs left out."""
+
+    primitive: Primitive
+    operands: list[Array]
+    params: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.primitive.name}{[x.shape for x in self.operands]} {self.params}"
+
+
+class Collector(NumpyBackend):
+    """A CPU device that remembers every distinct launch."""
+
+    def __init__(self) -> None:
+        super().__init__(99)
+        self.launches: dict[str, Launch] = {}
+
+    def launch(self, primitive: Primitive, *operands: Any, into: Any = None, **params: Any) -> Any:
+        launch = Launch(primitive, [b.native.copy() for b in operands], params)
+        self.launches.setdefault(str(launch), launch)
+        return super().launch(primitive, *operands, into=into, **params)
+
+
+@cache
+def launches() -> list[Launch]:
+    """All distinct launches of the case table, and those that no op makes."""
+    device = Collector()
+    for case in (case for case in CASES if case.row.name != "ag_to_device"):  # which launches nothing
+        restart_generator(device)
+        given = case.on(device, case.operands(), params=True)
+        with ag.with_grad_tape():
+            out = case.call(*given)
+            loss = loss_of(out, tensor(weights_like(out), device))
+        ag.backward(loss)
+    rng = np.random.default_rng(0)
+    extra = []
+    for n in SIZES:
+        x, y, g = rng.standard_normal((3, n)).astype(np.float32)
+        adam_state, sgd_state = np.zeros((2, STATE_WORDS), np.float32)
+        adam_state[:4] = 0.125, 0.25, 0.0625, 3  # learning rate, 1 - beta1^t, 1 - beta2^t, t
+        sgd_state[:2] = 0.125, 3
+        adam = {"beta1": 0.875, "beta2": 0.96875, "eps": 1e-8, "weight_decay": 0.125, "last": True}
+        sgd = {"mu": 0.875, "weight_decay": 0.25, "nesterov": True, "last": True}
+        extra += [Launch(PRIMITIVES["copy"], [x], {}),
+                  Launch(PRIMITIVES["adam_update"], [x, y, g * g, adam_state, g], adam),
+                  Launch(PRIMITIVES["sgd_update"], [x, y, sgd_state, g], sgd)]
+    return list(device.launches.values()) + extra
+
+
+@cache
+def guarded(device: str) -> Backend:
+    """A second backend on the device whose blocks have guard words."""
+    if device == "cpu":
+        return NumpyBackend(guard=64)
+    from ag.backends.vulkan.backend import VulkanBackend
+
+    return VulkanBackend(int(device.split(":")[1]), guard=256)
+
+
+@pytest.fixture
+def backend(device: str) -> Iterator[Backend]:
+    """A guarded backend whose guard words a test leaves alone."""
+    found = guarded(device)
+    yield found
+    found.check_guards()
+
+
+def run(backend: Backend, launch: Launch) -> list[Array]:
+    """All operands after the launch, outputs first."""
+    buffers = []
+    for x in launch.operands:
+        buffers.append(backend.alloc(x.shape, as_dtype(x.dtype, "tests")))
+        backend.upload(x, buffers[-1])
+    with np.errstate(all="ignore"):  # numpy warns of what IEEE 754 defines
+        made = backend.launch(launch.primitive, *buffers, **launch.params)
+    outputs = () if made is None else made if isinstance(made, tuple) else (made,)
+    after = [backend.download(b) for b in (*outputs, *buffers)]
+    backend.check_guards()
+    return after
+
+
+def reference(launch: Launch, float_type: type = np.float32) -> list[Array]:
+    """The same from the primitive's numpy function on host copies."""
+    primitive = launch.primitive
+    inputs = [x.astype(float_type) if x.dtype == np.float32 else x.copy() for x in launch.operands]
+    outputs: list[Array] = []
+    if primitive.outputs:
+        shapes = primitive.shape(*[x.shape for x in inputs], **launch.params)
+        outputs = [np.zeros(s, inputs[0].dtype) for s in (shapes if primitive.outputs > 1 else (shapes,))]
+    with np.errstate(all="ignore"):
+        primitive.reference(*outputs, *inputs, **launch.params)
+    return outputs + inputs
+
+
+def check(backend: Backend, launch: Launch) -> None:
+    """Outputs and updated operands are the reference's, all others are as they were."""
+    primitive = launch.primitive
+    for i, (got, want, exact) in enumerate(
+        zip(run(backend, launch), reference(launch), reference(launch, np.float64), strict=True)
+    ):
+        name = f"{launch}: {primitive.operands[i]}"
+        if (i >= primitive.outputs and i not in primitive.updates) or want.dtype != np.float32:
+            np.testing.assert_array_equal(got, want, name)
+        elif exact.size:
+            terms = max(1, sum(x.size for x in launch.operands) // exact.size)
+            allowed = 32 * EPS["f32"] * np.abs(exact) + (4 + terms) * EPS["f32"] * np.abs(exact).max() + TINY
+            assert np.all(np.abs(got - exact) <= allowed), f"{name}: {np.abs(got - exact).max()} off"
+
+
+@pytest.mark.parametrize("name", sorted(PRIMITIVES))
+def test_equals_the_reference(backend: Backend, name: str) -> None:
+    found = [launch for launch in launches() if launch.primitive.name == name]
+    assert found, f"no case launches {name}: add a row to cases.py"
+    for launch in found:
+        check(backend, launch)
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "scale", "relu", "copy"])
+def test_output_may_be_an_input(backend: Backend, name: str) -> None:
+    for launch in launches():
+        x = launch.operands[0]
+        if launch.primitive.name != name or any(y.shape != x.shape for y in launch.operands):
+            continue
+        buffers = [backend.alloc(y.shape, F32) for y in launch.operands]
+        for y, b in zip(launch.operands, buffers, strict=True):
+            backend.upload(y, b)
+        fresh = backend.launch(launch.primitive, *buffers, **launch.params)
+        backend.launch(launch.primitive, *buffers, into=buffers[0], **launch.params)
+        np.testing.assert_array_equal(backend.download(buffers[0]), backend.download(fresh))
+
+
+PROPAGATION = [
+    ("relu", {}), ("clamp", {"lo": -0.5, "hi": 0.5}), ("copy", {}), ("scale", {"factor": 2.0}), ("exp", {}),
+    ("log", {}), ("sigmoid", {}), ("tanh", {}), ("pow", {"p": 2.0}), ("pow", {"p": -1.0}), ("pow", {"p": 0.5}),
+]
+
+
+@pytest.mark.parametrize(("name", "params"), PROPAGATION)
+def test_special_numbers(backend: Backend, name: str, params: dict[str, float]) -> None:
+    launch = Launch(PRIMITIVES[name], [SPECIAL], params)
+    np.testing.assert_allclose(run(backend, launch)[0], reference(launch)[0], rtol=32 * EPS["f32"], atol=TINY)
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div"])
+def test_special_pairs(backend: Backend, name: str) -> None:
+    launch = Launch(PRIMITIVES[name], [SPECIAL.reshape(-1, 1), SPECIAL], {})
+    np.testing.assert_allclose(run(backend, launch)[0], reference(launch)[0], rtol=32 * EPS["f32"], atol=TINY)
+
+
+@pytest.mark.parametrize("name", ["relu_grad", "clamp_grad"])
+def test_special_gradients(backend: Backend, name: str) -> None:
+    y, g = (x.reshape(-1).copy() for x in np.meshgrid(SPECIAL, SPECIAL))
+    launch = Launch(PRIMITIVES[name], [y, g], {"lo": -0.5, "hi": 0.5} if name == "clamp_grad" else {})
+    np.testing.assert_array_equal(run(backend, launch)[0], reference(launch)[0])
+
+
+COLUMNS = np.array([[1e30, 0, np.nan, np.inf, -np.inf], [-1e30, 0, 1, 2, -np.inf], [0, 0, 3, 4, -np.inf]], np.float32)
+
+
+@pytest.mark.parametrize(("name", "others", "params"), [
+    ("softmax", [], {"axis": 0}), ("log_softmax_columns", [], {}),
+    ("softmax_cross_entropy", [np.full(COLUMNS.shape, 1 / 3, np.float32)], {"factor": 0.5}),
+    ("softmax_cross_entropy_ids", [np.array([0, 1, 2, 0, 1], np.int32)], {"factor": 0.5}),
+])
+def test_largest_number_is_subtracted(
+    backend: Backend, name: str, others: list[Array], params: dict[str, Any]
+) -> None:
+    launch = Launch(PRIMITIVES[name], [COLUMNS, *others], params)
+    for g, w in zip(run(backend, launch), reference(launch), strict=True):
+        np.testing.assert_allclose(g, w, rtol=32 * EPS["f32"], atol=TINY)
+
+
+def test_an_overwritten_guard_word_is_found(backend: Backend) -> None:
+    device = NumpyBackend(guard=64) if isinstance(backend, NumpyBackend) else backend
+    buffer = device.alloc((3,), F32)
+    end = buffer.address + buffer.nbytes
+    before = device._read_bytes(end, 4)
+    device._write_bytes(end, b"oops")
+    with pytest.raises(ag.ArenaError, match=r"memory after <Buffer \(3,\) f32 .* was overwritten"):
+        device.check_guards()
+    device._write_bytes(end, before)
