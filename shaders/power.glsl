@@ -15,8 +15,9 @@ float power(float x, float p) {
         return p < 0.0 ? 1.0 / product : product;
     }
     if (isnan(x)) return x;
-    if (x == 0.0 || isinf(x)) return (x == 0.0) == (p < 0.0) ? INFINITY : 0.0;
-    if (x < 0.0 && !whole) return NOT_A_NUMBER;
-    const float y = pow(abs(x), p);
-    return x < 0.0 && mod(p, 2.0) == 1.0 ? -y : y;
+    if (x < 0.0 && !isinf(x) && !whole) return NOT_A_NUMBER;
+    const bool grows = (x == 0.0) == (p < 0.0);
+    const float y = x == 0.0 || isinf(x) ? (grows ? INFINITY : 0.0) : pow(abs(x), p);
+    const bool negative = floatBitsToUint(x) >> 31 != 0;  // also -0 is
+    return negative && whole && mod(p, 2.0) == 1.0 ? -y : y;
 }

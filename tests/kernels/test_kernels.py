@@ -102,6 +102,12 @@ def test_tanh_and_sigmoid_over_the_whole_range(driver: Driver) -> None:
     check(driver, "sigmoid", empty(x.size), x, atol=2 * EPS)
 
 
+@pytest.mark.parametrize("p", [65.0, 66.0, -67.0])
+def test_large_whole_powers(driver: Driver, p: float) -> None:
+    x = np.concatenate([SPECIAL, np.linspace(-1.5, 1.5, 30, dtype=np.float32)])
+    check(driver, "pow", empty(x.size), x, p=p, ulp=300, atol=1e-37)  # smaller ones may be flushed to 0
+
+
 def test_copy_moves_any_bits(driver: Driver) -> None:
     x = np.array([1, 0x7F800001, 0x80000001, 0xFFFFFFFF], np.uint32)  # denormals and signalling NaN
     (out, _) = driver.run(PRIMITIVES["copy"], (np.zeros(4, np.uint32), x))
