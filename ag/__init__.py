@@ -58,7 +58,8 @@ from ag.data.dataloader import Batch, ag_dataloader
 from ag.optim.adam import optimizer_adam, optimizer_adamw
 from ag.optim.clip import clip_grad_norm
 from ag.optim.sgd import optimizer_sgd
-from ag.parallel.dp_train import DPResult, DPStep, dp_train
+from ag.parallel.dp_result import DPResult, DPStep
+from ag.parallel.dp_train import dp_train
 
 # the same functions under ggmlR's names
 ggml_vulkan_device_count = ag_vulkan_device_count

@@ -18,8 +18,9 @@ from ag.nn.dropout import Dropout
 from ag.nn.layer import Layer, ag_eval, load_into, state_of
 from ag.nn.linear import Linear
 from ag.nn.sequential import Sequential
+from ag.tensor import Array
 
-__all__ = ["ag_load_model", "ag_save_model"]
+__all__ = ["ag_load_model", "ag_save_model", "read_file", "write_file"]
 
 _FORMAT = "ag-model-1"
 _LAYERS: dict[str, type[Layer]] = {c.__name__: c for c in (Linear, Dropout)}
@@ -63,8 +64,7 @@ def ag_save_model(model: Any, path: str | os.PathLike[str], model_fn: Callable[[
             raise CheckpointError(f"ag_save_model: model_fn builds {made}, and the model has "
                                   f"{ {n: x.shape for n, x in state.items()} }; they must be the same.")
     config = model.config() if isinstance(model, Layer) and _known(model) else None
-    header = {"format": _FORMAT, "model": json.dumps(config)}
-    _write_atomically(Path(path), safetensors.numpy.save(state, header))
+    write_file(path, state, {"format": _FORMAT, "model": json.dumps(config)})
 
 
 def ag_load_model(
@@ -103,16 +103,7 @@ def ag_load_model(
     >>> ag.ag_load_model(path).training
     False
     """
-    try:
-        with safe_open(path, framework="numpy") as file:
-            header = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(f"ag_load_model: {os.fspath(path)} cannot be read ({error}); "
-                              f"a file written by ag_save_model is required.") from error
-    if header.get("format") != _FORMAT:
-        raise CheckpointError(f"ag_load_model: {os.fspath(path)} has format {header.get('format')!r}; "
-                              f"{_FORMAT!r} is required.")
+    header, state = read_file(path, _FORMAT, "ag_load_model")
     with ag_device(ag_default_device()):
         if device is not None:
             ag_device(device)
@@ -151,15 +142,41 @@ def _build(config: Any, path: Any) -> Layer:
                               f"({error!r}); pass model_fn.") from error
 
 
-def _write_atomically(path: Path, content: bytes) -> None:
-    """Write next to the target, flush to disk, then rename: a reader sees the old file or the new one."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+# ---------------------------------------------------------------------------------------------- files
+
+
+def write_file(path: str | os.PathLike[str], arrays: dict[str, Array], header: dict[str, str]) -> None:
+    """Write a safetensors file next to the target, flush it to disk, then rename: readers see the old or the new."""
+    target = Path(path)
+    content = safetensors.numpy.save(arrays, header)
+    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        os.replace(temporary, target)
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def read_file(path: str | os.PathLike[str], form: str, function: str) -> tuple[dict[str, str], dict[str, Array]]:
+    """Header and arrays of a safetensors file of the given format.
+
+    Raises
+    ------
+    CheckpointError
+        If it is missing, truncated, foreign, or of another format.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            header: dict[str, str] = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{function}: {os.fspath(path)} cannot be read ({error}); a complete file of format "
+                              f"{form!r} is required.") from error
+    if header.get("format") != form:
+        raise CheckpointError(f"{function}: {os.fspath(path)} has format {header.get('format')!r}; "
+                              f"{form!r} is required.")
+    return header, arrays

@@ -21,6 +21,7 @@ from ag.tensor import Array
 
 __all__ = [
     "ag_seed",
+    "current_seed",
     "draw_key",
     "generator_state",
     "host_seed",
@@ -139,6 +140,12 @@ def host_uniform(shape: tuple[int, ...], low: float, high: float) -> Array:
     bits = philox(seed.key, (seed.host_streams, _HOST_STREAM), int(np.prod(shape)))
     seed.host_streams += 1
     return (uniform_from_bits(bits) * np.float32(high - low) + np.float32(low)).reshape(shape)
+
+
+def current_seed() -> int:
+    """The seed in use, to go on with in another process."""
+    low, high = _current().key
+    return low | high << 32
 
 
 def ag_seed(seed: int) -> None:

@@ -7,9 +7,9 @@ sends the new weights to every replica.  So replicas stay equal to the bit, on w
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -17,68 +17,18 @@ import numpy as np
 from tqdm import tqdm
 
 from ag.device import ag_default_device, ag_device, ag_vulkan_devices, canonical
+from ag.errors import CheckpointError
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
+from ag.parallel.dp_checkpoint import DPState, load_state, save_state
 from ag.parallel.job import Job
+from ag.parallel.dp_result import DPResult, DPStep
 from ag.parallel.reduction import shard_sizes
 from ag.parallel.replica import LossOf, log
 from ag.rng import ag_seed
 from ag.tensor import Array, Tensor
 
-__all__ = ["DPResult", "DPStep", "dp_train"]
-
-
-@dataclass(frozen=True)
-class DPStep:
-    """What a callback is given after every step.
-
-    Attributes
-    ----------
-    step : int
-        Number of the step, from 0.
-    loss : float
-        Mean loss over the step's samples.
-    models : list
-        The replicas' models, with the new weights.
-    """
-
-    step: int
-    loss: float
-    models: list[Any]
-
-
-@dataclass(frozen=True)
-class DPResult:
-    """What `dp_train` returns; ``result["loss"]`` works like ``result.loss``.
-
-    Attributes
-    ----------
-    params : dict of str to Tensor
-        Final parameters, on replica 0's device.
-    loss_history : ndarray of shape (n_iter,)
-        Mean loss of every step, before its update.
-    loss : float
-        The last of them.
-    model : object
-        Replica 0's model.
-    devices : list of str
-        Device of every replica.
-    report : list of dict
-        Per replica: device, driver, samples, and milliseconds spent computing, waiting and reducing.
-    optimizer_state : dict of str to ndarray
-        State of the optimizer, to go on with.
-    """
-
-    params: dict[str, Tensor]
-    loss_history: Array
-    loss: float
-    model: Any
-    devices: list[str]
-    report: list[dict[str, Any]]
-    optimizer_state: dict[str, Array] = field(repr=False)
-
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self, name)
+__all__ = ["dp_train"]
 
 
 def dp_train(
@@ -101,7 +51,12 @@ def dp_train(
     seed: int | None = None,
     balance: str | Sequence[float] = "equal",
     on_nonfinite: str = "raise",
+    sync_batch_norm: bool = False,
     capture: bool | str = "auto",
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int | None = None,
+    resume: bool = False,
+    world: None = None,
     callback: Callable[[DPStep], None] | None = None,
 ) -> DPResult:
     """Train one model on several devices at once, each working on its own samples.
@@ -144,8 +99,18 @@ def dp_train(
         Share of the samples for each replica.
     on_nonfinite : {"raise", "skip"}, optional
         What to do if a loss or gradient is not finite: raise, or leave that step's update out on all replicas.
+    sync_batch_norm : bool, optional
+        Must be False: this version has no batch normalisation.
     capture : bool or "auto", optional
         Replay captured steps; "auto" where possible.
+    checkpoint : path, optional
+        File to write the job's state to, at the end and every `checkpoint_every` steps.
+    checkpoint_every : int, optional
+        Default: only at the end.
+    resume : bool, optional
+        Go on from `checkpoint` if that file exists; `n_iter` counts the steps done before, too.
+    world : None, optional
+        Must be None: this version trains in one process.
     callback : callable, optional
         Called with a `DPStep` after every step.
 
@@ -164,6 +129,8 @@ def dp_train(
         If replicas differ in their parameters.
     DeviceError
         If a device is not there.
+    CheckpointError
+        If `checkpoint` cannot be read or belongs to another job.
 
     Notes
     -----
@@ -171,7 +138,8 @@ def dp_train(
     j = 0..B-1, and replica i gets the i-th contiguous share of them; a step never uses a sample twice.  Samples are
     passed to `forward_fn` one by one.  Gradients of summed losses and the number of samples are reduced in one fixed
     tree and divided once: for the same B, any number of replicas on like devices gives the same parameters, optimizer
-    state and losses, to the bit.  The default device is the same after as before.
+    state and losses, to the bit.  So does a resumed job, also with another number of replicas.  The default device is
+    the same after as before.
 
     References
     ----------
@@ -187,8 +155,14 @@ def dp_train(
     (5,)
     """
     _check(data, n_gpu, n_iter, max_norm, verbose, micro_batch, accumulate, on_nonfinite, capture, devices)
-    if seed is not None:
-        ag_seed(seed)
+    if sync_batch_norm or world is not None:
+        raise ValueError(f"dp_train: sync_batch_norm is {sync_batch_norm!r} and world is {world!r}; this version "
+                         f"supports False and None only.")
+    if (resume or checkpoint_every is not None) and checkpoint is None:
+        raise ValueError("dp_train: resume or checkpoint_every was given without checkpoint; name the file.")
+    state = load_state(checkpoint) if resume and checkpoint is not None else None
+    if seed is not None or state is not None:
+        ag_seed(state.seed if state is not None else seed or 0)
     names = _replica_devices(n_gpu, devices)
     weights = [1.0] * len(names) if isinstance(balance, str) else [float(w) for w in balance]
     if balance != "equal" and (isinstance(balance, str) or len(weights) != len(names) or min(weights) < 0
@@ -199,21 +173,44 @@ def dp_train(
                   optimizer or (lambda params: Adam(params, lr=lr)), max_norm, on_nonfinite)
         schedule = scheduler(job.optimizer) if scheduler is not None else None
         batch = min(len(names) * micro_batch * accumulate, len(data))
+        sizes = shard_sizes(batch, weights)
         losses = np.zeros(n_iter)
-        bar = tqdm(range(n_iter), disable=not (verbose and sys.stderr.isatty()), desc="dp_train", leave=False)
+        done = _restored(job, state, batch, losses, schedule)
+        bar = tqdm(range(done, n_iter), disable=not (verbose and sys.stderr.isatty()), desc="dp_train", leave=False)
         for k in bar:
             chosen = [(j, i, data[i]) for j, i in ((j, (k * batch + j) % len(data)) for j in range(batch))]
-            losses[k] = job.step(k, chosen, shard_sizes(batch, weights))
+            losses[k] = job.step(k, chosen, sizes)
             if schedule is not None:
                 schedule.step()
             if verbose and ((k + 1) % int(verbose) == 0 or k + 1 == n_iter):
                 bar.write(f"dp_train: step {k + 1}/{n_iter}, loss {losses[k]:.6g}")
             if callback is not None:
                 callback(DPStep(k, float(losses[k]), [r.model for r in job.replicas]))
+            if checkpoint is not None and (k + 1 == n_iter or (checkpoint_every and (k + 1) % checkpoint_every == 0)):
+                save_state(checkpoint, job.state(k + 1, batch, losses[: k + 1]))
         job.check_equal()
         first = job.replicas[0]
         return DPResult(first.params, losses, float(losses[-1]) if n_iter else float("nan"), first.model, names,
                         job.report(), job.optimizer.state_dict())
+
+
+def _restored(job: Job, state: DPState | None, batch: int, losses: Array, schedule: Any) -> int:
+    """Put the job where the checkpoint is; the number of steps done."""
+    if state is None:
+        return 0
+    if state.batch != batch:
+        raise CheckpointError(f"dp_train: the checkpoint was made with {state.batch} samples per step and the job has "
+                              f"{batch}; choose micro_batch so that replicas * micro_batch * accumulate is "
+                              f"{state.batch}.")
+    if state.step > len(losses) or len(state.losses) != state.step:
+        raise CheckpointError(f"dp_train: the checkpoint is at step {state.step} and holds {len(state.losses)} losses, "
+                              f"and n_iter is {len(losses)}; n_iter counts all steps, those done before too.")
+    job.restore(state)
+    losses[: state.step] = state.losses
+    if schedule is not None:
+        for _ in range(state.step):
+            schedule.step()
+    return state.step
 
 
 def _check(data: Sequence[Any], n_gpu: int | None, n_iter: int, max_norm: float, verbose: int | None, micro_batch: int,

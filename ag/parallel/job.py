@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from ag.errors import CommError
-from ag.nn.layer import ag_train
+from ag.nn.layer import ag_train, load_into
 from ag.optim.clip import clip_grad_norm
 from ag.optim.optimizer import Optimizer
+from ag.parallel.dp_checkpoint import DPState
 from ag.parallel.reduction import TreeSum
 from ag.parallel.replica import Capturing, LossOf, Node, Replica, log
+from ag.rng import current_seed
 from ag.tensor import Array, Tensor, ag_param
 
 __all__ = ["Job"]
@@ -70,6 +72,19 @@ class Job:
         self._threads = ThreadPoolExecutor(len(self._blocking)) if separate else None
         for replica in self.replicas:
             ag_train(replica.model)
+        self._broadcast()
+
+    def state(self, step: int, batch: int, losses: Array) -> DPState:
+        """Everything to go on from, after `step` steps."""
+        weights = {name: p.numpy() for name, p in self.master.items()}
+        return DPState(step, batch, current_seed(), self._draws or 0, losses, weights, self.optimizer.state_dict())
+
+    def restore(self, state: DPState) -> None:
+        """Go on from a state; nothing changes if it does not fit."""
+        load_into(self.master, state.weights)
+        self.optimizer.load_state_dict(state.optimizer)
+        self._draws = state.draws
+        self._trained = state.step * state.batch
         self._broadcast()
 
     # -------------------------------------------------------------------------------------- a step

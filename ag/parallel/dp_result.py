@@ -1,0 +1,63 @@
+"""What `dp_train` hands out: the result, and what a callback sees after every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ag.tensor import Array, Tensor
+
+__all__ = ["DPResult", "DPStep"]
+
+
+@dataclass(frozen=True)
+class DPStep:
+    """What a callback is given after every step.
+
+    Attributes
+    ----------
+    step : int
+        Number of the step, from 0.
+    loss : float
+        Mean loss over the step's samples.
+    models : list
+        The replicas' models, with the new weights.
+    """
+
+    step: int
+    loss: float
+    models: list[Any]
+
+
+@dataclass(frozen=True)
+class DPResult:
+    """What `dp_train` returns; ``result["loss"]`` works like ``result.loss``.
+
+    Attributes
+    ----------
+    params : dict of str to Tensor
+        Final parameters, on replica 0's device.
+    loss_history : ndarray of shape (n_iter,)
+        Mean loss of every step, before its update.
+    loss : float
+        The last of them.
+    model : object
+        Replica 0's model.
+    devices : list of str
+        Device of every replica.
+    report : list of dict
+        Per replica: device, driver, samples, and milliseconds spent computing, waiting and reducing.
+    optimizer_state : dict of str to ndarray
+        State of the optimizer, to go on with.
+    """
+
+    params: dict[str, Tensor]
+    loss_history: Array
+    loss: float
+    model: Any
+    devices: list[str]
+    report: list[dict[str, Any]]
+    optimizer_state: dict[str, Array] = field(repr=False)
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
