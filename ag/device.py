@@ -11,6 +11,7 @@ import atexit
 import importlib
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from contextvars import ContextVar
 from types import TracebackType
 
@@ -364,9 +365,9 @@ def ag_shutdown() -> None:
     >>> import ag
     >>> ag.ag_shutdown()
     """
-    with _lock:
+    with _lock, ExitStack() as closing:  # one that fails does not keep the others open
         for backend in _backends.values():
-            backend.close()
+            closing.callback(backend.close)
         _backends.clear()
 
 

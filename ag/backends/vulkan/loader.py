@@ -15,7 +15,7 @@ from typing import Any
 from ag.backend import DeviceInfo
 from ag.errors import DeviceError
 
-__all__ = ["check_not_forked", "device_info", "heap_bytes", "kompute", "list_devices", "manager", "release"]
+__all__ = ["check_not_forked", "device_info", "forked", "heap_bytes", "kompute", "list_devices", "manager", "release"]
 
 _VENDORS = {
     0x10DE: "NVIDIA", 0x1002: "AMD", 0x8086: "Intel", 0x106B: "Apple", 0x13B5: "Arm", 0x5143: "Qualcomm",
@@ -30,6 +30,11 @@ _forked_from: list[int] = []
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: _forked_from.append(os.getppid()) if _managers else None)
+
+
+def forked() -> bool:
+    """Whether devices were opened before this process was forked, and so are its parent's."""
+    return bool(_forked_from)
 
 
 def check_not_forked(name: str) -> None:

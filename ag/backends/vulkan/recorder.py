@@ -70,13 +70,15 @@ class Recorder:
         self._commands = 0
         self._ticket = 0  # of the open sequence
         self._in_flight: deque[tuple[int, Any, bool]] = deque()  # ticket, sequence, whether to reuse it
-        self._chunks: list[tuple[Any, Words]] = []  # host tensors and views of their memory
+        # Staging memory, and views of it: made now, so that whoever runs out of memory can still read results.
+        self._landing = self._host_tensor()
+        self._chunks = [self._host_tensor() for _ in range(_STAGING_CHUNKS)]
         self._chunk_tickets = [-1] * _STAGING_CHUNKS
         self._chunk = 0
         self._chunk_used = 0
-        self._landing: tuple[Any, Words] | None = None
         self.barriers = 0
         self.submits = 0
+        self.lost = False
 
     # -------------------------------------------------------------------------------------- commands
 
@@ -144,6 +146,7 @@ class Recorder:
             yield
         except self._kp.DeviceLostError as error:
             self._in_flight.clear()
+            self.lost = True
             raise DeviceError(f"{self._name}: the device was lost ({error}); its tensors are gone. Restart the process "
                               f"and go on from the last checkpoint.") from error
 
@@ -180,8 +183,6 @@ class Recorder:
 
     def _staging_room(self, wanted: int) -> tuple[Any, Words, int, int]:
         capacity = _STAGING_BYTES // 4
-        if not self._chunks:
-            self._chunks = [self._host_tensor() for _ in range(_STAGING_CHUNKS)]
         if self._chunk_used >= capacity:
             self._chunk = (self._chunk + 1) % _STAGING_CHUNKS
             self._chunk_used = 0
@@ -212,8 +213,6 @@ class Recorder:
 
     def download(self, address: int, count: int) -> Words:
         """Words at an arena address; waits."""
-        if self._landing is None:
-            self._landing = self._host_tensor()
         tensor, view = self._landing
         result = np.empty(count, np.uint32)
         for start in range(0, count, view.size):

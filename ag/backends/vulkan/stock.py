@@ -39,6 +39,7 @@ class StockRecorder:
         self.in_flight = 0
         self.barriers = 0
         self.submits = 0
+        self.lost = False  # stock Kompute does not notice
 
     def dispatch(self, command: Command) -> None:
         """Note a dispatch; earlier ones run first if it depends on them."""
