@@ -78,9 +78,9 @@ static VkResult VKAPI_CALL WaitForFences(VkDevice handle, uint32_t count, const 
 {
     Device *device = find(handle);
     device->waits++;
-    if (lost(device))
-        return VK_ERROR_DEVICE_LOST;
-    return device->waitForFences(handle, count, fences, all, timeout);
+    // A device that is really lost has stopped working; this one must be let finish, or its owner frees what it uses.
+    VkResult result = device->waitForFences(handle, count, fences, all, timeout);
+    return lost(device) ? VK_ERROR_DEVICE_LOST : result;
 }
 
 static VkResult VKAPI_CALL QueueSubmit(VkQueue queue, uint32_t count, const VkSubmitInfo *submits,
