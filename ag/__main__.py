@@ -19,8 +19,8 @@ from ag.ops.linalg import ag_matmul
 from ag.tensor import ag_tensor
 
 _LEGEND = """
-f16 f64 i8 i16 i64: element types that kernels can compute with besides f32; s8 s16: that buffers can hold;
-atomic: float additions to memory; matrix: matrix units. All features of a device: ag.ag_vulkan_devices()."""
+features: f16 f64 i8 i16 i64 are element types that kernels can compute with besides f32, atomic adds floats in memory,
+matrix is matrix units; ag.ag_vulkan_devices() has the full list."""
 
 
 def devices() -> int:

@@ -312,10 +312,10 @@ def ag_vulkan_status() -> None:
 
 # What the table calls the features that decide which kernels a device can run; DeviceInfo.features has all of them.
 _SHORT_FEATURES = {
-    "float16": "f16", "float64": "f64", "int8": "i8", "int16": "i16", "int64": "i64", "storage8": "s8",
-    "storage16": "s16", "atomic_float32_add": "atomic", "cooperative_matrix": "matrix",
+    "float16": "f16", "float64": "f64", "int8": "i8", "int16": "i16", "int64": "i64",
+    "atomic_float32_add": "atomic", "cooperative_matrix": "matrix",
 }
-_PRODUCT_WIDTH = 36  # characters; the table then fits 120 columns
+_PRODUCT_WIDTH = 28  # characters; the table then fits 120 columns
 
 
 def device_table(devices: Sequence[DeviceInfo]) -> str:
@@ -325,7 +325,7 @@ def device_table(devices: Sequence[DeviceInfo]) -> str:
         features = [short for name, short in _SHORT_FEATURES.items() if name in d.features]
         product = d.description if len(d.description) <= _PRODUCT_WIDTH else d.description[: _PRODUCT_WIDTH - 1] + "…"
         rows.append((d.name, d.kind, product, d.vendor, d.driver, f"{d.memory_bytes / 2**30:.1f} GiB",
-                     " ".join(["f32", *features])))
+                     " ".join(features) or "-"))
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows)
 

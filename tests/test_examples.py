@@ -1,0 +1,125 @@
+"""The examples run as a user runs them, at reduced size, on the CPU and on the Vulkan devices, alone and together.
+
+Their own checks (accuracy, equal replicas, PASS lines) are what is tested; that these checks can fail is tested too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+FEW_STEPS = "250"  # of dp_iris; the accuracies are between 0.967 and 0.980 then, on the CPU
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    """Python with warnings as errors, in the examples' folder."""
+    return subprocess.run([sys.executable, "-W", "error", *command], cwd=EXAMPLES, capture_output=True, text=True,
+                          timeout=300, check=False)
+
+
+def output(*command: str) -> str:
+    done = run(*command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def check_iris(text: str, replicas: int) -> None:
+    """What dp_iris prints about a run that went well."""
+    assert [line[:2] for line in text.splitlines() if re.match(r"\d\. ", line)] == ["1.", "2.", "3.", "4.", "5."]
+    equal = re.search(r"parameters equal on (\d) replicas? after each of (\d+) steps; SHA-256 at the end:\n +\w{64}\n",
+                      text)
+    assert equal is not None, text
+    assert (equal[1], equal[2]) == (str(replicas), FEW_STEPS)
+    final = re.search(r"^final accuracy: (.*)$", text, re.M)
+    assert final is not None, text
+    accuracies = [float(number) for number in re.findall(r"\d\.\d+", final[1])]
+    assert len(accuracies) == 4 and min(accuracies) >= 0.95
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_iris_on_one_device(device: str, replicas: int) -> None:
+    check_iris(output("dp_iris.py", "--devices", device, "--replicas", str(replicas), "--n-iter", FEW_STEPS,
+                      "--no-plot"), replicas)
+
+
+@pytest.mark.vulkan
+def test_iris_on_two_vendors_and_the_cpu(lavapipe: str, swiftshader: str) -> None:
+    devices = f"{lavapipe},{swiftshader},cpu"
+    check_iris(output("dp_iris.py", "--devices", devices, "--n-iter", FEW_STEPS, "--no-plot"), 3)
+
+
+def test_iris_draws_the_loss() -> None:
+    pytest.importorskip("matplotlib", reason="it draws the loss curves; pip install matplotlib")
+    picture = EXAMPLES / "loss_curve.png"
+    picture.unlink(missing_ok=True)
+    text = output("dp_iris.py", "--devices", "cpu,cpu:1", "--n-iter", FEW_STEPS)
+    assert f"loss curves: {picture}" in text
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 10_000
+
+
+def test_iris_without_matplotlib() -> None:
+    script = "import runpy, sys; sys.modules['matplotlib'] = None; runpy.run_path('dp_iris.py', run_name='__main__')"
+    text = output("-c", script, "--devices", "cpu", "--n-iter", FEW_STEPS)
+    assert "no picture of the loss: matplotlib is not installed (pip install matplotlib)" in text
+
+
+def test_iris_fails_when_the_accuracy_is_low() -> None:
+    done = run("dp_iris.py", "--devices", "cpu", "--n-iter", "1", "--no-plot")
+    assert done.returncode == 1
+    assert done.stderr == "FAILED: every accuracy must be at least 0.95\n"
+
+
+def test_iris_fails_when_replicas_differ() -> None:
+    import ag
+
+    module = runpy.run_path(str(EXAMPLES / "dp_iris.py"))
+    check, model, other = module["ReplicaCheck"](), module["make_model"](), module["make_model"]()
+    check(ag.DPStep(0, 0.5, [model, model]))
+    with pytest.raises(SystemExit, match="after step 2 the replicas differ"):
+        check(ag.DPStep(1, 0.5, [model, other]))
+
+
+@pytest.mark.parametrize("script", ["dp_iris.py", "dp_train_demo.py"])
+def test_an_unknown_device_is_one_line(script: str) -> None:
+    done = run(script, "--devices", "cuda:0")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1 and "unknown device 'cuda:0'" in done.stderr
+
+
+def check_demo(text: str) -> None:
+    lines = re.findall(r"^ +(PASS|FAIL) ", text, re.M)
+    assert lines == ["PASS"] * 18
+    assert text.endswith("all checks passed\n")
+
+
+def test_demo_on_one_device(device: str) -> None:
+    check_demo(output("dp_train_demo.py", "--devices", device))
+
+
+@pytest.mark.vulkan
+def test_demo_on_two_vendors(lavapipe: str, swiftshader: str) -> None:
+    check_demo(output("dp_train_demo.py", "--devices", f"{lavapipe},{swiftshader}"))
+
+
+def test_demo_fails_when_replicas_differ(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    module: dict[str, Any] = runpy.run_path(str(EXAMPLES / "dp_train_demo.py"))
+    numbers = itertools.count()
+    monkeypatch.setattr(sys, "argv", ["dp_train_demo.py", "--devices", "cpu"])
+    monkeypatch.setitem(module["main"].__globals__, "digest", lambda model: str(next(numbers)))
+    assert module["main"]() == 1
+    assert "FAIL  2 replica(s): parameters have one SHA-256 after every step" in capsys.readouterr().out
+
+
+def test_tour() -> None:
+    # It visits every device that is there and has assertions of its own.
+    text = output("autograd_tour.py")
+    assert re.findall(r"^(\d)\. ", text, re.M) == list("1234567")
+    assert len((EXAMPLES / "autograd_tour.py").read_text("utf-8").splitlines()) <= 80

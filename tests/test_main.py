@@ -1,0 +1,81 @@
+"""`python -m ag`: help, the table of devices, and what is said where something is missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import ag
+from ag.__main__ import main
+from ag.backend import DeviceInfo
+from ag.device import device_table
+
+
+def test_help_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "devices" in capsys.readouterr().out
+
+
+def test_devices_lists_and_tries_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["device", "kind", "product", "vendor", "driver", "memory", "features"]
+    listed = [line.split()[0] for line in lines[1:] if line.startswith(("cpu ", "vulkan:"))]
+    assert listed == ["cpu", *(info.name for info in ag.ag_vulkan_devices())]
+    assert lines[-1] == "Every device computed a test product correctly."
+
+
+def test_a_device_that_computes_nonsense_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ag.__main__.ag_matmul", lambda a, b: ag.ag_tensor([[0.0]]))
+    assert main(["devices"]) == 1
+    assert "cpu does not work: a matrix product is [[0.0]], not [[20.0, " in capsys.readouterr().out
+
+
+def test_a_device_without_kernels_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(a: ag.Tensor, b: ag.Tensor) -> ag.Tensor:
+        raise ag.KernelError("Vulkan: no compiled kernels were found in spv/; run `python kernels_build.py`.")
+
+    monkeypatch.setattr("ag.__main__.ag_matmul", refuse)
+    assert main(["devices"]) == 1
+    assert "cpu does not work: Vulkan: no compiled kernels were found" in capsys.readouterr().out
+
+
+def devices_in_a_process(before: str, **environment: str) -> str:
+    """Output of `devices` in a fresh process, in which `before` runs first."""
+    script = f"import sys\n{before}\nfrom ag.__main__ import main\nsys.exit(main(['devices']))"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=True,
+                          env={**os.environ, **environment}, timeout=120)
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_without_kp_it_says_how_to_get_it() -> None:
+    text = devices_in_a_process("sys.modules['kp'] = None")
+    assert "Only the CPU can be used:\nVulkan: the Kompute binding `kp` cannot be imported" in text
+    assert "pip install ./third_party/kp" in text
+    assert text.endswith("Every device computed a test product correctly.\n")
+
+
+def test_without_a_driver_it_says_how_to_get_it() -> None:
+    pytest.importorskip("kp", reason="without kp that is what is reported; see the test above")
+    text = devices_in_a_process("", VK_ICD_FILENAMES="/nonexistent.json", VK_DRIVER_FILES="/nonexistent.json")
+    assert "Only the CPU can be used:\nvulkan:0: the device cannot be opened" in text
+    assert "mesa-vulkan-drivers" in text
+
+
+def test_table_fits_120_columns_with_long_names_and_all_features() -> None:
+    features = ("atomic_float32_add", "cooperative_matrix", "float16", "float64", "int16", "int64", "int8", "storage16",
+                "storage8", "subgroup_extended_types", "subgroup_size_control", "vulkan_memory_model")
+    info = DeviceInfo("vulkan:10", "NVIDIA GeForce RTX 4090 Laptop GPU (Max-Q Design)", "Qualcomm", "535.183.1",
+                      "integrated", 141 << 30, features)
+    line = device_table([info]).splitlines()[1]
+    assert len(line) <= 120
+    assert "NVIDIA GeForce RTX 4090 Lap…" in line
+    assert line.endswith("141.0 GiB  f16 f64 i8 i16 i64 atomic matrix")
