@@ -161,7 +161,7 @@ def test_data_can_be_assigned(device: str) -> None:
 def test_data_of_another_shape(device: str) -> None:
     t = ag.ag_tensor(X)
     for wrong in (X.T, X.ravel(), 1.0):
-        with expect_error("data of another shape are assigned", ag.ShapeError, f"data: an array of shape {np.shape(wrong)}"):
+        with expect_error("data of another shape are assigned", ag.ShapeError, str(np.shape(wrong)), "(2, 3)"):
             t.data = wrong
     np.testing.assert_array_equal(t.data, X)
 
