@@ -1,5 +1,5 @@
-// adam_update: m += (1 - beta1)(g - m);  v += (1 - beta2)(g^2 - v);  p -= lr weight_decay p;
-// p -= lr m' / (sqrt(v') + eps) with m' = m / c1, v' = v / c2, c = 1 - beta^t.
+// adam_update: m += rate1 (g - m);  v += rate2 (g^2 - v);  p -= lr weight_decay p;
+// p -= lr m' / (sqrt(v') + eps) with m' = m / c1, v' = v / c2, rate = 1 - beta, c = 1 - beta^t.
 // p, m, v, g [n]; state[8] = (lr, c1, c2, t, tickets, ...), which moves on to the next step if `last`
 // All arithmetic is `precise`, in the order of the reference, so that no driver fuses it in its own way.
 // grid: n invocations
@@ -10,7 +10,7 @@
 layout(constant_id = 0) const uint last = 0;
 layout(push_constant) uniform Args {
     uint n, p_at, m_at, v_at, state_at, g_at;
-    float beta1, beta2, eps, weight_decay;
+    float rate1, rate2, eps, weight_decay;
 };
 layout(set = 0, binding = 0) buffer P_ { float p[]; };
 layout(set = 0, binding = 1) buffer M_ { float m[]; };
@@ -25,13 +25,13 @@ void main() {
     const uint i = invocation();
     const float lr = state_float(0), t = state_float(3);
     precise float c1 = state_float(1), c2 = state_float(2);
-    c1 += (1.0 - beta1) * (1.0 - c1);
-    c2 += (1.0 - beta2) * (1.0 - c2);
+    c1 += rate1 * (1.0 - c1);
+    c2 += rate2 * (1.0 - c2);
     if (i < n) {
         const float grad = g[g_at + i];
         precise float m_i = m[m_at + i], v_i = v[v_at + i], p_i = p[p_at + i];
-        m_i += (grad - m_i) * (1.0 - beta1);
-        v_i += (grad * grad - v_i) * (1.0 - beta2);
+        m_i += (grad - m_i) * rate1;
+        v_i += (grad * grad - v_i) * rate2;
         p_i *= 1.0 - lr * weight_decay;
         p_i -= m_i / (sqrt(v_i) + eps * sqrt(c2)) * (lr * sqrt(c2) / c1);
         m[m_at + i] = m_i;

@@ -1,8 +1,8 @@
-// relu_grad: out = g where y > 0, else 0 g, as a product so that a NaN in g is not lost.  out[n], y[n], g[n]
+// relu_grad: out = g sign(y), where y = relu(x) is never negative; a NaN in either is not lost.  out[n], y[n], g[n]
 // grid: n invocations
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #define SAVED y
 #include "gradient.glsl"
 
-float f(float y, float g) { return g * float(y > 0.0); }
+float f(float y, float g) { return y > 0.0 ? g : y < 0.0 ? -g : y * g; }

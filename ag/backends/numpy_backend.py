@@ -106,10 +106,10 @@ class NumpyBackend(Backend):
         return np.ndarray(shape, _NUMPY[dtype], self._segments[address >> OFFSET_BITS], address & _OFFSET_MASK)
 
     def upload(self, array: Any, into: Buffer) -> None:
-        np.copyto(into.native, array, casting="unsafe")
+        into.native[...] = array
 
     def assign(self, target: Buffer, source: Buffer) -> None:
-        np.copyto(target.native, source.native)
+        target.native[...] = source.native
 
     def download(self, buffer: Buffer) -> Any:
         self.refuse_while_recording("reads a tensor on the host")

@@ -51,6 +51,7 @@ class Adam(Optimizer):
     _rule = adam_update
     _moments = ("m", "v")
     _state = ("lr", "c1", "c2", "t")
+    settings: tuple[str, ...] = ("lr", "beta1", "beta2", "eps")
 
     def __init__(self, params: Any, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
                  eps: float = 1e-8) -> None:
@@ -60,7 +61,8 @@ class Adam(Optimizer):
         for name, beta in (("beta1", beta1), ("beta2", beta2)):
             if not 0 <= beta < 1:
                 raise ValueError(f"{type(self).__name__}: {name} is {beta}; it must be in [0, 1).")
-        Optimizer.__init__(self, params, lr, beta1=float(beta1), beta2=float(beta2), eps=float(eps),
+        self.beta1, self.beta2, self.eps, self.weight_decay = beta1, beta2, eps, weight_decay
+        Optimizer.__init__(self, params, lr, rate1=1 - beta1, rate2=1 - beta2, eps=float(eps),
                            weight_decay=float(weight_decay))
 
 
@@ -96,6 +98,8 @@ class AdamW(Adam):
     >>> opt.t
     0
     """
+
+    settings = (*Adam.settings, "weight_decay")
 
     def __init__(self, params: Any, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
                  eps: float = 1e-8, weight_decay: float = 0.01) -> None:

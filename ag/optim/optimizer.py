@@ -54,16 +54,17 @@ class Optimizer:
         Steps taken.
     """
 
+    settings: tuple[str, ...] = ("lr",)  # attributes that repr shows
     _rule: Primitive
     _moments: tuple[str, ...] = ()
     _state: tuple[str, ...] = ("lr", "t")
 
-    def __init__(self, params: Any, lr: float, **settings: float | bool) -> None:
+    def __init__(self, params: Any, lr: float, **rule_params: float | bool) -> None:
         name = type(self).__name__
         if not lr >= 0:
             raise ValueError(f"{name}: lr is {lr}; it must be 0 or more.")
         self.params = named_parameters(params, name)
-        self._settings = settings
+        self._rule_params = rule_params
         self._slots = [_Slots(group, self._moments) for group in flat_groups(self.params)]
         for slots in self._slots:
             slots.write_state([lr, *[0.0] * (STATE_WORDS - 1)])
@@ -117,7 +118,7 @@ class Optimizer:
                         for b in (group.values, *slots.moments.values())]
             g = grads if length == group.size else grads.view((length,), start)
             group.backend.launch(self._rule, *operands, slots.state, g,
-                                 **self._settings, last=(start, length) == runs[-1])
+                                 **self._rule_params, last=(start, length) == runs[-1])
 
     def flat_gradients(self, group: FlatGroup) -> Buffer:
         """The flat buffer into which gradients of `group` are gathered."""
@@ -166,8 +167,8 @@ class Optimizer:
         self._lr = float(state["state"][0])
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{k}={v}" for k, v in {"lr": self._lr, **self._settings}.items())
-        return f"{type(self).__name__}({len(self.params)} parameters, {settings})"
+        shown = ", ".join(f"{name}={getattr(self, name)}" for name in self.settings)
+        return f"{type(self).__name__}({len(self.params)} parameters, {shown})"
 
 
 def gradient_of(name: str, p: Tensor, grads: Any) -> Tensor | None:

@@ -51,6 +51,7 @@ class SGD(Optimizer):
 
     _rule = sgd_update
     _moments = ("momentum",)
+    settings = ("lr", "momentum", "weight_decay", "nesterov")
 
     def __init__(self, params: Any, lr: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0,
                  nesterov: bool = False) -> None:
@@ -58,6 +59,7 @@ class SGD(Optimizer):
             raise ValueError(f"optimizer_sgd: momentum is {momentum}; it must be in [0, 1).")
         if nesterov and not momentum:
             raise ValueError("optimizer_sgd: nesterov needs momentum > 0, and momentum is 0.")
+        self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
         super().__init__(params, lr, mu=float(momentum), weight_decay=float(weight_decay), nesterov=bool(nesterov))
 
 

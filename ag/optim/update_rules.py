@@ -24,16 +24,16 @@ _BLOCK = 1 << 14  # elements: five arrays of 64 KiB stay in the second-level cac
 @primitive(outputs=0, updates=("p", "m", "v", "state"))
 def adam_update(
     p: Array, m: Array, v: Array, state: Array, g: Array,
-    *, beta1: float, beta2: float, eps: float, weight_decay: float, last: bool,
+    *, rate1: float, rate2: float, eps: float, weight_decay: float, last: bool,
 ) -> None:
-    # state = (lr, 1 - beta1^t, 1 - beta2^t, t).  The complements keep their digits where beta is near 1.
+    # state = (lr, c1, c2, t), rate = 1 - beta, c = 1 - beta^t: complements keep their digits where beta is near 1.
     lr, c1, c2, t = state[:4].tolist()
-    c1 += (1 - beta1) * (1 - c1)
-    c2 += (1 - beta2) * (1 - c2)
+    c1 += rate1 * (1 - c1)
+    c2 += rate2 * (1 - c2)
     if last:
         state[1:4] = c1, c2, t + 1
     step, floor = lr * sqrt(c2) / c1, eps * sqrt(c2)  # = lr / c1 and eps of m / (sqrt(v / c2) + eps)
-    rates = (1 - beta1, 1 - beta2, step, floor, lr * weight_decay)
+    rates = (rate1, rate2, step, floor, lr * weight_decay)
     if p.size <= _BLOCK:
         _adam_block(p, m, v, g, *rates)
         return

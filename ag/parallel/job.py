@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ag.backend import Program
 from ag.errors import CommError
 from ag.nn.layer import ag_train, load_into
 from ag.optim.clip import clip_grad_norm
@@ -64,6 +65,7 @@ class Job:
         self._unused_named = False
         self._used = 0
         self._runs: list[tuple[int, int]] = []
+        self._optimizer_step: Program | None = None
         self._times = [{"samples": 0, "compute": 0.0, "wait": 0.0} for _ in self.replicas]
         self._reduce_s = 0.0
         # A synchronous device works in the thread that launches; several of them need a thread each.
@@ -154,10 +156,20 @@ class Job:
         used = sum(len(r.used) for r in self.replicas)
         if used != self._used:
             self._used, self._runs = used, self._stretches()
+            self._optimizer_step = None
         self._group.backend.upload(gradient, self._grads)
         if isfinite(self._max_norm):
             clip_grad_norm(self.master, self._grad_tensors, self._max_norm)
-        self.optimizer.update(self._group, self._grads, self._runs)
+        self._optimize()
+
+    def _optimize(self) -> None:
+        """One optimizer step: recorded once, and replayed until other parameters get gradients."""
+        if self._optimizer_step is not None:
+            self._optimizer_step.run()
+            return
+        with self._group.backend.record() as recording:
+            self.optimizer.update(self._group, self._grads, self._runs)
+        self._optimizer_step = recording.finished()
 
     def _stretches(self) -> list[tuple[int, int]]:
         """Where in the flat buffer the parameters are that some sample has used; names the others once."""
