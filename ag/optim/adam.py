@@ -48,6 +48,7 @@ class Adam(Optimizer):
     0.9
     """
 
+    _function = "optimizer_adam"
     _rule = adam_update
     _moments = ("m", "v")
     _state = ("lr", "c1", "c2", "t")
@@ -60,7 +61,7 @@ class Adam(Optimizer):
     def _start(self, params: Any, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float) -> None:
         for name, beta in (("beta1", beta1), ("beta2", beta2)):
             if not 0 <= beta < 1:
-                raise ValueError(f"{type(self).__name__}: {name} is {beta}; it must be in [0, 1).")
+                raise ValueError(f"{self._function}: {name} is {beta}; it must be in [0, 1).")
         self.beta1, self.beta2, self.eps, self.weight_decay = beta1, beta2, eps, weight_decay
         Optimizer.__init__(self, params, lr, rate1=1 - beta1, rate2=1 - beta2, eps=float(eps),
                            weight_decay=float(weight_decay))
@@ -99,6 +100,7 @@ class AdamW(Adam):
     0
     """
 
+    _function = "optimizer_adamw"
     settings = (*Adam.settings, "weight_decay")
 
     def __init__(self, params: Any, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999,

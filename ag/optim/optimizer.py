@@ -55,15 +55,15 @@ class Optimizer:
     """
 
     settings: tuple[str, ...] = ("lr",)  # attributes that repr shows
+    _function = "optimizer"  # the name users know it by
     _rule: Primitive
     _moments: tuple[str, ...] = ()
     _state: tuple[str, ...] = ("lr", "t")
 
     def __init__(self, params: Any, lr: float, **rule_params: float | bool) -> None:
-        name = type(self).__name__
         if not lr >= 0:
-            raise ValueError(f"{name}: lr is {lr}; it must be 0 or more.")
-        self.params = named_parameters(params, name)
+            raise ValueError(f"{self._function}: lr is {lr}; it must be 0 or more.")
+        self.params = named_parameters(params, self._function)
         self._rule_params = rule_params
         self._slots = [_Slots(group, self._moments) for group in flat_groups(self.params)]
         for slots in self._slots:
@@ -78,7 +78,7 @@ class Optimizer:
     @lr.setter
     def lr(self, value: float) -> None:
         if not value >= 0:
-            raise ValueError(f"{type(self).__name__}: lr is {value}; it must be 0 or more.")
+            raise ValueError(f"{self._function}: lr is {value}; it must be 0 or more.")
         for slots in self._slots:
             slots.write_state([float(value)])
         self._lr = float(value)

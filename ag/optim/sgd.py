@@ -49,6 +49,7 @@ class SGD(Optimizer):
     0.5
     """
 
+    _function = "optimizer_sgd"
     _rule = sgd_update
     _moments = ("momentum",)
     settings = ("lr", "momentum", "weight_decay", "nesterov")
