@@ -19,29 +19,22 @@ from ag.errors import (
 
 # devices
 from ag.backend import DeviceInfo
-from ag.device import (
-    ag_default_device,
-    ag_default_dtype,
-    ag_device,
-    ag_dtype,
-    ag_shutdown,
-    ag_synchronize,
-    ag_vulkan_device_count,
-    ag_vulkan_devices,
-    ag_vulkan_status,
-)
+from ag.device import ag_default_device, ag_default_dtype, ag_device, ag_dtype, ag_shutdown, ag_synchronize
+from ag.vulkan_devices import ag_vulkan_device_count, ag_vulkan_devices, ag_vulkan_status
 
 # tensors and the tape
 from ag.capture import CapturedStep, ag_capture
 from ag.gradcheck import ag_gradcheck
 from ag.rng import ag_seed
 from ag.tape import Gradients, backward, no_grad, with_grad_tape
-from ag.tensor import Tensor, ag_param, ag_tensor, is_ag_tensor
+from ag.create import ag_param, ag_tensor, is_ag_tensor
+from ag.tensor import Tensor
 
 # ops
 from ag.ops.activation import ag_relu, ag_sigmoid, ag_softmax, ag_tanh
 from ag.ops.arrange import ag_reshape, ag_to_device, ag_transpose
-from ag.ops.elementwise import ag_add, ag_clamp, ag_div, ag_exp, ag_log, ag_mul, ag_pow, ag_scale, ag_sub
+from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
+from ag.ops.elementwise import ag_clamp, ag_exp, ag_log, ag_pow
 from ag.ops.linalg import ag_matmul
 from ag.ops.loss import ag_cross_entropy_loss, ag_mse_loss, ag_softmax_cross_entropy_loss
 from ag.ops.reduce import ag_mean, ag_sum

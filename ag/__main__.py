@@ -13,10 +13,11 @@ import numpy as np
 
 from ag import __version__
 from ag.backend import DeviceInfo
-from ag.device import ag_vulkan_devices, ag_vulkan_status, backend_of, device_table
+from ag.create import ag_tensor
+from ag.device import backend_of
 from ag.errors import AgError
 from ag.ops.linalg import ag_matmul
-from ag.tensor import ag_tensor
+from ag.vulkan_devices import ag_vulkan_devices, ag_vulkan_status, device_table
 
 _LEGEND = """
 features: f16 f64 i8 i16 i64 are element types that kernels can compute with besides f32, atomic adds floats in memory,

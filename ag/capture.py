@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import Backend, Buffer, Program, Recording
+from ag.backend import Backend
+from ag.buffer import Buffer, Program, Recording
 from ag.device import default_backend
 from ag.dtype import DType
 from ag.errors import CaptureError

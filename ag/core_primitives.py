@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import Buffer
+from ag.buffer import Buffer
 from ag.primitive import primitive
 from ag.shape import Shape, broadcast, broadcast_axes, broadcast_layout, same, sum_layout, summed
 

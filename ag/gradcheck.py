@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ag.create import ag_param, ag_tensor
 from ag.dtype import F64
 from ag.tape import backward, with_grad_tape
-from ag.tensor import Array, Tensor, ag_param, ag_tensor
+from ag.tensor import Array, Tensor
 
 __all__ = ["ag_gradcheck"]
 

@@ -16,15 +16,20 @@ from functools import update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, cast
 
 from ag.backend import Backend
+from ag.buffer import Buffer
+from ag.create import lift
 from ag.device import default_backend, default_dtype
 from ag.dtype import DType
 from ag.errors import DeviceError, DtypeError, ShapeError
-from ag.tape import Node, is_recording
-from ag.tensor import OPS, Tensor, lift
+from ag.tape import is_recording
+from ag.tensor import OPS, Node, Tensor
 
-__all__ = ["Op", "Run", "op", "operands_on_one_device"]
+__all__ = ["Cotangents", "Need", "Op", "Run", "op", "operands_on_one_device"]
 
 P = ParamSpec("P")
+
+Cotangents = tuple[Buffer | None, ...]  # what a gradient rule returns, one per tensor operand
+Need = tuple[bool, ...]  # which of them are wanted
 
 
 class Run(Protocol):

@@ -13,7 +13,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ag.backend import Backend, Buffer
+from ag.backend import Backend
+from ag.buffer import Buffer
 from ag.dtype import U32
 from ag.primitive import primitive
 from ag.shape import same

@@ -10,64 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar, Token
 from heapq import heappop, heappush
-from itertools import count
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
-from ag.backend import Buffer
+from ag.buffer import Buffer
 from ag.core_primitives import add, sum_to
+from ag.create import lift
 from ag.errors import TapeError
-from ag.tensor import Tensor, lift
+from ag.tensor import Node, Tensor
 
-__all__ = ["Gradients", "Node", "backward", "is_recording", "no_grad", "with_grad_tape"]
+__all__ = ["Gradients", "backward", "is_recording", "no_grad", "with_grad_tape"]
 
 R = TypeVar("R")
 
 _recording: ContextVar[bool] = ContextVar("ag_tape", default=False)
-_order = count()
 
 is_recording = _recording.get
-
-
-class Node:
-    """One op that was recorded: its rule, inputs, and what the rule wants back.
-
-    Attributes
-    ----------
-    order : int
-        Position in time; an op always comes after its inputs.
-    name : str
-        Name of the op, for messages.
-    vjp : callable
-        ``vjp(launch, cotangent, saved, need, *params)``: one cotangent, or None, per input.
-    inputs : tuple of Tensor
-    need : tuple of bool
-        Which inputs want a cotangent.
-    saved : object
-        What the forward pass kept for the rule.
-    params : tuple
-        The op's other arguments.
-    """
-
-    __slots__ = ("inputs", "name", "need", "order", "params", "saved", "spent", "vjp")
-
-    def __init__(self, name: str, vjp: Callable[..., Any], inputs: tuple[Tensor, ...], need: tuple[bool, ...],
-                 saved: Any, params: tuple[Any, ...]) -> None:
-        self.order = next(_order)
-        self.name = name
-        self.vjp = vjp
-        self.inputs = inputs
-        self.need = need
-        self.saved = saved
-        self.params = params
-        self.spent = False
-
-    def __lt__(self, other: Node) -> bool:
-        return self.order > other.order  # a heap of nodes yields the newest first
-
-    def spend(self) -> None:
-        """Free what was saved; the node cannot be used again."""
-        self.inputs, self.saved, self.spent = (), None, True
 
 
 class _Switch:

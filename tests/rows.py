@@ -16,9 +16,10 @@ from oracles import SEED
 
 import ag
 from ag.backend import Backend
+from ag.create import to_buffer
 from ag.dtype import as_dtype
 from ag.rng import set_stream
-from ag.tensor import Tensor, to_buffer
+from ag.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]

@@ -9,9 +9,9 @@ import pytest
 from errors import expect_error
 
 import ag
-from ag.backend import Buffer
+from ag.buffer import Buffer
 from ag.op import op
-from ag.ops.elementwise import mul, scale
+from ag.ops.arithmetic import mul, scale
 from ag.tensor import OPS, Tensor, TensorLike
 
 Inputs = dict[str, Tensor]

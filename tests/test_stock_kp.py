@@ -109,9 +109,9 @@ def both(code: str, *devices: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the code says on the patched binding and on the stock one."""
     said = []
     for kind in ("patched", "stock"):
-        path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+        path = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
         command = [sys.executable, "-W", "error", "-c", PREAMBLE + code + EPILOGUE, kind, ",".join(devices)]
-        done = subprocess.run(command, text=True, timeout=300, capture_output=True, env={**os.environ, "PYTHONPATH": path})
+        done = subprocess.run(command, text=True, timeout=300, capture_output=True, env={**os.environ, **path})
         assert done.returncode == 0, f"{kind}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
         assert done.stderr == ""
         said.append(json.loads(done.stdout.rpartition("RESULT")[2]))

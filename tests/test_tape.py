@@ -11,7 +11,7 @@ from errors import expect_error
 
 import ag
 from ag.device import backend_of
-from ag.tape import Node
+from ag.tensor import Node
 
 
 def square_sum(x: ag.Tensor) -> ag.Tensor:

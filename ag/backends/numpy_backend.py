@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from ag.arena import OFFSET_BITS, Arena
-from ag.backend import Backend, Buffer, DeviceInfo, Program
+from ag.backend import Backend, DeviceInfo
+from ag.buffer import Buffer, Program
 from ag.dtype import F32, F64, I32, U32, DType
 from ag.primitive import Primitive
 from ag.shape import Shape

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from ag.create import ag_tensor
 from ag.errors import ShapeError
 from ag.rng import host_seed
-from ag.tensor import Array, Tensor, ag_tensor
+from ag.tensor import Array, Tensor
 
 __all__ = ["Batch", "DataLoader", "ag_dataloader"]
 

@@ -6,12 +6,13 @@ from math import sqrt
 
 import numpy as np
 
+from ag.create import ag_param, ag_tensor
 from ag.errors import ShapeError
 from ag.nn.layer import Layer, activation_called
-from ag.ops.elementwise import ag_add
+from ag.ops.arithmetic import ag_add
 from ag.ops.linalg import ag_matmul
 from ag.rng import host_uniform
-from ag.tensor import Tensor, TensorLike, ag_param, ag_tensor
+from ag.tensor import Tensor, TensorLike
 
 __all__ = ["Linear", "ag_linear"]
 

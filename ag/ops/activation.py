@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import Buffer
-from ag.op import Run, op
-from ag.ops.elementwise import Cotangents, Need
+from ag.buffer import Buffer
+from ag.op import Cotangents, Need, Run, op
 from ag.primitive import primitive
 from ag.shape import axis_layout, normalize_axis
 from ag.tensor import Array, TensorLike

@@ -6,15 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import Backend, Buffer
+from ag.backend import Backend
+from ag.buffer import Buffer
+from ag.create import to_buffer
 from ag.device import backend_of
 from ag.errors import ShapeError
-from ag.op import Run, op
-from ag.ops.elementwise import Cotangents, Need
+from ag.op import Cotangents, Need, Run, op
 from ag.primitive import primitive
 from ag.shape import Shape, normalize_axes, normalize_axis, permute_layout, permuted, reshaped
-from ag.tape import Node, is_recording
-from ag.tensor import Array, Tensor, TensorLike, to_buffer
+from ag.tape import is_recording
+from ag.tensor import Array, Node, Tensor, TensorLike
 
 __all__ = ["ag_reshape", "ag_to_device", "ag_transpose"]
 

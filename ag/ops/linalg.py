@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from ag import shape as shapes
-from ag.backend import Buffer
+from ag.buffer import Buffer
 from ag.errors import ShapeError
-from ag.op import Run, op
-from ag.ops.elementwise import Cotangents, Need
+from ag.op import Cotangents, Need, Run, op
 from ag.primitive import primitive
 from ag.tensor import Array, TensorLike
 

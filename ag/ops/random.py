@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import Buffer
-from ag.op import Run, op
-from ag.ops.elementwise import Cotangents, Need
+from ag.buffer import Buffer
+from ag.op import Cotangents, Need, Run, op
 from ag.primitive import primitive
 from ag.rng import draw_key, philox, uniform_from_bits
 from ag.tensor import Array, TensorLike

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import Buffer
+from ag.buffer import Buffer
 from ag.core_primitives import sum_over
 from ag.errors import ShapeError
-from ag.op import Run, op
-from ag.ops.elementwise import Cotangents, Need
+from ag.op import Cotangents, Need, Run, op
 from ag.primitive import primitive
 from ag.shape import Shape, expand_layout, normalize_axes
 from ag.tensor import Array, TensorLike

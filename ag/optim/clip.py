@@ -7,7 +7,7 @@ from math import fsum, isfinite, sqrt
 from typing import Any
 
 from ag.core_primitives import add, sum_over
-from ag.ops.elementwise import mul, scale
+from ag.ops.arithmetic import mul, scale
 from ag.optim.flat import named_parameters
 from ag.optim.optimizer import gradient_of
 from ag.tape import Gradients

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import Backend, Buffer
+from ag.backend import Backend
+from ag.buffer import Buffer
 from ag.core_primitives import copy
 from ag.dtype import DType
 from ag.errors import ShapeError

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import Buffer
+from ag.buffer import Buffer
+from ag.create import ag_tensor
 from ag.errors import CheckpointError
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 from ag.optim.update_rules import STATE_WORDS
 from ag.primitive import Primitive
 from ag.tape import Gradients
-from ag.tensor import Array, Tensor, ag_tensor
+from ag.tensor import Array, Tensor
 
 __all__ = ["Optimizer", "gradient_of"]
 

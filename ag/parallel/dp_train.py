@@ -16,17 +16,18 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from ag.device import ag_default_device, ag_device, ag_vulkan_devices, canonical
+from ag.device import ag_default_device, ag_device, canonical
 from ag.errors import CheckpointError
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
 from ag.parallel.dp_checkpoint import DPState, load_state, save_state
-from ag.parallel.job import Job
 from ag.parallel.dp_result import DPResult, DPStep
+from ag.parallel.job import Job
 from ag.parallel.reduction import shard_sizes
 from ag.parallel.replica import LossOf, log
 from ag.rng import ag_seed
 from ag.tensor import Array, Tensor
+from ag.vulkan_devices import ag_vulkan_devices
 
 __all__ = ["dp_train"]
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import Program
+from ag.buffer import Program
+from ag.create import ag_param
 from ag.errors import CommError
 from ag.nn.layer import ag_train, load_into
 from ag.optim.clip import clip_grad_norm
@@ -21,7 +22,7 @@ from ag.parallel.dp_checkpoint import DPState
 from ag.parallel.reduction import TreeSum
 from ag.parallel.replica import Capturing, LossOf, Node, Replica, log
 from ag.rng import current_seed
-from ag.tensor import Array, Tensor, ag_param
+from ag.tensor import Array, Tensor
 
 __all__ = ["Job"]
 

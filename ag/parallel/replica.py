@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import Buffer
+from ag.buffer import Buffer
 from ag.capture import CapturedStep
 from ag.core_primitives import add, copy
+from ag.create import ag_tensor
 from ag.device import ag_device, backend_of
 from ag.errors import CaptureError, CommError
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
@@ -22,7 +23,7 @@ from ag.parallel.reduction import TreeSum
 from ag.parallel.sample import flatten, opaque, unflatten
 from ag.rng import set_stream, streams_used
 from ag.tape import backward, with_grad_tape
-from ag.tensor import Array, Tensor, ag_tensor
+from ag.tensor import Array, Tensor
 
 __all__ = ["Capturing", "LossOf", "Node", "Replica"]
 

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from ag.arena import OFFSET_BITS, Arena
-from ag.backend import Backend, Buffer, Program
+from ag.backend import Backend
 from ag.backends.vulkan.kernels import Kernels
 from ag.backends.vulkan.loader import device_info, forked, heap_bytes, kompute, manager, release
 from ag.backends.vulkan.recorder import Command, Recorder
 from ag.backends.vulkan.shadow import Shadow
 from ag.backends.vulkan.stock import StockRecorder
+from ag.buffer import Buffer, Program
 from ag.dtype import F32, I32, U32
 from ag.errors import DeviceError
 from ag.primitive import Primitive

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import Backend, Buffer
+from ag.backend import Backend
+from ag.buffer import Buffer
 from ag.errors import KernelError
 from ag.primitive import Primitive
 

@@ -1,0 +1,124 @@
+"""Buffers, and programs recorded over them: what a backend hands out.
+
+A buffer is a dense row-major array in a backend's arena; a program is a list of launches on buffers that can be run
+again.  `ag.backend` says what backends promise about both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ag.arena import Block
+from ag.dtype import DType
+from ag.errors import CaptureError
+from ag.shape import Shape
+
+if TYPE_CHECKING:
+    from ag.backend import Backend
+
+__all__ = ["Buffer", "HostArray", "Program", "Recording"]
+
+HostArray = Any  # numpy.ndarray; layers above decide how it is typed
+
+
+class Buffer:
+    """A dense row-major array in a backend's arena.
+
+    Attributes
+    ----------
+    backend : Backend
+        Who owns the memory.
+    block : Block
+        The block it lies in, shared by all views.
+    address : int
+        Arena address of the first element, in bytes.
+    shape : tuple of int
+    dtype : DType
+    native : object
+        Whatever the backend works with (a numpy view on the CPU; nothing on Vulkan).
+    """
+
+    __slots__ = ("__weakref__", "address", "backend", "block", "dtype", "native", "shape")
+
+    def __init__(self, backend: Backend, block: Block, address: int, shape: Shape, dtype: DType, native: Any) -> None:
+        self.backend = backend
+        self.block = block
+        self.address = address
+        self.shape = shape
+        self.dtype = dtype
+        self.native = native
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    def view(self, shape: Shape, offset: int = 0) -> Buffer:
+        """The same memory from element `offset` on, with another shape."""
+        return self.backend.view(self, shape, offset)
+
+    def __repr__(self) -> str:
+        return f"<Buffer {self.shape} {self.dtype} at {self.address:#x} on {self.backend.name}>"
+
+
+class Program(Protocol):
+    """Recorded launches that can be run again.
+
+    Attributes
+    ----------
+    launches : int
+        Number of launches in one run.
+    nbytes : int
+        Arena bytes the program keeps for itself.
+    """
+
+    @property
+    def launches(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def run(self) -> None:
+        """Launch everything again, in order; does not wait."""
+
+    def close(self) -> None:
+        """Let go of the memory; the program cannot run any more."""
+
+
+@dataclass
+class Recording:
+    """An open recording; `program` is there once it is closed.
+
+    Attributes
+    ----------
+    on_upload : callable or None
+        Asked for every host array that becomes a buffer while recording; returns the buffer to use, or raises.
+    guards : list of callable
+        Called before every replay; they raise if something that the recording depends on has changed.
+    value_checks : list of (Buffer, callable)
+        Called with the host values that a replay puts into that buffer; they raise if the values are not allowed.
+    """
+
+    on_upload: Callable[[HostArray, DType], Buffer | None] | None = None
+    guards: list[Callable[[], object]] = field(default_factory=list)
+    value_checks: list[tuple[Buffer, Callable[[HostArray], None]]] = field(default_factory=list)
+    program: Program | None = None
+
+    def finished(self) -> Program:
+        """The program; only after the recording was closed without an error."""
+        if self.program is None:
+            raise CaptureError("recording: it is still open or failed; leave its `with` block first.")
+        return self.program

@@ -1,0 +1,167 @@
+"""Tensors from host values: `ag_tensor`, `ag_param`, and how ops lift numbers and arrays to a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ag.backend import Backend
+from ag.buffer import Buffer
+from ag.device import backend_of, default_backend, default_dtype
+from ag.dtype import DType, as_dtype
+from ag.errors import CaptureError, DtypeError
+from ag.tensor import Array, ArrayLike, Tensor
+
+__all__ = ["ag_param", "ag_tensor", "is_ag_tensor", "lift", "to_buffer"]
+
+_CONSTANTS_KEPT = 256  # per device; a training step uses a handful
+
+
+def to_buffer(array: Array, backend: Backend, dtype: DType) -> Buffer:
+    """A fresh buffer with the values of a host array, or the input slot it stands for in a captured step."""
+    recording = backend.recording
+    if recording is not None and recording.on_upload is not None:
+        slot = recording.on_upload(array, dtype)
+        if slot is not None:
+            return slot
+    buffer = backend.alloc(array.shape, dtype)
+    backend.upload(array, buffer)
+    return buffer
+
+
+def lift(value: Any, backend: Backend, dtype: DType, function: str) -> Tensor:
+    """`value` as a tensor on `backend`; numbers become shared constants."""
+    if isinstance(value, (int, float)):
+        constants = backend.__dict__.setdefault("_constants", {})
+        found: Buffer | None = constants.get((value, dtype))
+        if found is None:
+            if len(constants) >= _CONSTANTS_KEPT:
+                constants.clear()
+            found = backend.alloc((), dtype)
+            backend.upload(np.asarray(value), found)
+            constants[value, dtype] = found
+        return Tensor(found)
+    return Tensor(to_buffer(_as_array(value, function), backend, dtype))
+
+
+def _as_array(data: ArrayLike, function: str) -> Array:
+    array = np.asarray(data)
+    if array.dtype.kind not in "biuf":
+        raise DtypeError(f"{function}: data of type {array.dtype} was given; numbers are required.")
+    return array
+
+
+def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = None) -> Tensor:
+    """A tensor from host data; no gradient is tracked for it.
+
+    Parameters
+    ----------
+    data : array_like or Tensor
+        Numbers.  A vector of length n becomes a column of shape (n, 1), one sample; a number gets shape ().
+    device : str, optional
+        Default: the current default device.
+    dtype : str, optional
+        ``"f32"``, ``"f64"`` (CPU only) or ``"i32"``.  Default: the current default element type.
+
+    Returns
+    -------
+    Tensor
+        A copy of the data; a tensor that is already as asked for is returned itself.
+
+    Raises
+    ------
+    DtypeError
+        If the data are not numbers or the device cannot hold the element type.
+    DeviceError
+        If the device is unknown or not there.
+
+    References
+    ----------
+    ggmlR ``ag_tensor``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_tensor([1.0, 2.0, 3.0]).shape
+    (3, 1)
+    """
+    backend = default_backend() if device is None else backend_of(device)
+    wanted = default_dtype() if dtype is None else as_dtype(dtype, "ag_tensor")
+    if isinstance(data, Tensor):
+        same_dtype = dtype is None or data.buffer.dtype is wanted
+        if same_dtype and (device is None or data.buffer.backend is backend):
+            return data
+        backend = data.buffer.backend if device is None else backend
+        return Tensor(to_buffer(data.numpy(), backend, data.buffer.dtype if dtype is None else wanted))
+    buffer = to_buffer(_as_array(data, "ag_tensor"), backend, wanted)
+    return Tensor(buffer.view((buffer.size, 1)) if buffer.ndim == 1 else buffer)
+
+
+def ag_param(data: ArrayLike, device: str | None = None, dtype: str | None = None) -> Tensor:
+    """A parameter: a tensor for which `backward` computes a gradient.
+
+    Parameters
+    ----------
+    data : array_like or Tensor
+        Initial values, copied; a vector of length n becomes a column of shape (n, 1).
+    device : str, optional
+        Default: the current default device.
+    dtype : str, optional
+        ``"f32"``, or ``"f64"`` on CPU devices.  Default: the current default element type.
+
+    Returns
+    -------
+    Tensor
+        With ``requires_grad`` set.
+
+    Raises
+    ------
+    DtypeError
+        If the element type is not a floating type.
+    CaptureError
+        Inside a captured step: a replay would not make a new parameter.
+
+    References
+    ----------
+    ggmlR ``ag_param``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> W = ag.ag_param([[1.0, 2.0]])
+    >>> W.requires_grad
+    True
+    """
+    backend = default_backend() if device is None else backend_of(device)
+    wanted = default_dtype() if dtype is None else as_dtype(dtype, "ag_param")
+    if backend.recording is not None:
+        raise CaptureError("ag_param: a parameter is created inside a captured step; create it before the step.")
+    if not wanted.is_float:
+        raise DtypeError(f"ag_param: element type {wanted} has no gradients; use 'f32', or 'f64' on the CPU.")
+    array = data.numpy() if isinstance(data, Tensor) else _as_array(data, "ag_param")
+    return Tensor(to_buffer(array.reshape(-1, 1) if array.ndim == 1 else array, backend, wanted), requires_grad=True)
+
+
+def is_ag_tensor(x: object) -> bool:
+    """Whether `x` is a tensor of this library.
+
+    Parameters
+    ----------
+    x : object
+
+    Returns
+    -------
+    bool
+
+    References
+    ----------
+    ggmlR ``is_ag_tensor``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.is_ag_tensor(3.0)
+    False
+    """
+    return isinstance(x, Tensor)
