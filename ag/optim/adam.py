@@ -62,6 +62,9 @@ class Adam(Optimizer):
         for name, beta in (("beta1", beta1), ("beta2", beta2)):
             if not 0 <= beta < 1:
                 raise ValueError(f"{self._function}: {name} is {beta}; it must be in [0, 1).")
+        for name, value in (("eps", eps), ("weight_decay", weight_decay)):
+            if not value >= 0:
+                raise ValueError(f"{self._function}: {name} is {value}; it must be 0 or more.")
         self.beta1, self.beta2, self.eps, self.weight_decay = beta1, beta2, eps, weight_decay
         Optimizer.__init__(self, params, lr, rate1=1 - beta1, rate2=1 - beta2, eps=float(eps),
                            weight_decay=float(weight_decay))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import fsum, isfinite, sqrt
+from math import fsum, hypot, isfinite, sqrt
 from typing import Any
 
+import numpy as np
+
+from ag.buffer import Buffer
 from ag.core_primitives import add, sum_over
 from ag.ops.arithmetic import mul, scale
 from ag.optim.flat import named_parameters
@@ -58,8 +61,8 @@ def clip_grad_norm(params: Any, grads: Gradients | Mapping[str, Tensor] | None, 
     if not max_norm > 0:
         raise ValueError(f"clip_grad_norm: max_norm is {max_norm}; it must be positive.")
     named = named_parameters(params, "clip_grad_norm")
-    squares = {}
-    found = {}
+    squares: dict[str, Buffer] = {}
+    found: dict[str, Buffer] = {}
     for name, p in named.items():
         g = gradient_of(name, p, grads)
         if g is not None:
@@ -73,10 +76,18 @@ def clip_grad_norm(params: Any, grads: Gradients | Mapping[str, Tensor] | None, 
         totals[device] = square if device not in totals else square.backend.launch(add, totals[device], square)
     norm = sqrt(fsum(float(t.backend.download(t)) for t in totals.values())) if totals else 0.0
     if not isfinite(norm):
-        bad = [name for name, s in squares.items() if not isfinite(float(s.backend.download(s)))]
-        raise FloatingPointError(f"clip_grad_norm: the gradient of {bad[0] if bad else 'all parameters together'} "
-                                 f"has norm {norm}; gradients are unchanged. Lower lr or look for a division by zero.")
+        norm = _norm_on_the_host(found)  # a square may overflow where the gradient does not
     if norm > max_norm:
         for buffer in found.values():
             buffer.backend.launch(scale, buffer, factor=max_norm / norm, into=buffer)
     return norm
+
+
+def _norm_on_the_host(grads: Mapping[str, Buffer]) -> float:
+    """The norm in float64, or an error that names the first gradient that is not finite."""
+    norms = {name: float(np.linalg.norm(g.backend.download(g).astype(np.float64))) for name, g in grads.items()}
+    for name, norm in norms.items():
+        if not isfinite(norm):
+            raise FloatingPointError(f"clip_grad_norm: the gradient of {name} has norm {norm}; gradients are "
+                                     f"unchanged. Lower lr or look for a division by zero.")
+    return hypot(*norms.values())

@@ -16,7 +16,7 @@ from ag.backend import Backend
 from ag.buffer import Buffer
 from ag.core_primitives import copy
 from ag.dtype import DType
-from ag.errors import ShapeError
+from ag.errors import DeviceError, ShapeError
 from ag.tensor import Tensor
 
 __all__ = ["FlatGroup", "flat_groups", "named_parameters"]
@@ -39,12 +39,13 @@ def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
         pairs = list(params.items())
     else:
         listed = [params] if isinstance(params, Tensor) else list(params)
-        pairs = [(p.name or f"param{i}", p) for i, p in enumerate(listed, 1)]
+        pairs = [(getattr(p, "name", None) or f"param{i}", p) for i, p in enumerate(listed, 1)]
     found: dict[str, Tensor] = {}
     names: dict[int, str] = {}
     for name, p in pairs:
         if not isinstance(p, Tensor) or not p.requires_grad or p.node is not None:
-            raise ValueError(f"{function}: {name!r} is {p!r}, not a parameter; make it with ag_param.")
+            kind = "computed tensor" if isinstance(p, Tensor) and p.requires_grad else type(p).__name__
+            raise ValueError(f"{function}: {name!r} is a {kind}, not a parameter; make it with ag_param.")
         if p.id in names:
             raise ValueError(f"{function}: {name!r} and {names[p.id]!r} are the same tensor; list it once.")
         if name in found:
@@ -98,16 +99,21 @@ class FlatGroup:
     def adopt(self) -> None:
         """Make the parameters views of `values`, with the values they have now.
 
-        Needed again if another optimizer adopted them, or a model was moved, in between.
+        Needed again if another optimizer adopted them in between.
+
+        Raises
+        ------
+        DeviceError
+            If one was moved to another device.
         """
         for name, p in self.params.items():
             view = self._views[name]
             if p.buffer is not view:
+                if p.buffer.backend is not self.backend:
+                    raise DeviceError(f"step: parameter {name!r} is on {p.device} and the optimizer's state on "
+                                      f"{self.backend.name}; make the optimizer after moving the model.")
                 self.backend.refuse_while_recording(f"steps an optimizer that does not hold {name!r} any more")
-                if p.buffer.backend is self.backend:
-                    self.backend.launch(copy, p.buffer, into=view)
-                else:
-                    self.backend.upload(p.numpy(), view)
+                self.backend.launch(copy, p.buffer, into=view)
                 p.buffer = view
 
     def gather(self, grads: Mapping[str, Tensor], into: dict[str, Buffer]) -> None:

@@ -58,6 +58,8 @@ class SGD(Optimizer):
                  nesterov: bool = False) -> None:
         if not 0 <= momentum < 1:
             raise ValueError(f"optimizer_sgd: momentum is {momentum}; it must be in [0, 1).")
+        if not weight_decay >= 0:
+            raise ValueError(f"optimizer_sgd: weight_decay is {weight_decay}; it must be 0 or more.")
         if nesterov and not momentum:
             raise ValueError("optimizer_sgd: nesterov needs momentum > 0, and momentum is 0.")
         self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
