@@ -1,0 +1,64 @@
+"""clip_grad_norm: the norm it returns, gradients scaled in place, and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from errors import expect_error
+from test_optim import GRADS, SHAPES, gradients, parameters
+
+import ag
+
+
+def test_clip_grad_norm(device: str) -> None:
+    params = parameters()
+    grads = gradients(0, params)
+    norm = float(np.sqrt(sum((g**2).sum() for g in GRADS[0].values())))
+    assert ag.clip_grad_norm(params, grads, 1e9) == pytest.approx(norm, rel=1e-6)
+    assert all(np.array_equal(g.numpy(), GRADS[0][n].astype(np.float32)) for n, g in grads.items())
+    held = {name: g.buffer for name, g in grads.items()}
+    assert ag.clip_grad_norm(params, grads, 2.0) == pytest.approx(norm, rel=1e-6)
+    for name, g in grads.items():
+        assert g.buffer is held[name]  # in place
+        assert np.allclose(g.numpy(), GRADS[0][name] * 2.0 / norm, rtol=1e-5, atol=1e-7)
+    assert ag.clip_grad_norm(params, grads, float("inf")) == pytest.approx(2.0, rel=1e-5)
+
+
+def test_clip_grad_norm_of_what_backward_left(device: str) -> None:
+    W = ag.ag_param([[3.0, 4.0]])
+    with ag.with_grad_tape():
+        loss = ag.ag_sum(W * [[3.0, 4.0]])
+    grads = ag.backward(loss)
+    assert ag.clip_grad_norm({"W": W}, None, 1.0) == 5.0
+    assert np.allclose(W.grad.numpy(), [[0.6, 0.8]])
+    assert ag.clip_grad_norm([ag.ag_param([[1.0]])], grads, 1.0) == 0.0  # no gradient, no norm
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_clip_grad_norm_refuses_what_is_not_finite(device: str, bad: float) -> None:
+    params = parameters()
+    grads = gradients(0, params)
+    grads["b"].data = np.array([[1.0], [bad], [2.0], [0.0], [1.0]])
+    before = {name: g.numpy() for name, g in grads.items()}
+    with expect_error("clip_grad_norm of a gradient that is not finite", FloatingPointError, "gradient of b",
+                      "unchanged"):
+        ag.clip_grad_norm(params, grads, 1.0)
+    for name, g in grads.items():
+        assert np.array_equal(g.numpy(), before[name], equal_nan=True)
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # numpy's word on the square
+def test_clip_grad_norm_of_large_finite_gradients(device: str) -> None:
+    """Squares beyond float32's range must not make a finite norm infinite."""
+    params = parameters()
+    grads = gradients(0, params)
+    grads["W"].data = np.full(SHAPES["W"], 3e25)
+    norm = 3e25 * np.sqrt(15)
+    assert ag.clip_grad_norm(params, grads, 1.0) == pytest.approx(norm, rel=1e-5)
+    assert np.allclose(grads["W"].numpy(), 3e25 / norm, rtol=1e-5)
+
+
+@pytest.mark.parametrize("max_norm", [0.0, -1.0, float("nan")])
+def test_clip_grad_norm_needs_a_positive_bound(max_norm: float) -> None:
+    with expect_error(f"clip_grad_norm(max_norm={max_norm})", ValueError, f"max_norm is {max_norm}", "positive"):
+        ag.clip_grad_norm([ag.ag_param([[1.0]])], None, max_norm)
