@@ -15,7 +15,7 @@ from ag.buffer import Buffer
 from ag.core_primitives import ones, sum_over
 from ag.create import to_buffer
 from ag.dtype import I32
-from ag.errors import ShapeError
+from ag.errors import DeviceError, ShapeError
 from ag.op import Cotangents, Need, Run, op, operands_on_one_device
 from ag.ops.arithmetic import div, mul, scale, sub
 from ag.ops.elementwise import log
@@ -189,11 +189,15 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike) -> Ten
         If the target's shape is neither of the two, or there is no sample.
     IndexError
         If an id is outside ``0..classes-1``.
+    DeviceError
+        If the target is a tensor on another device.
 
     Notes
     -----
     Exact for any logits, as nothing is rounded to 0 or 1 first.  Soft targets need not sum to 1, and get a gradient
     if they are parameters.
+    Class ids are checked on the host: an array costs nothing, a tensor of ids is read back first, which a captured
+    step refuses.
 
     References
     ----------
@@ -225,8 +229,9 @@ def _shape_of(x: Any) -> Shape:
 def _ids(name: str, logits: Any, target: Any, shape: Shape) -> Tensor:
     """Class ids as an int32 tensor on the device of the logits, checked on the host."""
     backend, _ = operands_on_one_device(name, (logits,))
-    if isinstance(target, Tensor) and target.buffer.dtype is I32:
-        return target
+    if isinstance(target, Tensor) and target.buffer.backend is not backend:
+        raise DeviceError(f"{name}: logits are on {backend.name} and the target is on {target.device}; "
+                          f"move one with ag_to_device first.")
     ids = target.numpy() if isinstance(target, Tensor) else np.asarray(target)
 
     def check(ids: Array) -> None:
@@ -237,6 +242,8 @@ def _ids(name: str, logits: Any, target: Any, shape: Shape) -> Tensor:
                              f"labels are 0-based class numbers.")
 
     check(ids)
+    if isinstance(target, Tensor) and target.buffer.dtype is I32:
+        return target
     buffer = to_buffer(ids, backend, I32)
     if backend.recording is not None:
         backend.recording.value_checks.append((buffer, check))
