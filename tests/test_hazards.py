@@ -1,0 +1,140 @@
+"""The hazard tracker: a barrier wherever a launch depends on one since the last barrier, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import ag
+from ag.backends.vulkan.recorder import Recorder
+from ag.device import backend_of
+from ag.hazards import HazardTracker, Range
+
+A, B, C = (0, 100), (100, 200), (200, 300)  # they only touch
+
+CASES = {
+    "read after write": (([], [A]), ([A], [B]), True),
+    "write after read": (([A], [B]), ([C], [A]), True),
+    "write after write": (([], [A]), ([], [A]), True),
+    "read after read": (([A], [B]), ([A], [C]), False),
+    "ranges that touch": (([A], [B]), ([], [C]), False),
+    "ranges that touch from below": (([], [B]), ([A], [C]), False),
+    "one byte in common": (([], [(0, 101)]), ([B], [C]), True),
+    "one byte in common at the other end": (([], [B]), ([(0, 101)], []), True),
+    "one inside the other": (([], [(0, 300)]), ([(120, 130)], []), True),
+    "one around the other": (([], [(120, 130)]), ([(0, 300)], []), True),
+    "nothing in common": (([A], [B]), ([A], [(400, 500)]), False),
+    "in place": (([A], [A]), ([B], [C]), False),
+    "another segment": (([], [A]), ([(1 << 48, (1 << 48) + 100)], []), False),
+    "one of several": (([], [A, B]), ([(500, 600), B], [C]), True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_launches(name: str) -> None:
+    first, second, expected = CASES[name]
+    tracker = HazardTracker()
+    assert tracker.launch(*first) is False
+    assert tracker.launch(*second) is expected
+
+
+def test_a_barrier_settles_everything_before_it() -> None:
+    tracker = HazardTracker()
+    tracker.launch([], [A])
+    tracker.launch([], [B])
+    assert tracker.launch([A], [C]) is True
+    assert tracker.launch([B], [(900, 901)]) is False  # the barrier was after B's write
+    assert tracker.launch([C], [A]) is True
+    tracker.barrier()
+    assert tracker.launch([A], [C]) is False
+
+
+def depend(one: tuple[list[Range], list[Range]], other: tuple[list[Range], list[Range]]) -> bool:
+    """Whether two launches touch a common byte and one of them writes it, byte by byte."""
+    def touched(ranges: list[Range]) -> set[int]:
+        return {byte for start, end in ranges for byte in range(start, end)}
+
+    (r1, w1), (r2, w2) = (tuple(map(touched, launch)) for launch in (one, other))
+    return bool(w1 & w2 or w1 & r2 or r1 & w2)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_programs(seed: int) -> None:
+    """Every dependent pair has a barrier between; every barrier separates a pair that depends."""
+    rng = random.Random(seed)
+
+    def some_range() -> Range:
+        start = rng.randrange(60)
+        return start, start + rng.randrange(1, 6)
+
+    program = [([some_range() for _ in range(rng.randrange(3))], [some_range() for _ in range(rng.randrange(1, 3))])
+               for _ in range(60)]
+    tracker = HazardTracker()
+    barriers = [i for i, launch in enumerate(program) if tracker.launch(*launch)]
+    for j in range(len(program)):
+        for i in range(j):
+            if depend(program[i], program[j]):
+                assert any(i < b <= j for b in barriers), f"no barrier between {program[i]} and {program[j]}"
+    for before, b in pairwise([0, *barriers]):
+        assert any(depend(program[i], program[b]) for i in range(before, b)), f"the barrier before {b} is needless"
+
+
+def test_very_many_ranges_cost_one_barrier() -> None:
+    tracker = HazardTracker()
+    barriers = sum(tracker.launch([], [(i * 10, i * 10 + 5)]) for i in range(10_000))
+    assert 10 < barriers < 100
+
+
+# ---------------------------------------------------------------------------------------------- on a device
+
+
+@pytest.fixture(params=["lavapipe", "swiftshader"])
+def recorder(request: pytest.FixtureRequest) -> Iterator[Recorder]:
+    """The recorder of a Vulkan device, which is the default device, with an open sequence that is not empty."""
+    if os.environ.get("AG_BARRIER_ALL") == "1":
+        pytest.skip("AG_BARRIER_ALL=1 asks for a barrier before every command, so there are none to save")
+    backend = backend_of(request.getfixturevalue(request.param))
+    with ag.ag_device(backend.name):
+        backend.synchronize()
+        _ = ag.ag_tensor(np.ones(5)) * 1.0
+        yield backend.recorder
+
+
+@pytest.mark.vulkan
+def test_independent_launches_have_no_barrier(recorder: Recorder) -> None:
+    tensors = [ag.ag_tensor(np.full(8, k)) for k in range(6)]
+    first = tensors[0] * 3.0  # now the constant 3 is there too
+    before = recorder.barriers
+    results = [t * 3.0 for t in tensors]
+    assert recorder.barriers == before
+    chained = first
+    before = recorder.barriers
+    for _ in range(5):
+        chained = chained * 3.0
+    assert recorder.barriers - before == 5
+    assert [r.numpy()[0, 0] for r in results] == [3.0 * k for k in range(6)]
+    assert chained.numpy()[0, 0] == 0.0
+
+
+@pytest.mark.vulkan
+def test_a_program_has_barriers_only_where_they_are_needed(recorder: Recorder) -> None:
+    xs = [ag.ag_tensor(np.full((8, 1), k + 1.0)) for k in range(5)]
+
+    def step(*xs: ag.Tensor) -> list[ag.Tensor]:
+        return [ag.ag_relu(ag.ag_exp(x)) for x in xs]
+
+    captured = ag.ag_capture(step)
+    before = recorder.barriers
+    outputs = captured(*xs)
+    while_recording = recorder.barriers - before
+    assert captured.program.launches == 10
+    # exp, relu of one x depend on each other, and nothing else does; recorded x by x, each relu needs a barrier,
+    # which settles everything before it. That is five, and one at the start, for each of the two recordings.
+    assert while_recording <= 2 * (5 + 1) + 5  # and the copies that fill the slots
+    for x, y in zip(xs, outputs, strict=True):
+        assert np.allclose(y.numpy(), np.exp(x.numpy()), rtol=1e-5)
