@@ -70,7 +70,7 @@ def launches() -> list[Launch]:
         adam_state, sgd_state = np.zeros((2, STATE_WORDS), np.float32)
         adam_state[:4] = 0.125, 0.25, 0.0625, 3  # learning rate, 1 - beta1^t, 1 - beta2^t, t
         sgd_state[:2] = 0.125, 3
-        adam = {"beta1": 0.875, "beta2": 0.96875, "eps": 1e-8, "weight_decay": 0.125, "last": True}
+        adam = {"rate1": 0.125, "rate2": 0.03125, "eps": 1e-8, "weight_decay": 0.125, "last": True}
         sgd = {"mu": 0.875, "weight_decay": 0.25, "nesterov": True, "last": True}
         extra += [Launch(PRIMITIVES["copy"], [x], {}),
                   Launch(PRIMITIVES["adam_update"], [x, y, g * g, adam_state, g], adam),
