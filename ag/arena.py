@@ -5,8 +5,9 @@ knows neither arrays nor devices: a backend passes `grow`, which makes the memor
 an address (segment number and byte offset in one integer) and goes back to the arena when its last reference dies.
 
 Freed blocks first go to a bin of their exact size, where the next request of that size finds them at once (a
-training step asks for the same sizes again and again).  When no bin fits, all bins are emptied into a best-fit free
-list in which neighbours coalesce; when that has no room either, the arena grows by another segment.
+training step asks for the same sizes again and again).  When no bin fits, the block is cut from a best-fit free list;
+when that has no room, all bins are emptied into it and neighbours coalesce; and if that does not help, the arena
+grows by another segment.
 """
 
 from __future__ import annotations
@@ -150,11 +151,11 @@ class Arena:
         self._bins.setdefault(size, []).append(address - self.guard)
 
     def _alloc_slowly(self, size: int) -> int:
-        self._empty_bins()
+        for make_room in (self._empty_bins, lambda: self._add_segment(size)):
+            if self._free and self._free[-1][0] >= size:
+                break
+            make_room()
         i = bisect_left(self._free, (size, 0))
-        if i == len(self._free):
-            self._add_segment(size)
-            i = bisect_left(self._free, (size, 0))
         run, address = self._free[i]
         self._take(run, address)
         if run > size:

@@ -13,9 +13,9 @@ from ag.errors import DtypeError
 __all__ = ["DType", "F32", "F64", "I32", "U32", "as_dtype"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DType:
-    """An element type.
+    """An element type; there is one object for each, compared by identity.
 
     Attributes
     ----------

@@ -8,6 +8,7 @@ says everything.  This module knows neither arrays nor devices.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 
 from ag.errors import ShapeError
@@ -80,6 +81,7 @@ def same(first: Shape, *_others: Shape, **_params: object) -> Shape:
     return first
 
 
+@lru_cache(maxsize=4096)
 def broadcast(*shapes: Shape) -> Shape:
     """numpy's broadcasting rule, any rank, both ways."""
     first = shapes[0]
@@ -96,6 +98,7 @@ def broadcast(*shapes: Shape) -> Shape:
     return tuple(out)
 
 
+@lru_cache(maxsize=4096)
 def broadcast_axes(small: Shape, big: Shape) -> Shape:
     """The axes of `big` along which `small` was repeated."""
     lead = len(big) - len(small)
