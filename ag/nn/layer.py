@@ -1,12 +1,13 @@
 """The base of all layers: parameters by name, state dicts, train and eval mode, a readable repr.
 
-A layer's parameters and buffers are its tensor attributes, its children are its layer attributes; nothing has to be
-registered.  Names are joined with underscores, as ggmlR does: ``layer1_W``.
+A layer's parameters and buffers are its tensor attributes, its children are its layer attributes, also in lists,
+tuples and dicts; nothing has to be registered.  Names are joined with underscores, as ggmlR does: ``layer1_W``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -62,10 +63,10 @@ class Layer:
 
     def children(self) -> dict[str, Layer]:
         """Layers inside this one, by name."""
-        return {name: x for name, x in vars(self).items() if isinstance(x, Layer)}
+        return {name: x for name, x in _members(vars(self)) if isinstance(x, Layer)}
 
     def _tensors(self, wanted: bool, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-        for name, x in vars(self).items():
+        for name, x in _members(vars(self)):
             if isinstance(x, Tensor) and x.requires_grad is wanted:
                 yield prefix + name, x
         for name, child in self.children().items():
@@ -117,9 +118,7 @@ class Layer:
 
     def train(self, mode: bool = True) -> Layer:
         """Set train mode (or eval mode) here and in all children; returns the layer."""
-        self.training = mode
-        for child in self.children().values():
-            child.train(mode)
+        _set_mode(self, mode, set())
         return self
 
     def eval(self) -> Layer:
@@ -152,13 +151,24 @@ class Layer:
 
     def _lines(self, label: str) -> Iterator[str]:
         args = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.settings)
-        own = [f"{name} {x.shape}" for name, x in vars(self).items() if isinstance(x, Tensor)]
+        own = [f"{name} {x.shape}" for name, x in _members(vars(self)) if isinstance(x, Tensor)]
         count = sum(p.size for p in self.parameters().values())
         detail = f"  {', '.join(own)}" if own else ""
         yield f"{label}{type(self).__name__}({args}){detail}  [{count:,} parameters]"
         for name, child in self.children().items():
             for line in child._lines(f"{name}: "):
                 yield "  " + line
+
+
+def _members(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Layer | Tensor]]:
+    """Layers and tensors among attributes; in lists they are numbered from 1, in dicts the key follows the name."""
+    for name, x in attributes.items():
+        if isinstance(x, (Layer, Tensor)):
+            yield name, x
+        elif isinstance(x, (list, tuple)):
+            yield from _members({f"{name}{i}": item for i, item in enumerate(x, 1)})
+        elif isinstance(x, dict):
+            yield from _members({f"{name}_{key}": item for key, item in x.items()})
 
 
 def state_of(model: Any) -> dict[str, Tensor]:
@@ -187,17 +197,17 @@ def _set_mode(model: Any, mode: bool, seen: set[int]) -> None:
     if id(model) in seen:
         return
     seen.add(id(model))
-    if isinstance(model, Layer):
-        model.train(mode)
-    elif isinstance(model, (list, tuple)):
-        for item in model:
-            _set_mode(item, mode, seen)
+    parts: Iterable[Any] = ()
+    if isinstance(model, (list, tuple)):
+        parts = model
     elif isinstance(model, dict):
-        _set_mode(list(model.values()), mode, seen)
-    elif hasattr(model, "__dict__"):
+        parts = model.values()
+    elif hasattr(model, "__dict__") and not isinstance(model, (type, ModuleType)):
         if hasattr(model, "training"):
             model.training = mode
-        _set_mode(list(vars(model).values()), mode, seen)
+        parts = vars(model).values()
+    for part in parts:
+        _set_mode(part, mode, seen)
 
 
 def ag_train(model: M) -> M:
