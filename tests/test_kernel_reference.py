@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import CASES
-from rows import EPS, TINY, Array, loss_of, restart_generator, tensor, weights_like
+from rows import EPS, TINY, Array, bound, loss_of, restart_generator, tensor, weights_like
 
 import ag
 from ag.backend import Backend
@@ -93,7 +93,11 @@ def backend(device: str) -> Iterator[Backend]:
     """A guarded backend whose guard words a test leaves alone."""
     found = guarded(device)
     yield found
-    found.check_guards()
+    try:
+        found.check_guards()
+    except ag.ArenaError:
+        guarded.cache_clear()  # one kernel's mistake must not fail the tests of all others
+        raise
 
 
 def run(backend: Backend, launch: Launch) -> list[Array]:
@@ -134,7 +138,7 @@ def check(backend: Backend, launch: Launch) -> None:
             np.testing.assert_array_equal(got, want, name)
         elif exact.size:
             terms = max(1, sum(x.size for x in launch.operands) // exact.size)
-            allowed = 32 * EPS["f32"] * np.abs(exact) + (4 + terms) * EPS["f32"] * np.abs(exact).max() + TINY
+            allowed = bound(32, 0, np.abs(exact), "f32") + bound(4, terms, np.abs(exact).max(), "f32")
             assert np.all(np.abs(got - exact) <= allowed), f"{name}: {np.abs(got - exact).max()} off"
 
 
