@@ -10,7 +10,7 @@ from ag.backend import Backend
 from ag.buffer import Buffer
 from ag.device import backend_of, default_backend, default_dtype
 from ag.dtype import DType, as_dtype
-from ag.errors import CaptureError, DtypeError
+from ag.errors import CaptureError, DtypeError, ShapeError
 from ag.tensor import Array, ArrayLike, Tensor
 
 __all__ = ["ag_param", "ag_tensor", "is_ag_tensor", "lift", "to_buffer"]
@@ -46,7 +46,10 @@ def lift(value: Any, backend: Backend, dtype: DType, function: str) -> Tensor:
 
 
 def _as_array(data: ArrayLike, function: str) -> Array:
-    array = np.asarray(data)
+    try:
+        array = np.asarray(data)
+    except ValueError as error:
+        raise ShapeError(f"{function}: the data are no array ({error}); every row must have the same length.") from None
     if array.dtype.kind not in "biuf":
         raise DtypeError(f"{function}: data of type {array.dtype} was given; numbers are required.")
     return array
@@ -73,6 +76,8 @@ def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = No
     ------
     DtypeError
         If the data are not numbers or the device cannot hold the element type.
+    ShapeError
+        If nested lists have rows of different lengths.
     DeviceError
         If the device is unknown or not there.
 

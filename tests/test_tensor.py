@@ -84,6 +84,12 @@ def test_what_is_not_numeric() -> None:
                 make(data)
 
 
+def test_rows_of_different_lengths() -> None:
+    for make in (ag.ag_tensor, ag.ag_param):
+        with expect_error("nested lists that are no array", ag.ShapeError, make.__name__, "the same length"):
+            make([[1.0], [2.0, 3.0]])
+
+
 def test_unknown_names() -> None:
     with expect_error("an element type that does not exist", ag.DtypeError, "ag_tensor", "'f16x'", "f32, f64"):
         ag.ag_tensor([1.0], dtype="f16x")
