@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import safetensors.numpy
@@ -107,15 +107,16 @@ def ag_load_model(
     with ag_device(ag_default_device()):
         if device is not None:
             ag_device(device)
-        model = model_fn() if model_fn is not None else _build(_config(header, path), path)
-    load_into(state_of(model), state)
+        largest = sum(array.size for array in state.values())
+        model = model_fn() if model_fn is not None else _build(_config(header, path), path, largest)
+    load_into(state_of(model), state, source=f"ag_load_model: {os.fspath(path)}")
     return ag_eval(model)
 
 
 def _config(header: dict[str, str], path: Any) -> Any:
     try:
         config = json.loads(header["model"])
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, RecursionError) as error:
         raise CheckpointError(f"ag_load_model: {os.fspath(path)} has no readable model description; "
                               f"pass model_fn.") from error
     if config is None:
@@ -130,14 +131,17 @@ def _known(layer: Layer) -> bool:
     return _LAYERS.get(type(layer).__name__) is type(layer)
 
 
-def _build(config: Any, path: Any) -> Layer:
-    """A layer from its description; only this library's constructors are ever called."""
+def _build(config: Any, path: Any, largest: int) -> Layer:
+    """A layer from its description: only constructors of this library, with sizes that the file has room for."""
     try:
         if config["layer"] == Sequential.__name__:
-            return Sequential([_build(c, path) for c in config["layers"]])
+            return Sequential([_build(c, path, largest) for c in config["layers"]])
         kind = _LAYERS[config["layer"]]
-        return kind(**{name: config["args"][name] for name in kind.settings})
-    except (KeyError, TypeError, ValueError) as error:
+        args = {name: config["args"][name] for name in kind.settings}
+        if any(isinstance(value, int) and value > largest for value in args.values()):
+            raise ValueError(f"sizes {args} in a file with {largest} elements")
+        return kind(**args)
+    except (KeyError, TypeError, ValueError, OverflowError, MemoryError, RecursionError) as error:
         raise CheckpointError(f"ag_load_model: {os.fspath(path)} describes a model that this version cannot build "
                               f"({error!r}); pass model_fn.") from error
 
@@ -149,7 +153,8 @@ def write_file(path: str | os.PathLike[str], arrays: dict[str, Array], header: d
     """Write a safetensors file next to the target, flush it to disk, then rename: readers see the old or the new."""
     target = Path(path)
     content = safetensors.numpy.save(arrays, header)
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    temporary = target.with_name(f".{target.name}.{token_hex(4)}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # mkstemp's would be private
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)

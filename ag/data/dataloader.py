@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from ag.create import ag_tensor
-from ag.errors import ShapeError
+from ag.errors import CheckpointError, DtypeError, ShapeError
 from ag.rng import host_seed
 from ag.tensor import Array, Tensor
 
 __all__ = ["Batch", "DataLoader", "ag_dataloader"]
+
+_64_BITS = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class DataLoader:
     def _order_of(self, epoch: int) -> Array:
         if not self.shuffle:
             return np.arange(self.n_samples)
-        return np.random.Generator(np.random.Philox(key=self._seed, counter=[0, 0, epoch, 0])).permutation(
+        return np.random.Generator(np.random.Philox(key=self._seed & _64_BITS, counter=[0, 0, epoch, 0])).permutation(
             self.n_samples)
 
     def n_batches(self) -> int:
@@ -172,10 +174,24 @@ class DataLoader:
 
     def state_dict(self) -> dict[str, int]:
         """Where the loader is: seed, epoch, next batch."""
-        return {"seed": self._seed, "epoch": self._epoch, "next": self._next}
+        return {"seed": self._seed, "epoch": self._epoch, "next": self._next, "samples": self.n_samples,
+                "batch_size": self.batch_size}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on where `state_dict` was taken, with the same sequence of batches."""
+        """Go on where `state_dict` was taken, with the same sequence of batches.
+
+        Raises
+        ------
+        CheckpointError
+            If the state is of a loader with other samples or batches.
+        """
+        missing = [name for name in self.state_dict() if name not in state]
+        if missing:
+            raise CheckpointError(f"load_state_dict: the loader's state is missing {', '.join(missing)}.")
+        if (state["samples"], state["batch_size"]) != (self.n_samples, self.batch_size):
+            raise CheckpointError(f"load_state_dict: the state is of a loader with {state['samples']} samples in "
+                                  f"batches of {state['batch_size']}, and this one has {self.n_samples} in batches of "
+                                  f"{self.batch_size}; they must be equal.")
         self._seed, self._epoch, self._next = (int(state[k]) for k in ("seed", "epoch", "next"))
         self.order = self._order_of(self._epoch)
 
@@ -184,6 +200,8 @@ def _samples_last(data: Any, col_major: bool) -> Array:
     array = data.numpy() if isinstance(data, Tensor) else np.asarray(data)
     if array.ndim == 0:
         raise ShapeError("ag_dataloader: a single number was given; an array of samples is required.")
+    if array.dtype.kind not in "biuf":
+        raise DtypeError(f"ag_dataloader: data of type {array.dtype} were given; numbers are required.")
     return array if col_major else np.moveaxis(array, 0, -1)
 
 

@@ -177,8 +177,9 @@ def state_of(model: Any) -> dict[str, Tensor]:
     return {**model.parameters(), **buffers}
 
 
-def load_into(mine: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool = True) -> None:
-    """Copy arrays into tensors by name, all or nothing."""
+def load_into(mine: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool = True,
+              source: str = "load_state_dict: the state") -> None:
+    """Copy arrays into tensors by name, all or nothing; `source` begins the message if they do not fit."""
     arrays = {k: v.numpy() if isinstance(v, Tensor) else np.asarray(v) for k, v in state.items()}
     wrong = []
     if strict:
@@ -187,7 +188,7 @@ def load_into(mine: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool
     wrong += [f"{k} is {arrays[k].shape} instead of {x.shape}"
               for k, x in mine.items() if k in arrays and arrays[k].shape != x.shape]
     if wrong:
-        raise CheckpointError(f"load_state_dict: the state does not fit this model: {', '.join(wrong)}.")
+        raise CheckpointError(f"{source} does not fit this model: {', '.join(wrong)}.")
     for k, x in mine.items():
         if k in arrays:
             x.data = arrays[k]
