@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from math import inf
 from typing import Any
 
@@ -169,9 +170,10 @@ def dp_train(
     if balance != "equal" and (isinstance(balance, str) or len(weights) != len(names) or min(weights) < 0
                                or not sum(weights) > 0):
         raise ValueError(f"dp_train: balance is {balance!r}; use 'equal', or {len(names)} weights, none negative.")
-    with ag_device(ag_default_device()):
-        job = Job(make_model, names, _loss_rule(loss_fn, forward_fn, target_fn), capture,
-                  optimizer or (lambda params: Adam(params, lr=lr)), max_norm, on_nonfinite)
+    make_optimizer = optimizer or (lambda params: Adam(params, lr=lr))
+    loss_rule = _loss_rule(loss_fn, forward_fn, target_fn)
+    with (ag_device(ag_default_device()),
+          closing(Job(make_model, names, loss_rule, capture, make_optimizer, max_norm, on_nonfinite)) as job):
         schedule = scheduler(job.optimizer) if scheduler is not None else None
         batch = min(len(names) * micro_batch * accumulate, len(data))
         sizes = shard_sizes(batch, weights)

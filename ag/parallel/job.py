@@ -77,6 +77,13 @@ class Job:
             ag_train(replica.model)
         self._broadcast()
 
+    def close(self) -> None:
+        """End the threads and let go of captured steps, and with them of all work memory."""
+        if self._threads is not None:
+            self._threads.shutdown()
+        for replica in self.replicas:
+            replica.close()
+
     def state(self, step: int, batch: int, losses: Array) -> DPState:
         """Everything to go on from, after `step` steps."""
         weights = {name: p.numpy() for name, p in self.master.items()}

@@ -220,6 +220,11 @@ class Replica:
             self.backend.launch(copy, _zeros_like(view), into=view)
         self.backend.launch(copy, loss.buffer.view(()), into=self._loss_view)
 
+    def close(self) -> None:
+        """Let go of the captured steps, whose functions hold the replica, and so of its memory."""
+        self._programs.clear()
+        self._plans.clear()
+
     # -------------------------------------------------------------------------------------- weights
 
     def load(self, weights: Array) -> None:
