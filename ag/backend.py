@@ -27,9 +27,10 @@ from typing import Any
 from weakref import WeakSet
 
 from ag.arena import Arena
-from ag.buffer import Buffer, HostArray, Program, Recording
+from ag.buffer import Buffer, HostArray, Launch, Program, Recording
 from ag.dtype import DType
 from ag.errors import ArenaError, CaptureError, DtypeError
+from ag.passes import without_copies
 from ag.primitive import Primitive
 from ag.shape import Shape
 
@@ -131,13 +132,21 @@ class Backend(ABC):
         outs = tuple(self.alloc(s, operands[0].dtype) for s in shapes)
         return outs, (*outs, *operands)
 
-    @abstractmethod
     def launch(self, primitive: Primitive, *operands: Any, into: Any = None, **params: Any) -> Any:
         """Run `primitive`; returns its output buffer, or a tuple of them, or None if it only updates.
 
         `into` gives the output buffer(s) instead of fresh ones; an output may be an input that is read at the
         same index only.
         """
+        result, buffers = self.operands_of(primitive, operands, into, params)
+        self._run(primitive, buffers, params)
+        if self._open_recording is not None and self.recording is not None:
+            self.recording.launches.append(Launch(primitive, buffers, params, into is None))
+        return result
+
+    @abstractmethod
+    def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any]) -> None:
+        """Run `primitive` on all its operands."""
 
     @abstractmethod
     def upload(self, array: HostArray, into: Buffer) -> None:
@@ -164,12 +173,8 @@ class Backend(ABC):
         """Wait and release the device."""
 
     @abstractmethod
-    def _open_program(self) -> Any:
-        """Begin collecting launches; returned object goes to `_close_program`."""
-
-    @abstractmethod
-    def _close_program(self, opened: Any) -> Program:
-        """Stop collecting; the finished program."""
+    def _program(self, launches: list[Launch]) -> Program:
+        """A program that makes these launches."""
 
     @contextmanager
     def record(self, on_upload: Callable[[HostArray, DType], Buffer | None] | None = None) -> Iterator[Recording]:
@@ -177,16 +182,13 @@ class Backend(ABC):
         if self._open_recording is not None:
             raise CaptureError(f"record: {self.name} is already recording; captured steps do not nest.")
         recording = Recording(on_upload)
-        opened = self._open_program()
         self._open_recording = get_ident(), recording
         try:
             yield recording
-        except BaseException:
+        finally:
             self._open_recording = None
-            self._close_program(opened).close()
-            raise
-        self._open_recording = None
-        recording.program = self._close_program(opened)
+        recording.launches = without_copies(recording.launches)
+        recording.program = self._program(recording.launches)
 
     @property
     def recording(self) -> Recording | None:

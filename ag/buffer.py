@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ag.arena import Block
 from ag.dtype import DType
 from ag.errors import CaptureError
+from ag.primitive import Primitive
 from ag.shape import Shape
 
 if TYPE_CHECKING:
     from ag.backend import Backend
 
-__all__ = ["Buffer", "HostArray", "Program", "Recording"]
+__all__ = ["Buffer", "HostArray", "Launch", "Program", "Recording", "held_bytes"]
 
 HostArray = Any  # numpy.ndarray; layers above decide how it is typed
 
@@ -39,9 +40,11 @@ class Buffer:
     dtype : DType
     native : object
         Whatever the backend works with (a numpy view on the CPU; nothing on Vulkan).
+    constant : float or None
+        The value of all elements, if it is known and never changes.
     """
 
-    __slots__ = ("__weakref__", "address", "backend", "block", "dtype", "native", "shape")
+    __slots__ = ("__weakref__", "address", "backend", "block", "constant", "dtype", "native", "shape")
 
     def __init__(self, backend: Backend, block: Block, address: int, shape: Shape, dtype: DType, native: Any) -> None:
         self.backend = backend
@@ -50,6 +53,7 @@ class Buffer:
         self.shape = shape
         self.dtype = dtype
         self.native = native
+        self.constant: float | None = None
 
     @property
     def ndim(self) -> int:
@@ -72,6 +76,41 @@ class Buffer:
 
     def __repr__(self) -> str:
         return f"<Buffer {self.shape} {self.dtype} at {self.address:#x} on {self.backend.name}>"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch that was recorded.
+
+    Attributes
+    ----------
+    primitive : Primitive
+    buffers : tuple of Buffer
+        All operands, in the order of the reference.
+    params : dict
+    fresh : bool
+        Whether the outputs were allocated for this launch.
+    """
+
+    primitive: Primitive
+    buffers: tuple[Buffer, ...]
+    params: dict[str, Any]
+    fresh: bool
+
+    @property
+    def copies(self) -> bool:
+        """Whether the output is the first input, element for element."""
+        if self.primitive.copies:
+            return True
+        neutral = self.primitive.neutral
+        return neutral is not None and self.buffers[2].constant == neutral and (
+            self.buffers[0].shape == self.buffers[1].shape)
+
+    @property
+    def written(self) -> tuple[Buffer, ...]:
+        """Outputs and operands updated in place."""
+        updated = tuple(self.buffers[i] for i in self.primitive.updates)
+        return self.buffers[: self.primitive.outputs] + updated
 
 
 class Program(Protocol):
@@ -110,11 +149,14 @@ class Recording:
         Called before every replay; they raise if something that the recording depends on has changed.
     value_checks : list of (Buffer, callable)
         Called with the host values that a replay puts into that buffer; they raise if the values are not allowed.
+    launches : list of Launch
+        What was launched so far.
     """
 
     on_upload: Callable[[HostArray, DType], Buffer | None] | None = None
     guards: list[Callable[[], object]] = field(default_factory=list)
     value_checks: list[tuple[Buffer, Callable[[HostArray], None]]] = field(default_factory=list)
+    launches: list[Launch] = field(default_factory=list)
     program: Program | None = None
 
     def finished(self) -> Program:
@@ -122,3 +164,8 @@ class Recording:
         if self.program is None:
             raise CaptureError("recording: it is still open or failed; leave its `with` block first.")
         return self.program
+
+
+def held_bytes(launches: list[Launch]) -> int:
+    """Arena bytes of all blocks that launches work on."""
+    return sum({b.block.address: b.block.nbytes for launch in launches for b in launch.buffers}.values())

@@ -31,21 +31,22 @@ class _TensorSlot:
         self._backend = backend
         self._shape = example.shape
         self._dtype = example.buffer.dtype
-        self.argument = Tensor(backend.alloc(self._shape, self._dtype))
+        self._target = backend.alloc(self._shape, self._dtype)
+        self.argument = Tensor(self._target)
         self.fill(example)
 
     def check(self, value: Any) -> None:
         """Raise if `value` is not like the first one."""
-        if type(value) is not Tensor or value.buffer.shape != self._shape or value.buffer.dtype is not self._dtype:
+        buffer = value.buffer if type(value) is Tensor else None
+        if buffer is None or buffer.shape != self._shape or buffer.dtype is not self._dtype:
             raise _unlike(self._position, value, f"a tensor of shape {self._shape} and type {self._dtype}")
 
     def fill(self, value: Tensor) -> None:
         """Copy the values into the slot."""
-        source, target = value.buffer, self.argument.buffer
-        if source.backend is self._backend:
-            self._backend.assign(target, source)
+        if value.buffer.backend is self._backend:
+            self._backend.assign(self._target, value.buffer)
         else:
-            self._backend.upload(value.numpy(), target)
+            self._backend.upload(value.numpy(), self._target)
 
 
 class _ArraySlot:
@@ -132,6 +133,8 @@ class CapturedStep:
         if len(args) != len(self._slots):
             raise CaptureError(f"ag_capture: {len(args)} arguments were given and the step was captured with "
                                f"{len(self._slots)}; pass as many.")
+        if self._backend is not None and self._backend.recording is not None:
+            self._backend.refuse_while_recording("replays another captured step")
         for guard in self._guards:
             guard()
         for slot, value in zip(self._slots, args, strict=True):
@@ -160,12 +163,11 @@ class CapturedStep:
                 arrays.append(_ArraySlot(i, _apart(x, arrays), backend))
                 slots.append(arrays[-1])
         with backend.record(lambda array, dtype: _slot_buffer(arrays, array, dtype)) as recording:
-            recording.guards.append(lambda: backend.refuse_while_recording("replays another captured step"))
             output = self._step(*[s.argument for s in slots])
         _refuse_host_values(output)
         for slot in arrays:
             slot.close(recording)
-        self._slots, self._guards, self._output = slots, recording.guards, output
+        self._backend, self._slots, self._guards, self._output = backend, slots, recording.guards, output
         self.program = recording.finished()
         return output
 
@@ -239,7 +241,9 @@ def ag_capture(step_fn: Callable[..., Any]) -> CapturedStep:
     -----
     A replay computes what the step would, bit for bit.  Learning rates may change between calls.  Python code in the
     step runs once; what it decided (branches, numbers) is part of the record, and a layer in another mode than then
-    (train or eval) is refused.  The program keeps its memory, even of parameters that were dropped.
+    (train or eval) is refused.  A replay leaves the step's own gradient in each ``.grad``; it does not add to it, so
+    accumulate inside the step, or call `zero_grad` there.  The program keeps its memory, even of parameters that were
+    dropped, and does less than was recorded: copies are left out where the result can be computed in place.
 
     Examples
     --------

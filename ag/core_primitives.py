@@ -6,14 +6,15 @@ that computes is declared in `ag.ops` or next to the optimizer that needs it.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from ag.buffer import Buffer
-from ag.primitive import primitive
+from ag.primitive import Call, primitive
 from ag.shape import Shape, broadcast, broadcast_axes, broadcast_layout, same, sum_layout, summed
 
 __all__ = ["add", "copy", "ones", "sum", "sum_over", "sum_to"]
@@ -27,30 +28,43 @@ _CHUNK = 1 << 12
 _SMALL = 1 << 12  # elements; above, numpy's pairwise reduction is as fast and more accurate
 
 
-@primitive(same)
-def copy(out: Array, x: Array) -> None:
-    out[...] = x
+@primitive(same, bound=True, copies=True)
+def copy(out: Array, x: Array) -> Call:
+    return partial(out.__setitem__, Ellipsis, x)
 
 
-@primitive(broadcast, layout=broadcast_layout)
-def add(out: Array, a: Array, b: Array) -> None:
-    np.add(a, b, out=out)
+@primitive(broadcast, layout=broadcast_layout, bound=True)
+def add(out: Array, a: Array, b: Array) -> Call:
+    return partial(np.add, a, b, out=out)
 
 
-@primitive(summed, layout=sum_layout)
-def sum(out: Array, x: Array, *, axis: int, chunk: int, scale: float) -> None:
+@primitive(summed, layout=sum_layout, bound=True)
+def sum(out: Array, x: Array, *, axis: int, chunk: int, scale: float) -> Call:
     n = x.shape[axis]
-    if x.size <= _SMALL and out.size == 1:
-        out.fill(scale * float(x.reshape(-1).dot(ones(n, x.dtype))))
-        return
-    if x.size <= _SMALL and x.ndim == 2 and axis == 1 and chunk >= n:
-        x.dot(ones(n, x.dtype), out=out[:, 0])  # half the time of a reduction
-    elif chunk >= n:
-        np.add.reduce(x, axis, out=out, keepdims=True)
-    else:
-        np.add.reduceat(x, range(0, n, chunk), axis, out=out)
-    if scale != 1.0:
+    row = ones(n, x.dtype) if x.size <= _SMALL else None  # a product with ones takes half the time of a reduction
+    if row is not None and out.size == 1:
+        return partial(_sum_all, out, x.reshape(-1).dot, row, scale)
+    if row is not None and x.ndim == 2 and axis == 1 and chunk >= n:
+        return _scaled(partial(x.dot, row, out=out[:, 0]), out, scale)
+    if chunk >= n:
+        return _scaled(partial(np.add.reduce, x, axis, out=out, keepdims=True), out, scale)
+    return _scaled(partial(np.add.reduceat, x, range(0, n, chunk), axis, out=out), out, scale)
+
+
+def _sum_all(out: Array, dot: Callable[[Array], Any], row: Array, scale: float) -> None:
+    out.fill(scale * float(dot(row)))
+
+
+def _scaled(call: Call, out: Array, scale: float) -> Call:
+    """`call`, and then `out` times `scale`."""
+    if scale == 1.0:
+        return call
+
+    def both() -> None:
+        call()
         np.multiply(out, scale, out=out)
+
+    return both
 
 
 @lru_cache(maxsize=256)

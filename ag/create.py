@@ -40,6 +40,7 @@ def lift(value: Any, backend: Backend, dtype: DType, function: str) -> Tensor:
                 constants.clear()
             found = backend.alloc((), dtype)
             backend.upload(np.asarray(value), found)
+            found.constant = float(value)
             constants[value, dtype] = found
         return Tensor(found)
     return Tensor(to_buffer(_as_array(value, function), backend, dtype))

@@ -11,12 +11,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial, wraps
 from typing import Any
 
 from ag.shape import Layout, elementwise_layout, same
 
-__all__ = ["PRIMITIVES", "Primitive", "primitive"]
+__all__ = ["PRIMITIVES", "Call", "Primitive", "primitive"]
 
+Call = Callable[[], object]  # a computation with its arrays bound to it
 Reference = Callable[..., None]
 ShapeRule = Callable[..., Any]
 LayoutRule = Callable[..., Layout]
@@ -32,6 +34,8 @@ class Primitive:
         Name of the numpy function and of the shader file.
     reference : callable
         ``reference(*outputs, *inputs, **params)``; writes its outputs, any floating type.
+    bind : callable
+        ``bind(*outputs, *inputs, **params)``: the same as a call without arguments, to be made many times.
     shape : callable
         ``shape(*input_shapes, **params)``: the output's shape, or a tuple of shapes if there are several outputs.
     layout : callable
@@ -40,21 +44,36 @@ class Primitive:
         How many leading operands are freshly allocated outputs.
     updates : tuple of int
         Positions (among all operands) of inputs that are written in place.
+    copies : bool
+        Whether the output is the input, element for element.
+    neutral : float or None
+        For two inputs: a value of the second that makes the output equal to the first.
     operands, params : tuple of str
         Names, read from the signature of `reference`.
     """
 
     name: str
     reference: Reference
+    bind: Callable[..., Call]
     shape: ShapeRule
     layout: LayoutRule
     outputs: int
     updates: tuple[int, ...]
+    copies: bool
+    neutral: float | None
     operands: tuple[str, ...]
     params: tuple[str, ...]
 
     def __repr__(self) -> str:
         return f"<primitive {self.name}>"
+
+
+def _calling(bind: Callable[..., Call]) -> Reference:
+    @wraps(bind)
+    def reference(*arrays: Any, **params: Any) -> None:
+        bind(*arrays, **params)()
+
+    return reference
 
 
 PRIMITIVES: dict[str, Primitive] = {}
@@ -66,7 +85,10 @@ def primitive(
     layout: LayoutRule = elementwise_layout,
     outputs: int = 1,
     updates: tuple[str, ...] = (),
-) -> Callable[[Reference], Primitive]:
+    bound: bool = False,
+    copies: bool = False,
+    neutral: float | None = None,
+) -> Callable[[Callable[..., Any]], Primitive]:
     """Declare the decorated numpy function as a primitive.
 
     Parameters
@@ -79,17 +101,26 @@ def primitive(
         Number of leading output operands; 0 for primitives that only update in place.
     updates : tuple of str, optional
         Names of the inputs that are written in place.
+    bound : bool, optional
+        The decorated function does not compute but returns the call that does: worth it where that is a single
+        numpy call, which a recorded program then makes directly.
+    copies : bool, optional
+        Whether the output is the input, element for element.
+    neutral : float, optional
+        For two inputs: a value of the second that makes the output equal to the first.
     """
 
-    def declare(reference: Reference) -> Primitive:
-        signature = inspect.signature(reference).parameters.values()
+    def declare(function: Callable[..., Any]) -> Primitive:
+        signature = inspect.signature(function).parameters.values()
         operands = tuple(p.name for p in signature if p.kind is p.POSITIONAL_OR_KEYWORD)
         params = tuple(p.name for p in signature if p.kind is p.KEYWORD_ONLY)
-        name = reference.__name__
+        name = function.__name__
         if name in PRIMITIVES:
             raise ValueError(f"primitive {name} is declared twice; names must be unique.")
-        found = Primitive(name, reference, shape, layout, outputs,
-                          tuple(operands.index(u) for u in updates), operands, params)
+        reference, bind = (_calling(function), function) if bound else (function, partial(partial, function))
+        found = Primitive(name, reference, bind, shape, layout, outputs,
+                          tuple(operands.index(u) for u in updates), copies, neutral,
+                          operands, params)
         PRIMITIVES[name] = found
         return found
 

@@ -174,7 +174,8 @@ def backward(loss: Tensor, retain: bool = False) -> Gradients:
     if loss.node is None:
         raise TapeError("backward: this loss was not recorded; compute it inside `with with_grad_tape():` "
                         "from at least one ag_param.")
-    seed = lift(1.0, loss.buffer.backend, loss.buffer.dtype, "backward").buffer.view(loss.shape)
+    one = lift(1.0, loss.buffer.backend, loss.buffer.dtype, "backward").buffer
+    seed = one if loss.shape == () else one.view(loss.shape)
     pending: dict[Node, Buffer] = {loss.node: seed}
     newest = [loss.node]
     leaves: dict[int, tuple[Tensor, Buffer]] = {}

@@ -152,6 +152,9 @@ class Tensor:
     def __float__(self) -> float:
         return self.item()
 
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)

@@ -22,7 +22,7 @@ FILES = sorted(p for p in (ROOT / "ag").rglob("*.py"))
 LAYERS = [
     ["ag.errors", "ag.shape", "ag.dtype"],
     ["ag.primitive", "ag.arena", "ag.hazards"],
-    ["ag.buffer", "ag.backend", "ag.core_primitives"],  # the last: the stock-kp recorder copies with the copy kernel
+    ["ag.buffer", "ag.passes", "ag.backend", "ag.core_primitives"],  # the last: the stock-kp recorder copies with the copy kernel
     ["ag.backends"],
     ["ag.device", "ag.vulkan_devices", "ag.rng", "ag.tensor", "ag.create", "ag.tape", "ag.op", "ag.capture",
      "ag.gradcheck"],

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from ag.arena import OFFSET_BITS, Arena
 from ag.backend import Backend, DeviceInfo
-from ag.buffer import Buffer, Program
+from ag.buffer import Buffer, Launch, Program, held_bytes
 from ag.dtype import F32, F64, I32, U32, DType
 from ag.primitive import Primitive
 from ag.shape import Shape
@@ -40,31 +39,31 @@ def _processor() -> str:
 
 
 class NumpyProgram:
-    """Bound numpy calls, and the buffers they work on."""
+    """Bound numpy calls; the launches keep their buffers alive."""
 
-    def __init__(self) -> None:
-        self.calls: list[Callable[[], None]] = []
-        self.buffers: list[Buffer] = []
+    def __init__(self, launches: list[Launch]) -> None:
+        self._launches = launches
+        self._calls = [x.primitive.bind(*[b.native for b in x.buffers], **x.params) for x in launches]
 
     @property
     def launches(self) -> int:
         """Number of calls in one run."""
-        return len(self.calls)
+        return len(self._calls)
 
     @property
     def nbytes(self) -> int:
         """Arena bytes of all blocks held."""
-        return sum({b.block.address: b.block.nbytes for b in self.buffers}.values())
+        return held_bytes(self._launches)
 
     def run(self) -> None:
         """Make all calls again."""
-        for call in self.calls:
+        for call in self._calls:
             call()
 
     def close(self) -> None:
         """Forget calls and buffers."""
-        self.calls.clear()
-        self.buffers.clear()
+        self._calls.clear()
+        self._launches.clear()
 
 
 class NumpyBackend(Backend):
@@ -87,7 +86,6 @@ class NumpyBackend(Backend):
         self.name = "cpu" if index == 0 else f"cpu:{index}"
         self._segments: list[np.ndarray[Any, Any]] = []
         self.arena = Arena(self._grow, align=_ALIGN, guard=guard, limit_bytes=limit_bytes)
-        self._program: NumpyProgram | None = None
 
     @property
     def info(self) -> DeviceInfo:  # type: ignore[override]
@@ -118,14 +116,11 @@ class NumpyBackend(Backend):
 
     # -------------------------------------------------------------------------------------- launches
 
-    def launch(self, primitive: Primitive, *operands: Any, into: Any = None, **params: Any) -> Any:
-        result, buffers = self.operands_of(primitive, operands, into, params)
-        arrays = [b.native for b in buffers]
-        primitive.reference(*arrays, **params)
-        if self._program is not None and self.recording is not None:
-            self._program.buffers += buffers
-            self._program.calls.append(partial(primitive.reference, *arrays, **params))
-        return result
+    def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any]) -> None:
+        primitive.reference(*[b.native for b in buffers], **params)
+
+    def _program(self, launches: list[Launch]) -> Program:
+        return NumpyProgram(launches)
 
     def submit(self) -> None:
         """Nothing to do: launches have already run."""
@@ -134,15 +129,7 @@ class NumpyBackend(Backend):
         """Nothing to do: launches have already run."""
 
     def close(self) -> None:
-        self._program = None
-
-    def _open_program(self) -> NumpyProgram:
-        self._program = NumpyProgram()
-        return self._program
-
-    def _close_program(self, opened: NumpyProgram) -> Program:
-        self._program = None
-        return opened
+        """Nothing to do: the memory goes with the last buffer."""
 
     # -------------------------------------------------------------------------------------- guard words
 

@@ -5,13 +5,14 @@ Every rule works from the output, which the next layer keeps anyway, so no input
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ag.buffer import Buffer
 from ag.op import Cotangents, Need, Run, op
-from ag.primitive import primitive
+from ag.primitive import Call, primitive
 from ag.shape import axis_layout, normalize_axis
 from ag.tensor import Array, TensorLike
 
@@ -20,14 +21,20 @@ __all__ = ["ag_relu", "ag_sigmoid", "ag_softmax", "ag_tanh"]
 _ZERO = np.zeros((), np.float32)  # numpy takes longer to convert a Python number than to compare 1,000 elements
 
 
-@primitive()
-def relu(out: Array, x: Array) -> None:
-    np.maximum(x, _ZERO, out=out)
+@primitive(bound=True)
+def relu(out: Array, x: Array) -> Call:
+    return partial(np.maximum, x, _ZERO, out=out)
 
 
-@primitive()
-def relu_grad(out: Array, y: Array, g: Array) -> None:
-    np.multiply(g, np.sign(y), out=out)  # y is never negative
+@primitive(bound=True)
+def relu_grad(out: Array, y: Array, g: Array) -> Call:
+    mask = np.empty_like(y)
+
+    def call() -> None:
+        np.sign(y, out=mask)  # y is never negative
+        np.multiply(g, mask, out=out)
+
+    return call
 
 
 @primitive()
@@ -42,9 +49,9 @@ def sigmoid_grad(out: Array, y: Array, g: Array) -> None:
     np.multiply(g, y * (1 - y), out=out)
 
 
-@primitive()
-def tanh(out: Array, x: Array) -> None:
-    np.tanh(x, out=out)
+@primitive(bound=True)
+def tanh(out: Array, x: Array) -> Call:
+    return partial(np.tanh, x, out=out)
 
 
 @primitive()

@@ -5,6 +5,7 @@ Broadcasting needs no thought in the gradient rules: the tape sums a cotangent b
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,31 +13,31 @@ import numpy as np
 from ag.buffer import Buffer
 from ag.core_primitives import add
 from ag.op import Cotangents, Need, Run, op
-from ag.primitive import primitive
+from ag.primitive import Call, primitive
 from ag.shape import broadcast, broadcast_layout
 from ag.tensor import Array, TensorLike
 
 __all__ = ["ag_add", "ag_div", "ag_mul", "ag_scale", "ag_sub", "div", "mul", "scale", "sub"]
 
 
-@primitive(broadcast, layout=broadcast_layout)
-def sub(out: Array, a: Array, b: Array) -> None:
-    np.subtract(a, b, out=out)
+@primitive(broadcast, layout=broadcast_layout, bound=True)
+def sub(out: Array, a: Array, b: Array) -> Call:
+    return partial(np.subtract, a, b, out=out)
 
 
-@primitive(broadcast, layout=broadcast_layout)
-def mul(out: Array, a: Array, b: Array) -> None:
-    np.multiply(a, b, out=out)
+@primitive(broadcast, layout=broadcast_layout, bound=True, neutral=1.0)
+def mul(out: Array, a: Array, b: Array) -> Call:
+    return partial(np.multiply, a, b, out=out)
 
 
-@primitive(broadcast, layout=broadcast_layout)
-def div(out: Array, a: Array, b: Array) -> None:
-    np.divide(a, b, out=out)
+@primitive(broadcast, layout=broadcast_layout, bound=True)
+def div(out: Array, a: Array, b: Array) -> Call:
+    return partial(np.divide, a, b, out=out)
 
 
-@primitive()
-def scale(out: Array, x: Array, *, factor: float) -> None:
-    np.multiply(x, factor, out=out)
+@primitive(bound=True)
+def scale(out: Array, x: Array, *, factor: float) -> Call:
+    return partial(np.multiply, x, factor, out=out)
 
 
 @op

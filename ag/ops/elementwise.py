@@ -5,6 +5,7 @@ Each op is one or two primitives whose numpy reference is one line.
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -13,20 +14,20 @@ import numpy as np
 from ag.buffer import Buffer
 from ag.op import Cotangents, Need, Run, op
 from ag.ops.arithmetic import div, mul
-from ag.primitive import primitive
+from ag.primitive import Call, primitive
 from ag.tensor import Array, TensorLike
 
 __all__ = ["ag_clamp", "ag_exp", "ag_log", "ag_pow", "log"]
 
 
-@primitive()
-def exp(out: Array, x: Array) -> None:
-    np.exp(x, out=out)
+@primitive(bound=True)
+def exp(out: Array, x: Array) -> Call:
+    return partial(np.exp, x, out=out)
 
 
-@primitive()
-def log(out: Array, x: Array) -> None:
-    np.log(x, out=out)
+@primitive(bound=True)
+def log(out: Array, x: Array) -> Call:
+    return partial(np.log, x, out=out)
 
 
 @primitive()

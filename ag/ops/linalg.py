@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -11,15 +12,15 @@ from ag import shape as shapes
 from ag.buffer import Buffer
 from ag.errors import ShapeError
 from ag.op import Cotangents, Need, Run, op
-from ag.primitive import primitive
+from ag.primitive import Call, primitive
 from ag.tensor import Array, TensorLike
 
 __all__ = ["ag_matmul"]
 
 
-@primitive(shapes.matmul, layout=shapes.matmul_layout)
-def matmul(out: Array, a: Array, b: Array, *, ta: bool, tb: bool) -> None:
-    np.dot(a.T if ta else a, b.T if tb else b, out=out)
+@primitive(shapes.matmul, layout=shapes.matmul_layout, bound=True)
+def matmul(out: Array, a: Array, b: Array, *, ta: bool, tb: bool) -> Call:
+    return partial(np.dot, a.T if ta else a, b.T if tb else b, out=out)
 
 
 @op

@@ -19,7 +19,7 @@ from ag.errors import DeviceError, ShapeError
 from ag.op import Cotangents, Need, Run, op, operands_on_one_device
 from ag.ops.arithmetic import div, mul, scale, sub
 from ag.ops.elementwise import log
-from ag.primitive import primitive
+from ag.primitive import Call, primitive
 from ag.shape import Layout, Shape
 from ag.tensor import Array, Tensor, TensorLike
 
@@ -30,19 +30,31 @@ def _columns_layout(_losses: Shape, dx: Shape, *_others: Shape, **_params: objec
     return {"classes": dx[0], "batch": dx[1]}
 
 
-@primitive(lambda x, t, *, factor: ((1, x[1]), x), layout=_columns_layout, outputs=2)
-def softmax_cross_entropy(losses: Array, dx: Array, x: Array, t: Array, *, factor: float) -> None:
+@primitive(lambda x, t, *, factor: ((1, x[1]), x), layout=_columns_layout, outputs=2, bound=True)
+def softmax_cross_entropy(losses: Array, dx: Array, x: Array, t: Array, *, factor: float) -> Call:
     # Per column: the loss sum_c t (lse - x), and factor times its gradient, softmax(x) * sum(t) - t.
     row = ones(len(x), x.dtype)  # multiplying with ones is the quickest sum over a few rows
-    np.subtract(x, np.maximum.reduce(x, 0), out=dx)
-    e = np.exp(dx)
-    total, weight = row.dot(e), row.dot(t)
-    dx *= t
-    np.subtract(np.log(total) * weight, row.dot(dx), out=losses[0])
-    weight /= total
-    np.multiply(e, weight, out=dx)
-    dx -= t
-    dx *= factor
+    scale, loss = np.asarray(factor, x.dtype), losses[0]
+    e = np.empty_like(x)
+    top, total, weight = np.empty_like(x, shape=(3, x.shape[1]))
+
+    def call() -> None:
+        np.maximum.reduce(x, 0, out=top)
+        np.subtract(x, top, out=dx)
+        np.exp(dx, out=e)
+        row.dot(e, out=total)
+        row.dot(t, out=weight)
+        np.multiply(dx, t, out=dx)
+        row.dot(dx, out=loss)
+        np.log(total, out=top)
+        np.multiply(top, weight, out=top)
+        np.subtract(top, loss, out=loss)
+        np.divide(weight, total, out=weight)
+        np.multiply(e, weight, out=dx)
+        np.subtract(dx, t, out=dx)
+        np.multiply(dx, scale, out=dx)
+
+    return call
 
 
 @primitive(lambda x, ids, *, factor: ((1, x[1]), x), layout=_columns_layout, outputs=2)

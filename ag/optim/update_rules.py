@@ -12,7 +12,7 @@ from math import sqrt
 
 import numpy as np
 
-from ag.primitive import primitive
+from ag.primitive import Call, primitive
 from ag.tensor import Array
 
 __all__ = ["STATE_WORDS", "adam_update", "sgd_update"]
@@ -21,43 +21,41 @@ STATE_WORDS = 8
 _BLOCK = 1 << 14  # elements: five arrays of 64 KiB stay in the second-level cache
 
 
-@primitive(outputs=0, updates=("p", "m", "v", "state"))
+@primitive(outputs=0, updates=("p", "m", "v", "state"), bound=True)
 def adam_update(
     p: Array, m: Array, v: Array, state: Array, g: Array,
     *, rate1: float, rate2: float, eps: float, weight_decay: float, last: bool,
-) -> None:
+) -> Call:
     # state = (lr, c1, c2, t), rate = 1 - beta, c = 1 - beta^t: complements keep their digits where beta is near 1.
-    lr, c1, c2, t = state[:4].tolist()
-    c1 += rate1 * (1 - c1)
-    c2 += rate2 * (1 - c2)
-    if last:
-        state[1:4] = c1, c2, t + 1
-    step, floor = lr * sqrt(c2) / c1, eps * sqrt(c2)  # = lr / c1 and eps of m / (sqrt(v / c2) + eps)
-    rates = (rate1, rate2, step, floor, lr * weight_decay)
-    if p.size <= _BLOCK:
-        _adam_block(p, m, v, g, *rates)
-        return
-    for i in range(0, p.size, _BLOCK):
-        part = slice(i, i + _BLOCK)
-        _adam_block(p[part], m[part], v[part], g[part], *rates)
+    now, after = state[:4], state[1:4]
+    slow, slower = np.asarray(rate1, p.dtype), np.asarray(rate2, p.dtype)
+    parts = [slice(i, i + _BLOCK) for i in range(0, p.size, _BLOCK)]
+    blocks = [(p[part], m[part], v[part], g[part], np.empty_like(p[part])) for part in parts]
 
+    def call() -> None:
+        lr, c1, c2, t = now.tolist()
+        c1 += rate1 * (1 - c1)
+        c2 += rate2 * (1 - c2)
+        if last:
+            after[:] = c1, c2, t + 1
+        step, floor = lr * sqrt(c2) / c1, eps * sqrt(c2)  # = lr / c1 and eps of m / (sqrt(v / c2) + eps)
+        for p, m, v, g, d in blocks:
+            np.subtract(g, m, out=d)
+            d *= slow
+            m += d
+            np.multiply(g, g, out=d)
+            d -= v
+            d *= slower
+            v += d
+            np.sqrt(v, out=d)
+            d += floor
+            np.divide(m, d, out=d)
+            d *= step
+            if weight_decay:
+                p *= 1 - lr * weight_decay
+            p -= d
 
-def _adam_block(p: Array, m: Array, v: Array, g: Array, rate1: float, rate2: float, step: float, floor: float,
-                decay: float) -> None:
-    d = g - m
-    d *= rate1
-    m += d
-    np.multiply(g, g, out=d)
-    d -= v
-    d *= rate2
-    v += d
-    np.sqrt(v, out=d)
-    d += floor
-    np.divide(m, d, out=d)
-    d *= step
-    if decay:
-        p *= 1 - decay
-    p -= d
+    return call
 
 
 @primitive(outputs=0, updates=("p", "momentum", "state"))

@@ -19,7 +19,7 @@ from ag.backends.vulkan.loader import device_info, forked, heap_bytes, kompute, 
 from ag.backends.vulkan.recorder import Command, Recorder
 from ag.backends.vulkan.shadow import Shadow
 from ag.backends.vulkan.stock import StockRecorder
-from ag.buffer import Buffer, Program
+from ag.buffer import Buffer, Launch, Program, held_bytes
 from ag.dtype import F32, I32, U32
 from ag.errors import DeviceError
 from ag.primitive import Primitive
@@ -35,29 +35,19 @@ _COMMANDS_PER_SEQUENCE = 512  # a submission must end before a driver's watchdog
 
 
 class VulkanProgram:
-    """Recorded sequences, and the buffers they work on."""
+    """Recorded sequences; the launches keep their buffers alive."""
 
-    def __init__(self, backend: VulkanBackend) -> None:
+    def __init__(self, backend: VulkanBackend, launches: list[Launch], commands: list[Command]) -> None:
         self._backend = backend
-        self.commands: list[Command] = []
-        self.buffers: list[Buffer] = []
-        self._sequences: list[Any] = []
-
-    @property
-    def launches(self) -> int:
-        """Number of dispatches in one run."""
-        return len(self.commands)
+        self._launches = launches
+        self.launches = len(commands)
+        self._sequences = [backend.recorder.build(commands[i : i + _COMMANDS_PER_SEQUENCE])
+                           for i in range(0, len(commands), _COMMANDS_PER_SEQUENCE)]
 
     @property
     def nbytes(self) -> int:
         """Arena bytes of all blocks held."""
-        return sum({b.block.address: b.block.nbytes for b in self.buffers}.values())
-
-    def finish(self) -> None:
-        """Record the sequences."""
-        for i in range(0, len(self.commands), _COMMANDS_PER_SEQUENCE):
-            part = self.commands[i : i + _COMMANDS_PER_SEQUENCE]
-            self._sequences.append(self._backend.recorder.build(part))
+        return held_bytes(self._launches)
 
     def run(self) -> None:
         """Start all sequences, in order; does not wait."""
@@ -69,8 +59,7 @@ class VulkanProgram:
         """Wait until the device is done with them, then forget sequences and buffers."""
         self._backend.synchronize()
         self._sequences.clear()
-        self.commands.clear()
-        self.buffers.clear()
+        self._launches.clear()
 
 
 class VulkanBackend(Backend):
@@ -115,7 +104,6 @@ class VulkanBackend(Backend):
             if self._stock
             else Recorder(self._manager, self.name, self._segments)
         )
-        self._program: VulkanProgram | None = None
         self._shadow = Shadow(self) if os.environ.get("AG_SHADOW") == "1" else None
         self._trace = os.environ.get("AG_TRACE") == "1"
 
@@ -157,28 +145,32 @@ class VulkanBackend(Backend):
 
     # -------------------------------------------------------------------------------------- launches
 
-    def launch(self, primitive: Primitive, *operands: Any, into: Any = None, **params: Any) -> Any:
+    def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any]) -> None:
+        for b in buffers:
+            if b.backend is not self:
+                raise DeviceError(f"{primitive.name}: an operand is on {b.backend.name} and the launch on "
+                                  f"{self.name}; move it with ag_to_device.")
         with self.lock:
-            result, buffers = self.operands_of(primitive, operands, into, params)
-            for b in buffers:
-                if b.backend is not self:
-                    raise DeviceError(f"{primitive.name}: an operand is on {b.backend.name} and the launch on "
-                                      f"{self.name}; move it with ag_to_device.")
-            plan = self._kernels.plan(primitive, tuple(b.shape for b in buffers), params)
-            if plan.grid[0]:
-                command = self._command(plan, buffers)
-                if self._trace:
-                    print(f"ag: {self.name} {primitive.name} {[b.shape for b in buffers]} {params} grid {plan.grid}")
-                if self._shadow is not None and self.recording is None:
-                    self._shadow.run(primitive, buffers, params, command)
-                else:
-                    self.recorder.dispatch(command)
-                if self._program is not None and self.recording is not None:
-                    self._program.commands.append(command)
-                    self._program.buffers += buffers
-            return result
+            command = self._command(primitive, buffers, params)
+            if command is None:
+                return
+            if self._trace:
+                print(f"ag: {self.name} {primitive.name} {[b.shape for b in buffers]} {params} grid {command.grid}")
+            if self._shadow is not None and self.recording is None:
+                self._shadow.run(primitive, buffers, params, command)
+            else:
+                self.recorder.dispatch(command)
 
-    def _command(self, plan: Any, buffers: tuple[Buffer, ...]) -> Command:
+    def _program(self, launches: list[Launch]) -> Program:
+        with self.lock:
+            commands = [self._command(x.primitive, x.buffers, x.params) for x in launches]
+            return VulkanProgram(self, launches, [c for c in commands if c is not None])
+
+    def _command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any]) -> Command | None:
+        """The dispatch of a launch; None if there is nothing to compute."""
+        plan = self._kernels.plan(primitive, tuple(b.shape for b in buffers), params)
+        if not plan.grid[0]:
+            return None
         segments = tuple(b.address >> OFFSET_BITS for b in buffers)
         algorithm = self._kernels.algorithm(plan, segments, [self._segments[s] for s in segments])
         push = plan.push([(b.address & _OFFSET_MASK) // 4 for b in buffers])
@@ -199,12 +191,3 @@ class VulkanBackend(Backend):
         if not forked() and not self.recorder.lost:  # there, nothing is left to wait for
             self.synchronize()
         release(self._index)
-
-    def _open_program(self) -> VulkanProgram:
-        self._program = VulkanProgram(self)
-        return self._program
-
-    def _close_program(self, opened: VulkanProgram) -> Program:
-        self._program = None
-        opened.finish()
-        return opened
