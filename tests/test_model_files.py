@@ -146,9 +146,10 @@ def test_a_foreign_file(path: Path, content: bytes) -> None:
         ag.ag_load_model(path)
 
 
-def test_a_folder(tmp_path: Path) -> None:
+def test_a_folder(path: Path) -> None:
+    path.mkdir()
     with expect_error("loading a folder", ag.CheckpointError, "cannot be read"):
-        ag.ag_load_model(tmp_path)
+        ag.ag_load_model(path)
 
 
 def test_a_safetensors_file_of_another_program(path: Path) -> None:
