@@ -121,7 +121,8 @@ class CapturedStep:
     def __init__(self, step: Callable[..., Any], backend: Backend | None = None) -> None:
         self._step = step
         self._backend = backend
-        self._slots: list[_TensorSlot | _ArraySlot] = []
+        self._check: list[Callable[[Any], None]] = []  # one of each per argument
+        self._fill: list[Callable[[Any], None]] = []
         self._guards: list[Callable[[], object]] = []
         self._output: Any = None
         self.program: Program | None = None
@@ -130,17 +131,17 @@ class CapturedStep:
         program = self.program
         if program is None:
             return self._capture(args)
-        if len(args) != len(self._slots):
+        if len(args) != len(self._check):
             raise CaptureError(f"ag_capture: {len(args)} arguments were given and the step was captured with "
-                               f"{len(self._slots)}; pass as many.")
+                               f"{len(self._check)}; pass as many.")
         if self._backend is not None and self._backend.recording is not None:
             self._backend.refuse_while_recording("replays another captured step")
         for guard in self._guards:
             guard()
-        for slot, value in zip(self._slots, args, strict=True):
-            slot.check(value)
-        for slot, value in zip(self._slots, args, strict=True):
-            slot.fill(value)
+        for check, value in zip(self._check, args, strict=True):
+            check(value)
+        for fill, value in zip(self._fill, args, strict=True):
+            fill(value)
         program.run()
         return self._output
 
@@ -167,7 +168,8 @@ class CapturedStep:
         _refuse_host_values(output)
         for slot in arrays:
             slot.close(recording)
-        self._backend, self._slots, self._guards, self._output = backend, slots, recording.guards, output
+        self._check, self._fill = [s.check for s in slots], [s.fill for s in slots]
+        self._backend, self._guards, self._output = backend, recording.guards, output
         self.program = recording.finished()
         return output
 

@@ -18,12 +18,13 @@ from ag.tensor import Array, TensorLike
 
 __all__ = ["ag_relu", "ag_sigmoid", "ag_softmax", "ag_tanh"]
 
-_ZERO = np.zeros((), np.float32)  # numpy takes longer to convert a Python number than to compare 1,000 elements
+_ZERO = np.zeros((), np.float32)
+_SMALL = 1 << 12  # elements; up to here numpy is quickest with operands of one shape
 
 
 @primitive(bound=True)
 def relu(out: Array, x: Array) -> Call:
-    return partial(np.maximum, x, _ZERO, out=out)
+    return partial(np.maximum, x, np.zeros_like(x) if x.size <= _SMALL else _ZERO, out=out)
 
 
 @primitive(bound=True)

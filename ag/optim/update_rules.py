@@ -29,6 +29,8 @@ def adam_update(
     # state = (lr, c1, c2, t), rate = 1 - beta, c = 1 - beta^t: complements keep their digits where beta is near 1.
     now, after = state[:4], state[1:4]
     slow, slower = np.asarray(rate1, p.dtype), np.asarray(rate2, p.dtype)
+    scalars = np.empty(2, p.dtype)  # numpy is quicker with its own numbers than with Python's
+    step, floor = scalars[:1].reshape(()), scalars[1:].reshape(())
     parts = [slice(i, i + _BLOCK) for i in range(0, p.size, _BLOCK)]
     blocks = [(p[part], m[part], v[part], g[part], np.empty_like(p[part])) for part in parts]
 
@@ -38,7 +40,7 @@ def adam_update(
         c2 += rate2 * (1 - c2)
         if last:
             after[:] = c1, c2, t + 1
-        step, floor = lr * sqrt(c2) / c1, eps * sqrt(c2)  # = lr / c1 and eps of m / (sqrt(v / c2) + eps)
+        scalars[:] = lr * sqrt(c2) / c1, eps * sqrt(c2)  # = lr / c1 and eps of m / (sqrt(v / c2) + eps)
         for p, m, v, g, d in blocks:
             np.subtract(g, m, out=d)
             d *= slow
