@@ -149,6 +149,8 @@ class Recording:
         Called before every replay; they raise if something that the recording depends on has changed.
     value_checks : list of (Buffer, callable)
         Called with the host values that a replay puts into that buffer; they raise if the values are not allowed.
+    cleared : set of int
+        Tensors (by ``id``) whose gradient is set back inside the recording.
     launches : list of Launch
         What was launched so far.
     """
@@ -156,6 +158,7 @@ class Recording:
     on_upload: Callable[[HostArray, DType], Buffer | None] | None = None
     guards: list[Callable[[], object]] = field(default_factory=list)
     value_checks: list[tuple[Buffer, Callable[[HostArray], None]]] = field(default_factory=list)
+    cleared: set[int] = field(default_factory=set)
     launches: list[Launch] = field(default_factory=list)
     program: Program | None = None
 

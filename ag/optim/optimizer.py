@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ag.buffer import Buffer
+from ag.buffer import Buffer, Recording
 from ag.create import ag_tensor
-from ag.errors import CheckpointError
+from ag.errors import CaptureError, CheckpointError
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 from ag.optim.update_rules import STATE_WORDS
 from ag.primitive import Primitive
@@ -107,6 +107,8 @@ class Optimizer:
             found = {name: g for name, p in group.params.items() if (g := gradient_of(name, p, grads)) is not None}
             if not found:
                 continue
+            if grads is None and group.backend.recording is not None:
+                _guard_accumulation(group.backend.recording, {name: group.params[name] for name in found})
             group.adopt()
             group.gather(found, slots.grad_views)
             self.update(slots.group, slots.grads, group.runs(found))
@@ -134,6 +136,8 @@ class Optimizer:
         """Forget every parameter's ``.grad``."""
         for p in self.params.values():
             p.grad = None
+            if p.buffer.backend.recording is not None:
+                p.buffer.backend.recording.cleared.add(p.id)
 
     def state_dict(self) -> dict[str, Array]:
         """Everything needed to go on bit for bit: state numbers, and moments by parameter name."""
@@ -170,6 +174,22 @@ class Optimizer:
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)}" for name in self.settings)
         return f"{type(self).__name__}({len(self.params)} parameters, {shown})"
+
+
+def _guard_accumulation(recording: Recording, params: dict[str, Tensor]) -> None:
+    """Refuse replays where `backward` would add to a gradient that is still there: a replay only makes the new one."""
+    made = {name: p.grad for name, p in params.items()}
+
+    def fresh() -> None:
+        for name, p in params.items():
+            if p.id in recording.cleared:
+                continue
+            if p.grad is not None:
+                raise CaptureError(f"ag_capture: {name!r} still has the gradient of the step before, and a replay "
+                                   f"cannot add to it; call zero_grad in the step or between steps.")
+            p.grad = made[name]
+
+    recording.guards.append(fresh)
 
 
 def gradient_of(name: str, p: Tensor, grads: Any) -> Tensor | None:
