@@ -1,4 +1,4 @@
-"""Captured steps that cannot be recorded, and replays that differ from what was recorded: each is refused with a reason."""
+"""Captured steps that cannot be recorded, and replays unlike what was recorded: each is refused with a reason."""
 
 from __future__ import annotations
 
