@@ -30,6 +30,7 @@ VARYING = [
     (r"\bvulkan:\d\b", "vulkan:0"),
     (r"\bat 0x[0-9a-f]+", "at 0x1000"),
     (r"(?<![\w.])/[\w./-]+/", ""),  # the folder of a file
+    (r"'\.([\w.]+)\.[0-9a-f]{8}'", r"'\1'"),  # a file that is being written
     (r"\(\d+ are reserved, \d+ in use\)", "(16777216 are reserved, 1048576 in use)"),
     (r"\b(cannot be (?:read|imported|opened)|was lost|cannot build|are no array) \(.*?\)(?=[;.] )", r"\1 (…)"),
     (r"\bnp\.(?:float|int|u?int)\d*\((.*?)\)", r"\1"),
