@@ -184,16 +184,19 @@ def test_all_devices_work_before_any_is_waited_for(lavapipe: str, swiftshader: s
 
 
 def test_cpu_devices_work_in_threads_of_their_own() -> None:
+    met: list[int] = []
     together = threading.Barrier(2, timeout=30)  # broken, and an error, unless both replicas are in their step at once
 
     def forward(model: ag.Layer, sample: Any) -> ag.Tensor:
-        if threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is not threading.main_thread():  # there the first sample is tried, alone
             together.wait()
+            met.append(threading.get_ident())
         return model(sample[0])
 
     result = ag.dp_train(make_model, DATA, ag.ag_softmax_cross_entropy_loss, forward, lambda s: s[1],
                          devices=["cpu", "cpu:1"], n_iter=3, capture=False, verbose=False)
     assert np.isfinite(result.loss_history).all()
+    assert len(met) == 6 and len(set(met)) == 2
 
 
 @pytest.mark.parametrize("micro_batch", [1, 3, 8])
