@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import prod
 from threading import get_ident
@@ -37,6 +37,7 @@ from ag.shape import Shape
 __all__ = ["Backend", "DeviceInfo"]
 
 _GUARD_BYTE = 0xA5
+_NOTHING = nullcontext()
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,10 @@ class Backend(ABC):
         if self._open_recording is not None and self.recording is not None:
             self.recording.launches.append(Launch(primitive, buffers, params, into is None))
         return result
+
+    def quiet(self) -> AbstractContextManager[object]:
+        """A context for several launches in which infinities and NaN are ordinary values, without warnings."""
+        return _NOTHING
 
     @abstractmethod
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from ag.errors import DeviceError, DtypeError, ShapeError
 from ag.tape import is_recording
 from ag.tensor import OPS, Node, Tensor
 
-__all__ = ["Cotangents", "Need", "Op", "Run", "op", "operands_on_one_device"]
+__all__ = ["Cotangents", "Need", "Op", "Run", "op", "operands_on_one_device", "part_of"]
 
 P = ParamSpec("P")
 
@@ -84,9 +84,9 @@ def operands_on_one_device(function: str, operands: tuple[Any, ...]) -> tuple[Ba
 class _Function(Generic[P]):
     """Builds the public function of one forward rule."""
 
-    def __init__(self, forward: Callable[..., tuple[Any, Any]]) -> None:
+    def __init__(self, forward: Callable[..., tuple[Any, Any]], name: str) -> None:
         self.forward = forward
-        self.name = forward.__name__
+        self.name = name
         signature = inspect.signature(forward)
         visible = list(signature.parameters.values())[1:]  # without `run`
         self.signature = signature.replace(parameters=visible, return_annotation="Tensor")
@@ -115,7 +115,8 @@ class _Function(Generic[P]):
             backend, inputs = operands_on_one_device(name, args[:tensors])
             params = args[tensors:]
             try:
-                out, saved = forward(backend.launch, *[x.buffer for x in inputs], *params)
+                with backend.quiet():
+                    out, saved = forward(backend.launch, *[x.buffer for x in inputs], *params)
             except ShapeError as error:
                 if str(error).startswith(name):
                     raise
@@ -142,6 +143,15 @@ class _Function(Generic[P]):
 
 def op(forward: Callable[Concatenate[Run, P], tuple[Any, Any]]) -> Op[P]:
     """Make a public op from a forward rule ``forward(run, *operands, *params) -> (output, saved)``."""
-    function = _Function[P](forward).public()
+    function = _Function[P](forward, forward.__name__).public()
     OPS[forward.__name__] = function
     return function
+
+
+def part_of(name: str) -> Callable[[Callable[Concatenate[Run, P], tuple[Any, Any]]], Op[P]]:
+    """Make an op that a public function calls; messages carry the public function's name."""
+
+    def make(forward: Callable[Concatenate[Run, P], tuple[Any, Any]]) -> Op[P]:
+        return _Function[P](forward, name).public()
+
+    return make

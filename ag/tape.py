@@ -174,10 +174,16 @@ def backward(loss: Tensor, retain: bool = False) -> Gradients:
     if loss.node is None:
         raise TapeError("backward: this loss was not recorded; compute it inside `with with_grad_tape():` "
                         "from at least one ag_param.")
+    with loss.buffer.backend.quiet():
+        leaves = _propagate(loss, loss.node, retain)
+        return Gradients({i: (x, _accumulated(x, Tensor(g))) for i, (x, g) in leaves.items()})
+
+
+def _propagate(loss: Tensor, root: Node, retain: bool) -> dict[int, tuple[Tensor, Buffer]]:
+    """Parameters that the loss depends on, and their gradients, by the parameter's id."""
     one = lift(1.0, loss.buffer.backend, loss.buffer.dtype, "backward").buffer
-    seed = one if loss.shape == () else one.view(loss.shape)
-    pending: dict[Node, Buffer] = {loss.node: seed}
-    newest = [loss.node]
+    pending: dict[Node, Buffer] = {root: one if loss.shape == () else one.view(loss.shape)}
+    newest = [root]
     leaves: dict[int, tuple[Tensor, Buffer]] = {}
     while newest:
         node = heappop(newest)
@@ -185,8 +191,7 @@ def backward(loss: Tensor, retain: bool = False) -> Gradients:
         if node.spent:
             raise TapeError(f"backward: the record of {node.name} was used up by an earlier backward; "
                             f"pass retain=True to that one, or compute the loss again.")
-        launch = cotangent.backend.launch
-        cotangents = node.vjp(launch, cotangent, node.saved, node.need, *node.params)
+        cotangents = node.vjp(cotangent.backend.launch, cotangent, node.saved, node.need, *node.params)
         for x, g in zip(node.inputs, cotangents, strict=True):
             if g is None or not x.requires_grad:
                 continue
@@ -203,7 +208,7 @@ def backward(loss: Tensor, retain: bool = False) -> Gradients:
                 heappush(newest, before)
         if not retain:
             node.spend()
-    return Gradients({i: (x, _accumulated(x, Tensor(g))) for i, (x, g) in leaves.items()})
+    return leaves
 
 
 def _accumulated(x: Tensor, g: Tensor) -> Tensor:

@@ -75,7 +75,6 @@ def test_a_loss_that_is_not_finite_is_named(device: str) -> None:
               loss_fn=lambda p, t: ag.ag_sum(p) * 0.0 + ag.ag_sum(ag.ag_tensor(t)), devices=[device])
 
 
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy's word on the way to the error
 def test_opposite_infinities_are_not_averaged_away() -> None:
     data = [(x.copy(), y) for x, y in DATA]
     data[0][0][:], data[1][0][:] = np.inf, -np.inf

@@ -22,7 +22,8 @@ FILES = sorted(p for p in (ROOT / "ag").rglob("*.py"))
 LAYERS = [
     ["ag.errors", "ag.shape", "ag.dtype"],
     ["ag.primitive", "ag.arena", "ag.hazards"],
-    ["ag.buffer", "ag.passes", "ag.backend", "ag.core_primitives"],  # the last: the stock-kp recorder copies with the copy kernel
+    # The stock-kp recorder copies with the copy kernel, so core_primitives is below the backends.
+    ["ag.buffer", "ag.passes", "ag.backend", "ag.core_primitives"],
     ["ag.backends"],
     ["ag.device", "ag.vulkan_devices", "ag.rng", "ag.tensor", "ag.create", "ag.tape", "ag.op", "ag.capture",
      "ag.gradcheck"],

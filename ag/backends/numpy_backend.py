@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import platform
-from functools import lru_cache
+from contextlib import AbstractContextManager
+from functools import lru_cache, partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,9 @@ __all__ = ["NumpyBackend"]
 _ALIGN = 64  # bytes: a cache line, and the widest vector load
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _NUMPY = {d: np.dtype(d.numpy_name) for d in (F32, F64, I32, U32)}
+
+
+_quiet = partial(np.errstate, all="ignore")  # infinities and NaN are values, as on every other device
 
 
 @lru_cache(maxsize=1)
@@ -57,8 +62,9 @@ class NumpyProgram:
 
     def run(self) -> None:
         """Make all calls again."""
-        for call in self._calls:
-            call()
+        with _quiet():
+            for call in self._calls:
+                call()
 
     def close(self) -> None:
         """Forget calls and buffers."""
@@ -104,6 +110,12 @@ class NumpyBackend(Backend):
     def _native(self, address: int, shape: Shape, dtype: DType) -> Any:
         return np.ndarray(shape, _NUMPY[dtype], self._segments[address >> OFFSET_BITS], address & _OFFSET_MASK)
 
+    def view(self, buffer: Buffer, shape: Shape, offset: int = 0) -> Buffer:
+        if offset == 0 and prod(shape) == buffer.native.size:  # quicker than a new array over the segment
+            native = buffer.native.reshape(shape)
+            return Buffer(self, buffer.block, buffer.address, shape, buffer.dtype, native)
+        return super().view(buffer, shape, offset)
+
     def upload(self, array: Any, into: Buffer) -> None:
         into.native[...] = array
 
@@ -115,6 +127,9 @@ class NumpyBackend(Backend):
         return buffer.native.copy()
 
     # -------------------------------------------------------------------------------------- launches
+
+    def quiet(self) -> AbstractContextManager[object]:
+        return _quiet()
 
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any]) -> None:
         primitive.reference(*[b.native for b in buffers], **params)

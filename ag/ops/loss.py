@@ -16,7 +16,7 @@ from ag.core_primitives import ones, sum_over
 from ag.create import to_buffer
 from ag.dtype import I32
 from ag.errors import DeviceError, ShapeError
-from ag.op import Cotangents, Need, Run, op, operands_on_one_device
+from ag.op import Cotangents, Need, Run, op, operands_on_one_device, part_of
 from ag.ops.arithmetic import div, mul, scale, sub
 from ag.ops.elementwise import log
 from ag.primitive import Call, primitive
@@ -24,6 +24,8 @@ from ag.shape import Layout, Shape
 from ag.tensor import Array, Tensor, TensorLike
 
 __all__ = ["ag_cross_entropy_loss", "ag_mse_loss", "ag_softmax_cross_entropy_loss"]
+
+_SOFTMAX_CE = "ag_softmax_cross_entropy_loss"
 
 
 def _columns_layout(_losses: Shape, dx: Shape, *_others: Shape, **_params: object) -> Layout:
@@ -221,7 +223,7 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike) -> Ten
     >>> round(ag.ag_softmax_cross_entropy_loss([[0.0], [0.0]], [1]).item(), 4)
     0.6931
     """
-    name = "ag_softmax_cross_entropy_loss"
+    name = _SOFTMAX_CE
     shape = _shape_of(logits)
     given = _shape_of(target)
     if not shape or prod(shape) == 0:
@@ -262,7 +264,7 @@ def _ids(name: str, logits: Any, target: Any, shape: Shape) -> Tensor:
     return Tensor(buffer)
 
 
-@op
+@part_of(_SOFTMAX_CE)
 def _soft_target(run: Run, logits: TensorLike, target: TensorLike) -> tuple[Any, Any]:
     x: Any = logits
     t: Any = target
@@ -281,7 +283,7 @@ def _soft_target_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Ne
     return run(mul, dx, g).view(x.shape) if need[0] else None, dt
 
 
-@op
+@part_of(_SOFTMAX_CE)
 def _class_ids(run: Run, logits: TensorLike, ids: Any) -> tuple[Any, Any]:
     x: Any = logits
     columns = (x.shape[0], _batch(x.shape))

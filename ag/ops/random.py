@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ag.buffer import Buffer
-from ag.op import Cotangents, Need, Run, op
+from ag.op import Cotangents, Need, Run, part_of
 from ag.primitive import primitive
 from ag.rng import draw_key, philox, uniform_from_bits
 from ag.tensor import Array, TensorLike
@@ -23,7 +23,7 @@ def dropout(out: Array, x: Array, key: Array, *, rate: float) -> None:
     np.multiply(x, (uniform >= np.float32(rate)) * (1.0 / (1.0 - rate)), out=out)
 
 
-@op
+@part_of("ag_dropout")
 def dropped(run: Run, x: TensorLike, rate: float) -> tuple[Any, Any]:
     """`x` with each element set to 0 with probability `rate`, the others scaled to keep the mean."""
     key = draw_key(x.backend)  # type: ignore[union-attr]

@@ -68,7 +68,8 @@ def clip_grad_norm(params: Any, grads: Gradients | Mapping[str, Tensor] | None, 
         if g is not None:
             launch = g.buffer.backend.launch
             found[name] = g.buffer
-            squares[name] = sum_over(launch, launch(mul, g.buffer, g.buffer), tuple(range(g.ndim))).view(())
+            with g.buffer.backend.quiet():
+                squares[name] = sum_over(launch, launch(mul, g.buffer, g.buffer), tuple(range(g.ndim))).view(())
     # One read per device: squares are added up where they are.
     totals: dict[str, Any] = {}
     for square in squares.values():

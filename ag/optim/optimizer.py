@@ -120,8 +120,9 @@ class Optimizer:
             operands = [b if length == group.size else b.view((length,), start)
                         for b in (group.values, *slots.moments.values())]
             g = grads if length == group.size else grads.view((length,), start)
-            group.backend.launch(self._rule, *operands, slots.state, g,
-                                 **self._rule_params, last=(start, length) == runs[-1])
+            with group.backend.quiet():
+                group.backend.launch(self._rule, *operands, slots.state, g,
+                                     **self._rule_params, last=(start, length) == runs[-1])
 
     def flat_gradients(self, group: FlatGroup) -> Buffer:
         """The flat buffer into which gradients of `group` are gathered."""

@@ -178,10 +178,12 @@ def dp_train(
         batch = min(len(names) * micro_batch * accumulate, len(data))
         sizes = shard_sizes(batch, weights)
         losses = np.zeros(n_iter)
+        held = isinstance(data, (list, tuple))  # other sequences may make their samples anew each time
         done = _restored(job, state, batch, losses, schedule)
         bar = tqdm(range(done, n_iter), disable=not (verbose and sys.stderr.isatty()), desc="dp_train", leave=False)
         for k in bar:
-            chosen = [(j, i, data[i]) for j, i in ((j, (k * batch + j) % len(data)) for j in range(batch))]
+            indices = [(k * batch + j) % len(data) for j in range(batch)]
+            chosen = [(j, i if held else None, data[i]) for j, i in enumerate(indices)]
             losses[k] = job.step(k, chosen, sizes)
             if schedule is not None:
                 schedule.step()

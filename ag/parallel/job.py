@@ -26,7 +26,7 @@ from ag.tensor import Array, Tensor
 
 __all__ = ["Job"]
 
-Sample = tuple[int, int, Any]  # position in the step, index in the data, sample
+Sample = tuple[int, int | None, Any]  # position in the step, place in the data if it is held there, sample
 
 
 class Job:
@@ -108,12 +108,13 @@ class Job:
         self._compute(shards)
         nodes = self._collect()
         begin = perf_counter()
-        tree: TreeSum[Array] = TreeSum(np.add)
-        for of_replica in nodes:
-            for node in of_replica:
-                tree.push(*node)
         count = sum(sizes)
-        total = tree.total() / count
+        tree: TreeSum[Array] = TreeSum(np.add)
+        with np.errstate(all="ignore"):  # what is not finite is dealt with below
+            for of_replica in nodes:
+                for node in of_replica:
+                    tree.push(*node)
+            total = tree.total() / count
         self._trained += count
         loss = float(total[self._group.size])
         gradient = total[: self._group.size]

@@ -112,12 +112,13 @@ class Replica:
 
     # -------------------------------------------------------------------------------------- gradients
 
-    def run(self, shard: Sequence[tuple[int, int, Any]], first: int, draws: int | None) -> None:
+    def run(self, shard: Sequence[tuple[int, int | None, Any]], first: int, draws: int | None) -> None:
         """Start computing the summed gradients of some samples; does not wait on an asynchronous device.
 
         Parameters
         ----------
-        shard : sequence of (position in the step, index in the data, sample)
+        shard : sequence of (position in the step, index in the data or None, sample)
+            A sample with an index is remembered, with what it takes to run it again.
         first : int
             Number of samples trained on before this step; decides the random streams.
         draws : int or None
@@ -125,12 +126,11 @@ class Replica:
         """
         tree: TreeSum[Buffer] = TreeSum(self._added)
         self._reserve(len(shard))
-        with ag_device(self.device):
-            for position, index, sample in shard:
-                if draws != 0:
-                    set_stream(self.backend, (first + position) * (draws or 0))
-                self._one_sample(index, sample)
-                tree.push(position, 1, self._work if len(shard) == 1 else self._kept(len(tree.nodes)))
+        for position, index, sample in shard:
+            if draws != 0:
+                set_stream(self.backend, (first + position) * (draws or 0))
+            self._one_sample(index, sample)
+            tree.push(position, 1, self._work if len(shard) == 1 else self._kept(len(tree.nodes)))
         self.nodes = tree.nodes
         self.backend.submit()
 
@@ -166,11 +166,13 @@ class Replica:
         rows = self.backend.download(first.view((len(self.nodes), first.size)))  # node i is in row i of the stack
         return [(start, count, row) for (start, count, _), row in zip(self.nodes, rows, strict=True)]
 
-    def _one_sample(self, index: int, sample: Any) -> None:
+    def _one_sample(self, index: int | None, sample: Any) -> None:
         """Leave the sample's gradients and loss in the work row."""
-        plan = self._plans.get(index)
+        plan = None if index is None else self._plans.get(index)
         if plan is None or plan[0] is not sample:
-            plan = self._plans[index] = self._planned(sample)
+            plan = self._planned(sample)
+            if index is not None:
+                self._plans[index] = plan
         _, captured, leaves = plan
         if captured is None or not self._capturing.on:
             self._gradients(sample)
@@ -204,7 +206,7 @@ class Replica:
         structure, leaves = flatten(sample)
         if any(isinstance(x, Tensor) and x.device != self.device for x in leaves):
             sample = unflatten(structure, [ag_tensor(x, self.device) if isinstance(x, Tensor) else x for x in leaves])
-        with with_grad_tape():
+        with ag_device(self.device), with_grad_tape():
             loss = self._loss_of(self.model, sample)
         if not isinstance(loss, Tensor):
             raise TypeError(f"dp_train: the loss is a {type(loss).__name__}; loss_fn (or forward_fn, without loss_fn) "

@@ -8,6 +8,7 @@ refused.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 from types import ModuleType
 from typing import Any
@@ -25,7 +26,10 @@ _KINDS = {1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
 _INSTALL_KP = "install it with `pip install ./third_party/kp` (needs a C++ compiler and libvulkan-dev)"
 _INSTALL_DRIVER = "install libvulkan1 and your card's driver, or mesa-vulkan-drivers for a software device"
 
+log = logging.getLogger("ag")
+
 _managers: dict[int, Any] = {}  # process-wide, like the devices
+_broken: set[int] = set()  # devices whose failure to open was reported
 _forked_from: list[int] = []
 
 if hasattr(os, "register_at_fork"):
@@ -85,15 +89,22 @@ def release(index: int) -> None:
 
 
 def list_devices() -> list[DeviceInfo]:
-    """All Vulkan devices.
+    """All Vulkan devices that can be opened; the others are named in the log, once.
 
     Raises
     ------
     DeviceError
         If Kompute, the loader or every driver is missing.
     """
-    count = len(manager(0).list_devices())
-    return [device_info(i) for i in range(count)]
+    found = []
+    for index in range(len(manager(0).list_devices())):
+        try:
+            found.append(device_info(index))
+        except DeviceError as error:
+            if index not in _broken:
+                log.warning("%s", error)
+            _broken.add(index)
+    return found
 
 
 def device_info(index: int) -> DeviceInfo:
