@@ -35,7 +35,7 @@ def copy(out: Array, x: Array) -> Call:
 
 @primitive(broadcast, layout=broadcast_layout, bound=True)
 def add(out: Array, a: Array, b: Array) -> Call:
-    return partial(np.add, a, b, out=out)
+    return partial(np.add, a, b, out)
 
 
 @primitive(summed, layout=sum_layout, bound=True)

@@ -32,8 +32,8 @@ def relu_grad(out: Array, y: Array, g: Array) -> Call:
     mask = np.empty_like(y)
 
     def call() -> None:
-        np.sign(y, out=mask)  # y is never negative
-        np.multiply(g, mask, out=out)
+        np.sign(y, mask)  # y is never negative
+        np.multiply(g, mask, out)
 
     return call
 
@@ -52,7 +52,7 @@ def sigmoid_grad(out: Array, y: Array, g: Array) -> None:
 
 @primitive(bound=True)
 def tanh(out: Array, x: Array) -> Call:
-    return partial(np.tanh, x, out=out)
+    return partial(np.tanh, x, out)
 
 
 @primitive()

@@ -22,22 +22,22 @@ __all__ = ["ag_add", "ag_div", "ag_mul", "ag_scale", "ag_sub", "div", "mul", "sc
 
 @primitive(broadcast, layout=broadcast_layout, bound=True)
 def sub(out: Array, a: Array, b: Array) -> Call:
-    return partial(np.subtract, a, b, out=out)
+    return partial(np.subtract, a, b, out)
 
 
 @primitive(broadcast, layout=broadcast_layout, bound=True, neutral=1.0)
 def mul(out: Array, a: Array, b: Array) -> Call:
-    return partial(np.multiply, a, b, out=out)
+    return partial(np.multiply, a, b, out)
 
 
 @primitive(broadcast, layout=broadcast_layout, bound=True)
 def div(out: Array, a: Array, b: Array) -> Call:
-    return partial(np.divide, a, b, out=out)
+    return partial(np.divide, a, b, out)
 
 
 @primitive(bound=True)
 def scale(out: Array, x: Array, *, factor: float) -> Call:
-    return partial(np.multiply, x, factor, out=out)
+    return partial(np.multiply, x, factor, out)
 
 
 @op

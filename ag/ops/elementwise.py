@@ -22,12 +22,12 @@ __all__ = ["ag_clamp", "ag_exp", "ag_log", "ag_pow", "log"]
 
 @primitive(bound=True)
 def exp(out: Array, x: Array) -> Call:
-    return partial(np.exp, x, out=out)
+    return partial(np.exp, x, out)
 
 
 @primitive(bound=True)
 def log(out: Array, x: Array) -> Call:
-    return partial(np.log, x, out=out)
+    return partial(np.log, x, out)
 
 
 @primitive()

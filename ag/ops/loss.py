@@ -42,19 +42,19 @@ def softmax_cross_entropy(losses: Array, dx: Array, x: Array, t: Array, *, facto
 
     def call() -> None:
         np.maximum.reduce(x, 0, out=top)
-        np.subtract(x, top, out=dx)
-        np.exp(dx, out=e)
+        np.subtract(x, top, dx)
+        np.exp(dx, e)
         row.dot(e, out=total)
         row.dot(t, out=weight)
-        np.multiply(dx, t, out=dx)
+        np.multiply(dx, t, dx)
         row.dot(dx, out=loss)
-        np.log(total, out=top)
-        np.multiply(top, weight, out=top)
-        np.subtract(top, loss, out=loss)
-        np.divide(weight, total, out=weight)
-        np.multiply(e, weight, out=dx)
-        np.subtract(dx, t, out=dx)
-        np.multiply(dx, scale, out=dx)
+        np.log(total, top)
+        np.multiply(top, weight, top)
+        np.subtract(top, loss, loss)
+        np.divide(weight, total, weight)
+        np.multiply(e, weight, dx)
+        np.subtract(dx, t, dx)
+        np.multiply(dx, scale, dx)
 
     return call
 

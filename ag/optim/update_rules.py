@@ -42,16 +42,16 @@ def adam_update(
             after[:] = c1, c2, t + 1
         scalars[:] = lr * sqrt(c2) / c1, eps * sqrt(c2)  # = lr / c1 and eps of m / (sqrt(v / c2) + eps)
         for p, m, v, g, d in blocks:
-            np.subtract(g, m, out=d)
+            np.subtract(g, m, d)
             d *= slow
             m += d
-            np.multiply(g, g, out=d)
+            np.multiply(g, g, d)
             d -= v
             d *= slower
             v += d
-            np.sqrt(v, out=d)
+            np.sqrt(v, d)
             d += floor
-            np.divide(m, d, out=d)
+            np.divide(m, d, d)
             d *= step
             if weight_decay:
                 p *= 1 - lr * weight_decay
