@@ -10,6 +10,9 @@ import math
 from functools import cache
 from typing import Any
 
+import cases_images
+import cases_pointwise
+import cases_sequences
 import numpy as np
 import oracles
 from rows import (
@@ -271,5 +274,6 @@ LAYERS = [
         ]),
 ]
 
-ROWS = [*ELEMENTWISE, *ACTIVATION, *LINEAR_ALGEBRA, *LOSSES, *LAYERS]
+ROWS = [*ELEMENTWISE, *ACTIVATION, *LINEAR_ALGEBRA, *LOSSES, *LAYERS,
+        *cases_pointwise.ROWS, *cases_images.ROWS, *cases_sequences.ROWS]
 CASES = [Case(row, *shapes_and_params) for row in ROWS for shapes_and_params in row.cases]
