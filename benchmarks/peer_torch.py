@@ -11,9 +11,10 @@ import torch  # noqa: E402 - after the thread pools are limited
 torch.set_num_threads(workloads.THREADS)
 w = workloads.WORKLOADS[args.workload]
 samples, labels, weights = workloads.data(args.workload)
-xs = [torch.from_numpy(x) for x in samples]
-ys = [torch.from_numpy(y) for y in labels]
-params = {name: torch.from_numpy(v).requires_grad_() for name, v in weights.items()}
+torch.backends.cuda.matmul.allow_tf32 = False  # float32 is float32 in both libraries
+xs = [torch.from_numpy(x).to(args.device) for x in samples]
+ys = [torch.from_numpy(y).to(args.device) for y in labels]
+params = {name: torch.from_numpy(v).to(args.device).requires_grad_() for name, v in weights.items()}
 optimizer = torch.optim.Adam(list(params.values()), lr=w.lr, fused=args.variant == "fused")
 layers = len(w.sizes) - 1
 

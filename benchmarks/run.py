@@ -22,12 +22,13 @@ HERE = Path(__file__).resolve().parent
 SAME_LOSS = 2e-3  # relative; float32 over a few hundred steps
 
 
-def peers(workload: str, python: str, torch_python: str, device: str) -> dict[str, list[str]]:
+def peers(workload: str, python: str, torch_python: str, device: str, torch_device: str) -> dict[str, list[str]]:
     """Command line of every peer."""
     ag_variants = ["eager", "captured", *(["dp_train"] if workload == "W1b" else [])]
     found = {f"ag {v}": [python, "peer_ag.py", "--variant", v, "--device", device] for v in ag_variants}
     if subprocess.run([torch_python, "-c", "import torch"], capture_output=True).returncode == 0:
-        found |= {f"torch {v}": [torch_python, "peer_torch.py", "--variant", v] for v in ("eager", "fused")}
+        found |= {f"torch {v}": [torch_python, "peer_torch.py", "--variant", v, "--device", torch_device]
+                  for v in ("eager", "fused")}
     return found
 
 
@@ -64,7 +65,7 @@ def table(workload: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return result
 
 
-def machine(torch_python: str) -> dict[str, Any]:
+def machine(torch_python: str, device: str) -> dict[str, Any]:
     """Where this ran."""
     def output(*command: str) -> str:
         return subprocess.run(command, cwd=HERE, capture_output=True, text=True).stdout.strip()
@@ -73,6 +74,7 @@ def machine(torch_python: str) -> dict[str, Any]:
              if line.startswith("model name")] if Path("/proc/cpuinfo").exists() else []
     return {
         "processor": model[0] if model else platform.processor(), "cores": len(model), "threads": THREADS,
+        "device": output(sys.executable, "-c", f"from ag.device import backend_of; print(backend_of({device!r}).info)"),
         "python": platform.python_version(), "commit": output("git", "rev-parse", "--short", "HEAD"),
         "numpy": output(sys.executable, "-c", "import numpy; print(numpy.__version__)"),
         "torch": output(torch_python, "-c", "import torch; print(torch.__version__)"),
@@ -85,17 +87,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0, help="of measurement per process")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--torch-device", default="cpu", help="such as cuda")
     parser.add_argument("--torch-python", default=sys.executable, help="an interpreter that has PyTorch")
     parser.add_argument("--out", type=Path, help="default: benchmarks/results/step_<device>.json")
     args = parser.parse_args()
     results = []
     for workload in args.workloads.split(","):
-        commands = peers(workload, sys.executable, args.torch_python, args.device)
+        commands = peers(workload, sys.executable, args.torch_python, args.device, args.torch_device)
         rows = [run_once(command, workload, args.seconds) for _ in range(args.rounds) for command in commands.values()]
         results += table(workload, rows)
     out = args.out or HERE / "results" / f"step_{args.device.replace(':', '')}.json"
-    out.write_text(json.dumps({"machine": machine(args.torch_python), "device": args.device, "results": results},
-                              indent=1) + "\n")
+    out.write_text(json.dumps({"machine": machine(args.torch_python, args.device), "device": args.device,
+                               "torch_device": args.torch_device, "results": results}, indent=1) + "\n")
     print(f"\nwritten to {out.name}")
 
 

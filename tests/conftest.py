@@ -2,6 +2,7 @@
 
 `device` runs a test on each of them; `lavapipe` and `swiftshader` give one of them by name.  A driver that
 `AG_TEST_ICDS` promises must be there; without that variable a missing driver skips its tests, with the reason.
+`AG_TEST_DEVICE=vulkan:0` puts another device, such as a graphics card, in the place of the two in `device`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,13 @@ import ag
 DRIVERS = {"lavapipe": "llvmpipe", "swiftshader": "SwiftShader"}  # name in tests -> part of the product's name
 
 
+NAMED = os.environ.get("AG_TEST_DEVICE")
+
+
 def vulkan_device(driver: str) -> str:
-    """Name of the device of a software driver."""
+    """Name of the device of a software driver, or of the one that AG_TEST_DEVICE names."""
+    if driver == NAMED:
+        return driver
     for info in ag.ag_vulkan_devices():
         if DRIVERS[driver] in info.description:
             return info.name
@@ -27,7 +33,7 @@ def vulkan_device(driver: str) -> str:
     pytest.skip(f"the Vulkan driver {driver} is not installed here")
 
 
-@pytest.fixture(params=["cpu", *(pytest.param(d, marks=pytest.mark.vulkan) for d in DRIVERS)])
+@pytest.fixture(params=["cpu", *(pytest.param(d, marks=pytest.mark.vulkan) for d in ([NAMED] if NAMED else DRIVERS))])
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each device in turn, as the default device."""
     name = "cpu" if request.param == "cpu" else vulkan_device(request.param)
