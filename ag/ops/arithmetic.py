@@ -181,7 +181,7 @@ def ag_div(run: Run, A: TensorLike, B: TensorLike) -> tuple[Any, Any]:
 
     References
     ----------
-    ggmlR ``ag_div``.
+    numpy ``divide``; ggmlR has no such function.
 
     Examples
     --------

@@ -1,0 +1,37 @@
+"""docs/parity.md says what is there, and the blocks of docs/porting_from_ggmlr.md run."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from test_readme import ROOT, run
+
+import ag
+
+PARITY = (ROOT / "docs" / "parity.md").read_text("utf-8")
+ROWS = re.findall(r"^\| `(\w+)` \| (same|right|not yet) \|(.*)\|$", PARITY, re.M)
+PORTING = (ROOT / "docs" / "porting_from_ggmlr.md").read_text("utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PORTING, re.M | re.S)
+
+
+def test_every_row_of_the_table_is_read() -> None:
+    lines = [line for line in PARITY.splitlines() if line.startswith("| `")]
+    assert len(lines) == len(ROWS) == len({name for name, _, _ in ROWS}) > 40
+
+
+@pytest.mark.parametrize(("name", "state", "difference"), ROWS, ids=[name for name, _, _ in ROWS])
+def test_parity_tells_what_is_there(name: str, state: str, difference: str) -> None:
+    assert (name in ag.__all__) is (state != "not yet"), f"docs/parity.md says {name} is {state}"
+    assert state != "right" or difference.strip(), f"docs/parity.md does not say what is different about {name}"
+
+
+def test_no_public_function_with_a_reference_to_ggmlr_is_missing() -> None:
+    mirrored = {name for name in ag.__all__
+                if f"ggmlR ``{name}``" in (getattr(getattr(ag, name), "__doc__", None) or "")}
+    assert not mirrored - {name for name, _, _ in ROWS}
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_porting_block_runs(number: int) -> None:
+    run(BLOCKS[number])
