@@ -1,9 +1,10 @@
-"""docs/parity.md says what is there, and the blocks of docs/porting_from_ggmlr.md run."""
+"""docs/parity.md says what is there, and the blocks of the porting guides run and agree with PyTorch."""
 
 from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 from test_readme import ROOT, run
 
@@ -13,6 +14,8 @@ PARITY = (ROOT / "docs" / "parity.md").read_text("utf-8")
 ROWS = re.findall(r"^\| `(\w+)` \| (same|right|not yet) \|(.*)\|$", PARITY, re.M)
 PORTING = (ROOT / "docs" / "porting_from_ggmlr.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PORTING, re.M | re.S)
+FROM_PYTORCH = (ROOT / "docs" / "porting_from_pytorch.md").read_text("utf-8")
+PAIRS = re.findall(r"^```py torch\n(.*?)^```\n+```python\n(.*?)^```$", FROM_PYTORCH, re.M | re.S)
 
 
 def test_every_row_of_the_table_is_read() -> None:
@@ -35,3 +38,24 @@ def test_no_public_function_with_a_reference_to_ggmlr_is_missing() -> None:
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_porting_block_runs(number: int) -> None:
     run(BLOCKS[number])
+
+
+def test_every_pytorch_block_has_its_counterpart() -> None:
+    assert len(PAIRS) == FROM_PYTORCH.count("```py torch") == FROM_PYTORCH.count("```python") >= 3
+
+
+@pytest.mark.parametrize("number", range(len(PAIRS)))
+def test_pytorch_pair(number: int) -> None:
+    """This library's block runs; where PyTorch is installed, its block leaves the same result."""
+    theirs, ours = PAIRS[number]
+    run(ours)
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed, so only this library's block ran")
+    results = []
+    for code in (theirs, ours):
+        names: dict[str, object] = {}
+        exec(code, names)  # a block of our own documentation
+        results.append(names["result"])
+    theirs_result, our_result = results
+    assert torch and theirs_result.keys() == our_result.keys()
+    for name, value in our_result.items():
+        np.testing.assert_allclose(value, theirs_result[name], rtol=2e-5, atol=1e-6, err_msg=name)
