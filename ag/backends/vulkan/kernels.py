@@ -73,22 +73,29 @@ def _manifest() -> dict[str, Any]:
     if not path.is_file():
         raise KernelError(f"Vulkan: no compiled kernels were found in {_SPV.name}/; {_BUILD}.")
     manifest: dict[str, Any] = json.loads(path.read_text())
-    if _SHADERS.is_dir():
-        _refuse_stale(manifest)
     return manifest
 
 
-def _refuse_stale(manifest: dict[str, Any]) -> None:
-    """In a source checkout, the SPIR-V must come from the shaders that are there now."""
-    specification = importlib.util.spec_from_file_location("kernels_build", _SHADERS.parent / "kernels_build.py")
-    if specification is None or specification.loader is None:
-        raise KernelError("Vulkan: kernels_build.py is missing beside shaders/; restore the checkout.")
+@lru_cache(maxsize=1)
+def _builder() -> Any:
+    """kernels_build.py of this source checkout, which knows what a shader is made of; None if this is none."""
+    path = _SHADERS.parent / "kernels_build.py"
+    specification = importlib.util.spec_from_file_location("kernels_build", path)
+    if not _SHADERS.is_dir() or not path.is_file() or specification is None or specification.loader is None:
+        return None
     builder = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(builder)
-    stale = builder.stale(_SHADERS, _SPV, manifest, manifest["compiler"])
-    if stale:
-        raise KernelError(f"Vulkan: the compiled kernels {', '.join(stale)} do not come from the shaders beside "
-                          f"them; {_BUILD}.")
+    return builder
+
+
+def _refuse_stale(kernel: str, sha256: str) -> None:
+    """The SPIR-V must be there, and, in a source checkout, come from the shader that is there now."""
+    if not (_SPV / f"{kernel}.spv").is_file():
+        raise KernelError(f"Vulkan: the compiled kernel {kernel} is in the manifest and its file is not there; {_BUILD}.")
+    builder, shader = _builder(), _SHADERS / f"{kernel}.comp"
+    if builder is not None and not (shader.is_file() and builder.source_hash(shader) == sha256):
+        raise KernelError(f"Vulkan: the compiled kernel {kernel} does not come from shaders/{kernel}.comp as it is "
+                          f"now; {_BUILD}.")
 
 
 @lru_cache(maxsize=_PLANS_KEPT)
@@ -97,6 +104,7 @@ def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[s
     if entry is None:
         raise KernelError(f"Vulkan: primitive {primitive.name} has no kernel; write shaders/{primitive.name}.comp "
                           f"and {_BUILD}.")
+    _refuse_stale(primitive.name, entry["sha256"])
     names = tuple(o["name"] for o in entry["operands"])
     if names != primitive.operands:
         raise KernelError(f"Vulkan: kernel {primitive.name} takes {names} and its primitive {primitive.operands}; "
