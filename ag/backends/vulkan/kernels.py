@@ -91,7 +91,7 @@ def _builder() -> Any:
 def _refuse_stale(kernel: str, sha256: str) -> None:
     """The SPIR-V must be there, and, in a source checkout, come from the shader that is there now."""
     if not (_SPV / f"{kernel}.spv").is_file():
-        raise KernelError(f"Vulkan: the compiled kernel {kernel} is in the manifest and its file is not there; {_BUILD}.")
+        raise KernelError(f"Vulkan: the manifest lists kernel {kernel} and its file is not there; {_BUILD}.")
     builder, shader = _builder(), _SHADERS / f"{kernel}.comp"
     if builder is not None and not (shader.is_file() and builder.source_hash(shader) == sha256):
         raise KernelError(f"Vulkan: the compiled kernel {kernel} does not come from shaders/{kernel}.comp as it is "
