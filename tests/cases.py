@@ -16,6 +16,7 @@ import cases_sequences
 import numpy as np
 import oracles
 from rows import (
+    ONE,
     Array,
     Bad,
     Case,
@@ -35,7 +36,6 @@ from rows import (
 import ag
 from ag.tensor import Tensor
 
-ONE = [[()], [(1,)], [(7,)], [(3, 5)], [(2, 3, 5)], [(2, 3, 4, 5)], [(33, 65)], [(1031,)], [(0,)], [(3, 0)]]
 SAME = [[s, s] for (s,) in ONE]
 BROADCAST = [
     [(3, 5), (5,)], [(5,), (3, 5)], [(3, 1), (1, 5)], [(2, 1, 4, 1), (3, 1, 5)], [(), (3, 5)], [(3, 5), ()],

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
-from rows import Row
+import math
 
-ROWS: list[Row] = []
+import oracles
+from rows import ONE, Row, away_from, every, positive
+
+FUNCTIONS = [
+    Row("ag_sqrt", oracles.each(math.sqrt), every(ONE), [positive]),
+    Row("ag_abs", oracles.each(abs), every(ONE), [away_from(0)]),
+]
+
+ROWS: list[Row] = [*FUNCTIONS]

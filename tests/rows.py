@@ -27,6 +27,12 @@ EPS = {"f32": float(np.finfo(np.float32).eps), "f64": float(np.finfo(np.float64)
 TINY = float(np.finfo(np.float32).tiny)  # a Vulkan device may flush denormal numbers to 0
 
 
+# Shapes of a single operand: a scalar, one element, odd sizes, more than a workgroup, ranks to 4, no element.
+ONE: list[list[Shape]] = [
+    [()], [(1,)], [(7,)], [(3, 5)], [(2, 3, 5)], [(2, 3, 4, 5)], [(33, 65)], [(1031,)], [(0,)], [(3, 0)],
+]
+
+
 # ---------------------------------------------------------------------------------------------- operands
 
 Draw = Callable[[np.random.Generator, Shape, Sequence[Array]], Array]  # the last: operands drawn before this one

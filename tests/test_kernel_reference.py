@@ -166,7 +166,7 @@ def test_output_may_be_an_input(backend: Backend, name: str) -> None:
 
 PROPAGATION = [
     ("relu", {}), ("clamp", {"lo": -0.5, "hi": 0.5}), ("copy", {}), ("scale", {"factor": 2.0}), ("exp", {}),
-    ("log", {}), ("sigmoid", {}), ("tanh", {}), ("pow", {"p": 2.0}), ("pow", {"p": -1.0}), ("pow", {"p": 0.5}),
+    ("log", {}), ("sqrt", {}), ("abs", {}), ("sigmoid", {}), ("tanh", {}), ("pow", {"p": 2.0}), ("pow", {"p": -1.0}), ("pow", {"p": 0.5}),
 ]
 
 
@@ -182,7 +182,7 @@ def test_special_pairs(backend: Backend, name: str) -> None:
     np.testing.assert_allclose(run(backend, launch)[0], reference(launch)[0], rtol=32 * EPS["f32"], atol=TINY)
 
 
-@pytest.mark.parametrize("name", ["relu_grad", "clamp_grad"])
+@pytest.mark.parametrize("name", ["relu_grad", "clamp_grad", "abs_grad"])
 def test_special_gradients(backend: Backend, name: str) -> None:
     y, g = (x.reshape(-1).copy() for x in np.meshgrid(SPECIAL, SPECIAL))
     launch = Launch(PRIMITIVES[name], [y, g], {"lo": -0.5, "hi": 0.5} if name == "clamp_grad" else {})

@@ -1,4 +1,4 @@
-"""Elementwise functions: exp, log, power, clamp.
+"""Elementwise functions: exp, log, square root, power, absolute value, clamp.
 
 Each op is one or two primitives whose numpy reference is one line.
 """
@@ -13,11 +13,11 @@ import numpy as np
 
 from ag.buffer import Buffer
 from ag.op import Cotangents, Need, Run, op
-from ag.ops.arithmetic import div, mul
+from ag.ops.arithmetic import div, mul, scale
 from ag.primitive import Call, primitive
 from ag.tensor import Array, TensorLike
 
-__all__ = ["ag_clamp", "ag_exp", "ag_log", "ag_pow", "log"]
+__all__ = ["ag_abs", "ag_clamp", "ag_exp", "ag_log", "ag_pow", "ag_sqrt", "log"]
 
 
 @primitive(bound=True)
@@ -28,6 +28,21 @@ def exp(out: Array, x: Array) -> Call:
 @primitive(bound=True)
 def log(out: Array, x: Array) -> Call:
     return partial(np.log, x, out)
+
+
+@primitive(bound=True)
+def sqrt(out: Array, x: Array) -> Call:
+    return partial(np.sqrt, x, out)
+
+
+@primitive(bound=True)
+def abs(out: Array, x: Array) -> Call:
+    return partial(np.abs, x, out)
+
+
+@primitive()
+def abs_grad(out: Array, x: Array, g: Array) -> None:
+    np.multiply(g, np.sign(x), out=out)
 
 
 @primitive()
@@ -147,6 +162,76 @@ def ag_log(run: Run, x: TensorLike) -> tuple[Any, Any]:
 @ag_log.vjp
 def _log_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
     return (run(div, g, saved),)
+
+
+@op
+def ag_sqrt(run: Run, x: TensorLike) -> tuple[Any, Any]:
+    """Elementwise square root.
+
+    Parameters
+    ----------
+    x : Tensor, array_like or float, of any shape
+        Numbers that are not negative; negative ones give NaN.
+
+    Returns
+    -------
+    Tensor of the same shape
+
+    Notes
+    -----
+    The gradient is ``0.5 / sqrt(x)``, and infinite at 0.
+
+    References
+    ----------
+    PyTorch ``torch.sqrt``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_sqrt([[4.0, 9.0]]).numpy().tolist()
+    [[2.0, 3.0]]
+    """
+    out = run(sqrt, x)
+    return out, out
+
+
+@ag_sqrt.vjp
+def _sqrt_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
+    return (run(scale, run(div, g, saved), factor=0.5),)
+
+
+@op
+def ag_abs(run: Run, x: TensorLike) -> tuple[Any, Any]:
+    """Elementwise absolute value.
+
+    Parameters
+    ----------
+    x : Tensor, array_like or float, of any shape
+
+    Returns
+    -------
+    Tensor of the same shape
+
+    Notes
+    -----
+    The gradient is the sign, so 0 at 0.
+
+    References
+    ----------
+    PyTorch ``torch.abs``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_abs([[-2.0, 3.0]]).numpy().tolist()
+    [[2.0, 3.0]]
+    """
+    return run(abs, x), x
+
+
+@ag_abs.vjp
+def _abs_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
+    return (run(abs_grad, saved, g),)
 
 
 @op

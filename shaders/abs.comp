@@ -1,0 +1,7 @@
+// abs: out = |x|.  out[n], x[n]
+// grid: n invocations
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "unary.glsl"
+
+float f(float x) { return abs(x); }

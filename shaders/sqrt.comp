@@ -1,0 +1,8 @@
+// sqrt: out = sqrt(x), NaN for x < 0, where GLSL leaves it open.  out[n], x[n]
+// grid: n invocations
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "unary.glsl"
+#include "ieee.glsl"
+
+float f(float x) { return x < 0.0 || isnan(x) ? NOT_A_NUMBER : x == 0.0 || isinf(x) ? x : sqrt(x); }
