@@ -37,11 +37,14 @@ from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
 from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
 from ag.ops.linalg import ag_matmul
 from ag.ops.loss import ag_cross_entropy_loss, ag_mse_loss, ag_softmax_cross_entropy_loss
+from ag.ops.norm import ag_batch_norm_op, ag_layer_norm_op
 from ag.ops.reduce import ag_mean, ag_sum
 
 # layers
+from ag.nn.batch_norm import ag_batch_norm
 from ag.nn.dropout import ag_dropout
 from ag.nn.layer import Layer, ag_eval, ag_train
+from ag.nn.layer_norm import ag_layer_norm
 from ag.nn.linear import ag_linear
 from ag.nn.sequential import ag_sequential
 
@@ -116,12 +119,16 @@ __all__ = [
     "ag_cross_entropy_loss",
     "ag_mse_loss",
     "ag_softmax_cross_entropy_loss",
+    "ag_batch_norm_op",
+    "ag_layer_norm_op",
     "ag_mean",
     "ag_sum",
+    "ag_batch_norm",
     "ag_dropout",
     "Layer",
     "ag_eval",
     "ag_train",
+    "ag_layer_norm",
     "ag_linear",
     "ag_sequential",
     "ag_load_model",

@@ -14,8 +14,10 @@ from safetensors import SafetensorError, safe_open
 
 from ag.device import ag_default_device, ag_device
 from ag.errors import CheckpointError
+from ag.nn.batch_norm import BatchNorm
 from ag.nn.dropout import Dropout
 from ag.nn.layer import Layer, ag_eval, load_into, state_of
+from ag.nn.layer_norm import LayerNorm
 from ag.nn.linear import Linear
 from ag.nn.sequential import Sequential
 from ag.tensor import Array
@@ -23,7 +25,7 @@ from ag.tensor import Array
 __all__ = ["ag_load_model", "ag_save_model", "read_file", "write_file"]
 
 _FORMAT = "ag-model-1"
-_LAYERS: dict[str, type[Layer]] = {c.__name__: c for c in (Linear, Dropout)}
+_LAYERS: dict[str, type[Layer]] = {c.__name__: c for c in (Linear, Dropout, BatchNorm, LayerNorm)}
 
 
 def ag_save_model(model: Any, path: str | os.PathLike[str], model_fn: Callable[[], Any] | None = None) -> None:

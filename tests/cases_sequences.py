@@ -2,6 +2,134 @@
 
 from __future__ import annotations
 
-from rows import Row
+from functools import cache
+from typing import Any
 
-ROWS: list[Row] = []
+import numpy as np
+import oracles_sequences as oracles
+from rows import Array, Bad, Row, Shape, case, every, normal, positive, tensor
+
+import ag
+from ag.backend import Backend
+from ag.tensor import Tensor
+
+# ---------------------------------------------------------------------------------------------- normalisation
+
+
+def normed(*x: int) -> list[Shape]:
+    """Shapes of x, gamma and beta."""
+    return [x, (x[0], 1), (x[0], 1)]
+
+
+VECTORS = [normed(4, 3), normed(1, 5), normed(33, 65), normed(5, 2, 3), normed(3, 4, 2, 3), normed(300, 3)]
+
+
+def layer_norm_size(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> Array:
+    rate = 1 / np.sqrt(x.var(0) + eps)
+    column = (-1, *[1] * (x.ndim - 1))
+    return abs(gamma.reshape(column)) * (abs(x) + abs(x).mean(0)) * rate + abs(beta.reshape(column))
+
+
+def batch_norm_size(x: Array, gamma: Array, beta: Array, eps: float = 1e-5, train: bool = True) -> Array:
+    rows = x.reshape(len(x), -1)
+    rate = 1 / np.sqrt(rows.var(1, keepdims=True) + eps)
+    size = abs(gamma.reshape(-1, 1)) * (abs(rows) + abs(rows).mean(1, keepdims=True)) * rate + abs(beta.reshape(-1, 1))
+    return np.asarray(size.reshape(x.shape))
+
+
+def batch_norm_given_size(x: Array, gamma: Array, beta: Array, mean: Array, variance: Array) -> Array:
+    return oracles.batch_norm_given(abs(x), abs(gamma), abs(beta), -abs(mean), variance)
+
+
+def features(x: Array, *_others: Array, **_params: Any) -> int:
+    return len(x)
+
+
+def samples(x: Array, *_others: Array, **_params: Any) -> int:
+    return x.size // len(x)
+
+
+def norm_errors(op: str) -> list[Bad]:
+    f = getattr(ag, op)
+    return [
+        Bad(f"{op} of a number", [(), (1, 1), (1, 1)], f, ag.ShapeError, [f"{op}: x is ()", "at least one feature"]),
+        Bad(f"{op} with a gamma for other features", [(3, 2), (2, 1), (3, 1)], f, ag.ShapeError,
+            [f"{op}: x is (3, 2) and gamma is (2, 1)", "must be (3, 1)"]),
+        Bad(f"{op} with a beta that is a row", [(3, 2), (3, 1), (1, 3)], f, ag.ShapeError,
+            [f"{op}: x is (3, 2) and beta is (1, 3)", "must be (3, 1)"]),
+        Bad(f"{op} with an eps of 0", normed(3, 2), lambda x, g, b: f(x, g, b, 0.0), ValueError,
+            [f"{op}: eps is 0.0", "positive"]),
+    ]
+
+
+@cache
+def new_layer_norm(num_features: int, eps: float) -> Any:
+    return ag.ag_layer_norm(num_features, eps)  # parameters cannot be made inside a captured step
+
+
+def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Tensor:
+    layer = new_layer_norm(gamma.shape[0], eps)
+    layer.gamma, layer.beta = gamma, beta
+    out: Tensor = layer(x)
+    return out
+
+
+@cache
+def new_batch_norm(num_features: int, eps: float, backend: Backend, dtype: str) -> Any:
+    layer = ag.ag_batch_norm(num_features, eps)
+    layer.running_mean = tensor(np.zeros((num_features, 1)), backend, dtype)
+    layer.running_var = tensor(np.ones((num_features, 1)), backend, dtype)
+    return layer
+
+
+def batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Tensor:
+    layer = new_batch_norm(gamma.shape[0], eps, x.buffer.backend, x.dtype)
+    layer.gamma, layer.beta = gamma, beta
+    out: Tensor = layer(x)
+    return out
+
+
+SAMPLES = [normed(4, 3), normed(33, 65), normed(5, 2, 3), normed(3, 4, 2, 3), normed(3, 300)]
+LAYER_NORM = {"oracle": oracles.layer_norm, "ulps": 16, "terms": features, "size": layer_norm_size}
+BATCH_NORM = {"oracle": oracles.batch_norm, "ulps": 16, "terms": samples, "size": batch_norm_size}
+NORM = [
+    Row("ag_layer_norm_op", cases=[*every(VECTORS), case(*normed(4, 3), eps=0.125), case(*normed(3, 0)),
+                                   case((5, 7), (5,), (5,))],
+        bad=norm_errors("ag_layer_norm_op"), **LAYER_NORM),
+    Row("ag_batch_norm_op", cases=[*every(SAMPLES), case(*normed(4, 3), eps=0.125), case(*normed(2, 1)),
+                                   case((5, 7), (5,), (5,))], **BATCH_NORM, bad=[
+            *norm_errors("ag_batch_norm_op"),
+            Bad("batch norm of no sample", normed(3, 0), ag.ag_batch_norm_op, ag.ShapeError,
+                ["ag_batch_norm_op: x is (3, 0)", "at least one value per feature"]),
+            Bad("batch norm with a mean and no variance", normed(3, 2),
+                lambda x, g, b: ag.ag_batch_norm_op(x, g, b, mean=g), ValueError,
+                ["ag_batch_norm_op: variance is missing", "both"]),
+        ]),
+    Row("ag_batch_norm_op", oracles.batch_norm_given,
+        every([[*normed(*x), (x[0], 1), (x[0], 1)] for x in [(4, 3), (33, 65), (3, 4, 2, 3), (3, 1), (3, 0)]]),
+        [normal, normal, normal, normal, positive], 16, label="(given)", size=batch_norm_given_size,
+        call=lambda x, g, b, m, v: ag.ag_batch_norm_op(x, g, b, mean=m, variance=v), bad=[
+            Bad("batch norm with a variance of other features", [*normed(3, 2), (3, 1), (2, 1)],
+                lambda x, g, b, m, v: ag.ag_batch_norm_op(x, g, b, mean=m, variance=v), ag.ShapeError,
+                ["ag_batch_norm_op: x is (3, 2) and variance is (2, 1)"]),
+            Bad("batch norm by statistics with an eps of -1", [*normed(3, 2), (3, 1), (3, 1)],
+                lambda x, g, b, m, v: ag.ag_batch_norm_op(x, g, b, -1.0, m, v), ValueError,
+                ["ag_batch_norm_op: eps is -1.0", "positive"]),
+        ]),
+    Row("ag_layer_norm", cases=[case(*normed(4, 3)), case(*normed(5, 2, 3), eps=0.125)], call=layer_norm,
+        **LAYER_NORM, bad=[
+            Bad("a layer norm of no feature", [], lambda: ag.ag_layer_norm(0), ValueError,
+                ["ag_layer_norm: num_features is 0", "must be positive"]),
+        ]),
+    Row("ag_batch_norm", cases=[case(*normed(4, 3)), case(*normed(3, 4, 2, 3), eps=0.125)], call=batch_norm,
+        **BATCH_NORM, bad=[
+            Bad("a batch norm with a momentum of 2", [], lambda: ag.ag_batch_norm(3, momentum=2.0), ValueError,
+                ["ag_batch_norm: momentum is 2.0", "[0, 1]"]),
+            Bad("a batch norm with an eps of 0", [], lambda: ag.ag_batch_norm(3, eps=0.0), ValueError,
+                ["ag_batch_norm: ", "eps is 0.0"]),
+            Bad("a batch norm layer given one sample in train mode", [(3, 1)], lambda x: ag.ag_batch_norm(3)(x),
+                ag.ShapeError, ["ag_batch_norm: x is (3, 1)", "at least two values per feature in train mode"]),
+        ]),
+]
+
+ROWS: list[Row] = [*NORM]

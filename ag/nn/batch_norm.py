@@ -1,0 +1,83 @@
+"""The batch norm layer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ag.create import ag_param, ag_tensor
+from ag.nn.layer import Layer
+from ag.ops.norm import ag_batch_norm_op, batch_norm_train
+from ag.tensor import Tensor, TensorLike
+
+__all__ = ["BatchNorm", "ag_batch_norm"]
+
+
+class BatchNorm(Layer):
+    """Batch norm: each feature gets mean 0 and variance 1 over the batch, then a factor and an offset.
+
+    Parameters
+    ----------
+    num_features : int
+        Size of the first axis, at least 1: features of vectors, channels of images.
+    eps : float, optional
+        Added to the variance; positive.
+    momentum : float, optional
+        How far a batch moves the running statistics, in [0, 1].
+
+    Attributes
+    ----------
+    gamma, beta : Tensor of shape (num_features, 1)
+        Factor and offset, initially 1 and 0.
+    running_mean, running_var : Tensor of shape (num_features, 1)
+        Buffers, initially 0 and 1: averages over batches, which eval mode uses instead of the batch's own.
+
+    Raises
+    ------
+    ValueError
+        If `num_features` or `eps` is not positive or `momentum` is outside [0, 1].
+
+    Notes
+    -----
+    As in PyTorch, a batch is normalised with the biased variance and the unbiased one goes into `running_var`.  They
+    are updated on the device, in captured steps too.
+
+    References
+    ----------
+    ggmlR ``ag_batch_norm`` (whose gradient takes mean and variance for constants); Ioffe and Szegedy, "Batch
+    Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift".
+
+    Examples
+    --------
+    >>> import ag
+    >>> layer = ag.ag_batch_norm(1)
+    >>> layer(ag.ag_tensor([[1.0, 3.0]])).numpy().round(3).tolist()
+    [[-1.0, 1.0]]
+    >>> round(layer.running_mean.item(), 3)
+    0.2
+    """
+
+    settings = ("num_features", "eps", "momentum")
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        if num_features < 1 or not eps > 0:
+            raise ValueError(f"ag_batch_norm: num_features is {num_features} and eps is {eps}; both must be positive.")
+        if not 0 <= momentum <= 1:
+            raise ValueError(f"ag_batch_norm: momentum is {momentum}; it must be in [0, 1].")
+        self.num_features = int(num_features)
+        self.eps = float(eps)
+        self.momentum = float(momentum)
+        column = (self.num_features, 1)
+        self.gamma = ag_param(np.ones(column, np.float32))
+        self.beta = ag_param(np.zeros(column, np.float32))
+        self.running_mean = ag_tensor(np.zeros(column, np.float32))
+        self.running_var = ag_tensor(np.ones(column, np.float32))
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """Output of the shape of `x`, (num_features, batch) or (num_features, ..., batch)."""
+        if self.mode_for(self.gamma):
+            return batch_norm_train(x, self.gamma, self.beta, self.running_mean, self.running_var,
+                                    self.eps, self.momentum)
+        return ag_batch_norm_op(x, self.gamma, self.beta, self.eps, self.running_mean, self.running_var)
+
+
+ag_batch_norm = BatchNorm

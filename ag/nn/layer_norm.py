@@ -1,0 +1,61 @@
+"""The layer norm layer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ag.create import ag_param
+from ag.nn.layer import Layer
+from ag.ops.norm import ag_layer_norm_op
+from ag.tensor import Tensor, TensorLike
+
+__all__ = ["LayerNorm", "ag_layer_norm"]
+
+
+class LayerNorm(Layer):
+    """Layer norm: each sample's features get mean 0 and variance 1, then a factor and an offset.
+
+    Parameters
+    ----------
+    num_features : int
+        Size of the first axis, at least 1.
+    eps : float, optional
+        Added to the variance; positive.
+
+    Attributes
+    ----------
+    gamma, beta : Tensor of shape (num_features, 1)
+        Factor and offset, initially 1 and 0.
+
+    Raises
+    ------
+    ValueError
+        If `num_features` or `eps` is not positive.
+
+    References
+    ----------
+    ggmlR ``ag_layer_norm``; Ba, Kiros, Hinton, "Layer Normalization".
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_layer_norm(2)(ag.ag_tensor([1.0, 3.0])).numpy().round(3).ravel().tolist()
+    [-1.0, 1.0]
+    """
+
+    settings = ("num_features", "eps")
+
+    def __init__(self, num_features: int, eps: float = 1e-5) -> None:
+        if num_features < 1 or not eps > 0:
+            raise ValueError(f"ag_layer_norm: num_features is {num_features} and eps is {eps}; both must be positive.")
+        self.num_features = int(num_features)
+        self.eps = float(eps)
+        self.gamma = ag_param(np.ones((self.num_features, 1), np.float32))
+        self.beta = ag_param(np.zeros((self.num_features, 1), np.float32))
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """Output of the shape of `x`, (num_features, batch, ...)."""
+        return ag_layer_norm_op(x, self.gamma, self.beta, self.eps)
+
+
+ag_layer_norm = LayerNorm

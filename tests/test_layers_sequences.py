@@ -1,0 +1,93 @@
+"""Layers of normalisation, embedding and attention: state, modes, names, files, and capture of what they update."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ag
+
+RNG = np.random.default_rng(3)
+X = RNG.standard_normal((3, 2, 5)).astype(np.float32)
+
+
+def statistics(layer: Any) -> tuple[np.ndarray, np.ndarray]:
+    return layer.running_mean.numpy(), layer.running_var.numpy()
+
+
+def expected(batches: list[np.ndarray], momentum: float) -> tuple[np.ndarray, np.ndarray]:
+    """Running statistics after some batches, as PyTorch's: the unbiased variance is averaged."""
+    mean, var = np.zeros((3, 1)), np.ones((3, 1))
+    for x in batches:
+        rows = x.reshape(3, -1).astype(np.float64)
+        mean += momentum * (rows.mean(1, keepdims=True) - mean)
+        var += momentum * (rows.var(1, ddof=1, keepdims=True) - var)
+    return mean, var
+
+
+@pytest.mark.parametrize("momentum", [0.1, 0.5, 1.0])
+def test_batch_norm_keeps_running_statistics(device: str, momentum: float) -> None:
+    layer, batches = ag.ag_batch_norm(3, momentum=momentum), [X, 2 * X + 1]
+    for x in batches:
+        y = layer(ag.ag_tensor(x)).numpy().reshape(3, -1)
+        np.testing.assert_allclose(y.mean(1), 0, atol=1e-5)
+        np.testing.assert_allclose(y.std(1), 1, atol=1e-4)  # eps is in it
+    for got, want in zip(statistics(layer), expected(batches, momentum), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_batch_norm_in_eval_mode_uses_them_and_leaves_them(device: str) -> None:
+    layer = ag.ag_batch_norm(3)
+    layer(ag.ag_tensor(X))
+    before = statistics(layer)
+    ag.ag_eval(layer)
+    y = layer(ag.ag_tensor(X)).numpy()
+    mean, var = (s.reshape(3, 1, 1) for s in before)
+    np.testing.assert_allclose(y, (X - mean) / np.sqrt(var + 1e-5), rtol=1e-5, atol=1e-6)
+    assert all(np.array_equal(a, b) for a, b in zip(before, statistics(layer), strict=True))
+    assert layer(ag.ag_tensor(X[:, :1, :1])).shape == (3, 1, 1)  # one sample is enough
+
+
+def test_captured_batch_norm_updates_its_statistics_on_every_replay(device: str) -> None:
+    eager, replayed = ag.ag_batch_norm(3), ag.ag_batch_norm(3)
+    step = ag.ag_capture(replayed.forward)
+    for k in range(4):
+        x = ag.ag_tensor(X * (k + 1) - k)
+        assert np.array_equal(step(x).numpy(), eager(x).numpy())
+    for got, want in zip(statistics(replayed), statistics(eager), strict=True):
+        assert np.array_equal(got, want)
+    ag.ag_eval(replayed)
+    with pytest.raises(ag.CaptureError, match="BatchNorm was in train mode"):
+        step(ag.ag_tensor(X))
+
+
+def test_batch_norm_trains_only_gamma_and_beta(device: str) -> None:
+    layer = ag.ag_batch_norm(3)
+    assert list(layer.parameters()) == ["gamma", "beta"] and list(layer.buffers()) == ["running_mean", "running_var"]
+    with ag.with_grad_tape():
+        loss = ag.ag_sum(layer(ag.ag_tensor(X)) * X)
+    assert set(ag.backward(loss)) == {layer.gamma, layer.beta}
+    assert repr(layer) == ("BatchNorm(num_features=3, eps=1e-05, momentum=0.1)  gamma (3, 1), beta (3, 1), "
+                           "running_mean (3, 1), running_var (3, 1)  [6 parameters]")
+
+
+def saved_and_loaded(model: Any, path: Path) -> Any:
+    ag.ag_save_model(model, path / "model.safetensors")
+    return ag.ag_load_model(path / "model.safetensors")
+
+
+def test_norms_are_saved_and_loaded(device: str, tmp_path: Path) -> None:
+    model = ag.ag_sequential(ag.ag_batch_norm(3, eps=1e-3, momentum=0.25), ag.ag_layer_norm(3, eps=1e-4))
+    model(ag.ag_tensor(X))
+    loaded = saved_and_loaded(model, tmp_path)
+    assert repr(loaded) == repr(model) and not loaded[0].training
+    for name, value in model.state_dict().items():
+        assert np.array_equal(loaded.state_dict()[name], value)
+
+
+def test_norm_layers_move_with_their_buffers() -> None:
+    layer = ag.ag_batch_norm(3).to("cpu:1")
+    assert layer(ag.ag_tensor(X, device="cpu:1")).device == "cpu:1"
