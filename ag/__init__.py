@@ -53,6 +53,7 @@ from ag.checkpoint import ag_load_model, ag_save_model
 from ag.data.dataloader import Batch, ag_dataloader
 from ag.optim.adam import optimizer_adam, optimizer_adamw
 from ag.optim.clip import clip_grad_norm
+from ag.optim.schedule import lr_scheduler_cosine, lr_scheduler_step, lr_scheduler_warmup
 from ag.optim.sgd import optimizer_sgd
 from ag.parallel.dp_result import DPResult, DPStep
 from ag.parallel.dp_train import dp_train
@@ -139,6 +140,9 @@ __all__ = [
     "optimizer_adamw",
     "clip_grad_norm",
     "optimizer_sgd",
+    "lr_scheduler_cosine",
+    "lr_scheduler_step",
+    "lr_scheduler_warmup",
     "DPResult",
     "DPStep",
     "dp_train",

@@ -1,0 +1,284 @@
+"""Learning rate schedules: closed forms of the number of steps taken, written to an optimizer.
+
+A schedule is a function `at(k)`; nothing is accumulated, so step k has one rate whichever way it was reached.  The
+optimizer keeps the rate in device memory: a captured step follows the schedule.  Call `step` after the optimizer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import cos, isfinite, pi
+from typing import Any
+
+from ag.errors import CheckpointError
+from ag.optim.optimizer import Optimizer
+
+__all__ = ["CosineSchedule", "Schedule", "StepSchedule", "WarmupSchedule", "lr_scheduler_cosine", "lr_scheduler_step",
+           "lr_scheduler_warmup"]
+
+_MOST = 1 << 53  # steps in a state; the closed forms are exact in them
+
+
+class Schedule:
+    """Base of the schedules; a subclass defines `at`.
+
+    Attributes
+    ----------
+    optimizer : Optimizer
+    lr : float
+        The rate that the schedule starts from: the optimizer's when the schedule was made.
+    steps : int
+        Steps taken.
+    """
+
+    settings: tuple[str, ...] = ()  # attributes that repr and state_dict show
+    _function = "lr_scheduler"
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        self.lr = float(optimizer.lr)
+        self.steps = 0
+
+    def at(self, k: int) -> float:
+        """The learning rate after `k` steps."""
+        raise NotImplementedError(f"{type(self).__name__} does not define at(k)")
+
+    def get_lr(self) -> float:
+        """The learning rate of the next optimizer step."""
+        return self.at(self.steps)
+
+    def step(self) -> float:
+        """Count one step, set the optimizer's learning rate for the next one, and return it."""
+        rate = self.at(self.steps + 1)
+        self.optimizer.lr = rate
+        self.steps += 1
+        return rate
+
+    def state_dict(self) -> dict[str, Any]:
+        """Kind, settings, starting rate and steps taken; plain numbers and strings."""
+        return {"kind": type(self).__name__, **{name: getattr(self, name) for name in self.settings},
+                "lr": self.lr, "steps": self.steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken, and set the optimizer's learning rate.
+
+        Raises
+        ------
+        CheckpointError
+            If the state is of a schedule of another kind or with other settings; nothing changes.
+        """
+        self._check(state)
+        self._restart(state)
+        self.optimizer.lr = self.get_lr()
+
+    def _check(self, state: Mapping[str, Any]) -> None:
+        mine = self.state_dict()
+        if not isinstance(state, Mapping) or set(state) != set(mine):
+            raise CheckpointError(f"load_state_dict: the schedule's state is {state!r}; the names "
+                                  f"{', '.join(mine)} are required.")
+        wrong = [f"{name} is {state[name]!r} instead of {mine[name]!r}" for name in ("kind", *self.settings)
+                 if state[name] != mine[name]]
+        if wrong:
+            raise CheckpointError(f"load_state_dict: the state is of another schedule: {', '.join(wrong)}.")
+        lr, steps = state["lr"], state["steps"]
+        if type(steps) is not int or not 0 <= steps < _MOST or type(lr) is not float or not (isfinite(lr) and lr >= 0):
+            raise CheckpointError(f"load_state_dict: the schedule's state has lr {lr!r} and steps {steps!r}; a rate "
+                                  f"and a whole number, both at least 0, are required.")
+
+    def _restart(self, state: Mapping[str, Any]) -> None:
+        self.lr, self.steps = state["lr"], state["steps"]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in (*self.settings, "lr", "steps"))
+        return f"{type(self).__name__}({shown})"
+
+    def _whole(self, name: str, value: int) -> int:
+        if int(value) != value or value < 1:
+            raise ValueError(f"{self._function}: {name} is {value!r}; a whole number of at least 1 is required.")
+        return int(value)
+
+
+class StepSchedule(Schedule):
+    """Multiply the learning rate by `gamma` every `step_size` steps.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+        Its learning rate now is the one that the schedule starts from.
+    step_size : int
+        Steps between two drops.
+    gamma : float, optional
+        Factor, in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If `step_size` is not a positive whole number or `gamma` is out of range.
+
+    Notes
+    -----
+    ``step()`` after an optimizer step sets and returns the next rate, ``get_lr()`` returns it.  After k steps it is
+    ``lr * gamma ** (k // step_size)``.
+
+    References
+    ----------
+    ggmlR ``lr_scheduler_step``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> schedule = ag.lr_scheduler_step(ag.optimizer_sgd([ag.ag_param([[1.0]])], lr=1.0), step_size=2, gamma=0.5)
+    >>> [schedule.step() for _ in range(4)]
+    [1.0, 0.5, 0.5, 0.25]
+    """
+
+    settings = ("step_size", "gamma")
+    _function = "lr_scheduler_step"
+
+    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
+        super().__init__(optimizer)
+        if not 0 <= gamma <= 1:
+            raise ValueError(f"lr_scheduler_step: gamma is {gamma}; it must be in [0, 1].")
+        self.step_size, self.gamma = self._whole("step_size", step_size), float(gamma)
+
+    def at(self, k: int) -> float:
+        """The learning rate after `k` steps."""
+        return self.lr * float(self.gamma ** (k // self.step_size))
+
+
+class CosineSchedule(Schedule):
+    """Let the learning rate fall along half a cosine, from the optimizer's to `lr_min`.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+        Its learning rate now is the highest one.
+    T_max : int
+        Step at which `lr_min` is reached.
+    lr_min : float, optional
+        Lowest rate, at least 0 and at most the optimizer's.
+    restart : bool, optional
+        After `T_max` begin again at the highest rate, instead of staying at `lr_min`.
+
+    Raises
+    ------
+    ValueError
+        If `T_max` is not a positive whole number or `lr_min` is out of range.
+
+    Notes
+    -----
+    After k steps, k at most `T_max`, the rate is ``lr_min + (lr - lr_min) * (1 + cos(pi * k / T_max)) / 2``: exactly
+    ``lr`` at 0 and exactly `lr_min` at `T_max`.  With `restart`, step ``T_max + 1`` is at ``lr`` again.
+
+    References
+    ----------
+    ggmlR ``lr_scheduler_cosine`` (which never reaches `lr_min`); Loshchilov and Hutter, "SGDR: Stochastic Gradient
+    Descent with Warm Restarts", equation 5.
+
+    Examples
+    --------
+    >>> import ag
+    >>> schedule = ag.lr_scheduler_cosine(ag.optimizer_sgd([ag.ag_param([[1.0]])], lr=1.0), T_max=2)
+    >>> schedule.get_lr(), round(schedule.step(), 9), schedule.step()
+    (1.0, 0.5, 0.0)
+    """
+
+    settings = ("T_max", "lr_min", "restart")
+    _function = "lr_scheduler_cosine"
+
+    def __init__(self, optimizer: Optimizer, T_max: int, lr_min: float = 0.0, restart: bool = False) -> None:
+        super().__init__(optimizer)
+        if not 0 <= lr_min <= self.lr:
+            raise ValueError(f"lr_scheduler_cosine: lr_min is {lr_min}; it must be between 0 and the optimizer's lr, "
+                             f"{self.lr}.")
+        self.T_max, self.lr_min, self.restart = self._whole("T_max", T_max), float(lr_min), bool(restart)
+
+    def at(self, k: int) -> float:
+        """The learning rate after `k` steps."""
+        k = k % (self.T_max + 1) if self.restart else min(k, self.T_max)
+        if k == 0:
+            return self.lr  # the sum below may round
+        return self.lr_min + (self.lr - self.lr_min) * ((1 + cos(pi * k / self.T_max)) / 2)
+
+
+class WarmupSchedule(Schedule):
+    """Let the learning rate rise in equal steps to the optimizer's, then follow another schedule.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+        Its learning rate now is the one to reach; it is lowered at once.
+    steps : int
+        Optimizer steps that the rise takes: the first has ``lr / steps``, the last ``lr``.
+    after : schedule, optional
+        What follows, made for the same optimizer; its step 0 is the step after the rise.  Default: stay at ``lr``.
+
+    Raises
+    ------
+    ValueError
+        If `steps` is not a positive whole number or `after` is for another optimizer.
+
+    Notes
+    -----
+    Only this schedule is stepped; `after` counts along.
+
+    References
+    ----------
+    Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017, section 2.2.
+
+    Examples
+    --------
+    >>> import ag
+    >>> opt = ag.optimizer_sgd([ag.ag_param([[1.0]])], lr=1.0)
+    >>> schedule = ag.lr_scheduler_warmup(opt, 2, after=ag.lr_scheduler_step(opt, 1, gamma=0.5))
+    >>> schedule.get_lr(), [schedule.step() for _ in range(3)]
+    (0.5, [1.0, 1.0, 0.5])
+    """
+
+    settings = ("warmup",)
+    _function = "lr_scheduler_warmup"
+
+    def __init__(self, optimizer: Optimizer, steps: int, after: Schedule | None = None) -> None:
+        super().__init__(optimizer)
+        if after is not None and after.optimizer is not optimizer:
+            raise ValueError(f"lr_scheduler_warmup: after is {after!r} and was made for another optimizer; "
+                             f"make it for this one.")
+        self.warmup, self.after = self._whole("steps", steps), after
+        if after is not None:
+            self.lr = after.lr
+        optimizer.lr = self.get_lr()
+
+    def at(self, k: int) -> float:
+        """The learning rate after `k` steps."""
+        if k < self.warmup:
+            return self.lr * ((k + 1) / self.warmup)
+        return self.lr if self.after is None else self.after.at(k - self.warmup)
+
+    def step(self) -> float:
+        """Count one step, set the optimizer's learning rate for the next one, and return it."""
+        rate = super().step()
+        if self.after is not None:
+            self.after.steps = max(0, self.steps - self.warmup)
+        return rate
+
+    def state_dict(self) -> dict[str, Any]:
+        """Kind, settings, starting rate and steps taken, also of the schedule that follows."""
+        return {**super().state_dict(), "after": None if self.after is None else self.after.state_dict()}
+
+    def _check(self, state: Mapping[str, Any]) -> None:
+        super()._check(state)
+        if self.after is not None:
+            self.after._check(state["after"])
+        elif state["after"] is not None:
+            raise CheckpointError(f"load_state_dict: the state goes on with {state['after']!r} after the rise, and "
+                                  f"this schedule with nothing; make it with the same `after`.")
+
+    def _restart(self, state: Mapping[str, Any]) -> None:
+        super()._restart(state)
+        if self.after is not None:
+            self.after._restart(state["after"])
+
+
+lr_scheduler_step = StepSchedule
+lr_scheduler_cosine = CosineSchedule
+lr_scheduler_warmup = WarmupSchedule
