@@ -34,6 +34,7 @@ from ag.tensor import Tensor
 from ag.ops.activation import ag_relu, ag_sigmoid, ag_softmax, ag_tanh
 from ag.ops.arrange import ag_reshape, ag_to_device, ag_transpose
 from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
+from ag.ops.conv import ag_conv2d
 from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
 from ag.ops.linalg import ag_matmul
 from ag.ops.loss import ag_cross_entropy_loss, ag_mse_loss, ag_softmax_cross_entropy_loss
@@ -117,6 +118,7 @@ __all__ = [
     "ag_sqrt",
     "ag_sub",
     "ag_matmul",
+    "ag_conv2d",
     "ag_cross_entropy_loss",
     "ag_mse_loss",
     "ag_softmax_cross_entropy_loss",

@@ -2,6 +2,94 @@
 
 from __future__ import annotations
 
-from rows import Row
+from collections.abc import Iterator
+from typing import Any
 
-ROWS: list[Row] = []
+import numpy as np
+from rows import Array, Bad, Row, Shape, case, every
+
+import ag
+
+# ---------------------------------------------------------------------------------------------- oracles
+
+
+def both(value: Any) -> Any:
+    return value if isinstance(value, tuple) else (value, value)
+
+
+def windows(x: Array, kernel: Shape, stride: Any, padding: Any, dilation: Any = 1, fill: float = 0.0) -> Iterator[Any]:
+    """Every place of a window, and what it sees of the padded images."""
+    (s, t), (p, q), (d, e) = both(stride), both(padding), both(dilation)
+    x = np.pad(x, [(0, 0), (p, p), (q, q), (0, 0)], constant_values=fill)
+    high, wide = d * (kernel[0] - 1) + 1, e * (kernel[1] - 1) + 1
+    for i, y in enumerate(range(0, x.shape[1] - high + 1, s)):
+        for j, z in enumerate(range(0, x.shape[2] - wide + 1, t)):
+            yield (i, j), x[:, y : y + high : d, z : z + wide : e]
+
+
+def planes(found: dict[Any, Array]) -> Array:
+    """Results by place as one array, places in the middle."""
+    rows, columns = (max(place[a] for place in found) + 1 for a in (0, 1))
+    return np.stack([np.stack([found[i, j] for j in range(columns)], 1) for i in range(rows)], 1)
+
+
+def conv2d(x: Array, w: Array, b: Array | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+           groups: int = 1) -> Array:
+    found = {}
+    for place, seen in windows(x, w.shape[2:], stride, padding, dilation):
+        parts = zip(np.split(w, groups), np.split(seen, groups), strict=True)
+        found[place] = np.concatenate([np.einsum("ocij,cijn->on", w_g, x_g) for w_g, x_g in parts])
+    return planes(found) + (0 if b is None else b.reshape(-1, 1, 1, 1))
+
+
+# ---------------------------------------------------------------------------------------------- convolution
+
+ONE_PIXEL = [(1, 1, 1, 1), (1, 1, 1, 1), (1, 1)]
+SMALL = [(2, 5, 6, 3), (4, 2, 3, 2), (4, 1)]
+GROUPED = [(4, 5, 4, 2), (6, 2, 3, 3), (6,)]
+CONVOLUTIONS = [
+    case(*ONE_PIXEL), case(*ONE_PIXEL, padding=1, stride=2),
+    *every([SMALL], {}, {"stride": 2}, {"padding": 1}, {"stride": (1, 2), "padding": (2, 0)}, {"dilation": 2},
+           {"stride": 2, "padding": (1, 2), "dilation": (2, 1)}, {"stride": 7, "padding": 3}),
+    *every([GROUPED], {"groups": 2}, {"groups": 2, "stride": 2, "padding": 1}),
+    case((3, 4, 4, 5), (3, 1, 3, 3), (3, 1), groups=3, padding=1),
+    case((3, 8, 8, 17), (8, 3, 3, 3), padding=1), case((5, 6, 6, 7), (9, 5, 1, 1), stride=2),
+    case((1, 2, 3, 11_001), (1, 1, 1, 1), (1, 1)),  # more than one piece of a weight's gradient
+    case((2, 3, 3, 0), (4, 2, 2, 2), (4, 1)), case((0, 3, 3, 2), (4, 0, 2, 2)),
+]
+
+
+def conv_terms(x: Array, w: Array, b: Array | None = None, **_: Any) -> int:
+    return w[0].size + (b is not None)
+
+
+def refuse(situation: str, x: Shape, w: Shape, error: type[Exception], *fragments: str, **params: Any) -> Bad:
+    return Bad(situation, [x, w], lambda x, w: ag.ag_conv2d(x, w, **params), error, ["ag_conv2d: ", *fragments])
+
+
+X, W = (4, 5, 6, 2), (8, 4, 3, 3)
+CONVOLUTION_ERRORS = [
+    refuse("a convolution of one image without a batch axis", (4, 5, 6), W, ag.ShapeError, "x is (4, 5, 6)",
+           "(channels, height, width, batch)"),
+    refuse("convolution weights for another number of channels", X, (8, 3, 3, 3), ag.ShapeError,
+           "x has 4 channels", "w is (8, 3, 3, 3)", "must be 4"),
+    refuse("groups that do not divide the channels", X, (9, 2, 3, 3), ag.ShapeError,
+           "groups is 3, and there are 4 channels and 9 features", groups=3),
+    refuse("groups that do not divide the features", X, (9, 2, 3, 3), ag.ShapeError,
+           "groups is 2, and there are 4 channels and 9 features", groups=2),
+    refuse("a convolution kernel larger than the padded image", X, (8, 4, 8, 3), ag.ShapeError,
+           "covers (8, 3) pixels", "the image has (5, 6)", "with padding (7, 8)", padding=1),
+    refuse("a dilated kernel larger than the image", X, W, ag.ShapeError, "covers (7, 7) pixels", dilation=3),
+    refuse("a convolution with stride 0", X, W, ValueError, "stride is 0", "at least 1", stride=0),
+    refuse("a convolution with three strides", X, W, ValueError, "stride is (1, 1, 1)", stride=(1, 1, 1)),
+    refuse("a convolution with negative padding", X, W, ValueError, "padding is (0, -1)", "at least 0",
+           padding=(0, -1)),
+    Bad("a convolution bias of another length", [X, W, (7, 1)], lambda x, w, b: ag.ag_conv2d(x, w, b), ag.ShapeError,
+        ["ag_conv2d: b is (7, 1)", "(8, 1) is required"]),
+]
+
+ROWS = [
+    Row("ag_conv2d", conv2d, CONVOLUTIONS, terms=conv_terms,
+        size=lambda x, w, b=None, **p: conv2d(abs(x), abs(w), None if b is None else abs(b), **p),
+        bad=CONVOLUTION_ERRORS),
+]

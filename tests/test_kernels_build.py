@@ -13,6 +13,7 @@ import pytest
 
 import ag.ops.activation
 import ag.ops.arrange
+import ag.ops.conv
 import ag.ops.elementwise
 import ag.ops.linalg
 import ag.ops.loss
@@ -20,6 +21,7 @@ import ag.ops.random
 import ag.ops.reduce
 import ag.optim.update_rules  # noqa: F401  importing registers the primitives
 import kernels_build
+from ag.conv_shape import Window
 from ag.primitive import PRIMITIVES, Primitive
 from kernels_build import ShaderError, build
 
@@ -227,6 +229,9 @@ LAYOUTS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
     "matmul": ([(2, 2)] * 3, {"ta": False, "tb": False}),
     "softmax_cross_entropy": ([(1, 2), (2, 2), (2, 2), (2, 2)], {"factor": 1.0}),
     "softmax_cross_entropy_ids": ([(1, 2), (2, 2), (2, 2), (2,)], {"factor": 1.0}),
+    "conv2d": ([(2, 2, 2, 2)] * 3, {"window": Window((1, 1)), "groups": 1}),
+    "conv2d_input_grad": ([(2, 2, 2, 2)] * 3, {"window": Window((1, 1)), "groups": 1, "image": (2, 2)}),
+    "conv2d_weight_grad": ([(1, 2, 2, 1, 1), *[(2, 2, 2, 2)] * 2], {"window": Window((1, 1)), "groups": 1, "chunk": 9}),
     "log_softmax_columns": ([(2, 2)] * 2, {}),
 }
 
