@@ -39,6 +39,7 @@ from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
 from ag.ops.linalg import ag_matmul
 from ag.ops.loss import ag_cross_entropy_loss, ag_mse_loss, ag_softmax_cross_entropy_loss
 from ag.ops.norm import ag_batch_norm_op, ag_layer_norm_op
+from ag.ops.rectifiers import ag_gelu, ag_leaky_relu, ag_silu
 from ag.ops.reduce import ag_mean, ag_sum
 
 # layers
@@ -99,8 +100,11 @@ __all__ = [
     "ag_param",
     "ag_tensor",
     "is_ag_tensor",
+    "ag_gelu",
+    "ag_leaky_relu",
     "ag_relu",
     "ag_sigmoid",
+    "ag_silu",
     "ag_softmax",
     "ag_tanh",
     "ag_reshape",

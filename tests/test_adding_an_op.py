@@ -53,24 +53,24 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("kernels_build.py", "pyproject.toml"):
         shutil.copy(ROOT / name, folder / name)
     found = blocks()
-    assert set(found) == {"ag/ops/activation.py", "ag/__init__.py", "", "shaders/leaky_relu.comp",
-                          "shaders/leaky_relu_grad.comp", "tests/cases.py"}
-    append(folder / "ag/ops/activation.py", "\n\n" + found["ag/ops/activation.py"])
-    append(folder / "ag/__init__.py", "\n" + found["ag/__init__.py"] + '__all__ += ["ag_leaky_relu"]\n')
-    for name in ("shaders/leaky_relu.comp", "shaders/leaky_relu_grad.comp"):
+    assert set(found) == {"ag/ops/rectifiers.py", "ag/__init__.py", "", "shaders/softplus.comp",
+                          "shaders/softplus_grad.comp", "tests/cases_pointwise.py"}
+    append(folder / "ag/ops/rectifiers.py", "\n\n" + found["ag/ops/rectifiers.py"])
+    append(folder / "ag/__init__.py", "\n" + found["ag/__init__.py"] + '__all__ += ["ag_softplus"]\n')
+    for name in ("shaders/softplus.comp", "shaders/softplus_grad.comp"):
         (folder / name).write_text(found[name], "utf-8")
-    cases = folder / "tests/cases.py"
-    before, heading, after = cases.read_text("utf-8").partition("\nACTIVATION = [\n")
-    assert heading, "tests/cases.py has no list ACTIVATION any more; docs/adding_an_op.md must name the new place"
-    cases.write_text(before + heading + found["tests/cases.py"] + after, "utf-8")
+    cases = folder / "tests/cases_pointwise.py"
+    before, heading, after = cases.read_text("utf-8").partition("\nRECTIFIERS = [\n")
+    assert heading, "cases_pointwise.py has no list RECTIFIERS any more; docs/adding_an_op.md must name the new place"
+    cases.write_text(before + heading + found["tests/cases_pointwise.py"] + after, "utf-8")
     return folder
 
 
 def promised_tests(copy: Path, *selection: str) -> int:
     """Run the tests that the page promises; how many passed."""
     modules = [f"tests/test_{name}.py" for name in
-               ("cases_forward", "cases_gradient", "cases_capture", "kernel_reference")]
-    text = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "leaky_relu or every_op_has_a_row",
+               ("cases_forward", "cases_gradient", "cases_capture", "cases_errors", "kernel_reference")]
+    text = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "softplus or every_op_has_a_row",
                *selection, *modules)
     passed = re.search(r"(\d+) passed", text)
     assert passed is not None and "failed" not in text, text
@@ -79,7 +79,7 @@ def promised_tests(copy: Path, *selection: str) -> int:
 
 def test_the_op_on_the_cpu(copy: Path) -> None:
     run(copy, "-W", "error", "-c", blocks()[""])
-    run(copy, "-W", "error", "-c", "import doctest, ag.ops.activation as module\n"
+    run(copy, "-W", "error", "-c", "import doctest, ag.ops.rectifiers as module\n"
         "found = doctest.testmod(module)\nassert found.attempted > 4 and not found.failed")
     assert promised_tests(copy, "-m", "not vulkan") > 20
 
@@ -88,7 +88,7 @@ def test_the_kernels_compile(copy: Path) -> None:
     if shutil.which("glslangValidator") is None or shutil.which("spirv-opt") is None:
         pytest.skip("no shader compiler: sudo apt-get install glslang-tools spirv-tools")
     run(copy, "kernels_build.py")
-    for name in ("leaky_relu", "leaky_relu_grad"):
+    for name in ("softplus", "softplus_grad"):
         assert (copy / "ag/backends/vulkan/spv" / f"{name}.spv").is_file()
 
 

@@ -166,7 +166,8 @@ def test_output_may_be_an_input(backend: Backend, name: str) -> None:
 
 PROPAGATION = [
     ("relu", {}), ("clamp", {"lo": -0.5, "hi": 0.5}), ("copy", {}), ("scale", {"factor": 2.0}), ("exp", {}),
-    ("log", {}), ("sqrt", {}), ("abs", {}), ("sigmoid", {}), ("tanh", {}), ("pow", {"p": 2.0}), ("pow", {"p": -1.0}), ("pow", {"p": 0.5}),
+    ("log", {}), ("sqrt", {}), ("abs", {}), ("sigmoid", {}), ("tanh", {}), ("silu", {}), ("gelu", {}),
+    ("gelu_tanh", {}), ("leaky_relu", {"slope": 0.5}), ("pow", {"p": 2.0}), ("pow", {"p": -1.0}), ("pow", {"p": 0.5}),
 ]
 
 

@@ -16,6 +16,7 @@ from ag.device import backend_of
 from ag.errors import CaptureError, CheckpointError
 from ag.ops.activation import ag_relu, ag_sigmoid, ag_softmax, ag_tanh
 from ag.ops.arrange import ag_to_device
+from ag.ops.rectifiers import ag_gelu, ag_leaky_relu, ag_silu
 from ag.tape import no_grad
 from ag.tensor import Array, Tensor, TensorLike
 
@@ -28,6 +29,9 @@ ACTIVATIONS: dict[str, Callable[[TensorLike], Tensor]] = {
     "sigmoid": ag_sigmoid,
     "tanh": ag_tanh,
     "softmax": ag_softmax,
+    "leaky_relu": ag_leaky_relu,
+    "silu": ag_silu,
+    "gelu": ag_gelu,
 }
 
 

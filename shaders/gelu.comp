@@ -1,0 +1,8 @@
+// gelu: out = x Phi(x), Phi the normal distribution function.  out[n], x[n]
+// grid: n invocations
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "unary.glsl"
+#include "normal.glsl"
+
+float f(float x) { return x * normal_cdf(x); }

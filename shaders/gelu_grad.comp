@@ -1,0 +1,9 @@
+// gelu_grad: out = g (Phi(x) + x phi(x)), Phi and phi the normal distribution and density.  out[n], x[n], g[n]
+// grid: n invocations
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#define SAVED x
+#include "gradient.glsl"
+#include "normal.glsl"
+
+float f(float x, float g) { return g * (normal_cdf(x) + x * normal_density(x)); }

@@ -1,0 +1,12 @@
+// silu_grad: out = g s (1 + x (1 - s)), where s = 1 / (1 + exp(-x)).  out[n], x[n], g[n]
+// grid: n invocations
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#define SAVED x
+#include "gradient.glsl"
+#include "ieee.glsl"
+
+float f(float x, float g) {
+    const float s = x < -88.0 ? 0.0 : 1.0 / (1.0 + ieee_exp(-x));
+    return g * (s * (1.0 + x * (1.0 - s)));
+}
