@@ -36,6 +36,7 @@ from ag.ops.arrange import ag_reshape, ag_to_device, ag_transpose
 from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
 from ag.ops.conv import ag_conv2d
 from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
+from ag.ops.embedding import ag_embedding_lookup
 from ag.ops.linalg import ag_matmul
 from ag.ops.loss import ag_cross_entropy_loss, ag_mse_loss, ag_softmax_cross_entropy_loss
 from ag.ops.norm import ag_batch_norm_op, ag_layer_norm_op
@@ -45,6 +46,7 @@ from ag.ops.reduce import ag_mean, ag_sum
 # layers
 from ag.nn.batch_norm import ag_batch_norm
 from ag.nn.dropout import ag_dropout
+from ag.nn.embedding import ag_embedding
 from ag.nn.layer import Layer, ag_eval, ag_train
 from ag.nn.layer_norm import ag_layer_norm
 from ag.nn.linear import ag_linear
@@ -121,6 +123,7 @@ __all__ = [
     "ag_scale",
     "ag_sqrt",
     "ag_sub",
+    "ag_embedding_lookup",
     "ag_matmul",
     "ag_conv2d",
     "ag_cross_entropy_loss",
@@ -132,6 +135,7 @@ __all__ = [
     "ag_sum",
     "ag_batch_norm",
     "ag_dropout",
+    "ag_embedding",
     "Layer",
     "ag_eval",
     "ag_train",

@@ -16,6 +16,7 @@ from ag.device import ag_default_device, ag_device
 from ag.errors import CheckpointError
 from ag.nn.batch_norm import BatchNorm
 from ag.nn.dropout import Dropout
+from ag.nn.embedding import Embedding
 from ag.nn.layer import Layer, ag_eval, load_into, state_of
 from ag.nn.layer_norm import LayerNorm
 from ag.nn.linear import Linear
@@ -25,7 +26,7 @@ from ag.tensor import Array
 __all__ = ["ag_load_model", "ag_save_model", "read_file", "write_file"]
 
 _FORMAT = "ag-model-1"
-_LAYERS: dict[str, type[Layer]] = {c.__name__: c for c in (Linear, Dropout, BatchNorm, LayerNorm)}
+_LAYERS: dict[str, type[Layer]] = {c.__name__: c for c in (Linear, Dropout, BatchNorm, LayerNorm, Embedding)}
 
 
 def ag_save_model(model: Any, path: str | os.PathLike[str], model_fn: Callable[[], Any] | None = None) -> None:

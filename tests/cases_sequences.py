@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -132,4 +133,47 @@ NORM = [
         ]),
 ]
 
-ROWS: list[Row] = [*NORM]
+# ---------------------------------------------------------------------------------------------- embedding
+
+
+def word_ids(rng: np.random.Generator, shape: Shape, before: Sequence[Array]) -> Array:
+    """Integers that count along the last axis of the first operand."""
+    return np.asarray(rng.integers(0, before[0].shape[1], shape))
+
+
+@cache
+def new_embedding(vocab: int, dim: int) -> Any:
+    return ag.ag_embedding(vocab, dim)
+
+
+def embedding(weight: Tensor, ids: Any) -> Tensor:
+    layer = new_embedding(weight.shape[1], weight.shape[0])
+    layer.weight = weight
+    out: Tensor = layer(ids)
+    return out
+
+
+def id_error(situation: str, ids: Any, *fragments: str) -> Bad:
+    return Bad(situation, [(2, 3)], lambda w: ag.ag_embedding_lookup(w, ids), IndexError,
+               ["ag_embedding_lookup: the id", "outside 0..2", *fragments])
+
+
+# the longest needs two launches for its gradient
+LOOKUPS = [[(1, 1), (1,)], [(3, 5), (4,)], [(3, 5), ()], [(4, 7), (2, 3)], [(33, 65), (130,)], [(2, 3), (2, 3, 4)],
+           [(3, 5), (0,)], [(2, 3), (40_000,)]]
+EMBEDDING = [
+    Row("ag_embedding_lookup", oracles.embedding, every(LOOKUPS), [normal, word_ids], ulps=0, bad=[
+        id_error("a word id beyond the vocabulary", [0, 3], "id 3"),
+        id_error("a word id of -1", np.array([[1, -1]]), "id -1"),
+        id_error("a word id that is no whole number", [0.5], "id 0.5"),
+        Bad("an embedding whose weight is no matrix", [(3,)], lambda w: ag.ag_embedding_lookup(w, [0]), ag.ShapeError,
+            ["ag_embedding_lookup: weight is (3,)", "(dim, vocab)"]),
+    ]),
+    Row("ag_embedding", oracles.embedding, every([[(3, 5), (4,)], [(4, 7), (2, 3)]]), [normal, word_ids], ulps=0,
+        call=embedding, bad=[
+            Bad("an embedding without words", [], lambda: ag.ag_embedding(0, 3), ValueError,
+                ["ag_embedding: vocab_size is 0"]),
+        ]),
+]
+
+ROWS: list[Row] = [*NORM, *EMBEDDING]

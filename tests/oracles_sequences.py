@@ -32,3 +32,10 @@ def batch_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-5) -> Array:
 def batch_norm_given(x: Array, gamma: Array, beta: Array, mean: Array, variance: Array, eps: float = 1e-5) -> Array:
     rows = zip(x, gamma.ravel(), beta.ravel(), mean.ravel(), variance.ravel(), strict=True)
     return np.array([g * (row - m) / math.sqrt(v + eps) + b for row, g, b, m, v in rows])
+
+
+def embedding(weight: Array, ids: Array) -> Array:
+    out = np.empty((len(weight), *ids.shape))
+    for place in np.ndindex(ids.shape):
+        out[(slice(None), *place)] = weight[:, ids[place]]
+    return out

@@ -91,3 +91,31 @@ def test_norms_are_saved_and_loaded(device: str, tmp_path: Path) -> None:
 def test_norm_layers_move_with_their_buffers() -> None:
     layer = ag.ag_batch_norm(3).to("cpu:1")
     assert layer(ag.ag_tensor(X, device="cpu:1")).device == "cpu:1"
+
+
+def test_embedding(device: str, tmp_path: Path) -> None:
+    ag.ag_seed(5)
+    layer = ag.ag_embedding(1000, 50)
+    values = layer.weight.numpy()
+    assert abs(values.mean()) < 0.02 and abs(values.std() - 1) < 0.02
+    assert repr(layer) == "Embedding(vocab_size=1000, dim=50)  weight (50, 1000)  [50,000 parameters]"
+    ids = np.array([[3, 999], [0, 3]])
+    assert np.array_equal(layer(ids).numpy(), values[:, ids])
+    assert np.array_equal(layer(ag.ag_tensor(ids, dtype="i32")).numpy(), values[:, ids])
+    assert np.array_equal(saved_and_loaded(layer, tmp_path)(ids).numpy(), values[:, ids])
+
+
+def test_gradient_of_a_word_that_occurs_several_times(device: str) -> None:
+    weight, ids = ag.ag_param(np.zeros((2, 4))), np.array([[1, 3], [1, 1]])
+    with ag.with_grad_tape():
+        loss = ag.ag_sum(ag.ag_embedding_lookup(weight, ids) * [[[1.0, 2.0], [4.0, 8.0]], [[1.0, 1.0], [1.0, 1.0]]])
+    assert ag.backward(loss)[weight].numpy().tolist() == [[0, 13, 0, 2], [0, 3, 0, 1]]
+
+
+def test_captured_embedding_refuses_bad_ids_on_a_replay(device: str) -> None:
+    layer = ag.ag_embedding(4, 2)
+    step = ag.ag_capture(lambda ids: layer(ids))
+    step(np.array([0, 1]))
+    assert np.array_equal(step(np.array([3, 2])).numpy(), layer.weight.numpy()[:, [3, 2]])
+    with pytest.raises(IndexError, match=r"ag_embedding_lookup: the id 4 is outside 0\.\.3"):
+        step(np.array([0, 4]))

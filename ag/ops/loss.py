@@ -13,12 +13,11 @@ import numpy as np
 
 from ag.buffer import Buffer
 from ag.core_primitives import ones, sum_over
-from ag.create import to_buffer
-from ag.dtype import I32
-from ag.errors import DeviceError, ShapeError
-from ag.op import Cotangents, Need, Run, op, operands_on_one_device, part_of
+from ag.errors import ShapeError
+from ag.op import Cotangents, Need, Run, op, part_of
 from ag.ops.arithmetic import div, mul, scale, sub
 from ag.ops.elementwise import log
+from ag.ops.ids import checked_ids
 from ag.primitive import Call, primitive
 from ag.shape import Layout, Shape
 from ag.tensor import Array, Tensor, TensorLike
@@ -231,37 +230,14 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike) -> Ten
     if given == shape:
         return _soft_target(logits, target)
     if given == shape[1:] or (len(shape) == 2 and given == (shape[1], 1)):
-        return _class_ids(logits, _ids(name, logits, target, shape))
+        rule = "labels are 0-based class numbers"
+        return _class_ids(logits, checked_ids(name, logits, target, shape[0], "label", rule))
     raise ShapeError(f"{name}: logits are {shape} and target is {given}; "
                      f"the target must be {shape} (distributions) or {shape[1:]} (class ids).")
 
 
 def _shape_of(x: Any) -> Shape:
     return tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
-
-
-def _ids(name: str, logits: Any, target: Any, shape: Shape) -> Tensor:
-    """Class ids as an int32 tensor on the device of the logits, checked on the host."""
-    backend, _ = operands_on_one_device(name, (logits,))
-    if isinstance(target, Tensor) and target.buffer.backend is not backend:
-        raise DeviceError(f"{name}: logits are on {backend.name} and the target is on {target.device}; "
-                          f"move one with ag_to_device first.")
-    ids = target.numpy() if isinstance(target, Tensor) else np.asarray(target)
-
-    def check(ids: Array) -> None:
-        whole = ids.astype(np.int32)
-        wrong = ids[(whole != ids) | (whole < 0) | (whole >= shape[0])]
-        if wrong.size:
-            raise IndexError(f"{name}: the label {wrong.flat[0]} is outside 0..{shape[0] - 1}; "
-                             f"labels are 0-based class numbers.")
-
-    check(ids)
-    if isinstance(target, Tensor) and target.buffer.dtype is I32:
-        return target
-    buffer = to_buffer(ids, backend, I32)
-    if backend.recording is not None:
-        backend.recording.value_checks.append((buffer, check))
-    return Tensor(buffer)
 
 
 @part_of(_SOFTMAX_CE)

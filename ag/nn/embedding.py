@@ -1,0 +1,62 @@
+"""The embedding layer."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+from ag.create import ag_param
+from ag.nn.layer import Layer
+from ag.ops.embedding import ag_embedding_lookup
+from ag.rng import host_uniform
+from ag.tensor import Tensor
+
+__all__ = ["Embedding", "ag_embedding"]
+
+
+class Embedding(Layer):
+    """A vector for each word of a vocabulary.
+
+    Parameters
+    ----------
+    vocab_size : int
+        Number of words, at least 1; their ids are 0..vocab_size-1.
+    dim : int
+        Length of a vector, at least 1.
+
+    Attributes
+    ----------
+    weight : Tensor of shape (dim, vocab_size)
+        The vectors as columns, initially uniform with variance 1.
+
+    Raises
+    ------
+    ValueError
+        If a size is not positive.
+
+    References
+    ----------
+    ggmlR ``ag_embedding`` (which drops the id -1 without a word).
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_embedding(10, 4)([[1, 2, 3], [4, 5, 6]]).shape
+    (4, 2, 3)
+    """
+
+    settings = ("vocab_size", "dim")
+
+    def __init__(self, vocab_size: int, dim: int) -> None:
+        if vocab_size < 1 or dim < 1:
+            raise ValueError(f"ag_embedding: vocab_size is {vocab_size} and dim is {dim}; both must be at least 1.")
+        self.vocab_size = int(vocab_size)
+        self.dim = int(dim)
+        self.weight = ag_param(host_uniform((self.dim, self.vocab_size), -sqrt(3), sqrt(3)))
+
+    def forward(self, x: Any) -> Tensor:
+        """Vectors of shape (dim, *S) for ids of any shape S."""
+        return ag_embedding_lookup(self.weight, x)
+
+
+ag_embedding = Embedding

@@ -1,0 +1,107 @@
+"""Embedding: columns of a matrix picked by word ids.
+
+The gradient adds up, for every word, the cotangents of the places where it stands.  Each sum is made by one
+invocation in the order of the places, so it has the same bits every time and needs no atomics.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ag.buffer import Buffer
+from ag.core_primitives import add
+from ag.errors import ShapeError
+from ag.op import Cotangents, Need, Run, part_of
+from ag.ops.ids import checked_ids
+from ag.primitive import primitive
+from ag.shape import Layout, Shape
+from ag.tensor import Array, Tensor, TensorLike
+
+__all__ = ["ag_embedding_lookup"]
+
+_MOST_PLACES = 1 << 15  # per launch: a driver ends an invocation's loops after 65,535 iterations
+
+
+def _gather_layout(out: Shape, weight: Shape, ids: Shape) -> Layout:
+    return {"dim": weight[0], "vocab": weight[1], "places": ids[0]}
+
+
+@primitive(lambda weight, ids: (weight[0], *ids), layout=_gather_layout)
+def gather_columns(out: Array, weight: Array, ids: Array) -> None:
+    np.take(weight, ids, axis=1, out=out)
+
+
+def _scatter_layout(out: Shape, g: Shape, ids: Shape, **_params: object) -> Layout:
+    return {"dim": out[0], "places": ids[0]}
+
+
+@primitive(lambda g, _ids, *, vocab, first, last: (g[0], vocab), layout=_scatter_layout)
+def scatter_columns(out: Array, g: Array, ids: Array, *, vocab: int, first: int, last: int) -> None:
+    # Column v of out is the sum of the columns of g, from first to last, whose id is v.
+    out[...] = 0
+    columns: Any = (slice(None), ids[first:last])
+    np.add.at(out, columns, g[:, first:last])
+
+
+def ag_embedding_lookup(weight: TensorLike, idx: Any) -> Tensor:
+    """Columns of a matrix, by number.
+
+    Parameters
+    ----------
+    weight : Tensor of shape (dim, vocab)
+        One column per word.
+    idx : array_like of integers, of any shape S
+        0-based ids of words; a tensor is read on the host.
+
+    Returns
+    -------
+    Tensor of shape (dim, *S)
+
+    Raises
+    ------
+    IndexError
+        If an id is not one of 0..vocab-1.
+    ShapeError
+        If `weight` has not two axes.
+
+    Notes
+    -----
+    The gradient of a word that occurs several times is the sum over its places, in their order, with the same bits
+    every time.
+
+    References
+    ----------
+    ggmlR ``ag_embedding`` (which drops the id -1 without a word).
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_embedding_lookup([[1.0, 2.0, 3.0]], [2, 0, 2]).numpy().tolist()
+    [[3.0, 1.0, 3.0]]
+    """
+    shape = tuple(weight.shape) if hasattr(weight, "shape") else np.shape(weight)
+    if len(shape) != 2:
+        raise ShapeError(f"ag_embedding_lookup: weight is {shape}; (dim, vocab) is required.")
+    ids = checked_ids("ag_embedding_lookup", weight, idx, shape[1], "id", "ids are 0-based numbers of words")
+    return _lookup(weight, ids)
+
+
+@part_of("ag_embedding_lookup")
+def _lookup(run: Run, weight: TensorLike, ids: Any) -> tuple[Any, Any]:
+    table: Any = weight
+    places = ids.buffer.view((ids.size,))
+    return run(gather_columns, table, places).view((table.shape[0], *ids.shape)), (places, table.shape[1])
+
+
+@_lookup.vjp
+def _lookup_vjp(run: Run, g: Buffer, saved: tuple[Buffer, int], need: Need, ids: Tensor) -> Cotangents:
+    places, vocab = saved
+    g = g.view((g.shape[0], places.size))
+    total = None
+    for first in range(0, max(1, places.size), _MOST_PLACES):
+        last = min(first + _MOST_PLACES, places.size)
+        part = run(scatter_columns, g, places, vocab=vocab, first=first, last=last)
+        total = part if total is None else run(add, total, part)
+    return (total,)

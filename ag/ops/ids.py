@@ -1,0 +1,47 @@
+"""Class numbers and word ids: whole numbers from the host, checked there, because a kernel cannot raise an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ag.create import to_buffer
+from ag.dtype import I32
+from ag.errors import DeviceError
+from ag.op import operands_on_one_device
+from ag.tensor import Array, Tensor
+
+__all__ = ["checked_ids"]
+
+
+def checked_ids(function: str, beside: Any, ids: Any, count: int, noun: str, rule: str) -> Tensor:
+    """`ids` as an int32 tensor on the device of `beside`; each must be one of 0..count-1, on replays too.
+
+    Raises
+    ------
+    IndexError
+        Naming the first id that is not, as a `noun`, and the `rule`.
+    DeviceError
+        If `ids` is a tensor on another device.
+    """
+    backend, _ = operands_on_one_device(function, (beside,))
+    if isinstance(ids, Tensor) and ids.buffer.backend is not backend:
+        raise DeviceError(f"{function}: operands are on {backend.name} and {ids.device} (the {noun}s); "
+                          f"move one with ag_to_device first.")
+
+    def check(values: Array) -> None:
+        with np.errstate(invalid="ignore"):
+            whole = values.astype(np.int32)
+        wrong = values[(whole != values) | (whole < 0) | (whole >= count)]
+        if wrong.size:
+            raise IndexError(f"{function}: the {noun} {wrong.flat[0]} is outside 0..{count - 1}; {rule}.")
+
+    values = ids.numpy() if isinstance(ids, Tensor) else np.asarray(ids)
+    check(values)
+    if isinstance(ids, Tensor) and ids.buffer.dtype is I32:
+        return ids
+    buffer = to_buffer(values, backend, I32)
+    if backend.recording is not None:
+        backend.recording.value_checks.append((buffer, check))
+    return Tensor(buffer)
