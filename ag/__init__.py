@@ -41,6 +41,7 @@ from ag.ops.linalg import ag_matmul
 from ag.ops.loss import ag_cross_entropy_loss, ag_mse_loss, ag_softmax_cross_entropy_loss
 from ag.ops.norm import ag_batch_norm_op, ag_layer_norm_op
 from ag.ops.rectifiers import ag_gelu, ag_leaky_relu, ag_silu
+from ag.ops.pool import ag_avg_pool2d, ag_global_avg_pool, ag_max_pool2d
 from ag.ops.reduce import ag_mean, ag_sum
 
 # layers
@@ -126,6 +127,9 @@ __all__ = [
     "ag_embedding_lookup",
     "ag_matmul",
     "ag_conv2d",
+    "ag_avg_pool2d",
+    "ag_global_avg_pool",
+    "ag_max_pool2d",
     "ag_cross_entropy_loss",
     "ag_mse_loss",
     "ag_softmax_cross_entropy_loss",

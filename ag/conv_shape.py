@@ -48,11 +48,11 @@ def pair(value: Any, least: int, name: str, function: str) -> Pair:
     return high, wide
 
 
-def places(image: Shape, window: Window, function: str) -> Pair:
+def places(image: Shape, window: Window) -> Pair:
     """How many places a window has on an image, down and across."""
     padded = tuple(n + 2 * p for n, p in zip(image, window.padding, strict=True))
     if 0 in image or any(e > n for e, n in zip(window.extent, padded, strict=True)):
-        raise ShapeError(f"{function}: the window covers {window.extent} pixels and the image has {image}, with "
+        raise ShapeError(f"the window covers {window.extent} pixels and the image has {image}, with "
                          f"padding {padded}; the window must fit into the padded image, which must not be empty.")
     high, wide = ((n - e) // s + 1 for n, e, s in zip(padded, window.extent, window.stride, strict=True))
     return high, wide

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,16 @@ def conv2d(x: Array, w: Array, b: Array | None = None, stride: Any = 1, padding:
         parts = zip(np.split(w, groups), np.split(seen, groups), strict=True)
         found[place] = np.concatenate([np.einsum("ocij,cijn->on", w_g, x_g) for w_g, x_g in parts])
     return planes(found) + (0 if b is None else b.reshape(-1, 1, 1, 1))
+
+
+def max_pool2d(x: Array, size: Any, stride: Any = None, padding: Any = 0) -> Array:
+    seen = windows(x, both(size), size if stride is None else stride, padding, fill=-np.inf)
+    return planes({place: pixels.max((1, 2)) for place, pixels in seen})
+
+
+def avg_pool2d(x: Array, size: Any, stride: Any = None, padding: Any = 0) -> Array:
+    seen = windows(x, both(size), size if stride is None else stride, padding)
+    return planes({place: pixels.mean((1, 2)) for place, pixels in seen})
 
 
 # ---------------------------------------------------------------------------------------------- convolution
@@ -88,8 +98,54 @@ CONVOLUTION_ERRORS = [
         ["ag_conv2d: b is (7, 1)", "(8, 1) is required"]),
 ]
 
+# ---------------------------------------------------------------------------------------------- pooling
+
+
+def distinct(rng: np.random.Generator, shape: Shape, _before: Sequence[Array]) -> Array:
+    """Numbers at least 1/64 apart, so that a small step leaves every maximum where it is."""
+    return (rng.permutation(int(np.prod(shape))) / 64 - 1).reshape(shape)
+
+
+POOLS = [
+    case((1, 1, 1, 1), size=1), case((1, 1, 1, 1), size=2, padding=1),
+    *every([[(3, 6, 5, 4)]], {"size": 2}, {"size": 3, "stride": 2, "padding": 1}, {"size": 3, "stride": 1},
+           {"size": (1, 3)}, {"size": (2, 5), "stride": (3, 1), "padding": (1, 2)}, {"size": 2, "stride": 4}),
+    case((3, 9, 8, 17), size=3, stride=1, padding=1), case((2, 3, 3, 0), size=2), case((0, 3, 3, 2), size=2),
+]
+
+
+def pooling_errors(op: str) -> list[Bad]:
+    f = getattr(ag, op)
+    return [
+        Bad(f"{op} of an image without a batch axis", [(3, 6, 5)], lambda x: f(x, 2), ag.ShapeError,
+            [f"{op}: x is (3, 6, 5)", "(channels, height, width, batch) is required"]),
+        Bad(f"{op} with a window larger than the image", [(3, 6, 5, 2)], lambda x: f(x, 6), ag.ShapeError,
+            [f"{op}: the window covers (6, 6) pixels", "the image has (6, 5)"]),
+        Bad(f"{op} with more padding than half of the window", [(3, 6, 5, 2)], lambda x: f(x, 3, padding=2),
+            ValueError, [f"{op}: padding is 2 and size is 3", "at most half"]),
+        Bad(f"{op} with size 0", [(3, 6, 5, 2)], lambda x: f(x, 0), ValueError, [f"{op}: size is 0", "at least 1"]),
+        Bad(f"{op} with stride 0", [(3, 6, 5, 2)], lambda x: f(x, 2, 0), ValueError, [f"{op}: stride is 0"]),
+    ]
+
+
+def window_size(x: Array, size: Any, **_: Any) -> int:
+    return int(np.prod(both(size)))
+
+
+GLOBAL_ERRORS = [
+    Bad("global pooling of a matrix", [(3, 5)], ag.ag_global_avg_pool, ag.ShapeError,
+        ["ag_global_avg_pool: x is (3, 5)", "(channels, height, width, batch) is required"]),
+    Bad("global pooling of images without pixels", [(3, 0, 5, 2)], ag.ag_global_avg_pool, ag.ShapeError,
+        ["ag_global_avg_pool: x is (3, 0, 5, 2)", "at least one pixel"]),
+]
+
 ROWS = [
     Row("ag_conv2d", conv2d, CONVOLUTIONS, terms=conv_terms,
         size=lambda x, w, b=None, **p: conv2d(abs(x), abs(w), None if b is None else abs(b), **p),
         bad=CONVOLUTION_ERRORS),
+    Row("ag_max_pool2d", max_pool2d, POOLS, [distinct], bad=pooling_errors("ag_max_pool2d")),
+    Row("ag_avg_pool2d", avg_pool2d, POOLS, terms=window_size, size=lambda x, **p: avg_pool2d(abs(x), **p),
+        bad=pooling_errors("ag_avg_pool2d")),
+    Row("ag_global_avg_pool", lambda x: x.mean((1, 2)), every([[(1, 1, 1, 1)], [(3, 6, 5, 4)], [(3, 33, 5, 17)]]),
+        terms=lambda x: x[0, :, :, 0].size, size=lambda x: abs(x).mean((1, 2)), bad=GLOBAL_ERRORS),
 ]

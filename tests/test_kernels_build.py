@@ -17,6 +17,7 @@ import ag.ops.conv
 import ag.ops.elementwise
 import ag.ops.linalg
 import ag.ops.loss
+import ag.ops.pool
 import ag.ops.random
 import ag.ops.reduce
 import ag.optim.update_rules  # noqa: F401  importing registers the primitives
@@ -232,6 +233,10 @@ LAYOUTS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
     "conv2d": ([(2, 2, 2, 2)] * 3, {"window": Window((1, 1)), "groups": 1}),
     "conv2d_input_grad": ([(2, 2, 2, 2)] * 3, {"window": Window((1, 1)), "groups": 1, "image": (2, 2)}),
     "conv2d_weight_grad": ([(1, 2, 2, 1, 1), *[(2, 2, 2, 2)] * 2], {"window": Window((1, 1)), "groups": 1, "chunk": 9}),
+    "max_pool2d": ([(2, 2, 2, 2)] * 3, {"window": Window((1, 1))}),
+    "max_pool2d_grad": ([(2, 2, 2, 2)] * 3, {"window": Window((1, 1)), "image": (2, 2)}),
+    "avg_pool2d": ([(2, 2, 2, 2)] * 2, {"window": Window((1, 1))}),
+    "avg_pool2d_grad": ([(2, 2, 2, 2)] * 2, {"window": Window((1, 1)), "image": (2, 2)}),
     "log_softmax_columns": ([(2, 2)] * 2, {}),
 }
 

@@ -62,7 +62,7 @@ def _grouped(x: Array, groups: int, columns: int) -> Array:
     return x.reshape(groups, x.shape[0] // groups, columns)
 
 
-@primitive(lambda x, w, *, window, groups: (w[0], *places(x[1:3], window, _NAME), x[3]), layout=_forward_layout)
+@primitive(lambda x, w, *, window, groups: (w[0], *places(x[1:3], window), x[3]), layout=_forward_layout)
 def conv2d(out: Array, x: Array, w: Array, *, window: Window, groups: int) -> None:
     columns = _seen(x, out, window, groups)
     _, taps_seen, places_seen = columns.shape

@@ -1,0 +1,31 @@
+// max_pool2d_grad: out = sum of g over the windows whose maximum the pixel is
+// out[channels, image, batch]; tap, g [channels, places, batch]
+// grid: n invocations
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#define OPERANDS out_at, tap_at, g_at
+#include "index.glsl"
+#include "window.glsl"
+
+layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
+layout(set = 0, binding = 1) readonly buffer Tap_ { float tap[]; };
+layout(set = 0, binding = 2) readonly buffer G_ { float g[]; };
+
+void main() {
+    const uint i = invocation();
+    if (i >= n) return;
+    const Element e = element(i, image);
+    const uint first = e.channel * plane(places) + e.b;
+    float total = 0.0;
+    for (uint down = 0; down < kernel[0]; down++) {
+        const uint y = place(0, e.y, down);
+        if (y >= places[0]) continue;
+        for (uint across = 0; across < kernel[1]; across++) {
+            const uint x = place(1, e.x, across);
+            if (x >= places[1]) continue;
+            const uint window = first + (y * places[1] + x) * batch;
+            if (tap[tap_at + window] == float(down * kernel[1] + across)) total += g[g_at + window];
+        }
+    }
+    out_[out_at + i] = total;
+}
