@@ -62,6 +62,7 @@ from ag.optim.schedule import lr_scheduler_cosine, lr_scheduler_step, lr_schedul
 from ag.optim.sgd import optimizer_sgd
 from ag.parallel.dp_result import DPResult, DPStep
 from ag.parallel.dp_train import dp_train
+from ag.train_state import Checkpoint, ag_load_checkpoint, ag_save_checkpoint
 
 # the same functions under ggmlR's names
 ggml_vulkan_device_count = ag_vulkan_device_count
@@ -148,6 +149,9 @@ __all__ = [
     "ag_sequential",
     "ag_load_model",
     "ag_save_model",
+    "Checkpoint",
+    "ag_load_checkpoint",
+    "ag_save_checkpoint",
     "Batch",
     "ag_dataloader",
     "optimizer_adam",

@@ -29,6 +29,7 @@ __all__ = [
     "backend_of",
     "default_backend",
     "default_dtype",
+    "open_backends",
 ]
 
 _device: ContextVar[str] = ContextVar("ag_device", default="cpu")
@@ -110,6 +111,11 @@ def backend_of(name: str) -> Backend:
             }[family]
             _backends[name] = getattr(importlib.import_module(module), kind)(index)
         return _backends[name]
+
+
+def open_backends() -> list[Backend]:
+    """The backends of all devices in use."""
+    return list(_backends.values())
 
 
 def default_backend() -> Backend:
@@ -260,7 +266,7 @@ def ag_synchronize(device: str | None = None) -> None:
     >>> import ag
     >>> ag.ag_synchronize()
     """
-    for backend in [backend_of(device)] if device is not None else list(_backends.values()):
+    for backend in [backend_of(device)] if device is not None else open_backends():
         backend.synchronize()
 
 

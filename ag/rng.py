@@ -8,14 +8,18 @@ The host draws initial weights from streams of its own, with the same function.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextvars import ContextVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from ag.backend import Backend
 from ag.buffer import Buffer
+from ag.device import open_backends
 from ag.dtype import U32
+from ag.errors import CheckpointError
 from ag.primitive import primitive
 from ag.shape import same
 from ag.tensor import Array
@@ -24,10 +28,12 @@ __all__ = [
     "ag_seed",
     "current_seed",
     "draw_key",
+    "generator_snapshot",
     "generator_state",
     "host_seed",
     "host_uniform",
     "philox",
+    "restore_generator",
     "set_stream",
     "streams_used",
     "uniform_from_bits",
@@ -36,6 +42,7 @@ __all__ = [
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _LOW = np.uint64(0xFFFFFFFF)
+_LOW32 = 0xFFFFFFFF
 _HOST_STREAM = 1 << 31  # high word of the host's streams; devices count up from 0
 
 
@@ -82,7 +89,7 @@ class _Seed:
     def __init__(self, seed: int) -> None:
         self.key = (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF)
         self.host_streams = 0
-        self.set_streams: dict[str, int] = {}
+        self.set_streams: dict[str, int] = {}  # where a device's streams begin, if not at 0
 
 
 _states: WeakKeyDictionary[Backend, tuple[_Seed, Buffer]] = WeakKeyDictionary()  # one per device, like its memory
@@ -104,7 +111,8 @@ def generator_state(backend: Backend) -> Buffer:
     if known is not None and known[0] is seed:
         return known[1]
     buffer = known[1] if known is not None else backend.alloc((4,), U32)
-    backend.upload(np.array([*seed.key, 0, 0], np.uint32), buffer)
+    stream = seed.set_streams.get(backend.name, 0)
+    backend.upload(np.array([*seed.key, stream & _LOW32, stream >> 32], np.uint32), buffer)
     _states[backend] = (seed, buffer)
     return buffer
 
@@ -128,8 +136,12 @@ def set_stream(backend: Backend, stream: int) -> None:
 
 def streams_used(backend: Backend) -> int:
     """How many streams were drawn on the device since `set_stream`; waits for it."""
-    words = backend.download(generator_state(backend))
-    return (int(words[2]) | int(words[3]) << 32) - _current().set_streams.get(backend.name, 0)
+    return _stream(backend, generator_state(backend)) - _current().set_streams.get(backend.name, 0)
+
+
+def _stream(backend: Backend, state: Buffer) -> int:
+    words = backend.download(state)
+    return int(words[2]) | int(words[3]) << 32
 
 
 # ---------------------------------------------------------------------------------------------- on the host
@@ -173,10 +185,44 @@ def ag_seed(seed: int) -> None:
     _seed.set(_Seed(int(seed)))
 
 
-
 def host_seed() -> int:
     """A seed for a generator of the host's own, such as the order of samples."""
     seed = _current()
     words = philox(seed.key, (seed.host_streams, _HOST_STREAM), 2)
     seed.host_streams += 1
     return int(words[0]) | int(words[1]) << 32
+
+
+# ---------------------------------------------------------------------------------------------- in checkpoints
+
+
+def generator_snapshot() -> dict[str, Any]:
+    """The generator as plain numbers: seed, host streams used up, next stream of each device in use; waits."""
+    seed = _current()
+    streams = dict(seed.set_streams)
+    for backend in open_backends():
+        known = _states.get(backend)
+        if known is not None and known[0] is seed:
+            streams[backend.name] = _stream(backend, known[1])
+    return {"seed": current_seed(), "host_streams": seed.host_streams, "streams": streams}
+
+
+def restore_generator(state: Mapping[str, Any]) -> None:
+    """Go on where `generator_snapshot` was taken.
+
+    Raises
+    ------
+    CheckpointError
+        If the state is none; nothing changes.
+    """
+    try:
+        numbers = [state["seed"], state["host_streams"], *state["streams"].values()]
+        if not all(type(n) is int and 0 <= n < 1 << 64 for n in numbers):
+            raise ValueError(f"{numbers} are not whole numbers of at most 64 bits")
+        restored = _Seed(state["seed"])
+        restored.host_streams = state["host_streams"]
+        restored.set_streams = dict(state["streams"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"restore_generator: the state of the random generator cannot be used "
+                              f"({error!r}); seed, host_streams and streams are required.") from error
+    _seed.set(restored)

@@ -28,7 +28,7 @@ LAYERS = [
     ["ag.device", "ag.vulkan_devices", "ag.rng", "ag.tensor", "ag.create", "ag.tape", "ag.op", "ag.capture",
      "ag.gradcheck"],
     ["ag.ops"],
-    ["ag.nn", "ag.optim", "ag.data", "ag.checkpoint"],
+    ["ag.nn", "ag.optim", "ag.data", "ag.checkpoint", "ag.train_state"],
     ["ag.parallel"],
     ["ag"],
 ]

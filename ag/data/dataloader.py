@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -183,16 +183,21 @@ class DataLoader:
         Raises
         ------
         CheckpointError
-            If the state is of a loader with other samples or batches.
+            If the state is of a loader with other samples or batches; nothing changes.
         """
-        missing = [name for name in self.state_dict() if name not in state]
+        missing = [name for name in self.state_dict() if not isinstance(state, Mapping) or name not in state]
         if missing:
             raise CheckpointError(f"load_state_dict: the loader's state is missing {', '.join(missing)}.")
         if (state["samples"], state["batch_size"]) != (self.n_samples, self.batch_size):
             raise CheckpointError(f"load_state_dict: the state is of a loader with {state['samples']} samples in "
                                   f"batches of {state['batch_size']}, and this one has {self.n_samples} in batches of "
                                   f"{self.batch_size}; they must be equal.")
-        self._seed, self._epoch, self._next = (int(state[k]) for k in ("seed", "epoch", "next"))
+        seed, epoch, following = (state[k] for k in ("seed", "epoch", "next"))
+        if not (all(isinstance(v, (int, np.integer)) for v in (seed, epoch, following)) and 0 <= epoch <= _64_BITS
+                and 0 <= following <= self.n_batches()):
+            raise CheckpointError(f"load_state_dict: the loader's state has seed {seed!r}, epoch {epoch!r} and next "
+                                  f"{following!r}; whole numbers are required, and at most {self.n_batches()} batches.")
+        self._seed, self._epoch, self._next = int(seed), int(epoch), int(following)
         self.order = self._order_of(self._epoch)
 
 

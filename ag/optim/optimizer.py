@@ -170,7 +170,9 @@ class Optimizer:
             for moment, flat in slots.moments.items():
                 for name, view in slots.group.split(flat).items():
                     slots.group.backend.upload(np.asarray(state[f"{moment}.{name}"]), view)
-        self._lr = float(state["state"][0])
+        lr = state["state"][0]
+        if np.asarray(self._lr, np.asarray(lr).dtype) != lr:  # the same rate keeps the digits it was given with
+            self._lr = float(lr)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)}" for name in self.settings)

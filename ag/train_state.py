@@ -1,0 +1,214 @@
+"""Checkpoints of a training loop: one file with everything that the next step depends on.
+
+Model, optimizer, schedule, place in the data and the random generator, in one safetensors file with JSON in its
+header, written atomically and loaded all or nothing.  Users call it between steps; `dp_train` has a file of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from ag.checkpoint import read_file, write_file
+from ag.errors import CheckpointError
+from ag.nn.layer import load_into, state_of
+from ag.rng import generator_snapshot, restore_generator
+from ag.tensor import Array
+
+__all__ = ["Checkpoint", "ag_load_checkpoint", "ag_save_checkpoint"]
+
+_FORMAT = "ag-checkpoint-1"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint says besides the states that were loaded.
+
+    Attributes
+    ----------
+    step : int
+        The number given to `ag_save_checkpoint`.
+    extra : object
+        Whatever else was saved: numbers, strings, lists and dicts with strings for keys.
+    """
+
+    step: int
+    extra: Any
+
+
+def ag_save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any = None, scheduler: Any = None,
+                       dataloader: Any = None, step: int = 0, extra: Any = None) -> None:
+    """Save a training loop between two steps, so that it can go on bit for bit.
+
+    Parameters
+    ----------
+    path : path
+        File to write; replaced only once the new one is complete.
+    model : Layer, or any object with ``forward(x)`` and ``parameters()``
+    optimizer : Optimizer, optional
+    scheduler : schedule, optional
+        Or any object with ``state_dict()`` and ``load_state_dict(state)``, the state being JSON.
+    dataloader : DataLoader, optional
+        Or any such object; a loader is saved in the middle of its epoch.
+    step : int, optional
+        Steps done, for your own use.
+    extra : object, optional
+        Anything else that JSON can hold.
+
+    Raises
+    ------
+    TypeError
+        If `extra`, or the state of an object of your own, is not JSON.
+    OSError
+        If the file cannot be written; an older one stays as it was.
+
+    Notes
+    -----
+    The random generator is saved too, with the stream of every device in use.  Killed at any instant, even while
+    writing, the process leaves the old file or the new one, complete.
+
+    Examples
+    --------
+    >>> import ag, tempfile, os
+    >>> path = os.path.join(tempfile.mkdtemp(), "run.safetensors")
+    >>> model = ag.ag_linear(2, 1)
+    >>> opt = ag.optimizer_adam(model)
+    >>> ag.ag_save_checkpoint(path, model, opt, step=10, extra={"best": 0.5})
+    >>> ag.ag_load_checkpoint(path, model, opt)
+    Checkpoint(step=10, extra={'best': 0.5})
+    """
+    header = {"format": _FORMAT, "step": str(int(step)), "extra": _to_json(extra, "extra"),
+              "generator": _to_json(generator_snapshot(), "the generator")}
+    arrays = {f"model.{name}": x.numpy() for name, x in state_of(model).items()}
+    if optimizer is not None:
+        arrays |= {f"optimizer.{name}": array for name, array in optimizer.state_dict().items()}
+        header["lr"] = _to_json(optimizer.lr, "lr")  # with all its digits; the device holds it in float32
+    for name, part in (("scheduler", scheduler), ("dataloader", dataloader)):
+        if part is not None:
+            header[name] = _to_json(part.state_dict(), f"the state of {name}")
+    write_file(path, arrays, header)
+
+
+def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any = None, scheduler: Any = None,
+                       dataloader: Any = None) -> Checkpoint:
+    """Put a training loop where `ag_save_checkpoint` was called.
+
+    Parameters
+    ----------
+    path : path
+    model : Layer, or any object with ``forward(x)`` and ``parameters()``
+        Built as the saved one was, on any device.
+    optimizer : Optimizer, optional
+        Made for `model`'s parameters; likewise `scheduler` and `dataloader`.  What is not given stays in the file.
+    scheduler : schedule, optional
+    dataloader : DataLoader, optional
+
+    Returns
+    -------
+    Checkpoint
+        With ``step`` and ``extra``.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is missing, truncated or foreign, or something in it does not fit; the message lists all of it,
+        and nothing has changed, neither the objects nor the random generator.
+
+    Notes
+    -----
+    On the same devices, what follows is bit for bit what would have followed without the interruption, also in
+    captured steps and in the middle of an epoch.
+
+    Examples
+    --------
+    >>> import ag, tempfile, os
+    >>> path = os.path.join(tempfile.mkdtemp(), "run.safetensors")
+    >>> loader = ag.ag_dataloader([[1.0, 2.0, 3.0]], batch_size=1, shuffle=False)
+    >>> first, model = loader.next_batch(), ag.ag_linear(1, 1)
+    >>> ag.ag_save_checkpoint(path, model, dataloader=loader)
+    >>> checkpoint = ag.ag_load_checkpoint(path, model, dataloader=loader)
+    >>> loader.next_batch().x.item()
+    2.0
+    """
+    where = f"ag_load_checkpoint: {os.fspath(path)}"
+    header, arrays = read_file(path, _FORMAT, "ag_load_checkpoint")
+    try:
+        said = {name: json.loads(text) for name, text in header.items() if name != "format"}
+        found = Checkpoint(int(header["step"]), said["extra"])
+        generator = said["generator"]
+    except (KeyError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{where} has no readable header ({error!r}); the file is not a complete "
+                              f"checkpoint.") from error
+    tensors = state_of(model)
+    parts = [_Part("model", {n: x.numpy() for n, x in tensors.items()}, _below("model.", arrays),
+                   lambda state: load_into(tensors, state))]
+    if optimizer is not None:
+        held = _below("optimizer.", arrays) or None
+        parts.append(_Part("optimizer", optimizer.state_dict(), held, optimizer.load_state_dict))
+        parts.append(_Part("lr", optimizer.lr, said.get("lr"), lambda rate: _set_rate(optimizer, rate)))
+    for name, part in (("scheduler", scheduler), ("dataloader", dataloader)):
+        if part is not None:
+            parts.append(_Part(name, part.state_dict(), said.get(name), part.load_state_dict))
+    parts.append(_Part("generator", generator_snapshot(), generator, restore_generator))
+    with ExitStack() as undo:
+        wrong = [text for part in parts if (text := part.misfit(undo)) is not None]
+        if wrong:
+            raise CheckpointError(f"{where} does not fit: {'; '.join(wrong)}.")
+        undo.pop_all()
+    return found
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Something with a state: what it is now, what the file says, and how to set it."""
+
+    name: str
+    before: Any
+    after: Any
+    load: Callable[[Any], None]
+
+    def misfit(self, undo: ExitStack) -> str | None:
+        """Load the state and leave the way back in `undo`; or say why it does not fit."""
+        if self.after is None:
+            return f"{self.name}: the file holds no state of it"
+        undo.callback(self.load, self.before)
+        try:
+            _same_types(self.before, self.after)
+            self.load(self.after)
+        except CheckpointError as error:
+            return f"{self.name}: {str(error).partition(': ')[2].rstrip('.')}"
+        return None
+
+
+def _same_types(before: Any, after: Any) -> None:
+    """Refuse arrays of other element types; loading would convert them, and a run that goes on has the same."""
+    wrong = [f"{name} is {array.dtype} instead of {before[name].dtype}"
+             for name, array in (after.items() if isinstance(after, dict) else ())
+             if isinstance(array, np.ndarray) and name in before and array.dtype != before[name].dtype]
+    if wrong:
+        raise CheckpointError(f"element types: {', '.join(wrong)}.")
+
+
+def _set_rate(optimizer: Any, rate: Any) -> None:
+    if type(rate) is not float or not (isfinite(rate) and rate >= 0):
+        raise CheckpointError(f"lr: {rate!r} is no learning rate.")
+    optimizer.lr = rate
+
+
+def _below(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _to_json(value: Any, what: str) -> str:
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"ag_save_checkpoint: {what} cannot be written as JSON ({error}); use numbers, strings, lists "
+                        f"and dicts.") from error

@@ -1,0 +1,152 @@
+"""Files of checkpoints: broken, forged or mutated ones are a CheckpointError, and a kill leaves one that loads."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from errors import expect_error
+from training_run import Run
+
+import ag
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.safetensors"
+
+
+# ---------------------------------------------------------------------------------------------- broken files
+
+
+def test_files_of_another_kind(path: Path) -> None:
+    model = ag.ag_linear(2, 2)
+    with expect_error("loading a checkpoint that is not there", ag.CheckpointError, "cannot be read"):
+        ag.ag_load_checkpoint(path, model)
+    ag.ag_save_model(model, path)
+    with expect_error("loading a model file as a checkpoint", ag.CheckpointError, "'ag-model-1'", "'ag-checkpoint-1'"):
+        ag.ag_load_checkpoint(path, model)
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("step", None), ("step", "1.5e"), ("step", '"x"'), ("step", "9" * 5000), ("extra", None), ("extra", "[" * 100_000),
+    ("generator", None), ("generator", "3"), ("generator", '{"seed": -1, "host_streams": 0, "streams": {}}'),
+    ("generator", '{"seed": 1, "host_streams": 0, "streams": [1]}'),
+    ("generator", '{"seed": 1, "host_streams": 1e3, "streams": {}}'),
+    ("lr", None), ("lr", "NaN"), ("lr", "-0.1"), ("lr", '"0.1"'),
+    ("scheduler", None), ("scheduler", "null"), ("scheduler", "[]"), ("scheduler", '{"steps": 1}'),
+    ("dataloader", "7"), ("dataloader", '{"seed": 1, "epoch": -1, "next": 0, "samples": 12, "batch_size": 3}'),
+    ("dataloader", '{"seed": 1, "epoch": 0, "next": 5, "samples": 12, "batch_size": 3}'),
+    ("dataloader", '{"seed": "1", "epoch": 0, "next": 0, "samples": 12, "batch_size": 3}'),
+])
+def test_a_forged_header(path: Path, name: str, text: str | None) -> None:
+    run = Run()
+    run.train(3)
+    ag.ag_save_checkpoint(path, **run.parts())
+    with safetensors.safe_open(path, framework="numpy") as file:
+        header = file.metadata()
+    arrays = safetensors.numpy.load_file(path)
+    header.pop(name)
+    path.write_bytes(safetensors.numpy.save(arrays, header if text is None else {**header, name: text}))
+    run.train(2)
+    before = run.everything()
+    with expect_error("loading a checkpoint with a forged header", ag.CheckpointError, "run.safetensors"):
+        ag.ag_load_checkpoint(path, **run.parts())
+    assert run.everything() == before
+
+
+def test_mutated_files_give_an_error_or_load(path: Path) -> None:
+    run = Run()
+    run.train(2)
+    ag.ag_save_checkpoint(path, **run.parts(), extra=[1])
+    content = path.read_bytes()
+    header = 8 + int.from_bytes(content[:8], "little")
+    rng = random.Random(0)
+    loaded = refused = 0
+    with np.errstate(all="ignore"):
+        for _ in range(2000):
+            broken = bytearray(content)
+            kind = rng.random()
+            if kind < 0.1:
+                del broken[rng.randrange(len(content)) :]
+            elif kind < 0.2:
+                at = rng.randrange(header)
+                broken[at:at] = rng.randbytes(rng.randrange(1, 9))
+            elif kind < 0.3:
+                at = rng.randrange(header)
+                del broken[at : at + rng.randrange(1, 9)]
+            else:
+                for _ in range(rng.choice([1, 1, 2, 8])):
+                    # half of them in the header, which is a good part of the trouble
+                    broken[rng.randrange(len(content) if rng.random() < 0.5 else header)] ^= 1 << rng.randrange(8)
+            path.write_bytes(broken)
+            try:
+                found = ag.ag_load_checkpoint(path, **run.parts())
+            except ag.CheckpointError as error:
+                assert "run.safetensors" in str(error)
+                refused += 1
+            else:
+                assert isinstance(found.step, int)
+                loaded += 1
+        path.write_bytes(content)
+        ag.ag_load_checkpoint(path, **run.parts())
+        run.train(1)
+    assert refused > 800 and loaded > 100
+
+
+# ---------------------------------------------------------------------------------------------- killed while saving
+
+SAVING = """
+import os, random, signal, sys, time
+import numpy as np
+import ag
+
+path, kills = sys.argv[1], int(sys.argv[2])
+model = ag.ag_linear(64, 64)
+optimizer = ag.optimizer_adam(model)
+moments = optimizer.state_dict()
+
+def saved(step):
+    optimizer.load_state_dict({name: np.full_like(array, step) for name, array in moments.items()})
+    model.load_state_dict({name: np.full_like(array, step) for name, array in model.state_dict().items()})
+    ag.ag_save_checkpoint(path, model, optimizer, step=step, extra=step)
+
+saved(0)
+rng = random.Random(0)
+step, seen = 0, set()
+for _ in range(kills):
+    child = os.fork()
+    if child == 0:
+        while True:
+            step += 1
+            saved(step)
+    time.sleep(rng.uniform(0, 0.02))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    found = ag.ag_load_checkpoint(path, model, optimizer)
+    assert found.extra == found.step >= step, (found, step)
+    for array in (*model.state_dict().values(), *optimizer.state_dict().values()):
+        assert (array == found.step).all(), found
+    step = found.step
+    seen.add(step)
+print(len(seen))
+"""
+
+
+def test_killed_while_saving_the_latest_file_loads(path: Path) -> None:
+    # One process forks its victims: they need not import anything, so a kill takes milliseconds.
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", SAVING, str(path), "100"], env=env, capture_output=True, text=True,
+                          timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 20  # most kills came after a save, and some of them in one
+    left = [name for name in os.listdir(path.parent) if name != path.name]
+    assert left and all(name.startswith(f".{path.name}.") for name in left)
