@@ -46,11 +46,14 @@ from ag.ops.reduce import ag_mean, ag_sum
 
 # layers
 from ag.nn.batch_norm import ag_batch_norm
+from ag.nn.conv import ag_conv2d_layer
 from ag.nn.dropout import ag_dropout
 from ag.nn.embedding import ag_embedding
 from ag.nn.layer import Layer, ag_eval, ag_train
 from ag.nn.layer_norm import ag_layer_norm
 from ag.nn.linear import ag_linear
+from ag.nn.pool import ag_avg_pool, ag_flatten_layer, ag_global_pool, ag_max_pool
+from ag.nn.residual import ag_residual
 from ag.nn.sequential import ag_sequential
 
 # training
@@ -139,7 +142,13 @@ __all__ = [
     "ag_mean",
     "ag_sum",
     "ag_batch_norm",
+    "ag_avg_pool",
+    "ag_conv2d_layer",
     "ag_dropout",
+    "ag_flatten_layer",
+    "ag_global_pool",
+    "ag_max_pool",
+    "ag_residual",
     "ag_embedding",
     "Layer",
     "ag_eval",

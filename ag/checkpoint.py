@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from math import prod
+from operator import index
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -15,18 +17,23 @@ from safetensors import SafetensorError, safe_open
 from ag.device import ag_default_device, ag_device
 from ag.errors import CheckpointError
 from ag.nn.batch_norm import BatchNorm
+from ag.nn.conv import Conv2d
 from ag.nn.dropout import Dropout
 from ag.nn.embedding import Embedding
 from ag.nn.layer import Layer, ag_eval, load_into, state_of
 from ag.nn.layer_norm import LayerNorm
 from ag.nn.linear import Linear
+from ag.nn.pool import AvgPool, Flatten, GlobalPool, MaxPool
+from ag.nn.residual import Residual
 from ag.nn.sequential import Sequential
 from ag.tensor import Array
 
 __all__ = ["ag_load_model", "ag_save_model", "read_file", "write_file"]
 
 _FORMAT = "ag-model-1"
-_LAYERS: dict[str, type[Layer]] = {c.__name__: c for c in (Linear, Dropout, BatchNorm, LayerNorm, Embedding)}
+_LAYERS: dict[str, type[Layer]] = {c.__name__: c for c in (
+    Linear, Dropout, BatchNorm, LayerNorm, Embedding, Conv2d, MaxPool, AvgPool, GlobalPool, Flatten)}
+_POOLS = (MaxPool, AvgPool)  # their sizes say nothing about what is in the file
 
 
 def ag_save_model(model: Any, path: str | os.PathLike[str], model_fn: Callable[[], Any] | None = None) -> None:
@@ -131,6 +138,8 @@ def _config(header: dict[str, str], path: Any) -> Any:
 def _known(layer: Layer) -> bool:
     if isinstance(layer, Sequential):
         return all(_known(x) for x in layer)
+    if type(layer) is Residual:
+        return all(_known(x) for x in layer.children().values())
     return _LAYERS.get(type(layer).__name__) is type(layer)
 
 
@@ -139,14 +148,25 @@ def _build(config: Any, path: Any, largest: int) -> Layer:
     try:
         if config["layer"] == Sequential.__name__:
             return Sequential([_build(c, path, largest) for c in config["layers"]])
+        if config["layer"] == Residual.__name__:
+            body, shortcut = (config[part] and _build(config[part], path, largest) for part in ("body", "shortcut"))
+            return Residual(body, shortcut, config["args"]["activation"])
         kind = _LAYERS[config["layer"]]
         args = {name: config["args"][name] for name in kind.settings}
-        if any(isinstance(value, int) and value > largest for value in args.values()):
+        if kind not in _POOLS and _least_size(kind, args) > largest:
             raise ValueError(f"sizes {args} in a file with {largest} elements")
         return kind(**args)
     except (KeyError, TypeError, ValueError, OverflowError, MemoryError, RecursionError) as error:
         raise CheckpointError(f"ag_load_model: {os.fspath(path)} describes a model that this version cannot build "
                               f"({error!r}); pass model_fn.") from error
+
+
+def _least_size(kind: type[Layer], args: dict[str, Any]) -> int:
+    """Elements that a file must hold at least if it is to hold such a layer."""
+    if kind is Conv2d:
+        high, wide = args["kernel"]
+        return prod(map(index, (args["in_ch"], args["out_ch"], high, wide)))
+    return max((value for value in args.values() if isinstance(value, int)), default=0)
 
 
 # ---------------------------------------------------------------------------------------------- files

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
+import oracles
 from rows import Array, Bad, Row, Shape, case, every
 
 import ag
+from ag.tensor import Tensor
 
 # ---------------------------------------------------------------------------------------------- oracles
 
@@ -139,6 +142,77 @@ GLOBAL_ERRORS = [
         ["ag_global_avg_pool: x is (3, 0, 5, 2)", "at least one pixel"]),
 ]
 
+# ---------------------------------------------------------------------------------------------- layers
+
+
+# parameters cannot be made inside a captured step
+new_conv = cache(ag.ag_conv2d_layer)
+
+
+def conv_layer(x: Tensor, W: Tensor, b: Tensor, **params: Any) -> Tensor:
+    layer = new_conv(W.shape[1], W.shape[0], W.shape[2:], **params)
+    layer.W, layer.b = W, b
+    return layer(x)
+
+
+def conv_layer_oracle(x: Array, W: Array, b: Array, activation: str | None = None, **params: Any) -> Array:
+    return oracles.ACTIVATIONS[activation](conv2d(x, W, b, **params))
+
+
+def residual(x: Tensor, W: Tensor, V: Tensor | None = None, stride: int = 1) -> Tensor:
+    body = new_conv(W.shape[1], W.shape[0], W.shape[2:], stride, 1, bias=False)
+    shortcut = None if V is None else new_conv(V.shape[1], V.shape[0], V.shape[2:], stride, bias=False)
+    body.W = W
+    if V is not None:
+        shortcut.W = V
+    return ag.ag_residual(body, shortcut, "tanh")(x)
+
+
+def residual_oracle(x: Array, W: Array, V: Array | None = None, stride: int = 1) -> Array:
+    return np.tanh(conv2d(x, W, None, stride, 1) + (x if V is None else conv2d(x, V, None, stride)))
+
+
+LAYERS = [
+    Row("ag_conv2d_layer", conv_layer_oracle, every(
+        [SMALL], {"stride": 2, "padding": (1, 2)}, *({"activation": a} for a in ("relu", "tanh", "softmax"))),
+        ulps=16, terms=lambda x, w, b, **_: conv_terms(x, w, b) + len(w), call=conv_layer,
+        size=lambda x, w, b, activation=None, **p: 1 + conv2d(abs(x), abs(w), abs(b), **p), bad=[
+            Bad("a convolution layer given another number of channels", [(2, 5, 6, 3)],
+                lambda x: ag.ag_conv2d_layer(3, 4, 3)(x), ag.ShapeError,
+                ["ag_conv2d_layer: x is (2, 5, 6, 3); (3, height, width, batch) is required"]),
+            Bad("a convolution layer without outputs", [], lambda: ag.ag_conv2d_layer(3, 0, 3), ValueError,
+                ["ag_conv2d_layer: in_ch is 3 and out_ch is 0"]),
+            Bad("a convolution layer with an empty kernel", [], lambda: ag.ag_conv2d_layer(3, 4, (3, 0)), ValueError,
+                ["ag_conv2d_layer: kernel is (3, 0)", "at least 1"]),
+            Bad("a convolution layer with an unknown activation", [], lambda: ag.ag_conv2d_layer(3, 4, 3,
+                activation="rleu"), ValueError, ["ag_conv2d_layer: unknown activation 'rleu'"]),
+        ]),
+    Row("ag_max_pool", max_pool2d, POOLS[2:4], [distinct], call=lambda x, **p: ag.ag_max_pool(**p)(x), bad=[
+        Bad("a pooling layer with too much padding", [], lambda: ag.ag_max_pool(2, padding=2), ValueError,
+            ["ag_max_pool: padding is 2 and size is 2"])]),
+    Row("ag_avg_pool", avg_pool2d, POOLS[2:4], terms=window_size, size=lambda x, **p: avg_pool2d(abs(x), **p),
+        call=lambda x, **p: ag.ag_avg_pool(**p)(x), bad=[
+            Bad("an average pooling layer with size 0", [], lambda: ag.ag_avg_pool(0), ValueError,
+                ["ag_avg_pool: size is 0"])]),
+    Row("ag_global_pool", lambda x: x.mean((1, 2)), every([[(3, 6, 5, 4)]]), terms=lambda x: x[0, :, :, 0].size,
+        size=lambda x: abs(x).mean((1, 2)), call=lambda x: ag.ag_global_pool()(x)),
+    Row("ag_flatten_layer", lambda x: np.array([image.ravel() for image in np.moveaxis(x, -1, 0)]).T,
+        every([[(3, 4, 5, 2)], [(3, 5)]]), ulps=0, terms=lambda *_: 0, call=lambda x: ag.ag_flatten_layer()(x), bad=[
+            Bad("flattening a single number", [()], lambda x: ag.ag_flatten_layer()(x), ag.ShapeError,
+                ["ag_flatten_layer: x is ()", "at least the batch axis"])]),
+    Row("ag_residual", residual_oracle, [
+        case((4, 5, 4, 3), (4, 4, 3, 3)), case((2, 6, 5, 3), (4, 2, 3, 3), (4, 2, 1, 1), stride=2)], ulps=16,
+        terms=lambda x, w, v=None, **_: w[0].size + len(x), size=lambda x, w, v=None, stride=1: 1 + conv2d(
+            abs(x), abs(w), None, stride, 1) + (abs(x) if v is None else conv2d(abs(x), abs(v), None, stride)),
+        call=residual, bad=[
+            Bad("a residual block that changes the shape without a shortcut", [(2, 5, 6, 3)],
+                lambda x: ag.ag_residual(ag.ag_conv2d_layer(2, 4, 1))(x), ag.ShapeError,
+                ["ag_residual: the body gives (4, 5, 6, 3) and the shortcut (2, 5, 6, 3)", "must be equal"]),
+            Bad("a residual block around something that is no layer", [], lambda: ag.ag_residual(abs), TypeError,
+                ["ag_residual: body is a builtin_function_or_method", "must be a layer"]),
+        ]),
+]
+
 ROWS = [
     Row("ag_conv2d", conv2d, CONVOLUTIONS, terms=conv_terms,
         size=lambda x, w, b=None, **p: conv2d(abs(x), abs(w), None if b is None else abs(b), **p),
@@ -148,4 +222,5 @@ ROWS = [
         bad=pooling_errors("ag_avg_pool2d")),
     Row("ag_global_avg_pool", lambda x: x.mean((1, 2)), every([[(1, 1, 1, 1)], [(3, 6, 5, 4)], [(3, 33, 5, 17)]]),
         terms=lambda x: x[0, :, :, 0].size, size=lambda x: abs(x).mean((1, 2)), bad=GLOBAL_ERRORS),
+    *LAYERS,
 ]

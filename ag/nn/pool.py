@@ -1,0 +1,138 @@
+"""Layers without weights for images: pooling, and flattening for a linear layer that follows."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ag.conv_shape import Pair
+from ag.create import ag_tensor
+from ag.errors import ShapeError
+from ag.nn.layer import Layer
+from ag.ops.pool import ag_avg_pool2d, ag_global_avg_pool, ag_max_pool2d, pool_window
+from ag.tensor import Tensor, TensorLike
+
+__all__ = ["AvgPool", "Flatten", "GlobalPool", "MaxPool", "ag_avg_pool", "ag_flatten_layer", "ag_global_pool",
+           "ag_max_pool"]
+
+
+class MaxPool(Layer):
+    """Largest pixel of every window, `ag_max_pool2d`.
+
+    Parameters
+    ----------
+    size : int or (int, int)
+        Of the window; a pair is (height, width), here and below.
+    stride : int or (int, int), optional
+        Pixels from one place of the window to the next; default: `size`.
+    padding : int or (int, int), optional
+        Pixels around the image that are smaller than any other; at most half of `size`.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is too small, or `padding` too large.
+
+    References
+    ----------
+    PyTorch ``MaxPool2d``.
+
+    Examples
+    --------
+    >>> import ag, numpy
+    >>> ag.ag_max_pool(2)(numpy.ones((3, 8, 8, 5))).shape
+    (3, 4, 4, 5)
+    """
+
+    settings = ("size", "stride", "padding")
+
+    def __init__(self, size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0) -> None:
+        self.size, self.stride, self.padding, _ = pool_window(size, stride, padding, "ag_max_pool")
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """Output of shape (channels, places down, places across, batch)."""
+        return ag_max_pool2d(x, self.size, self.stride, self.padding)
+
+
+class AvgPool(Layer):
+    """Mean of every window, `ag_avg_pool2d`.
+
+    Parameters
+    ----------
+    size : int or (int, int)
+        Of the window; a pair is (height, width), here and below.
+    stride : int or (int, int), optional
+        Pixels from one place of the window to the next; default: `size`.
+    padding : int or (int, int), optional
+        Zeros around the image, which count; at most half of `size`.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is too small, or `padding` too large.
+
+    References
+    ----------
+    PyTorch ``AvgPool2d``.
+
+    Examples
+    --------
+    >>> import ag, numpy
+    >>> ag.ag_avg_pool(2)(numpy.ones((3, 8, 8, 5))).shape
+    (3, 4, 4, 5)
+    """
+
+    settings = ("size", "stride", "padding")
+
+    def __init__(self, size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0) -> None:
+        self.size, self.stride, self.padding, _ = pool_window(size, stride, padding, "ag_avg_pool")
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """Output of shape (channels, places down, places across, batch)."""
+        return ag_avg_pool2d(x, self.size, self.stride, self.padding)
+
+
+class GlobalPool(Layer):
+    """Mean of every image, `ag_global_avg_pool`: from (channels, height, width, batch) to (channels, batch).
+
+    References
+    ----------
+    Lin, Chen, Yan, "Network In Network", ICLR 2014.
+
+    Examples
+    --------
+    >>> import ag, numpy
+    >>> ag.ag_global_pool()(numpy.ones((3, 8, 8, 5))).shape
+    (3, 5)
+    """
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """Output of shape (channels, batch)."""
+        return ag_global_avg_pool(x)
+
+
+class Flatten(Layer):
+    """All axes but the last, the batch, as one: from (channels, height, width, batch) to (features, batch).
+
+    References
+    ----------
+    PyTorch ``Flatten``, which keeps the first axis, the batch there.
+
+    Examples
+    --------
+    >>> import ag, numpy
+    >>> ag.ag_flatten_layer()(numpy.ones((3, 8, 8, 5))).shape
+    (192, 5)
+    """
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """Output of shape (features, batch), which shares memory with `x`."""
+        x = x if isinstance(x, Tensor) else ag_tensor(x)
+        if x.ndim < 1:
+            raise ShapeError(f"ag_flatten_layer: x is {x.shape}; at least the batch axis is required.")
+        return x.reshape(prod(x.shape[:-1]), x.shape[-1])
+
+
+ag_max_pool = MaxPool
+ag_avg_pool = AvgPool
+ag_global_pool = GlobalPool
+ag_flatten_layer = Flatten

@@ -1,0 +1,79 @@
+"""The residual block: a layer whose input is added to its output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ag.create import ag_tensor
+from ag.errors import ShapeError
+from ag.nn.layer import Layer, activation_called
+from ag.ops.arithmetic import ag_add
+from ag.tensor import Tensor, TensorLike
+
+__all__ = ["Residual", "ag_residual"]
+
+
+class Residual(Layer):
+    """Residual block, ``activation(body(x) + shortcut(x))``.
+
+    Parameters
+    ----------
+    body : Layer
+        Often a sequence.
+    shortcut : Layer or None, optional
+        Gives the input the shape of the body's output, such as a convolution with the same stride and a kernel of
+        size 1; default: the input itself.
+    activation : {"relu", "sigmoid", "tanh", "softmax"} or None, optional
+        Applied to the sum.
+
+    Raises
+    ------
+    TypeError
+        If `body` or `shortcut` is not a layer.
+    ValueError
+        If the activation is unknown.
+
+    Notes
+    -----
+    Parameters are called ``body_…`` and ``shortcut_…``.
+
+    References
+    ----------
+    He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016.
+
+    Examples
+    --------
+    >>> import ag, numpy
+    >>> block = ag.ag_residual(ag.ag_conv2d_layer(4, 4, 3, padding=1), activation="relu")
+    >>> block(numpy.ones((4, 8, 8, 2))).shape
+    (4, 8, 8, 2)
+    """
+
+    settings = ("activation",)
+
+    def __init__(self, body: Layer, shortcut: Layer | None = None, activation: str | None = None) -> None:
+        for name, layer in (("body", body), ("shortcut", shortcut)):
+            if not isinstance(layer, Layer) and (layer is not None or name == "body"):
+                raise TypeError(f"ag_residual: {name} is a {type(layer).__name__}; it must be a layer.")
+        self.body = body
+        self.shortcut = shortcut
+        self.activation = activation
+        self._activate = activation_called(activation, "ag_residual")
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """The body's output plus the shortcut's, activated."""
+        x = x if isinstance(x, Tensor) else ag_tensor(x)
+        y, kept = self.body.forward(x), x if self.shortcut is None else self.shortcut.forward(x)
+        if y.shape != kept.shape:
+            raise ShapeError(f"ag_residual: the body gives {y.shape} and the shortcut {kept.shape}; they must be "
+                             f"equal, so give a shortcut that changes the shape as the body does.")
+        y = ag_add(y, kept)
+        return y if self._activate is None else self._activate(y)
+
+    def config(self) -> dict[str, Any]:
+        """The configurations of body and shortcut, and the activation."""
+        shortcut = None if self.shortcut is None else self.shortcut.config()
+        return {**super().config(), "body": self.body.config(), "shortcut": shortcut}
+
+
+ag_residual = Residual
