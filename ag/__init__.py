@@ -31,7 +31,7 @@ from ag.create import ag_param, ag_tensor, is_ag_tensor
 from ag.tensor import Tensor
 
 # ops
-from ag.ops.activation import ag_relu, ag_sigmoid, ag_softmax, ag_tanh
+from ag.ops.activation import ag_log_softmax, ag_relu, ag_sigmoid, ag_softmax, ag_tanh
 from ag.ops.arrange import ag_reshape, ag_to_device, ag_transpose
 from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
 from ag.ops.conv import ag_conv2d
@@ -109,6 +109,7 @@ __all__ = [
     "is_ag_tensor",
     "ag_gelu",
     "ag_leaky_relu",
+    "ag_log_softmax",
     "ag_relu",
     "ag_sigmoid",
     "ag_silu",

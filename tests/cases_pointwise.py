@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import oracles
@@ -35,4 +36,22 @@ RECTIFIERS = [
         ]),
 ]
 
-ROWS: list[Row] = [*FUNCTIONS, *RECTIFIERS]
+AXES = [
+    *every([[(1,)], [(7,)], [(1031,)], [(3, 5)], [(33, 65)], [(2, 3, 5)], [(2, 3, 4, 5)], [(3, 0)], [(0, 3)]]),
+    *every([[(3, 5)], [(33, 65)], [(2, 3, 4, 5)]], {"dim": 1}, {"dim": -1}),
+]
+
+
+def log_softmax_size(x: np.ndarray[Any, Any], dim: int = 0) -> np.ndarray[Any, Any]:
+    return 1 + abs(x) + abs(x).max(initial=0) + math.log(max(1, x.shape[dim]))
+
+
+LOG_SOFTMAX = [
+    Row("ag_log_softmax", oracles.log_softmax, AXES, ulps=8, terms=lambda x, dim=0: x.shape[dim],
+        size=log_softmax_size, bad=[
+            Bad("log_softmax along an axis that is not there", [(2, 3)], lambda x: ag.ag_log_softmax(x, 2),
+                ag.ShapeError, ["ag_log_softmax: dim 2 of a tensor with 2 axes", "-2..1"]),
+        ]),
+]
+
+ROWS: list[Row] = [*FUNCTIONS, *RECTIFIERS, *LOG_SOFTMAX]

@@ -24,11 +24,16 @@ def softmax(x: Array, dim: int = 0) -> Array:
     return np.apply_along_axis(lambda v: np.exp(v) / np.exp(v).sum(), dim, x) if x.size else x
 
 
+def log_softmax(x: Array, dim: int = 0) -> Array:
+    return x - np.log(np.exp(x).sum(dim, keepdims=True)) if x.size else x
+
+
 ACTIVATIONS = {
     None: lambda x: x, "relu": each(lambda v: v if v > 0 else 0.0), "sigmoid": each(lambda v: 1 / (1 + math.exp(-v))),
     "tanh": each(math.tanh), "softmax": softmax,
     "leaky_relu": each(lambda v, slope=0.01: v if v > 0 else slope * v), "silu": each(lambda v: v / (1 + math.exp(-v))),
     "gelu": each(lambda v: 0.5 * v * (1 + math.erf(v / math.sqrt(2)))),
+    "log_softmax": log_softmax,
 }
 
 
@@ -46,10 +51,6 @@ def transposed(x: Array, axes: Shape = ()) -> Array:
     for i in np.ndindex(x.shape):
         out[tuple(i[a] for a in axes)] = x[i]
     return out
-
-
-def log_softmax(x: Array) -> Array:
-    return x - np.log(np.exp(x).sum(0))
 
 
 def softmax_cross_entropy(x: Array, t: Array) -> float:

@@ -194,7 +194,7 @@ COLUMNS = np.array([[1e30, 0, np.nan, np.inf, -np.inf], [-1e30, 0, 1, 2, -np.inf
 
 
 @pytest.mark.parametrize(("name", "others", "params"), [
-    ("softmax", [], {"axis": 0}), ("log_softmax_columns", [], {}),
+    ("softmax", [], {"axis": 0}), ("log_softmax", [], {"axis": 0}),
     ("softmax_cross_entropy", [np.full(COLUMNS.shape, 1 / 3, np.float32)], {"factor": 0.5}),
     ("softmax_cross_entropy_ids", [np.array([0, 1, 2, 0, 1], np.int32)], {"factor": 0.5}),
 ])

@@ -237,7 +237,7 @@ LAYOUTS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
     "max_pool2d_grad": ([(2, 2, 2, 2)] * 3, {"window": Window((1, 1)), "image": (2, 2)}),
     "avg_pool2d": ([(2, 2, 2, 2)] * 2, {"window": Window((1, 1))}),
     "avg_pool2d_grad": ([(2, 2, 2, 2)] * 2, {"window": Window((1, 1)), "image": (2, 2)}),
-    "log_softmax_columns": ([(2, 2)] * 2, {}),
+    "log_softmax": ([(2,)] * 2, {"axis": 0}), "log_softmax_grad": ([(2,)] * 3, {"axis": 0}),
 }
 
 

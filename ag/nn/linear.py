@@ -24,7 +24,7 @@ class Linear(Layer):
     ----------
     in_features, out_features : int
         Sizes of input and output, at least 1.
-    activation : {"relu", "sigmoid", "tanh", "softmax", "leaky_relu", "silu", "gelu"} or None, optional
+    activation : {"relu", "sigmoid", "tanh", "softmax", "leaky_relu", "silu", "gelu", "log_softmax"} or None, optional
     bias : bool, optional
         Whether there is a `b`.
 

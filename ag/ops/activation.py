@@ -1,4 +1,4 @@
-"""Activations: relu, sigmoid, tanh, softmax.
+"""Activations: relu, sigmoid, tanh, softmax, log_softmax.
 
 Every rule works from the output, which the next layer keeps anyway, so no input is saved twice.
 """
@@ -16,7 +16,7 @@ from ag.primitive import Call, primitive
 from ag.shape import axis_layout, normalize_axis
 from ag.tensor import Array, TensorLike
 
-__all__ = ["ag_relu", "ag_sigmoid", "ag_softmax", "ag_tanh"]
+__all__ = ["ag_log_softmax", "ag_relu", "ag_sigmoid", "ag_softmax", "ag_tanh", "log_softmax"]
 
 _ZERO = np.zeros((), np.float32)
 _SMALL = 1 << 12  # elements; up to here numpy is quickest with operands of one shape
@@ -70,6 +70,17 @@ def softmax(out: Array, x: Array, *, axis: int) -> None:
 @primitive(layout=axis_layout)
 def softmax_grad(out: Array, y: Array, g: Array, *, axis: int) -> None:
     np.multiply(y, g - np.add.reduce(y * g, axis, keepdims=True), out=out)
+
+
+@primitive(layout=axis_layout)
+def log_softmax(out: Array, x: Array, *, axis: int) -> None:
+    np.subtract(x, np.maximum.reduce(x, axis, keepdims=True, initial=-np.inf), out=out)
+    np.subtract(out, np.log(np.add.reduce(np.exp(out), axis, keepdims=True)), out=out)
+
+
+@primitive(layout=axis_layout)
+def log_softmax_grad(out: Array, y: Array, g: Array, *, axis: int) -> None:
+    np.subtract(g, np.exp(y) * np.add.reduce(g, axis, keepdims=True), out=out)
 
 
 @op
@@ -213,3 +224,45 @@ def ag_softmax(run: Run, x: TensorLike, dim: int = 0) -> tuple[Any, Any]:
 @ag_softmax.vjp
 def _softmax_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, dim: int) -> Cotangents:
     return (run(softmax_grad, saved, g, axis=dim % g.ndim),)
+
+
+@op
+def ag_log_softmax(run: Run, x: TensorLike, dim: int = 0) -> tuple[Any, Any]:
+    """Logarithm of the softmax along one axis.
+
+    Parameters
+    ----------
+    x : Tensor or array_like of shape (features, batch), or any other
+    dim : int, optional
+        Axis along which the probabilities sum to 1; default 0, the features.
+
+    Returns
+    -------
+    Tensor of the same shape
+
+    Raises
+    ------
+    ShapeError
+        If `dim` is not an axis of `x`.
+
+    Notes
+    -----
+    Exact where the softmax itself is too small to be held.
+
+    References
+    ----------
+    PyTorch ``torch.nn.functional.log_softmax``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_log_softmax([[0.0], [1000.0]]).numpy().tolist()
+    [[-1000.0], [0.0]]
+    """
+    out = run(log_softmax, x, axis=normalize_axis(dim, x.ndim, "ag_log_softmax"))  # type: ignore[union-attr]
+    return out, out
+
+
+@ag_log_softmax.vjp
+def _log_softmax_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, dim: int) -> Cotangents:
+    return (run(log_softmax_grad, saved, g, axis=dim % g.ndim),)

@@ -15,6 +15,7 @@ from ag.buffer import Buffer
 from ag.core_primitives import ones, sum_over
 from ag.errors import ShapeError
 from ag.op import Cotangents, Need, Run, op, part_of
+from ag.ops.activation import log_softmax
 from ag.ops.arithmetic import div, mul, scale, sub
 from ag.ops.elementwise import log
 from ag.ops.ids import checked_ids
@@ -69,12 +70,6 @@ def softmax_cross_entropy_ids(losses: Array, dx: Array, x: Array, ids: Array, *,
     np.subtract(np.log(total), picked, out=losses[0])
     np.multiply(dx, factor / total, out=dx)
     dx[ids, columns] -= factor
-
-
-@primitive(lambda x: x, layout=lambda out, x: {"classes": x[0], "batch": x[1]})
-def log_softmax_columns(out: Array, x: Array) -> None:
-    np.subtract(x, np.maximum.reduce(x, 0), out=out)
-    np.subtract(out, np.log(np.add.reduce(np.exp(out), 0)), out=out)
 
 
 def _same_shape(function: str, pred: Any, target: Any) -> None:
@@ -255,7 +250,7 @@ def _soft_target_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Ne
     dt = None
     if need[1]:
         share = run(scale, g, factor=-1.0 / dx.shape[1])
-        dt = run(mul, run(log_softmax_columns, x.view(dx.shape)), share).view(x.shape)
+        dt = run(mul, run(log_softmax, x.view(dx.shape), axis=0), share).view(x.shape)
     return run(mul, dx, g).view(x.shape) if need[0] else None, dt
 
 
