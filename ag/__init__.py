@@ -59,6 +59,7 @@ from ag.nn.sequential import ag_sequential
 # training
 from ag.checkpoint import ag_load_model, ag_save_model
 from ag.data.dataloader import Batch, ag_dataloader
+from ag.data.image_folder import ag_image_folder
 from ag.optim.adam import optimizer_adam, optimizer_adamw
 from ag.optim.clip import clip_grad_norm
 from ag.optim.schedule import lr_scheduler_cosine, lr_scheduler_step, lr_scheduler_warmup
@@ -164,6 +165,7 @@ __all__ = [
     "ag_save_checkpoint",
     "Batch",
     "ag_dataloader",
+    "ag_image_folder",
     "optimizer_adam",
     "optimizer_adamw",
     "clip_grad_norm",

@@ -39,6 +39,7 @@ OUTSIDE = {
     "numpy": ["ag.primitive", "ag.core_primitives", *(m for layer in LAYERS[3:8] for m in layer), "ag.__main__"],
     "kp": ["ag.backends.vulkan"],
     "safetensors": ["ag.checkpoint"],
+    "PIL": ["ag.data.image_folder"],
     "tqdm": ["ag.parallel"],
     "mpi4py": ["ag.parallel.world"],
 }
@@ -147,7 +148,7 @@ def run(code: str) -> str:
 def test_importing_loads_no_driver_and_no_optional_package() -> None:
     loaded = run("import ag, sys; print(*sys.modules)").split()
     assert "ag" in loaded
-    assert not {"kp", "mpi4py", "torch", "matplotlib"} & set(loaded)
+    assert not {"kp", "mpi4py", "PIL", "torch", "matplotlib"} & set(loaded)
     assert not [m for m in loaded if inside(m, "ag.backends")]
 
 

@@ -80,19 +80,27 @@ class DataLoader:
     [(4, 4), (4, 4), (4, 2)]
     """
 
+    _function = "ag_dataloader"  # the name users know it by
+
     def __init__(self, x: Any, y: Any = None, batch_size: int = 32, shuffle: bool = True, col_major: bool = True,
                  drop_last: bool = False, seed: int | None = None, prefetch: int = 0) -> None:
-        if batch_size < 1 or prefetch < 0:
-            raise ValueError(f"ag_dataloader: batch_size is {batch_size} and prefetch {prefetch}; "
-                             f"at least 1 and 0 are required.")
         self._x = _samples_last(x, col_major)
         self._y = None if y is None else _samples_last(y, col_major)
-        self.n_samples = int(self._x.shape[-1])
-        if self._y is not None and self._y.shape[-1] != self.n_samples:
-            raise ShapeError(f"ag_dataloader: x holds {self.n_samples} samples and y {self._y.shape[-1]}; "
+        samples = int(self._x.shape[-1])
+        if self._y is not None and self._y.shape[-1] != samples:
+            raise ShapeError(f"ag_dataloader: x holds {samples} samples and y {self._y.shape[-1]}; "
                              f"they must hold the same number.")
-        if self.n_samples == 0:
+        if samples == 0:
             raise ValueError("ag_dataloader: x holds no samples; at least one is required.")
+        self._start(samples, batch_size, shuffle, drop_last, seed, prefetch)
+
+    def _start(self, samples: int, batch_size: int, shuffle: bool, drop_last: bool, seed: int | None,
+               prefetch: int) -> None:
+        """Begin the first epoch; for loaders of all kinds."""
+        if batch_size < 1 or prefetch < 0:
+            raise ValueError(f"{self._function}: batch_size is {batch_size} and prefetch {prefetch}; "
+                             f"at least 1 and 0 are required.")
+        self.n_samples = samples
         self.batch_size = int(batch_size)
         self.shuffle = shuffle
         self.drop_last = drop_last
@@ -135,7 +143,7 @@ class DataLoader:
             At the end of the epoch; `reset` begins the next.
         """
         if not self.has_next():
-            raise StopIteration("ag_dataloader: the epoch is over; call reset() to begin the next.")
+            raise StopIteration(f"{self._function}: the epoch is over; call reset() to begin the next.")
         self._next += 1
         return self._batch(self._gather(self._next - 1))
 
@@ -162,6 +170,7 @@ class DataLoader:
                 yield self._batch(ahead.popleft().result())
 
     def _gather(self, k: int) -> tuple[Array, Array | None]:
+        """The arrays of batch number `k`; with `prefetch`, a background thread calls it."""
         chosen = self.order[k * self.batch_size : (k + 1) * self.batch_size]
         return self._x[..., chosen], None if self._y is None else self._y[..., chosen]
 
