@@ -17,14 +17,14 @@ from ag.buffer import Buffer
 from ag.primitive import Call, primitive
 from ag.shape import Shape, broadcast, broadcast_axes, broadcast_layout, same, sum_layout, summed
 
-__all__ = ["add", "copy", "ones", "sum", "sum_over", "sum_to"]
+__all__ = ["CHUNK", "LONGEST_ROW", "add", "copy", "ones", "runs", "sum", "sum_over", "sum_to"]
 
 Array = np.ndarray[Any, Any]
 
 # One workgroup adds up one row; longer rows are cut first, so that the work spreads and loops stay short
 # (lavapipe silently ends an invocation's loops after 65,535 iterations).
-_LONGEST_ROW = 1 << 17
-_CHUNK = 1 << 12
+LONGEST_ROW = 1 << 17
+CHUNK = 1 << 12
 _SMALL = 1 << 12  # elements; above, numpy's pairwise reduction is as fast and more accurate
 
 
@@ -76,12 +76,12 @@ def ones(n: int, dtype: Any) -> Array:
 def sum_over(launch: Any, x: Buffer, axes: Shape, scale: float = 1.0) -> Buffer:
     """`scale` times the sum of `x` over `axes`, which stay as axes of size 1."""
     shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
-    for first, last in reversed(_runs(axes)):
+    for first, last in reversed(runs(axes)):
         # Neighbouring axes are one long axis; views cost nothing.
         length = prod(x.shape[first : last + 1])
         x = x.view((*x.shape[:first], length, *x.shape[last + 1 :]))
-        if length > _LONGEST_ROW:
-            x = launch(sum, x, axis=first, chunk=_CHUNK, scale=1.0)
+        if length > LONGEST_ROW:
+            x = launch(sum, x, axis=first, chunk=CHUNK, scale=1.0)
         x = launch(sum, x, axis=first, chunk=x.shape[first], scale=scale)
         scale = 1.0
         x = x.view((*x.shape[:first], *(1,) * (last + 1 - first), *x.shape[first + 1 :]))
@@ -93,7 +93,7 @@ def sum_to(launch: Any, x: Buffer, shape: Shape) -> Buffer:
     return sum_over(launch, x, broadcast_axes(shape, x.shape)).view(shape)
 
 
-def _runs(axes: Shape) -> list[tuple[int, int]]:
+def runs(axes: Shape) -> list[tuple[int, int]]:
     """Sorted axes as runs of neighbours, each as (first, last)."""
     runs: list[tuple[int, int]] = []
     for axis in axes:

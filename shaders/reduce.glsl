@@ -16,6 +16,9 @@ uint share_of(uint inner) {
     return inner < COLUMNS ? gl_LocalInvocationID.x % SHARES : gl_LocalInvocationID.x / COLUMNS;
 }
 
+// GLSL's max may drop a NaN.
+float larger(float a, float b) { return b > a || isnan(b) ? b : a; }
+
 float combined(uint reduction, float share, uint inner, bool largest) {
     const uint column = column_in_group(inner);
     found[reduction][share_of(inner) * COLUMNS + column] = share;
@@ -23,7 +26,7 @@ float combined(uint reduction, float share, uint inner, bool largest) {
     float total = found[reduction][column];
     for (uint s = 1; s < SHARES; s++) {
         const float other = found[reduction][s * COLUMNS + column];
-        total = largest ? max(total, other) : total + other;
+        total = largest ? larger(total, other) : total + other;
     }
     return total;
 }

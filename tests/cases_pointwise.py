@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import oracles
-from rows import ONE, Bad, Row, away_from, every, positive
+from rows import ONE, Bad, Row, Shape, away_from, case, every, positive
 
 import ag
 
@@ -54,4 +54,26 @@ LOG_SOFTMAX = [
         ]),
 ]
 
-ROWS: list[Row] = [*FUNCTIONS, *RECTIFIERS, *LOG_SOFTMAX]
+# ---------------------------------------------------------------------------------------------- maximum
+
+
+def far_apart(rng: np.random.Generator, shape: Shape, _before: Any) -> np.ndarray[Any, Any]:
+    """Numbers that differ by at least 1/64: which one is largest does not change near them."""
+    size = math.prod(shape)
+    return (rng.permutation(size).reshape(shape) - size // 2) / 64
+
+
+MAX = [
+    Row("ag_max", lambda x, dim=None, keepdim=False: np.max(x, axis=dim, keepdims=keepdim), [
+        *every([[()], [(1,)], [(7,)], [(3, 5)], [(2, 3, 4, 5)], [(33, 65)], [(1031,)], [(140_000,)]]),
+        *every([[(3, 5)], [(33, 65)], [(2, 3, 4, 5)]], {"dim": 0}, {"dim": -1}, {"dim": 1, "keepdim": True}),
+        case((2, 3, 4, 5), dim=(0, 2)), case((2, 3, 4, 5), dim=(1, -1), keepdim=True), case((3, 5), dim=()),
+        case((3, 4099), dim=1), case((0, 3), dim=1)], [far_apart], bad=[
+            Bad("the maximum over an axis that is not there", [(2, 3)], lambda x: ag.ag_max(x, 2), ag.ShapeError,
+                ["ag_max: dim 2 of a tensor with 2 axes", "-2..1"]),
+            Bad("the maximum of no element", [(3, 0)], lambda x: ag.ag_max(x, dim=1), ag.ShapeError,
+                ["ag_max: x is (3, 0) and dim is 1", "at least one element"]),
+        ]),
+]
+
+ROWS: list[Row] = [*FUNCTIONS, *RECTIFIERS, *LOG_SOFTMAX, *MAX]

@@ -177,7 +177,7 @@ def test_special_numbers(backend: Backend, name: str, params: dict[str, float]) 
     np.testing.assert_allclose(run(backend, launch)[0], reference(launch)[0], rtol=32 * EPS["f32"], atol=TINY)
 
 
-@pytest.mark.parametrize("name", ["add", "sub", "mul", "div"])
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "equal"])
 def test_special_pairs(backend: Backend, name: str) -> None:
     launch = Launch(PRIMITIVES[name], [SPECIAL.reshape(-1, 1), SPECIAL], {})
     np.testing.assert_allclose(run(backend, launch)[0], reference(launch)[0], rtol=32 * EPS["f32"], atol=TINY)
@@ -194,7 +194,7 @@ COLUMNS = np.array([[1e30, 0, np.nan, np.inf, -np.inf], [-1e30, 0, 1, 2, -np.inf
 
 
 @pytest.mark.parametrize(("name", "others", "params"), [
-    ("softmax", [], {"axis": 0}), ("log_softmax", [], {"axis": 0}),
+    ("softmax", [], {"axis": 0}), ("max", [], {"axis": 0, "chunk": 3}), ("log_softmax", [], {"axis": 0}),
     ("softmax_cross_entropy", [np.full(COLUMNS.shape, 1 / 3, np.float32)], {"factor": 0.5}),
     ("softmax_cross_entropy_ids", [np.array([0, 1, 2, 0, 1], np.int32)], {"factor": 0.5}),
 ])

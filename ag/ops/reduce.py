@@ -1,21 +1,23 @@
-"""Reductions: sum and mean over any axes."""
+"""Reductions: sum, mean and maximum over any axes."""
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from ag.buffer import Buffer
-from ag.core_primitives import sum_over
+from ag.core_primitives import CHUNK, LONGEST_ROW, runs, sum_over
 from ag.errors import ShapeError
 from ag.op import Cotangents, Need, Run, op
-from ag.primitive import primitive
-from ag.shape import Shape, expand_layout, normalize_axes
+from ag.ops.arithmetic import div, mul
+from ag.primitive import Call, primitive
+from ag.shape import Shape, broadcast, broadcast_layout, expand_layout, normalize_axes, sum_layout, summed
 from ag.tensor import Array, TensorLike
 
-__all__ = ["ag_mean", "ag_sum"]
+__all__ = ["ag_max", "ag_mean", "ag_sum"]
 
 Dim = int | tuple[int, ...] | None
 
@@ -25,6 +27,19 @@ def expand(out: Array, x: Array, *, shape: Shape, factor: float) -> None:
     np.multiply(x, factor, out=out)
 
 
+@primitive(summed, layout=sum_layout, bound=True)
+def max(out: Array, x: Array, *, axis: int, chunk: int) -> Call:
+    n = x.shape[axis]
+    if chunk >= n:
+        return partial(np.maximum.reduce, x, axis, out=out, keepdims=True)
+    return partial(np.maximum.reduceat, x, range(0, n, chunk), axis, out=out)
+
+
+@primitive(broadcast, layout=broadcast_layout, bound=True)
+def equal(out: Array, a: Array, b: Array) -> Call:
+    return partial(np.equal, a, b, out)  # 1 or 0
+
+
 def _reduce(run: Run, x: Any, dim: Dim, keepdim: bool, mean: bool, function: str) -> tuple[Any, Any]:
     axes = normalize_axes(dim, x.ndim, function)
     count = prod(x.shape[a] for a in axes)
@@ -32,8 +47,12 @@ def _reduce(run: Run, x: Any, dim: Dim, keepdim: bool, mean: bool, function: str
         raise ShapeError(f"{function}: x is {x.shape} and dim is {dim}; a mean needs at least one element.")
     factor = 1.0 / count if mean else 1.0
     kept = sum_over(run, x, axes, factor)
-    out = kept if keepdim else kept.view(tuple(n for a, n in enumerate(x.shape) if a not in axes))
+    out = kept if keepdim else kept.view(_without(axes, x.shape))
     return out, (x.shape, kept.shape, factor)
+
+
+def _without(axes: Shape, shape: Shape) -> Shape:
+    return tuple(n for a, n in enumerate(shape) if a not in axes)
 
 
 def _reduce_vjp(run: Run, g: Buffer, saved: tuple[Shape, Shape, float]) -> Cotangents:
@@ -121,3 +140,67 @@ def ag_mean(run: Run, x: TensorLike, dim: Dim = None, keepdim: bool = False) -> 
 @ag_mean.vjp
 def _mean_vjp(run: Run, g: Buffer, saved: Any, need: Need, dim: Dim, keepdim: bool) -> Cotangents:
     return _reduce_vjp(run, g, saved)
+
+
+@op
+def ag_max(run: Run, x: TensorLike, dim: Dim = None, keepdim: bool = False) -> tuple[Any, Any]:
+    """Largest element over some or all axes.
+
+    Parameters
+    ----------
+    x : Tensor, array_like or float, of any shape
+    dim : int or tuple of int, optional
+        Axes that are reduced, as numpy's ``axis``; default: all.
+    keepdim : bool, optional
+        Keep reduced axes with size 1.
+
+    Returns
+    -------
+    Tensor without the reduced axes
+
+    Raises
+    ------
+    ShapeError
+        If `dim` names an axis that `x` does not have, or one twice, or there is nothing to choose from.
+
+    Notes
+    -----
+    Elements that are equally large share the gradient equally, as in PyTorch's ``amax``.  NaN counts as largest.
+
+    References
+    ----------
+    PyTorch ``torch.amax``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_max([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
+    [4.0, 3.0]
+    """
+    buffer: Any = x
+    axes = normalize_axes(dim, buffer.ndim, "ag_max")
+    if prod(buffer.shape[a] for a in axes) == 0:
+        raise ShapeError(f"ag_max: x is {buffer.shape} and dim is {dim}; a maximum needs at least one element.")
+    kept = _max_over(run, buffer, axes)
+    return kept if keepdim else kept.view(_without(axes, buffer.shape)), (buffer, kept, axes)
+
+
+@ag_max.vjp
+def _max_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer, Shape], need: Need, dim: Dim,
+             keepdim: bool) -> Cotangents:
+    x, kept, axes = saved
+    largest = run(equal, x, kept)
+    share = run(div, g.view(kept.shape), sum_over(run, largest, axes))
+    return (run(mul, largest, share),)
+
+
+def _max_over(run: Run, x: Buffer, axes: Shape) -> Buffer:
+    """The maximum over `axes`, which stay as axes of size 1."""
+    shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    for first, last in reversed(runs(axes)):
+        length = prod(x.shape[first : last + 1])  # neighbouring axes are one long axis
+        x = x.view((*x.shape[:first], length, *x.shape[last + 1 :]))
+        if length > LONGEST_ROW:
+            x = run(max, x, axis=first, chunk=CHUNK)
+        x = run(max, x, axis=first, chunk=x.shape[first])
+    return x.view(shape)
