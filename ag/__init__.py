@@ -33,6 +33,7 @@ from ag.tensor import Tensor
 # ops
 from ag.ops.activation import ag_log_softmax, ag_relu, ag_sigmoid, ag_softmax, ag_tanh
 from ag.ops.arrange import ag_reshape, ag_to_device, ag_transpose
+from ag.ops.attention import ag_attention
 from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
 from ag.ops.conv import ag_conv2d
 from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
@@ -45,6 +46,7 @@ from ag.ops.pool import ag_avg_pool2d, ag_global_avg_pool, ag_max_pool2d
 from ag.ops.reduce import ag_max, ag_mean, ag_sum
 
 # layers
+from ag.nn.attention import ag_multihead_attention
 from ag.nn.batch_norm import ag_batch_norm
 from ag.nn.conv import ag_conv2d_layer
 from ag.nn.dropout import ag_dropout
@@ -131,6 +133,7 @@ __all__ = [
     "ag_sqrt",
     "ag_sub",
     "ag_embedding_lookup",
+    "ag_attention",
     "ag_matmul",
     "ag_conv2d",
     "ag_avg_pool2d",
@@ -144,6 +147,7 @@ __all__ = [
     "ag_max",
     "ag_mean",
     "ag_sum",
+    "ag_multihead_attention",
     "ag_batch_norm",
     "ag_avg_pool",
     "ag_conv2d_layer",

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from ag.device import ag_default_device, ag_device
 from ag.errors import CheckpointError
+from ag.nn.attention import MultiheadAttention
 from ag.nn.batch_norm import BatchNorm
 from ag.nn.conv import Conv2d
 from ag.nn.dropout import Dropout
@@ -32,7 +33,8 @@ __all__ = ["ag_load_model", "ag_save_model", "read_file", "write_file"]
 
 _FORMAT = "ag-model-1"
 _LAYERS: dict[str, type[Layer]] = {c.__name__: c for c in (
-    Linear, Dropout, BatchNorm, LayerNorm, Embedding, Conv2d, MaxPool, AvgPool, GlobalPool, Flatten)}
+    Linear, Dropout, BatchNorm, LayerNorm, Embedding, MultiheadAttention,
+    Conv2d, MaxPool, AvgPool, GlobalPool, Flatten)}
 _POOLS = (MaxPool, AvgPool)  # their sizes say nothing about what is in the file
 
 

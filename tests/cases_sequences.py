@@ -176,4 +176,87 @@ EMBEDDING = [
         ]),
 ]
 
-ROWS: list[Row] = [*NORM, *EMBEDDING]
+# ---------------------------------------------------------------------------------------------- attention
+
+SEQUENCES = [[(1, 1), (1, 1), (1, 1)], [(4, 3), (4, 3), (4, 3)], [(4, 3), (4, 5), (2, 5)], [(4, 5), (4, 3), (2, 3)],
+             [(4, 3, 2), (4, 3, 2), (4, 3, 2)], [(3, 5, 2), (3, 4, 2), (7, 4, 2)], [(2, 3, 1), (2, 4, 1), (3, 4, 1)]]
+LONG = [[(5, 70), (5, 130), (3, 130)], [(66, 3, 2), (66, 17, 2), (65, 17, 2)]]
+EMPTY = [[(4, 0), (4, 3), (2, 3)], [(4, 3, 0), (4, 5, 0), (2, 5, 0)], [(4, 3), (4, 5), (0, 5)]]
+
+
+def attention_terms(q: Array, k: Array, _v: Array, **_params: Any) -> int:
+    return len(q) + k.shape[1]
+
+
+def attention_size(q: Array, k: Array, v: Array, causal: bool = False, dropout: float = 0.0) -> Any:
+    if not v.size:
+        return np.zeros((len(v), *q.shape[1:]))
+    score = np.linalg.norm(q, axis=0).max(initial=0) * np.linalg.norm(k, axis=0).max(initial=0)
+    return (1 + score) * oracles.attention(q, k, abs(v), causal) / (1 - dropout)
+
+
+def attention_error(situation: str, shapes: Sequence[Shape], fragment: str) -> Bad:
+    given = "ag_attention: q is {}, k is {} and v is {}".format(*shapes)
+    return Bad(situation, shapes, ag.ag_attention, ag.ShapeError, [given, fragment])
+
+
+def thin(rng: np.random.Generator, shape: Shape, _before: Sequence[Array]) -> Array:
+    """Normal numbers that keep a vector's length in a product."""
+    return rng.standard_normal(shape) / np.sqrt(shape[1])
+
+
+@cache
+def new_attention(d_model: int, heads: int, dropout: float) -> Any:
+    return ag.ag_multihead_attention(d_model, heads, dropout)
+
+
+def attention(q: Tensor, W_q: Tensor, W_k: Tensor, W_v: Tensor, W_o: Tensor, b_o: Tensor, kv: Tensor | None = None,
+              heads: int = 2, causal: bool = False, dropout: float = 0.0) -> Tensor:
+    layer = new_attention(q.shape[0], heads, dropout)
+    layer.W_q, layer.W_k, layer.W_v, layer.W_o, layer.b_o = W_q, W_k, W_v, W_o, b_o
+    out: Tensor = layer(q, kv, causal_mask=causal)
+    return out
+
+
+def projected(*q: int) -> list[Shape]:
+    """Shapes of q, the projections and the bias."""
+    return [q, *[(q[0], q[0])] * 4, (q[0], 1)]
+
+
+def multihead_size(q: Array, *others: Array, **params: Any) -> Array:
+    length = np.sqrt(len(q))  # of a row of a projection, and more than that of a score
+    return np.asarray(abs(oracles.multihead(q, *others, **params)) + 4 * length * (1 + abs(q).max()) ** 2)
+
+
+MULTIHEAD = {"oracle": oracles.multihead, "draw": [normal, thin, thin, thin, thin, thin, normal], "ulps": 32,
+             "terms": lambda q, *_, **__: 2 * len(q) + q.shape[1], "size": multihead_size, "call": attention}
+ATTENTION = [
+    Row("ag_attention", oracles.attention, [
+        *every([*SEQUENCES, *LONG], {}, {"causal": True}), *every(EMPTY),
+        *every([[(4, 3), (4, 5), (2, 5)], [(3, 5, 2), (3, 4, 2), (7, 4, 2)]], {"dropout": 0.3},
+               {"causal": True, "dropout": 0.6})],
+        ulps=32, terms=attention_terms, size=attention_size, bad=[
+            attention_error("attention of queries and keys of other lengths", [(4, 3), (5, 3), (4, 3)], "as many feat"),
+            attention_error("attention with fewer values than keys", [(4, 3), (4, 3), (4, 2)], "as many times"),
+            attention_error("attention of other batches", [(4, 3, 2), (4, 3, 1), (4, 3, 1)], "the same batch"),
+            attention_error("attention of vectors", [(4,), (4,), (4,)], "(features, time, batch)"),
+            attention_error("attention to no key", [(4, 3), (4, 0), (4, 0)], "at least one feature and one key"),
+            Bad("attention with a dropout of 1", [(4, 3)] * 3, lambda q, k, v: ag.ag_attention(q, k, v, dropout=1.0),
+                ValueError, ["ag_attention: dropout is 1.0", "[0, 1)"]),
+        ]),
+    Row("ag_multihead_attention", cases=[
+        case(*projected(4, 3)), case(*projected(6, 3, 2), heads=3, causal=True), case(*projected(4, 5, 1), heads=1),
+        case(*projected(4, 3, 2), dropout=0.3)], **MULTIHEAD, bad=[
+            Bad("heads that do not divide the features", [], lambda: ag.ag_multihead_attention(4, 3), ValueError,
+                ["ag_multihead_attention: d_model is 4 and n_heads is 3", "multiple"]),
+            Bad("a multi-head attention with a dropout of 1", [], lambda: ag.ag_multihead_attention(4, 2, 1.0),
+                ValueError, ["ag_multihead_attention: dropout is 1.0", "[0, 1)"]),
+            Bad("a multi-head attention given another number of features", [(4, 3), (5, 3)],
+                lambda q, k: ag.ag_multihead_attention(4, 2)(q, k), ag.ShapeError,
+                ["ag_multihead_attention: k is (5, 3); (4, time)"]),
+        ]),
+    Row("ag_multihead_attention", cases=[case(*projected(4, 3), (4, 5)), case(*projected(6, 2, 3), (6, 4, 3))],
+        label="(cross)", **MULTIHEAD),
+]
+
+ROWS: list[Row] = [*NORM, *EMBEDDING, *ATTENTION]

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+from oracles import uniform
 
 Array = np.ndarray[Any, Any]
 
@@ -39,3 +40,29 @@ def embedding(weight: Array, ids: Array) -> Array:
     for place in np.ndindex(ids.shape):
         out[(slice(None), *place)] = weight[:, ids[place]]
     return out
+
+
+def attention(q: Array, k: Array, v: Array, causal: bool = False, dropout: float = 0.0, heads: int = 1) -> Array:
+    """One sample, head, query and key at a time; uniform numbers are used up in that order."""
+    shape = (len(v), *q.shape[1:])
+    batch = q.shape[2] if q.ndim == 3 else 1
+    q, k, v = (x.reshape(heads, len(x) // heads, x.shape[1], batch) for x in (q, k, v))
+    out = np.zeros((*v.shape[:2], *q.shape[2:]))
+    draws = uniform(out.shape[3] * heads * out.shape[2] * k.shape[2]) if dropout else None
+    for i, (n, h, t) in enumerate(np.ndindex(out.shape[3], heads, out.shape[2])):
+        keys = range(min(t + 1, k.shape[2]) if causal else k.shape[2])
+        e = [math.exp(sum(q[h, :, t, n] * k[h, :, s, n]) / math.sqrt(q.shape[1])) for s in keys]
+        for s in keys:
+            kept = 1.0
+            if draws is not None:
+                kept = (draws[i * k.shape[2] + s] >= np.float32(dropout)) / (1 - dropout)
+            out[h, :, t, n] += kept * e[s] / sum(e) * v[h, :, s, n]
+    return out.reshape(shape)
+
+
+def multihead(q: Array, W_q: Array, W_k: Array, W_v: Array, W_o: Array, b_o: Array, kv: Array | None = None,
+              heads: int = 2, causal: bool = False, dropout: float = 0.0) -> Array:
+    k = q if kv is None else kv
+    q, k, v = (np.einsum("oi,i...->o...", W, x) for W, x in ((W_q, q), (W_k, k), (W_v, k)))
+    y = np.einsum("oi,i...->o...", W_o, attention(q, k, v, causal, dropout, heads))
+    return y + b_o.reshape(-1, *[1] * (y.ndim - 1))

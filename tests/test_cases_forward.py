@@ -45,7 +45,8 @@ def test_runs_where_its_inputs_are(device: str, case: Case) -> None:
 
 def test_every_op_has_a_row() -> None:
     layers = {"ag_batch_norm", "ag_batch_norm_op", "ag_layer_norm", "ag_embedding", "ag_embedding_lookup",
-              "ag_linear", "ag_sequential", "ag_dropout", "ag_to_device", "ag_softmax_cross_entropy_loss"}
+              "ag_multihead_attention", "ag_linear", "ag_sequential", "ag_dropout", "ag_to_device",
+              "ag_softmax_cross_entropy_loss"}
     assert {row.name for row in ROWS} == OPS | layers
 
 

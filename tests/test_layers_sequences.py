@@ -119,3 +119,29 @@ def test_captured_embedding_refuses_bad_ids_on_a_replay(device: str) -> None:
     assert np.array_equal(step(np.array([3, 2])).numpy(), layer.weight.numpy()[:, [3, 2]])
     with pytest.raises(IndexError, match=r"ag_embedding_lookup: the id 4 is outside 0\.\.3"):
         step(np.array([0, 4]))
+
+
+def test_multihead_attention(device: str, tmp_path: Path) -> None:
+    layer = ag.ag_multihead_attention(4, 2, dropout=0.5)
+    assert list(layer.parameters()) == ["W_q", "W_k", "W_v", "W_o", "b_o"]
+    assert repr(layer).startswith("MultiheadAttention(d_model=4, n_heads=2, dropout=0.5, bias=True)  W_q (4, 4), ")
+    assert "b_o" not in ag.ag_multihead_attention(4, 2, bias=False).parameters()
+    x = ag.ag_tensor(RNG.standard_normal((4, 6, 2)))
+    assert not np.array_equal(layer(x).numpy(), layer(x).numpy())  # train mode drops
+    ag.ag_eval(layer)
+    y = layer(x, causal_mask=True).numpy()
+    assert np.array_equal(y, layer(x, x, x, True).numpy())
+    assert np.array_equal(saved_and_loaded(layer, tmp_path)(x, causal_mask=True).numpy(), y)
+
+
+def test_causal_attention_does_not_see_the_future(device: str) -> None:
+    q, k, v = RNG.standard_normal((3, 4, 6)).astype(np.float32)
+    before = ag.ag_attention(q, k, v, causal=True).numpy()
+    k[:, 4:], v[:, 4:] = 100, -100
+    after = ag.ag_attention(q, k, v, causal=True).numpy()
+    assert np.array_equal(after[:, :4], before[:, :4]) and not np.array_equal(after[:, 4:], before[:, 4:])
+
+
+def test_attention_to_scores_that_overflow_in_exp(device: str) -> None:
+    k = np.array([[1e4, -1e4, 0.0]], np.float32)
+    assert ag.ag_attention([[1.0, -1.0]], k, [[1.0, 2.0, 3.0]]).numpy().tolist() == [[1.0, 2.0]]

@@ -1,0 +1,101 @@
+"""The multi-head attention layer."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+
+from ag.create import ag_param, ag_tensor
+from ag.errors import ShapeError
+from ag.nn.layer import Layer
+from ag.ops.arithmetic import ag_add
+from ag.ops.attention import attention_of_heads
+from ag.ops.linalg import ag_matmul
+from ag.rng import host_uniform
+from ag.tensor import Tensor, TensorLike
+
+__all__ = ["MultiheadAttention", "ag_multihead_attention"]
+
+
+class MultiheadAttention(Layer):
+    """Attention of several heads between linear projections.
+
+    Parameters
+    ----------
+    d_model : int
+        Features of inputs and outputs, a multiple of `n_heads`.
+    n_heads : int
+        Number of heads, at least 1; each works on ``d_model / n_heads`` neighbouring features.
+    dropout : float, optional
+        Probability, in [0, 1), that an attention weight is set to 0 while training.
+    bias : bool, optional
+        Whether there is a `b_o`.
+
+    Attributes
+    ----------
+    W_q, W_k, W_v, W_o : Tensor of shape (d_model, d_model)
+        Projections of queries, keys, values and output, initially Glorot-uniform.
+    b_o : Tensor of shape (d_model, 1)
+        Offset of the output, initially 0.
+
+    Raises
+    ------
+    ValueError
+        If the sizes are not positive, the heads do not divide the features, or `dropout` is outside [0, 1).
+
+    References
+    ----------
+    ggmlR ``ag_multihead_attention``; Vaswani et al., "Attention Is All You Need", section 3.2.2.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_multihead_attention(4, 2)(ag.ag_tensor([[1.0, 2.0, 3.0]] * 4), causal_mask=True).shape
+    (4, 3)
+    """
+
+    settings = ("d_model", "n_heads", "dropout", "bias")
+
+    def __init__(self, d_model: int, n_heads: int, dropout: float = 0.0, bias: bool = True) -> None:
+        if d_model < 1 or n_heads < 1 or d_model % n_heads:
+            raise ValueError(f"ag_multihead_attention: d_model is {d_model} and n_heads is {n_heads}; both must be at "
+                             f"least 1, and d_model a multiple of n_heads.")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"ag_multihead_attention: dropout is {dropout}; it must be in [0, 1).")
+        self.d_model = int(d_model)
+        self.n_heads = int(n_heads)
+        self.dropout = float(dropout)
+        self.bias = bool(bias)
+        self.W_q, self.W_k, self.W_v, self.W_o = (self._projection() for _ in range(4))
+        if bias:
+            self.b_o = ag_param(np.zeros((self.d_model, 1), np.float32))
+
+    def _projection(self) -> Tensor:
+        limit = sqrt(3 / self.d_model)
+        return ag_param(host_uniform((self.d_model, self.d_model), -limit, limit))
+
+    def forward(self, q: TensorLike, k: TensorLike | None = None, v: TensorLike | None = None,
+                causal_mask: bool = False) -> Tensor:
+        """Output of the shape of `q`, (d_model, time) or (d_model, time, batch); `k` is `q` by default, `v` is `k`."""
+        q = _lifted(q)
+        k = q if k is None else _lifted(k)
+        v = k if v is None else _lifted(v)
+        for name, x in (("q", q), ("k", k), ("v", v)):
+            if x.ndim not in (2, 3) or x.shape[0] != self.d_model:
+                raise ShapeError(f"ag_multihead_attention: {name} is {x.shape}; ({self.d_model}, time) or "
+                                 f"({self.d_model}, time, batch) is required.")
+        rate = self.dropout if self.mode_for(q) else 0.0
+        heads = attention_of_heads(ag_matmul(self.W_q, q), ag_matmul(self.W_k, k), ag_matmul(self.W_v, v),
+                                   self.n_heads, causal_mask, rate)
+        out = ag_matmul(self.W_o, heads)
+        if not self.bias:
+            return out
+        return ag_add(out, self.b_o if out.ndim == 2 else self.b_o.reshape(self.d_model, 1, 1))
+
+
+def _lifted(x: TensorLike) -> Tensor:
+    return x if isinstance(x, Tensor) else ag_tensor(x)
+
+
+ag_multihead_attention = MultiheadAttention
