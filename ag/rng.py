@@ -8,7 +8,8 @@ The host draws initial weights from streams of its own, with the same function.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,7 +20,7 @@ from ag.backend import Backend
 from ag.buffer import Buffer
 from ag.device import open_backends
 from ag.dtype import U32
-from ag.errors import CheckpointError
+from ag.errors import CheckpointError, TapeError
 from ag.primitive import primitive
 from ag.shape import same
 from ag.tensor import Array
@@ -28,6 +29,8 @@ __all__ = [
     "ag_seed",
     "current_seed",
     "draw_key",
+    "draws_kept",
+    "draws_repeated",
     "generator_snapshot",
     "generator_state",
     "host_seed",
@@ -119,11 +122,52 @@ def generator_state(backend: Backend) -> Buffer:
 
 def draw_key(backend: Backend) -> Buffer:
     """Take the next stream of the device's generator: its key and stream number, four words."""
+    return _draw.get()(backend)
+
+
+def _draw_next(backend: Backend) -> Buffer:
     if backend.recording is not None:
         # A replay after ag_seed draws from the new seed, as the step itself would.
         backend.recording.guards.append(lambda: generator_state(backend))
     key: Buffer = backend.launch(rng_draw, generator_state(backend))
     return key
+
+
+_draw: ContextVar[Callable[[Backend], Buffer]] = ContextVar("ag_draw", default=_draw_next)
+
+
+@contextmanager
+def draws_kept() -> Iterator[list[Buffer]]:
+    """A list of all keys that are drawn inside the block."""
+    draw, keys = _draw.get(), []
+
+    def draw_and_keep(backend: Backend) -> Buffer:
+        keys.append(draw(backend))
+        return keys[-1]
+
+    token = _draw.set(draw_and_keep)
+    try:
+        yield keys
+    finally:
+        _draw.reset(token)
+
+
+@contextmanager
+def draws_repeated(keys: list[Buffer]) -> Iterator[list[Buffer]]:
+    """Draw these keys again, in order, instead of new ones; yields those that are still to be drawn."""
+    left = list(keys)
+
+    def draw_again(backend: Backend) -> Buffer:
+        if not left or left[0].backend is not backend:
+            raise TapeError(f"ag_checkpoint: a function that drew {len(keys)} times from the random generator draws "
+                            f"otherwise when it is called again; it must do the same every time.")
+        return left.pop(0)
+
+    token = _draw.set(draw_again)
+    try:
+        yield left
+    finally:
+        _draw.reset(token)
 
 
 def set_stream(backend: Backend, stream: int) -> None:

@@ -191,8 +191,7 @@ def _propagate(loss: Tensor, root: Node, retain: bool) -> dict[int, tuple[Tensor
         if node.spent:
             raise TapeError(f"backward: the record of {node.name} was used up by an earlier backward; "
                             f"pass retain=True to that one, or compute the loss again.")
-        cotangents = node.vjp(cotangent.backend.launch, cotangent, node.saved, node.need, *node.params)
-        for x, g in zip(node.inputs, cotangents, strict=True):
+        for x, g in node.pull(cotangent):
             if g is None or not x.requires_grad:
                 continue
             if g.shape != x.buffer.shape:

@@ -8,7 +8,7 @@ for a device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
 
@@ -64,6 +64,10 @@ class Node:
 
     def __lt__(self, other: Node) -> bool:
         return self.order > other.order  # a heap of nodes yields the newest first
+
+    def pull(self, g: Buffer) -> Iterable[tuple[Tensor, Buffer | None]]:
+        """Where the cotangent of the output goes on to: tensors, each with its cotangent or None."""
+        return zip(self.inputs, self.vjp(g.backend.launch, g, self.saved, self.need, *self.params), strict=True)
 
     def spend(self) -> None:
         """Free what was saved; the node cannot be used again."""

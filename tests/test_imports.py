@@ -26,7 +26,7 @@ LAYERS = [
     ["ag.buffer", "ag.passes", "ag.backend", "ag.core_primitives"],
     ["ag.backends"],
     ["ag.device", "ag.vulkan_devices", "ag.rng", "ag.tensor", "ag.create", "ag.tape", "ag.op", "ag.capture",
-     "ag.gradcheck"],
+     "ag.gradcheck", "ag.recompute"],
     ["ag.ops"],
     ["ag.nn", "ag.optim", "ag.data", "ag.checkpoint", "ag.train_state"],
     ["ag.parallel"],

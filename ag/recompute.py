@@ -1,0 +1,104 @@
+"""Activation checkpointing: do not keep what a function computed, compute it again in the backward pass.
+
+The first call is not recorded.  Its result carries a node that, when `backward` gets there, calls the function again
+with the tape on and hands the cotangent to the new result; `backward` then walks the new record as if it had been
+there all along, so sums are made in the same order.  Random keys drawn the first time are used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from typing import Any
+
+from ag.buffer import Buffer
+from ag.errors import TapeError
+from ag.rng import draws_kept, draws_repeated
+from ag.shape import Shape
+from ag.tape import is_recording, no_grad, with_grad_tape
+from ag.tensor import Node, Tensor
+
+__all__ = ["ag_checkpoint"]
+
+
+def ag_checkpoint(fn: Callable[..., Tensor], *args: Any) -> Tensor:
+    """Call a function without keeping its intermediate results; `backward` computes them again.
+
+    Parameters
+    ----------
+    fn : callable
+        Such as a layer.  Takes `args` and returns one tensor; it may use parameters and other tensors of its own.  It
+        is called a second time by `backward`, and must do the same then.
+    *args : object
+        Tensors and anything else that `fn` takes.
+
+    Returns
+    -------
+    Tensor
+        What `fn` returns.
+
+    Raises
+    ------
+    TypeError
+        If `fn` returns anything but one tensor.
+    TapeError
+        From `backward`, if `fn` gives another shape or draws other random numbers the second time.
+
+    Notes
+    -----
+    Gradients are those without it, bit for bit, dropout included, in captured steps too; of a chain of layers, only
+    what lies between the checkpoints is in memory at one time.  Default device and element type are in the second call
+    what they were in the first.  Whatever else `fn` does happens twice, such as counting, or the running averages of a
+    batch norm.  Outside `with_grad_tape` it is just a call.
+
+    References
+    ----------
+    Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016.
+
+    Examples
+    --------
+    >>> import ag
+    >>> W = ag.ag_param([[2.0]])
+    >>> with ag.with_grad_tape():
+    ...     loss = ag.ag_checkpoint(lambda x: ag.ag_sum(x * W * W), ag.ag_tensor([[3.0]]))
+    >>> ag.backward(loss)[W].item()
+    12.0
+    """
+    if not is_recording():
+        return fn(*args)
+    context = copy_context()
+    with no_grad(), draws_kept() as keys:
+        out = _one_tensor(fn(*args))
+    return Tensor(out.buffer, True, _Again("ag_checkpoint", _computed_again, (), (),
+                                           (fn, args, context, keys, out.shape), ()))
+
+
+class _Again(Node):
+    """A call that was not recorded: its rule makes the result again, with a record to go on with."""
+
+    __slots__ = ()
+
+    def pull(self, g: Buffer) -> list[tuple[Tensor, Buffer | None]]:
+        """The result made again, with the cotangent of the first."""
+        return [(self.vjp(*self.saved), g)]
+
+
+def _computed_again(fn: Callable[..., Tensor], args: tuple[Any, ...], context: Context, keys: list[Buffer],
+                    shape: Shape) -> Tensor:
+    out, left = context.run(_recorded, fn, args, keys)
+    if left or out.shape != shape:
+        raise TapeError(f"ag_checkpoint: a function that returned a tensor of shape {shape} and drew {len(keys)} times "
+                        f"from the random generator returns {out.shape} and draws {len(keys) - left} times when it is "
+                        f"called again; it must do the same every time.")
+    return out
+
+
+def _recorded(fn: Callable[..., Tensor], args: tuple[Any, ...], keys: list[Buffer]) -> tuple[Tensor, int]:
+    with with_grad_tape(), draws_repeated(keys) as left:
+        return _one_tensor(fn(*args)), len(left)
+
+
+def _one_tensor(out: object) -> Tensor:
+    if not isinstance(out, Tensor):
+        raise TypeError(f"ag_checkpoint: the function returns a {type(out).__name__}; one tensor is required.")
+    return out
