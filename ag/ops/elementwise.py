@@ -47,12 +47,18 @@ def abs_grad(out: Array, x: Array, g: Array) -> None:
 
 @primitive()
 def pow(out: Array, x: Array, *, p: float) -> None:
-    np.power(x, p, out=out)
+    _power(x, p, out)
 
 
 @primitive()
 def pow_grad(out: Array, x: Array, g: Array, *, p: float) -> None:
-    np.multiply(g, p * np.power(x, p - 1) if p != 0 else 0.0, out=out)
+    np.multiply(g, p * _power(x, p - 1) if p != 0 else 0.0, out=out)
+
+
+def _power(x: Array, p: float, out: Array | None = None) -> Array:
+    # Whether the power 1/2 is the root at -0 and -inf depends on numpy's version; here it is.
+    result: Array = np.sqrt(x, out=out) if p == 0.5 else np.power(x, p, out=out)
+    return result
 
 
 @primitive()
