@@ -57,8 +57,10 @@ def philox(key: tuple[int, int], stream: tuple[int, int], words: int) -> Array:
     """
     blocks = -(-words // 4)
     index = np.arange(blocks, dtype=np.uint64)
-    c0, c1 = index & _LOW, index >> np.uint64(32)
-    c2, c3 = (np.full(blocks, s, np.uint64) for s in stream)
+    c0: Array = index & _LOW
+    c1: Array = index >> np.uint64(32)
+    c2: Array = np.full(blocks, stream[0], np.uint64)
+    c3: Array = np.full(blocks, stream[1], np.uint64)
     k0, k1 = key
     for _ in range(10):
         p0, p1 = _MULTIPLIERS[0] * c0, _MULTIPLIERS[1] * c2
