@@ -5,7 +5,8 @@ all operands live on one device and have one element type, runs the rule, and le
 receives `run`, the device's launch, and can reach nothing else.  Adding an op touches no other file of the core.
 
 Inside a rule the operands are buffers, which have the same ``shape``, ``ndim`` and ``dtype`` as the tensors that
-the visible signature promises to callers.
+the visible signature promises to callers.  Operands are the parameters annotated `Tensor` or `TensorLike`, which come
+first; or one first parameter annotated `Sequence[TensorLike]` is a list of them, in the rule a list of buffers.
 """
 
 from __future__ import annotations
@@ -81,6 +82,14 @@ def operands_on_one_device(function: str, operands: tuple[Any, ...]) -> tuple[Ba
     return backend, tuple(x if type(x) is Tensor else lift(x, backend, dtype, function) for x in operands)
 
 
+def _items(function: str, argument: str, given: Any) -> tuple[Any, ...]:
+    """The operands in a list."""
+    if not isinstance(given, (list, tuple)) or not given:
+        what = "empty" if isinstance(given, (list, tuple)) else f"a {type(given).__name__}"
+        raise TypeError(f"{function}: {argument} is {what}; a list of at least one tensor is required.")
+    return tuple(given)
+
+
 class _Function(Generic[P]):
     """Builds the public function of one forward rule."""
 
@@ -91,6 +100,7 @@ class _Function(Generic[P]):
         visible = list(signature.parameters.values())[1:]  # without `run`
         self.signature = signature.replace(parameters=visible, return_annotation="Tensor")
         self.tensors = sum(p.annotation in ("Tensor", "TensorLike") for p in visible)
+        self.listed = visible[0].name if visible and visible[0].annotation == "Sequence[TensorLike]" else None
         self.rule: Callable[..., tuple[Any, ...]] | None = None
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -104,7 +114,7 @@ class _Function(Generic[P]):
 
     def public(self) -> Op[P]:
         """The function users see."""
-        name, forward, tensors = self.name, self.forward, self.tensors
+        name, forward, tensors, listed = self.name, self.forward, self.tensors, self.listed
         full = len(self.signature.parameters)
         if any(p.kind is p.VAR_POSITIONAL for p in self.signature.parameters.values()):
             full = -1  # let `bind` sort it out
@@ -112,11 +122,15 @@ class _Function(Generic[P]):
         def call(*args: Any, **kwargs: Any) -> Tensor:
             if kwargs or len(args) != full:
                 args = self.bind(args, kwargs)
-            backend, inputs = operands_on_one_device(name, args[:tensors])
-            params = args[tensors:]
+            if listed is None:
+                given, params = args[:tensors], args[tensors:]
+            else:
+                given, params = _items(name, listed, args[0]), args[1:]
+            backend, inputs = operands_on_one_device(name, given)
+            buffers: list[Any] = [x.buffer for x in inputs]
             try:
                 with backend.quiet():
-                    out, saved = forward(backend.launch, *[x.buffer for x in inputs], *params)
+                    out, saved = forward(backend.launch, *(buffers if listed is None else [buffers]), *params)
             except ShapeError as error:
                 if str(error).startswith(name):
                     raise

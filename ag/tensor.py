@@ -233,6 +233,9 @@ class Tensor:
         """The axes in reverse order."""
         return _call("ag_transpose", self)
 
+    def __getitem__(self, key: Any) -> Tensor:
+        return _call("ag_slice", self, key)
+
     def reshape(self, *shape: int) -> Tensor:
         """`ag_reshape` as a method."""
         return _call("ag_reshape", self, *shape)

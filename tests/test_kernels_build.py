@@ -224,6 +224,9 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 # Operand shapes and parameters that a layout accepts, for every layout that is not elementwise.
 LAYOUTS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
     "add": ([(2,)] * 3, {}), "sub": ([(2,)] * 3, {}), "mul": ([(2,)] * 3, {}), "div": ([(2,)] * 3, {}),
+    "part": ([(2,)] * 2, {"axis": 0, "start": 0, "step": 1, "count": 2}),
+    "spread": ([(2,)] * 2, {"axis": 0, "start": 0, "step": 1, "length": 2}),
+    "insert": ([(2,)] * 2, {"axis": 0, "start": 0}),
     "equal": ([(2,)] * 3, {}), "max": ([(1,), (2,)], {"axis": 0, "chunk": 2}),
     "sum": ([(1,), (2,)], {"axis": 0, "chunk": 2, "scale": 1.0}),
     "softmax": ([(2,)] * 2, {"axis": 0}), "softmax_grad": ([(2,)] * 3, {"axis": 0}),

@@ -1,7 +1,8 @@
-"""Rearranging: reshape shares memory, transpose copies, moving to another device goes through the host."""
+"""Rearranging: reshape and flatten share memory, transpose copies, moving to another device goes through the host."""
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from ag.shape import Shape, normalize_axes, normalize_axis, permute_layout, perm
 from ag.tape import is_recording
 from ag.tensor import Array, Node, Tensor, TensorLike
 
-__all__ = ["ag_reshape", "ag_to_device", "ag_transpose"]
+__all__ = ["ag_flatten", "ag_reshape", "ag_to_device", "ag_transpose"]
 
 
 @primitive(permuted, layout=permute_layout)
@@ -62,6 +63,45 @@ def ag_reshape(run: Run, x: TensorLike, *shape: int) -> tuple[Any, Any]:
 
 @ag_reshape.vjp
 def _reshape_vjp(run: Run, g: Buffer, saved: Shape, need: Need, *shape: int) -> Cotangents:
+    return (g.view(saved),)
+
+
+@op
+def ag_flatten(run: Run, x: TensorLike) -> tuple[Any, Any]:
+    """All axes but the last, the batch, as one.
+
+    Parameters
+    ----------
+    x : Tensor or array_like of shape (..., batch)
+
+    Returns
+    -------
+    Tensor of shape (features, batch)
+        Shares memory with `x`.
+
+    Raises
+    ------
+    ShapeError
+        If `x` is a scalar, which has no batch axis.
+
+    References
+    ----------
+    PyTorch ``torch.nn.Flatten`` (which keeps the first axis, its batch).
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_flatten(ag.ag_tensor([[[1.0, 2.0], [3.0, 4.0]]])).shape
+    (2, 2)
+    """
+    buffer: Any = x
+    if not buffer.ndim:
+        raise ShapeError("ag_flatten: x is (); (..., batch) is required.")
+    return buffer.view((prod(buffer.shape[:-1]), buffer.shape[-1])), buffer.shape
+
+
+@ag_flatten.vjp
+def _flatten_vjp(run: Run, g: Buffer, saved: Shape, need: Need) -> Cotangents:
     return (g.view(saved),)
 
 

@@ -1,0 +1,213 @@
+"""Pieces: slicing, and joining tensors along an axis.
+
+Every kernel here works along one axis, seen as the middle one of three; a slice along several axes is one launch for
+each.  What a slice leaves out gets a cotangent of 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from ag.buffer import Buffer
+from ag.errors import ShapeError
+from ag.op import Cotangents, Need, Run, op
+from ag.primitive import primitive
+from ag.shape import Layout, Shape, axis_layout, normalize_axis
+from ag.tensor import Array, TensorLike
+
+__all__ = ["ag_concat", "ag_slice"]
+
+
+def _resized(shape: Shape, axis: int, n: int) -> Shape:
+    return (*shape[:axis], n, *shape[axis + 1 :])
+
+
+def _count_layout(whole: Shape, part: Shape, *, axis: int, **_params: object) -> Layout:
+    return {**axis_layout(whole, whole, axis=axis), "count": part[axis]}
+
+
+def _places(whole: Array, axis: int, start: int, step: int, count: int) -> Array:
+    """The view of `count` places along an axis: `start`, `start + step` …"""
+    stop = start + step * count
+    return whole[(slice(None),) * axis + (slice(start, stop if stop >= 0 else None, step),)]
+
+
+@primitive(lambda x, *, axis, start, step, count: _resized(x, axis, count), layout=axis_layout)
+def part(out: Array, x: Array, *, axis: int, start: int, step: int, count: int) -> None:
+    np.copyto(out, _places(x, axis, start, step, count))
+
+
+@primitive(lambda x, *, axis, start, step, length: _resized(x, axis, length), layout=_count_layout)
+def spread(out: Array, x: Array, *, axis: int, start: int, step: int, length: int) -> None:
+    out.fill(0)
+    np.copyto(_places(out, axis, start, step, x.shape[axis]), x)
+
+
+@primitive(outputs=0, updates=("whole",), layout=_count_layout)
+def insert(whole: Array, x: Array, *, axis: int, start: int) -> None:
+    np.copyto(_places(whole, axis, start, 1, x.shape[axis]), x)
+
+
+# ---------------------------------------------------------------------------------------------- slicing
+
+Cut = tuple[int, int, int, int]  # an axis; then the first place, the step, and how many places
+
+
+@op
+def ag_slice(run: Run, x: TensorLike, key: Any) -> tuple[Any, Any]:
+    """A part of a tensor, by numpy's basic indexing; ``t[key]`` is the same.
+
+    Parameters
+    ----------
+    x : Tensor or array_like of any shape
+    key : int, slice, Ellipsis, None, or a tuple of these
+        An int picks one place and drops the axis, a slice may have any step but 0, None adds an axis of size 1.
+
+    Returns
+    -------
+    Tensor
+        Shares memory with `x` if nothing is left out, else a copy.
+
+    Raises
+    ------
+    IndexError
+        If an int is outside its axis, or there are more indices than axes.
+    TypeError
+        If `key` holds anything else; indexing with arrays is not supported.
+
+    References
+    ----------
+    NumPy, "Basic indexing".
+
+    Examples
+    --------
+    >>> import ag
+    >>> t = ag.ag_tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    >>> t[:, ::-2].numpy().tolist()
+    [[3.0, 1.0], [6.0, 4.0]]
+    """
+    buffer: Any = x
+    cuts, shape = _cuts(buffer.shape, key)
+    out = buffer
+    for axis, start, step, count in cuts:
+        out = run(part, out, axis=axis, start=start, step=step, count=count)
+    return out.view(shape), (buffer.shape, out.shape, cuts)
+
+
+@ag_slice.vjp
+def _slice_vjp(run: Run, g: Buffer, saved: tuple[Shape, Shape, list[Cut]], need: Need, key: Any) -> Cotangents:
+    shape, cut, cuts = saved
+    g = g.view(cut)
+    for axis, start, step, _ in reversed(cuts):
+        g = run(spread, g, axis=axis, start=start, step=step, length=shape[axis])
+    return (g,)
+
+
+def _cuts(shape: Shape, key: Any) -> tuple[list[Cut], Shape]:
+    """Which cuts the index `key` makes in an array, and the shape it has then."""
+    keys = key if isinstance(key, tuple) else (key,)
+    named = sum(k is not None and k is not Ellipsis for k in keys)
+    dots = sum(k is Ellipsis for k in keys)
+    if named > len(shape) or dots > 1:
+        raise IndexError(f"ag_slice: {named} indices and {dots} ellipses for a tensor of shape {shape}; "
+                         f"at most {len(shape)} and one are possible.")
+    cuts: list[Cut] = []
+    sizes: list[int] = []
+    axis = 0
+    for k in keys if dots else (*keys, Ellipsis):
+        if k is None:
+            sizes.append(1)
+        elif k is Ellipsis:
+            skipped = len(shape) - named
+            sizes += shape[axis : axis + skipped]
+            axis += skipped
+        else:
+            cut = _cut(k, axis, shape[axis])
+            if cut[1:] != (0, 1, shape[axis]):
+                cuts.append(cut)
+            if isinstance(k, slice):
+                sizes.append(cut[3])
+            axis += 1
+    return cuts, tuple(sizes)
+
+
+def _cut(k: Any, axis: int, n: int) -> Cut:
+    """The cut of one int or slice along an axis of `n` places."""
+    if isinstance(k, slice):
+        if k.step == 0:
+            raise ValueError(f"ag_slice: {k} along axis {axis} has the step 0; use another step.")
+        places = range(*k.indices(n))
+        return axis, places.start if places else 0, places.step if len(places) > 1 else 1, len(places)
+    if isinstance(k, bool) or not hasattr(k, "__index__"):
+        raise TypeError(f"ag_slice: an index is {type(k).__name__}; ints, slices, ... and None are possible.")
+    place = index(k)
+    if not -n <= place < n:
+        raise IndexError(f"ag_slice: index {place} along axis {axis} of size {n}; it must be in {-n}..{n - 1}.")
+    return axis, place % n, 1, 1
+
+
+# ---------------------------------------------------------------------------------------------- joining
+
+
+@op
+def ag_concat(run: Run, tensors: Sequence[TensorLike], dim: int = 0) -> tuple[Any, Any]:
+    """Join tensors along an axis that they have.
+
+    Parameters
+    ----------
+    tensors : list or tuple of Tensor or array_like
+        At least one; their shapes are equal but for the size along `dim`.
+    dim : int, optional
+        The axis; default 0, the features.
+
+    Returns
+    -------
+    Tensor
+        Its size along `dim` is the sum of theirs.
+
+    Raises
+    ------
+    ShapeError
+        If the shapes do not fit, or `dim` is not an axis.
+    TypeError
+        If `tensors` is no list or tuple, or empty.
+
+    References
+    ----------
+    PyTorch ``torch.cat``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_concat([[[1.0, 2.0]], [[3.0, 4.0]]]).numpy().tolist()
+    [[1.0, 2.0], [3.0, 4.0]]
+    """
+    pieces: Any = tensors
+    first, *others = pieces
+    axis = normalize_axis(dim, first.ndim, "ag_concat")
+    for i, x in enumerate(others, 2):
+        if x.ndim != first.ndim or _resized(x.shape, axis, 0) != _resized(first.shape, axis, 0):
+            raise ShapeError(f"ag_concat: tensor 1 is {first.shape} and tensor {i} is {x.shape}; "
+                             f"the shapes must be equal except along dim {axis}.")
+    sizes = [x.shape[axis] for x in pieces]
+    out = run(spread, first, axis=axis, start=0, step=1, length=sum(sizes))
+    start = sizes[0]
+    for x in others:
+        if x.size:
+            run(insert, out, x, axis=axis, start=start)
+        start += x.shape[axis]
+    return out, sizes
+
+
+@ag_concat.vjp
+def _concat_vjp(run: Run, g: Buffer, saved: list[int], need: Need, dim: int) -> Cotangents:
+    found: list[Buffer | None] = []
+    start = 0
+    for wanted, count in zip(need, saved, strict=True):
+        found.append(run(part, g, axis=dim % g.ndim, start=start, step=1, count=count) if wanted else None)
+        start += count
+    return tuple(found)
