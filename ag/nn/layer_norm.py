@@ -34,7 +34,7 @@ class LayerNorm(Layer):
 
     References
     ----------
-    ggmlR ``ag_layer_norm``; Ba, Kiros, Hinton, "Layer Normalization".
+    Ba, Kiros, Hinton, "Layer Normalization".
 
     Examples
     --------
