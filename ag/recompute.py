@@ -8,7 +8,7 @@ there all along, so sums are made in the same order.  Random keys drawn the firs
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
 from ag.buffer import Buffer
@@ -18,7 +18,11 @@ from ag.shape import Shape
 from ag.tape import is_recording, no_grad, with_grad_tape
 from ag.tensor import Node, Tensor
 
-__all__ = ["ag_checkpoint"]
+__all__ = ["ag_checkpoint", "is_repeating"]
+
+_repeating: ContextVar[bool] = ContextVar("ag_repeating", default=False)
+
+is_repeating = _repeating.get  # whether what runs now is computed for the second time
 
 
 def ag_checkpoint(fn: Callable[..., Tensor], *args: Any) -> Tensor:
@@ -48,8 +52,8 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: Any) -> Tensor:
     -----
     Gradients are those without it, bit for bit, dropout included, in captured steps too; of a chain of layers, only
     what lies between the checkpoints is in memory at one time.  Default device and element type are in the second call
-    what they were in the first.  Whatever else `fn` does happens twice, such as counting, or the running averages of a
-    batch norm.  Outside `with_grad_tape` it is just a call.
+    what they were in the first.  Running averages of a batch norm are updated once; whatever else `fn` does besides
+    computing happens twice.  Outside `with_grad_tape` it is just a call.
 
     References
     ----------
@@ -94,6 +98,7 @@ def _computed_again(fn: Callable[..., Tensor], args: tuple[Any, ...], context: C
 
 
 def _recorded(fn: Callable[..., Tensor], args: tuple[Any, ...], keys: list[Buffer]) -> tuple[Tensor, int]:
+    _repeating.set(True)
     with with_grad_tape(), draws_repeated(keys) as left:
         return _one_tensor(fn(*args)), len(left)
 

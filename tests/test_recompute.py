@@ -76,6 +76,20 @@ def test_a_checkpoint_in_a_checkpoint() -> None:
     assert gradients(nested, False) == gradients(call, False)
 
 
+def test_running_averages_are_updated_once(device: str) -> None:
+    def averages(wrap: Callable[..., ag.Tensor]) -> list[bytes]:
+        ag.ag_seed(1)
+        layer = ag.ag_sequential(ag.ag_linear(6, 4), ag.ag_batch_norm(4))
+        for k in range(3):
+            with ag.with_grad_tape():
+                loss = ag.ag_sum(wrap(lambda x: wrap(layer, x), ag.ag_tensor(X + k)) ** 2)
+            ag.backward(loss)
+        tensors = [*layer.buffers().values(), *(p.grad for p in layer.parameters().values())]
+        return [t.numpy().tobytes() for t in tensors if t is not None]
+
+    assert averages(ag.ag_checkpoint) == averages(call)
+
+
 def test_the_first_segment_needs_no_tensor_with_a_gradient() -> None:
     layer = ag.ag_linear(6, 2)
     x = ag.ag_tensor(X)

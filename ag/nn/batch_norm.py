@@ -7,6 +7,7 @@ import numpy as np
 from ag.create import ag_param, ag_tensor
 from ag.nn.layer import Layer
 from ag.ops.norm import ag_batch_norm_op, batch_norm_train
+from ag.recompute import is_repeating
 from ag.tensor import Tensor, TensorLike
 
 __all__ = ["BatchNorm", "ag_batch_norm"]
@@ -75,8 +76,9 @@ class BatchNorm(Layer):
     def forward(self, x: TensorLike) -> Tensor:
         """Output of the shape of `x`, (num_features, batch) or (num_features, ..., batch)."""
         if self.mode_for(self.gamma):
+            momentum = 0.0 if is_repeating() else self.momentum  # this batch was averaged in the first time
             return batch_norm_train(x, self.gamma, self.beta, self.running_mean, self.running_var,
-                                    self.eps, self.momentum)
+                                    self.eps, momentum)
         return ag_batch_norm_op(x, self.gamma, self.beta, self.eps, self.running_mean, self.running_var)
 
 
