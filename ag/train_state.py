@@ -152,7 +152,8 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any 
     if optimizer is not None:
         held = _below("optimizer.", arrays) or None
         parts.append(_Part("optimizer", optimizer.state_dict(), held, optimizer.load_state_dict))
-        parts.append(_Part("lr", optimizer.lr, said.get("lr"), lambda rate: _set_rate(optimizer, rate)))
+        if held is not None:
+            parts.append(_Part("lr", optimizer.lr, said.get("lr"), lambda rate: _set_rate(optimizer, rate)))
     for name, part in (("scheduler", scheduler), ("dataloader", dataloader)):
         if part is not None:
             parts.append(_Part(name, part.state_dict(), said.get(name), part.load_state_dict))

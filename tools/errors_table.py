@@ -32,7 +32,7 @@ VARYING = [
     (r"(?<![\w.])/[\w./-]+/", ""),  # the folder of a file
     (r"'\.([\w.]+)\.[0-9a-f]{8}'", r"'\1'"),  # a file that is being written
     (r"\(\d+ are reserved, \d+ in use\)", "(16777216 are reserved, 1048576 in use)"),
-    (r"\b(cannot be (?:read|imported|opened)|was lost|cannot build|are no array) \(.*?\)(?=[;.] )", r"\1 (…)"),
+    (r"\b(cannot be (?:read|decoded|imported|opened)|was lost|cannot build|are no array) \(.*?\)(?=[;.] )", r"\1 (…)"),
     (r"\bnp\.(?:float|int|u?int)\d*\((.*?)\)", r"\1"),
 ]
 
