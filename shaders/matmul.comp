@@ -4,4 +4,8 @@
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
+#define PARAMS
+#define MATRIX 0
+#define FIRST 0
+#define END inner
 #include "matmul.glsl"

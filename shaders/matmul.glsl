@@ -1,11 +1,12 @@
-// out = op(A) op(B); workgroups at z work on matrices z of a batch, which lie one after the other.
+// out[z] = op(A) op(B), over the k from FIRST to END, of matrix MATRIX of those that lie one after the other.  The
+// kernel defines these before including this, and PARAMS, further push-constant members.
 // A workgroup makes a tile of out, 16 deep slices of A and B at a time in shared memory; an invocation makes 8 x 4
 // elements of it, spread so that neighbours read and write neighbouring words.
 layout(local_size_x = 16, local_size_y = 8) in;
 
 layout(constant_id = 0) const uint ta = 0;
 layout(constant_id = 1) const uint tb = 0;
-layout(push_constant) uniform Args { uint rows, cols, inner, out_at, a_at, b_at; };
+layout(push_constant) uniform Args { uint rows, cols, inner, out_at, a_at, b_at; PARAMS };
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
 layout(set = 0, binding = 1) readonly buffer A_ { float a[]; };
 layout(set = 0, binding = 2) readonly buffer B_ { float b[]; };
@@ -32,14 +33,15 @@ void load(uint top, uint left, uint k_0, uint a_0, uint b_0) {
 
 void main() {
     const uint top = gl_WorkGroupID.y * TILE, left = gl_WorkGroupID.x * TILE;
-    const uint y = gl_LocalInvocationID.y, x = gl_LocalInvocationID.x, z = gl_WorkGroupID.z;
-    const uint out_0 = out_at + z * rows * cols, a_0 = a_at + z * rows * inner, b_0 = b_at + z * inner * cols;
+    const uint y = gl_LocalInvocationID.y, x = gl_LocalInvocationID.x;
+    const uint out_0 = out_at + gl_WorkGroupID.z * rows * cols, end = END;
+    const uint a_0 = a_at + MATRIX * rows * inner, b_0 = b_at + MATRIX * inner * cols;
     float sums[DOWN * ACROSS];
     [[unroll]] for (uint e = 0; e < DOWN * ACROSS; e++) sums[e] = 0.0;
-    for (uint k_0 = 0; k_0 < inner; k_0 += DEPTH) {
+    for (uint k_0 = FIRST; k_0 < end; k_0 += DEPTH) {
         load(top, left, k_0, a_0, b_0);
         barrier();
-        for (uint k = 0; k < min(DEPTH, inner - k_0); k++) {
+        for (uint k = 0; k < min(DEPTH, end - k_0); k++) {
             float a_k[DOWN], b_k[ACROSS];
             [[unroll]] for (uint i = 0; i < DOWN; i++) a_k[i] = a_tile[k * PITCH + y + i * HIGH];
             [[unroll]] for (uint j = 0; j < ACROSS; j++) b_k[j] = b_tile[k * PITCH + x + j * WIDE];

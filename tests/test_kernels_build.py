@@ -242,7 +242,7 @@ LAYOUTS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
     "avg_pool2d": ([(2, 2, 2, 2)] * 2, {"window": Window((1, 1))}),
     "avg_pool2d_grad": ([(2, 2, 2, 2)] * 2, {"window": Window((1, 1)), "image": (2, 2)}),
     "log_softmax": ([(2,)] * 2, {"axis": 0}), "log_softmax_grad": ([(2,)] * 3, {"axis": 0}),
-    "batched_matmul": ([(2, 2, 2)] * 3, {"ta": False, "tb": False}),
+    "batched_matmul": ([(1, 2, 2, 2), *[(2, 2, 2)] * 2], {"ta": False, "tb": False, "chunk": 16}),
     "attention_weights": ([(2, 2, 2)] * 2, {"factor": 1.0, "causal": True}),
     "gather_columns": ([(2, 2), (2, 2), (2,)], {}),
 }

@@ -6,7 +6,6 @@ that already; with several samples the axes are put in order first and back afte
 
 from __future__ import annotations
 
-from functools import partial
 from math import sqrt
 from typing import Any
 
@@ -18,26 +17,14 @@ from ag.op import Cotangents, Need, Run, op, part_of
 from ag.ops.activation import softmax_grad
 from ag.ops.arithmetic import scale
 from ag.ops.arrange import permute
+from ag.ops.linalg import products
 from ag.ops.random import dropout
-from ag.primitive import Call, primitive
+from ag.primitive import primitive
 from ag.rng import draw_key
-from ag.shape import Layout, Shape
+from ag.shape import Shape
 from ag.tensor import Array, TensorLike
 
 __all__ = ["ag_attention", "attention_of_heads"]
-
-
-def _product(a: Shape, b: Shape, *, ta: bool, tb: bool) -> Shape:
-    return (a[0], a[2] if ta else a[1], b[1] if tb else b[2])
-
-
-def _product_layout(out: Shape, a: Shape, _b: Shape, *, ta: bool, tb: bool) -> Layout:
-    return {"batch": out[0], "rows": out[1], "cols": out[2], "inner": a[1] if ta else a[2]}
-
-
-@primitive(_product, layout=_product_layout, bound=True)
-def batched_matmul(out: Array, a: Array, b: Array, *, ta: bool, tb: bool) -> Call:
-    return partial(np.matmul, a.swapaxes(1, 2) if ta else a, b.swapaxes(1, 2) if tb else b, out=out)
 
 
 @primitive(layout=lambda out, _x, **_params: {"batch": out[0], "queries": out[1], "keys": out[2]})
@@ -83,11 +70,11 @@ def _features_first(run: Run, m: Buffer, shape: Shape) -> Buffer:
 def _forward(run: Run, q: Any, k: Any, v: Any, heads: int, causal: bool, rate: float) -> tuple[Any, Any]:
     mq, mk, mv = (_matrices(run, x, heads) for x in (q, k, v))
     factor = 1.0 / sqrt(mq.shape[1])
-    scores = run(batched_matmul, mq, mk, ta=True, tb=False)
+    scores = products(run, mq, mk, ta=True, tb=False)
     weights = run(attention_weights, scores, factor=factor, causal=bool(causal))
     key = draw_key(q.backend) if rate else None
     kept = weights if key is None else run(dropout, weights, key, rate=rate)
-    out = run(batched_matmul, mv, kept, ta=False, tb=True)
+    out = products(run, mv, kept, ta=False, tb=True)
     shape = (v.shape[0], *q.shape[1:])
     return _features_first(run, out, shape), (mq, mk, mv, weights, key, factor, (q.shape, k.shape, v.shape))
 
@@ -98,14 +85,14 @@ def _backward(run: Run, g: Buffer, saved: Any, need: Need, heads: int, rate: flo
     found: list[Buffer | None] = [None, None, None]
     if need[2]:
         kept = weights if key is None else run(dropout, weights, key, rate=rate)
-        found[2] = run(batched_matmul, mg, kept, ta=False, tb=False)
+        found[2] = products(run, mg, kept, ta=False, tb=False)
     if need[0] or need[1]:
-        slope = run(batched_matmul, mg, mv, ta=True, tb=False)
+        slope = products(run, mg, mv, ta=True, tb=False)
         if key is not None:
             slope = run(dropout, slope, key, rate=rate)
         slope = run(scale, run(softmax_grad, weights, slope, axis=2), factor=factor)
-        found[0] = run(batched_matmul, mk, slope, ta=False, tb=True) if need[0] else None
-        found[1] = run(batched_matmul, mq, slope, ta=False, tb=False) if need[1] else None
+        found[0] = products(run, mk, slope, ta=False, tb=True) if need[0] else None
+        found[1] = products(run, mq, slope, ta=False, tb=False) if need[1] else None
     return tuple(None if m is None else _features_first(run, m, s) for m, s in zip(found, shapes, strict=True))
 
 

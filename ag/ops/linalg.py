@@ -10,17 +10,53 @@ import numpy as np
 
 from ag import shape as shapes
 from ag.buffer import Buffer
+from ag.core_primitives import sum_over
 from ag.errors import ShapeError
 from ag.op import Cotangents, Need, Run, op
 from ag.primitive import Call, primitive
+from ag.shape import Layout
 from ag.tensor import Array, TensorLike
 
-__all__ = ["ag_matmul"]
+__all__ = ["ag_matmul", "products"]
+
+# Longer sums are made in pieces: they keep more digits, and a driver ends an invocation's loops after 65,535 turns.
+_LONGEST = 1 << 15
 
 
 @primitive(shapes.matmul, layout=shapes.matmul_layout, bound=True)
 def matmul(out: Array, a: Array, b: Array, *, ta: bool, tb: bool) -> Call:
     return partial(np.dot, a.T if ta else a, b.T if tb else b, out=out)
+
+
+def _pieces(a: shapes.Shape, b: shapes.Shape, *, ta: bool, tb: bool, chunk: int) -> shapes.Shape:
+    inner = a[1] if ta else a[2]
+    return (max(1, -(-inner // chunk)), a[0], *shapes.matmul(a[1:], b[1:], ta=ta, tb=tb))
+
+
+def _pieces_layout(out: shapes.Shape, a: shapes.Shape, _b: shapes.Shape, *, ta: bool, **_params: object) -> Layout:
+    return {"pieces": out[0], "batch": out[1], "rows": out[2], "cols": out[3], "inner": a[1] if ta else a[2]}
+
+
+@primitive(_pieces, layout=_pieces_layout)
+def batched_matmul(out: Array, a: Array, b: Array, *, ta: bool, tb: bool, chunk: int) -> None:
+    # One product per matrix of the batch and piece of the inner axis.
+    a, b = a.swapaxes(1, 2) if ta else a, b.swapaxes(1, 2) if tb else b
+    for piece, first in zip(out, range(0, max(1, a.shape[2]), chunk), strict=True):
+        np.matmul(a[:, :, first : first + chunk], b[:, first : first + chunk], out=piece)
+
+
+def products(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:
+    """Products of the matrices of two batches, [batch, rows, cols] each before `ta` and `tb` transpose them."""
+    pieces = run(batched_matmul, a, b, ta=ta, tb=tb, chunk=_LONGEST)
+    return sum_over(run, pieces, (0,)).view(pieces.shape[1:]) if pieces.shape[0] > 1 else pieces.view(pieces.shape[1:])
+
+
+def product(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:
+    """Product of two matrices, after `ta` and `tb` transpose them."""
+    if a.shape[0 if ta else 1] <= _LONGEST:
+        return run(matmul, a, b, ta=ta, tb=tb)  # type: ignore[no-any-return]
+    out = products(run, a.view((1, *a.shape)), b.view((1, *b.shape)), ta, tb)
+    return out.view(out.shape[1:])
 
 
 @op
@@ -67,7 +103,7 @@ def ag_matmul(run: Run, A: TensorLike, B: TensorLike) -> tuple[Any, Any]:
             hint = " Did you mean ag_transpose(A)?"
         raise ShapeError(f"ag_matmul: A is {a} and B is {b}; columns of A must equal rows of B.{hint}")
     columns = B if len(b) == 2 else B.view((b[0], prod(b[1:])))  # type: ignore[union-attr]
-    out = run(matmul, A, columns, ta=False, tb=False)
+    out = product(run, A, columns, False, False)  # type: ignore[arg-type]
     return out if len(b) == 2 else out.view((a[0], *b[1:])), (A, columns, b)
 
 
@@ -77,6 +113,6 @@ def _matmul_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer, shapes.Shape],
     if len(shape) != 2:
         g = g.view((a.shape[0], b.shape[1]))
     return (
-        run(matmul, g, b, ta=False, tb=True) if need[0] else None,
-        run(matmul, a, g, ta=True, tb=False).view(shape) if need[1] else None,
+        product(run, g, b, False, True) if need[0] else None,
+        product(run, a, g, True, False).view(shape) if need[1] else None,
     )
