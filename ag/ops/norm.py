@@ -132,7 +132,7 @@ def ag_layer_norm_op(
 
     References
     ----------
-    ggmlR ``ag_layer_norm``; Ba, Kiros, Hinton, "Layer Normalization".
+    Ba, Kiros, Hinton, "Layer Normalization".
 
     Examples
     --------
