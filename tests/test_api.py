@@ -1,0 +1,274 @@
+"""The public API, name by name: every signature as it was designed, and what is not there yet or is different.
+
+`SIGNATURES` was written from the design of the API, not from the package; a change of a name, an order or a default
+fails here.  `MISSING` lists what the design has and this version has not: whoever adds one of them takes it off the
+list.  `DIFFERS` gives the reason for every signature that was changed on purpose.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ag
+
+SIGNATURES: dict[str, str] = dict(re.findall(r"([\w.]+)\((.*?)\)", """
+ag_tensor(data, device=None, dtype=None) ag_param(data, device=None, dtype=None) is_ag_tensor(x)
+with_grad_tape(fn=None) backward(loss, retain=False) no_grad()
+ag_device(name) ag_default_device() ag_dtype(name) ag_default_dtype() ag_to_device(t, device)
+ag_vulkan_device_count() ag_vulkan_devices() ag_vulkan_status()
+ggml_vulkan_device_count() ggml_vulkan_list_devices() ggml_vulkan_status()
+ag_seed(seed) ag_gradcheck(fn, inputs, eps=1e-5, atol=1e-4, rtol=1e-3, verbose=False, quiet=False)
+ag_capture(step_fn) ag_synchronize(device=None) ag_shutdown()
+
+ag_matmul(A, B) ag_add(A, B) ag_sub(A, B) ag_mul(A, B) ag_div(A, B) ag_scale(x, scalar) ag_pow(x, p)
+ag_exp(x) ag_log(x) ag_sqrt(x) ag_abs(x) ag_relu(x) ag_sigmoid(x) ag_tanh(x) ag_gelu(x, ...) ag_silu(x)
+ag_leaky_relu(x, slope=0.01) ag_clamp(x, lo=-inf, hi=inf) ag_softmax(x, dim=0) ag_log_softmax(x, dim=0)
+ag_sum(x, dim=None, keepdim=False) ag_mean(x, dim=None, keepdim=False) ag_max(x, dim=None, keepdim=False)
+ag_reshape(x, *shape) ag_transpose(x, *axes) ag_concat(tensors, dim=0) ag_slice(...) ag_flatten(x)
+ag_embedding_lookup(weight, idx)
+ag_conv2d(x, w, b=None, stride=1, padding=0, dilation=1, groups=1)
+ag_max_pool2d(x, size, stride=None, padding=0) ag_avg_pool2d(x, size, stride=None, padding=0) ag_global_avg_pool(x)
+ag_layer_norm_op(...) ag_batch_norm_op(...) ag_attention(q, k, v, causal=False, dropout=0.0)
+ag_mse_loss(pred, target) ag_cross_entropy_loss(pred, target) ag_softmax_cross_entropy_loss(logits, target)
+
+ag_linear(in_features, out_features, activation=None, bias=True) ag_sequential(*layers) ag_dropout(rate)
+ag_batch_norm(num_features, eps=1e-5, momentum=0.1) ag_layer_norm(num_features, eps=1e-5)
+ag_embedding(vocab_size, dim) ag_multihead_attention(d_model, n_heads, dropout=0.0, bias=True)
+ag_multihead_attention.forward(self, q, k=None, v=None, causal_mask=False)
+ag_conv2d_layer(in_ch, out_ch, kernel, stride=1, padding=0, activation=None, bias=True)
+ag_max_pool(...) ag_avg_pool(...) ag_global_pool() ag_flatten_layer()
+ag_residual(body, shortcut=None, activation=None) ag_train(model) ag_eval(model)
+Layer.forward(self, x) Layer.parameters(self) Layer.params(self) Layer.buffers(self) Layer.state_dict(self)
+Layer.load_state_dict(self, d, strict=True) Layer.to(self, device)
+
+optimizer_sgd(params, lr=0.01, momentum=0.0, weight_decay=0.0, nesterov=False)
+optimizer_adam(params, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8)
+optimizer_adamw(params, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.01)
+optimizer_adam.step(self, grads=None) optimizer_adam.zero_grad(self)
+lr_scheduler_step(optimizer, step_size, gamma=0.1)
+lr_scheduler_cosine(optimizer, T_max, lr_min=0.0, restart=False)
+lr_scheduler_warmup(optimizer, steps, after=None) clip_grad_norm(params, grads, max_norm)
+
+ag_dataloader(x, y=None, batch_size=32, shuffle=True, col_major=True, drop_last=False, seed=None, prefetch=0)
+ag_image_folder(path, size, ...) Batch(x, y)
+
+ag_save_model(model, path, model_fn=None) ag_load_model(path, model_fn=None, device=None)
+ag_save_checkpoint(path, model, optimizer=None, scheduler=None, dataloader=None, step=0, extra=None)
+ag_load_checkpoint(path, ...)
+
+dp_train(make_model, data, loss_fn=None, forward_fn=None, target_fn=None, n_gpu=None, n_iter=10, lr=1e-3,
+         max_norm=inf, verbose=10, *, devices=None, optimizer=None, scheduler=None, micro_batch=1, accumulate=1,
+         seed=None, balance="equal", on_nonfinite="raise", sync_batch_norm=False, capture="auto", checkpoint=None,
+         checkpoint_every=None, resume=False, world=None, callback=None)
+DPResult(params, loss_history, loss, model, devices, report)
+""", re.S))
+
+DIFFERS = {  # name: (signature here, why it is not the designed one)
+    "Batch": ("x, y=None", "a loader without targets makes batches without them"),
+    "DPResult": ("params, loss_history, loss, model, devices, report, optimizer_state",
+                 "a job can be continued by hand, or compared to the bit, with the optimizer's state"),
+    "Layer.load_state_dict": ("self, state, strict=True", "the name says what it is"),
+}
+
+# Public names that the design does not list as functions: what those return or build on, and additions.
+EXTRA = {"CapturedStep", "DeviceInfo", "Gradients", "Layer", "Tensor", "Checkpoint", "DPStep", "ag_checkpoint"}
+
+ERRORS = {"AgError": Exception, "ShapeError": ValueError, "DtypeError": TypeError, "DeviceError": RuntimeError,
+          "TapeError": RuntimeError, "CaptureError": RuntimeError, "ArenaError": MemoryError,
+          "KernelError": RuntimeError, "CommError": RuntimeError, "CheckpointError": ValueError}
+
+
+# ---------------------------------------------------------------------------------------------- signatures
+
+
+def found(name: str) -> Any:
+    thing: Any = ag
+    for part in name.split("."):
+        thing = getattr(thing, part)
+    return thing
+
+
+def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    return [p.replace(annotation=p.empty) for p in inspect.signature(function).parameters.values()]
+
+
+def written(arguments: str) -> list[inspect.Parameter]:
+    return parameters(eval(f"(lambda {arguments}: 0)", {"inf": inf}))  # text of the tables above
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signature(name: str) -> None:
+    arguments = SIGNATURES[name]
+    if name in DIFFERS:
+        designed, (arguments, reason) = arguments, DIFFERS[name]
+        assert reason and written(arguments) != written(designed), f"DIFFERS is out of date: {name}"
+    here = parameters(found(name))
+    wanted = written(arguments.removesuffix("...").rstrip(", "))
+    if arguments.endswith("..."):  # the design leaves the rest open
+        here = here[: len(wanted)]
+    assert here == wanted, f"{name}({', '.join(map(str, here))}) instead of {name}({arguments})"
+
+
+def test_every_difference_is_one_from_a_designed_signature() -> None:
+    assert DIFFERS.keys() <= SIGNATURES.keys()
+
+
+def test_nothing_else_is_public() -> None:
+    designed = {name.split(".")[0] for name in SIGNATURES} | ERRORS.keys() | EXTRA
+    assert set(ag.__all__) == designed
+    assert len(ag.__all__) == len(designed)
+
+
+def test_ggmlr_names_are_the_same_functions() -> None:
+    assert ag.ggml_vulkan_device_count is ag.ag_vulkan_device_count
+    assert ag.ggml_vulkan_list_devices is ag.ag_vulkan_devices
+    assert ag.ggml_vulkan_status is ag.ag_vulkan_status
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_error(name: str) -> None:
+    assert issubclass(getattr(ag, name), ag.AgError) and issubclass(getattr(ag, name), ERRORS[name])
+
+
+# ---------------------------------------------------------------------------------------------- methods
+
+
+def optimizer() -> Any:
+    return ag.optimizer_adam([ag.ag_param([[1.0]])])
+
+
+def result() -> ag.DPResult:
+    return ag.dp_train(lambda: ag.ag_linear(1, 1), [np.ones((1, 1), np.float32)], ag.ag_mse_loss, devices=["cpu"],
+                       n_iter=1, verbose=False)
+
+
+SCHEDULE = "step get_lr state_dict load_state_dict"
+LOADER = "epoch reset has_next next_batch n_batches order state_dict load_state_dict __len__ __iter__"
+OPTIMIZER = "step zero_grad lr t state_dict load_state_dict"
+MEMBERS: dict[str, tuple[Callable[[], Any], str]] = {
+    "Tensor": (lambda: ag.ag_param([[1.0]]), """
+        id shape ndim size dtype device requires_grad grad data T numpy item __float__ __len__ __repr__ __array__
+        __dlpack__ __dlpack_device__ __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__
+        __matmul__ __rmatmul__ __pow__ __neg__ __getitem__ reshape sum mean detach"""),
+    "a layer": (lambda: ag.ag_linear(2, 1), """
+        forward __call__ parameters params buffers state_dict load_state_dict to training __repr__"""),
+    "optimizer_sgd": (lambda: ag.optimizer_sgd([ag.ag_param([[1.0]])]), OPTIMIZER),
+    "optimizer_adam": (optimizer, OPTIMIZER),
+    "optimizer_adamw": (lambda: ag.optimizer_adamw([ag.ag_param([[1.0]])]), OPTIMIZER),
+    "lr_scheduler_step": (lambda: ag.lr_scheduler_step(optimizer(), 1), SCHEDULE),
+    "lr_scheduler_cosine": (lambda: ag.lr_scheduler_cosine(optimizer(), 1), SCHEDULE),
+    "lr_scheduler_warmup": (lambda: ag.lr_scheduler_warmup(optimizer(), 1), SCHEDULE),
+    "ag_dataloader": (lambda: ag.ag_dataloader(np.ones((2, 3))), LOADER),
+    "Batch": (lambda: ag.Batch(ag.ag_tensor([[1.0]])), "x y"),
+    "DPResult": (result, "params loss_history loss model devices report __getitem__"),
+}
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_members(name: str) -> None:
+    make, members = MEMBERS[name]
+    thing = make()
+    assert not [m for m in members.split() if not hasattr(thing, m)]
+
+
+def test_image_folder_is_a_loader() -> None:
+    assert not [m for m in LOADER.split() if m != "order" and not hasattr(ag.ag_image_folder, m)]
+
+
+LAYERS: dict[str, tuple[Callable[[], Any], dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]] = {
+    "ag_linear": (lambda: ag.ag_linear(3, 2), {"W": (2, 3), "b": (2, 1)}, {}),
+    "ag_batch_norm": (lambda: ag.ag_batch_norm(3), {"gamma": (3, 1), "beta": (3, 1)},
+                      {"running_mean": (3, 1), "running_var": (3, 1)}),
+    "ag_layer_norm": (lambda: ag.ag_layer_norm(3), {"gamma": (3, 1), "beta": (3, 1)}, {}),
+    "ag_embedding": (lambda: ag.ag_embedding(7, 2), {"weight": (2, 7)}, {}),
+    "ag_conv2d_layer": (lambda: ag.ag_conv2d_layer(2, 3, 5), {"W": (3, 2, 5, 5), "b": (3, 1)}, {}),
+    "ag_sequential": (lambda: ag.ag_sequential(ag.ag_linear(3, 2), ag.ag_linear(2, 1)),
+                      {"layer1_W": (2, 3), "layer1_b": (2, 1), "layer2_W": (1, 2), "layer2_b": (1, 1)}, {}),
+    "ag_sequential of one list": (lambda: ag.ag_sequential([ag.ag_linear(3, 2)]),
+                                  {"layer1_W": (2, 3), "layer1_b": (2, 1)}, {}),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_names_and_shapes_of_parameters(name: str) -> None:
+    make, trained, kept = LAYERS[name]
+    layer = make()
+    assert {k: p.shape for k, p in layer.parameters().items()} == trained
+    assert {k: p.shape for k, p in layer.buffers().items()} == kept
+    if not isinstance(layer, ag.ag_sequential):
+        assert all(getattr(layer, k).shape == shape for k, shape in {**trained, **kept}.items())
+
+
+def test_names_of_attention() -> None:
+    layer = ag.ag_multihead_attention(4, 2)
+    assert {"W_q", "W_k", "W_v", "W_o", "b_o"} <= layer.parameters().keys()
+    assert "b_o" not in ag.ag_multihead_attention(4, 2, bias=False).parameters()
+    assert layer.W_q.shape == layer.W_o.shape == (4, 4) and layer.b_o.shape == (4, 1)
+
+
+# ---------------------------------------------------------------------------------------------- not yet
+
+
+def works(action: Callable[[], Any], *refusals: type[Exception]) -> bool:
+    """Whether an action is supported; one that is not must be refused by name."""
+    try:
+        action()
+    except refusals:
+        return False
+    return True
+
+
+def trains(**options: Any) -> bool:
+    return works(lambda: ag.dp_train(lambda: ag.ag_linear(1, 1), [np.ones((1, 1), np.float32)], ag.ag_mse_loss,
+                                     devices=["cpu"], n_iter=1, verbose=False, **options), ValueError)
+
+
+class Counted:
+    """Samples that are made when asked for."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, k: int) -> np.ndarray:
+        if k >= 8:
+            raise IndexError(k)
+        self.made += 1
+        return np.full((3,), k, np.float32)
+
+
+def loads_lazily() -> bool:
+    samples = Counted()
+    batch = ag.ag_dataloader(samples, batch_size=2, shuffle=False).next_batch()
+    return batch.x.shape == (3, 2) and samples.made < 8
+
+
+PARALLEL = """
+    DataParallel scatter gather replicate parallel_apply ModelParallel Pipeline ColumnParallelLinear RowParallelLinear
+    syncgrads start DistributedWorld train_distributed CompressedDataParallel ZeroOptimizer SyncBatchNorm load_config"""
+MISSING: dict[str, Callable[[], bool]] = {  # what: whether it is there after all
+    "element type f16": lambda: works(lambda: ag.ag_tensor([1.0], dtype="f16"), ag.DtypeError),
+    "element type bf16": lambda: works(lambda: ag.ag_tensor([1.0], dtype="bf16"), ag.DtypeError),
+    "effective_dtype": lambda: any(hasattr(x, "effective_dtype") for x in (ag, ag.Tensor, ag.DeviceInfo)),
+    "dp_train(balance='auto')": lambda: trains(balance="auto"),
+    "dp_train(sync_batch_norm=True)": lambda: trains(sync_batch_norm=True),
+    "dp_train(world=...)": lambda: trains(world=object()),
+    "ag_dataloader over samples made on demand": loads_lazily,
+    "docs/interop.md": (Path(__file__).parents[1] / "docs" / "interop.md").exists,
+    **{f"ag.{name}": lambda name=name: hasattr(ag, name) for name in PARALLEL.split()},
+}
+
+
+@pytest.mark.parametrize("what", MISSING)
+def test_still_missing(what: str) -> None:
+    assert not MISSING[what](), f"{what} is there now: take it off MISSING and test it"
