@@ -123,3 +123,48 @@ def test_tour() -> None:
     text = output("autograd_tour.py")
     assert re.findall(r"^(\d)\. ", text, re.M) == list("1234567")
     assert len((EXAMPLES / "autograd_tour.py").read_text("utf-8").splitlines()) <= 80
+
+
+def test_digits(device: str) -> None:
+    text = output("digits_cnn.py", "--device", device, "--epochs", "2")
+    found = re.search(r"^accuracy on 359 digits held out: (\d\.\d+), after", text, re.M)
+    assert found is not None and float(found[1]) >= 0.95, text
+
+
+def test_digits_at_full_size() -> None:
+    text = output("digits_cnn.py")
+    found = re.search(r"^accuracy on 359 digits held out: (\d\.\d+), after", text, re.M)
+    assert found is not None and float(found[1]) >= 0.97, text
+
+
+def test_digits_fails_when_the_accuracy_is_low(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: dict[str, Any] = runpy.run_path(str(EXAMPLES / "digits_cnn.py"))
+    monkeypatch.setattr(sys, "argv", ["digits_cnn.py", "--epochs", "1"])
+    monkeypatch.setitem(module["main"].__globals__, "ENOUGH", 1.01)
+    with pytest.raises(SystemExit, match="FAILED: the accuracy must be at least"):
+        module["main"]()
+
+
+def test_transformer() -> None:
+    # On the CPU only: its many small launches take minutes on a driver that is software.
+    text = output("text_transformer.py", "--steps", "150")
+    losses = re.search(r"^loss per character: (\d\.\d+) at first, (\d\.\d+) after 150 steps$", text, re.M)
+    assert losses is not None and float(losses[2]) < float(losses[1]) / 2, text
+    assert len(text.split("\n\n", 1)[1].removesuffix("\n")) == len("Shall I ") + 200
+
+
+def test_transformer_fails_when_it_learns_too_little() -> None:
+    done = run("text_transformer.py", "--steps", "2")
+    assert done.returncode == 1
+    assert done.stderr == "FAILED: the loss must fall below half of what it was\n"
+
+
+def test_raw_parameters() -> None:
+    text = output("raw_parameters.py")
+    assert re.findall(r"^(\w\d): (\w+), largest", text, re.M) == [(name, "ok") for name in ("W1", "b1", "W2", "b2")]
+    assert text.count("4 of 4 right") == 2
+
+
+@pytest.mark.parametrize("script", ["digits_cnn.py", "text_transformer.py", "raw_parameters.py"])
+def test_short_examples_are_short(script: str) -> None:
+    assert len((EXAMPLES / script).read_text("utf-8").splitlines()) <= 80
