@@ -195,10 +195,32 @@ class TwoCalledAlike(ag.Layer):
         self.a_W = ag.ag_param(np.ones((2, 2)))
 
 
-@pytest.mark.xfail(strict=True, reason="Layer.parameters() keeps the last of two tensors with one name")
 def test_two_parameters_of_a_model_with_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="a_W"):
         ag.optimizer_sgd(TwoCalledAlike())
+
+
+class Foreign:
+    """A model of its own kind, inside a layer."""
+
+    def __init__(self) -> None:
+        self.W = ag.ag_param(np.ones((2, 2)))
+
+    def forward(self, x: ag.Tensor) -> ag.Tensor:
+        return ag.ag_matmul(self.W, x)
+
+    def parameters(self) -> dict[str, ag.Tensor]:
+        return {"W": self.W}
+
+
+class HoldsForeign(ag.Layer):
+    def __init__(self) -> None:
+        self.inner = Foreign()
+
+
+def test_a_model_inside_a_layer_that_would_not_be_trained_is_refused() -> None:
+    with pytest.raises(TypeError, match="'inner' is a Foreign"):
+        ag.optimizer_sgd(HoldsForeign())
 
 
 def test_the_cosine_schedule_reaches_lr_min() -> None:

@@ -70,16 +70,24 @@ class Layer:
         """Layers inside this one, by name."""
         return {name: x for name, x in _members(vars(self)) if isinstance(x, Layer)}
 
-    def _tensors(self, wanted: bool, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    def _tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
         for name, x in _members(vars(self)):
-            if isinstance(x, Tensor) and x.requires_grad is wanted:
+            if isinstance(x, Tensor):
                 yield prefix + name, x
         for name, child in self.children().items():
-            yield from child._tensors(wanted, f"{prefix}{name}_")
+            yield from child._tensors(f"{prefix}{name}_")
+
+    def _named(self, trained: bool) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for name, x in self._tensors():
+            if found.setdefault(name, x) is not x:
+                raise ValueError(f"{type(self).__name__}: two different tensors come out under the name {name!r}; "
+                                 f"rename one of the attributes.")
+        return {name: x for name, x in found.items() if x.requires_grad is trained}
 
     def parameters(self) -> dict[str, Tensor]:
         """Trained tensors by name; also sets each tensor's ``name``."""
-        found = dict(self._tensors(True))
+        found = self._named(True)
         for name, p in found.items():
             p.name = name
         return found
@@ -88,7 +96,7 @@ class Layer:
 
     def buffers(self) -> dict[str, Tensor]:
         """Tensors that are state but not trained, by name."""
-        return dict(self._tensors(False))
+        return self._named(False)
 
     def state_dict(self) -> dict[str, Array]:
         """Host copies of parameters and buffers, by name."""
@@ -174,6 +182,9 @@ def _members(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Layer | Tenso
             yield from _members({f"{name}{i}": item for i, item in enumerate(x, 1)})
         elif isinstance(x, dict):
             yield from _members({f"{name}_{key}": item for key, item in x.items()})
+        elif callable(getattr(x, "parameters", None)) and not isinstance(x, type):
+            raise TypeError(f"Layer: attribute {name!r} is a {type(x).__name__} with parameters of its own, which "
+                            f"would not be trained; derive {type(x).__name__} from ag.Layer.")
 
 
 def state_of(model: Any) -> dict[str, Tensor]:

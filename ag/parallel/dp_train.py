@@ -102,7 +102,7 @@ def dp_train(
     on_nonfinite : {"raise", "skip"}, optional
         What to do if a loss or gradient is not finite: raise, or leave that step's update out on all replicas.
     sync_batch_norm : bool, optional
-        Must be False: this version has no batch normalisation.
+        Must be False: in this version each sample is normalised on its own.
     capture : bool or "auto", optional
         Replay captured steps; "auto" where possible.
     checkpoint : path, optional
