@@ -159,6 +159,8 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any 
             parts.append(_Part(name, part.state_dict(), said.get(name), part.load_state_dict))
     parts.append(_Part("generator", generator_snapshot(), generator, restore_generator))
     with ExitStack() as undo:
+        if optimizer is not None:
+            undo.callback(_set_rate, optimizer, optimizer.lr)  # last, with the digits that the other states lack
         wrong = [text for part in parts if (text := part.misfit(undo)) is not None]
         if wrong:
             raise CheckpointError(f"{where} does not fit: {'; '.join(wrong)}.")
