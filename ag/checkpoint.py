@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from math import prod
 from operator import index
 from pathlib import Path
@@ -15,6 +18,7 @@ import safetensors.numpy
 from safetensors import SafetensorError, safe_open
 
 from ag.device import ag_default_device, ag_device
+from ag.dtype import as_dtype
 from ag.errors import CheckpointError
 from ag.nn.attention import MultiheadAttention
 from ag.nn.batch_norm import BatchNorm
@@ -35,7 +39,11 @@ _FORMAT = "ag-model-1"
 _LAYERS: dict[str, type[Layer]] = {c.__name__: c for c in (
     Linear, Dropout, BatchNorm, LayerNorm, Embedding, MultiheadAttention,
     Conv2d, MaxPool, AvgPool, GlobalPool, Flatten)}
-_POOLS = (MaxPool, AvgPool)  # their sizes say nothing about what is in the file
+_SIZES = {  # settings whose product is the number of elements of a layer's largest tensor
+    Linear: ("in_features", "out_features"), Conv2d: ("in_ch", "out_ch", "kernel"), BatchNorm: ("num_features",),
+    LayerNorm: ("num_features",), Embedding: ("vocab_size", "dim"), MultiheadAttention: ("d_model", "d_model")}
+_DEEPEST = 100  # blocks inside blocks; far from Python's recursion limit, whatever called
+_ABANDONED = 600.0  # seconds after which a temporary file that did not grow is not being written any more
 
 
 def ag_save_model(model: Any, path: str | os.PathLike[str], model_fn: Callable[[], Any] | None = None) -> None:
@@ -119,8 +127,8 @@ def ag_load_model(
     with ag_device(ag_default_device()):
         if device is not None:
             ag_device(device)
-        largest = sum(array.size for array in state.values())
-        model = model_fn() if model_fn is not None else _build(_config(header, path), path, largest)
+        elements = sum(array.size for array in state.values())
+        model = model_fn() if model_fn is not None else _build(_config(header, path), path, elements)
     load_into(state_of(model), state, source=f"ag_load_model: {os.fspath(path)}")
     return ag_eval(model)
 
@@ -145,30 +153,42 @@ def _known(layer: Layer) -> bool:
     return _LAYERS.get(type(layer).__name__) is type(layer)
 
 
-def _build(config: Any, path: Any, largest: int) -> Layer:
-    """A layer from its description: only constructors of this library, with sizes that the file has room for."""
+def _build(config: Any, path: Any, elements: int) -> Layer:
+    """The model that a description is of: only constructors of this library, with sizes that the file has room for."""
     try:
-        if config["layer"] == Sequential.__name__:
-            return Sequential([_build(c, path, largest) for c in config["layers"]])
-        if config["layer"] == Residual.__name__:
-            body, shortcut = (config[part] and _build(config[part], path, largest) for part in ("body", "shortcut"))
-            return Residual(body, shortcut, config["args"]["activation"])
-        kind = _LAYERS[config["layer"]]
-        args = {name: config["args"][name] for name in kind.settings}
-        if kind not in _POOLS and _least_size(kind, args) > largest:
-            raise ValueError(f"sizes {args} in a file with {largest} elements")
-        return kind(**args)
-    except (KeyError, TypeError, ValueError, OverflowError, MemoryError, RecursionError) as error:
+        needed = _elements(config, _DEEPEST)
+        if needed > elements:
+            raise ValueError(f"it has {needed} elements, and the file {elements}")
+        model = _layer(config)
+        if json.loads(json.dumps(model.config())) != config:  # a setting that this version does not know, for example
+            raise ValueError("it has other settings than this version's layers")
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"ag_load_model: {os.fspath(path)} describes a model that this version cannot build "
-                              f"({error!r}); pass model_fn.") from error
+                              f"({error!r:.300}); pass model_fn.") from error
+    return model
 
 
-def _least_size(kind: type[Layer], args: dict[str, Any]) -> int:
-    """Elements that a file must hold at least if it is to hold such a layer."""
-    if kind is Conv2d:
-        high, wide = args["kernel"]
-        return prod(map(index, (args["in_ch"], args["out_ch"], high, wide)))
-    return max((value for value in args.values() if isinstance(value, int)), default=0)
+def _elements(config: Any, depth: int) -> int:
+    """Elements that a file must hold at least if it is to hold such a model; nothing is allocated for a larger one."""
+    if depth == 0:
+        raise ValueError(f"more than {_DEEPEST} blocks inside each other")
+    if config["layer"] == Sequential.__name__:
+        return sum(_elements(layer, depth - 1) for layer in config["layers"])
+    if config["layer"] == Residual.__name__:
+        return sum(_elements(config[part], depth - 1) for part in ("body", "shortcut") if config[part] is not None)
+    sizes = [config["args"][name] for name in _SIZES.get(_LAYERS[config["layer"]], ())]
+    flat = [n for size in sizes for n in (size if isinstance(size, list) else [size])]
+    return max(0, prod(map(index, flat))) if flat else 0  # a negative size must not make room for another layer
+
+
+def _layer(config: Any) -> Layer:
+    if config["layer"] == Sequential.__name__:
+        return Sequential([_layer(layer) for layer in config["layers"]])
+    if config["layer"] == Residual.__name__:
+        body, shortcut = (config[part] and _layer(config[part]) for part in ("body", "shortcut"))
+        return Residual(body, shortcut, config["args"]["activation"])
+    kind = _LAYERS[config["layer"]]
+    return kind(**{name: config["args"][name] for name in kind.settings})
 
 
 # ---------------------------------------------------------------------------------------------- files
@@ -187,8 +207,20 @@ def write_file(path: str | os.PathLike[str], arrays: dict[str, Array], header: d
             os.fsync(file.fileno())
         os.replace(temporary, target)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
+    _remove_abandoned(target)
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove what saves of this target left behind that were killed, but nothing that another process is writing."""
+    ours = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}")
+    with suppress(OSError), os.scandir(target.parent) as entries:  # the file is saved, whatever becomes of these
+        for entry in entries:
+            with suppress(OSError):  # gone meanwhile, or someone else's
+                if (ours.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+                        and entry.stat(follow_symlinks=False).st_mtime < time.time() - _ABANDONED):
+                    os.unlink(entry.path)
 
 
 def read_file(path: str | os.PathLike[str], form: str, function: str) -> tuple[dict[str, str], dict[str, Array]]:
@@ -202,11 +234,18 @@ def read_file(path: str | os.PathLike[str], form: str, function: str) -> tuple[d
     try:
         with safe_open(path, framework="numpy") as file:
             header: dict[str, str] = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            known = header.get("format") == form
+            arrays = {name: _array(file, name, function) for name in file.keys()} if known else {}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{function}: {os.fspath(path)} cannot be read ({error}); a complete file of format "
-                              f"{form!r} is required.") from error
-    if header.get("format") != form:
-        raise CheckpointError(f"{function}: {os.fspath(path)} has format {header.get('format')!r}; "
+        raise CheckpointError(f"{function}: {os.fspath(path)} cannot be read ({str(error).rstrip('.')}); a complete "
+                              f"file of format {form!r} is required.") from error
+    if not known:
+        raise CheckpointError(f"{function}: {os.fspath(path)} has format {header.get('format')!r:.60}; "
                               f"{form!r} is required.")
     return header, arrays
+
+
+def _array(file: Any, name: str, function: str) -> Array:
+    as_dtype(file.get_slice(name).get_dtype().lower(), function)  # the format has types that numpy and we have not
+    array: Array = file.get_tensor(name)
+    return array

@@ -1,14 +1,12 @@
-"""Files of checkpoints: broken, forged or mutated ones are a CheckpointError, and a kill leaves one that loads."""
+"""Files of checkpoints: broken or forged ones are a CheckpointError, and a kill leaves one that loads."""
 
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import safetensors.numpy
 from errors import expect_error
@@ -63,43 +61,21 @@ def test_a_forged_header(path: Path, name: str, text: str | None) -> None:
     assert run.everything() == before
 
 
-def test_mutated_files_give_an_error_or_load(path: Path) -> None:
+@pytest.mark.parametrize("names", [("lr", "scheduler"), ("lr", "dataloader"), ("scheduler", "dataloader")])
+def test_the_rate_keeps_its_digits_when_several_parts_are_not_there(path: Path, names: tuple[str, ...]) -> None:
+    """The rate was put back from the optimizer's state, which has the digits of a float32."""
     run = Run()
+    run.train(3)
+    ag.ag_save_checkpoint(path, **run.parts())
+    with safetensors.safe_open(path, framework="numpy") as file:
+        header = {name: text for name, text in file.metadata().items() if name not in names}
+    path.write_bytes(safetensors.numpy.save(safetensors.numpy.load_file(path), header))
     run.train(2)
-    ag.ag_save_checkpoint(path, **run.parts(), extra=[1])
-    content = path.read_bytes()
-    header = 8 + int.from_bytes(content[:8], "little")
-    rng = random.Random(0)
-    loaded = refused = 0
-    with np.errstate(all="ignore"):
-        for _ in range(2000):
-            broken = bytearray(content)
-            kind = rng.random()
-            if kind < 0.1:
-                del broken[rng.randrange(len(content)) :]
-            elif kind < 0.2:
-                at = rng.randrange(header)
-                broken[at:at] = rng.randbytes(rng.randrange(1, 9))
-            elif kind < 0.3:
-                at = rng.randrange(header)
-                del broken[at : at + rng.randrange(1, 9)]
-            else:
-                for _ in range(rng.choice([1, 1, 2, 8])):
-                    # half of them in the header, which is a good part of the trouble
-                    broken[rng.randrange(len(content) if rng.random() < 0.5 else header)] ^= 1 << rng.randrange(8)
-            path.write_bytes(broken)
-            try:
-                found = ag.ag_load_checkpoint(path, **run.parts())
-            except ag.CheckpointError as error:
-                assert "run.safetensors" in str(error)
-                refused += 1
-            else:
-                assert isinstance(found.step, int)
-                loaded += 1
-        path.write_bytes(content)
+    before = run.everything()
+    with expect_error("loading a checkpoint without several of its parts", ag.CheckpointError,
+                      *(f"{name}: the file holds no state of it" for name in names)):
         ag.ag_load_checkpoint(path, **run.parts())
-        run.train(1)
-    assert refused > 800 and loaded > 100
+    assert run.everything() == before
 
 
 # ---------------------------------------------------------------------------------------------- killed while saving
@@ -150,3 +126,7 @@ def test_killed_while_saving_the_latest_file_loads(path: Path) -> None:
     assert int(done.stdout) > 20  # most kills came after a save, and some of them in one
     left = [name for name in os.listdir(path.parent) if name != path.name]
     assert left and all(name.startswith(f".{path.name}.") for name in left)
+    for name in left:
+        os.utime(path.parent / name, (0, 0))  # long ago
+    ag.ag_save_checkpoint(path, ag.ag_linear(64, 64))
+    assert os.listdir(path.parent) == [path.name]
