@@ -151,7 +151,7 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any 
                    lambda state: load_into(tensors, state))]
     if optimizer is not None:
         held = _below("optimizer.", arrays) or None
-        parts.append(_Part("optimizer", optimizer.state_dict(), held, optimizer.load_state_dict))
+        parts.append(_Part("optimizer", optimizer.state_dict(), held, optimizer.load_state_dict, _check_counts))
         if held is not None:
             parts.append(_Part("lr", optimizer.lr, said.get("lr"), lambda rate: _set_rate(optimizer, rate)))
     for name, part in (("scheduler", scheduler), ("dataloader", dataloader)):
@@ -170,12 +170,13 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any 
 
 @dataclass(frozen=True)
 class _Part:
-    """Something with a state: what it is now, what the file says, and how to set it."""
+    """Something with a state: what it is now, what the file says, how to set it, and what to check before."""
 
     name: str
     before: Any
     after: Any
     load: Callable[[Any], None]
+    check: Callable[[Any], None] = lambda state: None
 
     def misfit(self, undo: ExitStack) -> str | None:
         """Load the state and leave the way back in `undo`; or say why it does not fit."""
@@ -184,6 +185,7 @@ class _Part:
         undo.callback(self.load, self.before)
         try:
             _same_types(self.before, self.after)
+            self.check(self.after)
             self.load(self.after)
         except CheckpointError as error:
             return f"{self.name}: {str(error).partition(': ')[2].rstrip('.')}"
@@ -197,6 +199,13 @@ def _same_types(before: Any, after: Any) -> None:
              if isinstance(array, np.ndarray) and name in before and array.dtype != before[name].dtype]
     if wrong:
         raise CheckpointError(f"element types: {', '.join(wrong)}.")
+
+
+def _check_counts(state: dict[str, Array]) -> None:
+    """Refuse rates and step counts with which the next step would fail; moments, named after parameters, have a dot."""
+    for name, numbers in state.items():
+        if "." not in name and not (np.isfinite(numbers) & (numbers >= 0)).all():
+            raise CheckpointError(f"counts: {name} holds {numbers.tolist()} and not only finite numbers from 0 on.")
 
 
 def _set_rate(optimizer: Any, rate: Any) -> None:

@@ -78,6 +78,26 @@ def test_the_rate_keeps_its_digits_when_several_parts_are_not_there(path: Path, 
     assert run.everything() == before
 
 
+@pytest.mark.parametrize("number", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("place", range(4))  # learning rate, bias corrections, steps
+def test_a_forged_optimizer_state(path: Path, place: int, number: float) -> None:
+    """Some of these loaded, and the step after failed with a mathematical error."""
+    run = Run()
+    run.train(3)
+    ag.ag_save_checkpoint(path, **run.parts())
+    with safetensors.safe_open(path, framework="numpy") as file:
+        header = file.metadata()
+    arrays = safetensors.numpy.load_file(path)
+    arrays["optimizer.state"][place] = number
+    path.write_bytes(safetensors.numpy.save(arrays, header))
+    run.train(2)
+    before = run.everything()
+    with expect_error("loading a checkpoint with a forged optimizer state", ag.CheckpointError,
+                      "optimizer: state holds"):
+        ag.ag_load_checkpoint(path, **run.parts())
+    assert run.everything() == before
+
+
 # ---------------------------------------------------------------------------------------------- killed while saving
 
 SAVING = """
