@@ -41,7 +41,7 @@ bench: setup  ## run the benchmarks
 	@$(run) benchmarks/run.py
 
 docs: setup  ## the public API as HTML in .make/docs
-	@$(run) -m pdoc --docformat numpy --output-directory .make/docs ag
+	@$(run) tools/reference.py .make/docs
 
 wheel: setup  ## build dist/*.whl and check that it holds the kernels
 	@rm -rf build dist
