@@ -231,28 +231,6 @@ def trains(**options: Any) -> bool:
                                      devices=["cpu"], n_iter=1, verbose=False, **options), ValueError)
 
 
-class Counted:
-    """Samples that are made when asked for."""
-
-    def __init__(self) -> None:
-        self.made = 0
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, k: int) -> np.ndarray:
-        if k >= 8:
-            raise IndexError(k)
-        self.made += 1
-        return np.full((3,), k, np.float32)
-
-
-def loads_lazily() -> bool:
-    samples = Counted()
-    batch = ag.ag_dataloader(samples, batch_size=2, shuffle=False).next_batch()
-    return batch.x.shape == (3, 2) and samples.made < 8
-
-
 PARALLEL = """
     DataParallel scatter gather replicate parallel_apply ModelParallel Pipeline ColumnParallelLinear RowParallelLinear
     syncgrads start DistributedWorld train_distributed CompressedDataParallel ZeroOptimizer SyncBatchNorm load_config"""
@@ -263,7 +241,6 @@ MISSING: dict[str, Callable[[], bool]] = {  # what: whether it is there after al
     "dp_train(balance='auto')": lambda: trains(balance="auto"),
     "dp_train(sync_batch_norm=True)": lambda: trains(sync_batch_norm=True),
     "dp_train(world=...)": lambda: trains(world=object()),
-    "ag_dataloader over samples made on demand": loads_lazily,
     "docs/interop.md": (Path(__file__).parents[1] / "docs" / "interop.md").exists,
     **{f"ag.{name}": lambda name=name: hasattr(ag, name) for name in PARALLEL.split()},
 }

@@ -121,6 +121,17 @@ def test_one_by_one(folder: Path) -> None:
         loader.next_batch()
 
 
+def test_an_image_is_decoded_when_its_batch_is_due(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    real = Image.open
+    monkeypatch.setattr(Image, "open", lambda file: opened.append(file) or real(file))
+    loader = ag.ag_image_folder(folder, size=2, batch_size=5, seed=1, prefetch=1)
+    loader.load_state_dict({**loader.state_dict(), "next": 1})
+    assert opened == []
+    due = [loader.files[k] for k in loader.order[5:]]
+    assert len(samples(loader)) == 7 and opened == due
+
+
 def test_images_are_decoded_off_the_training_thread(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = set()
     resize = Image.Image.resize

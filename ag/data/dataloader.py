@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ag.create import ag_tensor
-from ag.errors import CheckpointError, DtypeError, ShapeError
+from ag.data.samples import samples_of
+from ag.errors import CheckpointError, ShapeError
 from ag.rng import host_seed
 from ag.tensor import Array, Tensor
 
@@ -36,37 +37,51 @@ class Batch:
 
 
 class DataLoader:
-    """Batches over arrays of samples.
+    """Batches of samples, from arrays or from anything that makes sample i when asked for it.
 
     Parameters
     ----------
-    x : array_like of shape (features, samples) or (..., samples), or sequence of samples
-        With ``col_major=False``, samples are on the first axis.
-    y : array_like, optional
-        Targets, samples on the same axis; a vector is one number per sample.
+    x : array_like of shape (..., samples), or sequence of samples
+        An object with a length and ``x[i]``, such as a map-style dataset of PyTorch, is a sequence; see Notes.
+    y : array_like of shape (..., samples), or sequence of targets, optional
+        Without it, the samples of a sequence may be pairs ``(x, y)``.
     batch_size : int, optional
         At least 1.
     shuffle : bool, optional
         A new order every epoch.
     col_major : bool, optional
-        Whether samples are on the last axis (the default) or the first.
+        Whether the samples of an array are on its last axis (the default) or its first; sequences know no such axis.
     drop_last : bool, optional
         Leave out a last batch that is smaller than the others.
     seed : int, optional
         For the orders; default: from `ag_seed`'s generator.
     prefetch : int, optional
-        How many batches a background thread prepares ahead.
+        How many batches a background thread gathers ahead in `epoch`, making their samples; 0 makes them in the
+        calling thread, as `next_batch` does.
 
     Raises
     ------
     ShapeError
-        If `x` and `y` hold different numbers of samples.
+        If `x` and `y` hold different numbers of samples; when a batch is due, if its samples differ in shape.
+    DtypeError
+        If the data, or a sample when it is due, are not numbers.
     ValueError
         If there are no samples, or `batch_size` is not positive.
 
     Notes
     -----
-    Batches come with the batch on the last axis, whatever the layout of `x`, on the default device.
+    Numpy arrays, tensors, whatever else offers itself as an array (``__array__``), and lists or tuples of plain
+    numbers, nested or not, are arrays.  Every other list or tuple, such as one of arrays, and every other object with
+    ``len()`` and ``[i]`` is a sequence of samples, each an array, a tensor, a number or a list of numbers.  `x` and
+    `y` need not be of one kind.
+
+    Batches have the batch on the last axis, whatever the layout of `x`, and tensors are on the default device.  Samples
+    of shape S make a batch of shape ``(*S, batch)``, and numbers one of shape ``(1, batch)``.  Targets that are
+    integers stay an array, and if they are numbers its shape is ``(batch,)``.  A tensor of shape ``(n, 1)`` counts as
+    the vector of length n that `ag_tensor` made it of.
+
+    A sequence is asked for a sample when its batch is due, or `prefetch` batches earlier, and once an epoch.  An error
+    in it ends the loop; the batch that failed is the next one, if the loop is begun again.
 
     References
     ----------
@@ -78,25 +93,24 @@ class DataLoader:
     >>> loader = ag.ag_dataloader(np.zeros((4, 10)), np.arange(10), batch_size=4, seed=1)
     >>> [batch.x.shape for batch in loader]
     [(4, 4), (4, 4), (4, 2)]
+    >>> vectors = [np.zeros(4) for _ in range(10)]
+    >>> ag.ag_dataloader(vectors, range(10), batch_size=4).next_batch().x.shape
+    (4, 4)
     """
 
     _function = "ag_dataloader"  # the name users know it by
 
     def __init__(self, x: Any, y: Any = None, batch_size: int = 32, shuffle: bool = True, col_major: bool = True,
                  drop_last: bool = False, seed: int | None = None, prefetch: int = 0) -> None:
-        self._x = _samples_last(x, col_major)
-        self._y = None if y is None else _samples_last(y, col_major)
-        samples = int(self._x.shape[-1])
-        if self._y is not None and self._y.shape[-1] != samples:
-            raise ShapeError(f"ag_dataloader: x holds {samples} samples and y {self._y.shape[-1]}; "
-                             f"they must hold the same number.")
+        self._data = [samples_of(x, "x", col_major, pairs=y is None)]
+        samples = len(self._data[0])
+        if y is not None:
+            self._data.append(samples_of(y, "y", col_major, pairs=False))
+            if len(self._data[1]) != samples:
+                raise ShapeError(f"ag_dataloader: x holds {samples} samples and y {len(self._data[1])}; "
+                                 f"they must hold the same number.")
         if samples == 0:
             raise ValueError("ag_dataloader: x holds no samples; at least one is required.")
-        self._start(samples, batch_size, shuffle, drop_last, seed, prefetch)
-
-    def _start(self, samples: int, batch_size: int, shuffle: bool, drop_last: bool, seed: int | None,
-               prefetch: int) -> None:
-        """Begin the first epoch; for loaders of all kinds."""
         if batch_size < 1 or prefetch < 0:
             raise ValueError(f"{self._function}: batch_size is {batch_size} and prefetch {prefetch}; "
                              f"at least 1 and 0 are required.")
@@ -144,8 +158,7 @@ class DataLoader:
         """
         if not self.has_next():
             raise StopIteration(f"{self._function}: the epoch is over; call reset() to begin the next.")
-        self._next += 1
-        return self._batch(self._gather(self._next - 1))
+        return self._deliver(self._gather(self._chosen(self._next)))
 
     def epoch(self) -> Iterator[Batch]:
         """The rest of the epoch's batches; then the next epoch begins."""
@@ -159,27 +172,31 @@ class DataLoader:
         return self.epoch()
 
     def _prefetched(self) -> Iterator[Batch]:
-        with ThreadPoolExecutor(1) as thread:
-            ahead: deque[Future[tuple[Array, Array | None]]] = deque()
-            asked = self._next
+        thread = ThreadPoolExecutor(1, thread_name_prefix="ag_dataloader")
+        ahead: dict[tuple[int, ...], Future[list[Array]]] = {}
+        try:
             while self.has_next():
-                while asked < min(self.n_batches(), self._next + 1 + self.prefetch):
-                    ahead.append(thread.submit(self._gather, asked))
-                    asked += 1
-                self._next += 1
-                yield self._batch(ahead.popleft().result())
+                # by place: the loader may have been moved since the last batch, and then other ones are due
+                due = range(self._next, min(self._next + 1 + self.prefetch, self.n_batches()))
+                places = [(self._seed, self._epoch, k) for k in due]
+                ahead = {at: ahead.get(at) or thread.submit(copy_context().run, self._gather, self._chosen(at[-1]))
+                         for at in places}
+                yield self._deliver(ahead.pop(places[0]).result())
+        finally:
+            thread.shutdown(cancel_futures=True)
 
-    def _gather(self, k: int) -> tuple[Array, Array | None]:
-        """The arrays of batch number `k`; with `prefetch`, a background thread calls it."""
-        chosen = self.order[k * self.batch_size : (k + 1) * self.batch_size]
-        return self._x[..., chosen], None if self._y is None else self._y[..., chosen]
+    def _chosen(self, k: int) -> Array:
+        """The numbers of the samples of batch `k`."""
+        return self.order[k * self.batch_size : (k + 1) * self.batch_size]
 
-    def _batch(self, arrays: tuple[Array, Array | None]) -> Batch:
-        x, y = arrays
-        x_tensor = ag_tensor(x if x.ndim > 1 else x[None, :])
-        if y is None or y.dtype.kind != "f":
-            return Batch(x_tensor, y)
-        return Batch(x_tensor, ag_tensor(y if y.ndim > 1 else y[None, :]))
+    def _gather(self, chosen: Array) -> list[Array]:
+        """The arrays of a batch, x and perhaps y; with `prefetch`, a background thread calls it."""
+        return [array for samples in self._data for array in samples.take(chosen)]
+
+    def _deliver(self, arrays: list[Array]) -> Batch:
+        batch = _batch(*arrays)
+        self._next += 1  # now that nothing can fail: a batch that failed is still the next
+        return batch
 
     def state_dict(self) -> dict[str, int]:
         """Where the loader is: seed, epoch, next batch."""
@@ -210,13 +227,11 @@ class DataLoader:
         self.order = self._order_of(self._epoch)
 
 
-def _samples_last(data: Any, col_major: bool) -> Array:
-    array = data.numpy() if isinstance(data, Tensor) else np.asarray(data)
-    if array.ndim == 0:
-        raise ShapeError("ag_dataloader: a single number was given; an array of samples is required.")
-    if array.dtype.kind not in "biuf":
-        raise DtypeError(f"ag_dataloader: data of type {array.dtype} were given; numbers are required.")
-    return array if col_major else np.moveaxis(array, 0, -1)
+def _batch(x: Array, y: Array | None = None) -> Batch:
+    x_tensor = ag_tensor(x if x.ndim > 1 else x[None, :])
+    if y is None or y.dtype.kind != "f":
+        return Batch(x_tensor, y)
+    return Batch(x_tensor, ag_tensor(y if y.ndim > 1 else y[None, :]))
 
 
 ag_dataloader = DataLoader

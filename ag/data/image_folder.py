@@ -1,7 +1,7 @@
 """Images in a folder per class, decoded by Pillow while the device trains.
 
-A data loader whose batches are read from files when they are due, in its background thread.  Pillow is an optional
-package, loaded when the first folder is opened.
+A data loader over files: a sequence of samples, each decoded when its batch is due, in the loader's background thread.
+It knows nothing of batches.  Pillow is an optional package, loaded when the first folder is opened.
 """
 
 from __future__ import annotations
@@ -73,35 +73,38 @@ class ImageFolder(DataLoader):
 
     def __init__(self, path: str | os.PathLike[str], size: int | tuple[int, int], batch_size: int = 32,
                  shuffle: bool = True, seed: int | None = None, prefetch: int = 2, drop_last: bool = False) -> None:
-        self._pillow = _pillow()
         self.size = _height_and_width(size)
         self.path = Path(path)
         folders = sorted(p for p in self.path.iterdir() if p.is_dir() and not p.name.startswith("."))
         if not folders:
             raise ValueError(f"ag_image_folder: {self.path} holds no folders; one per class is required.")
         self.classes = [folder.name for folder in folders]
-        found = [(file, k) for k, folder in enumerate(folders) for file in _images(folder)]
-        self.files = [file for file, _ in found]
-        self.ids = np.array([k for _, k in found], np.int64)
-        self._start(len(found), batch_size, shuffle, drop_last, seed, prefetch)
+        found = [_images_in(folder) for folder in folders]
+        self.files = [file for files in found for file in files]
+        self.ids = np.repeat(np.arange(len(folders)), [len(files) for files in found])
+        super().__init__(_Images(self.files, self.size), self.ids, batch_size, shuffle, drop_last=drop_last, seed=seed,
+                         prefetch=prefetch)
 
-    def _gather(self, k: int) -> tuple[Array, Array | None]:
-        chosen = self.order[k * self.batch_size : (k + 1) * self.batch_size]
-        x = np.empty((3, *self.size, len(chosen)), np.float32)
-        for i, sample in enumerate(chosen):
-            x[..., i] = self._decoded(self.files[sample])
-        x /= 255
-        return x, self.ids[chosen]
 
-    def _decoded(self, file: Path) -> Array:
-        """An image as numbers from 0 to 255, with the colours on the first axis."""
-        height, width = self.size
+class _Images:
+    """The images of files, decoded when asked for: red, green and blue from 0 to 1, on the first axis."""
+
+    def __init__(self, files: list[Path], size: tuple[int, int]) -> None:
+        self._files = files
+        self._height, self._width = size
+        self._pillow = _pillow()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, i: int) -> Array:
+        pillow, file = self._pillow, self._files[i]
         try:
-            with self._pillow.open(file) as image:
-                small = image.convert("RGB").resize((width, height), self._pillow.Resampling.BILINEAR)
-        except (OSError, SyntaxError, ValueError, self._pillow.DecompressionBombError) as error:
+            with pillow.open(file) as image:
+                small = image.convert("RGB").resize((self._width, self._height), pillow.Resampling.BILINEAR)
+        except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
             raise ValueError(f"ag_image_folder: {file} cannot be decoded ({error}); repair or remove it.") from error
-        return np.asarray(small).transpose(2, 0, 1)
+        return np.asarray(small, np.float32).transpose(2, 0, 1) / np.float32(255)
 
 
 def _pillow() -> Any:
@@ -119,7 +122,7 @@ def _height_and_width(size: int | tuple[int, int]) -> tuple[int, int]:
     return both
 
 
-def _images(folder: Path) -> list[Path]:
+def _images_in(folder: Path) -> list[Path]:
     found = sorted(p for p in folder.rglob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
     if not found:
         raise ValueError(f"ag_image_folder: {folder} holds no images; every class needs at least one.")

@@ -1,0 +1,122 @@
+"""Samples by number, whether they lie in an array or are made when asked for.
+
+This is all that a data loader asks of its data: how many samples there are, and the arrays of a few of them with the
+samples on the last axis.  Orders, epochs, threads and devices are `ag.data.dataloader`'s; it calls `take` in its
+background thread too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from numbers import Number
+from typing import Any, Protocol
+
+import numpy as np
+
+from ag.errors import DtypeError, ShapeError
+from ag.tensor import Array, Tensor
+
+__all__ = ["Samples", "samples_of"]
+
+
+class Samples(Protocol):
+    """Numbered samples of x, of y, or of both."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, chosen: Array) -> tuple[Array, ...]:
+        """The chosen samples, on the last axis; two arrays if the samples are pairs."""
+
+
+def samples_of(data: Any, name: str, col_major: bool, pairs: bool) -> Samples:
+    """What the user gave as `name`; `pairs` says whether a tuple may be a sample with its target."""
+    if _is_array(data):
+        return _Stored(data, name, col_major)
+    if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+        return _Made(data, name, pairs)
+    raise DtypeError(f"ag_dataloader: {name} is of type {type(data).__name__}; an array, or an object with len() and "
+                     f"{name}[i], is required. Make a list of its samples.")
+
+
+def _is_array(data: Any) -> bool:
+    """Whether it is one array: it says so itself, or it is plain numbers, nested or not."""
+    if isinstance(data, (list, tuple)):
+        return all(isinstance(v, (Number, list, tuple)) and _is_array(v) for v in data)
+    return isinstance(data, Number) or hasattr(data, "__array__")
+
+
+class _Stored:
+    """Samples in an array."""
+
+    def __init__(self, data: Any, name: str, col_major: bool) -> None:
+        array = _numbers(data, name)
+        if array.ndim == 0:
+            raise ShapeError(f"ag_dataloader: {name} is a single number; an array of samples is required.")
+        self._array = array if col_major else np.moveaxis(array, 0, -1)
+
+    def __len__(self) -> int:
+        return int(self._array.shape[-1])
+
+    def take(self, chosen: Array) -> tuple[Array, ...]:
+        return (self._array[..., chosen],)
+
+
+class _Made:
+    """Samples that an object makes when it is asked for them by number."""
+
+    def __init__(self, data: Any, name: str, pairs: bool) -> None:
+        self._data = data
+        self._name = name
+        self._pairs = pairs
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def take(self, chosen: Array) -> tuple[Array, ...]:
+        numbers = chosen.tolist()
+        rows = [self._parts(i) for i in numbers]
+        for i, row in zip(numbers, rows, strict=True):
+            if not 1 <= len(row) == len(rows[0]) <= 2:
+                raise ShapeError(f"ag_dataloader: sample {i} has {len(row)} part{'s' * (len(row) != 1)}; every sample "
+                                 f"must be an x alone, or every sample a pair (x, y). A sample of several numbers is "
+                                 f"a list or an array.")
+        names = ("x", "y") if self._pairs else (self._name,)
+        columns = zip(*rows, strict=True)
+        return tuple(_stacked(items, numbers, name) for items, name in zip(columns, names, strict=False))
+
+    def _parts(self, i: int) -> tuple[Any, ...]:
+        try:
+            item = self._data[i]
+        except BaseException as error:
+            if sys.version_info >= (3, 11):  # exceptions of 3.10 take no notes
+                error.add_note(f"ag_dataloader was asking for sample {i} of {self._name}.")
+            raise
+        return item if self._pairs and isinstance(item, tuple) else (item,)
+
+
+def _stacked(items: Sequence[Any], numbers: list[int], name: str) -> Array:
+    arrays = [_sample(item, f"sample {i} of {name}") for i, item in zip(numbers, items, strict=True)]
+    for i, array in zip(numbers, arrays, strict=True):
+        if array.shape != arrays[0].shape:
+            raise ShapeError(f"ag_dataloader: sample {numbers[0]} of {name} has shape {arrays[0].shape} and sample {i} "
+                             f"{array.shape}; the samples of a batch must have one shape. Pad or resize them.")
+    return np.stack(arrays, axis=-1)
+
+
+def _sample(item: Any, what: str) -> Array:
+    array = _numbers(item, what)
+    column = isinstance(item, Tensor) and array.ndim == 2 and array.shape[1] == 1  # what ag_tensor makes of a vector
+    return array[:, 0] if column else array
+
+
+def _numbers(data: Any, what: str) -> Array:
+    try:
+        array: Array = data.numpy() if isinstance(data, Tensor) else np.asarray(data)
+    except ValueError as error:
+        raise ShapeError(f"ag_dataloader: {what} is a {type(data).__name__} and not an array; numbers in rows of one "
+                         f"length are required.") from error
+    if array.dtype.kind not in "biuf":
+        kind = type(data).__name__ if array.dtype.kind == "O" else array.dtype
+        raise DtypeError(f"ag_dataloader: {what} is of type {kind}; numbers are required.")
+    return array
