@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
-from workloads import ADAMW, CONVS, HEADS, LAYERS, SEED, SGD, STEPS, WORKLOADS, D, size
+from workloads import ADAMW, BATCH, CONVS, HEADS, LAYERS, SEED, SGD, STEPS, D, size, workload
 
 NOISE = 2e-7  # relative; twice the spacing of float32
 STRIDES = {name: stride for name, _into, _out, _kernel, stride in CONVS}
@@ -55,7 +55,7 @@ def gpt_loss(p: dict[str, Tensor], x: Tensor, labels: Tensor) -> Tensor:
 
 def curve(name: str, dtype: torch.dtype, noise_seed: int | None = None) -> list[float]:
     """Losses before each step of the optimizer, with initial weights moved by NOISE if there is a seed for it."""
-    weights, batches = WORKLOADS[name]()
+    weights, batches = workload(name, BATCH[name])
     if noise_seed is not None:
         rng = np.random.default_rng(noise_seed)
         weights = {k: w * (1 + NOISE * rng.standard_normal(w.shape)) for k, w in weights.items()}
@@ -77,11 +77,11 @@ def main() -> None:
     """Write the file, and print how far rounding moves each curve."""
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
-    for name, make in WORKLOADS.items():
+    for name, batch in BATCH.items():
         losses, exact = curve(name, torch.float32), curve(name, torch.float64)
         noisy = [losses, *(curve(name, torch.float64, seed) for seed in range(10))]
         moved = max(np.abs(np.divide(other, exact) - 1).max() for other in noisy)
-        found[name] = {"losses": losses, "moved_by_rounding": float(moved), "size": size(*make())}
+        found[name] = {"losses": losses, "moved_by_rounding": float(moved), "size": size(*workload(name, batch))}
         print(f"{name}: {losses[0]:.4f} to {losses[-1]:.4f}, moved by at most {moved:.1e}", flush=True)
     content = {"torch": torch.__version__, "numpy": np.__version__, "seed": SEED, "curves": found}
     Path(__file__).with_name("torch.json").write_text(json.dumps(content, indent=1) + "\n", "utf-8")

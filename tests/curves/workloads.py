@@ -1,8 +1,8 @@
 """Weights and data of two small trainings, a ResNet-8 on images and a GPT on characters, the same for every framework.
 
 `make.py` trains them with PyTorch and test_torch_curves.py with `ag`; both take the numbers from here, in PyTorch's
-layout, batch first.  Only numpy is needed.  The sizes are those of the benchmarks, with smaller batches: 8 images
-instead of 32, and 4 texts instead of 16.
+layout, batch first.  Only numpy is needed.  The sizes are those of the benchmarks W4 and W3; SMALL_BATCH is for
+devices that need seconds for a step.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ Array = np.ndarray[Any, Any]
 Weights = dict[str, Array]  # by PyTorch's names, in the order of the layers
 Batches = list[tuple[Array, Array]]  # inputs and class ids
 
-SEED = 9  # of those tried, rounding moves this ResNet's curve least; make.py says how far
+SEED = 9
 STEPS = 20
 BATCHES = 8  # used in turn
 
-RESNET_BATCH, WIDTH, IMAGE_CLASSES = 8, 16, 10
-GPT_BATCH, LAYERS, D, HEADS, T, VOCABULARY = 4, 4, 128, 4, 64, 65
+BATCH = {"resnet8": 32, "gpt": 16, "gpt_without_qkv_bias": 16}
+SMALL_BATCH = {"resnet8": 4, "gpt": 2, "gpt_without_qkv_bias": 2}
+WIDTH, IMAGE_CLASSES = 16, 10
+LAYERS, D, HEADS, T, VOCABULARY = 4, 128, 4, 64, 65
 SGD = {"lr": 0.05, "momentum": 0.9}
 ADAMW = {"lr": 1e-3, "weight_decay": 0.01}  # betas and eps as everywhere: 0.9, 0.999, 1e-8
 
@@ -32,11 +34,11 @@ for stage, (into, out, stride) in enumerate([(WIDTH, WIDTH, 1), (WIDTH, 2 * WIDT
         CONVS.append((f"s{stage}_sc", into, out, 1, stride))
 
 
-def resnet() -> tuple[Weights, Batches]:
+def resnet(batch: int) -> tuple[Weights, Batches]:
     """Images that are a blocky pattern per class, and noise."""
     rng = np.random.default_rng(SEED)
     patterns = rng.standard_normal((IMAGE_CLASSES, 3, 8, 8)).repeat(4, 2).repeat(4, 3)
-    labels = rng.integers(0, IMAGE_CLASSES, (BATCHES, RESNET_BATCH))
+    labels = rng.integers(0, IMAGE_CLASSES, (BATCHES, batch))
     images = 0.8 * patterns[labels] + 0.7 * rng.standard_normal((*labels.shape, 3, 32, 32))
     weights = {}
     for name, into, out, kernel, _stride in CONVS:
@@ -49,14 +51,14 @@ def resnet() -> tuple[Weights, Batches]:
     return _f32(weights), list(zip(images.astype(np.float32), labels, strict=True))
 
 
-def gpt(qkv_bias: bool) -> tuple[Weights, Batches]:
+def gpt(batch: int, qkv_bias: bool) -> tuple[Weights, Batches]:
     """A text from a Markov chain; each character's label is the next one."""
     rng = np.random.default_rng(SEED + 1)
     likely = rng.dirichlet(np.full(VOCABULARY, 0.05), VOCABULARY).cumsum(1)
     text = [0]
-    for u in rng.random(BATCHES * GPT_BATCH * (T + 1) - 1):
+    for u in rng.random(BATCHES * batch * (T + 1) - 1):
         text.append(min(int(np.searchsorted(likely[text[-1]], u)), VOCABULARY - 1))
-    texts = np.array(text).reshape(BATCHES, GPT_BATCH, T + 1)
+    texts = np.array(text).reshape(BATCHES, batch, T + 1)
 
     def matrix(rows: int, columns: int, spread: float = 0.02) -> Array:
         return spread * rng.standard_normal((rows, columns))
@@ -80,7 +82,9 @@ def _f32(weights: Weights) -> Weights:
     return {name: w.astype(np.float32) for name, w in weights.items()}
 
 
-WORKLOADS = {"resnet8": resnet, "gpt": lambda: gpt(True), "gpt_without_qkv_bias": lambda: gpt(False)}
+def workload(name: str, batch: int) -> tuple[Weights, Batches]:
+    """Initial weights and batches of a training in BATCH."""
+    return resnet(batch) if name == "resnet8" else gpt(batch, qkv_bias=name == "gpt")
 
 
 def size(weights: Weights, batches: Batches) -> list[float]:
