@@ -33,10 +33,11 @@ from ag.tensor import Tensor
 
 # ops
 from ag.ops.activation import ag_log_softmax, ag_relu, ag_sigmoid, ag_softmax, ag_tanh
-from ag.ops.arrange import ag_flatten, ag_reshape, ag_to_device, ag_transpose
+from ag.ops.arrange import ag_flatten, ag_reshape, ag_transpose
 from ag.ops.attention import ag_attention
 from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
 from ag.ops.conv import ag_conv2d
+from ag.ops.convert import ag_cast, ag_to_device
 from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
 from ag.ops.embedding import ag_embedding_lookup
 from ag.ops.linalg import ag_matmul
@@ -125,6 +126,7 @@ __all__ = [
     "ag_flatten",
     "ag_reshape",
     "ag_slice",
+    "ag_cast",
     "ag_to_device",
     "ag_transpose",
     "ag_add",

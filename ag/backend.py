@@ -104,7 +104,7 @@ class Backend(ABC):
         if dtype not in self.dtypes:
             held = ", ".join(sorted(d.name for d in self.dtypes))
             raise DtypeError(f"alloc: {self.name} cannot hold {dtype} elements; it can hold {held}.")
-        block = self.arena.alloc(prod(shape) * dtype.itemsize)
+        block = self.arena.alloc((prod(shape) * dtype.itemsize + 3) & ~3)
         buffer = Buffer(self, block, block.address, shape, dtype, self._native(block.address, shape, dtype))
         if self.arena.guard:
             self._paint_guards(buffer)

@@ -67,8 +67,8 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements."""
-        return prod(self.shape) * self.dtype.itemsize
+        """Bytes of the elements, in whole words."""
+        return (prod(self.shape) * self.dtype.itemsize + 3) & ~3
 
     def view(self, shape: Shape, offset: int = 0) -> Buffer:
         """The same memory from element `offset` on, with another shape."""

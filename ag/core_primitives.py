@@ -1,6 +1,6 @@
-"""The few primitives that the core itself launches: copy, add, sum.
+"""The few primitives that the core itself launches: copy, add, multiply, sum.
 
-The tape adds cotangents and undoes broadcasting, a captured step copies inputs into their slots.  Everything else
+The tape adds and scales cotangents and undoes broadcasting, a captured step copies inputs into their slots.  Everything else
 that computes is declared in `ag.ops` or next to the optimizer that needs it.
 """
 
@@ -17,7 +17,7 @@ from ag.buffer import Buffer
 from ag.primitive import Call, primitive
 from ag.shape import Shape, broadcast, broadcast_axes, broadcast_layout, same, sum_layout, summed
 
-__all__ = ["CHUNK", "LONGEST_ROW", "add", "copy", "ones", "runs", "sum", "sum_over", "sum_to"]
+__all__ = ["CHUNK", "LONGEST_ROW", "add", "copy", "mul", "ones", "runs", "sum", "sum_over", "sum_to"]
 
 Array = np.ndarray[Any, Any]
 
@@ -36,6 +36,11 @@ def copy(out: Array, x: Array) -> Call:
 @primitive(broadcast, layout=broadcast_layout, bound=True)
 def add(out: Array, a: Array, b: Array) -> Call:
     return partial(np.add, a, b, out)
+
+
+@primitive(broadcast, layout=broadcast_layout, bound=True, neutral=1.0)
+def mul(out: Array, a: Array, b: Array) -> Call:
+    return partial(np.multiply, a, b, out)
 
 
 @primitive(summed, layout=sum_layout, bound=True)

@@ -66,7 +66,7 @@ def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = No
     device : str, optional
         Default: the current default device.
     dtype : str, optional
-        ``"f32"``, ``"f64"`` (CPU only) or ``"i32"``.  Default: the current default element type.
+        ``"f32"``, ``"f16"``, ``"bf16"``, ``"f64"`` (CPU only) or ``"i32"``.  Default: the current default element type.
 
     Returns
     -------
@@ -114,7 +114,7 @@ def ag_param(data: ArrayLike, device: str | None = None, dtype: str | None = Non
     device : str, optional
         Default: the current default device.
     dtype : str, optional
-        ``"f32"``, or ``"f64"`` on CPU devices.  Default: the current default element type.
+        ``"f32"``, ``"f16"``, ``"bf16"``, or ``"f64"`` on CPU devices.  Default: the current default element type.
 
     Returns
     -------
@@ -127,6 +127,10 @@ def ag_param(data: ArrayLike, device: str | None = None, dtype: str | None = Non
         If the element type is not a floating type.
     CaptureError
         Inside a captured step: a replay would not make a new parameter.
+
+    Notes
+    -----
+    A parameter of a 16-bit type gets its gradient in float32, and an optimizer keeps its digits in float32.
 
     References
     ----------
@@ -144,7 +148,7 @@ def ag_param(data: ArrayLike, device: str | None = None, dtype: str | None = Non
     if backend.recording is not None:
         raise CaptureError("ag_param: a parameter is created inside a captured step; create it before the step.")
     if not wanted.is_float:
-        raise DtypeError(f"ag_param: element type {wanted} has no gradients; use 'f32', or 'f64' on the CPU.")
+        raise DtypeError(f"ag_param: element type {wanted} has no gradients; use 'f32', 'f16' or 'bf16', or 'f64' on the CPU.")
     array = data.numpy() if isinstance(data, Tensor) else _as_array(data, "ag_param")
     return Tensor(to_buffer(array.reshape(-1, 1) if array.ndim == 1 else array, backend, wanted), requires_grad=True)
 

@@ -198,7 +198,7 @@ def ag_dtype(name: str) -> str:
     Parameters
     ----------
     name : str
-        ``"f32"``, or ``"f64"`` on CPU devices.
+        ``"f32"``, ``"f16"``, ``"bf16"``, or ``"f64"`` on CPU devices.
 
     Returns
     -------
@@ -209,6 +209,11 @@ def ag_dtype(name: str) -> str:
     ------
     DtypeError
         If the type is unknown; the default is unchanged.
+
+    Notes
+    -----
+    f16 and bf16 are stored in 16 bits on every device and computed with in float32; results are rounded to the
+    nearest.  Losses, and all results without axes, are float32.  See docs/mixed_precision.md.
 
     References
     ----------

@@ -1,7 +1,8 @@
 """Element types: their names, sizes and aliases.
 
 Only names and sizes live here; how a type is stored is a backend's business.  Public functions speak of types as
-short strings (``"f32"``), as ggmlR does, and accept the usual longer spellings.
+short strings (``"f32"``), as ggmlR does, and accept the usual longer spellings.  The two 16-bit types are for storage:
+`ag.half` says how they are computed with.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 from ag.errors import DtypeError
 
-__all__ = ["DType", "F32", "F64", "I32", "U32", "as_dtype"]
+__all__ = ["BF16", "F16", "F32", "F64", "I32", "U32", "DType", "as_dtype"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +23,7 @@ class DType:
     name : str
         Short name, as users write it.
     numpy_name : str
-        The name numpy knows it by.
+        The numpy type of stored elements; bfloat16, which numpy does not know, is stored as words of 16 bits.
     itemsize : int
         Bytes per element.
     is_float : bool
@@ -34,16 +35,24 @@ class DType:
     itemsize: int
     is_float: bool
 
+    @property
+    def is_half(self) -> bool:
+        """Whether it is a 16-bit floating type."""
+        return self is F16 or self is BF16
+
     def __str__(self) -> str:
         return self.name
 
 
+F16 = DType("f16", "float16", 2, True)
+BF16 = DType("bf16", "uint16", 2, True)
 F32 = DType("f32", "float32", 4, True)
 F64 = DType("f64", "float64", 8, True)
 I32 = DType("i32", "int32", 4, False)
 U32 = DType("u32", "uint32", 4, False)
 
-_BY_NAME = {alias: d for d in (F32, F64, I32, U32) for alias in (d.name, d.numpy_name)}
+_ALL = (F16, BF16, F32, F64, I32, U32)
+_BY_NAME = {d.name: d for d in _ALL} | {d.numpy_name: d for d in _ALL if d is not BF16} | {"bfloat16": BF16}
 
 
 def as_dtype(name: object, function: str) -> DType:
@@ -53,5 +62,5 @@ def as_dtype(name: object, function: str) -> DType:
     spelling = name if isinstance(name, str) else getattr(name, "name", getattr(name, "__name__", None))
     if isinstance(spelling, str) and spelling in _BY_NAME:
         return _BY_NAME[spelling]
-    known = ", ".join(d.name for d in (F32, F64, I32, U32))
+    known = ", ".join(d.name for d in _ALL)
     raise DtypeError(f"{function}: unknown element type {name!r}; use one of {known}.")

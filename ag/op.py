@@ -4,6 +4,9 @@
 all operands live on one device and have one element type, runs the rule, and leaves a node on the tape.  The rule
 receives `run`, the device's launch, and can reach nothing else.  Adding an op touches no other file of the core.
 
+Of 16-bit operands the rule sees the values in float32 (`ag.half`), and the result is rounded once to their type; a
+result without axes, such as a loss, stays float32.
+
 Inside a rule the operands are buffers, which have the same ``shape``, ``ndim`` and ``dtype`` as the tensors that
 the visible signature promises to callers.  Operands are the parameters annotated `Tensor` or `TensorLike`, which come
 first; or one first parameter annotated `Sequence[TensorLike]` is a list of them, in the rule a list of buffers.
@@ -20,8 +23,9 @@ from ag.backend import Backend
 from ag.buffer import Buffer
 from ag.create import lift
 from ag.device import default_backend, default_dtype
-from ag.dtype import DType
+from ag.dtype import F32, DType
 from ag.errors import DeviceError, DtypeError, ShapeError
+from ag.half import Widening, converted
 from ag.tape import is_recording
 from ag.tensor import OPS, Node, Tensor
 
@@ -50,15 +54,18 @@ class Op(Protocol[P]):
         """Declare ``rule(run, g, saved, need, *params)``: one cotangent or None per tensor operand."""
 
 
-def operands_on_one_device(function: str, operands: tuple[Any, ...]) -> tuple[Backend, tuple[Tensor, ...]]:
-    """The device and element type shared by the tensors among `operands`, and everything else lifted to them.
+def operands_on_one_device(
+    function: str, operands: tuple[Any, ...], mixed: bool = False
+) -> tuple[Backend, tuple[Tensor, ...], DType]:
+    """The device shared by the tensors among `operands`, everything as tensors there, and the result's element type.
 
     Raises
     ------
     DeviceError
         If tensors live on different devices.
     DtypeError
-        If tensors have different element types, or an operand is not numeric.
+        If tensors have different element types, or an operand is not numeric.  Beside 16-bit tensors, float32 ones
+        without axes are fine, and with `mixed` all float32 ones.
     """
     backend: Backend | None = None
     dtype: DType | None = None
@@ -74,12 +81,25 @@ def operands_on_one_device(function: str, operands: tuple[Any, ...]) -> tuple[Ba
             raise DeviceError(f"{function}: operands are on {backend.name} and {b.backend.name}; "
                               f"move one with ag_to_device first.")
         elif b.dtype is not dtype:
-            raise DtypeError(f"{function}: operands have element types {dtype} and {b.dtype}; they must be equal.")
+            dtype = _common_type(function, operands, mixed)
     if not plain:
-        return cast(Backend, backend), operands
+        return cast(Backend, backend), operands, cast(DType, dtype)
     if backend is None or dtype is None:
         backend, dtype = default_backend(), default_dtype()
-    return backend, tuple(x if type(x) is Tensor else lift(x, backend, dtype, function) for x in operands)
+    number = F32 if dtype.is_half else dtype  # a number keeps its digits
+    return backend, tuple(x if type(x) is Tensor else lift(
+        x, backend, number if isinstance(x, (int, float)) else dtype, function) for x in operands), dtype
+
+
+def _common_type(function: str, operands: tuple[Any, ...], mixed: bool) -> DType:
+    """The element type of tensors that have not all the same."""
+    buffers = [x.buffer for x in operands if isinstance(x, Tensor)]
+    kinds = list(dict.fromkeys(b.dtype for b in buffers if b.dtype is not F32 or not (mixed or b.shape == ())))
+    if len(kinds) == 1 and kinds[0].is_half:
+        return kinds[0]
+    first, second = list(dict.fromkeys(b.dtype for b in buffers))[:2]
+    raise DtypeError(f"{function}: operands have element types {first} and {second}; they must be equal. "
+                     f"Convert one with t.astype.")
 
 
 def _items(function: str, argument: str, given: Any) -> tuple[Any, ...]:
@@ -93,9 +113,10 @@ def _items(function: str, argument: str, given: Any) -> tuple[Any, ...]:
 class _Function(Generic[P]):
     """Builds the public function of one forward rule."""
 
-    def __init__(self, forward: Callable[..., tuple[Any, Any]], name: str) -> None:
+    def __init__(self, forward: Callable[..., tuple[Any, Any]], name: str, mixed: bool = False) -> None:
         self.forward = forward
         self.name = name
+        self.mixed = mixed
         signature = inspect.signature(forward)
         visible = list(signature.parameters.values())[1:]  # without `run`
         self.signature = signature.replace(parameters=visible, return_annotation="Tensor")
@@ -114,7 +135,7 @@ class _Function(Generic[P]):
 
     def public(self) -> Op[P]:
         """The function users see."""
-        name, forward, tensors, listed = self.name, self.forward, self.tensors, self.listed
+        name, forward, tensors, listed, mixed = self.name, self.forward, self.tensors, self.listed, self.mixed
         full = len(self.signature.parameters)
         if any(p.kind is p.VAR_POSITIONAL for p in self.signature.parameters.values()):
             full = -1  # let `bind` sort it out
@@ -126,11 +147,14 @@ class _Function(Generic[P]):
                 given, params = args[:tensors], args[tensors:]
             else:
                 given, params = _items(name, listed, args[0]), args[1:]
-            backend, inputs = operands_on_one_device(name, given)
+            backend, inputs, dtype = operands_on_one_device(name, given, mixed)
             buffers: list[Any] = [x.buffer for x in inputs]
+            run = Widening(backend.launch) if dtype.is_half else backend.launch
             try:
                 with backend.quiet():
-                    out, saved = forward(backend.launch, *(buffers if listed is None else [buffers]), *params)
+                    out, saved = forward(run, *(buffers if listed is None else [buffers]), *params)
+                    if dtype.is_half:
+                        out, saved = _rounded(out, saved, dtype)
             except ShapeError as error:
                 if str(error).startswith(name):
                     raise
@@ -141,7 +165,8 @@ class _Function(Generic[P]):
                     rule = self.rule
                     if rule is None:
                         raise NotImplementedError(f"{name} has no gradient rule")
-                    return Tensor(out, True, Node(name, rule, inputs, need, saved, params))
+                    return Tensor(out, True, Node(name, _widening(rule) if dtype.is_half else rule, inputs, need,
+                                                  saved, params))
             return Tensor(out)
 
         def vjp(rule: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
@@ -155,6 +180,29 @@ class _Function(Generic[P]):
         return cast("Op[P]", call)
 
 
+def _rounded(out: Buffer, saved: Any, dtype: DType) -> tuple[Buffer, Any]:
+    """A rule's result in the 16-bit type of its operands, also where it is saved; in float32 if it has no axes."""
+    result = converted(out, dtype if out.shape else F32)
+    return result, saved if result is out else _swapped(saved, out, result)
+
+
+def _swapped(saved: Any, old: Buffer, new: Buffer) -> Any:
+    """What a rule saved, with `new` in the place of `old` and of its views."""
+    if type(saved) is tuple:
+        return tuple(_swapped(x, old, new) for x in saved)
+    same = isinstance(saved, Buffer) and (saved.block, saved.address, saved.size) == (old.block, old.address, old.size)
+    return new.view(saved.shape) if same else saved
+
+
+def _widening(rule: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+    """A gradient rule for an op on 16-bit tensors."""
+
+    def wide(run: Run, *args: Any) -> tuple[Any, ...]:
+        return rule(Widening(run), *args)
+
+    return wide
+
+
 def op(forward: Callable[Concatenate[Run, P], tuple[Any, Any]]) -> Op[P]:
     """Make a public op from a forward rule ``forward(run, *operands, *params) -> (output, saved)``."""
     function = _Function[P](forward, forward.__name__).public()
@@ -162,10 +210,13 @@ def op(forward: Callable[Concatenate[Run, P], tuple[Any, Any]]) -> Op[P]:
     return function
 
 
-def part_of(name: str) -> Callable[[Callable[Concatenate[Run, P], tuple[Any, Any]]], Op[P]]:
-    """Make an op that a public function calls; messages carry the public function's name."""
+def part_of(name: str, mixed: bool = False) -> Callable[[Callable[Concatenate[Run, P], tuple[Any, Any]]], Op[P]]:
+    """Make an op that a public function calls; messages carry the public function's name.
+
+    With `mixed`, some operands may be float32 where others are 16-bit tensors: statistics, for example.
+    """
 
     def make(forward: Callable[Concatenate[Run, P], tuple[Any, Any]]) -> Op[P]:
-        return _Function[P](forward, name).public()
+        return _Function[P](forward, name, mixed).public()
 
     return make

@@ -2,7 +2,8 @@
 
 Inside `with_grad_tape` every op that touches a parameter leaves a node on the tensor it returns; a result keeps its
 own history alive and nothing is global.  `backward` visits the nodes newest first, asks each op for the cotangents
-of its inputs, undoes broadcasting (here and nowhere else) and adds up.  It knows no op by name.
+of its inputs, undoes broadcasting (here and nowhere else) and adds up.  A cotangent is stored as its tensor is, a
+parameter's gradient in float32 at least.  It knows no op by name.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from typing import Any, TypeVar, overload
 from ag.buffer import Buffer
 from ag.core_primitives import add, sum_to
 from ag.create import lift
+from ag.dtype import F16, F32
 from ag.errors import TapeError
+from ag.half import converted, launch_on
+from ag.loss_scale import scaled, unscaled
 from ag.tensor import Node, Tensor
 
 __all__ = ["Gradients", "backward", "is_recording", "no_grad", "with_grad_tape"]
@@ -181,7 +185,8 @@ def backward(loss: Tensor, retain: bool = False) -> Gradients:
 
 def _propagate(loss: Tensor, root: Node, retain: bool) -> dict[int, tuple[Tensor, Buffer]]:
     """Parameters that the loss depends on, and their gradients, by the parameter's id."""
-    one = lift(1.0, loss.buffer.backend, loss.buffer.dtype, "backward").buffer
+    dtype = loss.buffer.dtype
+    one = lift(1.0, loss.buffer.backend, F32 if dtype.is_half else dtype, "backward").buffer
     pending: dict[Node, Buffer] = {root: one if loss.shape == () else one.view(loss.shape)}
     newest = [root]
     leaves: dict[int, tuple[Tensor, Buffer]] = {}
@@ -195,19 +200,29 @@ def _propagate(loss: Tensor, root: Node, retain: bool) -> dict[int, tuple[Tensor
             if g is None or not x.requires_grad:
                 continue
             if g.shape != x.buffer.shape:
-                g = sum_to(g.backend.launch, g, x.buffer.shape)
+                g = sum_to(launch_on(g), g, x.buffer.shape)
             before = x.node
+            if x.buffer.dtype.is_half or cotangent.dtype.is_half:
+                g = _stored(g, cotangent, x)
             if before is None:
                 known = leaves.get(x.id)
                 leaves[x.id] = (x, g if known is None else g.backend.launch(add, known[1], g))
             elif before in pending:
-                pending[before] = g.backend.launch(add, pending[before], g)
+                pending[before] = converted(launch_on(g)(add, pending[before], g), g.dtype)
             else:
                 pending[before] = g
                 heappush(newest, before)
         if not retain:
             node.spend()
     return leaves
+
+
+def _stored(g: Buffer, cotangent: Buffer, x: Tensor) -> Buffer:
+    """The cotangent of `x` as it is kept, given what a rule made of `cotangent`: in f16 times the loss scale."""
+    kept = x.buffer.dtype if x.node is not None else F32
+    if (kept is F16) is not (cotangent.dtype is F16):
+        g = scaled(g) if kept is F16 else unscaled(g)
+    return converted(g, kept)
 
 
 def _accumulated(x: Tensor, g: Tensor) -> Tensor:

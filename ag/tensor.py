@@ -124,6 +124,14 @@ class Tensor:
         return self.buffer.dtype.name
 
     @property
+    def effective_dtype(self) -> str:
+        """The element type the device really stores.
+
+        Always `dtype`: what a device cannot hold is refused when it is asked for, and never replaced silently.
+        """
+        return self.buffer.dtype.name
+
+    @property
     def device(self) -> str:
         """Name of the device."""
         return self.buffer.backend.name
@@ -143,7 +151,7 @@ class Tensor:
     # -------------------------------------------------------------------------------------- host access
 
     def numpy(self) -> Array:
-        """A host copy; waits for the device."""
+        """A host copy, in float32 for bfloat16, which numpy does not know; waits for the device."""
         array: Array = self.buffer.backend.download(self.buffer)
         return array
 
@@ -239,6 +247,10 @@ class Tensor:
     def reshape(self, *shape: int) -> Tensor:
         """`ag_reshape` as a method."""
         return _call("ag_reshape", self, *shape)
+
+    def astype(self, dtype: str) -> Tensor:
+        """`ag_cast` as a method."""
+        return _call("ag_cast", self, dtype)
 
     def sum(self, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Tensor:
         """`ag_sum` as a method."""

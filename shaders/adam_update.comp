@@ -1,6 +1,7 @@
 // adam_update: m += rate1 (g - m);  v += rate2 (g^2 - v);  p -= lr weight_decay p;
 // p -= lr m' / (sqrt(v') + eps) with m' = m / c1, v' = v / c2, rate = 1 - beta, c = 1 - beta^t.
-// p, m, v, g [n]; state[8] = (lr, c1, c2, t, tickets, ...), which moves on to the next step if `last`
+// p, m, v, g [n]; state[8] = (lr, c1, c2, t, tickets, ..., skip), which moves on to the next step if `last`; nothing
+// happens if skip is not 0
 // All arithmetic is `precise`, in the order of the reference, so that no driver fuses it in its own way.
 // grid: n invocations
 #version 450
@@ -22,6 +23,7 @@ layout(set = 0, binding = 4) readonly buffer G_ { float g[]; };
 float state_float(uint word) { return uintBitsToFloat(state[state_at + word]); }
 
 void main() {
+    if (state_float(7) != 0.0) return;
     const uint i = invocation();
     const float lr = state_float(0), t = state_float(3);
     precise float c1 = state_float(1), c2 = state_float(2);

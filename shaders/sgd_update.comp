@@ -1,6 +1,6 @@
 // sgd_update: d = g + weight_decay p;  momentum = mu momentum + d;  p -= lr d', where d' is d without momentum (mu = 0,
 // then `momentum` is not touched), d + mu momentum with `nesterov`, and momentum otherwise.
-// p, momentum, g [n]; state[8] = (lr, t, tickets, ...); t grows by 1 if `last`
+// p, momentum, g [n]; state[8] = (lr, t, tickets, ..., skip); t grows by 1 if `last`; nothing happens if skip is not 0
 // grid: n invocations
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -18,6 +18,7 @@ layout(set = 0, binding = 3) readonly buffer G_ { float g[]; };
 #include "ticket.glsl"
 
 void main() {
+    if (state[state_at + 7] != 0) return;
     const uint i = invocation();
     const float lr = uintBitsToFloat(state[state_at]), t = uintBitsToFloat(state[state_at + 1]);
     if (i < n) {

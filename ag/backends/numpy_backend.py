@@ -20,7 +20,8 @@ import numpy as np
 from ag.arena import OFFSET_BITS, Arena
 from ag.backend import Backend, DeviceInfo
 from ag.buffer import Buffer, Launch, Program, held_bytes
-from ag.dtype import F32, F64, I32, U32, DType
+from ag.dtype import BF16, F16, F32, F64, I32, U32, DType
+from ag.half import loaded, stored
 from ag.primitive import Primitive
 from ag.shape import Shape
 
@@ -28,7 +29,7 @@ __all__ = ["NumpyBackend"]
 
 _ALIGN = 64  # bytes: a cache line, and the widest vector load
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
-_NUMPY = {d: np.dtype(d.numpy_name) for d in (F32, F64, I32, U32)}
+_NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, F64, I32, U32)}
 
 
 _quiet = partial(np.errstate, all="ignore")  # infinities and NaN are values, as on every other device
@@ -86,7 +87,7 @@ class NumpyBackend(Backend):
     """
 
     asynchronous = False
-    dtypes = frozenset({F32, F64, I32, U32})
+    dtypes = frozenset(_NUMPY)
 
     def __init__(self, index: int = 0, *, guard: int = 0, limit_bytes: int | None = None) -> None:
         self.name = "cpu" if index == 0 else f"cpu:{index}"
@@ -117,14 +118,14 @@ class NumpyBackend(Backend):
         return super().view(buffer, shape, offset)
 
     def upload(self, array: Any, into: Buffer) -> None:
-        into.native[...] = array
+        into.native[...] = stored(array, into.dtype) if into.dtype.is_half else array
 
     def assign(self, target: Buffer, source: Buffer) -> None:
         target.native[...] = source.native
 
     def download(self, buffer: Buffer) -> Any:
         self.refuse_while_recording("reads a tensor on the host")
-        return buffer.native.copy()
+        return loaded(buffer.native.copy(), buffer.dtype)
 
     # -------------------------------------------------------------------------------------- launches
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ag.create import ag_param, ag_tensor
+from ag.device import default_dtype
 from ag.nn.layer import Layer
 from ag.ops.norm import ag_batch_norm_op, batch_norm_train
 from ag.recompute import is_repeating
@@ -70,8 +71,10 @@ class BatchNorm(Layer):
         column = (self.num_features, 1)
         self.gamma = ag_param(np.ones(column, np.float32))
         self.beta = ag_param(np.zeros(column, np.float32))
-        self.running_mean = ag_tensor(np.zeros(column, np.float32))
-        self.running_var = ag_tensor(np.ones(column, np.float32))
+        # In 16 bits a running average would stand still: a batch moves it by less than the last digit.
+        exact = "f32" if default_dtype().is_half else None
+        self.running_mean = ag_tensor(np.zeros(column, np.float32), dtype=exact)
+        self.running_var = ag_tensor(np.ones(column, np.float32), dtype=exact)
 
     def forward(self, x: TensorLike) -> Tensor:
         """Output of the shape of `x`, (num_features, batch) or (num_features, ..., batch)."""

@@ -15,7 +15,7 @@ import numpy as np
 from ag.device import backend_of
 from ag.errors import CaptureError, CheckpointError
 from ag.ops.activation import ag_log_softmax, ag_relu, ag_sigmoid, ag_softmax, ag_tanh
-from ag.ops.arrange import ag_to_device
+from ag.ops.convert import ag_to_device
 from ag.ops.rectifiers import ag_gelu, ag_leaky_relu, ag_silu
 from ag.tape import no_grad
 from ag.tensor import Array, Tensor, TensorLike

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ag.buffer import Buffer
-from ag.core_primitives import add
+from ag.core_primitives import add, mul
 from ag.op import Cotangents, Need, Run, op
 from ag.primitive import Call, primitive
 from ag.shape import broadcast, broadcast_layout
@@ -23,11 +23,6 @@ __all__ = ["ag_add", "ag_div", "ag_mul", "ag_scale", "ag_sub", "div", "mul", "sc
 @primitive(broadcast, layout=broadcast_layout, bound=True)
 def sub(out: Array, a: Array, b: Array) -> Call:
     return partial(np.subtract, a, b, out)
-
-
-@primitive(broadcast, layout=broadcast_layout, bound=True, neutral=1.0)
-def mul(out: Array, a: Array, b: Array) -> Call:
-    return partial(np.multiply, a, b, out)
 
 
 @primitive(broadcast, layout=broadcast_layout, bound=True)

@@ -1,4 +1,4 @@
-"""Rearranging: reshape and flatten share memory, transpose copies, moving to another device goes through the host."""
+"""Rearranging: reshape and flatten share memory, transpose copies."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import Backend
 from ag.buffer import Buffer
-from ag.create import to_buffer
-from ag.device import backend_of
 from ag.errors import ShapeError
 from ag.op import Cotangents, Need, Run, op
 from ag.primitive import primitive
 from ag.shape import Shape, normalize_axes, normalize_axis, permute_layout, permuted, reshaped
-from ag.tape import is_recording
-from ag.tensor import Array, Node, Tensor, TensorLike
+from ag.tensor import Array, TensorLike
 
-__all__ = ["ag_flatten", "ag_reshape", "ag_to_device", "ag_transpose"]
+__all__ = ["ag_flatten", "ag_reshape", "ag_transpose"]
 
 
 @primitive(permuted, layout=permute_layout)
@@ -148,55 +144,3 @@ def ag_transpose(run: Run, x: TensorLike, *axes: int) -> tuple[Any, Any]:
 @ag_transpose.vjp
 def _transpose_vjp(run: Run, g: Buffer, saved: Shape, need: Need, *axes: int) -> Cotangents:
     return (run(permute, g, axes=tuple(int(i) for i in np.argsort(saved))),)
-
-
-def ag_to_device(t: Tensor, device: str) -> Tensor:
-    """A tensor on another device; gradients flow back.
-
-    Parameters
-    ----------
-    t : Tensor of any shape
-    device : str
-        Where it shall be.
-
-    Returns
-    -------
-    Tensor of the same shape
-        `t` itself if it is there already.
-
-    Raises
-    ------
-    DeviceError
-        If the device is unknown or not there.
-    DtypeError
-        If the device cannot hold the element type.
-
-    Notes
-    -----
-    The values go through the host, so this waits for the source device and cannot be part of a captured step.
-
-    References
-    ----------
-    ggmlR ``ag_to_device``.
-
-    Examples
-    --------
-    >>> import ag
-    >>> ag.ag_to_device(ag.ag_tensor([1.0]), "cpu:1").device
-    'cpu:1'
-    """
-    source, target = t.buffer.backend, backend_of(device)
-    if source is target:
-        return t
-    moved = _moved(t.buffer, target)
-    if not (is_recording() and t.requires_grad):
-        return Tensor(moved)
-    return Tensor(moved, True, Node("ag_to_device", _to_device_vjp, (t,), (True,), source, ()))
-
-
-def _moved(buffer: Buffer, target: Backend) -> Buffer:
-    return to_buffer(buffer.backend.download(buffer), target, buffer.dtype)
-
-
-def _to_device_vjp(run: Run, g: Buffer, saved: Backend, need: Need) -> Cotangents:
-    return (_moved(g, saved),)

@@ -25,7 +25,7 @@ def checked_ids(function: str, beside: Any, ids: Any, count: int, noun: str, rul
     DeviceError
         If `ids` is a tensor on another device.
     """
-    backend, _ = operands_on_one_device(function, (beside,))
+    backend = operands_on_one_device(function, (beside,))[0]
     if isinstance(ids, Tensor) and ids.buffer.backend is not backend:
         raise DeviceError(f"{function}: operands are on {backend.name} and {ids.device} (the {noun}s); "
                           f"move one with ag_to_device first.")

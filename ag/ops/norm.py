@@ -200,7 +200,7 @@ def ag_batch_norm_op(
     return _by_statistics(x, gamma, beta, mean, variance, eps)
 
 
-@part_of("ag_batch_norm_op")
+@part_of("ag_batch_norm_op", mixed=True)
 def _by_batch(run: Run, x: TensorLike, gamma: TensorLike, beta: TensorLike, eps: float) -> tuple[Any, Any]:
     return _norm(run, "ag_batch_norm_op", x, gamma, beta, _SAMPLES, eps)[:2]
 
@@ -210,7 +210,7 @@ def _by_batch_vjp(run: Run, g: Buffer, saved: Any, need: Need, eps: float) -> Co
     return _norm_vjp(run, g, saved, need, _SAMPLES)
 
 
-@part_of("ag_batch_norm")
+@part_of("ag_batch_norm", mixed=True)
 def batch_norm_train(
     run: Run, x: TensorLike, gamma: TensorLike, beta: TensorLike, running_mean: TensorLike, running_var: TensorLike,
     eps: float, momentum: float,
@@ -232,7 +232,7 @@ def _batch_norm_train_vjp(run: Run, g: Buffer, saved: Any, need: Need, eps: floa
     return *_norm_vjp(run, g, saved, need[:3], _SAMPLES), None, None
 
 
-@part_of("ag_batch_norm_op")
+@part_of("ag_batch_norm_op", mixed=True)
 def _by_statistics(
     run: Run, x: TensorLike, gamma: TensorLike, beta: TensorLike, mean: TensorLike, variance: TensorLike, eps: float
 ) -> tuple[Any, Any]:

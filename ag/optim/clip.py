@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from ag.buffer import Buffer
-from ag.core_primitives import add, sum_over
-from ag.ops.arithmetic import mul, scale
+from ag.core_primitives import add, mul, sum_over
+from ag.dtype import F16
+from ag.ops.arithmetic import scale
 from ag.optim.flat import named_parameters
 from ag.optim.optimizer import gradient_of
 from ag.tape import Gradients
@@ -38,7 +39,8 @@ def clip_grad_norm(params: Any, grads: Gradients | Mapping[str, Tensor] | None, 
     Raises
     ------
     FloatingPointError
-        If the norm is not finite, naming the parameter; no gradient is changed.
+        If the norm is not finite, naming the parameter; no gradient is changed.  With f16 parameters the norm is
+        returned instead, as the optimizer will skip the step.
     ValueError
         If `max_norm` is not positive.
 
@@ -76,6 +78,8 @@ def clip_grad_norm(params: Any, grads: Gradients | Mapping[str, Tensor] | None, 
         device = square.backend.name
         totals[device] = square if device not in totals else square.backend.launch(add, totals[device], square)
     norm = sqrt(fsum(float(t.backend.download(t)) for t in totals.values())) if totals else 0.0
+    if not isfinite(norm) and any(p.buffer.dtype is F16 for p in named.values()):
+        return norm
     if not isfinite(norm):
         norm = _norm_on_the_host(found)  # a square may overflow where the gradient does not
     if norm > max_norm:

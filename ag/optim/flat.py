@@ -3,6 +3,9 @@
 An optimizer adopts its parameters: their values move into one buffer per device and element type, and each tensor
 becomes a view of it.  Gradients are gathered into a flat buffer of the same layout.  `dp_train` uses the same flat
 buffers to move all gradients, or all weights, in one transfer.
+
+Parameters of a 16-bit type are views of a flat buffer of that type, and `values` holds them with all digits, in
+float32: that is what an optimizer updates.
 """
 
 from __future__ import annotations
@@ -15,13 +18,22 @@ import numpy as np
 from ag.backend import Backend
 from ag.buffer import Buffer
 from ag.core_primitives import copy
-from ag.dtype import DType
+from ag.dtype import BF16, F16, F32, DType
 from ag.errors import DeviceError, ShapeError
-from ag.tensor import Tensor
+from ag.half import loaded, narrow, stored
+from ag.primitive import primitive
+from ag.tensor import Array, Tensor
 
 __all__ = ["FlatGroup", "flat_groups", "named_parameters"]
 
-_ALIGN = 4  # elements: 16 bytes, so that every parameter starts where a vec4 may
+_ALIGN = 16  # bytes, so that every parameter starts where a vec4 may
+
+
+@primitive(outputs=0, updates=("master",))
+def reconcile(master: Array, x: Array, *, bfloat: bool) -> None:
+    # Where x is not what master rounds to, somebody changed it: that is the value from now on.
+    same = stored(master, BF16 if bfloat else F16) == x
+    np.copyto(master, loaded(x, BF16) if bfloat else x, where=~same)
 
 
 def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
@@ -68,27 +80,38 @@ class FlatGroup:
         Elements of the flat buffer; parameters are padded to multiples of 16 bytes with zeros.
     offsets : dict of str to int
         First element of each parameter.
+    dtype : DType
+        Type of `values`, and of gradients.
     values : Buffer
-        The flat buffer that the parameters are views of.
+        All parameters' values with all their digits.
+    stored : Buffer
+        The flat buffer that the parameters are views of: `values`, unless they are of a 16-bit type.
     """
 
     def __init__(self, params: Mapping[str, Tensor]) -> None:
         self.params = dict(params)
         first = next(iter(self.params.values())).buffer
         self.backend: Backend = first.backend
-        self.dtype: DType = first.dtype
+        self.stored_dtype: DType = first.dtype
+        self.dtype: DType = F32 if first.dtype.is_half else first.dtype
         self.offsets: dict[str, int] = {}
         self.size = 0
         for name, p in self.params.items():
             self.offsets[name] = self.size
-            self.size += -(-p.size // _ALIGN) * _ALIGN
+            self.size += self._padded(p.size)
         self.values = self.zeros()
-        self._views = self.split(self.values)
+        self.stored = self.values if self.dtype is self.stored_dtype else self.zeros(self.stored_dtype)
+        self._views = self.split(self.stored)
         self.adopt()
+        self.take_changes()
 
-    def zeros(self) -> Buffer:
+    def _padded(self, size: int) -> int:
+        unit = _ALIGN // self.stored_dtype.itemsize
+        return -(-size // unit) * unit
+
+    def zeros(self, dtype: DType | None = None) -> Buffer:
         """A flat buffer of zeros in this layout."""
-        buffer = self.backend.alloc((self.size,), self.dtype)
+        buffer = self.backend.alloc((self.size,), dtype or self.dtype)
         self.backend.upload(np.zeros(self.size, np.float32), buffer)
         return buffer
 
@@ -97,7 +120,7 @@ class FlatGroup:
         return {name: flat.view(p.shape, self.offsets[name]) for name, p in self.params.items()}
 
     def adopt(self) -> None:
-        """Make the parameters views of `values`, with the values they have now.
+        """Make the parameters views of `stored`, with the values they have now.
 
         Needed again if another optimizer adopted them in between.
 
@@ -113,8 +136,18 @@ class FlatGroup:
                     raise DeviceError(f"step: parameter {name!r} is on {p.device} and the optimizer's state on "
                                       f"{self.backend.name}; make the optimizer after moving the model.")
                 self.backend.refuse_while_recording(f"steps an optimizer that does not hold {name!r} any more")
-                self.backend.launch(copy, p.buffer, into=view)
+                self.backend.assign(view, p.buffer)
                 p.buffer = view
+
+    def take_changes(self) -> None:
+        """Let `values` follow parameters of a 16-bit type that were assigned since `store`."""
+        if self.stored is not self.values:
+            self.backend.launch(reconcile, self.values, self.stored, bfloat=self.stored_dtype is BF16)
+
+    def store(self) -> None:
+        """Round `values` to the parameters, if these are of a 16-bit type."""
+        if self.stored is not self.values:
+            self.backend.launch(narrow, self.values, into=self.stored, bfloat=self.stored_dtype is BF16)
 
     def gather(self, grads: Mapping[str, Tensor], into: dict[str, Buffer]) -> None:
         """Copy gradients by parameter name into the views of a flat buffer."""
@@ -131,7 +164,7 @@ class FlatGroup:
         for name in self.params:
             if name not in names:
                 continue
-            start, length = self.offsets[name], -(-self.params[name].size // _ALIGN) * _ALIGN
+            start, length = self.offsets[name], self._padded(self.params[name].size)
             if runs and sum(runs[-1]) == start:
                 runs[-1] = (runs[-1][0], runs[-1][1] + length)
             else:

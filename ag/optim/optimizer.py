@@ -1,7 +1,8 @@
 """What all optimizers share: adopting parameters, gathering gradients, state on the device, state dicts.
 
 A subclass names its primitive and its per-parameter moments.  All numbers that change between steps are in one small
-buffer per device, so a captured step replays correctly after ``lr`` was set.
+buffer per device, so a captured step replays correctly after ``lr`` was set.  Parameters of a 16-bit type are updated
+in float32; with f16 ones, a step whose gradients are not all finite is skipped and the loss scale halved.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from ag.backend import Backend
 from ag.buffer import Buffer, Recording
-from ag.create import ag_tensor
-from ag.errors import CaptureError, CheckpointError
+from ag.create import ag_tensor, lift
+from ag.dtype import F16, F32
+from ag.errors import CaptureError, CheckpointError, DtypeError
+from ag.loss_scale import FIRST_SCALE, SCALE_WORDS, move_scale, read_scale, set_scale, unfit
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
-from ag.optim.update_rules import STATE_WORDS
+from ag.optim.update_rules import STATE_WORDS, skip_if
 from ag.primitive import Primitive
 from ag.tape import Gradients
 from ag.tensor import Array, Tensor
@@ -37,6 +41,13 @@ class _Slots:
         """Overwrite the first words of the state; does not wait."""
         self.group.backend.refuse_while_recording("changes an optimizer's lr or state")
         self.group.backend.upload(np.array(values), self.state.view((len(values),)))
+
+    def per_parameter(self) -> dict[str, Buffer]:
+        """Views of everything that is kept for each parameter, by its name in a state dict."""
+        flats = dict(self.moments)
+        if self.group.stored is not self.group.values:
+            flats["master"] = self.group.values
+        return {f"{kind}.{name}": view for kind, flat in flats.items() for name, view in self.group.split(flat).items()}
 
     def read_state(self) -> Array:
         array: Array = self.group.backend.download(self.state)
@@ -70,6 +81,8 @@ class Optimizer:
         for slots in self._slots:
             slots.write_state([lr, *[0.0] * (STATE_WORDS - 1)])
         self._lr = float(lr)
+        self._scaled = list(dict.fromkeys(g.backend for g in self.groups if g.stored_dtype is F16))
+        self._set_scale([FIRST_SCALE, 0.0, 0.0, 0.0])
 
     @property
     def lr(self) -> float:
@@ -89,6 +102,27 @@ class Optimizer:
         """Steps taken so far; waits for the device."""
         return int(self._slots[0].read_state()[self._state.index("t")])
 
+    @property
+    def loss_scale(self) -> float | None:
+        """What gradients stored in f16 are multiplied with, None without f16 parameters; waits for the device."""
+        return float(read_scale(self._scaled[0])[0]) if self._scaled else None
+
+    @property
+    def skipped(self) -> int:
+        """Steps skipped because a gradient was not finite, with f16 parameters only; waits for the device."""
+        return int(read_scale(self._scaled[0])[SCALE_WORDS.index("skipped steps")]) if self._scaled else 0
+
+    def move_loss_scale(self, bad: Mapping[Backend, Buffer]) -> None:
+        """Let the loss scale follow a step with so many gradients, by device, that are not finite."""
+        for backend in self._scaled:
+            if backend in bad:
+                move_scale(backend, bad[backend])
+
+    def _set_scale(self, words: list[float]) -> None:
+        scale, _, good, skipped = words
+        for backend in self._scaled:
+            set_scale(backend, scale, good, skipped)
+
     def step(self, grads: Gradients | Mapping[Any, Any] | None = None) -> None:
         """Update every parameter that has a gradient.
 
@@ -102,6 +136,7 @@ class Optimizer:
         ShapeError
             If a gradient's shape is not its parameter's.
         """
+        work: list[tuple[_Slots, list[tuple[int, int]]]] = []
         for slots in self._slots:
             group = slots.group
             found = {name: g for name, p in group.params.items() if (g := gradient_of(name, p, grads)) is not None}
@@ -111,11 +146,29 @@ class Optimizer:
                 _guard_accumulation(group.backend.recording, {name: group.params[name] for name in found})
             group.adopt()
             group.gather(found, slots.grad_views)
-            self.update(slots.group, slots.grads, group.runs(found))
+            work.append((slots, group.runs(found)))
+        if self._scaled and work:
+            self._skip_unfit(work)
+        for slots, runs in work:
+            self.update(slots.group, slots.grads, runs)
+
+    def _skip_unfit(self, work: list[tuple[_Slots, list[tuple[int, int]]]]) -> None:
+        """Let all groups skip this step if a gradient is not finite, and the loss scale follow."""
+        parts: dict[Backend, list[Buffer]] = {}
+        for slots, runs in work:
+            parts.setdefault(slots.group.backend, []).extend(slots.grads.view((n,), start) for start, n in runs)
+        bad = {backend: unfit(grads) for backend, grads in parts.items()}
+        if len(bad) > 1:  # devices learn of each other through the host
+            total = sum(float(backend.download(count)) for backend, count in bad.items())
+            bad = {backend: lift(total, backend, F32, "step").buffer for backend in bad}
+        self.move_loss_scale(bad)
+        for slots, _ in work:
+            slots.group.backend.launch(skip_if, slots.state, bad[slots.group.backend])
 
     def update(self, group: FlatGroup, grads: Buffer, runs: list[tuple[int, int]]) -> None:
         """Apply the update rule to stretches of a flat group, given its flat gradients."""
         slots = next(s for s in self._slots if s.group is group)
+        group.take_changes()
         for start, length in runs:
             operands = [b if length == group.size else b.view((length,), start)
                         for b in (group.values, *slots.moments.values())]
@@ -123,6 +176,7 @@ class Optimizer:
             with group.backend.quiet():
                 group.backend.launch(self._rule, *operands, slots.state, g,
                                      **self._rule_params, last=(start, length) == runs[-1])
+        group.store()
 
     def flat_gradients(self, group: FlatGroup) -> Buffer:
         """The flat buffer into which gradients of `group` are gathered."""
@@ -142,13 +196,17 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Array]:
         """Everything needed to go on bit for bit: state numbers, and moments by parameter name."""
-        state: dict[str, Array] = {}
+        state = {name: slots.read_state()[: len(self._state)] for name, slots in self._states.items()}
         for slots in self._slots:
-            state["state"] = slots.read_state()[: len(self._state)]
-            for moment, flat in slots.moments.items():
-                for name, view in slots.group.split(flat).items():
-                    state[f"{moment}.{name}"] = slots.group.backend.download(view)
+            state |= {name: slots.group.backend.download(view) for name, view in slots.per_parameter().items()}
+        if self._scaled:
+            state["loss_scale"] = read_scale(self._scaled[0])
         return state
+
+    @property
+    def _states(self) -> dict[str, _Slots]:
+        """The groups by the names that their states have in a state dict."""
+        return {f"state{i}" if i > 1 else "state": slots for i, slots in enumerate(self._slots, 1)}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Take over what `state_dict` returned; nothing changes if names or shapes do not fit.
@@ -165,11 +223,12 @@ class Optimizer:
                   for k in mine if k in state and np.shape(state[k]) != mine[k].shape]
         if wrong:
             raise CheckpointError(f"load_state_dict: the state does not fit this optimizer: {', '.join(wrong)}.")
-        for slots in self._slots:
-            slots.write_state(np.asarray(state["state"]).tolist())
-            for moment, flat in slots.moments.items():
-                for name, view in slots.group.split(flat).items():
-                    slots.group.backend.upload(np.asarray(state[f"{moment}.{name}"]), view)
+        for name, slots in self._states.items():
+            slots.write_state(np.asarray(state[name]).tolist())
+            for name, view in slots.per_parameter().items():
+                slots.group.backend.upload(np.asarray(state[name]), view)
+        if self._scaled:
+            self._set_scale(np.asarray(state["loss_scale"]).tolist())
         lr = state["state"][0]
         if np.asarray(self._lr, np.asarray(lr).dtype) != lr:  # the same rate keeps the digits it was given with
             self._lr = float(lr)
@@ -202,6 +261,9 @@ def gradient_of(name: str, p: Tensor, grads: Any) -> Tensor | None:
     if isinstance(grads, Gradients):
         return grads.get(p)
     given = grads.get(name, grads.get(p))
+    if isinstance(given, Tensor) and given.buffer.dtype.is_half:
+        raise DtypeError(f"step: the gradient of {name!r} has type {given.dtype}; gradients are float32, convert it with "
+                         f"t.astype('f32').")
     if given is None or isinstance(given, Tensor):
         return given
-    return ag_tensor(given, device=p.device, dtype=p.dtype)
+    return ag_tensor(given, device=p.device, dtype="f32" if p.buffer.dtype.is_half else p.dtype)

@@ -3,7 +3,8 @@
 Everything that changes from step to step (learning rate, step count, bias corrections) is in the `state` operand,
 in device memory, so a captured step can be replayed.  `state` moves on when `last` is set: a step whose parameters
 are not contiguous takes several launches with the same state.  The buffer has `STATE_WORDS` words; those after the
-named ones belong to the kernels, which count finished workgroups there to know who advances the state.
+named ones belong to the kernels, which count finished workgroups there to know who advances the state, but for the
+last: if it is not 0, the step is skipped, and neither parameters nor state change.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import numpy as np
 from ag.primitive import Call, primitive
 from ag.tensor import Array
 
-__all__ = ["STATE_WORDS", "adam_update", "sgd_update"]
+__all__ = ["STATE_WORDS", "adam_update", "sgd_update", "skip_if"]
 
 STATE_WORDS = 8
+_SKIP = STATE_WORDS - 1
 _BLOCK = 1 << 14  # elements: five arrays of 64 KiB stay in the second-level cache
 
 
@@ -27,7 +29,7 @@ def adam_update(
     *, rate1: float, rate2: float, eps: float, weight_decay: float, last: bool,
 ) -> Call:
     # state = (lr, c1, c2, t), rate = 1 - beta, c = 1 - beta^t: complements keep their digits where beta is near 1.
-    now, after = state[:4], state[1:4]
+    after = state[1:4]
     slow, slower = np.asarray(rate1, p.dtype), np.asarray(rate2, p.dtype)
     scalars = np.empty(2, p.dtype)  # numpy is quicker with its own numbers than with Python's
     step, floor = scalars[:1].reshape(()), scalars[1:].reshape(())
@@ -35,7 +37,9 @@ def adam_update(
     blocks = [(p[part], m[part], v[part], g[part], np.empty_like(p[part])) for part in parts]
 
     def call() -> None:
-        lr, c1, c2, t = now.tolist()
+        lr, c1, c2, t, _, _, _, skip = state.tolist()
+        if skip:
+            return
         c1 += rate1 * (1 - c1)
         c2 += rate2 * (1 - c2)
         if last:
@@ -67,6 +71,8 @@ def sgd_update(
 ) -> None:
     # state = (lr, t).  d = g + weight_decay p;  b = mu b + d (b = d at first);  p -= lr (d + mu b if nesterov else b)
     lr, t = state[:2].tolist()
+    if state[_SKIP]:
+        return
     if last:
         state[1] = t + 1
     d = g + weight_decay * p if weight_decay else g
@@ -75,3 +81,9 @@ def sgd_update(
         momentum += d
         d = d + mu * momentum if nesterov else momentum
     p -= lr * d
+
+
+@primitive(outputs=0, updates=("state",), layout=lambda state, bad: {})
+def skip_if(state: Array, bad: Array) -> None:
+    # Whether the steps to come are skipped: if `bad`, a number of gradients, is not 0.
+    state[_SKIP] = bad.reshape(()) > 0

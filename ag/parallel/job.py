@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ag.buffer import Program
-from ag.create import ag_param
+from ag.create import ag_param, lift
+from ag.dtype import F16, F32
 from ag.errors import CommError
 from ag.nn.layer import ag_train, load_into
 from ag.optim.clip import clip_grad_norm
@@ -57,6 +58,7 @@ class Job:
         for p, name in zip(self.master.values(), self.master, strict=True):
             p.name = name
         self._group = self.optimizer.groups[0]
+        self._scaled = self._group.stored_dtype is F16
         self._grads = self.optimizer.flat_gradients(self._group)
         self._grad_tensors = {name: Tensor(view) for name, view in self._group.split(self._grads).items()}
         self._max_norm = max_norm
@@ -75,6 +77,7 @@ class Job:
         self._threads = ThreadPoolExecutor(len(self._blocking)) if separate else None
         for replica in self.replicas:
             ag_train(replica.model)
+            replica.scale_gradients(self.optimizer.loss_scale)
         self._broadcast()
 
     def close(self) -> None:
@@ -93,6 +96,8 @@ class Job:
         """Go on from a state; nothing changes if it does not fit."""
         load_into(self.master, state.weights)
         self.optimizer.load_state_dict(state.optimizer)
+        for replica in self.replicas:
+            replica.scale_gradients(self.optimizer.loss_scale)
         self._draws = state.draws
         self._trained = state.step * state.batch
         self._broadcast()
@@ -119,9 +124,13 @@ class Job:
         loss = float(total[self._group.size])
         gradient = total[: self._group.size]
         if not isfinite(float(gradient.dot(gradient)) + loss) and not np.isfinite(total).all():
-            self._nonfinite(k, nodes)
+            if self._scaled and isfinite(loss):  # an overflow of f16
+                self._move_scale(1.0)
+            else:
+                self._nonfinite(k, nodes)
             return loss
         self._update(gradient)
+        self._move_scale(0.0)
         self._broadcast()
         self._reduce_s += perf_counter() - begin
         return loss
@@ -179,6 +188,15 @@ class Job:
         with self._group.backend.record() as recording:
             self.optimizer.update(self._group, self._grads, self._runs)
         self._optimizer_step = recording.finished()
+
+    def _move_scale(self, bad: float) -> None:
+        """Let the loss scale of f16 gradients follow a step, on the host and on all devices."""
+        if not self._scaled:
+            return
+        backend = self._group.backend
+        self.optimizer.move_loss_scale({backend: lift(bad, backend, F32, "dp_train").buffer})
+        for replica in self.replicas:
+            replica.scale_gradients(self.optimizer.loss_scale)
 
     def _stretches(self) -> list[tuple[int, int]]:
         """Where in the flat buffer the parameters are that some sample has used; names the others once."""

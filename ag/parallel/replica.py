@@ -18,6 +18,7 @@ from ag.core_primitives import add, copy
 from ag.create import ag_tensor
 from ag.device import ag_device, backend_of
 from ag.errors import CaptureError, CommError
+from ag.loss_scale import set_scale
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 from ag.parallel.reduction import TreeSum
 from ag.parallel.sample import flatten, opaque, unflatten
@@ -94,6 +95,7 @@ class Replica:
             raise CommError(f"dp_train: the model of replica {index} has parameters on {places}; make_model must "
                             f"create all of them on the default device, {self.device} here, with one element type.")
         self.group: FlatGroup = groups[0]
+        self._scale: float | None = None
         self.used: set[str] = set()
         self._loss_of = loss_of
         self._capturing = capturing
@@ -233,6 +235,13 @@ class Replica:
         """Overwrite all parameters with one array in the flat layout; does not wait."""
         self.group.adopt()
         self.backend.upload(weights, self.group.values)
+        self.group.store()
+
+    def scale_gradients(self, scale: float | None) -> None:
+        """Compute gradients with this loss scale from now on; None, or the one in use, changes nothing."""
+        if scale != self._scale and scale is not None:
+            set_scale(self.backend, scale)
+        self._scale = scale
 
     def weights(self) -> Array:
         """All parameters in the flat layout; waits for the device."""

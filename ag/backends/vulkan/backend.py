@@ -20,13 +20,14 @@ from ag.backends.vulkan.recorder import Command, Recorder
 from ag.backends.vulkan.shadow import Shadow
 from ag.backends.vulkan.stock import StockRecorder
 from ag.buffer import Buffer, Launch, Program, held_bytes
-from ag.dtype import F32, I32, U32
-from ag.errors import DeviceError
+from ag.dtype import BF16, F16, F32, I32, U32
+from ag.errors import DeviceError, DtypeError
+from ag.half import loaded, stored
 from ag.primitive import Primitive
 
 __all__ = ["VulkanBackend"]
 
-_NUMPY = {F32: np.dtype(np.float32), I32: np.dtype(np.int32), U32: np.dtype(np.uint32)}
+_NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, I32, U32)}
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
 _LARGEST_BYTES = (1 << 32) - 4096  # Kompute counts bytes in 32 bits
@@ -79,7 +80,7 @@ class VulkanBackend(Backend):
     """
 
     asynchronous = True
-    dtypes = frozenset({F32, I32, U32})
+    dtypes = frozenset(_NUMPY)
 
     def __init__(self, index: int = 0, *, guard: int = 0) -> None:
         self.name = f"vulkan:{index}"
@@ -117,7 +118,9 @@ class VulkanBackend(Backend):
             self._segments.append(self._manager.arena(nbytes // 4))
 
     def upload(self, array: Any, into: Buffer) -> None:
-        dense = np.ascontiguousarray(array, _NUMPY[into.dtype]).reshape(-1)
+        dense = np.ascontiguousarray(stored(array, into.dtype)).reshape(-1)
+        if dense.nbytes % 4:
+            dense = np.append(dense, dense.dtype.type(0))
         if dense.size:
             with self.lock:
                 self.recorder.upload(into.address, dense.view(np.uint32))
@@ -125,15 +128,16 @@ class VulkanBackend(Backend):
     def assign(self, target: Buffer, source: Buffer) -> None:
         if source.size:
             with self.lock:
-                self.recorder.assign(target.address, source.address, source.size)
+                self.recorder.assign(target.address, source.address, source.nbytes // 4)
 
     def download(self, buffer: Buffer) -> Any:
         self.refuse_while_recording("reads a tensor on the host")
         if not buffer.size:
-            return np.empty(buffer.shape, _NUMPY[buffer.dtype])
+            return loaded(np.empty(buffer.shape, _NUMPY[buffer.dtype]), buffer.dtype)
         with self.lock:
-            words = self.recorder.download(buffer.address, buffer.size)
-        return words.view(_NUMPY[buffer.dtype]).reshape(buffer.shape)
+            words = self.recorder.download(buffer.address, buffer.nbytes // 4)
+        elements = words.view(_NUMPY[buffer.dtype])[: buffer.size]
+        return loaded(elements.reshape(buffer.shape), buffer.dtype)
 
     def _write_bytes(self, address: int, content: bytes) -> None:
         with self.lock:
@@ -150,6 +154,9 @@ class VulkanBackend(Backend):
             if b.backend is not self:
                 raise DeviceError(f"{primitive.name}: an operand is on {b.backend.name} and the launch on "
                                   f"{self.name}; move it with ag_to_device.")
+            if b.dtype.is_half and "bfloat" not in primitive.params:
+                raise DtypeError(f"{primitive.name}: an operand holds {b.dtype} elements, which are only for storage; "
+                                 f"launch it through ag.half.launch_on.")
         with self.lock:
             command = self._command(primitive, buffers, params)
             if command is None:

@@ -13,6 +13,7 @@ import numpy as np
 from ag.backend import Backend
 from ag.buffer import Buffer
 from ag.errors import KernelError
+from ag.half import stored
 from ag.primitive import Primitive
 
 __all__ = ["Shadow"]
@@ -28,13 +29,13 @@ class Shadow:
 
     def run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any], command: Any) -> None:
         """Dispatch, wait, and compare every written operand."""
-        expected = [self._backend.download(b) for b in buffers]
+        expected = [stored(self._backend.download(b), b.dtype) for b in buffers]
         self._backend.recorder.dispatch(command)
         with np.errstate(all="ignore"):
             primitive.reference(*expected, **params)
         written = {*range(primitive.outputs), *primitive.updates}
         for i in sorted(written):
-            found = self._backend.download(buffers[i])
+            found = stored(self._backend.download(buffers[i]), buffers[i].dtype)
             wrong = ~np.isclose(found, expected[i], _RTOL, _ATOL, equal_nan=True)
             if wrong.any():
                 at = tuple(int(k) for k in np.argwhere(wrong)[0])

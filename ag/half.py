@@ -1,0 +1,100 @@
+"""The 16-bit floating types: how they are converted, and how ops compute with them.
+
+f16 and bf16 are for storage: a tensor takes half the memory and half the bandwidth, and nothing is ever computed in
+16 bits.  A rule of an op is given a `Widening` launch, so it sees float32 wherever it touches a 16-bit buffer; what the
+op returns is rounded once, to the nearest, ties to even, with the same bits on every device.  What a rule keeps
+between its own launches stays float32.  Backends convert host values with `stored` and `loaded`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ag.buffer import Buffer
+from ag.dtype import BF16, F16, F32, DType
+from ag.primitive import Primitive, primitive
+
+__all__ = ["Widening", "converted", "launch_on", "loaded", "narrow", "stored", "widen"]
+
+Array = np.ndarray[Any, Any]
+
+_QUIET_BIT = np.uint16(0x0040)
+_EXPONENT = np.uint32(0x7F800000)
+
+
+# ---------------------------------------------------------------------------------------------- host values
+
+
+def stored(array: Array, dtype: DType) -> Array:
+    """Host numbers as the elements a buffer of type `dtype` holds."""
+    if dtype is not BF16:
+        with np.errstate(over="ignore"):  # what is too large becomes infinite
+            return np.asarray(array, dtype.numpy_name)
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    upper = (bits >> np.uint32(16)).astype(np.uint16)
+    even = (bits >> np.uint32(16)) & np.uint32(1)
+    rounded = ((bits + np.uint32(0x7FFF) + even) >> np.uint32(16)).astype(np.uint16)
+    nan = (bits & ~np.uint32(1 << 31)) > _EXPONENT
+    return np.where(nan, upper | _QUIET_BIT, rounded).reshape(np.shape(array))
+
+
+def loaded(elements: Array, dtype: DType) -> Array:
+    """The elements of a buffer as host numbers: float32 for bfloat16, which numpy does not know."""
+    if dtype is not BF16:
+        return elements
+    return (elements.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+# ---------------------------------------------------------------------------------------------- on a device
+
+
+@primitive()
+def widen(out: Array, x: Array, *, bfloat: bool) -> None:
+    out[...] = loaded(x, BF16) if bfloat else x
+
+
+@primitive()
+def narrow(out: Array, x: Array, *, bfloat: bool) -> None:
+    out[...] = stored(x, BF16 if bfloat else F16)
+
+
+def converted(x: Buffer, dtype: DType) -> Buffer:
+    """`x` itself if it has element type `dtype`, else its values in a fresh buffer; for float32 and 16-bit types."""
+    if x.dtype is dtype:
+        return x
+    if x.dtype.is_half and dtype.is_half:
+        x = converted(x, F32)
+    rule, half = (widen, x.dtype) if x.dtype.is_half else (narrow, dtype)
+    out = x.backend.alloc(x.shape, dtype)
+    x.backend.launch(rule, x, into=out, bfloat=half is BF16)
+    return out
+
+
+class Widening:
+    """`Backend.launch` for rules whose operands may be 16-bit buffers: those are widened first.
+
+    An object serves one call of a rule: it remembers what it widened, so that no operand is converted twice.
+    """
+
+    def __init__(self, launch: Callable[..., Any]) -> None:
+        self._launch = launch
+        self._widened: dict[tuple[int, int], tuple[Buffer, Buffer]] = {}
+
+    def __call__(self, primitive: Primitive, *operands: Buffer, into: Any = None, **params: Any) -> Any:
+        return self._launch(primitive, *[self._wide(x) for x in operands], into=into, **params)
+
+    def _wide(self, x: Buffer) -> Buffer:
+        if not x.dtype.is_half:
+            return x
+        known = self._widened.get((x.address, x.size))
+        if known is None:
+            known = self._widened[x.address, x.size] = x, converted(x, F32)
+        return known[1].view(x.shape)
+
+
+def launch_on(x: Buffer) -> Callable[..., Any]:
+    """The launch of the device of `x` that can take `x`."""
+    return Widening(x.backend.launch) if x.dtype.is_half else x.backend.launch

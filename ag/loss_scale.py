@@ -1,0 +1,110 @@
+"""Loss scaling: what keeps gradients inside the narrow range of f16.
+
+A gradient that is stored in f16 is stored times the scale of its device; all others are what they are, so parameters
+always receive true gradients.  The scale is a power of two and lives in device memory, where optimizers move it:
+halved, and the step skipped, when a gradient is not finite; doubled after `INTERVAL` steps that went well.  A device
+has no scale before an optimizer with f16 parameters needs one.  bf16 has the range of float32 and needs none.
+
+Micikevicius et al., "Mixed Precision Training", 2018.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial, reduce
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from ag.backend import Backend
+from ag.buffer import Buffer
+from ag.core_primitives import add, mul, sum_over
+from ag.dtype import F32
+from ag.half import converted
+from ag.primitive import primitive
+from ag.shape import Layout, Shape
+
+__all__ = ["FIRST_SCALE", "INTERVAL", "SCALE_WORDS", "move_scale", "read_scale", "scaled", "set_scale", "unfit",
+           "unscaled"]
+
+Array = np.ndarray[Any, Any]
+
+FIRST_SCALE = 65536.0
+INTERVAL = 2000
+SCALE_WORDS = ("scale", "inverse", "good steps", "skipped steps")
+_LARGEST = 2.0**24  # beyond, gradients of a few units would overflow float32 on their way
+_CHUNK = 1 << 12
+
+_states: WeakKeyDictionary[Backend, Buffer] = WeakKeyDictionary()
+
+
+def _pieces(x: Shape, *, chunk: int) -> Shape:
+    return (max(1, -(-x[0] // chunk)),)
+
+
+def _pieces_layout(out: Shape, x: Shape, *, chunk: int) -> Layout:
+    return {"pieces": out[0], "n": x[0]}
+
+
+@primitive(_pieces, layout=_pieces_layout)
+def nonfinite(out: Array, x: Array, *, chunk: int) -> None:
+    # How many elements of each piece of x are infinite or NaN.
+    for k in range(len(out)):
+        part = x[k * chunk : (k + 1) * chunk]
+        out[k] = part.size - np.count_nonzero(np.isfinite(part))
+
+
+@primitive(outputs=0, updates=("scaling",), layout=lambda scaling, bad, **_params: {})
+def scale_update(scaling: Array, bad: Array, *, interval: int, largest: float) -> None:
+    # scaling = (scale, 1 / scale, good steps in a row, skipped steps); a step is good if `bad` is 0.
+    scale, _, good, skipped = scaling.tolist()
+    if bad.reshape(()) > 0:
+        scale, good, skipped = max(scale / 2, 1 / largest), 0, skipped + 1
+    elif good + 1 < interval:
+        good += 1
+    else:
+        scale, good = min(scale * 2, largest), 0
+    scaling[:] = scale, 1 / scale, good, skipped
+
+
+def scaled(g: Buffer) -> Buffer:
+    """`g` times its device's scale, in float32."""
+    return _times(g, 0)
+
+
+def unscaled(g: Buffer) -> Buffer:
+    """`g` divided by its device's scale, in float32."""
+    return _times(g, 1)
+
+
+def _times(g: Buffer, word: int) -> Buffer:
+    state = _states.get(g.backend)
+    wide = converted(g, F32)
+    return wide if state is None else g.backend.launch(mul, wide, state.view((), word))
+
+
+def set_scale(backend: Backend, scale: float, good: float = 0, skipped: float = 0) -> None:
+    """Scale gradients on a device from now on; does not wait."""
+    backend.refuse_while_recording("sets the loss scale")
+    if backend not in _states:
+        _states[backend] = backend.alloc((len(SCALE_WORDS),), F32)
+    backend.upload(np.array([scale, 1 / scale, good, skipped]), _states[backend])
+
+
+def read_scale(backend: Backend) -> Array:
+    """The numbers of `SCALE_WORDS`; waits for the device."""
+    array: Array = backend.download(_states[backend])
+    return array
+
+
+def unfit(parts: Sequence[Buffer]) -> Buffer:
+    """How many elements of some flat buffers of one device are not finite, as a buffer of shape ()."""
+    launch = parts[0].backend.launch
+    counts = [sum_over(launch, launch(nonfinite, x, chunk=_CHUNK), (0,)).view(()) for x in parts]
+    return reduce(partial(launch, add), counts)
+
+
+def move_scale(backend: Backend, bad: Buffer) -> None:
+    """Halve or raise the device's scale after a step with `bad` gradients that are not finite."""
+    backend.launch(scale_update, _states[backend], bad, interval=INTERVAL, largest=_LARGEST)

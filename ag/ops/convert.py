@@ -1,0 +1,125 @@
+"""The same values elsewhere: `ag_to_device` on another device, through the host; `ag_cast` in another element type."""
+
+from __future__ import annotations
+
+from ag.backend import Backend
+from ag.buffer import Buffer
+from ag.create import to_buffer
+from ag.device import backend_of
+from ag.dtype import BF16, F16, F32, as_dtype
+from ag.errors import DtypeError
+from ag.half import converted
+from ag.loss_scale import scaled, unscaled
+from ag.op import Cotangents, Need, Run
+from ag.tape import is_recording
+from ag.tensor import OPS, Node, Tensor
+
+__all__ = ["ag_cast", "ag_to_device"]
+
+
+def ag_to_device(t: Tensor, device: str) -> Tensor:
+    """A tensor on another device; gradients flow back.
+
+    Parameters
+    ----------
+    t : Tensor of any shape
+    device : str
+        Where it shall be.
+
+    Returns
+    -------
+    Tensor of the same shape
+        `t` itself if it is there already.
+
+    Raises
+    ------
+    DeviceError
+        If the device is unknown or not there.
+    DtypeError
+        If the device cannot hold the element type.
+
+    Notes
+    -----
+    The values go through the host, so this waits for the source device and cannot be part of a captured step.
+
+    References
+    ----------
+    ggmlR ``ag_to_device``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_to_device(ag.ag_tensor([1.0]), "cpu:1").device
+    'cpu:1'
+    """
+    source, target = t.buffer.backend, backend_of(device)
+    if source is target:
+        return t
+    moved = _moved(t.buffer, target)
+    if not (is_recording() and t.requires_grad):
+        return Tensor(moved)
+    return Tensor(moved, True, Node("ag_to_device", _to_device_vjp, (t,), (True,), source, ()))
+
+
+def _moved(buffer: Buffer, target: Backend) -> Buffer:
+    return to_buffer(buffer.backend.download(buffer), target, buffer.dtype)
+
+
+def _to_device_vjp(run: Run, g: Buffer, saved: Backend, need: Need) -> Cotangents:
+    if g.dtype is not F16:
+        return (_moved(g, saved),)
+    return (scaled(_moved(unscaled(g), saved)),)  # by the other device's scale
+
+
+def ag_cast(t: Tensor, dtype: str) -> Tensor:
+    """A tensor with another element type; gradients flow back.
+
+    Parameters
+    ----------
+    t : Tensor of any shape
+        Of type f32, f16 or bf16.
+    dtype : str
+        ``"f32"``, ``"f16"`` or ``"bf16"``.
+
+    Returns
+    -------
+    Tensor of the same shape
+        `t` itself if it has that type already.
+
+    Raises
+    ------
+    DtypeError
+        If either type is another one.
+
+    Notes
+    -----
+    Rounding is to the nearest, ties to even; what f16 cannot hold becomes infinite.
+
+    References
+    ----------
+    numpy ``ndarray.astype``; PyTorch ``Tensor.to``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_cast(ag.ag_tensor([[1.0001]]), "f16").item()
+    1.0
+    """
+    wanted = as_dtype(dtype, "ag_cast")
+    if t.buffer.dtype is wanted:
+        return t
+    for kind in (t.buffer.dtype, wanted):
+        if kind not in (F32, F16, BF16):
+            raise DtypeError(f"ag_cast: {t.dtype} to {wanted} was asked for; tensors are cast between f32, f16 and "
+                             f"bf16. Convert the numpy array instead.")
+    with t.buffer.backend.quiet():
+        out = converted(t.buffer, wanted)
+    if not (is_recording() and t.requires_grad):
+        return Tensor(out)
+    return Tensor(out, True, Node("ag_cast", _cast_vjp, (t,), (True,), None, ()))
+
+
+def _cast_vjp(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:
+    return (g,)  # the tape stores a cotangent as its tensor is
+
+OPS["ag_cast"] = ag_cast

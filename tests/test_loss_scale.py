@@ -1,0 +1,247 @@
+"""Training with 16-bit parameters: float32 masters, and a loss scale that follows what happens on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ag
+from ag import loss_scale
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture(params=["f16", "bf16"])
+def dtype(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each 16-bit type in turn, as the default type."""
+    previous = ag.ag_dtype(request.param)
+    yield request.param
+    ag.ag_dtype(previous)
+
+
+def optimizers() -> list[Callable[..., Any]]:
+    return [lambda p, **kw: ag.optimizer_sgd(p, momentum=0.9, **kw), ag.optimizer_adam, ag.optimizer_adamw]
+
+
+def step_of(W: ag.Tensor, optimizer: Any) -> Callable[[ag.Tensor], ag.Tensor]:
+    """A step whose gradient is x / 16."""
+
+    def step(x: ag.Tensor) -> ag.Tensor:
+        with ag.with_grad_tape():
+            loss = ag.ag_sum(ag.ag_mul(W, x)) * 0.0625  # 65536 times a gradient of 1 would be too much for f16
+        optimizer.step(ag.backward(loss))
+        return loss
+
+    return step
+
+
+# ---------------------------------------------------------------------------------------------- masters
+
+
+@pytest.mark.parametrize("make", optimizers())
+def test_small_steps_add_up(device: str, dtype: str, make: Callable[..., Any]) -> None:
+    """A thousand steps that are each too small for 16 bits arrive where float32 does."""
+    ends = []
+    for kind in ("f32", dtype):
+        W = ag.ag_param([[1.0, -1.0]], dtype=kind)
+        step = ag.ag_capture(step_of(W, make([W], lr=2e-5)))
+        x = ag.ag_tensor([[1.0, -2.0]], dtype=kind)
+        for _ in range(1000):
+            step(x)
+        ends.append(W.numpy())
+    assert np.abs(ends[0] - [[1.0, -1.0]]).min() > 1e-3
+    np.testing.assert_allclose(ends[1], ends[0], rtol=2.0**-11 if dtype == "f16" else 2.0**-8)
+
+
+def test_a_parameter_that_was_assigned_is_taken_over(device: str, dtype: str) -> None:
+    W = ag.ag_param([[1.0, 2.0]])
+    optimizer = ag.optimizer_sgd([W], lr=1.6e-4)
+    step = step_of(W, optimizer)
+    x = ag.ag_tensor([[1.0, 1.0]])
+    for _ in range(5):
+        step(x)
+    W.data = np.array([[5.0, 2.0]])
+    step(x)
+    master = optimizer.state_dict()["master.param1"]
+    np.testing.assert_allclose(master, [[5 - 1e-5, 2 - 6e-5]], rtol=1e-7)
+
+
+def test_state_dict_goes_on_bit_for_bit(device: str, dtype: str) -> None:
+    def fresh() -> tuple[ag.Tensor, Any]:
+        W = ag.ag_param(np.linspace(-1, 1, 7).reshape(1, 7))
+        return W, ag.optimizer_adam([W], lr=1e-3)
+
+    xs = [ag.ag_tensor(np.random.default_rng(i).normal(size=(1, 7))) for i in range(6)]
+    W, optimizer = fresh()
+    for x in xs[:3]:
+        step_of(W, optimizer)(x)
+    weights, state = W.numpy(), optimizer.state_dict()
+    for x in xs[3:]:
+        step_of(W, optimizer)(x)
+    V, other = fresh()
+    V.data = weights
+    other.load_state_dict(state)
+    for x in xs[3:]:
+        step_of(V, other)(x)
+    assert V.numpy().tobytes() == W.numpy().tobytes()
+    for name, array in optimizer.state_dict().items():
+        np.testing.assert_array_equal(other.state_dict()[name], array, name)
+
+
+def test_gradients_given_by_the_user(device: str, dtype: str) -> None:
+    W = ag.ag_param([[1.0, 2.0]])
+    ag.optimizer_sgd([W], lr=0.5).step({"param1": np.array([[1.0, 2.0]])})
+    np.testing.assert_array_equal(W.numpy(), [[0.5, 1.0]])
+    with pytest.raises(ag.DtypeError, match=f"step: the gradient of 'param1' has type {dtype}; gradients are float32"):
+        ag.optimizer_sgd([W]).step({"param1": ag.ag_tensor([[1.0, 2.0]])})
+
+
+def test_16_bit_and_float32_parameters_in_one_optimizer(device: str, dtype: str) -> None:
+    V, W = ag.ag_param([[1.0]], dtype="f32"), ag.ag_param([[1.0]])
+    optimizer = ag.optimizer_sgd({"V": V, "W": W}, lr=4.0)
+
+    def step(x: Array) -> None:
+        with ag.with_grad_tape():
+            loss = ag.ag_sum(ag.ag_cast(W * x, "f32") * V) * 0.0625
+        optimizer.step(ag.backward(loss))
+
+    step(np.array([[1.0]]))
+    assert (V.item(), W.item()) == (0.75, 0.75)
+    state = optimizer.state_dict()
+    assert {"state", "state2"} <= state.keys()
+    optimizer.load_state_dict(state)
+    if dtype == "f16":
+        step(np.array([[np.inf]]))
+        assert (V.item(), W.item(), optimizer.skipped) == (0.75, 0.75, 1)  # both wait
+
+
+# ---------------------------------------------------------------------------------------------- the scale
+
+
+@pytest.fixture
+def f16() -> Iterator[None]:
+    """f16 as the default type."""
+    previous = ag.ag_dtype("f16")
+    yield
+    ag.ag_dtype(previous)
+
+
+def test_a_gradient_too_small_for_f16_arrives(device: str, f16: None) -> None:
+    W = ag.ag_param([[1.0]])
+
+    def gradient() -> float:
+        with ag.with_grad_tape():
+            loss = ag.ag_sum(ag.ag_cast(W * 1.0, "f32") * 2.0**-30)  # f16 ends at 2**-24
+        return ag.backward(loss)[W].item()
+
+    ag.optimizer_sgd([W])
+    assert gradient() == 2.0**-30
+    loss_scale.set_scale(W.buffer.backend, 1.0)
+    assert gradient() == 0.0
+
+
+@pytest.mark.parametrize("make", optimizers())
+def test_an_overflow_skips_the_step_and_halves_the_scale(device: str, f16: None, make: Callable[..., Any]) -> None:
+    W = ag.ag_param([[1.0, 2.0]])
+    optimizer = make([W], lr=0.125)
+    step = step_of(W, optimizer)
+    good, bad = ag.ag_tensor([[0.25, 0.5]]), ag.ag_tensor([[1.0, 0.5]])
+    step(good)
+    before = optimizer.state_dict()
+    assert (optimizer.loss_scale, optimizer.skipped, optimizer.t) == (65536.0, 0, 1)
+    with ag.with_grad_tape():
+        loss = ag.ag_sum(W * bad)  # the cotangent of W * bad is 1, stored in f16 as 65536
+    grads = ag.backward(loss)
+    assert not np.isfinite(grads[W].numpy()).all()
+    assert not np.isfinite(ag.clip_grad_norm([W], grads, 1.0))  # returned, not raised
+    optimizer.step(grads)
+    assert (optimizer.loss_scale, optimizer.skipped, optimizer.t) == (32768.0, 1, 1)
+    after = optimizer.state_dict()
+    for name in before.keys() - {"loss_scale"}:
+        np.testing.assert_array_equal(after[name], before[name], name)
+    step(good)
+    assert (optimizer.skipped, optimizer.t) == (1, 2)
+
+
+def test_good_steps_double_it(device: str, f16: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_scale, "INTERVAL", 3)
+    W = ag.ag_param([[1.0]])
+    optimizer = ag.optimizer_sgd([W], lr=1e-3)
+    step = ag.ag_capture(step_of(W, optimizer))
+    scales = []
+    for _ in range(7):
+        step(ag.ag_tensor([[0.0]]))
+        scales.append(optimizer.loss_scale)
+    assert scales == [2.0**16] * 2 + [2.0**17] * 3 + [2.0**18] * 2
+
+
+def test_it_stays_within_limits(device: str, f16: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_scale, "INTERVAL", 1)
+    W = ag.ag_param([[1.0]])
+    optimizer = ag.optimizer_sgd([W], lr=1e-3)
+    grads = {value: {"param1": np.array([[value]])} for value in (0.0, np.nan)}
+    for _ in range(12):
+        optimizer.step(grads[0.0])
+    assert optimizer.loss_scale == 2.0**24
+    for _ in range(60):
+        optimizer.step(grads[np.nan])
+    assert (optimizer.loss_scale, optimizer.skipped, W.item()) == (2.0**-24, 60, 1.0)
+
+
+def test_the_scale_changes_no_gradient(device: str, f16: None) -> None:
+    model = ag.ag_sequential(ag.ag_linear(5, 7, "tanh"), ag.ag_batch_norm(7), ag.ag_linear(7, 3))
+    x, y = ag.ag_tensor(np.random.default_rng(0).normal(size=(5, 8))), np.arange(8) % 3
+    ag.optimizer_adam(model)
+    found = []
+    for scale in (256.0, 1024.0):
+        loss_scale.set_scale(ag.device.backend_of(device), scale)
+        with ag.with_grad_tape():
+            loss = ag.ag_softmax_cross_entropy_loss(model(x), y)
+        grads = ag.backward(loss)
+        found.append([g.numpy() for g in grads.values()])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-6)  # only numbers below f16's normal range differ
+
+
+def test_captured_equals_eager_through_overflows(device: str, f16: None) -> None:
+    xs = [np.random.default_rng(i).normal(size=(1, 9)) * (1e3 if i % 4 == 2 else 0.3) for i in range(12)]
+    ends = []
+    for wrap in (lambda step: step, ag.ag_capture):
+        W = ag.ag_param(np.linspace(-1, 1, 9).reshape(1, 9))
+        optimizer = ag.optimizer_adam([W], lr=1e-2)
+
+        def step(x: ag.Tensor) -> ag.Tensor:
+            with ag.with_grad_tape():
+                h = W * 1.0  # noqa: B023 - used in this turn of the loop
+                loss = ag.ag_sum(h * x)
+            optimizer.step(ag.backward(loss))  # noqa: B023
+            return loss
+
+        run = wrap(step)
+        for x in xs:
+            run(ag.ag_tensor(x))
+        ends.append([W.numpy(), *optimizer.state_dict().values()])
+        assert 3 <= optimizer.skipped < 12
+    for a, b in zip(*ends, strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
+def test_devices_skip_together(f16: None) -> None:
+    """A model on two devices: an overflow on one is a skipped step on both."""
+    V, W = ag.ag_param([[1.0]], device="cpu"), ag.ag_param([[1.0]], device="cpu:1")
+    optimizer = ag.optimizer_sgd({"V": V, "W": W}, lr=0.25)
+    optimizer.step({"V": np.array([[np.inf]]), "W": np.array([[1.0]])})
+    assert (V.item(), W.item(), optimizer.skipped) == (1.0, 1.0, 1)
+    assert [loss_scale.read_scale(p.buffer.backend)[0] for p in (V, W)] == [2.0**15] * 2
+    optimizer.step({"V": np.array([[1.0]]), "W": np.array([[1.0]])})
+    assert (V.item(), W.item()) == (0.75, 0.75)
+
+
+def test_bf16_and_float32_are_not_scaled(device: str) -> None:
+    for dtype in ("bf16", "f32"):
+        optimizer = ag.optimizer_sgd([ag.ag_param([[1.0]], dtype=dtype)])
+        assert (optimizer.loss_scale, optimizer.skipped) == (None, 0)
+        assert "loss_scale" not in optimizer.state_dict()
