@@ -111,6 +111,11 @@ def ag_load_model(
         If the file is missing, truncated or foreign, or does not fit the model; the message lists the names that
         are missing, unexpected or of another shape.
 
+    Notes
+    -----
+    Another program's file says nothing about the model: build it, and use
+    ``model.load_state_dict(safetensors.numpy.load_file(path))``; docs/interop.md shows what is called what in PyTorch.
+
     References
     ----------
     ggmlR ``ag_load_model``.

@@ -11,7 +11,6 @@ import inspect
 import re
 from collections.abc import Callable
 from math import inf
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -238,7 +237,6 @@ MISSING: dict[str, Callable[[], bool]] = {  # what: whether it is there after al
     "dp_train(balance='auto')": lambda: trains(balance="auto"),
     "dp_train(sync_batch_norm=True)": lambda: trains(sync_batch_norm=True),
     "dp_train(world=...)": lambda: trains(world=object()),
-    "docs/interop.md": (Path(__file__).parents[1] / "docs" / "interop.md").exists,
     **{f"ag.{name}": lambda name=name: hasattr(ag, name) for name in PARALLEL.split()},
 }
 
