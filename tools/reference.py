@@ -18,7 +18,7 @@ from ag.tensor import OPS
 
 def write(folder: Path) -> None:
     for op in OPS.values():  # their signatures say "Tensor", a name that pdoc looks for where the op is defined
-        op.__signature__ = op.__signature__.replace(return_annotation=ag.Tensor)
+        op.__signature__ = inspect.signature(op).replace(return_annotation=ag.Tensor)
     for name in ag.__all__:
         public = getattr(ag, name)
         if inspect.isclass(public):
