@@ -38,7 +38,7 @@ import ag
 TORCH = json.loads((Path(__file__).parent / "curves" / "torch.json").read_text("utf-8"))["curves"]
 # Rounding moves the GPTs by 2e-7, and 2e-6 tells erf from tanh in gelu.  In the ResNet rounding can put a value on the
 # other side of relu's kink, and training multiplies the difference: to 2e-4 in 20 steps by make.py, which moves the
-# weights by rounding errors, to 4e-4 with other seeds, and not in the first steps.
+# weights by rounding errors, to 4e-4 with other seeds or 4 images, and not in the first steps.
 RTOL = {"resnet8": 1e-3, "gpt": 2e-6, "gpt_without_qkv_bias": 2e-6}
 FIRST_STEPS, FIRST_RTOL = 2, 1e-5
 
