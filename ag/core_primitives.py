@@ -1,7 +1,7 @@
 """The few primitives that the core itself launches: copy, add, multiply, sum.
 
-The tape adds and scales cotangents and undoes broadcasting, a captured step copies inputs into their slots.  Everything else
-that computes is declared in `ag.ops` or next to the optimizer that needs it.
+The tape adds and scales cotangents and undoes broadcasting, a captured step copies inputs into their slots.
+Everything else that computes is declared in `ag.ops` or next to the optimizer that needs it.
 """
 
 from __future__ import annotations

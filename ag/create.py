@@ -148,7 +148,8 @@ def ag_param(data: ArrayLike, device: str | None = None, dtype: str | None = Non
     if backend.recording is not None:
         raise CaptureError("ag_param: a parameter is created inside a captured step; create it before the step.")
     if not wanted.is_float:
-        raise DtypeError(f"ag_param: element type {wanted} has no gradients; use 'f32', 'f16' or 'bf16', or 'f64' on the CPU.")
+        raise DtypeError(f"ag_param: element type {wanted} has no gradients; use 'f32', 'f16', 'bf16', or 'f64' on "
+                         f"the CPU.")
     array = data.numpy() if isinstance(data, Tensor) else _as_array(data, "ag_param")
     return Tensor(to_buffer(array.reshape(-1, 1) if array.ndim == 1 else array, backend, wanted), requires_grad=True)
 

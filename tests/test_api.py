@@ -78,7 +78,8 @@ DIFFERS = {  # name: (signature here, why it is not the designed one)
 }
 
 # Public names that the design does not list as functions: what those return or build on, and additions.
-EXTRA = {"CapturedStep", "DeviceInfo", "Gradients", "Layer", "Tensor", "Checkpoint", "DPStep", "ag_cast", "ag_checkpoint"}
+EXTRA = {"CapturedStep", "DeviceInfo", "Gradients", "Layer", "Tensor", "Checkpoint", "DPStep", "ag_cast",
+         "ag_checkpoint"}
 
 ERRORS = {"AgError": Exception, "ShapeError": ValueError, "DtypeError": TypeError, "DeviceError": RuntimeError,
           "TapeError": RuntimeError, "CaptureError": RuntimeError, "ArenaError": MemoryError,

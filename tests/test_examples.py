@@ -145,6 +145,26 @@ def test_digits_fails_when_the_accuracy_is_low(monkeypatch: pytest.MonkeyPatch) 
         module["main"]()
 
 
+def test_mixed_precision(device: str) -> None:
+    seeds = 3 if device == "cpu" else 2
+    text = output("mixed_precision.py", "--device", device, "--seeds", str(seeds))
+    assert re.findall(r"^ *(\w+), seed \d: accuracy 0\.9\d+, .* weights in (\w+),", text, re.M) == [
+        (dtype, dtype) for dtype in ("f32", "bf16", "f16") for _ in range(seeds)]
+    means = re.search(r"^f32 (\S+), bf16 (\S+), f16 (\S+)$", text, re.M)
+    assert means is not None, text
+    exact, *rounded = map(float, means.groups())
+    assert min(rounded) >= exact - 0.005 and exact >= 0.97, text
+
+
+def test_mixed_precision_fails_when_16_bits_are_worse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    module: dict[str, Any] = runpy.run_path(str(EXAMPLES / "mixed_precision.py"))
+    monkeypatch.setattr(sys, "argv", ["mixed_precision.py", "--epochs", "1", "--seeds", "1"])
+    monkeypatch.setitem(module["main"].__globals__, "MOST_WORSE", -1.0)
+    with pytest.raises(SystemExit, match="FAILED: a 16-bit type reads more than"):
+        module["main"]()
+
+
 def test_transformer() -> None:
     # On the CPU only: its many small launches take minutes on a driver that is software.
     text = output("text_transformer.py", "--steps", "150")
@@ -165,6 +185,6 @@ def test_raw_parameters() -> None:
     assert text.count("4 of 4 right") == 2
 
 
-@pytest.mark.parametrize("script", ["digits_cnn.py", "text_transformer.py", "raw_parameters.py"])
+@pytest.mark.parametrize("script", ["digits_cnn.py", "mixed_precision.py", "text_transformer.py", "raw_parameters.py"])
 def test_short_examples_are_short(script: str) -> None:
     assert len((EXAMPLES / script).read_text("utf-8").splitlines()) <= 80

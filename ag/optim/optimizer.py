@@ -262,8 +262,8 @@ def gradient_of(name: str, p: Tensor, grads: Any) -> Tensor | None:
         return grads.get(p)
     given = grads.get(name, grads.get(p))
     if isinstance(given, Tensor) and given.buffer.dtype.is_half:
-        raise DtypeError(f"step: the gradient of {name!r} has type {given.dtype}; gradients are float32, convert it with "
-                         f"t.astype('f32').")
+        raise DtypeError(f"step: the gradient of {name!r} has type {given.dtype}; gradients are float32. "
+                         f"Convert it with t.astype('f32').")
     if given is None or isinstance(given, Tensor):
         return given
     return ag_tensor(given, device=p.device, dtype="f32" if p.buffer.dtype.is_half else p.dtype)
