@@ -1,25 +1,17 @@
-"""Models in files: safetensors with a JSON description, written atomically, loaded without running code."""
+"""Models in files: their tensors and a JSON description of how to build them, loaded without running code."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from math import prod
 from operator import index
-from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
-import safetensors.numpy
-from safetensors import SafetensorError, safe_open
-
 from ag.device import ag_default_device, ag_device
-from ag.dtype import as_dtype
-from ag.errors import CheckpointError
+from ag.dtype import DType
+from ag.errors import CheckpointError, DtypeError
 from ag.nn.attention import MultiheadAttention
 from ag.nn.batch_norm import BatchNorm
 from ag.nn.conv import Conv2d
@@ -31,9 +23,10 @@ from ag.nn.linear import Linear
 from ag.nn.pool import AvgPool, Flatten, GlobalPool, MaxPool
 from ag.nn.residual import Residual
 from ag.nn.sequential import Sequential
-from ag.tensor import Array
+from ag.tensor import Array, Tensor
+from ag.tensor_file import element_type, elements_of, read_file, write_file
 
-__all__ = ["ag_load_model", "ag_save_model", "read_file", "write_file"]
+__all__ = ["ag_load_model", "ag_save_model"]
 
 _FORMAT = "ag-model-1"
 _LAYERS: dict[str, type[Layer]] = {c.__name__: c for c in (
@@ -43,7 +36,6 @@ _SIZES = {  # settings whose product is the number of elements of a layer's larg
     Linear: ("in_features", "out_features"), Conv2d: ("in_ch", "out_ch", "kernel"), BatchNorm: ("num_features",),
     LayerNorm: ("num_features",), Embedding: ("vocab_size", "dim"), MultiheadAttention: ("d_model", "d_model")}
 _DEEPEST = 100  # blocks inside blocks; far from Python's recursion limit, whatever called
-_ABANDONED = 600.0  # seconds after which a temporary file that did not grow is not being written any more
 
 
 def ag_save_model(model: Any, path: str | os.PathLike[str], model_fn: Callable[[], Any] | None = None) -> None:
@@ -77,7 +69,7 @@ def ag_save_model(model: Any, path: str | os.PathLike[str], model_fn: Callable[[
     >>> ag.ag_load_model(path).W.shape
     (1, 2)
     """
-    state = {name: x.numpy() for name, x in state_of(model).items()}
+    state = {name: elements_of(x) for name, x in state_of(model).items()}
     if model_fn is not None:
         made = {name: x.shape for name, x in state_of(model_fn()).items()}
         if made != {name: x.shape for name, x in state.items()}:
@@ -113,6 +105,8 @@ def ag_load_model(
 
     Notes
     -----
+    Without `model_fn`, the model has the element types of the file; with it, those that the factory gives it.
+
     Another program's file says nothing about the model: build it, and use
     ``model.load_state_dict(safetensors.numpy.load_file(path))``; docs/interop.md shows what is called what in PyTorch.
 
@@ -133,9 +127,25 @@ def ag_load_model(
         if device is not None:
             ag_device(device)
         elements = sum(array.size for array in state.values())
-        model = model_fn() if model_fn is not None else _build(_config(header, path), path, elements)
+        if model_fn is not None:
+            model = model_fn()
+        else:
+            model = _build(_config(header, path), path, elements)
+            _take_types(state_of(model), state, path)
     load_into(state_of(model), state, source=f"ag_load_model: {os.fspath(path)}")
     return ag_eval(model)
+
+
+def _take_types(tensors: dict[str, Tensor], state: dict[str, Array], path: Any) -> None:
+    """Give a new model's tensors the floating types that they have in the file; their values are still to come."""
+    for name, x in tensors.items():
+        kind: DType = element_type(state[name]) if name in state else x.buffer.dtype
+        if kind.is_float and kind is not x.buffer.dtype:
+            try:
+                x.buffer = x.buffer.backend.alloc(x.shape, kind)
+            except DtypeError as error:
+                raise CheckpointError(f"ag_load_model: {os.fspath(path)} holds {name} as {kind}, which {x.device} "
+                                      f"cannot hold; load it on the CPU.") from error
 
 
 def _config(header: dict[str, str], path: Any) -> Any:
@@ -194,63 +204,3 @@ def _layer(config: Any) -> Layer:
         return Residual(body, shortcut, config["args"]["activation"])
     kind = _LAYERS[config["layer"]]
     return kind(**{name: config["args"][name] for name in kind.settings})
-
-
-# ---------------------------------------------------------------------------------------------- files
-
-
-def write_file(path: str | os.PathLike[str], arrays: dict[str, Array], header: dict[str, str]) -> None:
-    """Write a safetensors file next to the target, flush it to disk, then rename: readers see the old or the new."""
-    target = Path(path)
-    content = safetensors.numpy.save(arrays, header)
-    temporary = target.with_name(f".{target.name}.{token_hex(4)}")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # mkstemp's would be private
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _remove_abandoned(target)
-
-
-def _remove_abandoned(target: Path) -> None:
-    """Remove what saves of this target left behind that were killed, but nothing that another process is writing."""
-    ours = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}")
-    with suppress(OSError), os.scandir(target.parent) as entries:  # the file is saved, whatever becomes of these
-        for entry in entries:
-            with suppress(OSError):  # gone meanwhile, or someone else's
-                if (ours.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
-                        and entry.stat(follow_symlinks=False).st_mtime < time.time() - _ABANDONED):
-                    os.unlink(entry.path)
-
-
-def read_file(path: str | os.PathLike[str], form: str, function: str) -> tuple[dict[str, str], dict[str, Array]]:
-    """Header and arrays of a safetensors file of the given format.
-
-    Raises
-    ------
-    CheckpointError
-        If it is missing, truncated, foreign, or of another format.
-    """
-    try:
-        with safe_open(path, framework="numpy") as file:
-            header: dict[str, str] = file.metadata() or {}
-            known = header.get("format") == form
-            arrays = {name: _array(file, name, function) for name in file.keys()} if known else {}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{function}: {os.fspath(path)} cannot be read ({str(error).rstrip('.')}); a complete "
-                              f"file of format {form!r} is required.") from error
-    if not known:
-        raise CheckpointError(f"{function}: {os.fspath(path)} has format {header.get('format')!r:.60}; "
-                              f"{form!r} is required.")
-    return header, arrays
-
-
-def _array(file: Any, name: str, function: str) -> Array:
-    as_dtype(file.get_slice(name).get_dtype().lower(), function)  # the format has types that numpy and we have not
-    array: Array = file.get_tensor(name)
-    return array

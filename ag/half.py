@@ -17,10 +17,11 @@ from ag.buffer import Buffer
 from ag.dtype import BF16, F16, F32, DType
 from ag.primitive import Primitive, primitive
 
-__all__ = ["Widening", "converted", "launch_on", "loaded", "narrow", "stored", "widen"]
+__all__ = ["BFLOAT16", "Widening", "converted", "launch_on", "loaded", "narrow", "numbers", "stored", "widen"]
 
 Array = np.ndarray[Any, Any]
 
+BFLOAT16 = np.dtype("V2")  # of arrays that hold bfloat16 elements: files have them, and numpy has no such type
 _QUIET_BIT = np.uint16(0x0040)
 _EXPONENT = np.uint32(0x7F800000)
 
@@ -46,6 +47,11 @@ def loaded(elements: Array, dtype: DType) -> Array:
     if dtype is not BF16:
         return elements
     return (elements.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def numbers(array: Array) -> Array:
+    """An array from a file as host numbers."""
+    return loaded(array.view(np.uint16), BF16) if array.dtype == BFLOAT16 else array
 
 
 # ---------------------------------------------------------------------------------------------- on a device

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ag.checkpoint import read_file, write_file
 from ag.errors import CheckpointError
+from ag.half import BFLOAT16
 from ag.nn.layer import load_into, state_of
 from ag.rng import generator_snapshot, restore_generator
 from ag.tensor import Array
+from ag.tensor_file import elements_of, read_file, write_file
 
 __all__ = ["Checkpoint", "ag_load_checkpoint", "ag_save_checkpoint"]
 
@@ -86,7 +87,7 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any 
     """
     header = {"format": _FORMAT, "step": str(int(step)), "extra": _to_json(extra, "extra"),
               "generator": _to_json(generator_snapshot(), "the generator")}
-    arrays = {f"model.{name}": x.numpy() for name, x in state_of(model).items()}
+    arrays = {f"model.{name}": elements_of(x) for name, x in state_of(model).items()}
     if optimizer is not None:
         arrays |= {f"optimizer.{name}": array for name, array in optimizer.state_dict().items()}
         header["lr"] = _to_json(optimizer.lr, "lr")  # with all its digits; the device holds it in float32
@@ -147,7 +148,7 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any 
         raise CheckpointError(f"{where} has no readable header ({error!r}); the file is not a complete "
                               f"checkpoint.") from error
     tensors = state_of(model)
-    parts = [_Part("model", {n: x.numpy() for n, x in tensors.items()}, _below("model.", arrays),
+    parts = [_Part("model", {n: elements_of(x) for n, x in tensors.items()}, _below("model.", arrays),
                    lambda state: load_into(tensors, state))]
     if optimizer is not None:
         held = _below("optimizer.", arrays) or None
@@ -194,11 +195,15 @@ class _Part:
 
 def _same_types(before: Any, after: Any) -> None:
     """Refuse arrays of other element types; loading would convert them, and a run that goes on has the same."""
-    wrong = [f"{name} is {array.dtype} instead of {before[name].dtype}"
+    wrong = [f"{name} is {_type(array)} instead of {_type(before[name])}"
              for name, array in (after.items() if isinstance(after, dict) else ())
              if isinstance(array, np.ndarray) and name in before and array.dtype != before[name].dtype]
     if wrong:
         raise CheckpointError(f"element types: {', '.join(wrong)}.")
+
+
+def _type(array: Array) -> str:
+    return "bfloat16" if array.dtype == BFLOAT16 else str(array.dtype)
 
 
 def _check_counts(state: dict[str, Array]) -> None:

@@ -28,7 +28,7 @@ LAYERS = [
     ["ag.device", "ag.vulkan_devices", "ag.rng", "ag.tensor", "ag.create", "ag.tape", "ag.op", "ag.capture",
      "ag.gradcheck", "ag.recompute"],
     ["ag.ops"],
-    ["ag.nn", "ag.optim", "ag.data", "ag.checkpoint", "ag.train_state"],
+    ["ag.nn", "ag.optim", "ag.data", "ag.tensor_file", "ag.checkpoint", "ag.train_state"],
     ["ag.parallel"],
     ["ag"],
 ]
@@ -39,7 +39,7 @@ OUTSIDE = {
     "numpy": ["ag.primitive", "ag.core_primitives", "ag.half", "ag.loss_scale",
               *(m for layer in LAYERS[3:8] for m in layer), "ag.__main__"],
     "kp": ["ag.backends.vulkan"],
-    "safetensors": ["ag.checkpoint"],
+    "safetensors": ["ag.tensor_file"],
     "PIL": ["ag.data.image_folder"],
     "tqdm": ["ag.parallel"],
     "mpi4py": ["ag.parallel.world"],

@@ -14,6 +14,7 @@ import numpy as np
 
 from ag.device import backend_of
 from ag.errors import CaptureError, CheckpointError
+from ag.half import numbers
 from ag.ops.activation import ag_log_softmax, ag_relu, ag_sigmoid, ag_softmax, ag_tanh
 from ag.ops.convert import ag_to_device
 from ag.ops.rectifiers import ag_gelu, ag_leaky_relu, ag_silu
@@ -196,7 +197,7 @@ def state_of(model: Any) -> dict[str, Tensor]:
 def load_into(mine: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool = True,
               source: str = "load_state_dict: the state") -> None:
     """Copy arrays into tensors by name, all or nothing; `source` begins the message if they do not fit."""
-    arrays = {k: v.numpy() if isinstance(v, Tensor) else np.asarray(v) for k, v in state.items()}
+    arrays = {k: v.numpy() if isinstance(v, Tensor) else numbers(np.asarray(v)) for k, v in state.items()}
     wrong = []
     if strict:
         wrong += [f"missing {k}" for k in mine if k not in arrays]

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ag.checkpoint import read_file, write_file
 from ag.errors import CheckpointError
 from ag.tensor import Array
+from ag.tensor_file import read_file, write_file
 
 __all__ = ["DPState", "load_state", "save_state"]
 
