@@ -84,12 +84,14 @@ def _times(g: Buffer, word: int) -> Buffer:
     return wide if state is None else g.backend.launch(mul, wide, state.view((), word))
 
 
-def set_scale(backend: Backend, scale: float, good: float = 0, skipped: float = 0) -> None:
-    """Scale gradients on a device from now on; does not wait."""
+def set_scale(backend: Backend, scale: float, *counts: float) -> None:
+    """Scale gradients on a device from now on, and set the counts of steps if they are given; does not wait."""
     backend.refuse_while_recording("sets the loss scale")
     if backend not in _states:
         _states[backend] = backend.alloc((len(SCALE_WORDS),), F32)
-    backend.upload(np.array([scale, 1 / scale, good, skipped]), _states[backend])
+        backend.upload(np.zeros(len(SCALE_WORDS)), _states[backend])
+    words = np.array([scale, 1 / scale, *counts])
+    backend.upload(words, _states[backend].view(words.shape))
 
 
 def read_scale(backend: Backend) -> Array:

@@ -119,9 +119,9 @@ class Optimizer:
                 move_scale(backend, bad[backend])
 
     def _set_scale(self, words: list[float]) -> None:
-        scale, _, good, skipped = words
+        scale, _, *counts = words
         for backend in self._scaled:
-            set_scale(backend, scale, good, skipped)
+            set_scale(backend, scale, *counts)
 
     def step(self, grads: Gradients | Mapping[Any, Any] | None = None) -> None:
         """Update every parameter that has a gradient.

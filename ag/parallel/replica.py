@@ -132,7 +132,8 @@ class Replica:
             if draws != 0:
                 set_stream(self.backend, (first + position) * (draws or 0))
             self._one_sample(index, sample)
-            tree.push(position, 1, self._work if len(shard) == 1 else self._kept(len(tree.nodes)))
+            with self.backend.quiet():
+                tree.push(position, 1, self._work if len(shard) == 1 else self._kept(len(tree.nodes)))
         self.nodes = tree.nodes
         self.backend.submit()
 
