@@ -80,8 +80,8 @@ INTO_AG = [title for title in TITLES if title.endswith("to here")]
 
 
 def test_every_block_of_the_page_belongs_to_a_pair() -> None:
-    assert len(TITLES) == 4 and len(INTO_AG) == 2
-    assert sum(len(blocks(text)) for _, text in SECTIONS) == PAGE.count("```") / 2 == 9
+    assert len(TITLES) == 6 and len(INTO_AG) == 3
+    assert sum(len(blocks(text)) for _, text in SECTIONS) == PAGE.count("```") / 2 == 14
     assert all({library for library, _ in blocks(text)} in (set(), {"ag", "torch"}) for _, text in SECTIONS)
 
 
