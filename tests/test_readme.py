@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from contextvars import copy_context
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ README = (ROOT / "README.md").read_text("utf-8")
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S)
+MIXED_PRECISION = (ROOT / "docs" / "mixed_precision.md").read_text("utf-8")
 
 
 def run(code: str, *options: str) -> None:
@@ -36,6 +38,13 @@ def test_block_runs_without_vulkan(number: int) -> None:
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_block_runs_on_vulkan(number: int, lavapipe: str, swiftshader: str) -> None:
     run(BLOCKS[number])
+
+
+def test_the_blocks_on_mixed_precision_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```$", MIXED_PRECISION, re.M | re.S)
+    assert len(blocks) == MIXED_PRECISION.count("```") / 2 >= 6
+    monkeypatch.chdir(tmp_path)
+    copy_context().run(exec, "".join(blocks), {})  # a copy, as they change the default type
 
 
 def test_the_quick_start_is_short() -> None:
