@@ -11,9 +11,9 @@ from ag.buffer import Buffer
 from ag.device import backend_of, default_backend, default_dtype
 from ag.dtype import DType, as_dtype
 from ag.errors import CaptureError, DtypeError, ShapeError
-from ag.tensor import Array, ArrayLike, Tensor
+from ag.tensor import Array, ArrayLike, Tensor, TensorLike
 
-__all__ = ["ag_param", "ag_tensor", "is_ag_tensor", "lift", "to_buffer"]
+__all__ = ["ag_param", "ag_tensor", "as_input", "is_ag_tensor", "lift", "to_buffer"]
 
 _CONSTANTS_KEPT = 256  # per device; a training step uses a handful
 
@@ -34,14 +34,15 @@ def lift(value: Any, backend: Backend, dtype: DType, function: str) -> Tensor:
     """`value` as a tensor on `backend`; numbers become shared constants."""
     if isinstance(value, (int, float)):
         constants = backend.__dict__.setdefault("_constants", {})
-        found: Buffer | None = constants.get((value, dtype))
+        key = value or str(value), dtype  # 0.0 and -0.0 are equal, and not the same
+        found: Buffer | None = constants.get(key)
         if found is None:
             if len(constants) >= _CONSTANTS_KEPT:
                 constants.clear()
             found = backend.alloc((), dtype)
             backend.upload(np.asarray(value), found)
             found.constant = float(value)
-            constants[value, dtype] = found
+            constants[key] = found
         return Tensor(found)
     return Tensor(to_buffer(_as_array(value, function), backend, dtype))
 
@@ -54,6 +55,11 @@ def _as_array(data: ArrayLike, function: str) -> Array:
     if array.dtype.kind not in "biuf":
         raise DtypeError(f"{function}: data of type {array.dtype} was given; numbers are required.")
     return array
+
+
+def as_input(x: TensorLike, weight: Tensor) -> Tensor:
+    """`x`; host values become a tensor on the device and of the type of a layer's `weight`."""
+    return x if isinstance(x, Tensor) else ag_tensor(x, weight.device, weight.dtype)
 
 
 def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = None) -> Tensor:

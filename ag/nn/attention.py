@@ -6,13 +6,14 @@ from math import sqrt
 
 import numpy as np
 
-from ag.create import ag_param, ag_tensor
+from ag.create import ag_param, as_input
 from ag.errors import ShapeError
 from ag.nn.layer import Layer
 from ag.ops.arithmetic import ag_add
 from ag.ops.attention import attention_of_heads
 from ag.ops.linalg import ag_matmul
 from ag.rng import host_uniform
+from ag.shape import counts
 from ag.tensor import Tensor, TensorLike
 
 __all__ = ["MultiheadAttention", "ag_multihead_attention"]
@@ -58,9 +59,9 @@ class MultiheadAttention(Layer):
     settings = ("d_model", "n_heads", "dropout", "bias")
 
     def __init__(self, d_model: int, n_heads: int, dropout: float = 0.0, bias: bool = True) -> None:
-        if d_model < 1 or n_heads < 1 or d_model % n_heads:
-            raise ValueError(f"ag_multihead_attention: d_model is {d_model} and n_heads is {n_heads}; both must be at "
-                             f"least 1, and d_model a multiple of n_heads.")
+        if not counts(d_model, n_heads) or d_model % n_heads:
+            raise ValueError(f"ag_multihead_attention: d_model is {d_model!r} and n_heads is {n_heads!r}; both must be "
+                             f"whole numbers of at least 1, and d_model a multiple of n_heads.")
         if not 0 <= dropout < 1:
             raise ValueError(f"ag_multihead_attention: dropout is {dropout}; it must be in [0, 1).")
         self.d_model = int(d_model)
@@ -78,9 +79,9 @@ class MultiheadAttention(Layer):
     def forward(self, q: TensorLike, k: TensorLike | None = None, v: TensorLike | None = None,
                 causal_mask: bool = False) -> Tensor:
         """Output of the shape of `q`, (d_model, time) or (d_model, time, batch); `k` is `q` by default, `v` is `k`."""
-        q = _lifted(q)
-        k = q if k is None else _lifted(k)
-        v = k if v is None else _lifted(v)
+        q = as_input(q, self.W_q)
+        k = q if k is None else as_input(k, self.W_k)
+        v = k if v is None else as_input(v, self.W_v)
         for name, x in (("q", q), ("k", k), ("v", v)):
             if x.ndim not in (2, 3) or x.shape[0] != self.d_model:
                 raise ShapeError(f"ag_multihead_attention: {name} is {x.shape}; ({self.d_model}, time) or "
@@ -92,10 +93,6 @@ class MultiheadAttention(Layer):
         if not self.bias:
             return out
         return ag_add(out, self.b_o if out.ndim == 2 else self.b_o.reshape(self.d_model, 1, 1))
-
-
-def _lifted(x: TensorLike) -> Tensor:
-    return x if isinstance(x, Tensor) else ag_tensor(x)
 
 
 ag_multihead_attention = MultiheadAttention

@@ -9,6 +9,7 @@ from ag.device import default_dtype
 from ag.nn.layer import Layer
 from ag.ops.norm import ag_batch_norm_op, batch_norm_train
 from ag.recompute import is_repeating
+from ag.shape import counts
 from ag.tensor import Tensor, TensorLike
 
 __all__ = ["BatchNorm", "ag_batch_norm"]
@@ -61,8 +62,9 @@ class BatchNorm(Layer):
     settings = ("num_features", "eps", "momentum")
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
-        if num_features < 1 or not eps > 0:
-            raise ValueError(f"ag_batch_norm: num_features is {num_features} and eps is {eps}; both must be positive.")
+        if not counts(num_features) or not eps > 0:
+            raise ValueError(f"ag_batch_norm: num_features is {num_features!r} and eps is {eps}; both must be positive, "
+                             f"and num_features whole.")
         if not 0 <= momentum <= 1:
             raise ValueError(f"ag_batch_norm: momentum is {momentum}; it must be in [0, 1].")
         self.num_features = int(num_features)

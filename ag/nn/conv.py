@@ -7,11 +7,12 @@ from math import prod, sqrt
 import numpy as np
 
 from ag.conv_shape import Pair, pair
-from ag.create import ag_param, ag_tensor
+from ag.create import ag_param, as_input
 from ag.errors import ShapeError
 from ag.nn.layer import Layer, activation_called
 from ag.ops.conv import ag_conv2d
 from ag.rng import host_uniform
+from ag.shape import counts
 from ag.tensor import Tensor, TensorLike
 
 __all__ = ["Conv2d", "ag_conv2d_layer"]
@@ -65,8 +66,9 @@ class Conv2d(Layer):
 
     def __init__(self, in_ch: int, out_ch: int, kernel: int | Pair, stride: int | Pair = 1, padding: int | Pair = 0,
                  activation: str | None = None, bias: bool = True) -> None:
-        if in_ch < 1 or out_ch < 1:
-            raise ValueError(f"{_NAME}: in_ch is {in_ch} and out_ch is {out_ch}; both must be at least 1.")
+        if not counts(in_ch, out_ch):
+            raise ValueError(f"{_NAME}: in_ch is {in_ch!r} and out_ch is {out_ch!r}; both must be whole numbers of at "
+                             f"least 1.")
         self.in_ch = int(in_ch)
         self.out_ch = int(out_ch)
         self.kernel = pair(kernel, 1, "kernel", _NAME)
@@ -82,7 +84,7 @@ class Conv2d(Layer):
 
     def forward(self, x: TensorLike) -> Tensor:
         """Output of shape (out_ch, height, width, batch) for `x` of shape (in_ch, height, width, batch)."""
-        x = x if isinstance(x, Tensor) else ag_tensor(x)
+        x = as_input(x, self.W)
         if x.ndim != 4 or x.shape[0] != self.in_ch:
             raise ShapeError(f"{_NAME}: x is {x.shape}; ({self.in_ch}, height, width, batch) is required.")
         y = ag_conv2d(x, self.W, self.b if self.bias else None, self.stride, self.padding)

@@ -9,6 +9,7 @@ from ag.create import ag_param
 from ag.nn.layer import Layer
 from ag.ops.embedding import ag_embedding_lookup
 from ag.rng import host_uniform
+from ag.shape import counts
 from ag.tensor import Tensor
 
 __all__ = ["Embedding", "ag_embedding"]
@@ -32,7 +33,7 @@ class Embedding(Layer):
     Raises
     ------
     ValueError
-        If a size is not positive.
+        If a size is no positive whole number.
 
     References
     ----------
@@ -48,8 +49,9 @@ class Embedding(Layer):
     settings = ("vocab_size", "dim")
 
     def __init__(self, vocab_size: int, dim: int) -> None:
-        if vocab_size < 1 or dim < 1:
-            raise ValueError(f"ag_embedding: vocab_size is {vocab_size} and dim is {dim}; both must be at least 1.")
+        if not counts(vocab_size, dim):
+            raise ValueError(f"ag_embedding: vocab_size is {vocab_size!r} and dim is {dim!r}; both must be whole "
+                             f"numbers of at least 1.")
         self.vocab_size = int(vocab_size)
         self.dim = int(dim)
         self.weight = ag_param(host_uniform((self.dim, self.vocab_size), -sqrt(3), sqrt(3)))

@@ -7,6 +7,7 @@ import numpy as np
 from ag.create import ag_param
 from ag.nn.layer import Layer
 from ag.ops.norm import ag_layer_norm_op
+from ag.shape import counts
 from ag.tensor import Tensor, TensorLike
 
 __all__ = ["LayerNorm", "ag_layer_norm"]
@@ -46,8 +47,9 @@ class LayerNorm(Layer):
     settings = ("num_features", "eps")
 
     def __init__(self, num_features: int, eps: float = 1e-5) -> None:
-        if num_features < 1 or not eps > 0:
-            raise ValueError(f"ag_layer_norm: num_features is {num_features} and eps is {eps}; both must be positive.")
+        if not counts(num_features) or not eps > 0:
+            raise ValueError(f"ag_layer_norm: num_features is {num_features!r} and eps is {eps}; both must be positive, "
+                             f"and num_features whole.")
         self.num_features = int(num_features)
         self.eps = float(eps)
         self.gamma = ag_param(np.ones((self.num_features, 1), np.float32))

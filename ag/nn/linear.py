@@ -6,12 +6,13 @@ from math import sqrt
 
 import numpy as np
 
-from ag.create import ag_param, ag_tensor
+from ag.create import ag_param, as_input
 from ag.errors import ShapeError
 from ag.nn.layer import Layer, activation_called
 from ag.ops.arithmetic import ag_add
 from ag.ops.linalg import ag_matmul
 from ag.rng import host_uniform
+from ag.shape import counts
 from ag.tensor import Tensor, TensorLike
 
 __all__ = ["Linear", "ag_linear"]
@@ -38,7 +39,7 @@ class Linear(Layer):
     Raises
     ------
     ValueError
-        If a size is not positive or the activation is unknown.
+        If a size is no positive whole number or the activation is unknown.
 
     References
     ----------
@@ -55,9 +56,9 @@ class Linear(Layer):
     settings = ("in_features", "out_features", "activation", "bias")
 
     def __init__(self, in_features: int, out_features: int, activation: str | None = None, bias: bool = True) -> None:
-        if in_features < 1 or out_features < 1:
-            raise ValueError(f"ag_linear: in_features is {in_features} and out_features is {out_features}; "
-                             f"both must be at least 1.")
+        if not counts(in_features, out_features):
+            raise ValueError(f"ag_linear: in_features is {in_features!r} and out_features is {out_features!r}; "
+                             f"both must be whole numbers of at least 1.")
         self.in_features = int(in_features)
         self.out_features = int(out_features)
         self.activation = activation
@@ -70,7 +71,7 @@ class Linear(Layer):
 
     def forward(self, x: TensorLike) -> Tensor:
         """Output of shape (out_features, batch, ...) for `x` of shape (in_features, batch, ...)."""
-        x = x if isinstance(x, Tensor) else ag_tensor(x)
+        x = as_input(x, self.W)
         if x.ndim < 2 or x.shape[0] != self.in_features:
             raise ShapeError(f"ag_linear: x is {x.shape}; ({self.in_features}, batch) is required.")
         y = ag_matmul(self.W, x)
