@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -97,7 +96,6 @@ class _Seed:
         self.set_streams: dict[str, int] = {}  # where a device's streams begin, if not at 0
 
 
-_states: WeakKeyDictionary[Backend, tuple[_Seed, Buffer]] = WeakKeyDictionary()  # one per device, like its memory
 _seed: ContextVar[_Seed] = ContextVar("ag_seed")
 
 
@@ -109,16 +107,22 @@ def _current() -> _Seed:
     return found
 
 
+def _known_state(backend: Backend) -> tuple[_Seed, Buffer] | None:
+    """The device's generator and the seed it was made for: the device has it, so it lives as long."""
+    known: tuple[_Seed, Buffer] | None = backend.__dict__.get("_generator")
+    return known
+
+
 def generator_state(backend: Backend) -> Buffer:
     """The device's generator: (seed low, seed high, stream low, stream high) as 32-bit words."""
     seed = _current()
-    known = _states.get(backend)
+    known = _known_state(backend)
     if known is not None and known[0] is seed:
         return known[1]
     buffer = known[1] if known is not None else backend.alloc((4,), U32)
     stream = seed.set_streams.get(backend.name, 0)
     backend.upload(np.array([*seed.key, stream & _LOW32, stream >> 32], np.uint32), buffer)
-    _states[backend] = (seed, buffer)
+    backend.__dict__["_generator"] = seed, buffer
     return buffer
 
 
@@ -247,7 +251,7 @@ def generator_snapshot() -> dict[str, Any]:
     seed = _current()
     streams = dict(seed.set_streams)
     for backend in open_backends():
-        known = _states.get(backend)
+        known = _known_state(backend)
         if known is not None and known[0] is seed:
             streams[backend.name] = _stream(backend, known[1])
     return {"seed": current_seed(), "host_streams": seed.host_streams, "streams": streams}
