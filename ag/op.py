@@ -86,9 +86,10 @@ def operands_on_one_device(
         return cast(Backend, backend), operands, cast(DType, dtype)
     if backend is None or dtype is None:
         backend, dtype = default_backend(), default_dtype()
-    number = F32 if dtype.is_half else dtype  # a number keeps its digits
+    number = F32 if dtype.is_half else dtype  # a number keeps its digits, one of numpy's too
     return backend, tuple(x if type(x) is Tensor else lift(
-        x, backend, number if isinstance(x, (int, float)) else dtype, function) for x in operands), dtype
+        x, backend, number if isinstance(x, (int, float)) or getattr(x, "ndim", 1) == 0 else dtype, function)
+        for x in operands), dtype
 
 
 def _common_type(function: str, operands: tuple[Any, ...], mixed: bool) -> DType:
