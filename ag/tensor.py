@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ag.buffer import Buffer
-from ag.errors import ShapeError
+from ag.errors import DtypeError, ShapeError
 from ag.shape import Shape
 
 __all__ = ["OPS", "Array", "ArrayLike", "Node", "Tensor", "TensorLike"]
@@ -185,6 +185,8 @@ class Tensor:
     @data.setter
     def data(self, value: ArrayLike) -> None:
         array = np.asarray(value)
+        if array.dtype.kind not in "biuf":
+            raise DtypeError(f"data: an array of type {array.dtype} was assigned; numbers are required.")
         if array.shape != self.shape:
             raise ShapeError(f"data: an array of shape {array.shape} was assigned to a tensor of shape {self.shape}; "
                              f"the shapes must be equal.")
