@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
+from operator import index
+from typing import SupportsIndex
 
 from ag.errors import ShapeError
 
@@ -26,6 +28,7 @@ __all__ = [
     "broadcast",
     "broadcast_layout",
     "broadcast_axes",
+    "counts",
     "elementwise_layout",
     "expand_layout",
     "matmul",
@@ -50,6 +53,11 @@ def row_major_strides(shape: Shape) -> Shape:
         strides.append(step)
         step *= n
     return tuple(reversed(strides))
+
+
+def counts(*numbers: object, least: int = 1) -> bool:
+    """Whether all are whole numbers of at least `least`."""
+    return all(isinstance(n, SupportsIndex) and index(n) >= least for n in numbers)
 
 
 # ---------------------------------------------------------------------------------------------- axes

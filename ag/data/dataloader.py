@@ -14,6 +14,7 @@ from ag.create import ag_tensor
 from ag.data.samples import samples_of
 from ag.errors import CheckpointError, ShapeError
 from ag.rng import host_seed
+from ag.shape import counts
 from ag.tensor import Array, Tensor
 
 __all__ = ["Batch", "DataLoader", "ag_dataloader"]
@@ -111,9 +112,9 @@ class DataLoader:
                                  f"they must hold the same number.")
         if samples == 0:
             raise ValueError("ag_dataloader: x holds no samples; at least one is required.")
-        if batch_size < 1 or prefetch < 0:
-            raise ValueError(f"{self._function}: batch_size is {batch_size} and prefetch {prefetch}; "
-                             f"at least 1 and 0 are required.")
+        if not (counts(batch_size) and counts(prefetch, least=0)):
+            raise ValueError(f"{self._function}: batch_size is {batch_size!r} and prefetch {prefetch!r}; "
+                             f"whole numbers of at least 1 and 0 are required.")
         self.n_samples = samples
         self.batch_size = int(batch_size)
         self.shuffle = shuffle

@@ -63,8 +63,8 @@ class BatchNorm(Layer):
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
         if not counts(num_features) or not eps > 0:
-            raise ValueError(f"ag_batch_norm: num_features is {num_features!r} and eps is {eps}; both must be positive, "
-                             f"and num_features whole.")
+            raise ValueError(f"ag_batch_norm: num_features is {num_features!r} and eps is {eps}; both must be "
+                             f"positive, and num_features whole.")
         if not 0 <= momentum <= 1:
             raise ValueError(f"ag_batch_norm: momentum is {momentum}; it must be in [0, 1].")
         self.num_features = int(num_features)

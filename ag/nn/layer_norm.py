@@ -48,8 +48,8 @@ class LayerNorm(Layer):
 
     def __init__(self, num_features: int, eps: float = 1e-5) -> None:
         if not counts(num_features) or not eps > 0:
-            raise ValueError(f"ag_layer_norm: num_features is {num_features!r} and eps is {eps}; both must be positive, "
-                             f"and num_features whole.")
+            raise ValueError(f"ag_layer_norm: num_features is {num_features!r} and eps is {eps}; both must be "
+                             f"positive, and num_features whole.")
         self.num_features = int(num_features)
         self.eps = float(eps)
         self.gamma = ag_param(np.ones((self.num_features, 1), np.float32))
