@@ -25,6 +25,7 @@ from ag.vulkan_devices import ag_vulkan_device_count, ag_vulkan_devices, ag_vulk
 # tensors and the tape
 from ag.capture import CapturedStep, ag_capture
 from ag.gradcheck import ag_gradcheck
+from ag.profiling import profile
 from ag.recompute import ag_checkpoint
 from ag.rng import ag_seed
 from ag.tape import Gradients, backward, no_grad, with_grad_tape
@@ -104,6 +105,7 @@ __all__ = [
     "CapturedStep",
     "ag_capture",
     "ag_gradcheck",
+    "profile",
     "ag_checkpoint",
     "ag_seed",
     "Gradients",

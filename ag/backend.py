@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import prod
 from threading import get_ident
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from ag.arena import Arena
@@ -34,7 +34,7 @@ from ag.passes import without_copies
 from ag.primitive import Primitive
 from ag.shape import Shape
 
-__all__ = ["Backend", "DeviceInfo"]
+__all__ = ["Backend", "DeviceInfo", "Event"]
 
 _GUARD_BYTE = 0xA5
 _NOTHING = nullcontext()
@@ -67,6 +67,15 @@ class DeviceInfo:
     features: tuple[str, ...] = ()
 
 
+class Event(NamedTuple):
+    """One launch that was timed; begin and end as `time.perf_counter_ns` would have given them."""
+
+    device: str
+    kernel: str
+    begin: int
+    end: int
+
+
 class Backend(ABC):
     """One device: its arena and the ability to run primitives.
 
@@ -82,6 +91,8 @@ class Backend(ABC):
         Element types the device can hold.
     recording : Recording or None
         The recording that the calling thread has open, if any.
+    events : list of Event or None
+        Where launches are to be noted with their times; set on the class, so that it holds for every device.
     """
 
     name: str
@@ -89,6 +100,7 @@ class Backend(ABC):
     arena: Arena
     asynchronous: bool
     dtypes: frozenset[DType]
+    events: list[Event] | None = None
     _open_recording: tuple[int, Recording] | None = None
 
     def alloc(self, shape: Shape, dtype: DType) -> Buffer:
@@ -176,6 +188,10 @@ class Backend(ABC):
     @abstractmethod
     def close(self) -> None:
         """Wait and release the device."""
+
+    def retime(self) -> None:
+        """Begin or end noting launches, as `events` was changed; waits for those before."""
+        self.synchronize()
 
     @abstractmethod
     def _program(self, launches: list[Launch]) -> Program:

@@ -79,7 +79,7 @@ DIFFERS = {  # name: (signature here, why it is not the designed one)
 
 # Public names that the design does not list as functions: what those return or build on, and additions.
 EXTRA = {"CapturedStep", "DeviceInfo", "Gradients", "Layer", "Tensor", "Checkpoint", "DPStep", "ag_cast",
-         "ag_checkpoint"}
+         "ag_checkpoint", "profile"}
 
 ERRORS = {"AgError": Exception, "ShapeError": ValueError, "DtypeError": TypeError, "DeviceError": RuntimeError,
           "TapeError": RuntimeError, "CaptureError": RuntimeError, "ArenaError": MemoryError,

@@ -26,7 +26,7 @@ LAYERS = [
     ["ag.buffer", "ag.passes", "ag.backend", "ag.core_primitives", "ag.half", "ag.loss_scale"],
     ["ag.backends"],
     ["ag.device", "ag.vulkan_devices", "ag.rng", "ag.tensor", "ag.create", "ag.tape", "ag.op", "ag.capture",
-     "ag.gradcheck", "ag.recompute"],
+     "ag.gradcheck", "ag.recompute", "ag.profiling"],
     ["ag.ops"],
     ["ag.nn", "ag.optim", "ag.data", "ag.tensor_file", "ag.checkpoint", "ag.train_state"],
     ["ag.parallel"],

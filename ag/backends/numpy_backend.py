@@ -13,16 +13,17 @@ from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from math import prod
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
 from ag.arena import OFFSET_BITS, Arena
-from ag.backend import Backend, DeviceInfo
+from ag.backend import Backend, DeviceInfo, Event
 from ag.buffer import Buffer, Launch, Program, held_bytes
 from ag.dtype import BF16, F16, F32, F64, I32, U32, DType
 from ag.half import loaded, stored
-from ag.primitive import Primitive
+from ag.primitive import Call, Primitive
 from ag.shape import Shape
 
 __all__ = ["NumpyBackend"]
@@ -47,7 +48,8 @@ def _processor() -> str:
 class NumpyProgram:
     """Bound numpy calls; the launches keep their buffers alive."""
 
-    def __init__(self, launches: list[Launch]) -> None:
+    def __init__(self, backend: NumpyBackend, launches: list[Launch]) -> None:
+        self._backend = backend
         self._launches = launches
         self._calls = [x.primitive.bind(*[b.native for b in x.buffers], **x.params) for x in launches]
 
@@ -64,8 +66,12 @@ class NumpyProgram:
     def run(self) -> None:
         """Make all calls again."""
         with _quiet():
-            for call in self._calls:
-                call()
+            if self._backend.events is None:
+                for call in self._calls:
+                    call()
+            else:
+                for launch, call in zip(self._launches, self._calls, strict=True):
+                    self._backend.timed(launch.primitive, call)
 
     def close(self) -> None:
         """Forget calls and buffers."""
@@ -133,10 +139,20 @@ class NumpyBackend(Backend):
         return _quiet()
 
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any]) -> None:
-        primitive.reference(*[b.native for b in buffers], **params)
+        if self.events is None:
+            primitive.reference(*[b.native for b in buffers], **params)
+        else:
+            self.timed(primitive, partial(primitive.reference, *[b.native for b in buffers], **params))
+
+    def timed(self, primitive: Primitive, call: Call) -> None:
+        """Make a call and note how long it took."""
+        begin = perf_counter_ns()
+        call()
+        if self.events is not None:
+            self.events.append(Event(self.name, primitive.name, begin, perf_counter_ns()))
 
     def _program(self, launches: list[Launch]) -> Program:
-        return NumpyProgram(launches)
+        return NumpyProgram(self, launches)
 
     def submit(self) -> None:
         """Nothing to do: launches have already run."""

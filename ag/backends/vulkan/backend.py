@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ag.arena import OFFSET_BITS, Arena
-from ag.backend import Backend
+from ag.backend import Backend, Event
 from ag.backends.vulkan.kernels import Kernels
 from ag.backends.vulkan.loader import device_info, forked, heap_bytes, kompute, manager, release
 from ag.backends.vulkan.recorder import Command, Recorder
@@ -42,8 +42,13 @@ class VulkanProgram:
         self._backend = backend
         self._launches = launches
         self.launches = len(commands)
-        self._sequences = [backend.recorder.build(commands[i : i + _COMMANDS_PER_SEQUENCE])
-                           for i in range(0, len(commands), _COMMANDS_PER_SEQUENCE)]
+        self._commands = commands
+        self._sequences = self._built()
+        self._timed: tuple[list[Event] | None, list[Any]] = None, []
+
+    def _built(self) -> list[Any]:
+        return [self._backend.recorder.build(self._commands[i : i + _COMMANDS_PER_SEQUENCE])
+                for i in range(0, self.launches, _COMMANDS_PER_SEQUENCE)]
 
     @property
     def nbytes(self) -> int:
@@ -53,13 +58,20 @@ class VulkanProgram:
     def run(self) -> None:
         """Start all sequences, in order; does not wait."""
         with self._backend.lock:
-            for sequence in self._sequences:
+            for sequence in self._sequences if self._backend.events is None else self._timed_sequences():
                 self._backend.recorder.play(sequence)
+
+    def _timed_sequences(self) -> list[Any]:
+        """The same with timestamps, built once per profile."""
+        if self._timed[0] is not self._backend.events:
+            self._timed = self._backend.events, self._built()
+        return self._timed[1]
 
     def close(self) -> None:
         """Wait until the device is done with them, then forget sequences and buffers."""
         self._backend.synchronize()
         self._sequences.clear()
+        self._timed = None, []
         self._launches.clear()
 
 
@@ -107,6 +119,8 @@ class VulkanBackend(Backend):
         )
         self._shadow = Shadow(self) if os.environ.get("AG_SHADOW") == "1" else None
         self._trace = os.environ.get("AG_TRACE") == "1"
+        if self.events is not None:
+            self.retime()
 
     # -------------------------------------------------------------------------------------- memory
 
@@ -182,7 +196,7 @@ class VulkanBackend(Backend):
         algorithm = self._kernels.algorithm(plan, segments, [self._segments[s] for s in segments])
         push = plan.push([(b.address & _OFFSET_MASK) // 4 for b in buffers])
         ranges = [(b.address, b.address + b.nbytes) for b in buffers]
-        return Command(algorithm, push, plan.grid,
+        return Command(plan.kernel, algorithm, push, plan.grid,
                        [r for r, w in zip(ranges, plan.writes, strict=True) if not w],
                        [r for r, w in zip(ranges, plan.writes, strict=True) if w])
 
@@ -193,6 +207,10 @@ class VulkanBackend(Backend):
     def synchronize(self) -> None:
         with self.lock:
             self.recorder.wait()
+
+    def retime(self) -> None:
+        with self.lock:
+            self.recorder.retime(self.events)
 
     def close(self) -> None:
         if not forked() and not self.recorder.lost:  # there, nothing is left to wait for

@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from ag.arena import OFFSET_BITS
+from ag.backend import Event
 from ag.backends.vulkan.loader import check_not_forked, kompute
+from ag.backends.vulkan.stopwatch import Stopwatch
 from ag.errors import DeviceError
 from ag.hazards import HazardTracker, Range
 
@@ -35,8 +37,9 @@ Words = np.ndarray[Any, np.dtype[np.uint32]]
 
 @dataclass(frozen=True)
 class Command:
-    """One dispatch: algorithm, push constants, grid, and the byte ranges it touches."""
+    """One dispatch: its kernel's name, algorithm, push constants, grid, and the byte ranges it touches."""
 
+    kernel: str
     algorithm: Any
     push: bytes
     grid: tuple[int, int, int]
@@ -65,6 +68,7 @@ class Recorder:
         self._kp = kompute()
         self._tracker = HazardTracker()
         self._barrier_always = os.environ.get("AG_BARRIER_ALL") == "1"  # for synchronization validation
+        self._stopwatch: Stopwatch | None = None
         self._idle: list[Any] = []
         self._open = manager.sequence()
         self._commands = 0
@@ -86,6 +90,8 @@ class Recorder:
         """Record a dispatch."""
         barrier = self._needs_barrier(command.reads, command.writes)
         self._open.dispatch(command.algorithm, command.push, *command.grid, barrier)
+        if self._stopwatch is not None:
+            self._open.kernels.append(command.kernel)
         self._count()
 
     def _needs_barrier(self, reads: list[Range], writes: list[Range]) -> bool:
@@ -107,9 +113,19 @@ class Recorder:
             self._open = self._idle.pop()
             self._open.clear()
         else:
-            self._open = self._manager.sequence()
+            self._open = self._sequence(_COMMANDS_PER_SUBMIT)
         self._commands = 0
         self._tracker.barrier()
+
+    def _sequence(self, commands: int) -> Any:
+        return self._manager.sequence() if self._stopwatch is None else self._stopwatch.sequence(commands)
+
+    def retime(self, events: list[Event] | None) -> None:
+        """From now on note every command in `events`, timed by the device; None ends that."""
+        self.wait()
+        self._stopwatch = None if events is None else Stopwatch(self._manager, self._name, events)
+        self._idle.clear()
+        self._open = self._sequence(_COMMANDS_PER_SUBMIT)
 
     def _start(self, sequence: Any, reuse: bool) -> None:
         check_not_forked(self._name)
@@ -154,12 +170,14 @@ class Recorder:
 
     def build(self, commands: list[Command]) -> Any:
         """A sequence that can be played many times."""
-        sequence = self._manager.sequence()
+        sequence = self._sequence(len(commands))
         tracker = HazardTracker()
         for i, c in enumerate(commands):
             barrier = tracker.launch(c.reads, c.writes) or i == 0 or self._barrier_always
             self.barriers += barrier
             sequence.dispatch(c.algorithm, c.push, *c.grid, barrier)
+            if self._stopwatch is not None:
+                sequence.kernels.append(c.kernel)
         return sequence
 
     def play(self, sequence: Any) -> None:

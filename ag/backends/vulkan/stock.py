@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from ag.arena import OFFSET_BITS
+from ag.backend import Event
 from ag.backends.vulkan.kernels import Kernels
 from ag.backends.vulkan.loader import check_not_forked, kompute
 from ag.backends.vulkan.recorder import Command, Words
 from ag.core_primitives import copy
+from ag.errors import DeviceError
 from ag.hazards import HazardTracker
 
 __all__ = ["StockRecorder"]
@@ -71,6 +73,12 @@ class StockRecorder:
     def wait(self) -> None:
         """Run what was noted; stock Kompute always waits."""
         self.submit()
+
+    def retime(self, events: list[Event] | None) -> None:
+        """Refuse to time commands, each of which stock Kompute may wait for by itself."""
+        if events is not None:
+            raise DeviceError(f"profile: {self._name} runs on stock Kompute, whose timestamps are not sound; install "
+                              f"the patched one with `pip install ./third_party/kp`.")
 
     def build(self, commands: list[Command]) -> list[Command]:
         """A program: the commands, run anew on every play."""

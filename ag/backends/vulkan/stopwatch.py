@@ -1,0 +1,100 @@
+"""Device timestamps: when each command of a sequence began and ended, on the host's clock.
+
+The recorder takes its sequences from here while a profile is active, and from Kompute otherwise.  A device writes a
+timestamp when everything before it is done, so a command's time includes its wait at a barrier, and of two commands
+that overlapped the second has only what it took longer.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import Any
+
+from ag.backend import Event
+from ag.errors import DeviceError
+
+__all__ = ["Stopwatch", "TimedSequence"]
+
+_MORE = 2  # the last download of a sequence is two operations: the copy, and a barrier for the host
+
+
+class Stopwatch:
+    """The counter of one device, as `time.perf_counter_ns` counts.
+
+    Parameters
+    ----------
+    manager : kp.Manager
+    device : str
+        The device's name.
+    events : list of Event
+        Where commands are noted when they were waited for.
+
+    Raises
+    ------
+    DeviceError
+        If the device has no timestamps.
+    """
+
+    def __init__(self, manager: Any, device: str, events: list[Event]) -> None:
+        properties = manager.get_device_properties()
+        bits = properties["timestamp_valid_bits"]
+        if not bits:
+            raise DeviceError(f"profile: {device} ({properties['device_name']}) has no timestamps; profile another "
+                              f"device.")
+        self._manager, self._device, self._events = manager, device, events
+        self._period: float = properties["timestamp_period"]
+        self._range = 1 << bits
+        before = perf_counter_ns()
+        (self._last,) = manager.sequence(0, 1).eval().get_timestamps()
+        self._origin = (before + perf_counter_ns()) // 2  # right to half the time of a submission
+        self._ticks = 0
+
+    def sequence(self, commands: int) -> TimedSequence:
+        """An empty sequence for so many commands."""
+        return TimedSequence(self._manager.sequence(0, commands + _MORE), self)
+
+    def note(self, kernels: list[str], counts: list[int]) -> None:
+        """Add events for commands, given the counter before the first and after each."""
+        times = [self._host_time(count) for count in counts]
+        for kernel, begin, end in zip(kernels, times, times[1:], strict=False):
+            if kernel:
+                self._events.append(Event(self._device, kernel, begin, end))
+
+    def _host_time(self, count: int) -> int:
+        passed = (count - self._last) % self._range  # the counter may have started again at 0
+        if passed < self._range // 2:  # a software driver's clock may step back; it then stands still here
+            self._ticks += passed
+            self._last = count
+        return self._origin + round(self._ticks * self._period)
+
+
+class TimedSequence:
+    """What the recorder needs of a `kp.Sequence`, with a timestamp after every operation.
+
+    Attributes
+    ----------
+    kernels : list of str
+        Name of every operation; the recorder adds those of dispatches.
+    """
+
+    def __init__(self, sequence: Any, stopwatch: Stopwatch) -> None:
+        self._sequence = sequence
+        self._stopwatch = stopwatch
+        self.dispatch = sequence.dispatch
+        self.eval_async = sequence.eval_async
+        self.kernels: list[str] = []
+
+    def record(self, operation: Any) -> None:
+        """Record a copy between host and device or inside the device, or a barrier, which has no event."""
+        self._sequence.record(operation)
+        self.kernels.append("transfer" if type(operation).__name__ == "OpCopy" else "")
+
+    def eval_await(self) -> None:
+        """Wait, and note what ran."""
+        self._sequence.eval_await()
+        self._stopwatch.note(self.kernels, self._sequence.get_timestamps())
+
+    def clear(self) -> None:
+        """Record anew."""
+        self._sequence.clear()
+        self.kernels.clear()
