@@ -10,7 +10,7 @@ import numpy as np
 from ag.create import ag_param, ag_tensor
 from ag.dtype import F64
 from ag.tape import backward, with_grad_tape
-from ag.tensor import Array, Tensor
+from ag.tensor import Array, Tensor, tensor_given
 
 __all__ = ["ag_gradcheck"]
 
@@ -49,7 +49,7 @@ def ag_gradcheck(
     Raises
     ------
     ValueError
-        If no input is a parameter.
+        If no input is a parameter, or `eps` is not a small positive number.
     DtypeError
         If `fn` mixes in float32 tensors from outside `inputs`.
 
@@ -69,7 +69,9 @@ def ag_gradcheck(
     True
     """
     named = dict(inputs) if isinstance(inputs, Mapping) else dict(enumerate(inputs))
-    values = {k: t.numpy().astype(np.float64) for k, t in named.items()}
+    if not 0 < eps < 1:
+        raise ValueError(f"ag_gradcheck: eps is {eps}; it must be a small positive number, such as 1e-5.")
+    values = {k: tensor_given("ag_gradcheck", t).numpy().astype(np.float64) for k, t in named.items()}
     if not any(t.requires_grad for t in named.values()):
         raise ValueError("ag_gradcheck: no input requires a gradient; make at least one with ag_param.")
 

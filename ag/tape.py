@@ -21,7 +21,7 @@ from ag.dtype import F16, F32
 from ag.errors import TapeError
 from ag.half import converted, launch_on
 from ag.loss_scale import scaled, unscaled
-from ag.tensor import Node, Tensor
+from ag.tensor import Node, Tensor, tensor_given
 
 __all__ = ["Gradients", "backward", "is_recording", "no_grad", "with_grad_tape"]
 
@@ -173,7 +173,7 @@ def backward(loss: Tensor, retain: bool = False) -> Gradients:
     >>> ag.backward(loss)[W].item()
     4.0
     """
-    if loss.size != 1:
+    if tensor_given("backward", loss).size != 1:
         raise TapeError(f"backward: the loss has shape {loss.shape}; it must have one element. Use ag_sum or ag_mean.")
     if loss.node is None:
         raise TapeError("backward: this loss was not recorded; compute it inside `with with_grad_tape():` "

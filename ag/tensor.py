@@ -19,7 +19,7 @@ from ag.buffer import Buffer
 from ag.errors import DtypeError, ShapeError
 from ag.shape import Shape
 
-__all__ = ["OPS", "Array", "ArrayLike", "Node", "Tensor", "TensorLike"]
+__all__ = ["OPS", "Array", "ArrayLike", "Node", "Tensor", "TensorLike", "tensor_given"]
 
 Array = npt.NDArray[Any]
 ArrayLike = Any  # whatever numpy.asarray accepts
@@ -264,6 +264,13 @@ class Tensor:
 
 
 TensorLike = Tensor | npt.NDArray[Any] | float | int
+
+
+def tensor_given(function: str, x: object) -> Tensor:
+    """`x`, or an error if it is no tensor; for functions that need to know where a tensor comes from."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{function}: a {type(x).__name__} was given; a tensor is required. Make one with ag_tensor.")
+    return x
 
 
 def _call(name: str, *args: Any) -> Tensor:

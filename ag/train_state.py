@@ -20,6 +20,7 @@ from ag.errors import CheckpointError
 from ag.half import BFLOAT16
 from ag.nn.layer import load_into, state_of
 from ag.rng import generator_snapshot, restore_generator
+from ag.shape import counts
 from ag.tensor import Array
 from ag.tensor_file import elements_of, read_file, write_file
 
@@ -67,6 +68,8 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any 
     ------
     TypeError
         If `extra`, or the state of an object of your own, is not JSON.
+    ValueError
+        If `step` is no whole number of at least 0.
     OSError
         If the file cannot be written; an older one stays as it was.
 
@@ -85,6 +88,8 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any 
     >>> ag.ag_load_checkpoint(path, model, opt)
     Checkpoint(step=10, extra={'best': 0.5})
     """
+    if not counts(step, least=0):
+        raise ValueError(f"ag_save_checkpoint: step is {step!r}; a whole number of at least 0 is required.")
     header = {"format": _FORMAT, "step": str(int(step)), "extra": _to_json(extra, "extra"),
               "generator": _to_json(generator_snapshot(), "the generator")}
     arrays = {f"model.{name}": elements_of(x) for name, x in state_of(model).items()}

@@ -12,7 +12,7 @@ from ag.half import converted
 from ag.loss_scale import scaled, unscaled
 from ag.op import Cotangents, Need, Run
 from ag.tape import is_recording
-from ag.tensor import OPS, Node, Tensor
+from ag.tensor import OPS, Node, Tensor, tensor_given
 
 __all__ = ["ag_cast", "ag_to_device"]
 
@@ -52,7 +52,7 @@ def ag_to_device(t: Tensor, device: str) -> Tensor:
     >>> ag.ag_to_device(ag.ag_tensor([1.0]), "cpu:1").device
     'cpu:1'
     """
-    source, target = t.buffer.backend, backend_of(device)
+    source, target = tensor_given("ag_to_device", t).buffer.backend, backend_of(device)
     if source is target:
         return t
     moved = _moved(t.buffer, target)
@@ -106,7 +106,7 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
     1.0
     """
     wanted = as_dtype(dtype, "ag_cast")
-    if t.buffer.dtype is wanted:
+    if tensor_given("ag_cast", t).buffer.dtype is wanted:
         return t
     for kind in (t.buffer.dtype, wanted):
         if kind not in (F32, F16, BF16):
