@@ -30,6 +30,7 @@ from ag.arena import Arena
 from ag.buffer import Buffer, HostArray, Launch, Program, Recording
 from ag.dtype import DType
 from ag.errors import ArenaError, CaptureError, DtypeError
+from ag.memory import sharing_memory, without_unread
 from ag.passes import without_copies
 from ag.primitive import Primitive
 from ag.shape import Shape
@@ -117,7 +118,7 @@ class Backend(ABC):
             held = ", ".join(sorted(d.name for d in self.dtypes))
             raise DtypeError(f"alloc: {self.name} cannot hold {dtype} elements; it can hold {held}.")
         block = self.arena.alloc((prod(shape) * dtype.itemsize + 3) & ~3)
-        buffer = Buffer(self, block, block.address, shape, dtype, self._native(block.address, shape, dtype))
+        buffer = Buffer(self, block, block.address, shape, dtype, self.native(block.address, shape, dtype))
         if self.arena.guard:
             self._paint_guards(buffer)
         return buffer
@@ -125,9 +126,9 @@ class Backend(ABC):
     def view(self, buffer: Buffer, shape: Shape, offset: int = 0) -> Buffer:
         """A buffer over the same block, `offset` elements further on."""
         address = buffer.address + offset * buffer.dtype.itemsize
-        return Buffer(self, buffer.block, address, shape, buffer.dtype, self._native(address, shape, buffer.dtype))
+        return Buffer(self, buffer.block, address, shape, buffer.dtype, self.native(address, shape, buffer.dtype))
 
-    def _native(self, address: int, shape: Shape, dtype: DType) -> Any:
+    def native(self, address: int, shape: Shape, dtype: DType) -> Any:
         """What the backend wants to find in `Buffer.native`."""
         return None
 
@@ -209,6 +210,8 @@ class Backend(ABC):
         finally:
             self._open_recording = None
         recording.launches = without_copies(recording.launches)
+        recording.launches = without_unread(recording.launches)
+        sharing_memory(recording.launches)
         recording.program = self._program(recording.launches)
 
     @property

@@ -74,6 +74,11 @@ class Buffer:
         """The same memory from element `offset` on, with another shape."""
         return self.backend.view(self, shape, offset)
 
+    def relocate(self, block: Block, address: int) -> None:
+        """Let the buffer lie elsewhere; its contents stay behind."""
+        self.block, self.address = block, address
+        self.native = self.backend.native(address, self.shape, self.dtype)
+
     def __repr__(self) -> str:
         return f"<Buffer {self.shape} {self.dtype} at {self.address:#x} on {self.backend.name}>"
 

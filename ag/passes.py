@@ -34,7 +34,7 @@ def without_copies(launches: list[Launch]) -> list[Launch]:
                 start, old = source.address, source.block.address
                 moving = {id(b): b for i in (*readers, j) for b in launches[i].buffers if b.block.address == old}
                 for buffer in moving.values():
-                    _move(buffer, start, target)
+                    buffer.relocate(target.block, target.address + buffer.address - start)
                 users[target.block.address] = sorted({*users[target.block.address], *readers})
                 dropped.add(j)
     return [launch for j, launch in enumerate(launches) if j not in dropped]
@@ -55,9 +55,3 @@ def _can_move(launches: list[Launch], i: int, j: int, source: Buffer, target: Bu
             return False
     holders = {id(b) for launch in launches[i : j + 1] for b in launch.buffers if b.block is block}
     return sys.getrefcount(block) - 2 == len(holders)  # nobody else has a view: `block` and the argument are the 2
-
-
-def _move(buffer: Buffer, start: int, target: Buffer) -> None:
-    """Make `buffer`, a view of the memory from `start` on, the same view of `target`."""
-    moved = target.view(buffer.shape, (buffer.address - start) // buffer.dtype.itemsize)
-    buffer.block, buffer.address, buffer.native = moved.block, moved.address, moved.native

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
 
-from ag.shape import Layout, elementwise_layout, same
+from ag.shape import Layout, broadcast_layout, elementwise_layout, same
 
 __all__ = ["PRIMITIVES", "Call", "Primitive", "primitive"]
 
@@ -48,6 +48,8 @@ class Primitive:
         Whether the output is the input, element for element.
     neutral : float or None
         For two inputs: a value of the second that makes the output equal to the first.
+    in_place : bool
+        Whether the output may be an input of the same shape and type: that is read only where the output is written.
     operands, params : tuple of str
         Names, read from the signature of `reference`.
     """
@@ -61,6 +63,7 @@ class Primitive:
     updates: tuple[int, ...]
     copies: bool
     neutral: float | None
+    in_place: bool
     operands: tuple[str, ...]
     params: tuple[str, ...]
 
@@ -120,7 +123,7 @@ def primitive(
         reference, bind = (_calling(function), function) if bound else (function, partial(partial, function))
         found = Primitive(name, reference, bind, shape, layout, outputs,
                           tuple(operands.index(u) for u in updates), copies, neutral,
-                          operands, params)
+                          outputs == 1 and layout in (elementwise_layout, broadcast_layout), operands, params)
         PRIMITIVES[name] = found
         return found
 

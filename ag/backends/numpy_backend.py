@@ -114,7 +114,7 @@ class NumpyBackend(Backend):
         skip = -raw.ctypes.data % _ALIGN
         self._segments.append(raw[skip : skip + nbytes])
 
-    def _native(self, address: int, shape: Shape, dtype: DType) -> Any:
+    def native(self, address: int, shape: Shape, dtype: DType) -> Any:
         return np.ndarray(shape, _NUMPY[dtype], self._segments[address >> OFFSET_BITS], address & _OFFSET_MASK)
 
     def view(self, buffer: Buffer, shape: Shape, offset: int = 0) -> Buffer:

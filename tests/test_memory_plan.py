@@ -1,0 +1,187 @@
+"""Memory of captured programs: buffers share it, unread launches are gone, and every value is what it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import ag
+from ag.backend import Backend
+from ag.backends.numpy_backend import NumpyBackend
+from ag.buffer import Buffer
+from ag.core_primitives import add, copy, mul, sum_over
+from ag.device import backend_of
+from ag.dtype import F32
+from ag.ops.arithmetic import scale, sub
+from ag.ops.arrange import permute
+from ag.ops.elementwise import exp
+
+
+def buffer(backend: Backend, array: Any) -> Buffer:
+    found = backend.alloc(np.shape(array), F32)
+    backend.upload(np.asarray(array), found)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- random programs
+
+WHAT = ["add", "sub", "mul", "exp", "sum", "permute", "view", "copy", "keep", "drop"]
+STEPS = st.lists(st.tuples(st.sampled_from(WHAT), st.integers(0, 99), st.integers(0, 99)), min_size=3, max_size=40)
+
+
+def run_steps(backend: Backend, steps: list[tuple[str, int, int]], inputs: list[Buffer], flat: Buffer) -> list[Buffer]:
+    """What the steps keep; everything else is dropped on the way."""
+    launch, held, kept = backend.launch, list(inputs), []
+    for k, (what, i, j) in enumerate(steps):
+        a, b = held[i % len(held)], held[j % len(held)]
+        if what in ("add", "sub", "mul"):
+            c = launch({"add": add, "sub": sub, "mul": mul}[what], a, b)
+            held.append(launch(scale, c, factor=0.5))
+        elif what == "exp":
+            held.append(launch(exp, launch(scale, a, factor=0.01)))
+        elif what == "sum":
+            held.append(launch(add, sum_over(launch, a, (0,), 0.25), b))
+        elif what == "permute":
+            held.append(launch(permute, a, axes=(1, 0)))
+        elif what == "view":
+            held.append(launch(scale, a.view((16,)), factor=0.5).view((4, 4)))
+        elif what == "copy":
+            launch(copy, a, into=flat.view((4, 4), 16 * (k % 4)))
+        elif what == "keep":
+            kept.append(a)
+        elif len(held) > len(inputs):
+            del held[len(inputs) + i % (len(held) - len(inputs))]
+    return kept
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS, seed=st.integers(0, 2**31))
+def test_a_replay_computes_what_the_launches_did(device: str, steps: list[tuple[str, int, int]], seed: int) -> None:
+    backend, rng = backend_of(device), np.random.default_rng(seed)
+    first, second = rng.normal(size=(2, 3, 4, 4)).astype(np.float32)
+    inputs = [buffer(backend, x) for x in first]
+    flat = buffer(backend, np.zeros(64))
+    with backend.quiet():
+        with backend.record() as recording:
+            kept = run_steps(backend, steps, inputs, flat)
+        program = recording.finished()
+        for values in (first, second):
+            for x, b in zip(values, inputs, strict=True):
+                backend.upload(x, b)
+            other_inputs, other_flat = [buffer(backend, x) for x in values], buffer(backend, np.zeros(64))
+            want = run_steps(backend, steps, other_inputs, other_flat)
+            program.run()
+            for got, exact in zip([*kept, flat, *inputs], [*want, other_flat, *other_inputs], strict=True):
+                assert backend.download(got).tobytes() == backend.download(exact).tobytes()
+    program.close()
+
+
+# ---------------------------------------------------------------------------------------------- what is shared
+
+
+def test_a_chain_needs_few_buffers(device: str) -> None:
+    backend = backend_of(device)
+    x = buffer(backend, np.ones((64, 64)))
+    with backend.record() as recording:
+        y = x
+        for _ in range(20):
+            y = sum_over(backend.launch, y.view((64, 1, 64)), (1,)).view((64, 64))  # not index by index
+        out = backend.launch(scale, y, factor=1.0)
+    del y
+    assert recording.finished().nbytes <= 7 * 64 * 64 * 4  # x, out, and 20 that share
+    assert out.shape == (64, 64)
+
+
+def test_an_elementwise_chain_works_in_place(device: str) -> None:
+    backend = backend_of(device)
+    x = buffer(backend, np.ones((64, 64)))
+    with backend.record() as recording:
+        y = x
+        for _ in range(20):
+            y = backend.launch(scale, y, factor=2.0)
+    program = recording.finished()
+    assert program.nbytes == 3 * 64 * 64 * 4  # x, y, and what lies between them
+    backend.upload(np.full((64, 64), 0.5), x)
+    program.run()
+    assert backend.download(y)[0, 0] == 2.0**19
+
+
+def test_what_nobody_reads_is_not_computed(device: str) -> None:
+    backend = backend_of(device)
+    x = buffer(backend, [1.0, 2.0])
+    with backend.record() as recording:
+        unread = backend.launch(exp, backend.launch(scale, x, factor=2.0))
+        kept = backend.launch(scale, x, factor=3.0)
+        del unread
+    program = recording.finished()
+    assert program.launches == 1
+    program.run()
+    assert backend.download(kept).tolist() == [3.0, 6.0]
+
+
+def test_what_is_updated_in_place_is_not_dropped(device: str) -> None:
+    W = ag.ag_param([[1.0, 2.0]], device=device)
+    optimizer = ag.optimizer_sgd([W], lr=0.5)
+
+    def step(x: ag.Tensor) -> None:
+        with ag.with_grad_tape():
+            loss = ag.ag_sum(W * x)
+        optimizer.step(ag.backward(loss))
+        optimizer.zero_grad()
+
+    captured = ag.ag_capture(step)
+    for _ in range(3):
+        captured(ag.ag_tensor([[1.0, 1.0]], device=device))
+    assert W.numpy().tolist() == [[-0.5, 0.5]]
+    assert optimizer.t == 3
+
+
+def test_constants_made_in_the_step_keep_their_memory(device: str) -> None:
+    def step(x: ag.Tensor) -> ag.Tensor:
+        c = ag.ag_tensor(np.array(3.0), device=device)  # uploaded once; a replay only reads it
+        y = ag.ag_exp(x * 0.0)
+        for _ in range(5):
+            y = y + y * 0.5
+        return y * c
+
+    captured = ag.ag_capture(step)
+    x = ag.ag_tensor(np.ones((3, 3)), device=device)
+    assert [captured(x).numpy()[0, 0] for _ in range(3)] == [np.float32(1.5**5 * 3)] * 3
+
+
+def test_guard_words_survive_a_replay() -> None:
+    backend = NumpyBackend(guard=64)
+    x = buffer(backend, np.ones((5, 7)))
+    with backend.record() as recording:
+        y = backend.launch(exp, x)
+        z = backend.launch(permute, backend.launch(mul, y, y), axes=(1, 0))
+        out = backend.launch(scale, z, factor=2.0)
+        del y, z
+    recording.finished().run()
+    backend.check_guards()
+    np.testing.assert_allclose(backend.download(out), 2 * np.exp(2) * np.ones((7, 5)), rtol=1e-6)
+
+
+def test_a_gpt_needs_much_less_memory_captured() -> None:
+    from curves.workloads import BATCH, workload
+    from test_torch_curves import training
+
+    weights, batches = workload("gpt", BATCH["gpt"])
+    x, labels = (np.moveaxis(array, 0, -1).copy() for array in batches[0])
+    peaks = []
+    for wrap in (lambda step: step, ag.ag_capture):
+        backend = backend_of("cpu")
+        backend.arena.reset_peak()
+        before = backend.arena.stats().live
+        step = wrap(training("gpt", weights))
+        step(x, labels)
+        backend.arena.reset_peak()
+        for _ in range(2):
+            step(x, labels)
+        peaks.append(backend.arena.stats().peak - before)
+        del step
+    eager, captured = peaks
+    assert captured <= 0.6 * eager, peaks
