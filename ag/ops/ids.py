@@ -8,7 +8,7 @@ import numpy as np
 
 from ag.create import to_buffer
 from ag.dtype import I32
-from ag.errors import DeviceError
+from ag.errors import DeviceError, DtypeError
 from ag.op import operands_on_one_device
 from ag.tensor import Array, Tensor
 
@@ -22,6 +22,8 @@ def checked_ids(function: str, beside: Any, ids: Any, count: int, noun: str, rul
     ------
     IndexError
         Naming the first id that is not, as a `noun`, and the `rule`.
+    DtypeError
+        If `ids` are no numbers.
     DeviceError
         If `ids` is a tensor on another device.
     """
@@ -38,6 +40,8 @@ def checked_ids(function: str, beside: Any, ids: Any, count: int, noun: str, rul
             raise IndexError(f"{function}: the {noun} {wrong.flat[0]} is outside 0..{count - 1}; {rule}.")
 
     values = ids.numpy() if isinstance(ids, Tensor) else np.asarray(ids)
+    if values.dtype.kind not in "biuf":
+        raise DtypeError(f"{function}: the {noun}s are of type {values.dtype}; whole numbers are required.")
     check(values)
     if isinstance(ids, Tensor) and ids.buffer.dtype is I32:
         return ids
