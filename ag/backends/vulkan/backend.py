@@ -36,14 +36,16 @@ _COMMANDS_PER_SEQUENCE = 512  # a submission must end before a driver's watchdog
 
 
 class VulkanProgram:
-    """Recorded sequences; the launches keep their buffers alive."""
+    """Recorded sequences, with `barriers` barriers; the launches keep their buffers alive."""
 
     def __init__(self, backend: VulkanBackend, launches: list[Launch], commands: list[Command]) -> None:
         self._backend = backend
         self._launches = launches
         self.launches = len(commands)
         self._commands = commands
+        before = backend.recorder.barriers
         self._sequences = self._built()
+        self.barriers: int = backend.recorder.barriers - before
         self._timed: tuple[list[Event] | None, list[Any]] = None, []
 
     def _built(self) -> list[Any]:
