@@ -3,7 +3,7 @@
 A gradient that is stored in f16 is stored times the scale of its device; all others are what they are, so parameters
 always receive true gradients.  The scale is a power of two and lives in device memory, where optimizers move it:
 halved, and the step skipped, when a gradient is not finite; doubled after `INTERVAL` steps that went well.  A device
-has no scale before an optimizer with f16 parameters needs one.  bf16 has the range of float32 and needs none.
+has a scale as long as there is an optimizer with f16 parameters on it.  bf16 has the range of float32 and needs none.
 
 Micikevicius et al., "Mixed Precision Training", 2018.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial, reduce
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -25,8 +25,8 @@ from ag.half import converted
 from ag.primitive import primitive
 from ag.shape import Layout, Shape
 
-__all__ = ["FIRST_SCALE", "INTERVAL", "SCALE_WORDS", "move_scale", "read_scale", "scaled", "set_scale", "unfit",
-           "unscaled"]
+__all__ = ["FIRST_SCALE", "INTERVAL", "SCALE_WORDS", "is_scaled", "move_scale", "read_scale", "scaled", "set_scale",
+           "unfit", "unscaled"]
 
 Array = np.ndarray[Any, Any]
 
@@ -36,7 +36,7 @@ SCALE_WORDS = ("scale", "inverse", "good steps", "skipped steps")
 _LARGEST = 2.0**24  # beyond, gradients of a few units would overflow float32 on their way
 _CHUNK = 1 << 12
 
-_states: WeakKeyDictionary[Backend, Buffer] = WeakKeyDictionary()
+_states: WeakValueDictionary[Backend, Buffer] = WeakValueDictionary()  # optimizers hold them
 
 
 def _pieces(x: Shape, *, chunk: int) -> Shape:
@@ -84,14 +84,24 @@ def _times(g: Buffer, word: int) -> Buffer:
     return wide if state is None else g.backend.launch(mul, wide, state.view((), word))
 
 
-def set_scale(backend: Backend, scale: float, *counts: float) -> None:
-    """Scale gradients on a device from now on, and set the counts of steps if they are given; does not wait."""
+def set_scale(backend: Backend, scale: float, *counts: float) -> Buffer:
+    """Scale gradients on a device as long as somebody keeps what is returned; does not wait.
+
+    The counts of steps are set if they are given.
+    """
     backend.refuse_while_recording("sets the loss scale")
-    if backend not in _states:
-        _states[backend] = backend.alloc((len(SCALE_WORDS),), F32)
-        backend.upload(np.zeros(len(SCALE_WORDS)), _states[backend])
+    state = _states.get(backend)
+    if state is None:
+        state = _states[backend] = backend.alloc((len(SCALE_WORDS),), F32)
+        backend.upload(np.zeros(len(SCALE_WORDS)), state)
     words = np.array([scale, 1 / scale, *counts])
-    backend.upload(words, _states[backend].view(words.shape))
+    backend.upload(words, state.view(words.shape))
+    return state
+
+
+def is_scaled(backend: Backend) -> bool:
+    """Whether a gradient on this device may be infinite because it was scaled."""
+    return backend in _states
 
 
 def read_scale(backend: Backend) -> Array:

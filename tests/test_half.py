@@ -223,10 +223,11 @@ def test_gradients_through_views_casts_and_fan_out(device: str, name: str) -> No
 @pytest.mark.parametrize("name", NAMES)
 def test_moving_between_devices(device: str, name: str) -> None:
     p = ag.ag_param([[1.5, -2.0]], device="cpu:1", dtype=name)
-    ag.optimizer_sgd([p])  # with f16, the two devices now have different loss scales
+    optimizer = ag.optimizer_sgd([p])  # with f16, the two devices now have different loss scales
     with ag.with_grad_tape():
         loss = ag.ag_sum(ag.ag_to_device(p * 0.125, device) * 0.25)
     np.testing.assert_array_equal(ag.backward(loss)[p].numpy(), [[0.03125, 0.03125]])
+    assert optimizer.loss_scale == (65536.0 if name == "f16" else None)
 
 
 @pytest.mark.parametrize("name", NAMES)

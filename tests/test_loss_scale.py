@@ -137,9 +137,10 @@ def test_a_gradient_too_small_for_f16_arrives(device: str, f16: None) -> None:
             loss = ag.ag_sum(ag.ag_cast(W * 1.0, "f32") * 2.0**-30)  # f16 ends at 2**-24
         return ag.backward(loss)[W].item()
 
-    ag.optimizer_sgd([W])
+    assert gradient() == 0.0
+    optimizer = ag.optimizer_sgd([W])
     assert gradient() == 2.0**-30
-    loss_scale.set_scale(W.buffer.backend, 1.0)
+    del optimizer  # and with it the scale
     assert gradient() == 0.0
 
 
@@ -194,13 +195,13 @@ def test_it_stays_within_limits(device: str, f16: None, monkeypatch: pytest.Monk
 def test_the_scale_changes_no_gradient(device: str, f16: None) -> None:
     model = ag.ag_sequential(ag.ag_linear(5, 7, "tanh"), ag.ag_batch_norm(7), ag.ag_linear(7, 3))
     x, y = ag.ag_tensor(np.random.default_rng(0).normal(size=(5, 8))), np.arange(8) % 3
-    ag.optimizer_adam(model)
     found = []
     for scale in (256.0, 1024.0):
-        loss_scale.set_scale(ag.device.backend_of(device), scale)
+        state = loss_scale.set_scale(ag.device.backend_of(device), scale)
         with ag.with_grad_tape():
             loss = ag.ag_softmax_cross_entropy_loss(model(x), y)
         grads = ag.backward(loss)
+        assert loss_scale.read_scale(state.backend)[0] == scale
         found.append([g.numpy() for g in grads.values()])
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-6)  # only numbers below f16's normal range differ
@@ -245,3 +246,17 @@ def test_bf16_and_float32_are_not_scaled(device: str) -> None:
         optimizer = ag.optimizer_sgd([ag.ag_param([[1.0]], dtype=dtype)])
         assert (optimizer.loss_scale, optimizer.skipped) == (None, 0)
         assert "loss_scale" not in optimizer.state_dict()
+
+
+def test_optimizers_on_one_device_share_the_scale(device: str, f16: None) -> None:
+    V, W, U = ag.ag_param([[1.0]]), ag.ag_param([[1.0]]), ag.ag_param([[1.0]], dtype="f32")
+    first, second, wide = (ag.optimizer_sgd([p], lr=0.25) for p in (V, W, U))
+    first.step({"param1": np.array([[np.inf]])})
+    assert (second.loss_scale, second.skipped) == (first.loss_scale, first.skipped) == (2.0**15, 1)
+    wide.step({"param1": np.array([[np.inf]])})  # of an f16 graph: its own optimizer waits too, and moves nothing
+    assert (U.item(), first.loss_scale) == (1.0, 2.0**15)
+    del first, second
+    wide.step({"param1": np.array([[1.0]])})
+    assert U.item() == 0.75
+    wide.step({"param1": np.array([[np.inf]])})  # without any scale, what is infinite is the user's
+    assert U.item() == -np.inf

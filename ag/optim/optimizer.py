@@ -17,7 +17,7 @@ from ag.buffer import Buffer, Recording
 from ag.create import ag_tensor, lift
 from ag.dtype import F16, F32
 from ag.errors import CaptureError, CheckpointError, DtypeError
-from ag.loss_scale import FIRST_SCALE, SCALE_WORDS, move_scale, read_scale, set_scale, unfit
+from ag.loss_scale import FIRST_SCALE, SCALE_WORDS, is_scaled, move_scale, read_scale, set_scale, unfit
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 from ag.optim.update_rules import STATE_WORDS, skip_if
 from ag.primitive import Primitive
@@ -82,7 +82,8 @@ class Optimizer:
             slots.write_state([lr, *[0.0] * (STATE_WORDS - 1)])
         self._lr = float(lr)
         self._scaled = list(dict.fromkeys(g.backend for g in self.groups if g.stored_dtype is F16))
-        self._set_scale([FIRST_SCALE, 0.0, 0.0, 0.0])
+        self._may_skip = False
+        self.restart_loss_scale()
 
     @property
     def lr(self) -> float:
@@ -118,10 +119,13 @@ class Optimizer:
             if backend in bad:
                 move_scale(backend, bad[backend])
 
+    def restart_loss_scale(self) -> None:
+        """Begin with the first loss scale again, as a new optimizer does; all on a device share its scale."""
+        self._set_scale([FIRST_SCALE, 0.0, 0.0, 0.0])
+
     def _set_scale(self, words: list[float]) -> None:
         scale, _, *counts = words
-        for backend in self._scaled:
-            set_scale(backend, scale, *counts)
+        self._scales = [set_scale(backend, scale, *counts) for backend in self._scaled]
 
     def step(self, grads: Gradients | Mapping[Any, Any] | None = None) -> None:
         """Update every parameter that has a gradient.
@@ -147,8 +151,10 @@ class Optimizer:
             group.adopt()
             group.gather(found, slots.grad_views)
             work.append((slots, group.runs(found)))
-        if self._scaled and work:
+        scaled = any(is_scaled(slots.group.backend) for slots, _ in work)
+        if scaled or self._may_skip:  # or the last step decided to skip
             self._skip_unfit(work)
+        self._may_skip = scaled
         for slots, runs in work:
             self.update(slots.group, slots.grads, runs)
 

@@ -59,6 +59,7 @@ class Job:
             p.name = name
         self._group = self.optimizer.groups[0]
         self._scaled = self._group.stored_dtype is F16
+        self.optimizer.restart_loss_scale()
         self._grads = self.optimizer.flat_gradients(self._group)
         self._grad_tensors = {name: Tensor(view) for name, view in self._group.split(self._grads).items()}
         self._max_norm = max_norm

@@ -96,6 +96,7 @@ class Replica:
                             f"create all of them on the default device, {self.device} here, with one element type.")
         self.group: FlatGroup = groups[0]
         self._scale: float | None = None
+        self._scaling: Buffer | None = None  # keeps the device's loss scale
         self.used: set[str] = set()
         self._loss_of = loss_of
         self._capturing = capturing
@@ -241,7 +242,7 @@ class Replica:
     def scale_gradients(self, scale: float | None) -> None:
         """Compute gradients with this loss scale from now on; None, or the one in use, changes nothing."""
         if scale != self._scale and scale is not None:
-            set_scale(self.backend, scale)
+            self._scaling = set_scale(self.backend, scale)
         self._scale = scale
 
     def weights(self) -> Array:
