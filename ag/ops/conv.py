@@ -1,8 +1,8 @@
 """Two-dimensional convolution of batches of images, ``[channels, height, width, batch]``.
 
 The batch is the last axis, so a tap of a window sees whole rows of memory and no layout is ever changed.  The
-references gather what the taps see as ``[channels * taps, places * batch]``; convolution and gradients are then one
-matrix product each.
+references gather what the taps see as ``[channels * taps, places * batch]``; convolution and gradients are then
+matrix products.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from ag.buffer import Buffer
 from ag.conv_shape import Pair, Window, check_steps, pair, places, taps, window_layout
@@ -48,32 +49,67 @@ def _weight_layout(out: Shape, x: Shape, g: Shape, *, window: Window, groups: in
     return {**_layout(x, g, window, groups, prod(out)), "weights": prod(out[1:])}
 
 
-def _seen(x: Array, y: Array, window: Window, groups: int) -> Array:
-    """What the taps see of `x` from the places of `y`: ``[groups, channels * taps, places * batch]``."""
-    channels, *image, batch = x.shape
-    grid = y.shape[1:3]
-    columns = np.zeros((channels, *window.kernel, *grid, batch), x.dtype)
-    for (i, j), (down, across), (rows, cols) in taps(tuple(image), grid, window):
-        columns[:, i, j, down, across] = x[:, rows, cols]
-    return columns.reshape(groups, channels // groups * prod(window.kernel), prod(grid) * batch)
+_LONG = 128  # elements; rows of memory from here on are worth a matrix product of their own
 
 
-def _grouped(x: Array, groups: int, columns: int) -> Array:
-    return x.reshape(groups, x.shape[0] // groups, columns)
+def _seen(x: Array, grid: Shape, window: Window, groups: int) -> Array:
+    """What the taps see of `x` from the places of a grid: ``[groups, parts, channels * taps, places * batch]``.
+
+    There is one part, or one for each row of places if rows are long: then only taps side by side are copied, since
+    those one below the other are whole rows of memory apart.  `_as_seen` gives weights the same order.
+    """
+    (high, wide), (down, across), dilation = window.kernel, window.stride, window.dilation
+    images = x.reshape(groups, len(x) // groups, *x.shape[1:])
+    channels, *image, batch = images.shape[1:]
+    if (high, wide) == (1, 1) and window.padding == (0, 0):
+        return images[:, :, ::down, ::across].reshape(groups, 1, channels, prod(grid) * batch)
+    if grid[0] == 1 or grid[1] * batch < _LONG:
+        columns = np.zeros((groups, channels, high, wide, *grid, batch), x.dtype)
+        for (i, j), (above, beside), (rows, cols) in taps(tuple(image), grid, window):
+            columns[:, :, i, j, above, beside] = images[:, :, rows, cols]
+        return columns.reshape(groups, 1, channels * high * wide, prod(grid) * batch)
+    seen_rows = (grid[0] - 1) * down + window.extent[0]
+    strips = np.zeros((groups, seen_rows, channels, wide, grid[1], batch), x.dtype)
+    beside_only = Window((1, wide), (1, across), window.padding, (1, dilation[1]))
+    for (_, j), (above, beside), (rows, cols) in taps(tuple(image), (seen_rows, grid[1]), beside_only):
+        strips[:, above, :, j, beside] = images[:, :, rows, cols].swapaxes(1, 2)
+    length, (group, row), pixel = grid[1] * batch, strips.strides[:2], strips.itemsize
+    overlapping = as_strided(strips, (groups, grid[0], high, channels * wide, length),
+                             (group, row * down, row * dilation[0], length * pixel, pixel))
+    return overlapping.reshape(groups, grid[0], high * channels * wide, length)  # copies only if taps are dilated
+
+
+def _as_seen(w: Array, parts: int) -> Array:
+    """Weights in the order of `_seen`: channels and their taps, or rows of taps, channels, and the taps in a row."""
+    return w if parts == 1 else w.swapaxes(1, 2)
+
+
+def _parted(x: Array, groups: int, parts: int) -> Array:
+    """Features at places as matrices ``[groups, parts, features, places * batch]``, without a copy."""
+    return x.reshape(groups, len(x) // groups, parts, prod(x.shape[1:]) // parts).swapaxes(1, 2)
 
 
 @primitive(lambda x, w, *, window, groups: (w[0], *places(x[1:3], window), x[3]), layout=_forward_layout)
 def conv2d(out: Array, x: Array, w: Array, *, window: Window, groups: int) -> None:
-    columns = _seen(x, out, window, groups)
-    _, taps_seen, places_seen = columns.shape
-    np.matmul(_grouped(w, groups, taps_seen), columns, out=_grouped(out, groups, places_seen))
+    seen = _seen(x, out.shape[1:3], window, groups)
+    _, parts, taps_seen, _ = seen.shape
+    weights = _as_seen(w, parts).reshape(groups, 1, len(w) // groups, taps_seen)
+    np.matmul(weights, seen, out=_parted(out, groups, parts))
 
 
 @primitive(lambda w, g, *, window, groups, image: (w[1] * groups, *image, g[3]), layout=_input_layout)
 def conv2d_input_grad(out: Array, w: Array, g: Array, *, window: Window, groups: int, image: Pair) -> None:
+    above, beside = (e - 1 - p for e, p in zip(window.extent, window.padding, strict=True))
+    if window.stride == (1, 1) and above >= 0 and beside >= 0:
+        # a convolution of g with the weights mirrored, features and channels changing places
+        features = len(w) // groups
+        mirrored = w.reshape(groups, features, *w.shape[1:]).swapaxes(1, 2)[..., ::-1, ::-1]
+        conv2d.reference(out, g, mirrored.reshape(len(out), features, *window.kernel), groups=groups,
+                         window=window._replace(padding=(above, beside)))
+        return
     grid, batch = g.shape[1:3], g.shape[3]
-    kernels = _grouped(w, groups, prod(w.shape[1:]))
-    columns = np.matmul(kernels.swapaxes(1, 2), _grouped(g, groups, prod(g.shape[1:])))
+    kernels = w.reshape(groups, len(w) // groups, prod(w.shape[1:]))
+    columns = np.matmul(kernels.swapaxes(1, 2), g.reshape(groups, len(w) // groups, prod(g.shape[1:])))
     columns = columns.reshape(len(out), *window.kernel, *grid, batch)
     out.fill(0)
     for (i, j), (down, across), (rows, cols) in taps(image, grid, window):
@@ -86,12 +122,17 @@ def _pieces(x: Shape, g: Shape, *, window: Window, groups: int, chunk: int) -> S
 
 @primitive(_pieces, layout=_weight_layout)
 def conv2d_weight_grad(out: Array, x: Array, g: Array, *, window: Window, groups: int, chunk: int) -> None:
-    columns = _seen(x, g, window, groups)
-    _, taps_seen, places_seen = columns.shape
-    g = _grouped(g, groups, places_seen)
-    for i, piece in enumerate(out):
-        part = slice(i * chunk, (i + 1) * chunk)
-        np.matmul(g[:, :, part], columns[:, :, part].swapaxes(1, 2), out=_grouped(piece, groups, taps_seen))
+    seen = _seen(x, g.shape[1:3], window, groups).swapaxes(2, 3)
+    _, parts, length, taps_seen = seen.shape
+    cotangents = _parted(g, groups, parts)
+    for i, piece in enumerate(out):  # the sum over `chunk` places and samples, which need not end where a part does
+        total = np.zeros((groups, len(g) // groups, taps_seen), x.dtype)
+        for part in range(parts):
+            a, b = max(0, i * chunk - part * length), min(length, (i + 1) * chunk - part * length)
+            if a < b:
+                total += np.matmul(cotangents[:, part, :, a:b], seen[:, part, a:b])
+        ordered = _as_seen(piece, parts)
+        ordered[...] = total.reshape(ordered.shape)
 
 
 @part_of(_NAME)
