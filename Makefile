@@ -37,8 +37,9 @@ test-sync: setup-test  ## the Vulkan tests under synchronization validation
 test-stock: setup-test  ## the engine on kp without our additions
 	@tools/test.sh stock
 
-bench: setup  ## run the benchmarks
-	@$(run) benchmarks/run.py
+bench: setup  ## run the benchmarks at small sizes, against PyTorch if it is installed; BENCH_ARGS for more arguments
+	@for name in step ops transfer parallel; do $(run) benchmarks/bench_$$name.py $(BENCH_ARGS) || exit 1; done
+	@$(run) benchmarks/roofline.py benchmarks/results/ops_cpu.json
 
 docs: setup  ## the public API as HTML in .make/docs
 	@$(run) tools/reference.py .make/docs

@@ -1,28 +1,53 @@
 #!/usr/bin/env bash
-# What a machine with a graphics card should run, in one call: that every kernel and op is right on the card, then how
-# fast training steps are against PyTorch on the same card.
+# What a machine with a graphics card should run, in one call of under nine minutes: that every kernel and op is right on
+# the card, then how fast operations and training steps are against PyTorch on the same card.
 #
 #   benchmarks/gpu_check.sh [DEVICE] [TORCH_DEVICE]      default: vulkan:0 and, where PyTorch sees one, cuda
 #
-# Needs the package's dependencies, kp, the compiled kernels and pytest in the Python that PYTHON names (default:
-# python3); PyTorch is optional. Results go to RESULTS (default: benchmarks/results) as JSON, and to standard output.
-set -euo pipefail
+# Needs the package's dependencies, kp, compiled kernels (`python kernels_build.py` and `python benchmarks/roofs.py`; both
+# can be brought) and pytest in the Python that PYTHON names (default: python3); PyTorch and matplotlib are optional.
+# Results go to the folder RESULTS (default: benchmarks/results): one JSON file per table, correctness.xml, and log.txt
+# with what was printed. QUICK=1 takes the smallest sizes. Every part runs, also after one that failed or took too long;
+# the exit status is 0 if all went well.
+set -uo pipefail
 cd "$(dirname "$0")/.."
 
 device=${1:-vulkan:0}
 python=${PYTHON:-python3}
 results=${RESULTS:-benchmarks/results}
+quick=${QUICK:+--quick}
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} VK_LOADER_LAYERS_DISABLE=VK_LAYER_KHRONOS_validation
+mkdir -p "$results"
+exec > >(tee "$results/log.txt") 2>&1
 
-torch_device=${2:-$("$python" -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")' 2>/dev/null || echo cpu)}
+cuda='import torch; print("cuda" if torch.cuda.is_available() else "cpu")'
+torch_device=${2:-$("$python" -c "$cuda" 2>/dev/null || echo cpu)}
+status=0
 
-"$python" -m ag devices
+part() {  # part SECONDS COMMAND...
+    local begin=$SECONDS failed=0
+    timeout "$@" || failed=$?
+    [ $failed = 0 ] || { status=1; echo "gpu_check: failed with $failed (124: too long): ${*:2:5}"; }
+    echo "gpu_check: $((SECONDS - begin)) s of at most $1 s"
+}
+
+bench() {  # bench SECONDS NAME ARGUMENTS...
+    part "$1" "$python" "benchmarks/bench_$2.py" $quick --device "$device" --torch-device "$torch_device" \
+        --out "$results/$2_${device//:/}.json" "${@:3}"
+}
+
+part 30 "$python" -m ag devices
 
 # Correctness first: a wrong kernel makes every figure below worthless.
-AG_TEST_DEVICE=$device timeout 240 "$python" -m pytest -q -p no:cacheprovider -m 'vulkan and not slow' \
-    tests/test_cases_forward.py tests/test_cases_gradient.py tests/test_cases_capture.py tests/test_kernel_reference.py \
-    tests/test_ops_values.py tests/test_rng.py tests/test_passes.py tests/test_capture.py tests/test_optim.py
+AG_TEST_DEVICE=$device part 230 "$python" -m pytest -q -p no:cacheprovider --junitxml="$results/correctness.xml" \
+    -m 'vulkan and not slow' tests/test_kernel_reference.py tests/test_cases_forward.py tests/test_cases_gradient.py \
+    tests/test_cases_capture.py tests/test_ops_values.py tests/test_rng.py tests/test_passes.py tests/test_capture.py \
+    tests/test_optim.py tests/test_profile.py tests/test_counters.py
 
-mkdir -p "$results"
-timeout 240 "$python" benchmarks/run.py --device "$device" --torch-device "$torch_device" \
-    --rounds "${ROUNDS:-3}" --seconds "${SECONDS_EACH:-1}" --out "$results/step_${device//:/}.json"
+bench 20 transfer --rounds 1 --seconds 0.2
+bench 100 ops --rounds 1 --seconds 0.2
+[ -e "$results/ops_${device//:/}.json" ] && part 20 "$python" benchmarks/roofline.py "$results/ops_${device//:/}.json"
+bench 130 step --rounds 1 --seconds 0.7 --workloads W2,W3,W4,W1,W1b --against eager,fused
+
+echo "gpu_check: $SECONDS s in all, status $status"
+exit $status

@@ -1,0 +1,62 @@
+"""Training steps side by side with PyTorch: eager, captured, in `dp_train`; its eager, fused and compiled.
+
+`same work` compares the loss after a fixed number of steps from the same initial weights.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from typing import Any
+
+from common import Row, in_turn, medians, parsed, parser, table, write
+from steps import WORKLOADS
+
+SAME_LOSS = 2e-3  # relative; float32 over a few hundred steps
+
+
+def peers(workload: str, args: Any) -> dict[str, list[str]]:
+    """Command line of every peer."""
+    more = ["--workload", workload, "--seconds", str(args.seconds), *(["--quick"] if args.quick else [])]
+    variants = ["eager", "captured", *(["dp_train"] if workload == "W1b" else [])]
+    found = {f"ag {v}": [sys.executable, "step_ag.py", "--variant", v, "--device", args.device, *more]
+             for v in variants}
+    if args.torch:
+        found |= {f"torch {v}": [args.torch_python, "step_torch.py", "--variant", v, "--device", args.torch_device,
+                                 *more] for v in args.against.split(",")}
+    return found
+
+
+def summary(workload: str, rows: list[Row]) -> list[Row]:
+    """Print the table of a workload; medians over rounds, ratios, and whether the work was the same."""
+    found = {peer: us for (peer,), us in medians(rows, ["peer"], "us_per_step").items()}
+    losses = {row["peer"]: row["loss_last"] for row in rows}
+    middle = statistics.median(losses.values())
+    torch = [t for t in found if t.startswith("torch")]
+    result = []
+    for peer in sorted(found, key=lambda p: found[p]):
+        same = abs(losses[peer] - middle) <= SAME_LOSS * max(abs(middle), 1e-3)
+        result.append({"workload": workload, "peer": peer, "us_per_step": found[peer],
+                       **{f"x_{t.replace(' ', '_')}": found[t] / found[peer] for t in torch},
+                       "rounds": [r["us_per_step"] for r in rows if r["peer"] == peer],
+                       "loss_last": losses[peer], "same_work": same})
+    print(f"\n{workload}: {WORKLOADS[workload].title}")
+    table(["peer", "us/step", *(f"speed against {t}" for t in torch), "loss", "same work"],
+          [[r["peer"], r["us_per_step"], *(f"{r['x_' + t.replace(' ', '_')]:.2f}x" for t in torch),
+            f"{r['loss_last']:.5f}", "yes" if r["same_work"] else "NO"] for r in result])
+    return result
+
+
+def main() -> None:
+    command_line = parser(__doc__)
+    command_line.add_argument("--workloads", default="W1,W1b,W2,W3,W4")
+    command_line.add_argument("--against", default="eager,fused,compiled", help="variants of PyTorch")
+    args = parsed(command_line)
+    results = []
+    for workload in args.workloads.split(","):
+        results += summary(workload, in_turn(peers(workload, args), args.rounds))
+        write("step", args, results=results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""The cases of `ops` in this library, and the device's roofs.
+
+An op's launches are recorded without the tape and replayed inside `ag.profile`, so that a figure is what the device
+itself measured: neither the host nor the submission is in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+from common import THREADS, emit, limit_threads
+from ops import SIZES, Case
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--device", default="cpu")
+parser.add_argument("--seconds", type=float, default=1.0)
+parser.add_argument("--sizes", choices=list(SIZES), required=True)
+args = parser.parse_args()
+limit_threads(1 if args.sizes == "quick" else THREADS)
+
+import numpy as np  # noqa: E402 - after the thread pools are limited
+import roofs  # noqa: E402
+
+import ag  # noqa: E402
+from ag.device import backend_of  # noqa: E402
+from ag.optim.update_rules import STATE_WORDS, adam_update  # noqa: E402
+
+backend: Any = backend_of(args.device)
+Work = Callable[[], Any]  # launches, and returns what must stay alive
+rng = np.random.default_rng(1)
+
+
+def tensor(*shape: int) -> ag.Tensor:
+    values = rng.standard_normal(shape, np.float32)
+    return ag.ag_tensor(values)
+
+
+def gradient(y: ag.Tensor, *inputs: int) -> Work:
+    """The gradient rule of the op that made `y`, for some of its inputs, given a cotangent."""
+    node, g = y.node, tensor(*y.shape)
+    if node is None:
+        raise SystemExit("bench_ops: the result of an op has no node; its operands need requires_grad.")
+    need = tuple(i in inputs for i in range(len(node.inputs)))
+    return lambda: (node, g, node.vjp(backend.launch, g.buffer, node.saved, need, *node.params))
+
+
+def recorded(op: Callable[..., ag.Tensor], *operands: ag.Tensor, **params: Any) -> ag.Tensor:
+    """The result of an op with its node."""
+    for x in operands:
+        x.requires_grad = True
+    with ag.with_grad_tape():
+        return op(*operands, **params)
+
+
+def work(case: Case) -> Work:
+    """The launches of a case, with data of their own."""
+    s = case.sizes
+    if case.op.startswith("matmul"):
+        m, k, n = s
+        a, b = {"matmul": ((m, k), (k, n)), "matmul dW": ((m, n), (n, k)), "matmul dX": ((k, m), (m, n))}[case.op]
+        x, y = tensor(*a), tensor(*b)
+        if case.op == "matmul":
+            return lambda: ag.ag_matmul(x, y)
+        # dA of a product [m, n] @ [n, k] is g @ B.T, and dB of [k, m] @ [m, n] is A.T @ g: both are m k n products
+        return gradient(recorded(ag.ag_matmul, x, y), 0 if case.op == "matmul dW" else 1)
+    if case.op.startswith("conv"):
+        batch, into, out, side, kernel = s
+        x, w = tensor(into, side, side, batch), tensor(out, into, kernel, kernel)
+        if case.op == "conv":
+            return lambda: ag.ag_conv2d(x, w, padding=kernel // 2)
+        y = recorded(lambda x, w: ag.ag_conv2d(x, w, padding=kernel // 2), x, w)
+        return gradient(y, 0 if case.op == "conv dgrad" else 1)
+    if case.op.startswith("attention"):
+        matrices, length, features = s
+        q, k, v = (tensor(features, length, matrices) for _ in range(3))
+        if case.op == "attention":
+            return lambda: ag.ag_attention(q, k, v)
+        return gradient(recorded(ag.ag_attention, q, k, v), 0, 1, 2)
+    if case.op == "AdamW":
+        p, m, v, g = (tensor(s[0]).buffer for _ in range(4))
+        backend.upload(np.ones(v.shape, np.float32), v)
+        state = ag.ag_tensor(np.array([1e-3] + [0.0] * (STATE_WORDS - 1), np.float32)).buffer.view((STATE_WORDS,))
+        p, m, v, g = (b.view((s[0],)) for b in (p, m, v, g))
+        return lambda: backend.launch(adam_update, p, m, v, state, g, rate1=0.1, rate2=0.001, eps=1e-8,
+                                      weight_decay=0.01, last=True)
+    x = tensor(*s)
+    if case.op == "add":
+        y = tensor(*s)
+        return lambda: ag.ag_add(x, y)
+    if case.op == "sum":
+        return lambda: ag.ag_sum(x)
+    if case.op == "softmax":
+        return lambda: ag.ag_softmax(x)
+    if case.op == "softmax-CE":
+        one_hot = np.zeros(s, np.float32)
+        one_hot[rng.integers(0, s[0], s[1]), np.arange(s[1])] = 1
+        target = ag.ag_tensor(one_hot)
+        return lambda: ag.ag_softmax_cross_entropy_loss(x, target)
+    gamma, beta = tensor(s[0], 1), tensor(s[0], 1)
+    if case.op == "layer norm":
+        return lambda: ag.ag_layer_norm_op(x, gamma, beta)
+    return gradient(recorded(ag.ag_layer_norm_op, x, gamma, beta), 0, 1, 2)
+
+
+def measured(launches: Work) -> tuple[float, int]:
+    """Median seconds of a replay on the device, and the number of its launches."""
+    with backend.record() as recording:
+        kept = launches()
+    program = recording.finished()
+    per_run = program.launches
+    program.run()
+    backend.synchronize()  # a driver may compile at the first run
+    seconds: list[float] = []
+    while (sum(seconds) < args.seconds and len(seconds) < 300) or len(seconds) < 3:
+        with ag.profile() as seen:
+            for _ in range(3):
+                program.run()
+        events = [e for e in seen.events if e.kernel != "transfer"]
+        runs = [events[i : i + per_run] for i in range(0, len(events), per_run)]
+        seconds += [sum(e.end - e.begin for e in run) / 1e9 for run in runs]
+    program.close()
+    del kept
+    return statistics.median(seconds), per_run
+
+
+with ag.ag_device(args.device):
+    emit(case="roofs", **roofs.measure(backend, quick=args.sizes == "quick"))
+    for case in SIZES[args.sizes]:
+        seconds, launches = measured(work(case))
+        emit(case=case.name, us=1e6 * seconds, launches=launches)
