@@ -103,8 +103,9 @@ def interface(source: str, text: str) -> dict[str, Any]:
     if sorted(offsets) != sorted(f"{o['name']}_at" for o in operands):
         raise ShaderError(f"the buffers are {', '.join(o['name'] for o in operands)} and the offsets in Args "
                           f"{', '.join(offsets)}; every buffer x needs one member x_at.")
-    return {"operands": operands, "push": push, "spec": _spec(text), "grid": _grid(source),
-            "local_size": _local_size(text)}
+    spec = _spec(text)
+    return {"operands": operands, "push": push, "spec": spec, "grid": _grid(source),
+            "local_size": _local_size(text, spec)}
 
 
 def _operands(text: str) -> list[dict[str, Any]]:
@@ -113,9 +114,13 @@ def _operands(text: str) -> list[dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     for layout, qualifiers, block in re.findall(pattern, text):
         binding = re.search(r"\bbinding\s*=\s*(\d+)", layout)
-        if binding is None or int(binding[1]) in found:
+        name = block.rstrip("_").lower()
+        same = found.get(int(binding[1])) if binding else None
+        if same and name == f"{same['name']}quads":  # the same operand, seen as vectors
+            continue
+        if binding is None or same:
             raise ShaderError(f"buffer {block} needs a binding of its own, as layout(set = 0, binding = 0).")
-        found[int(binding[1])] = {"name": block.rstrip("_").lower(), "writes": "readonly" not in qualifiers}
+        found[int(binding[1])] = {"name": name, "writes": "readonly" not in qualifiers}
     if sorted(found) != list(range(len(found))) or not found:
         raise ShaderError(f"the bindings are {sorted(found)}; they must count from 0 as the operands do.")
     return [found[i] for i in sorted(found)]
@@ -154,8 +159,6 @@ def _spec(text: str) -> list[dict[str, Any]]:
         spec.append({"name": name, "id": int(number), "type": kind, "default": value})
     if [constant["id"] for constant in spec] != list(range(len(spec))):
         raise ShaderError("the constant_ids must count from 0.")  # kp passes them as an array
-    if [c["name"].isupper() for c in spec] != sorted(c["name"].isupper() for c in spec):
-        raise ShaderError("constant_ids: parameters (lower case) come before tuning constants (upper case).")
     return spec
 
 
@@ -172,9 +175,13 @@ def _grid(source: str) -> dict[str, Any]:
     return {"unit": unit, "axes": axes}
 
 
-def _local_size(text: str) -> list[int]:
-    sizes = dict(re.findall(r"\blocal_size_([xyz])\s*=\s*(\d+)", text))
-    size = [int(sizes.get(axis, 1)) for axis in "xyz"]
+def _local_size(text: str, spec: list[dict[str, Any]]) -> list[int]:
+    """The workgroup's size; where that is a specialization constant, its default."""
+    sizes = {axis: int(n) for axis, n in re.findall(r"\blocal_size_([xyz])\s*=\s*(\d+)", text)}
+    defaults = {constant["id"]: constant["default"] for constant in spec}
+    for axis, number in re.findall(r"\blocal_size_([xyz])_id\s*=\s*(\d+)", text):
+        sizes[axis] = defaults.get(int(number), 1)
+    size = [sizes.get(axis, 1) for axis in "xyz"]
     if not sizes or size[0] * size[1] * size[2] > MAX_INVOCATIONS:
         raise ShaderError(f"local size {size}: declare it, with at most {MAX_INVOCATIONS} invocations.")
     return size

@@ -90,6 +90,8 @@ class Backend(ABC):
         Whether launches return before the work is done.
     dtypes : frozenset of DType
         Element types the device can hold.
+    units : int
+        How many parts of a product of matrices are worked on at once, as far as is known; 1 where that is no concern.
     recording : Recording or None
         The recording that the calling thread has open, if any.
     events : list of Event or None
@@ -101,6 +103,7 @@ class Backend(ABC):
     arena: Arena
     asynchronous: bool
     dtypes: frozenset[DType]
+    units: int = 1
     events: list[Event] | None = None
     _open_recording: tuple[int, Recording] | None = None
 

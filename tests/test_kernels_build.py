@@ -103,7 +103,6 @@ REFUSED = [
     ("3 workgroups", "3 invocations", "at most 1 axes"),
     ("constant_id = 1", "constant_id = 2", "must count from 0"),
     ("TILE = -4", "TILE = 2 * 8", "specialization constant TILE: `2*8` is not a literal"),
-    ("last", "LAST", "come before tuning constants"),
     ('"head.glsl"', '"lost.glsl"', "lost.glsl"),
     ("void main", "void", "syntax error"),
 ]
@@ -112,12 +111,23 @@ REFUSED = [
 @needs_tools
 @pytest.mark.parametrize(("old", "new", "message"), REFUSED)
 def test_a_broken_shader_fails_the_build(shaders: Path, out: Path, old: str, new: str, message: str) -> None:
-    if new == "LAST":
-        edit(shaders, "TILE", "tile")
     edit(shaders, old, new)
     with pytest.raises(ShaderError) as caught:
         build(shaders, out)
     assert "twice.comp" in str(caught.value) and message in str(caught.value)
+
+
+@needs_tools
+def test_an_operand_seen_as_quads_and_a_local_size_to_be_chosen(shaders: Path, out: Path) -> None:
+    edit(shaders, "void main", "layout(set = 0, binding = 1) readonly buffer XQuads_ { vec4 x_quads[]; };\nvoid main")
+    edit(shaders, "const int TILE = -4", "const uint TILE = 64")
+    (shaders / "head.glsl").write_text(HEAD.replace("local_size_x = 16", "local_size_x_id = 1"))
+    with pytest.raises(ShaderError, match=r"local size \[64, 8, 1\]"):
+        build(shaders, out)
+    edit(shaders, "TILE = 64", "TILE = 32")
+    build(shaders, out)
+    entry = kernels_build.read_manifest(out)["kernels"]["twice"]
+    assert entry["local_size"] == [32, 8, 1] and [o["name"] for o in entry["operands"]] == ["out", "x"]
 
 
 @needs_tools

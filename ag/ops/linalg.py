@@ -21,9 +21,22 @@ __all__ = ["ag_matmul", "products"]
 
 # Longer sums are made in pieces: they keep more digits, and a driver ends an invocation's loops after 65,535 turns.
 _LONGEST = 1 << 15
+_SHORTEST = 512  # of a piece: below, adding the pieces up costs more than it gains
+_MOST_PIECES = 16
+_TILE = 64  # rows and columns of what a unit of a device makes at a time, about
 
 
-@primitive(shapes.matmul, layout=shapes.matmul_layout, bound=True)
+def _quads(rows: int, cols: int, inner: int, ta: bool, tb: bool) -> bool:
+    """Whether the rows of both operands and of the product are whole quads of words."""
+    return not ((rows if ta else inner) | (inner if tb else cols) | cols) & 3
+
+
+def _layout(out: shapes.Shape, a: shapes.Shape, _b: shapes.Shape, *, ta: bool, tb: bool) -> Layout:
+    (rows, cols), inner = out, a[0] if ta else a[1]
+    return {"rows": rows, "cols": cols, "inner": inner, "vector": _quads(rows, cols, inner, ta, tb)}
+
+
+@primitive(shapes.matmul, layout=_layout, bound=True)
 def matmul(out: Array, a: Array, b: Array, *, ta: bool, tb: bool) -> Call:
     return partial(np.dot, a.T if ta else a, b.T if tb else b, out=out)
 
@@ -33,8 +46,11 @@ def _pieces(a: shapes.Shape, b: shapes.Shape, *, ta: bool, tb: bool, chunk: int)
     return (max(1, -(-inner // chunk)), a[0], *shapes.matmul(a[1:], b[1:], ta=ta, tb=tb))
 
 
-def _pieces_layout(out: shapes.Shape, a: shapes.Shape, _b: shapes.Shape, *, ta: bool, **_params: object) -> Layout:
-    return {"pieces": out[0], "batch": out[1], "rows": out[2], "cols": out[3], "inner": a[1] if ta else a[2]}
+def _pieces_layout(
+    out: shapes.Shape, a: shapes.Shape, b: shapes.Shape, *, ta: bool, tb: bool, chunk: int
+) -> Layout:
+    one = _layout(out[2:], a[1:], b[1:], ta=ta, tb=tb)
+    return {**one, "pieces": out[0], "batch": out[1], "vector": one["vector"] and not chunk & 3}
 
 
 @primitive(_pieces, layout=_pieces_layout)
@@ -45,15 +61,33 @@ def batched_matmul(out: Array, a: Array, b: Array, *, ta: bool, tb: bool, chunk:
         np.matmul(a[:, :, first : first + chunk], b[:, first : first + chunk], out=piece)
 
 
+def piece_length(inner: int, rows: int, cols: int, count: int, units: int) -> int:
+    """How long pieces of the inner axis should be, so that `count` products give all units of a device work.
+
+    Depends on nothing else, so a device always adds up in the same order.
+    """
+    tiles = -(-rows // _TILE) * -(-cols // _TILE) * count
+    pieces = max(1, min(2 * units // max(1, tiles), inner // _SHORTEST, _MOST_PIECES)) if units > 1 else 1
+    length = -(-inner // max(pieces, -(-inner // _LONGEST)))
+    return -(-length // _TILE) * _TILE  # whole quads, and whole slices of a tile
+
+
+def added_up(run: Run, pieces: Buffer) -> Buffer:
+    """The sum over the first axis, which goes."""
+    return (sum_over(run, pieces, (0,)) if pieces.shape[0] > 1 else pieces).view(pieces.shape[1:])
+
+
 def products(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:
     """Products of the matrices of two batches, [batch, rows, cols] each before `ta` and `tb` transpose them."""
-    pieces = run(batched_matmul, a, b, ta=ta, tb=tb, chunk=_LONGEST)
-    return sum_over(run, pieces, (0,)).view(pieces.shape[1:]) if pieces.shape[0] > 1 else pieces.view(pieces.shape[1:])
+    rows, cols = shapes.matmul(a.shape[1:], b.shape[1:], ta=ta, tb=tb)
+    chunk = piece_length(a.shape[1 if ta else 2], rows, cols, a.shape[0], a.backend.units)
+    return added_up(run, run(batched_matmul, a, b, ta=ta, tb=tb, chunk=max(chunk, _TILE)))
 
 
 def product(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:
     """Product of two matrices, after `ta` and `tb` transpose them."""
-    if a.shape[0 if ta else 1] <= _LONGEST:
+    inner, (rows, cols) = a.shape[0 if ta else 1], shapes.matmul(a.shape, b.shape, ta=ta, tb=tb)
+    if inner <= piece_length(inner, rows, cols, 1, a.backend.units):
         return run(matmul, a, b, ta=ta, tb=tb)  # type: ignore[no-any-return]
     out = products(run, a.view((1, *a.shape)), b.view((1, *b.shape)), ta, tb)
     return out.view(out.shape[1:])

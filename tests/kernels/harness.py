@@ -51,10 +51,11 @@ class Driver:
             fresh = i < primitive.outputs
             memory[at : at + array.size] = POISON if fresh else array.reshape(-1).view(np.uint32)
 
-        values = {**params, **primitive.layout(*(a.shape for a in arrays), **params)}
+        defaults = {c["name"]: c["default"] for c in kernel["spec"]}
+        values = {**defaults, **params, **primitive.layout(*(a.shape for a in arrays), **params)}
         values |= {f"{o['name']}_at": at for o, at in zip(operands, places, strict=True)}
         push = np.array([w for m in kernel["push"] for w in _words(m, values[m["name"]])], np.uint32)
-        spec = [w for c in kernel["spec"] for w in _words({**c, "count": 1}, values.get(c["name"], c["default"]))]
+        spec = [w for c in kernel["spec"] for w in _words({**c, "count": 1}, values[c["name"]])]
 
         tensor = self.manager.tensor_t(memory)
         algorithm = self.manager.algorithm([tensor] * len(operands), (SPV / f"{primitive.name}.spv").read_bytes(),

@@ -113,7 +113,8 @@ class VulkanBackend(Backend):
             guard=guard,
         )
         self._stock = not hasattr(kompute(), "OpBarrier")
-        self._kernels = Kernels(self._manager, fixed_grid=self._stock)
+        self._kernels = Kernels(self._manager, self._stock, self.info)
+        self.units = self._kernels.tiles.units
         self.recorder: Any = (
             StockRecorder(self._manager, self.name, self._segments, self._kernels)
             if self._stock
@@ -191,12 +192,13 @@ class VulkanBackend(Backend):
 
     def _command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any]) -> Command | None:
         """The dispatch of a launch; None if there is nothing to compute."""
-        plan = self._kernels.plan(primitive, tuple(b.shape for b in buffers), params)
+        words = [(b.address & _OFFSET_MASK) // 4 for b in buffers]
+        plan = self._kernels.plan(primitive, tuple(b.shape for b in buffers), params, words)
         if not plan.grid[0]:
             return None
         segments = tuple(b.address >> OFFSET_BITS for b in buffers)
         algorithm = self._kernels.algorithm(plan, segments, [self._segments[s] for s in segments])
-        push = plan.push([(b.address & _OFFSET_MASK) // 4 for b in buffers])
+        push = plan.push(words)
         ranges = [(b.address, b.address + b.nbytes) for b in buffers]
         return Command(plan.kernel, algorithm, push, plan.grid,
                        [r for r, w in zip(ranges, plan.writes, strict=True) if not w],

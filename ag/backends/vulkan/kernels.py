@@ -13,11 +13,14 @@ import re
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ag.backend import DeviceInfo
+from ag.backends.vulkan.tiles import Tiles, tiles_of
 from ag.errors import KernelError
 from ag.primitive import Primitive
 from ag.shape import Shape
@@ -99,7 +102,8 @@ def _refuse_stale(kernel: str, sha256: str) -> None:
 
 
 @lru_cache(maxsize=_PLANS_KEPT)
-def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[str, Any], ...]) -> Plan:
+def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[str, Any], ...], tiles: Tiles,
+          aligned: bool) -> Plan:
     entry = _manifest()["kernels"].get(primitive.name)
     if entry is None:
         raise KernelError(f"Vulkan: primitive {primitive.name} has no kernel; write shaders/{primitive.name}.comp "
@@ -110,6 +114,12 @@ def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[s
         raise KernelError(f"Vulkan: kernel {primitive.name} takes {names} and its primitive {primitive.operands}; "
                           f"the names and their order must be equal.")
     values: dict[str, Any] = {**dict(params), **primitive.layout(*shapes, **dict(params))}
+    constants = {c["name"]: c["default"] for c in entry["spec"]}
+    if "TILE_ROWS" in constants:
+        products = _evaluate(entry["grid"]["axes"][2], values) if len(entry["grid"]["axes"]) == 3 else 1
+        values |= tiles.choose(values["rows"], values["cols"], products).constants()
+        values["vector"] = values["vector"] and aligned
+    values = {**constants, **values}
     words: list[int] = []
     offsets = []
     for member in entry["push"]:
@@ -120,13 +130,9 @@ def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[s
         else:
             given = values[name] if member["count"] > 1 else (values[name],)
             words += [_word(v, member["type"]) for v in given]
-    spec = tuple(
-        _word(values[c["name"]], c["type"]) if c["name"] in values else _word(c["default"], c["type"])
-        for c in entry["spec"]
-    )
-    constants = {c["name"]: c["default"] for c in entry["spec"]}
-    grid = _grid(entry, {**constants, **values})
-    return Plan(primitive.name, spec, tuple(words), tuple(offsets), grid, tuple(o["writes"] for o in entry["operands"]))
+    spec = tuple(_word(values[c["name"]], c["type"]) for c in entry["spec"])
+    writes = tuple(o["writes"] for o in entry["operands"])
+    return Plan(primitive.name, spec, tuple(words), tuple(offsets), _grid(entry, values), writes)
 
 
 def _word(value: Any, kind: str) -> int:
@@ -140,9 +146,9 @@ def _grid(entry: dict[str, Any], values: dict[str, Any]) -> Grid:
     axes = [_evaluate(axis, values) for axis in entry["grid"]["axes"]]
     if entry["grid"]["unit"] == "invocations":
         axes[0] = -(-axes[0] // entry["local_size"][0])
-    if len(axes) == 1 and axes[0] > _MOST_GROUPS:
-        rows = -(-axes[0] // _MOST_GROUPS)  # the kernels fold a long line of workgroups
-        axes = [-(-axes[0] // rows), rows]
+    if axes[0] > _MOST_GROUPS:
+        rows = -(-prod(axes) // _MOST_GROUPS)  # kernels number their workgroups in a line, which may be folded
+        axes = [-(-prod(axes) // rows), rows]
     x, y, z = (*axes, 1, 1)[:3]
     if max(x, y, z) > _MOST_GROUPS:
         raise KernelError(f"Vulkan: a grid of {x} x {y} x {z} workgroups is too large; {_MOST_GROUPS} per axis are "
@@ -172,17 +178,20 @@ class Kernels:
     manager : kp.Manager
     fixed_grid : bool
         Whether an Algorithm has its grid built in, as in stock Kompute.
+    device : DeviceInfo
+        Decides the tiles of products of matrices.
     """
 
-    def __init__(self, manager: Any, fixed_grid: bool) -> None:
+    def __init__(self, manager: Any, fixed_grid: bool, device: DeviceInfo) -> None:
+        self.tiles = tiles_of(device)
         self._manager = manager
         self._fixed_grid = fixed_grid
         self._algorithms: dict[Any, Any] = {}
         self._spirv: dict[str, bytes] = {}
 
-    def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], params: dict[str, Any]) -> Plan:
-        """How to run a primitive at these shapes."""
-        return _plan(primitive, shapes, tuple(params.items()))
+    def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], params: dict[str, Any], words: list[int]) -> Plan:
+        """How to run a primitive at these shapes, on operands with these offsets in words."""
+        return _plan(primitive, shapes, tuple(params.items()), self.tiles, not any(w & 3 for w in words))
 
     def algorithm(self, plan: Plan, segments: tuple[int, ...], tensors: list[Any]) -> Any:
         """The Algorithm for a plan, bound to the segments its operands lie in."""

@@ -123,7 +123,7 @@ class StockRecorder:
 
     def _copy(self, count: int, to: int | None = None, frm: int | None = None) -> None:
         """Run the copy kernel between arena addresses; None is the staging tensor."""
-        plan = self._kernels.plan(copy, ((count,), (count,)), {})
+        plan = self._kernels.plan(copy, ((count,), (count,)), {}, [])
         sides = [to, frm]
         segments = tuple(-1 if a is None else a >> OFFSET_BITS for a in sides)
         tensors = [self._staging if s < 0 else self._segments[s] for s in segments]

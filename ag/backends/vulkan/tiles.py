@@ -1,0 +1,141 @@
+"""Which tiles a product of matrices is made in: a choice by its shape and by what is known of the device.
+
+shaders/product.glsl takes the sizes below as specialization constants.  Large tiles read memory least often and small
+ones keep more of the device busy; `Tiles.choose` weighs the two.  Nothing here is measured at run time, so one device
+always makes the same choice, and results are the same to the bit from run to run.  `ag.backends.vulkan.kernels` asks.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+from ag.backend import DeviceInfo
+from ag.errors import KernelError
+
+__all__ = ["TILES", "Tile", "Tiles", "tiles_of"]
+
+_SKINNY = 8  # rows or columns up to which a product is bound by memory, and wants tiles of one kind
+_UNITS_PER_GIB = 4  # of discrete cards: RTX 4060 to 4090, RX 7600 to 7900 and Arc lie within a factor of 2 of it
+_INTEGRATED_UNITS = 12
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Sizes of a tile, in elements.
+
+    Attributes
+    ----------
+    rows, cols : int
+        Of the result, made by one workgroup.
+    depth : int
+        Of the slices of both operands in shared memory.
+    down, across : int
+        Of the part that one invocation makes; multiples of 4.
+    shares : int
+        How many invocations make the same part, each from its share of the inner axis.
+    """
+
+    rows: int
+    cols: int
+    depth: int
+    down: int
+    across: int
+    shares: int = 1
+
+    @property
+    def threads(self) -> int:
+        """Invocations of a workgroup."""
+        return self.rows // self.down * (self.cols // self.across) * self.shares
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a workgroup."""
+        return 4 * self.depth * (self.rows + self.cols + 8)
+
+    def turned(self) -> Tile:
+        """The same for the transposed result."""
+        return replace(self, rows=self.cols, cols=self.rows, down=self.across, across=self.down)
+
+    def constants(self) -> dict[str, int]:
+        """The specialization constants of shaders/tiles.glsl."""
+        return {"THREADS": self.threads, "TILE_ROWS": self.rows, "TILE_COLS": self.cols, "DEPTH": self.depth,
+                "DOWN": self.down, "ACROSS": self.across, "SHARES": self.shares}
+
+
+TILES = {
+    "L": Tile(128, 128, 16, 8, 16),  # most products per word read, of shared memory, too
+    "L2": Tile(128, 128, 16, 8, 8),  # half the registers and twice the invocations
+    "M1": Tile(128, 64, 16, 8, 8),
+    "M": Tile(64, 64, 16, 8, 8),
+    "S": Tile(32, 32, 32, 4, 4),
+    "V": Tile(32, 8, 64, 4, 4, 8),
+}
+
+# How fast a unit makes products in tiles of a kind, relative to the best: by what the published kernels of the same
+# sizes reach, not measured here.  Drivers that spill the 128 sums of L, or are not known, get L2.
+_RATES = {
+    "NVIDIA": {"L": 1.0, "L2": 0.95, "M1": 0.9, "M": 0.75, "S": 0.45},
+    "AMD": {"L": 1.0, "L2": 0.95, "M1": 0.9, "M": 0.75, "S": 0.4},
+    "Intel": {"L": 0.95, "L2": 1.0, "M1": 0.95, "M": 0.8, "S": 0.5},
+    "Apple": {"L2": 1.0, "M1": 0.95, "M": 0.85, "S": 0.5},
+}
+_OTHER_RATES = {"L2": 1.0, "M1": 0.95, "M": 0.85, "S": 0.5}
+_CPU_RATES = {"M": 1.0, "S": 0.6}  # measured, on lavapipe
+_MOST_UNITS = {"NVIDIA": 132, "AMD": 304, "Intel": 32}
+_OTHER_MOST = 32
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The rule of one device.
+
+    Attributes
+    ----------
+    units : int
+        Workgroups of a large tile that run at once, an estimate: Vulkan does not tell.
+    rates : tuple of (str, float)
+        Kinds of tiles with the relative speed of a unit.
+    forced : str
+        The only kind to use, from the environment variable AG_MATMUL_TILE; usually empty.
+    """
+
+    units: int
+    rates: tuple[tuple[str, float], ...]
+    forced: str = ""
+
+    def choose(self, rows: int, cols: int, count: int) -> Tile:
+        """Tiles for `count` products of so many rows and columns each: those that should be finished first.
+
+        All units work on tiles at once, so time goes in rounds; in the last one some units may have nothing to do,
+        and tiles may stand over the edge.
+        """
+        name = self.forced or ("V" if min(rows, cols) <= _SKINNY else "")
+        kinds = [(name, 1.0)] if name else self.rates
+        return min((time, -tile.rows * tile.cols, tile) for time, tile in (
+            self._timed(TILES[kind], rate, rows, cols, count) for kind, rate in kinds))[2]
+
+    def _timed(self, tile: Tile, rate: float, rows: int, cols: int, count: int) -> tuple[float, Tile]:
+        if (rows < cols) != (tile.rows < tile.cols):
+            tile = tile.turned()
+        tiles = -(-rows // tile.rows) * -(-cols // tile.cols) * count
+        return -(-tiles // self.units) * tile.rows * tile.cols / rate, tile
+
+
+def tiles_of(device: DeviceInfo) -> Tiles:
+    """The rule for a device.
+
+    Raises
+    ------
+    KernelError
+        If AG_MATMUL_TILE names no kind of tiles.
+    """
+    forced = os.environ.get("AG_MATMUL_TILE", "")
+    if forced and forced not in TILES:
+        raise KernelError(f"AG_MATMUL_TILE is {forced!r}; it must be one of {', '.join(TILES)}, or not set.")
+    if device.kind == "cpu":
+        return Tiles(1, tuple(_CPU_RATES.items()), forced)
+    most = _MOST_UNITS.get(device.vendor, _OTHER_MOST)
+    units = min(most, _UNITS_PER_GIB * (device.memory_bytes >> 30)) if device.kind == "discrete" else 0
+    rates = _RATES.get(device.vendor, _OTHER_RATES)
+    return Tiles(max(units, _INTEGRATED_UNITS), tuple(rates.items()), forced)

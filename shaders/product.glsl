@@ -1,0 +1,75 @@
+// Products of matrices, out = A[rows, inner] B[inner, cols], whose elements a kernel may also compute.
+// A workgroup makes a tile of out from slices of A and B, DEPTH deep; while one is used, the next is on its way into
+// registers.  An invocation makes DOWN x ACROSS elements: quads that are as far apart as there are neighbours, which
+// so read neighbouring quads.  Where tiles are small, SHARES invocations make the same elements, each from a share of
+// the inner axis, and one adds up the shares: always in the same order, so with the same bits.
+// The kernel declares Args with rows, cols and inner, and defines, before including this: PRODUCTS, how many there are;
+// A_ALONG_K and B_ALONG_K, whether quads of A and B lie along the inner axis; and after it, the functions below.
+#include "tiles.glsl"
+
+void begin(uint product);           // sets first and end, the part of the inner axis to go over, and what it likes
+vec4 a_quad(uint row, uint k);      // four elements of A; outside of the matrix, 0
+vec4 b_quad(uint k, uint col);
+void put(uint row, uint col, vec4 quad);  // writes four elements of a row of out, those that are inside
+uint first, end;
+
+const uint QUADS = ACROSS / 4, SUMS = DOWN * QUADS;
+vec4 a_next[A_QUADS], b_next[B_QUADS], sums[SUMS];
+
+void fetch(uint top, uint left, uint k) {
+    [[unroll]] for (uint q = 0; q < A_QUADS; q++) a_next[q] = a_quad(top + a_place(q).x, k + a_place(q).y);
+    [[unroll]] for (uint q = 0; q < B_QUADS; q++) b_next[q] = b_quad(k + b_place(q).y, left + b_place(q).x);
+}
+
+void keep_fetched() {
+    [[unroll]] for (uint q = 0; q < A_QUADS; q++) keep(a_next[q], a_place(q), A_ALONG_K, 0, A_PITCH);
+    [[unroll]] for (uint q = 0; q < B_QUADS; q++) keep(b_next[q], b_place(q), B_ALONG_K, B_AT, B_PITCH);
+}
+
+void multiply(uint a_at, uint b_at) {
+    vec4 a_k[DOWN / 4], b_k[QUADS];
+    [[unroll]] for (uint i = 0; i < DOWN / 4; i++) a_k[i] = slice[a_at + i * HIGH];
+    [[unroll]] for (uint j = 0; j < QUADS; j++) b_k[j] = slice[b_at + j * WIDE];
+    [[unroll]] for (uint i = 0; i < DOWN / 4; i++) {
+        [[unroll]] for (uint j = 0; j < QUADS; j++) {
+            const uint s = 4 * i * QUADS + j;
+            sums[s] += a_k[i].x * b_k[j];
+            sums[s + QUADS] += a_k[i].y * b_k[j];
+            sums[s + 2 * QUADS] += a_k[i].z * b_k[j];
+            sums[s + 3 * QUADS] += a_k[i].w * b_k[j];
+        }
+    }
+}
+
+void add_shares(uint share, uint lane) {
+    barrier();
+    [[unroll]] for (uint s = 0; s < SUMS; s++) slice[(share * SUMS + s) * LANES + lane] = sums[s];
+    barrier();
+    for (uint other = 1; other < SHARES; other++)
+        [[unroll]] for (uint s = 0; s < SUMS; s++) sums[s] += slice[(other * SUMS + s) * LANES + lane];
+}
+
+void main() {
+    const uvec3 at = tile();
+    if (at.z >= PRODUCTS) return;
+    const uint share = gl_LocalInvocationID.x / LANES, lane = gl_LocalInvocationID.x % LANES;
+    const uint y = lane / WIDE, x = lane % WIDE;
+    [[unroll]] for (uint s = 0; s < SUMS; s++) sums[s] = vec4(0.0);
+    begin(at.z);
+    fetch(at.x, at.y, first);
+    for (uint k_0 = first; k_0 < end; k_0 += DEPTH) {
+        barrier();
+        keep_fetched();
+        barrier();
+        if (k_0 + DEPTH < end) fetch(at.x, at.y, k_0 + DEPTH);
+        for (uint k = share; k < DEPTH; k += 2 * SHARES) {  // half the steps: drivers end loops after 65,535
+            multiply(k * A_PITCH + y, B_AT + k * B_PITCH + x);
+            multiply((k + SHARES) * A_PITCH + y, B_AT + (k + SHARES) * B_PITCH + x);
+        }
+    }
+    if (SHARES > 1) add_shares(share, lane);
+    if (share > 0) return;
+    [[unroll]] for (uint i = 0; i < DOWN; i++)
+        [[unroll]] for (uint j = 0; j < QUADS; j++)
+            put(at.x + (i / 4 * HIGH + y) * 4 + i % 4, at.y + (j * WIDE + x) * 4, sums[i * QUADS + j]);
+}

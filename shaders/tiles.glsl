@@ -1,0 +1,43 @@
+// Tiles of a product of matrices: which one a workgroup makes, and slices of the operands in shared memory.  Used by
+// product.glsl alone.  The sizes are specialization constants, which ag/backends/vulkan/tiles.py chooses.
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint THREADS = 64;
+layout(constant_id = 1) const uint TILE_ROWS = 64;
+layout(constant_id = 2) const uint TILE_COLS = 64;
+layout(constant_id = 3) const uint DEPTH = 16;
+layout(constant_id = 4) const uint DOWN = 8;
+layout(constant_id = 5) const uint ACROSS = 8;
+layout(constant_id = 6) const uint SHARES = 1;
+layout(constant_id = 7) const uint vector = 0;  // whether quads are aligned, and wholly inside or outside
+
+const uint WIDE = TILE_COLS / ACROSS, HIGH = TILE_ROWS / DOWN, LANES = WIDE * HIGH;
+const uint A_QUADS = TILE_ROWS * DEPTH / 4 / THREADS, B_QUADS = TILE_COLS * DEPTH / 4 / THREADS;
+const uint A_PITCH = TILE_ROWS / 4 + 1, B_PITCH = TILE_COLS / 4 + 1;  // a quad more spreads columns over the banks
+const uint B_AT = DEPTH * A_PITCH;
+shared vec4 slice[DEPTH * (A_PITCH + B_PITCH)];
+
+// Tiles are numbered in bands, so that those that run together use the same parts of A and B: 8 rows of tiles, one
+// column after the other.  A grid that is too long for one axis comes folded, with workgroups behind the end.
+const uint BAND = 8;
+uvec3 tile() {
+    const uint wide = (cols + TILE_COLS - 1) / TILE_COLS, high = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    const uvec3 n = gl_NumWorkGroups, at = gl_WorkGroupID;
+    const uint group = (at.z * n.y + at.y) * n.x + at.x, i = group % (wide * high), top = i / (BAND * wide) * BAND;
+    const uint band = min(BAND, high - top), in_band = i - top * wide;
+    return uvec3((top + in_band % band) * TILE_ROWS, in_band / band * TILE_COLS, group / (wide * high));
+}
+
+// Where the q-th quad of an invocation lies in a slice, across and along the inner axis: neighbours load neighbouring
+// words.
+uvec2 place(uint q, bool along_k, uint size) {
+    const uint i = gl_LocalInvocationID.x + q * THREADS, quads = size / 4;
+    return along_k ? uvec2(i / (DEPTH / 4), i % (DEPTH / 4) * 4) : uvec2(i % quads * 4, i / quads);
+}
+uvec2 a_place(uint q) { return place(q, A_ALONG_K, TILE_ROWS); }
+uvec2 b_place(uint q) { return place(q, B_ALONG_K, TILE_COLS); }
+
+// In shared memory the inner axis is always the outer one.
+void keep(vec4 quad, uvec2 at, bool along_k, uint start, uint pitch) {
+    if (!along_k) slice[start + at.y * pitch + at.x / 4] = quad;
+    else [[unroll]] for (uint c = 0; c < 4; c++) slice[start + (at.y + c) * pitch + at.x / 4][at.x % 4] = quad[c];
+}
