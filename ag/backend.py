@@ -30,6 +30,7 @@ from ag.arena import Arena
 from ag.buffer import Buffer, HostArray, Launch, Program, Recording
 from ag.dtype import DType
 from ag.errors import ArenaError, CaptureError, DtypeError
+from ag.fusion import with_chains
 from ag.memory import sharing_memory, without_unread
 from ag.passes import without_copies
 from ag.primitive import Primitive
@@ -96,6 +97,8 @@ class Backend(ABC):
         The recording that the calling thread has open, if any.
     events : list of Event or None
         Where launches are to be noted with their times; set on the class, so that it holds for every device.
+    chains_from : int
+        Elements from which a program makes chains of elementwise launches one.
     """
 
     name: str
@@ -105,6 +108,7 @@ class Backend(ABC):
     dtypes: frozenset[DType]
     units: int = 1
     events: list[Event] | None = None
+    chains_from: int = 1
     _open_recording: tuple[int, Recording] | None = None
 
     def alloc(self, shape: Shape, dtype: DType) -> Buffer:
@@ -214,6 +218,7 @@ class Backend(ABC):
             self._open_recording = None
         recording.launches = without_copies(recording.launches)
         recording.launches = without_unread(recording.launches)
+        recording.launches = with_chains(recording.launches, self.chains_from)
         sharing_memory(recording.launches)
         recording.program = self._program(recording.launches)
 

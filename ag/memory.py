@@ -1,4 +1,4 @@
-"""Memory of recorded programs: launches that nobody needs are dropped, and buffers that are never needed together share.
+"""Memory of recorded programs: launches that nobody needs are dropped, buffers that are never needed together share.
 
 A block is private to a program if only the program's own launches know it: no tensor, no optimizer, no caller.  What
 is in it before the first and after the last launch that touches it does not matter, so others may use it then.
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ag.arena import Block
 from ag.buffer import Buffer, Launch
 
-__all__ = ["sharing_memory", "without_unread"]
+__all__ = ["private_blocks", "sharing_memory", "without_unread"]
 
 _REST = 2  # launches for which memory rests: whoever gets it at once must wait for its last reader
 
@@ -33,7 +33,7 @@ class _Span:
         return self.buffers[0].block
 
 
-def _private(launches: list[Launch]) -> dict[int, _Span]:
+def private_blocks(launches: list[Launch]) -> dict[int, _Span]:
     """The private blocks by their address."""
     spans, uses = _all_spans(launches)  # in a function of its own, so that no local variable holds a buffer
     return {address: span for address, span in spans.items()
@@ -74,7 +74,7 @@ def _begins_with_a_result(span: _Span, launch: Launch) -> bool:
 
 def without_unread(launches: list[Launch]) -> list[Launch]:
     """Leave out launches whose results are private and read by no launch that stays."""
-    private = _private(launches)
+    private = private_blocks(launches)
     kept: list[Launch] = []
     wanted: set[int] = set()  # private blocks that are read further on
     for launch in reversed(launches):
@@ -87,7 +87,7 @@ def without_unread(launches: list[Launch]) -> list[Launch]:
 
 def sharing_memory(launches: list[Launch]) -> None:
     """Move private buffers to where others, which are not needed any more or not yet, lie."""
-    private = _private(launches)
+    private = private_blocks(launches)
     starting, ending = defaultdict(list), defaultdict(list)
     for span in private.values():
         starting[span.first].append(span)

@@ -91,6 +91,7 @@ def primitive(
     bound: bool = False,
     copies: bool = False,
     neutral: float | None = None,
+    in_place: bool | None = None,
 ) -> Callable[[Callable[..., Any]], Primitive]:
     """Declare the decorated numpy function as a primitive.
 
@@ -111,6 +112,8 @@ def primitive(
         Whether the output is the input, element for element.
     neutral : float, optional
         For two inputs: a value of the second that makes the output equal to the first.
+    in_place : bool, optional
+        Whether the output may be an input; default: for the layouts of elementwise functions.
     """
 
     def declare(function: Callable[..., Any]) -> Primitive:
@@ -121,9 +124,10 @@ def primitive(
         if name in PRIMITIVES:
             raise ValueError(f"primitive {name} is declared twice; names must be unique.")
         reference, bind = (_calling(function), function) if bound else (function, partial(partial, function))
+        elementwise = outputs == 1 and layout in (elementwise_layout, broadcast_layout)
         found = Primitive(name, reference, bind, shape, layout, outputs,
                           tuple(operands.index(u) for u in updates), copies, neutral,
-                          outputs == 1 and layout in (elementwise_layout, broadcast_layout), operands, params)
+                          elementwise if in_place is None else in_place, operands, params)
         PRIMITIVES[name] = found
         return found
 

@@ -19,6 +19,7 @@ Shape = tuple[int, ...]
 Layout = dict[str, int | tuple[int, ...]]
 
 MAX_DIMS = 8  # axes left after merging; 3 x 8 stride words and 4 more fit the 32 push-constant words
+CHAIN_DIMS = 3  # likewise of chains of functions, which have more operands
 
 __all__ = [
     "MAX_DIMS",
@@ -173,6 +174,24 @@ def broadcast_layout(out: Shape, a: Shape, b: Shape) -> Layout:
     return {**sizes, "a_stride": _padded(sa), "b_stride": _padded(sb)}
 
 
+def chain_axes(out: Shape, operands: Sequence[Shape]) -> tuple[Shape, list[Shape]] | None:
+    """Sizes and each operand's strides along the merged axes of `out`; None if they are more than a chain can have."""
+    if len(out) > MAX_DIMS:
+        return None
+    shape, strides = _merged(out, *[_strides_in(out, x) for x in operands])
+    return (shape, strides) if len(shape) <= CHAIN_DIMS else None
+
+
+def chain_layout(out: Shape, operands: dict[str, Shape]) -> Layout:
+    """Element strides of named operands along the axes of `out`."""
+    found = chain_axes(out, list(operands.values()))
+    if found is None:
+        raise ShapeError(f"shape {out} needs more than {CHAIN_DIMS} axes in a chain of functions.")
+    shape, strides = found
+    sizes: Layout = {"n": prod(out), "ndim": len(shape), "shape": _padded(shape, CHAIN_DIMS)}
+    return sizes | {f"{name}_stride": _padded(s, CHAIN_DIMS) for name, s in zip(operands, strides, strict=True)}
+
+
 def expand_layout(out: Shape, x: Shape, **_params: object) -> Layout:
     """Element strides of `x` along the axes of `out`, 0 where `x` is repeated."""
     return _strided_layout(out, _strides_in(out, x))
@@ -211,5 +230,5 @@ def _merged(out: Shape, *strides: Shape) -> tuple[Shape, list[Shape]]:
     return tuple(n for n, _ in axes), [tuple(step[k] for _, step in axes) for k in range(len(strides))]
 
 
-def _padded(values: Shape) -> Shape:
-    return values + (0,) * (MAX_DIMS - len(values))
+def _padded(values: Shape, length: int = MAX_DIMS) -> Shape:
+    return values + (0,) * (length - len(values))

@@ -4,5 +4,6 @@
 #extension GL_GOOGLE_include_directive : require
 #define SAVED x
 #include "gradient.glsl"
+#include "functions.glsl"
 
-float f(float x, float g) { return x > 0.0 ? g : x < 0.0 ? -g : x * g; }
+float f(float x, float g) { return abs_grad_of(x, g); }

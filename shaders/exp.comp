@@ -3,6 +3,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "unary.glsl"
-#include "ieee.glsl"
+#include "functions.glsl"
 
-float f(float x) { return ieee_exp(x); }
+float f(float x) { return exp_of(x); }

@@ -3,6 +3,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "unary.glsl"
-#include "normal.glsl"
+#include "functions.glsl"
 
-float f(float x) { return x * normal_cdf(x); }
+float f(float x) { return gelu_of(x); }

@@ -4,6 +4,6 @@
 #extension GL_GOOGLE_include_directive : require
 #define SAVED x
 #include "gradient.glsl"
-#include "normal.glsl"
+#include "functions.glsl"
 
-float f(float x, float g) { return g * (normal_cdf(x) + x * normal_density(x)); }
+float f(float x, float g) { return gelu_grad_of(x, g); }

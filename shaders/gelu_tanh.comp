@@ -3,9 +3,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "unary.glsl"
-#include "tanh.glsl"
+#include "functions.glsl"
 
-float f(float x) {
-    const float t = accurate_tanh(0.7978845608 * (x + 0.044715 * x * x * x));
-    return x * (0.5 * (1.0 + t));
-}
+float f(float x) { return gelu_tanh_of(x); }

@@ -4,10 +4,6 @@
 #extension GL_GOOGLE_include_directive : require
 #define SAVED x
 #include "gradient.glsl"
-#include "tanh.glsl"
+#include "functions.glsl"
 
-float f(float x, float g) {
-    x = x < -10.0 ? -10.0 : x > 10.0 ? 10.0 : x;
-    const float t = accurate_tanh(0.7978845608 * (x + 0.044715 * x * x * x));
-    return g * (0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * 0.7978845608 * (1.0 + 0.134145 * x * x));
-}
+float f(float x, float g) { return gelu_tanh_grad_of(x, g); }

@@ -1,5 +1,7 @@
 // exp and log with the special values of IEEE 754, which GLSL leaves open: SwiftShader has exp(NaN) = inf,
 // log(-1) = 0 and log(0) = -88.
+#ifndef IEEE_GLSL
+#define IEEE_GLSL
 #define INFINITY uintBitsToFloat(0x7F800000u)
 #define NOT_A_NUMBER uintBitsToFloat(0x7FC00000u)
 
@@ -9,3 +11,4 @@ float ieee_log(float x) {
     if (x > 0.0 && x < INFINITY) return log(x);
     return x == 0.0 ? -INFINITY : x < 0.0 ? NOT_A_NUMBER : x;  // otherwise x is infinite or NaN
 }
+#endif

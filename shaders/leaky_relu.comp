@@ -4,5 +4,6 @@
 #extension GL_GOOGLE_include_directive : require
 #define PARAMS float slope;
 #include "unary.glsl"
+#include "functions.glsl"
 
-float f(float x) { return x > 0.0 ? x : slope * x; }
+float f(float x) { return leaky_relu_of(x, slope); }

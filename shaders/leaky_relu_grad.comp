@@ -5,5 +5,6 @@
 #define SAVED x
 #define PARAMS float slope;
 #include "gradient.glsl"
+#include "functions.glsl"
 
-float f(float x, float g) { return x > 0.0 ? g : slope * g; }
+float f(float x, float g) { return leaky_relu_grad_of(x, g, slope); }

@@ -3,5 +3,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "broadcast.glsl"
+#include "functions.glsl"
 
-float f(float a, float b) { return a * b; }
+float f(float a, float b) { return mul_of(a, b); }

@@ -1,5 +1,7 @@
 // The normal distribution's density, and its distribution function (1 + erf(x / sqrt(2))) / 2 to a few float32 eps.
 // W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969), 631-637.
+#ifndef NORMAL_GLSL
+#define NORMAL_GLSL
 #include "ieee.glsl"
 
 float normal_density(float x) { return 0.3989422804 * ieee_exp(-0.5 * x * x); }
@@ -20,3 +22,4 @@ float normal_cdf(float x) {
     const float tail = 0.5 * exp(-a * a) * (r / q);
     return x < 0.0 ? tail : 1.0 - tail;
 }
+#endif

@@ -3,5 +3,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "unary.glsl"
+#include "functions.glsl"
 
-float f(float x) { return x < 0.0 ? 0.0 : x; }
+float f(float x) { return relu_of(x); }

@@ -4,5 +4,6 @@
 #extension GL_GOOGLE_include_directive : require
 #define SAVED y
 #include "gradient.glsl"
+#include "functions.glsl"
 
-float f(float y, float g) { return y > 0.0 ? g : y < 0.0 ? -g : y * g; }
+float f(float y, float g) { return relu_grad_of(y, g); }

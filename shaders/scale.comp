@@ -4,5 +4,6 @@
 #extension GL_GOOGLE_include_directive : require
 #define PARAMS float factor;
 #include "unary.glsl"
+#include "functions.glsl"
 
-float f(float x) { return factor * x; }
+float f(float x) { return scale_of(x, factor); }

@@ -3,6 +3,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "unary.glsl"
-#include "tanh.glsl"
+#include "functions.glsl"
 
-float f(float x) { return 0.5 * accurate_tanh(0.5 * x) + 0.5; }
+float f(float x) { return sigmoid_of(x); }

@@ -4,5 +4,6 @@
 #extension GL_GOOGLE_include_directive : require
 #define SAVED y
 #include "gradient.glsl"
+#include "functions.glsl"
 
-float f(float y, float g) { return g * (y * (1.0 - y)); }
+float f(float y, float g) { return sigmoid_grad_of(y, g); }

@@ -3,6 +3,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "unary.glsl"
-#include "ieee.glsl"
+#include "functions.glsl"
 
-float f(float x) { return x < -88.0 && !isinf(x) ? 0.0 : x / (1.0 + ieee_exp(-x)); }
+float f(float x) { return silu_of(x); }

@@ -4,9 +4,6 @@
 #extension GL_GOOGLE_include_directive : require
 #define SAVED x
 #include "gradient.glsl"
-#include "ieee.glsl"
+#include "functions.glsl"
 
-float f(float x, float g) {
-    const float s = x < -88.0 ? 0.0 : 1.0 / (1.0 + ieee_exp(-x));
-    return g * (s * (1.0 + x * (1.0 - s)));
-}
+float f(float x, float g) { return silu_grad_of(x, g); }

@@ -3,6 +3,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "unary.glsl"
-#include "ieee.glsl"
+#include "functions.glsl"
 
-float f(float x) { return x < 0.0 || isnan(x) ? NOT_A_NUMBER : x == 0.0 || isinf(x) ? x : sqrt(x); }
+float f(float x) { return sqrt_of(x); }

@@ -3,6 +3,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "unary.glsl"
-#include "tanh.glsl"
+#include "functions.glsl"
 
-float f(float x) { return accurate_tanh(x); }
+float f(float x) { return tanh_of(x); }

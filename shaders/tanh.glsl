@@ -1,5 +1,7 @@
 // tanh to 2 ulp; the drivers' own loses all digits near 0.  Cephes' tanhf: a polynomial in x^2 below 0.625, beyond it
 // the exponential, which may overflow to infinity.  NaN takes the second branch and stays NaN.
+#ifndef TANH_GLSL
+#define TANH_GLSL
 #include "ieee.glsl"
 
 float accurate_tanh(float x) {
@@ -10,3 +12,4 @@ float accurate_tanh(float x) {
     const float y = 1.0 - 2.0 / (ieee_exp(2.0 * abs(x)) + 1.0);
     return x < 0.0 ? -y : y;
 }
+#endif

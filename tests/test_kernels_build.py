@@ -253,7 +253,13 @@ LAYOUTS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
     "avg_pool2d_grad": ([(2, 2, 2, 2)] * 2, {"window": Window((1, 1)), "image": (2, 2)}),
     "log_softmax": ([(2,)] * 2, {"axis": 0}), "log_softmax_grad": ([(2,)] * 3, {"axis": 0}),
     "batched_matmul": ([(1, 2, 2, 2), *[(2, 2, 2)] * 2], {"ta": False, "tb": False, "chunk": 16}),
+    "attention": ([(2, 2, 2), (1, 2, 2), *[(2, 2, 2)] * 4], {"heads": 1, "factor": 1.0, "causal": True, "rate": 0.0}),
+    "attention_delta": ([(1, 2, 2), *[(2, 2, 2)] * 2], {"heads": 1}),
+    "attention_grad": ([*[(2, 2, 2)] * 7, *[(1, 2, 2)] * 2, (2, 2, 2)],
+                       {"heads": 1, "factor": 1.0, "causal": True, "rate": 0.0}),
     "attention_weights": ([(2, 2, 2)] * 2, {"factor": 1.0, "causal": True}),
+    "fused": ([(2,)] * 5, {"chain": (("add", 0, 1, 0.0),)}),
+    "fused_pair": ([(2,)] * 6, {"chain": (("add", 0, 1, 0.0), ("mul", 4, 0, 0.0)), "kept": 4}),
     "gather_columns": ([(2, 2), (2, 2), (2,)], {}),
 }
 

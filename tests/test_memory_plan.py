@@ -57,7 +57,7 @@ def run_steps(backend: Backend, steps: list[tuple[str, int, int]], inputs: list[
     return kept
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, seed=st.integers(0, 2**31))
 def test_a_replay_computes_what_the_launches_did(device: str, steps: list[tuple[str, int, int]], seed: int) -> None:
     backend, rng = backend_of(device), np.random.default_rng(seed)

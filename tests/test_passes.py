@@ -142,7 +142,7 @@ def test_multiplying_with_the_constant_one_costs_nothing(backend: Backend) -> No
         first = backend.launch(mul, backend.launch(scale, x, factor=2.0), one)
         second = backend.launch(mul, backend.launch(scale, x, factor=3.0), variable)
     program = recording.finished()
-    assert program.launches == 3
+    assert program.launches == (3 if backend.name == "cpu" else 2)  # short arrays make no chain on the CPU
     replay(backend, program, x=(x, [3, 4]), variable=(variable, [10]))
     assert backend.download(first).tolist() == [6, 8]
     assert backend.download(second).tolist() == [90, 120]
@@ -163,8 +163,8 @@ def test_a_captured_training_step_gathers_no_gradients(device: str) -> None:
     captured = ag.ag_capture(step)
     captured(x, y)
     assert captured.program is not None
-    # 2 x (matmul, bias), relu, loss, mean; 2 x (dW, db), dh, relu's gradient; Adam.
-    assert captured.program.launches == 14
+    # 2 x (matmul, bias), relu, loss, mean; 2 x (dW, db), dh, relu's gradient; Adam.  Bias and relu are a chain on Vulkan.
+    assert captured.program.launches == (14 if device == "cpu" else 13)
     before = {name: p.grad.numpy() for name, p in model.parameters().items() if p.grad is not None}
     captured(x, y)
     for name, p in model.parameters().items():

@@ -93,6 +93,7 @@ class NumpyBackend(Backend):
     """
 
     asynchronous = False
+    chains_from = 1 << 15  # smaller arrays are in the cache anyway
     dtypes = frozenset(_NUMPY)
 
     def __init__(self, index: int = 0, *, guard: int = 0, limit_bytes: int | None = None) -> None:

@@ -1,0 +1,120 @@
+"""Chains of elementwise functions as one launch: the primitives `fused` and `fused_pair`.
+
+A chain is a tuple of instructions (function, x, y, value).  Registers 0 to 3 are the operands, register 4 + k is the
+result of instruction k; x and y name registers, value is the function's number, if it takes one.  The functions are
+primitives, called by name, so a chain computes what their launches would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ag.primitive import PRIMITIVES, Call, primitive
+from ag.shape import Layout, Shape, broadcast, chain_layout
+
+__all__ = ["FUNCTIONS", "MOST_STEPS", "OPERANDS", "Chain", "fused", "fused_pair"]
+
+Array = np.ndarray[Any, Any]
+Instruction = tuple[str, int, int, float]
+Chain = tuple[Instruction, ...]
+
+# The numbers, from 1, that shaders/chain.glsl has for them.
+FUNCTIONS = (
+    "add", "sub", "mul", "div", "scale", "relu", "relu_grad", "sigmoid", "sigmoid_grad", "tanh", "tanh_grad", "gelu",
+    "gelu_grad", "gelu_tanh", "gelu_tanh_grad", "silu", "silu_grad", "leaky_relu", "leaky_relu_grad", "exp", "log",
+    "sqrt", "abs", "abs_grad")
+OPERANDS, MOST_STEPS = 4, 6
+_BLOCK = 1 << 14  # elements: a handful of arrays of 64 KiB stay in the second-level cache
+
+
+def _layout(out: Shape, *shapes: Shape, chain: Chain, kept: int | None = None) -> Layout:
+    codes = {f"op{k}": FUNCTIONS.index(name) + 1 << 16 | x << 8 | y for k, (name, x, y, _) in enumerate(chain, 1)}
+    values: Any = tuple(value for *_, value in chain) + (0.0,) * (MOST_STEPS - len(chain))
+    ends: Layout = {"result": OPERANDS + len(chain) - 1}
+    if kept is not None:
+        shapes, ends["kept"] = shapes[1:], kept
+    return {**chain_layout(out, dict(zip("abcd", shapes, strict=True))), **codes, "value": values, **ends}
+
+
+@primitive(lambda *shapes, chain: broadcast(*shapes), layout=_layout, bound=True, in_place=True)
+def fused(out: Array, a: Array, b: Array, c: Array, d: Array, *, chain: Chain) -> Call:
+    return _calls(out, None, (a, b, c, d), chain, -1)
+
+
+@primitive(lambda *shapes, chain, kept: (broadcast(*shapes),) * 2, layout=_layout, outputs=2, bound=True)
+def fused_pair(
+    out: Array, also: Array, a: Array, b: Array, c: Array, d: Array, *, chain: Chain, kept: int
+) -> Call:
+    return _calls(out, also, (a, b, c, d), chain, kept)
+
+
+def _calls(out: Array, also: Array | None, operands: tuple[Array, ...], chain: Chain, kept: int) -> Call:
+    """The chain's calls, block after block of the result."""
+    used = {register for _, x, y, _ in chain for register in (x, y)}
+    shape, arrays = out.shape, [x for i, x in enumerate(operands) if i in used]
+    if all(x.shape == shape or x.size == 1 for x in arrays):
+        shape = (out.size,)
+    full = tuple(_aligned(x, shape) for x in operands)
+    target, extra = out.reshape(shape), None if also is None else also.reshape(shape)
+    spare: list[Array] = []
+    calls: list[Call] = []
+    for block in _blocks(shape):
+        registers: list[Array] = [_part(x, block) for x in full]
+        end, last = target[block], OPERANDS + len(chain) - 1
+        for k, (name, x, y, value) in enumerate(chain, OPERANDS):
+            into = end if k == last else extra[block] if k == kept and extra is not None else _temporary(
+                spare, k - OPERANDS, end)
+            rule = PRIMITIVES[name]
+            params = {rule.params[0]: value} if rule.params else {}
+            count = len(rule.operands) - 1
+            calls.append(rule.bind(into, *[registers[i] for i in (x, y)[:count]], **params))
+            registers.append(into)
+    return partial(_all, calls)
+
+
+def _all(calls: list[Call]) -> None:
+    for call in calls:
+        call()
+
+
+def _aligned(x: Array, shape: Shape) -> Array:
+    """`x` with as many axes as `shape`."""
+    if len(shape) == 1 and x.ndim != 1:
+        return x.reshape(-1)
+    return x.reshape((1,) * (len(shape) - x.ndim) + x.shape)
+
+
+def _part(x: Array, block: tuple[slice, ...]) -> Array:
+    return x[tuple(s if n > 1 else slice(None) for s, n in zip(block, x.shape, strict=True))]
+
+
+def _temporary(spare: list[Array], k: int, like: Array) -> Array:
+    """Scratch memory for the k-th result of a block, the same for all blocks."""
+    while len(spare) <= k:
+        spare.append(np.empty(like.size, like.dtype))
+    if spare[k].size < like.size:
+        spare[k] = np.empty(like.size, like.dtype)
+    return spare[k][: like.size].reshape(like.shape)
+
+
+def _blocks(shape: Shape) -> Iterator[tuple[slice, ...]]:
+    """Pieces of an array of about `_BLOCK` elements, in the order of memory."""
+    axis = next((i for i, n in enumerate(shape) if n > 1), None)
+    if axis is None or prod(shape) == 0:
+        yield tuple(slice(0, n) for n in shape)
+        return
+    inner = prod(shape[axis + 1 :])
+    rows = max(1, _BLOCK // inner)
+    for start in range(0, shape[axis], rows):
+        stop = min(start + rows, shape[axis])
+        head = (*(slice(0, 1),) * axis, slice(start, stop))
+        if rows == 1 and inner > 2 * _BLOCK:
+            for rest in _blocks(shape[axis + 1 :]):
+                yield (*head, *rest)
+        else:
+            yield (*head, *(slice(0, n) for n in shape[axis + 1 :]))
