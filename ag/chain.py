@@ -33,7 +33,8 @@ _BLOCK = 1 << 14  # elements: a handful of arrays of 64 KiB stay in the second-l
 
 
 def _layout(out: Shape, *shapes: Shape, chain: Chain, kept: int | None = None) -> Layout:
-    codes = {f"op{k}": FUNCTIONS.index(name) + 1 << 16 | x << 8 | y for k, (name, x, y, _) in enumerate(chain, 1)}
+    codes = dict.fromkeys((f"op{k}" for k in range(1, MOST_STEPS + 1)), 0)
+    codes |= {f"op{k}": FUNCTIONS.index(name) + 1 << 16 | x << 8 | y for k, (name, x, y, _) in enumerate(chain, 1)}
     values: Any = tuple(value for *_, value in chain) + (0.0,) * (MOST_STEPS - len(chain))
     ends: Layout = {"result": OPERANDS + len(chain) - 1}
     if kept is not None:

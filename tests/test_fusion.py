@@ -54,7 +54,7 @@ def test_every_function_in_a_chain_is_its_launch(backend: Backend, name: str, sh
     rule, rng = PRIMITIVES[name], np.random.default_rng(3)
     values = rng.normal(size=(2, *shape)).astype(np.float32) * 3
     values[0].flat[0] = 0.0
-    params = {p: 0.25 for p in rule.params}
+    params = dict.fromkeys(rule.params, 0.25)
     operands = len(rule.operands) - 1
 
     def compute(x: Buffer, y: Buffer) -> Buffer:
