@@ -12,6 +12,7 @@ import numpy as np
 
 from ag.buffer import Buffer
 from ag.op import Cotangents, Need, Run, op
+from ag.ops.blocks import in_blocks
 from ag.primitive import Call, primitive
 from ag.shape import axis_layout, normalize_axis
 from ag.tensor import Array, TensorLike
@@ -40,12 +41,14 @@ def relu_grad(out: Array, y: Array, g: Array) -> Call:
 
 @primitive()
 def sigmoid(out: Array, x: Array) -> None:
-    np.tanh(x * 0.5, out=out)  # the same function, and no overflow at either end
+    np.multiply(x, 0.5, out=out)
+    np.tanh(out, out=out)  # the same function, and no overflow at either end
     np.multiply(out, 0.5, out=out)
     np.add(out, 0.5, out=out)
 
 
-@primitive()
+@primitive(bound=True)
+@in_blocks
 def sigmoid_grad(out: Array, y: Array, g: Array) -> None:
     np.multiply(g, y * (1 - y), out=out)
 
@@ -55,7 +58,8 @@ def tanh(out: Array, x: Array) -> Call:
     return partial(np.tanh, x, out)
 
 
-@primitive()
+@primitive(bound=True)
+@in_blocks
 def tanh_grad(out: Array, y: Array, g: Array) -> None:
     np.multiply(g, 1 - y * y, out=out)
 

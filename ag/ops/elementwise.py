@@ -14,6 +14,7 @@ import numpy as np
 from ag.buffer import Buffer
 from ag.op import Cotangents, Need, Run, op
 from ag.ops.arithmetic import div, mul, scale
+from ag.ops.blocks import in_blocks
 from ag.primitive import Call, primitive
 from ag.tensor import Array, TensorLike
 
@@ -40,7 +41,8 @@ def abs(out: Array, x: Array) -> Call:
     return partial(np.abs, x, out)
 
 
-@primitive()
+@primitive(bound=True)
+@in_blocks
 def abs_grad(out: Array, x: Array, g: Array) -> None:
     np.multiply(g, np.sign(x), out=out)
 
@@ -50,7 +52,8 @@ def pow(out: Array, x: Array, *, p: float) -> None:
     _power(x, p, out)
 
 
-@primitive()
+@primitive(bound=True)
+@in_blocks
 def pow_grad(out: Array, x: Array, g: Array, *, p: float) -> None:
     np.multiply(g, p * _power(x, p - 1) if p != 0 else 0.0, out=out)
 
@@ -63,7 +66,7 @@ def _power(x: Array, p: float, out: Array | None = None) -> Array:
 
 @primitive()
 def clamp(out: Array, x: Array, *, lo: float, hi: float) -> None:
-    np.minimum(np.maximum(x, lo), hi, out=out)
+    np.minimum(np.maximum(x, lo, out=out), hi, out=out)
 
 
 @primitive()
