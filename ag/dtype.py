@@ -28,24 +28,22 @@ class DType:
         Bytes per element.
     is_float : bool
         True for floating-point types, the only ones gradients flow through.
+    is_half : bool
+        True for the 16-bit ones.
     """
 
     name: str
     numpy_name: str
     itemsize: int
     is_float: bool
-
-    @property
-    def is_half(self) -> bool:
-        """Whether it is a 16-bit floating type."""
-        return self is F16 or self is BF16
+    is_half: bool = False
 
     def __str__(self) -> str:
         return self.name
 
 
-F16 = DType("f16", "float16", 2, True)
-BF16 = DType("bf16", "uint16", 2, True)
+F16 = DType("f16", "float16", 2, True, True)
+BF16 = DType("bf16", "uint16", 2, True, True)
 F32 = DType("f32", "float32", 4, True)
 F64 = DType("f64", "float64", 8, True)
 I32 = DType("i32", "int32", 4, False)

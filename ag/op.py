@@ -150,11 +150,12 @@ class _Function(Generic[P]):
                 given, params = _items(name, listed, args[0]), args[1:]
             backend, inputs, dtype = operands_on_one_device(name, given, mixed)
             buffers: list[Any] = [x.buffer for x in inputs]
-            run = Widening(backend.launch) if dtype.is_half else backend.launch
+            half = dtype.is_half
+            run = Widening(backend.launch) if half else backend.launch
             try:
                 with backend.quiet():
                     out, saved = forward(run, *(buffers if listed is None else [buffers]), *params)
-                    if dtype.is_half:
+                    if half:
                         out, saved = _rounded(out, saved, dtype)
             except ShapeError as error:
                 if str(error).startswith(name):
@@ -166,8 +167,7 @@ class _Function(Generic[P]):
                     rule = self.rule
                     if rule is None:
                         raise NotImplementedError(f"{name} has no gradient rule")
-                    return Tensor(out, True, Node(name, _widening(rule) if dtype.is_half else rule, inputs, need,
-                                                  saved, params))
+                    return Tensor(out, True, Node(name, _widening(rule) if half else rule, inputs, need, saved, params))
             return Tensor(out)
 
         def vjp(rule: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:

@@ -10,7 +10,7 @@ float32: that is what an optimizer updates.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -158,8 +158,10 @@ class FlatGroup:
                                  f"the shapes must be equal.")
             self.backend.launch(copy, g.buffer, into=view)
 
-    def runs(self, names: Iterable[str]) -> list[tuple[int, int]]:
-        """The stretches (first element, length) of the flat buffer that hold the named parameters."""
+    def runs(self, names: Collection[str]) -> list[tuple[int, int]]:
+        """The stretches (first element, length) of the flat buffer that hold the named parameters of this group."""
+        if len(names) == len(self.params):
+            return [(0, self.size)]
         runs: list[tuple[int, int]] = []
         for name in self.params:
             if name not in names:
