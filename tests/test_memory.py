@@ -63,7 +63,8 @@ def assert_flat(device: str, step: Callable[[], object], warm: int, steps: int) 
     assert min(b - a for a, b in pairwise(sizes)) < ROOM_BYTES, sizes
 
 
-def test_ten_thousand_captured_steps(device: str) -> None:
+def test_captured_steps(device: str) -> None:
+    """A hundred thousand on the CPU, ten thousand on a driver that is software."""
     step, x, rng = ag.ag_capture(training()), ag.ag_tensor(X), random.Random(0)
 
     def one() -> None:
@@ -71,7 +72,7 @@ def test_ten_thousand_captured_steps(device: str) -> None:
         if rng.random() < 0.05:  # some steps are read, most only pile up in the queue
             loss.item()
 
-    assert_flat(device, one, 1_000, 9_000)
+    assert_flat(device, one, 1_000, 99_000 if device == "cpu" else 9_000)
 
 
 def test_two_thousand_eager_steps(device: str) -> None:
