@@ -181,6 +181,7 @@ EMBEDDING = [
 SEQUENCES = [[(1, 1), (1, 1), (1, 1)], [(4, 3), (4, 3), (4, 3)], [(4, 3), (4, 5), (2, 5)], [(4, 5), (4, 3), (2, 3)],
              [(4, 3, 2), (4, 3, 2), (4, 3, 2)], [(3, 5, 2), (3, 4, 2), (7, 4, 2)], [(2, 3, 1), (2, 4, 1), (3, 4, 1)]]
 LONG = [[(5, 70), (5, 130), (3, 130)], [(66, 3, 2), (66, 17, 2), (65, 17, 2)]]
+WIDE = [[(130, 3, 2), (130, 4, 2), (2, 4, 2)], [(2, 3), (2, 4), (130, 4)]]  # more than attention's kernels take
 EMPTY = [[(4, 0), (4, 3), (2, 3)], [(4, 3, 0), (4, 5, 0), (2, 5, 0)], [(4, 3), (4, 5), (0, 5)]]
 
 
@@ -232,8 +233,8 @@ MULTIHEAD = {"oracle": oracles.multihead, "draw": [normal, thin, thin, thin, thi
              "terms": lambda q, *_, **__: 2 * len(q) + q.shape[1], "size": multihead_size, "call": attention}
 ATTENTION = [
     Row("ag_attention", oracles.attention, [
-        *every([*SEQUENCES, *LONG], {}, {"causal": True}), *every(EMPTY),
-        *every([[(4, 3), (4, 5), (2, 5)], [(3, 5, 2), (3, 4, 2), (7, 4, 2)]], {"dropout": 0.3},
+        *every([*SEQUENCES, *LONG, *WIDE], {}, {"causal": True}), *every(EMPTY),
+        *every([[(4, 3), (4, 5), (2, 5)], [(3, 5, 2), (3, 4, 2), (7, 4, 2)], WIDE[0]], {"dropout": 0.3},
                {"causal": True, "dropout": 0.6})],
         ulps=32, terms=attention_terms, size=attention_size, bad=[
             attention_error("attention of queries and keys of other lengths", [(4, 3), (5, 3), (4, 3)], "as many feat"),

@@ -1,12 +1,14 @@
 """Scaled dot-product attention, of one head or of several at once.
 
-Inside, a matrix per sample and head comes first: [batch, features, time].  Features-first tensors of one sample are
-that already; with several samples the axes are put in order first and back afterwards.
+Two kernels do it, forward and backward, and neither stores the matrix of weights: memory grows with the length of the
+sequences, not with its square.  They read and write [features, time, batch] as users have it.  Heads of more features
+than the kernels' tiles hold, and sequences so long that a driver would end their loops, are composed of products.
 """
 
 from __future__ import annotations
 
-from math import sqrt
+from collections.abc import Iterator
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -14,27 +16,137 @@ import numpy as np
 from ag.buffer import Buffer
 from ag.errors import ShapeError
 from ag.op import Cotangents, Need, Run, op, part_of
-from ag.ops.activation import softmax_grad
-from ag.ops.arithmetic import scale
-from ag.ops.arrange import permute
-from ag.ops.linalg import products
-from ag.ops.random import dropout
+from ag.ops import composed_attention
 from ag.primitive import primitive
-from ag.rng import draw_key
-from ag.shape import Shape
+from ag.rng import draw_key, philox, uniform_from_bits
+from ag.shape import Layout, Shape
 from ag.tensor import Array, TensorLike
 
 __all__ = ["ag_attention", "attention_of_heads"]
 
+_MOST_FEATURES = 128  # of a head, in the kernels
+_LONGEST = 1 << 13  # times; a driver ends an invocation's loops after 65,535 turns
+_TILE = 64  # times of which one workgroup has the results
+_BLOCK = 1 << 15  # weights that the numpy functions make at a time: they stay in a core's cache
 
-@primitive(layout=lambda out, _x, **_params: {"batch": out[0], "queries": out[1], "keys": out[2]})
-def attention_weights(out: Array, x: Array, *, factor: float, causal: bool) -> None:
-    np.multiply(x, factor, out=out)
-    if causal:
-        out[:, np.tri(x.shape[1], x.shape[2]) == 0] = -np.inf
-    np.subtract(out, np.maximum.reduce(out, 2, keepdims=True), out=out)
-    np.exp(out, out=out)
-    np.divide(out, np.add.reduce(out, 2, keepdims=True), out=out)
+
+# ---------------------------------------------------------------------------------------------- primitives
+
+
+def _sizes(q: Shape, k: Shape, v: Shape, heads: int, rate: float) -> Layout:
+    d, dv = q[0] // heads, v[0] // heads
+    wide = max(d, dv)
+    return {"batch": q[2], "queries": q[1], "keys": k[1], "d": d, "dv": dv, "dropped": int(rate > 0),
+            "blocks": 1 if wide <= 32 else 2 if wide <= 64 else 4, "tiles": -(-q[1] // _TILE) - -k[1] // _TILE}
+
+
+@primitive(lambda q, _k, v, _key, *, heads, **_params: ((v[0], *q[1:]), (heads, *q[1:])), outputs=2,
+           layout=lambda _out, _lse, q, k, v, _key, *, heads, rate, **_params: _sizes(q, k, v, heads, rate))
+def attention(
+    out: Array, lse: Array, q: Array, k: Array, v: Array, key: Array, *,
+    heads: int, factor: float, causal: bool, rate: float,
+) -> None:
+    # Per sample and head: out = v softmax(factor k^T q), and the logarithms of the softmax' denominators.
+    mq, mk, mv = _matrices(q, heads, factor), _matrices(k, heads), _matrices(v, heads)
+    result, logs = np.empty((*mv.shape[:2], q.shape[1]), q.dtype), np.empty((len(mq), 1, q.shape[1]), q.dtype)
+    kept = _kept(key, (len(mq), q.shape[1], k.shape[1]), rate, q.dtype)
+    for m, i, j, hidden in _blocks(len(mq), q.shape[1], k.shape[1], causal, q.dtype):
+        w = _scores(mk[m, :, j], mq[m, :, i], hidden)
+        top = np.maximum.reduce(w, 1, keepdims=True)
+        np.exp(np.subtract(w, top, out=w), out=w)
+        total = np.add.reduce(w, 1, keepdims=True)
+        if kept is not None:
+            np.multiply(w, kept[m, j, i], out=w)
+        np.divide(mv[m, :, j] @ w, total, out=result[m, :, i])
+        np.add(np.log(total), top, out=logs[m, :, i])
+    _put(out, result, heads)
+    _put(lse, logs, heads)
+
+
+@primitive(lambda y, _g, *, heads: (heads, *y[1:]), layout=lambda _delta, y, _g, *, heads: {
+    "features": y[0] // heads, "rest": y[1] * y[2]})
+def attention_delta(delta: Array, y: Array, g: Array, *, heads: int) -> None:
+    np.add.reduce((y * g).reshape(heads, y.shape[0] // heads, *y.shape[1:]), 1, out=delta)
+
+
+@primitive(lambda q, k, v, *_others, **_params: (q, k, v), outputs=3,
+           layout=lambda dq, dk, dv, *_others, heads, rate, **_params: _sizes(dq, dk, dv, heads, rate))
+def attention_grad(
+    dq: Array, dk: Array, dv: Array, q: Array, k: Array, v: Array, g: Array, lse: Array, delta: Array, key: Array, *,
+    heads: int, factor: float, causal: bool, rate: float,
+) -> None:
+    # The weights w are made again.  dv = g w^T; with the slopes s = w (v^T g - delta) of the scores, dq = k s factor
+    # and dk = q s^T factor; delta is what the softmax' denominator sends back.
+    mq, mk, mv, mg = _matrices(q, heads, factor), _matrices(k, heads), _matrices(v, heads), _matrices(g, heads)
+    logs, deltas = _matrices(lse, heads), _matrices(delta, heads)
+    found = [np.empty_like(mq), np.zeros_like(mk), np.zeros_like(mv)]
+    kept = _kept(key, (len(mq), q.shape[1], k.shape[1]), rate, q.dtype)
+    for m, i, j, hidden in _blocks(len(mq), q.shape[1], k.shape[1], causal, q.dtype):
+        w = _scores(mk[m, :, j], mq[m, :, i], hidden)
+        np.exp(np.subtract(w, logs[m, :, i], out=w), out=w)
+        s = mv[m, :, j].swapaxes(1, 2) @ mg[m, :, i]
+        if kept is not None:
+            np.multiply(s, kept[m, j, i], out=s)
+        np.multiply(np.subtract(s, deltas[m, :, i], out=s), w, out=s)
+        if kept is not None:
+            np.multiply(w, kept[m, j, i], out=w)
+        np.matmul(mk[m, :, j], s, out=found[0][m, :, i])
+        found[1][m, :, j] += mq[m, :, i] @ s.swapaxes(1, 2)
+        found[2][m, :, j] += mg[m, :, i] @ w.swapaxes(1, 2)
+    for out, result, scale in zip((dq, dk, dv), found, (factor, 1.0, 1.0), strict=True):
+        _put(out, result, heads, scale)
+
+
+def _matrices(x: Array, heads: int, factor: float = 1.0) -> Array:
+    """`factor` times [heads * d, time, batch], as one matrix [d, time] per sample and head."""
+    features, time, batch = x.shape[0] // heads, *x.shape[1:]
+    out = np.empty((batch, heads, features, time), x.dtype)
+    np.multiply(x.reshape(heads, features, time, batch).transpose(3, 0, 1, 2), factor, out=out)
+    return out.reshape(batch * heads, features, time)
+
+
+def _put(out: Array, matrices: Array, heads: int, factor: float = 1.0) -> None:
+    """The reverse, into `out`."""
+    features, time, batch = out.shape[0] // heads, *out.shape[1:]
+    np.multiply(matrices.reshape(batch, heads, features, time).transpose(1, 2, 3, 0), factor,
+                out=out.reshape(heads, features, time, batch))
+
+
+def _blocks(
+    matrices: int, queries: int, keys: int, causal: bool, dtype: Any
+) -> Iterator[tuple[slice, slice, slice, Array | None]]:
+    """Which matrices, queries and keys are done together; and what to add to scores that the future would make.
+
+    Several matrices if they are small, else some queries of one; the keys that these may see.
+    """
+    tall = max(1, min(queries, max(_TILE, _BLOCK // keys)))
+    together = max(1, _BLOCK // (keys * tall))
+    for first in range(0, queries, tall):
+        seen = min(keys, first + tall) if causal else keys
+        hidden = np.where(np.tri(seen, tall, -first - 1), -np.inf, 0).astype(dtype) if causal else None
+        for m in range(0, matrices, together):
+            part = slice(first, min(first + tall, queries))
+            yield (slice(m, m + together), part, slice(seen),
+                   None if hidden is None else hidden[:, : part.stop - first])
+
+
+def _scores(k: Array, q: Array, hidden: Array | None) -> Array:
+    """Products of keys and queries, [matrices, keys, queries]."""
+    w: Array = k.swapaxes(1, 2) @ q
+    return w if hidden is None else np.add(w, hidden, out=w)
+
+
+def _kept(key: Array, shape: Shape, rate: float, dtype: Any) -> Array | None:
+    """What dropout makes of ones [matrices, queries, keys], as [matrices, keys, queries]; None if it leaves them."""
+    if not rate:
+        return None
+    k = [int(word) for word in key]
+    uniform = uniform_from_bits(philox((k[0], k[1]), (k[2], k[3]), prod(shape))).reshape(shape).swapaxes(1, 2)
+    mask: Array = np.multiply(uniform >= np.float32(rate), dtype.type(1.0 / (1.0 - rate)), order="C")
+    return mask
+
+
+# ---------------------------------------------------------------------------------------------- rules
 
 
 def _check(function: str, q: Any, k: Any, v: Any, heads: int, rate: float) -> None:
@@ -51,49 +163,38 @@ def _check(function: str, q: Any, k: Any, v: Any, heads: int, rate: float) -> No
         raise ValueError(f"{function}: dropout is {rate}; it must be in [0, 1).")
 
 
-def _matrices(run: Run, x: Any, heads: int) -> Buffer:
-    """[heads * d, time, batch] as [batch * heads, d, time]; without a copy if there is one sample."""
-    features, time = x.shape[0] // heads, x.shape[1]
-    batch = x.shape[2] if x.ndim == 3 else 1
-    if batch != 1:
-        x = run(permute, x.view((heads * features, time, batch)), axes=(2, 0, 1))
-    return x.view((batch * heads, features, time))  # type: ignore[no-any-return]
+def _is_tiled(q: Any, k: Any, v: Any, heads: int) -> bool:
+    """Whether the kernels can do it."""
+    features, times = max(q.shape[0], v.shape[0]), max(q.shape[1], k.shape[1])
+    return bool(features <= heads * _MOST_FEATURES and times <= _LONGEST)
 
 
-def _features_first(run: Run, m: Buffer, shape: Shape) -> Buffer:
-    """The reverse: `m` as a buffer of `shape`."""
-    batch = shape[2] if len(shape) == 3 else 1
-    m = m.view((batch, shape[0], shape[1]))
-    return (m if batch == 1 else run(permute, m, axes=(1, 2, 0))).view(shape)
+def _with_batch(x: Any) -> Buffer:
+    return x if x.ndim == 3 else x.view((*x.shape, 1))  # type: ignore[no-any-return]
 
 
 def _forward(run: Run, q: Any, k: Any, v: Any, heads: int, causal: bool, rate: float) -> tuple[Any, Any]:
-    mq, mk, mv = (_matrices(run, x, heads) for x in (q, k, v))
-    factor = 1.0 / sqrt(mq.shape[1])
-    scores = products(run, mq, mk, ta=True, tb=False)
-    weights = run(attention_weights, scores, factor=factor, causal=bool(causal))
-    key = draw_key(q.backend) if rate else None
-    kept = weights if key is None else run(dropout, weights, key, rate=rate)
-    out = products(run, mv, kept, ta=False, tb=True)
-    shape = (v.shape[0], *q.shape[1:])
-    return _features_first(run, out, shape), (mq, mk, mv, weights, key, factor, (q.shape, k.shape, v.shape))
+    factor = 1.0 / sqrt(q.shape[0] // heads)
+    params: dict[str, Any] = {"heads": heads, "factor": factor, "causal": bool(causal), "rate": rate}
+    key = draw_key(q.backend) if rate else q  # which nobody reads then
+    if _is_tiled(q, k, v, heads):
+        out, lse = run(attention, *map(_with_batch, (q, k, v)), key, **params)
+        out = out.view((v.shape[0], *q.shape[1:]))
+        made: Any = [out, lse]  # a list: the result in float32, also where users get it rounded to 16 bits
+    else:
+        out, made = composed_attention.forward(run, q, k, v, key, **params)
+    return out, (q, k, v, key, params, made)
 
 
-def _backward(run: Run, g: Buffer, saved: Any, need: Need, heads: int, rate: float) -> Cotangents:
-    mq, mk, mv, weights, key, factor, shapes = saved
-    mg = _matrices(run, g, heads)
-    found: list[Buffer | None] = [None, None, None]
-    if need[2]:
-        kept = weights if key is None else run(dropout, weights, key, rate=rate)
-        found[2] = products(run, mg, kept, ta=False, tb=False)
-    if need[0] or need[1]:
-        slope = products(run, mg, mv, ta=True, tb=False)
-        if key is not None:
-            slope = run(dropout, slope, key, rate=rate)
-        slope = run(scale, run(softmax_grad, weights, slope, axis=2), factor=factor)
-        found[0] = products(run, mk, slope, ta=False, tb=True) if need[0] else None
-        found[1] = products(run, mq, slope, ta=False, tb=False) if need[1] else None
-    return tuple(None if m is None else _features_first(run, m, s) for m, s in zip(found, shapes, strict=True))
+def _backward(run: Run, g: Buffer, saved: Any, need: Need) -> Cotangents:
+    q, k, v, key, params, made = saved
+    if not _is_tiled(q, k, v, params["heads"]):
+        return composed_attention.backward(run, g, q, k, v, key, made, need, **params)
+    out, lse = made
+    g = _with_batch(g)
+    delta = run(attention_delta, _with_batch(out), g, heads=params["heads"])
+    found = run(attention_grad, *map(_with_batch, (q, k, v)), g, lse, delta, key, **params)
+    return tuple(d.view(x.shape) if wanted else None for d, x, wanted in zip(found, (q, k, v), need, strict=True))
 
 
 @op
@@ -125,8 +226,8 @@ def ag_attention(
 
     Notes
     -----
-    The softmax goes over the keys.  Memory grows with queries times keys.  The mask of dropout is not stored; the
-    backward pass draws the same bits again.
+    The softmax goes over the keys.  Neither the weights nor the mask of dropout are stored; the backward pass makes
+    them again.  For heads of more than 128 features, or more than 8,192 times, memory grows with queries times keys.
 
     References
     ----------
@@ -144,7 +245,7 @@ def ag_attention(
 
 @ag_attention.vjp
 def _attention_vjp(run: Run, g: Buffer, saved: Any, need: Need, causal: bool, dropout: float) -> Cotangents:
-    return _backward(run, g, saved, need, 1, float(dropout))
+    return _backward(run, g, saved, need)
 
 
 @part_of("ag_multihead_attention")
@@ -160,4 +261,4 @@ def attention_of_heads(
 def _heads_vjp(
     run: Run, g: Buffer, saved: Any, need: Need, heads: int, causal: bool, rate: float
 ) -> Cotangents:
-    return _backward(run, g, saved, need, heads, rate)
+    return _backward(run, g, saved, need)

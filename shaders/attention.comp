@@ -1,0 +1,69 @@
+// attention: out = v softmax(factor k^T q) per sample and head, with dropout; if causal, query i sees the keys 0..i
+// out [heads * dv, queries, batch]; lse [heads, queries, batch]: log(sum of exponentials), for attention_grad
+// q, k, v [heads * d or dv, queries or keys, batch]; key[4] of the random numbers, if there is dropout
+// grid: queries / 64 * heads * batch workgroups
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#include "index.glsl"
+#include "ieee.glsl"
+
+layout(push_constant) uniform Args {
+    uint batch, heads, queries, keys, d, dv, causal, out_at, lse_at, q_at, k_at, v_at, key_at;
+    float factor, rate;
+};
+layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
+layout(set = 0, binding = 1) buffer Lse_ { float lse[]; };
+layout(set = 0, binding = 2) readonly buffer Q_ { float q[]; };
+layout(set = 0, binding = 3) readonly buffer K_ { float k[]; };
+layout(set = 0, binding = 4) readonly buffer V_ { float v[]; };
+layout(set = 0, binding = 5) readonly buffer Key_ { uint key[]; };
+#include "attention.glsl"
+#include "attention_online.glsl"
+#define Q 0
+#define K 1
+#define V 2
+
+float element(uint operand, uint f, uint t) {
+    if (f >= (operand == V ? dv : d) || t >= (operand == Q ? queries : keys)) return 0.0;
+    return operand == Q ? q[q_at + place(d, queries, f, t)]
+         : operand == K ? k[k_at + place(d, keys, f, t)] : v[v_at + place(dv, keys, f, t)];
+}
+
+void put(uint operand, uint f, uint t, float value) {
+    if (f < dv && t < queries) out_[out_at + place(dv, queries, f, t)] = value;
+}
+
+void main() {
+    const uint tiles = (queries + ROWS - 1) / ROWS, tile = workgroup() / batch / heads;
+    if (tile >= tiles) return;
+    item = workgroup() % batch;
+    head = workgroup() / batch % heads;
+    const uint row_0 = (tiles - 1 - tile) * ROWS, query = row_0 + row();  // if causal, the last have the most to do
+    const uint end = causal != 0 ? min(keys, row_0 + ROWS) : keys;
+    mat4 sums[blocks];
+    clear(sums);
+    vec4 total = vec4(0.0);
+    start();
+    for (uint column_0 = 0; column_0 < end; column_0 += COLUMNS) {
+        mat4 w = products(Q, row_0, K, column_0, d);
+        for (uint e = 0; e < 16; e++) {
+            const bool seen = visible(query + e / 4, column_0 + column() + e % 4);
+            w[e / 4][e % 4] = seen ? factor * w[e / 4][e % 4] : -INFINITY;
+        }
+        exponentials(w, total);
+        if (dropped != 0) w = matrixCompMult(w, kept_rows(query, column_0 + column()));
+        share(w);
+        shrink_sums(sums);
+        accumulate(sums, V, column_0, dv);
+    }
+    total = added(total);
+    const vec4 most = base(largest[row() / 4]);
+    [[unroll]] for (uint b = 0; b < blocks; b++) {
+        for (uint c = 0; c < 4; c++) sums[b][c] /= total[c];
+    }
+    store(sums, 0, row_0, dv);
+    for (uint c = 0; c < 4; c++)
+        if (column() == 0 && query + c < queries)
+            lse[lse_at + place(1, queries, 0, query + c)] = most[c] + ieee_log(total[c]);
+}

@@ -1,0 +1,19 @@
+// attention_delta: delta = sum of y g over the features of each head; delta [heads, rest], y, g [heads, features, rest]
+// grid: heads * rest invocations
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "index.glsl"
+
+layout(push_constant) uniform Args { uint heads, features, rest, delta_at, y_at, g_at; };
+layout(set = 0, binding = 0) buffer Delta_ { float delta[]; };
+layout(set = 0, binding = 1) readonly buffer Y_ { float y[]; };
+layout(set = 0, binding = 2) readonly buffer G_ { float g[]; };
+
+void main() {
+    const uint i = invocation();
+    if (i >= heads * rest) return;
+    const uint first = i / rest * features * rest + i % rest;
+    float total = 0.0;
+    for (uint f = 0; f < features; f++) total += y[y_at + first + f * rest] * g[g_at + first + f * rest];
+    delta[delta_at + i] = total;
+}

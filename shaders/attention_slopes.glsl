@@ -1,0 +1,35 @@
+// What both halves of attention_grad need: its operands by number, and a weight and its slope made from two products.
+#define Q 0
+#define K 1
+#define V 2
+#define G 3
+
+shared float lses[ROWS], deltas[ROWS];  // of the tile of queries
+
+void load_queries(uint query_0) {
+    const uint me = gl_LocalInvocationID.x, query = query_0 + me;
+    if (me >= ROWS) return;
+    lses[me] = query < queries ? lse[lse_at + place(1, queries, 0, query)] : 0.0;
+    deltas[me] = query < queries ? delta[delta_at + place(1, queries, 0, query)] : 0.0;
+}
+
+// `i` is the place of the query in its tile, `product` that of the query and the key.
+float weight_of(uint query, uint k, uint i, float product) {
+    return visible(query, k) ? ieee_exp(factor * product - lses[i]) : 0.0;
+}
+float slope(float weight, float along, uint i) { return factor * weight * (along - deltas[i]); }
+
+uint times_of(uint operand) { return operand == Q || operand == G ? queries : keys; }
+
+float element(uint operand, uint f, uint t) {
+    if (f >= (operand == V || operand == G ? dv : d) || t >= times_of(operand)) return 0.0;
+    return operand == Q ? q[q_at + place(d, queries, f, t)] : operand == K ? k[k_at + place(d, keys, f, t)]
+         : operand == V ? v[v_at + place(dv, keys, f, t)] : g[g_at + place(dv, queries, f, t)];
+}
+
+void put(uint operand, uint f, uint t, float value) {
+    if (f >= (operand == V ? dv : d) || t >= times_of(operand)) return;
+    if (operand == Q) dq[dq_at + place(d, queries, f, t)] = value;
+    else if (operand == K) dk[dk_at + place(d, keys, f, t)] = value;
+    else dv_[dv_at + place(dv, keys, f, t)] = value;
+}
