@@ -61,3 +61,50 @@ def test_clip_grad_norm_of_large_finite_gradients(device: str) -> None:
 def test_clip_grad_norm_needs_a_positive_bound(max_norm: float) -> None:
     with expect_error(f"clip_grad_norm(max_norm={max_norm})", ValueError, f"max_norm is {max_norm}", "positive"):
         ag.clip_grad_norm([ag.ag_param([[1.0]])], None, max_norm)
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 1e9, float("inf")])
+def test_clip_grad_norm_in_a_captured_step(device: str, max_norm: float) -> None:
+    """The same bits as in the eager step, and the norm as a tensor."""
+    ends = []
+    for wrap in (lambda step: step, ag.ag_capture):
+        ag.ag_seed(2)
+        model = ag.ag_sequential(ag.ag_linear(4, 6, "tanh"), ag.ag_linear(6, 2))
+        optimizer = ag.optimizer_sgd(model, lr=0.1)
+        norms = []
+
+        def step(x: ag.Tensor) -> ag.Tensor | None:
+            with ag.with_grad_tape():
+                loss = ag.ag_sum(model(x) ** 2)  # noqa: B023 - used in this turn of the loop
+            grads = ag.backward(loss)
+            norm = ag.clip_grad_norm(model, grads, max_norm)  # noqa: B023
+            optimizer.step(grads)  # noqa: B023
+            optimizer.zero_grad()  # noqa: B023
+            norms.append(norm)  # noqa: B023
+            return norm if isinstance(norm, ag.Tensor) else None
+
+        run, rng = wrap(step), np.random.default_rng(0)
+        found = [run(ag.ag_tensor(rng.normal(size=(4, 3)))) for _ in range(4)]
+        last = norms[-1] if found[-1] is None else found[-1].item()
+        ends.append((last, {name: p.numpy().tobytes() for name, p in model.parameters().items()}))
+    assert ends[0][0] == pytest.approx(ends[1][0], rel=1e-6)
+    assert ends[0][1] == ends[1][1]
+
+
+def test_a_captured_clip_leaves_what_is_not_finite(device: str) -> None:
+    W = ag.ag_param([[3.0, 4.0]])
+
+    def step(x: ag.Tensor) -> tuple[ag.Tensor, ag.Tensor]:
+        with ag.with_grad_tape():
+            loss = ag.ag_sum(W * x)
+        grads = ag.backward(loss)
+        norm = ag.clip_grad_norm([W], {"param1": grads[W]}, 1.0)
+        W.grad = None
+        assert isinstance(norm, ag.Tensor)
+        return norm, grads[W]
+
+    captured = ag.ag_capture(step)
+    norm, g = captured(ag.ag_tensor([[3.0, 4.0]]))
+    assert norm.item() == 5.0 and np.allclose(g.numpy(), [[0.6, 0.8]])
+    norm, g = captured(ag.ag_tensor([[np.inf, 4.0]]))
+    assert norm.item() == np.inf and g.numpy().tolist() == [[np.inf, 4.0]]

@@ -12,15 +12,23 @@ from ag.buffer import Buffer
 from ag.core_primitives import add, mul, sum_over
 from ag.dtype import F16
 from ag.ops.arithmetic import scale
+from ag.ops.elementwise import sqrt as sqrt_of
 from ag.optim.flat import named_parameters
 from ag.optim.optimizer import gradient_of
+from ag.primitive import primitive
 from ag.tape import Gradients
-from ag.tensor import Tensor
+from ag.tensor import Array, Tensor
 
 __all__ = ["clip_grad_norm"]
 
 
-def clip_grad_norm(params: Any, grads: Gradients | Mapping[str, Tensor] | None, max_norm: float) -> float:
+@primitive()
+def clip_factor(out: Array, x: Array, *, max_norm: float) -> None:
+    norm = np.sqrt(x)  # x is the square of the norm
+    np.copyto(out, np.where(np.isfinite(norm) & (norm > max_norm), max_norm / norm, 1.0))
+
+
+def clip_grad_norm(params: Any, grads: Gradients | Mapping[str, Tensor] | None, max_norm: float) -> float | Tensor:
     """Scale gradients so that their global norm is at most `max_norm`.
 
     Parameters
@@ -34,7 +42,8 @@ def clip_grad_norm(params: Any, grads: Gradients | Mapping[str, Tensor] | None, 
     Returns
     -------
     float
-        The norm before clipping, over all gradients together; waits for the device.
+        The norm before clipping, over all gradients together; waits for the device.  In a captured step, a tensor of
+        shape () instead, to be read after the step.
 
     Raises
     ------
@@ -46,7 +55,7 @@ def clip_grad_norm(params: Any, grads: Gradients | Mapping[str, Tensor] | None, 
 
     Notes
     -----
-    Returns a number, so it cannot be part of a captured step.
+    A captured step cannot raise: there, a norm that is not finite leaves the gradients as they are.
 
     References
     ----------
@@ -77,7 +86,15 @@ def clip_grad_norm(params: Any, grads: Gradients | Mapping[str, Tensor] | None, 
     for square in squares.values():
         device = square.backend.name
         totals[device] = square if device not in totals else square.backend.launch(add, totals[device], square)
+    if len(totals) == 1:
+        total = next(iter(totals.values()))
+        if total.backend.recording is not None:
+            _clip(found, total, max_norm)
+            return Tensor(total.backend.launch(sqrt_of, total))
     norm = sqrt(fsum(float(t.backend.download(t)) for t in totals.values())) if totals else 0.0
+    if isfinite(norm) and norm > max_norm and len(totals) == 1:
+        _clip(found, total, max_norm)
+        return norm
     if not isfinite(norm) and any(p.buffer.dtype is F16 for p in named.values()):
         return norm
     if not isfinite(norm):
@@ -86,6 +103,15 @@ def clip_grad_norm(params: Any, grads: Gradients | Mapping[str, Tensor] | None, 
         for buffer in found.values():
             buffer.backend.launch(scale, buffer, factor=max_norm / norm, into=buffer)
     return norm
+
+
+def _clip(grads: Mapping[str, Buffer], square: Buffer, max_norm: float) -> None:
+    """Scale gradients of one device, given the square of their norm there."""
+    if isfinite(max_norm):
+        with square.backend.quiet():
+            factor = square.backend.launch(clip_factor, square, max_norm=float(max_norm))
+            for buffer in grads.values():
+                buffer.backend.launch(mul, buffer, factor, into=buffer)
 
 
 def _norm_on_the_host(grads: Mapping[str, Buffer]) -> float:
