@@ -87,6 +87,8 @@ def launches() -> list[Launch]:
                     for values in (x, np.resize(SPECIAL, n)) for chunk in (1, 5, 4096)]]
     extra += [Launch(PRIMITIVES["clip_factor"], [np.array(square, np.float32)], {"max_norm": 2.0})
               for square in (0.0, 3.0, 4.0, 400.0, np.inf, np.nan)]
+    means, variances = rng.standard_normal((2, 3, 4)).astype(np.float32)
+    extra += [Launch(PRIMITIVES["joined_statistics"], [means, variances**2], {"length": 1000, "chunk": 256})]
     for bad in np.float32([0, 1, 300]):
         extra += [Launch(PRIMITIVES["skip_if"], [adam_state, np.array(bad)], {})]
         for scaling in ([4, 0.25, 0, 0], [4, 0.25, 2, 5], [16, 0.0625, 2, 0], [0.0625, 16, 1, 7]):

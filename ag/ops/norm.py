@@ -1,8 +1,7 @@
 """Layer norm and batch norm: the same standardisation, over features or over samples.
 
-Both are made of sums and products over x as a matrix [features, samples], so rows and columns may be as long as they
-like; only the reciprocal deviation and the running statistics need kernels of their own.  The gradients include what
-flows through mean and variance.
+Both see x as a matrix [features, samples].  Mean and variance are saved, and the standardised values made again from x
+in the backward pass.  The gradients include what flows through mean and variance.
 """
 
 from __future__ import annotations
@@ -10,33 +9,30 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from ag.buffer import Buffer
-from ag.core_primitives import add, sum_over
+from ag.core_primitives import sum_over
 from ag.errors import ShapeError
 from ag.op import Cotangents, Need, Run, op, part_of
 from ag.ops.arithmetic import mul, scale, sub
-from ag.primitive import primitive
+from ag.ops.norm_primitives import (
+    batch_norm_grad,
+    inverse_std,
+    joined_statistics,
+    layer_norm,
+    layer_norm_grad,
+    norm_statistics,
+    norm_sums,
+    normalize,
+    running_update,
+)
 from ag.shape import Shape
-from ag.tensor import Array, Tensor, TensorLike
+from ag.tensor import Tensor, TensorLike
 
 __all__ = ["ag_batch_norm_op", "ag_layer_norm_op", "batch_norm_train"]
 
 _FEATURES, _SAMPLES = (0,), (1,)  # axes of the matrix to standardise over
-
-
-@primitive()
-def inverse_std(out: Array, variance: Array, *, eps: float) -> None:
-    np.add(variance, eps, out=out)
-    np.sqrt(out, out=out)
-    np.divide(1.0, out, out=out)
-
-
-@primitive(outputs=0, updates=("running",))
-def running_update(running: Array, value: Array, *, momentum: float, factor: float) -> None:
-    # The exponential average moves towards factor * value.
-    running += momentum * (factor * value - running)
+_LONGEST_ROW = 1 << 16  # longer ones are cut into pieces for several workgroups
+_CHUNK = 1 << 14
 
 
 def _matrix(function: str, x: Any, *per_feature: tuple[str, Any]) -> tuple[Shape, list[Buffer]]:
@@ -52,53 +48,54 @@ def _matrix(function: str, x: Any, *per_feature: tuple[str, Any]) -> tuple[Shape
     return x.shape, [x.view((features, prod(x.shape[1:]))), *columns]
 
 
-def _standardized(run: Run, x: Buffer, axes: Shape, eps: float) -> tuple[Buffer, Buffer, Buffer, Buffer]:
-    """(x - mean) / sqrt(variance + eps) over `axes`; the reciprocal deviation, mean and biased variance."""
-    share = 1.0 / prod(x.shape[a] for a in axes)
-    mean = sum_over(run, x, axes, share)
-    apart = run(sub, x, mean)
-    variance = sum_over(run, run(mul, apart, apart), axes, share)
-    rate = run(inverse_std, variance, eps=eps)
-    return run(mul, apart, rate), rate, mean, variance
-
-
-def _affine(run: Run, h: Buffer, gamma: Buffer, beta: Buffer) -> Any:
-    return run(add, run(mul, h, gamma), beta)
-
-
-def _affine_vjp(run: Run, g: Buffer, h: Buffer, gamma: Buffer, need: Need) -> tuple[Buffer | None, ...]:
-    """Cotangents of h, gamma and beta, the last two as columns."""
-    return (
-        run(mul, g, gamma) if need[0] else None,
-        sum_over(run, run(mul, g, h), _SAMPLES) if need[1] else None,
-        sum_over(run, g, _SAMPLES) if need[2] else None,
-    )
-
-
-def _standardized_vjp(run: Run, g: Buffer, h: Buffer, rate: Buffer, axes: Shape) -> Buffer:
-    """rate (g - mean(g) - h mean(g h)), with means over `axes`: what mean and variance send back is in it."""
-    share = 1.0 / prod(h.shape[a] for a in axes)
-    along = run(mul, h, sum_over(run, run(mul, g, h), axes, share))
-    apart = run(sub, run(sub, g, sum_over(run, g, axes, share)), along)
-    return run(mul, apart, rate)  # type: ignore[no-any-return]
-
-
-def _norm(run: Run, function: str, x: Any, gamma: Any, beta: Any, axes: Shape, eps: float) -> tuple[Any, ...]:
-    """Result, what the gradient rule wants, mean and biased variance."""
-    shape, (m, a, b) = _matrix(function, x, ("gamma", gamma), ("beta", beta))
-    if m.shape[1] == 0 and axes == _SAMPLES:
+def _operands(function: str, x: Any, gamma: Any, beta: Any, axes: Shape, eps: float) -> list[Buffer]:
+    """`x` as a matrix, `gamma` and `beta` as columns, after all that can be wrong was looked at."""
+    shape, operands = _matrix(function, x, ("gamma", gamma), ("beta", beta))
+    if operands[0].shape[1] == 0 and axes == _SAMPLES:
         raise ShapeError(f"{function}: x is {shape}; statistics need at least one value per feature.")
     if not eps > 0:
         raise ValueError(f"{function}: eps is {eps}; it must be positive.")
-    h, rate, mean, variance = _standardized(run, m, axes, float(eps))
-    return _affine(run, h, a, b).view(shape), (h, rate, a, (shape, gamma.shape, beta.shape)), mean, variance
+    return operands
 
 
-def _norm_vjp(run: Run, g: Buffer, saved: Any, need: Need, axes: Shape) -> Cotangents:
-    h, rate, gamma, shapes = saved
-    dh, *columns = _affine_vjp(run, g.view(h.shape), h, gamma, need)
-    dx = None if dh is None else _standardized_vjp(run, dh, h, rate, axes)
-    return tuple(None if d is None else d.view(s) for d, s in zip((dx, *columns), shapes, strict=True))
+def _chunk(length: int) -> int:
+    return _CHUNK if length > _LONGEST_ROW else max(1, length)
+
+
+def _statistics(run: Run, x: Buffer) -> tuple[Buffer, Buffer]:
+    """Mean and biased variance of every row."""
+    length, chunk = x.shape[1], _chunk(x.shape[1])
+    mean, variance = run(norm_statistics, x, chunk=chunk)
+    if length > chunk:
+        mean, variance = run(joined_statistics, mean, variance, length=length, chunk=chunk)
+    return mean, variance
+
+
+def _sums(run: Run, x: Buffer, g: Buffer, mean: Buffer, variance: Buffer, eps: float) -> tuple[Buffer, Buffer]:
+    """Cotangents of gamma and beta."""
+    dgamma, dbeta = run(norm_sums, x, g, mean, variance, eps=eps, chunk=_chunk(x.shape[1]))
+    return sum_over(run, dgamma, _SAMPLES), sum_over(run, dbeta, _SAMPLES)
+
+
+def _by_own_statistics(run: Run, function: str, x: Any, gamma: Any, beta: Any, eps: float) -> tuple[Any, ...]:
+    """Batch norm: the result, and what the gradient rule wants."""
+    m, a, b = _operands(function, x, gamma, beta, _SAMPLES, eps)
+    mean, variance = _statistics(run, m)
+    out = run(normalize, m, a, b, mean, variance, eps=float(eps)).view(x.shape)
+    return out, (m, a, mean, variance, (x.shape, gamma.shape, beta.shape))
+
+
+def _by_own_statistics_vjp(run: Run, g: Buffer, saved: Any, need: Need, eps: float) -> Cotangents:
+    x, gamma, mean, variance, shapes = saved
+    g = g.view(x.shape)
+    dgamma, dbeta = _sums(run, x, g, mean, variance, float(eps))
+    dx = run(batch_norm_grad, x, g, gamma, mean, variance, dgamma, dbeta, eps=float(eps)) if need[0] else None
+    return _wanted((dx, dgamma, dbeta), shapes, need)
+
+
+def _wanted(found: tuple[Buffer | None, ...], shapes: Any, need: Need) -> Cotangents:
+    return tuple(d.view(s) if d is not None and wanted else None
+                 for d, s, wanted in zip(found, shapes, need, strict=True))
 
 
 @op
@@ -141,12 +138,21 @@ def ag_layer_norm_op(
     >>> y.numpy().round(3).tolist()
     [[-1.0], [1.0]]
     """
-    return _norm(run, "ag_layer_norm_op", x, gamma, beta, _FEATURES, eps)[:2]
+    m, a, b = _operands("ag_layer_norm_op", x, gamma, beta, _FEATURES, eps)
+    out, mean, variance = run(layer_norm, m, a, b, eps=float(eps))
+    return out.view(x.shape), (m, a, mean, variance, (x.shape, gamma.shape, beta.shape))  # type: ignore[union-attr]
 
 
 @ag_layer_norm_op.vjp
 def _layer_norm_vjp(run: Run, g: Buffer, saved: Any, need: Need, eps: float) -> Cotangents:
-    return _norm_vjp(run, g, saved, need, _FEATURES)
+    x, gamma, mean, variance, shapes = saved
+    g = g.view(x.shape)
+    dx = dgamma = dbeta = None
+    if need[0]:
+        dx = run(layer_norm_grad, x, g, gamma, mean, variance, eps=float(eps))
+    if need[1] or need[2]:
+        dgamma, dbeta = _sums(run, x, g, mean, variance, float(eps))
+    return _wanted((dx, dgamma, dbeta), shapes, need)
 
 
 def ag_batch_norm_op(
@@ -202,12 +208,13 @@ def ag_batch_norm_op(
 
 @part_of("ag_batch_norm_op", mixed=True)
 def _by_batch(run: Run, x: TensorLike, gamma: TensorLike, beta: TensorLike, eps: float) -> tuple[Any, Any]:
-    return _norm(run, "ag_batch_norm_op", x, gamma, beta, _SAMPLES, eps)[:2]
+    out, saved = _by_own_statistics(run, "ag_batch_norm_op", x, gamma, beta, eps)
+    return out, saved
 
 
 @_by_batch.vjp
 def _by_batch_vjp(run: Run, g: Buffer, saved: Any, need: Need, eps: float) -> Cotangents:
-    return _norm_vjp(run, g, saved, need, _SAMPLES)
+    return _by_own_statistics_vjp(run, g, saved, need, eps)
 
 
 @part_of("ag_batch_norm", mixed=True)
@@ -217,8 +224,8 @@ def batch_norm_train(
 ) -> tuple[Any, Any]:
     """`ag_batch_norm_op` that also moves running statistics, in place, towards the mean and the unbiased variance."""
     _matrix("ag_batch_norm", x, ("running_mean", running_mean), ("running_var", running_var))
-    out, saved, mean, variance = _norm(run, "ag_batch_norm", x, gamma, beta, _SAMPLES, eps)
-    count = saved[0].shape[1]
+    out, saved = _by_own_statistics(run, "ag_batch_norm", x, gamma, beta, eps)
+    count, (mean, variance) = saved[0].shape[1], saved[2:4]
     if count < 2:
         raise ShapeError(f"ag_batch_norm: x is {x.shape}; "  # type: ignore[union-attr]
                          f"the running variance needs at least two values per feature in train mode.")
@@ -229,7 +236,7 @@ def batch_norm_train(
 
 @batch_norm_train.vjp
 def _batch_norm_train_vjp(run: Run, g: Buffer, saved: Any, need: Need, eps: float, momentum: float) -> Cotangents:
-    return *_norm_vjp(run, g, saved, need[:3], _SAMPLES), None, None
+    return *_by_own_statistics_vjp(run, g, saved, need[:3], eps), None, None
 
 
 @part_of("ag_batch_norm_op", mixed=True)
@@ -241,23 +248,23 @@ def _by_statistics(
     shape, (m, a, b, centre, var) = _matrix("ag_batch_norm_op", x, *zip(names, operands[1:], strict=True))
     if not eps > 0:
         raise ValueError(f"ag_batch_norm_op: eps is {eps}; it must be positive.")
-    rate = run(inverse_std, var, eps=float(eps))
-    h = run(mul, run(sub, m, centre), rate)
-    return _affine(run, h, a, b).view(shape), (h, rate, a, [t.shape for t in operands])
+    out = run(normalize, m, a, b, centre, var, eps=float(eps)).view(shape)
+    return out, (m, a, centre, var, [t.shape for t in operands])
 
 
 @_by_statistics.vjp
 def _by_statistics_vjp(run: Run, g: Buffer, saved: Any, need: Need, eps: float) -> Cotangents:
-    h, rate, gamma, shapes = saved
-    wanted = (need[0] or need[3] or need[4], need[1], need[2])
-    dh, dgamma, dbeta = _affine_vjp(run, g.view(h.shape), h, gamma, wanted)
-    dx = dmean = dvariance = None
-    if dh is not None:
-        apart = run(mul, dh, rate)
+    x, gamma, mean, variance, shapes = saved
+    g = g.view(x.shape)
+    dx = dgamma = dbeta = dmean = dvariance = None
+    if need[1] or need[2]:
+        dgamma, dbeta = _sums(run, x, g, mean, variance, float(eps))
+    if need[0] or need[3] or need[4]:
+        rate = run(inverse_std, variance, eps=float(eps))
+        apart = run(mul, g, run(mul, gamma, rate))
         dx = apart if need[0] else None
         dmean = sum_over(run, run(scale, apart, factor=-1.0), _SAMPLES) if need[3] else None
-        if need[4]:  # h = (x - mean) rate and d rate / d variance = -rate^3 / 2
-            each = run(mul, run(mul, apart, h), rate)
-            dvariance = sum_over(run, each, _SAMPLES, -0.5)
-    found = (dx, dgamma, dbeta, dmean, dvariance)
-    return tuple(None if d is None else d.view(s) for d, s in zip(found, shapes, strict=True))
+        if need[4]:  # with h = (x - mean) rate, d rate / d variance = -rate^3 / 2
+            h = run(mul, run(sub, x, mean), rate)
+            dvariance = sum_over(run, run(mul, run(mul, apart, h), rate), _SAMPLES, -0.5)
+    return _wanted((dx, dgamma, dbeta, dmean, dvariance), shapes, need)

@@ -1,0 +1,167 @@
+"""The primitives of layer norm and batch norm, over a matrix [features, samples].
+
+Variances take two passes, so that a large mean costs no digits.  The numpy functions go through a matrix in blocks that
+stay in a core's cache.  `ag.ops.norm` launches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+import numpy as np
+
+from ag.primitive import primitive
+from ag.shape import Layout, Shape
+from ag.tensor import Array
+
+__all__ = ["batch_norm_grad", "inverse_std", "joined_statistics", "layer_norm", "layer_norm_grad", "norm_statistics",
+           "norm_sums", "normalize", "running_update"]
+
+_BLOCK = 1 << 16  # elements that the numpy functions work on at a time
+
+
+@primitive()
+def inverse_std(out: Array, variance: Array, *, eps: float) -> None:
+    np.add(variance, eps, out=out)
+    np.sqrt(out, out=out)
+    np.divide(1.0, out, out=out)
+
+
+@primitive(outputs=0, updates=("running",))
+def running_update(running: Array, value: Array, *, momentum: float, factor: float) -> None:
+    # The exponential average moves towards factor * value.
+    running += momentum * (factor * value - running)
+
+
+def _row_blocks(x: Array) -> Iterator[slice]:
+    step = max(1, _BLOCK // max(1, x.shape[1]))
+    return (slice(i, i + step) for i in range(0, x.shape[0], step))
+
+
+def _column_blocks(x: Array) -> Iterator[slice]:
+    step = max(1024, _BLOCK // x.shape[0])  # short pieces of rows cost numpy more than the cache gives
+    return (slice(i, i + step) for i in range(0, x.shape[1], step))
+
+
+def _pieces(x: Shape, chunk: int) -> Shape:
+    return x[0], max(1, -(-x[1] // chunk))
+
+
+def _pieces_layout(out: Shape, _out: Shape, x: Shape, *_others: Shape, **_params: object) -> Layout:
+    return {"rows": x[0], "length": x[1], "pieces": out[1]}
+
+
+def _sums_layout(out: Shape, _out: Shape, x: Shape, _g: Shape, mean: Shape, _v: Shape, **_params: object) -> Layout:
+    steps: Layout = {"row_step": int(mean[0] > 1), "column_step": int(mean[1] > 1)}
+    return {"rows": x[0], "length": x[1], "pieces": out[1], **steps}
+
+
+def _columns_layout(out: Shape, *_others: Shape, **_params: object) -> Layout:
+    return {"features": out[0], "samples": out[1]}
+
+
+def _rows_layout(out: Shape, *_others: Shape, **_params: object) -> Layout:
+    return {"n": prod(out), "length": out[1]}
+
+
+def _rate(variance: Array, eps: float) -> Array:
+    rate: Array = 1.0 / np.sqrt(variance + variance.dtype.type(eps))
+    return rate
+
+
+@primitive(lambda x, *_others, **_params: (x, (1, x[1]), (1, x[1])), layout=_columns_layout, outputs=3)
+def layer_norm(
+    out: Array, mean: Array, variance: Array, x: Array, gamma: Array, beta: Array, *, eps: float
+) -> None:
+    share = 1.0 / x.shape[0]
+    for c in _column_blocks(x):
+        h = out[:, c]
+        np.multiply(np.add.reduce(x[:, c], 0, keepdims=True), share, out=mean[:, c])
+        np.subtract(x[:, c], mean[:, c], out=h)
+        np.multiply(np.einsum("ij,ij->j", h, h), share, out=variance[0, c])
+        np.multiply(h, _rate(variance[:, c], eps), out=h)
+        np.multiply(h, gamma, out=h)
+        np.add(h, beta, out=h)
+
+
+@primitive(layout=_columns_layout)
+def layer_norm_grad(
+    dx: Array, x: Array, g: Array, gamma: Array, mean: Array, variance: Array, *, eps: float
+) -> None:
+    # rate (s - mean(s) - h mean(s h)) with s = gamma g, h = rate (x - mean): what mean and variance send back is in it.
+    share = 1.0 / x.shape[0]
+    for c in _column_blocks(x):
+        s, d, rate = g[:, c] * gamma, dx[:, c], _rate(variance[:, c], eps)
+        np.subtract(x[:, c], mean[:, c], out=d)
+        along = np.einsum("ij,ij->j", s, d) * (share * rate * rate)
+        np.subtract(s, np.add.reduce(s, 0, keepdims=True) * share, out=s)
+        np.multiply(d, along, out=d)
+        np.subtract(s, d, out=d)
+        np.multiply(d, rate, out=d)
+
+
+@primitive(lambda x, _g, _mean, _variance, *, eps, chunk: (_pieces(x, chunk),) * 2, layout=_sums_layout, outputs=2)
+def norm_sums(
+    dgamma: Array, dbeta: Array, x: Array, g: Array, mean: Array, variance: Array, *, eps: float, chunk: int
+) -> None:
+    # Per row and piece: the sums of g h and of g, with h = rate (x - mean).
+    rate = _rate(variance, eps)
+    for r in _row_blocks(x):
+        of = r if mean.shape[0] != 1 else slice(None)  # statistics of these rows, or of all columns
+        along = x[r] - mean[of]
+        np.multiply(along, rate[of], out=along)
+        for p in range(dgamma.shape[1]):
+            piece = slice(p * chunk, (p + 1) * chunk)
+            np.einsum("ij,ij->i", along[:, piece], g[r, piece], out=dgamma[r, p])
+            np.add.reduce(g[r, piece], 1, out=dbeta[r, p])
+
+
+@primitive(lambda x, *, chunk: (_pieces(x, chunk),) * 2, layout=_pieces_layout, outputs=2)
+def norm_statistics(mean: Array, variance: Array, x: Array, *, chunk: int) -> None:
+    # Per row and piece.
+    for r in _row_blocks(x):
+        for p in range(mean.shape[1]):
+            part = x[r, p * chunk : (p + 1) * chunk]
+            share = 1.0 / part.shape[1]
+            np.multiply(np.add.reduce(part, 1), share, out=mean[r, p])
+            apart = part - mean[r, p, None]
+            np.multiply(np.einsum("ij,ij->i", apart, apart), share, out=variance[r, p])
+
+
+@primitive(lambda means, _variances, *, length, chunk: ((means[0], 1),) * 2, outputs=2,
+           layout=lambda mean, _variance, means, *_others, **_params: {"rows": mean[0], "pieces": means[1]})
+def joined_statistics(
+    mean: Array, variance: Array, means: Array, variances: Array, *, length: int, chunk: int
+) -> None:
+    # Of whole rows, given those of their pieces.
+    shares = np.minimum(chunk, length - chunk * np.arange(means.shape[1])).astype(means.dtype) / length
+    np.add.reduce(means * shares, 1, keepdims=True, out=mean)
+    np.add.reduce((variances + (means - mean) ** 2) * shares, 1, keepdims=True, out=variance)
+
+
+@primitive(layout=_rows_layout)
+def normalize(
+    out: Array, x: Array, gamma: Array, beta: Array, mean: Array, variance: Array, *, eps: float
+) -> None:
+    rate = _rate(variance, eps)
+    for r in _row_blocks(x):
+        np.subtract(x[r], mean[r], out=out[r])
+        np.multiply(out[r], rate[r] * gamma[r], out=out[r])
+        np.add(out[r], beta[r], out=out[r])
+
+
+@primitive(layout=_rows_layout)
+def batch_norm_grad(
+    dx: Array, x: Array, g: Array, gamma: Array, mean: Array, variance: Array, dgamma: Array, dbeta: Array, *,
+    eps: float,
+) -> None:
+    # gamma rate (g - dbeta / length - h dgamma / length) with h = rate (x - mean): rate dgamma / length in one factor.
+    share, rate = 1.0 / max(1, x.shape[1]), _rate(variance, eps)
+    for r in _row_blocks(x):
+        d = dx[r]
+        np.subtract(x[r], mean[r], out=d)
+        np.multiply(d, rate[r] * dgamma[r] * share, out=d)
+        np.subtract(g[r], d, out=d)
+        np.subtract(d, dbeta[r] * share, out=d)
+        np.multiply(d, gamma[r] * rate[r], out=d)
