@@ -47,12 +47,22 @@ def _grad_layout(out: Shape, *seen: Shape, window: Window, image: Pair) -> Layou
 def max_pool2d(out: Array, tap: Array, x: Array, *, window: Window) -> None:
     # tap: from which tap the first maximum came, counted row by row; NaN is larger than any number
     out.fill(-inf)
-    tap.fill(-1)
+    for _, (down, across), (rows, cols) in taps(x.shape[1:3], out.shape[1:3], window):
+        best = out[:, down, across]
+        np.maximum(best, x[:, rows, cols], out=best)
+    none = prod(window.kernel)
+    tap.fill(none)
     for (i, j), (down, across), (rows, cols) in taps(x.shape[1:3], out.shape[1:3], window):
-        seen, best, best_tap = x[:, rows, cols], out[:, down, across], tap[:, down, across]
-        better = (best_tap < 0) | ~(seen <= best) & (best == best)
-        np.copyto(best, seen, where=better)
-        np.copyto(best_tap, i * window.kernel[1] + j, where=better)
+        seen, first = x[:, rows, cols], tap[:, down, across]
+        is_best = (seen == out[:, down, across]) | (seen != seen)
+        np.minimum(first, i * window.kernel[1] + j + ~is_best * first.dtype.type(none), out=first)
+
+
+def _only(chosen: Array, g: Array) -> Array:
+    """`g`, and 0 elsewhere; np.where takes five times as long, as processors cannot guess what is chosen."""
+    bits = np.dtype(f"i{g.itemsize}")
+    only: Array = (g.view(bits) & -chosen.astype(bits)).view(g.dtype)
+    return only
 
 
 @primitive(lambda _tap, g, *, window, image: _image(g, image), layout=_grad_layout)
@@ -60,7 +70,7 @@ def max_pool2d_grad(out: Array, tap: Array, g: Array, *, window: Window, image: 
     out.fill(0)
     for (i, j), (down, across), (rows, cols) in taps(image, g.shape[1:3], window):
         chosen = tap[:, down, across] == i * window.kernel[1] + j
-        out[:, rows, cols] += np.where(chosen, g[:, down, across], 0)
+        out[:, rows, cols] += _only(chosen, g[:, down, across])
 
 
 @primitive(lambda x, *, window: _pooled(x, window), layout=_avg_layout)
