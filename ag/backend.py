@@ -219,7 +219,7 @@ class Backend(ABC):
         recording.launches = without_copies(recording.launches)
         recording.launches = without_unread(recording.launches)
         recording.launches = with_chains(recording.launches, self.chains_from)
-        sharing_memory(recording.launches)
+        sharing_memory(recording.launches, rest=2 if self.asynchronous else 0)
         recording.program = self._program(recording.launches)
 
     @property

@@ -47,7 +47,7 @@ def fused(out: Array, a: Array, b: Array, c: Array, d: Array, *, chain: Chain) -
     return _calls(out, None, (a, b, c, d), chain, -1)
 
 
-@primitive(lambda *shapes, chain, kept: (broadcast(*shapes),) * 2, layout=_layout, outputs=2, bound=True)
+@primitive(lambda *shapes, chain, kept: (broadcast(*shapes),) * 2, layout=_layout, outputs=2, bound=True, in_place=True)
 def fused_pair(
     out: Array, also: Array, a: Array, b: Array, c: Array, d: Array, *, chain: Chain, kept: int
 ) -> Call:

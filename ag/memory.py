@@ -17,8 +17,6 @@ from ag.buffer import Buffer, Launch
 
 __all__ = ["private_blocks", "sharing_memory", "without_unread"]
 
-_REST = 2  # launches for which memory rests: whoever gets it at once must wait for its last reader
-
 
 @dataclass
 class _Span:
@@ -85,8 +83,12 @@ def without_unread(launches: list[Launch]) -> list[Launch]:
     return kept[::-1]
 
 
-def sharing_memory(launches: list[Launch]) -> None:
-    """Move private buffers to where others, which are not needed any more or not yet, lie."""
+def sharing_memory(launches: list[Launch], rest: int) -> None:
+    """Move private buffers to where others, which are not needed any more or not yet, lie.
+
+    Memory rests for some launches: on a device that runs several at once, whoever gets it earlier waits for its last
+    reader.
+    """
     private = private_blocks(launches)
     starting, ending = defaultdict(list), defaultdict(list)
     for span in private.values():
@@ -101,7 +103,7 @@ def sharing_memory(launches: list[Launch]) -> None:
                 _move(span, donor.block, _start(donor))
             else:
                 _move(span, *room.take(span))
-        for span in ending[i - _REST]:
+        for span in ending[i - rest]:
             room.give(span)
 
 
@@ -114,12 +116,11 @@ def _size(span: _Span) -> int:
 
 
 def _in_place(launch: Launch, span: _Span, ending: list[_Span]) -> _Span | None:
-    """An operand that ends with the launch and whose memory its only result may take, as it is read index by index."""
-    primitive = launch.primitive
-    if not primitive.in_place:
+    """An operand that ends with the launch and whose memory its first result may take, as it is read index by index."""
+    primitive, out = launch.primitive, launch.buffers[0]
+    if not primitive.in_place or out.block is not span.block:
         return None
-    out = launch.buffers[0]
-    for i, x in enumerate(launch.buffers[1:], 1):
+    for i, x in enumerate(launch.buffers[primitive.outputs :], primitive.outputs):
         if x.shape == out.shape and x.dtype is out.dtype and i not in primitive.updates:
             for donor in ending:
                 if donor.block is x.block and _size(donor) == _size(span) and donor is not span:

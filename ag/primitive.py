@@ -49,7 +49,7 @@ class Primitive:
     neutral : float or None
         For two inputs: a value of the second that makes the output equal to the first.
     in_place : bool
-        Whether the output may be an input of the same shape and type: that is read only where the output is written.
+        Whether the first output may be an input of the same shape and type: that is read only where it is written.
     operands, params : tuple of str
         Names, read from the signature of `reference`.
     """

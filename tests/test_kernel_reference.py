@@ -183,11 +183,15 @@ def test_output_may_be_an_input(backend: Backend, name: str) -> None:
             for y, b in zip(launch.operands, buffers, strict=True):
                 backend.upload(y, b)
             with np.errstate(all="ignore"):
-                fresh = backend.launch(launch.primitive, *buffers, **launch.params)
+                made = backend.launch(launch.primitive, *buffers, **launch.params)
+                fresh, *others = made if launch.primitive.outputs > 1 else (made,)
                 if (fresh.shape, fresh.dtype) != (x.shape, buffers[i].dtype):
                     continue
-                backend.launch(launch.primitive, *buffers, into=buffers[i], **launch.params)
-            np.testing.assert_array_equal(backend.download(buffers[i]), backend.download(fresh), str(launch))
+                also = tuple(backend.alloc(b.shape, b.dtype) for b in others)
+                backend.launch(launch.primitive, *buffers, into=(buffers[i], *also) if also else buffers[i],
+                               **launch.params)
+            for got, want in zip((buffers[i], *also), (fresh, *others), strict=True):
+                np.testing.assert_array_equal(backend.download(got), backend.download(want), str(launch))
 
 
 PROPAGATION = [
