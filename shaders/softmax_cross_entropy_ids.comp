@@ -1,11 +1,10 @@
 // softmax_cross_entropy_ids, per column: losses = log total - z[id] with z = x - max x and total = sum of exp(z);
 // dx = factor (exp(z) / total - [class = id]).  losses[1, batch]; dx, x [classes, batch]; ids[batch]
 // An id that is no class makes its loss and its column of dx NaN.
-// grid: batch / 8 workgroups
+// grid: batch / columns workgroups
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#include "reduce.glsl"
-#include "ieee.glsl"
+#include "columns.glsl"
 
 layout(push_constant) uniform Args { uint classes, batch, losses_at, dx_at, x_at, ids_at; float factor; };
 layout(set = 0, binding = 0) buffer Losses_ { float losses[]; };
@@ -16,19 +15,16 @@ layout(set = 0, binding = 3) readonly buffer Ids_ { uint ids[]; };  // a negativ
 void main() {
     const uint column = column_of(batch), share = share_of(batch);
     const uint end = column < batch ? classes : 0;
-    float mine = -INFINITY;
-    for (uint c = share; c < end; c += SHARES) mine = max(mine, x[x_at + c * batch + column]);
-    const float largest = column_max(0, mine, batch);
-    mine = 0.0;
-    for (uint c = share; c < end; c += SHARES) mine += ieee_exp(x[x_at + c * batch + column] - largest);
-    const float total = column_sum(1, mine, batch);
+    Exponentials mine = NONE;
+    for (uint c = share; c < end; c += shares) include(mine, x[x_at + c * batch + column]);
+    const Exponentials all = column_exponentials(mine, batch);
     if (column >= batch) return;
     const uint id = ids[ids_at + column];
-    const float valid = id < classes ? 1.0 : NOT_A_NUMBER, scale = valid * factor / total;
-    for (uint c = share; c < end; c += SHARES) {
-        const float y = scale * ieee_exp(x[x_at + c * batch + column] - largest);
+    const float valid = id < classes ? 1.0 : NOT_A_NUMBER, scale = valid * factor / all.total;
+    for (uint c = share; c < end; c += shares) {
+        const float y = scale * ieee_exp(x[x_at + c * batch + column] - all.largest);
         dx[dx_at + c * batch + column] = c == id ? y - factor : y;
     }
     const uint picked = x_at + min(id, classes - 1) * batch + column;
-    if (share == 0) losses[losses_at + column] = valid * (ieee_log(total) - (x[picked] - largest));
+    if (share == 0) losses[losses_at + column] = valid * (ieee_log(all.total) - (x[picked] - all.largest));
 }

@@ -6,6 +6,7 @@ Every rule works from the output, which the next layer keeps anyway, so no input
 from __future__ import annotations
 
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,30 @@ from ag.buffer import Buffer
 from ag.op import Cotangents, Need, Run, op
 from ag.ops.blocks import in_blocks
 from ag.primitive import Call, primitive
-from ag.shape import axis_layout, normalize_axis
+from ag.shape import Layout, Shape, axis_layout, normalize_axis
 from ag.tensor import Array, TensorLike
 
-__all__ = ["ag_log_softmax", "ag_relu", "ag_sigmoid", "ag_softmax", "ag_tanh", "log_softmax"]
+__all__ = ["ag_log_softmax", "ag_relu", "ag_sigmoid", "ag_softmax", "ag_tanh", "log_softmax",
+           "shared_columns"]
 
 _ZERO = np.zeros((), np.float32)
 _SMALL = 1 << 12  # elements; up to here numpy is quickest with operands of one shape
+_SHORT, _LONG, _FEW = 32, 1024, 64  # columns that one invocation does; that a workgroup may do, if they are few
+
+
+def shared_columns(length: int, inner: int, columns: int) -> Layout:
+    """How many invocations share a column of `length` elements, `inner` apart, and how many columns a workgroup has."""
+    shares = 16
+    if length <= _SHORT:
+        shares = 1
+    elif length >= _LONG and (inner == 1 or columns <= _FEW):
+        shares = 128
+    return {"shares": shares, "columns": 128 // shares}
+
+
+def _columns_layout(out: Shape, x: Shape, *_others: Shape, axis: int, **_params: object) -> Layout:
+    inner = prod(x[axis + 1 :])
+    return {**axis_layout(out, x, axis=axis), **shared_columns(x[axis], inner, prod(x[:axis]) * inner)}
 
 
 @primitive(bound=True)
@@ -64,25 +82,25 @@ def tanh_grad(out: Array, y: Array, g: Array) -> None:
     np.multiply(g, 1 - y * y, out=out)
 
 
-@primitive(layout=axis_layout)
+@primitive(layout=_columns_layout)
 def softmax(out: Array, x: Array, *, axis: int) -> None:
     np.subtract(x, np.maximum.reduce(x, axis, keepdims=True, initial=-np.inf), out=out)  # an empty axis is fine
     np.exp(out, out=out)
     np.divide(out, np.add.reduce(out, axis, keepdims=True), out=out)
 
 
-@primitive(layout=axis_layout)
+@primitive(layout=_columns_layout)
 def softmax_grad(out: Array, y: Array, g: Array, *, axis: int) -> None:
     np.multiply(y, g - np.add.reduce(y * g, axis, keepdims=True), out=out)
 
 
-@primitive(layout=axis_layout)
+@primitive(layout=_columns_layout)
 def log_softmax(out: Array, x: Array, *, axis: int) -> None:
     np.subtract(x, np.maximum.reduce(x, axis, keepdims=True, initial=-np.inf), out=out)
     np.subtract(out, np.log(np.add.reduce(np.exp(out), axis, keepdims=True)), out=out)
 
 
-@primitive(layout=axis_layout)
+@primitive(layout=_columns_layout)
 def log_softmax_grad(out: Array, y: Array, g: Array, *, axis: int) -> None:
     np.subtract(g, np.exp(y) * np.add.reduce(g, axis, keepdims=True), out=out)
 

@@ -15,7 +15,7 @@ from ag.buffer import Buffer
 from ag.core_primitives import ones, sum_over
 from ag.errors import ShapeError
 from ag.op import Cotangents, Need, Run, op, part_of
-from ag.ops.activation import log_softmax
+from ag.ops.activation import log_softmax, shared_columns
 from ag.ops.arithmetic import div, mul, scale, sub
 from ag.ops.elementwise import log
 from ag.ops.ids import checked_ids
@@ -29,7 +29,7 @@ _SOFTMAX_CE = "ag_softmax_cross_entropy_loss"
 
 
 def _columns_layout(_losses: Shape, dx: Shape, *_others: Shape, **_params: object) -> Layout:
-    return {"classes": dx[0], "batch": dx[1]}
+    return {"classes": dx[0], "batch": dx[1], **shared_columns(dx[0], dx[1], dx[1])}
 
 
 @primitive(lambda x, t, *, factor: ((1, x[1]), x), layout=_columns_layout, outputs=2, bound=True)
