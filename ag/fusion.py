@@ -64,8 +64,8 @@ def with_chains(launches: list[Launch], least: int) -> list[Launch]:
                 continue
             readers = sorted(set(reads[place]))
             if readers[0] == i and _unchanged(earlier, i, changes):
-                joined = _joined(earlier, chain, source, stored=len(readers) > 1)
-                if joined is not None:
+                joined = _joined(earlier, chain, stored=len(readers) > 1)
+                if joined is not None and not _read_too_early(joined, i, reads):
                     del chains[place]
                     chain = joined
                     if chain.kept and set(reads[chain.kept[0].block.address]) <= set(chain.members):
@@ -96,11 +96,23 @@ def _unchanged(chain: _Chain, until: int, changes: list[tuple[int, int, int]]) -
                    for i, begin, end in changes)
 
 
-def _joined(first: _Chain, then: _Chain, source: Buffer, stored: bool) -> _Chain | None:
-    """Both chains as one, `then` reading the result `source` of `first` from its register; None if it does not fit."""
+def _read_too_early(chain: _Chain, i: int, reads: dict[int, list[int]]) -> bool:
+    """Whether another launch reads the result that the chain stores too before launch `i`, where the chain runs."""
+    readers = reads[chain.kept[0].block.address] if chain.kept else []
+    return any(k < i and k not in chain.members for k in readers)
+
+
+def _joined(first: _Chain, then: _Chain, stored: bool) -> _Chain | None:
+    """Both chains as one, `then` reading the results of `first` from their registers; None if it does not fit."""
     if (stored and (first.kept or then.kept)) or (first.kept and then.kept):
         return None
-    others = [x for x in then.operands if x is not source]
+    computed = [(first.out, OPERANDS + len(first.steps) - 1), *([first.kept] if first.kept else [])]
+    found = [next((result for result in computed if x.block is result[0].block), None) for x in then.operands]
+    others = [x for x, result in zip(then.operands, found, strict=True) if result is None]
+    if then.kept and any(x.block is then.kept[0].block for x in first.operands):
+        return None  # it would be read from memory before it is there
+    if any(r and (x.address, x.size) != (r[0].address, r[0].size) for x, r in zip(then.operands, found, strict=True)):
+        return None  # a part of a result, which is in no register
     if first.shape == then.shape or first.flat():
         shape = then.shape
     elif all(x.size in (1, prod(then.shape)) for x in others):
@@ -118,8 +130,9 @@ def _joined(first: _Chain, then: _Chain, source: Buffer, stored: bool) -> _Chain
         if k >= OPERANDS:
             return k if chain is first else k + len(first.steps)
         x = chain.operands[k]
-        if chain is then and x is source:
-            return OPERANDS + len(first.steps) - 1
+        result = found[k] if chain is then else None
+        if result is not None:
+            return result[1]
         return _place(operands, _shaped(x, chain.shape, shape))
 
     code = [(name, register(chain, x), register(chain, y), value)

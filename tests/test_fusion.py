@@ -174,6 +174,35 @@ def test_two_chains_meet(backend: Backend) -> None:
     np.testing.assert_allclose(backend.download(out), [11 / 2, 20 / 4])
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_replays_of_random_launches(backend: Backend, seed: int) -> None:
+    """Results that launches read soon, late, twice or in another shape are there in time, for new inputs too."""
+    rng = np.random.default_rng(seed)
+    x, y = (buffer(backend, rng.normal(size=(2, 3))) for _ in range(2))
+    plan = [(rng.choice(["add", "mul", "sub", "relu", "view"]), *rng.integers(0, 2 + i, 2)) for i in range(8)]
+    kept = set(rng.integers(2, 10, 2).tolist()) | {9}
+
+    def compute() -> dict[int, Buffer]:
+        found = [x, y]
+        for name, i, j in plan:
+            if name == "view":
+                found.append(backend.launch(mul, found[i].view((3, 2)), found[j].view((3, 2))).view((2, 3)))
+            else:
+                rule = PRIMITIVES[str(name)]
+                found.append(backend.launch(rule, *(found[i], found[j])[: len(rule.operands) - 1]))
+        return {k: found[k] for k in kept}
+
+    with backend.record() as recording:
+        outs = compute()
+    program = recording.finished()
+    for b in (x, y):
+        backend.upload(rng.normal(size=(2, 3)), b)
+    want = {k: backend.download(b) for k, b in compute().items()}
+    program.run()
+    for k, b in outs.items():
+        assert backend.download(b).tobytes() == want[k].tobytes(), (k, plan)
+
+
 def test_small_arrays_stay_apart_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     backend = backend_of("cpu")
