@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What a machine with a graphics card should run, in one call of under nine minutes: that every kernel and op is right on
-# the card, then how fast operations and training steps are against PyTorch on the same card.
+# What a machine with a graphics card should run, in one call of under nine minutes: that every kernel and op is right
+# on the card, then how fast operations and training steps are against PyTorch on the same card.
 #
 #   benchmarks/gpu_check.sh [DEVICE] [TORCH_DEVICE]      default: vulkan:0 and, where PyTorch sees one, cuda
 #
-# Needs the package's dependencies, kp, compiled kernels (`python kernels_build.py` and `python benchmarks/roofs.py`; both
-# can be brought) and pytest in the Python that PYTHON names (default: python3); PyTorch and matplotlib are optional.
+# Needs the package's dependencies, kp, compiled kernels (`python kernels_build.py` and `python benchmarks/roofs.py`;
+# what they make can be brought) and pytest in the Python that PYTHON names (default: python3); PyTorch and matplotlib are optional.
 # Results go to the folder RESULTS (default: benchmarks/results): one JSON file per table, correctness.xml, and log.txt
 # with what was printed. QUICK=1 takes the smallest sizes. Every part runs, also after one that failed or took too long;
 # the exit status is 0 if all went well.
@@ -39,13 +39,14 @@ bench() {  # bench SECONDS NAME ARGUMENTS...
 part 30 "$python" -m ag devices
 
 # Correctness first: a wrong kernel makes every figure below worthless.
-AG_TEST_DEVICE=$device part 230 "$python" -m pytest -q -p no:cacheprovider --junitxml="$results/correctness.xml" \
+AG_TEST_DEVICE=$device part 150 "$python" -m pytest -q -p no:cacheprovider --junitxml="$results/correctness.xml" \
     -m 'vulkan and not slow' tests/test_kernel_reference.py tests/test_cases_forward.py tests/test_cases_gradient.py \
-    tests/test_cases_capture.py tests/test_ops_values.py tests/test_rng.py tests/test_passes.py tests/test_capture.py \
-    tests/test_optim.py tests/test_profile.py tests/test_counters.py
+    tests/test_cases_capture.py tests/test_cases_half.py tests/test_fusion.py tests/test_ops_values.py \
+    tests/test_rng.py tests/test_passes.py tests/test_capture.py tests/test_optim.py tests/test_profile.py \
+    tests/test_counters.py
 
 bench 20 transfer --rounds 1 --seconds 0.2
-bench 100 ops --rounds 1 --seconds 0.2
+bench 180 ops --rounds 1 --seconds 0.2
 [ -e "$results/ops_${device//:/}.json" ] && part 20 "$python" benchmarks/roofline.py "$results/ops_${device//:/}.json"
 bench 130 step --rounds 1 --seconds 0.7 --workloads W2,W3,W4,W1,W1b --against eager,fused
 

@@ -88,6 +88,16 @@ def test_every_benchmark_is_run_by_make_and_described() -> None:
     assert undescribed == ["README.md"]
 
 
+def test_what_gpu_check_runs_is_there() -> None:
+    script = (BENCHMARKS / "gpu_check.sh").read_text("utf-8")
+    named = re.findall(r"(?:tests|benchmarks)/\w+\.py", script)
+    assert len(named) > 10 and all((ROOT / name).is_file() for name in named)
+    assert {f"bench_{name}.py" for name in re.findall(r"^bench \d+ (\w+)", script, re.M)} <= set(SCRIPTS)
+    limits = [int(seconds) for seconds in re.findall(r"(?:part|bench) (\d+) ", script)]
+    assert len(limits) >= 6 and sum(limits) < 9 * 60
+    subprocess.run(["bash", "-n", str(BENCHMARKS / "gpu_check.sh")], check=True)
+
+
 def test_work_of_the_cases() -> None:
     sys.path.append(str(BENCHMARKS))
     from ops import Case  # the benchmarks' own module

@@ -23,11 +23,11 @@ import ag
 from ag.backend import Backend
 from ag.device import backend_of
 
-COUNTS = {  # workload: launches, and barriers inside the program
-    "W1": (14, 10),
-    "W2": (21, 15),
-    "W3": (417, 302),
-    "W4": (245, 176),
+COUNTS = {  # workload: launches on the CPU and on Vulkan, and barriers inside the program
+    "W1": (14, 13, 9),
+    "W2": (21, 19, 13),
+    "W3": (227, 219, 141),
+    "W4": (123, 122, 80),
 }
 SUBMITS = 3  # the inputs, the program, the loss
 Step = Callable[[np.ndarray, np.ndarray], ag.Tensor]
@@ -116,8 +116,8 @@ def measured(name: str, device: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", COUNTS)
 def test_a_replayed_step(name: str, device: str) -> None:
     found = measured(name, device)
-    launches, barriers = COUNTS[name]
-    assert found["launches"] <= launches
+    on_cpu, on_vulkan, barriers = COUNTS[name]
+    assert found["launches"] <= (on_cpu if device == "cpu" else on_vulkan)
     if os.environ.get("AG_BARRIER_ALL") != "1":
         assert found["barriers"] <= barriers
     assert found["submits"] == (0 if device == "cpu" else SUBMITS)
