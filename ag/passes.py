@@ -53,5 +53,7 @@ def _can_move(launches: list[Launch], i: int, j: int, source: Buffer, target: Bu
             return False  # the target still holds, or already needs, something else
         if launch is not producer and any(b.block is block for b in launch.written):
             return False
+    if any(b.address < end and target.address < b.address + b.nbytes for x in launches[j + 1 :] for b in x.written):
+        return False  # who holds the source would see what is written there later
     holders = {id(b) for launch in launches[i : j + 1] for b in launch.buffers if b.block is block}
     return sys.getrefcount(block) - 2 == len(holders)  # nobody else has a view: `block` and the argument are the 2

@@ -134,6 +134,18 @@ def test_one_output_copied_twice(backend: Backend) -> None:
     assert backend.download(a).tolist() == backend.download(b).tolist() == [6, 8]
 
 
+def test_a_target_that_is_overwritten_keeps_the_copy(backend: Backend) -> None:
+    x, target = buffer(backend, 1, 2), buffer(backend, 0, 0)
+    with backend.record() as recording:
+        doubled = backend.launch(scale, x, factor=2.0)
+        backend.launch(copy, doubled, into=target)
+        backend.launch(copy, x, into=target)
+    program = recording.finished()
+    replay(backend, program, x=(x, [3, 4]))
+    assert backend.download(doubled).tolist() == [6, 8]
+    assert backend.download(target).tolist() == [3, 4]
+
+
 def test_multiplying_with_the_constant_one_costs_nothing(backend: Backend) -> None:
     x = buffer(backend, 1, 2)
     one = ag.create.lift(1.0, backend, F32, "test").buffer
