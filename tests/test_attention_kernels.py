@@ -63,6 +63,19 @@ def test_tiles(device: str, shape: tuple[int, ...], variant: dict[str, Any]) -> 
         assert np.all(np.abs(got - want) <= allowed)
 
 
+def test_queries_that_are_the_keys_and_values(device: str) -> None:
+    x = np.random.default_rng(0).standard_normal((8, 5, 2)).astype(np.float32)
+    found = []
+    for share in (True, False):
+        same = [tensor(x, backend_of(device), param=True)] * 3
+        operands = same if share else [tensor(x, backend_of(device), param=True) for _ in range(3)]
+        with ag.with_grad_tape():
+            loss = ag.ag_sum(ag.ag_attention(*operands) * tensor(x, backend_of(device)))
+        grads = ag.backward(loss)
+        found.append(sum(grads[t].numpy() for t in dict.fromkeys(operands)))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(("queries", "keys"), [(1, 8192), (8192, 1)])
 def test_the_longest_sequences(device: str, queries: int, keys: int) -> None:
     arrays = operands(1, 128, 128, queries, keys, 1)

@@ -8,7 +8,9 @@ than the kernels' tiles hold, and sequences so long that a driver would end thei
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 from math import prod, sqrt
+from threading import local
 from typing import Any
 
 import numpy as np
@@ -47,8 +49,9 @@ def attention(
     heads: int, factor: float, causal: bool, rate: float,
 ) -> None:
     # Per sample and head: out = v softmax(factor k^T q), and the logarithms of the softmax' denominators.
-    mq, mk, mv = _matrices(q, heads, factor), _matrices(k, heads), _matrices(v, heads)
-    result, logs = np.empty((*mv.shape[:2], q.shape[1]), q.dtype), np.empty((len(mq), 1, q.shape[1]), q.dtype)
+    mq, mk, mv, result, logs = _workspace.arrays(q.dtype, [_shape(x, heads) for x in (q, k, v, out, lse)])
+    for matrices, x, scale in ((mq, q, factor), (mk, k, 1.0), (mv, v, 1.0)):
+        _take(matrices, x, heads, scale)
     kept = _kept(key, (len(mq), q.shape[1], k.shape[1]), rate, q.dtype)
     for m, i, j, hidden in _blocks(len(mq), q.shape[1], k.shape[1], causal, q.dtype):
         w = _scores(mk[m, :, j], mq[m, :, i], hidden)
@@ -77,9 +80,13 @@ def attention_grad(
 ) -> None:
     # The weights w are made again.  dv = g w^T; with the slopes s = w (v^T g - delta) of the scores, dq = k s factor
     # and dk = q s^T factor; delta is what the softmax' denominator sends back.
-    mq, mk, mv, mg = _matrices(q, heads, factor), _matrices(k, heads), _matrices(v, heads), _matrices(g, heads)
-    logs, deltas = _matrices(lse, heads), _matrices(delta, heads)
-    found = [np.empty_like(mq), np.zeros_like(mk), np.zeros_like(mv)]
+    given = (q, k, v, g, lse, delta)
+    arrays = _workspace.arrays(q.dtype, [_shape(x, heads) for x in (*given, q, k, v)])
+    (mq, mk, mv, mg, logs, deltas), found = arrays[:6], arrays[6:]
+    for matrices, x, scale in zip(arrays[:6], given, (factor, *[1.0] * 5), strict=True):
+        _take(matrices, x, heads, scale)
+    found[1].fill(0)
+    found[2].fill(0)
     kept = _kept(key, (len(mq), q.shape[1], k.shape[1]), rate, q.dtype)
     for m, i, j, hidden in _blocks(len(mq), q.shape[1], k.shape[1], causal, q.dtype):
         w = _scores(mk[m, :, j], mq[m, :, i], hidden)
@@ -97,12 +104,34 @@ def attention_grad(
         _put(out, result, heads, scale)
 
 
-def _matrices(x: Array, heads: int, factor: float = 1.0) -> Array:
-    """`factor` times [heads * d, time, batch], as one matrix [d, time] per sample and head."""
+class _Workspace(local):
+    """Memory for matrices, one for each thread: fresh memory would cost more than what is computed in it."""
+
+    def __init__(self) -> None:
+        self._memory: dict[Any, Array] = {}
+
+    def arrays(self, dtype: Any, shapes: list[Shape]) -> list[Array]:
+        """Uninitialised arrays, until the next call."""
+        ends = list(accumulate(map(prod, shapes)))
+        memory = self._memory.get(dtype)
+        if memory is None or memory.size < ends[-1]:
+            memory = self._memory[dtype] = np.empty(ends[-1], dtype)
+        return [memory[end - prod(shape) : end].reshape(shape) for shape, end in zip(shapes, ends, strict=True)]
+
+
+_workspace = _Workspace()
+
+
+def _shape(x: Array, heads: int) -> Shape:
+    """Of [heads * d, time, batch] as one matrix [d, time] per sample and head."""
+    return x.shape[2] * heads, x.shape[0] // heads, x.shape[1]
+
+
+def _take(matrices: Array, x: Array, heads: int, factor: float) -> None:
+    """`factor` times `x`, as matrices."""
     features, time, batch = x.shape[0] // heads, *x.shape[1:]
-    out = np.empty((batch, heads, features, time), x.dtype)
-    np.multiply(x.reshape(heads, features, time, batch).transpose(3, 0, 1, 2), factor, out=out)
-    return out.reshape(batch * heads, features, time)
+    np.multiply(x.reshape(heads, features, time, batch).transpose(3, 0, 1, 2), factor,
+                out=matrices.reshape(batch, heads, features, time))
 
 
 def _put(out: Array, matrices: Array, heads: int, factor: float = 1.0) -> None:
