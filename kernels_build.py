@@ -191,12 +191,18 @@ def _local_size(text: str, spec: list[dict[str, Any]]) -> list[int]:
 
 
 def compile_shader(shader: Path, spv: Path) -> dict[str, Any]:
-    """Compile, optimise and validate one shader; return its manifest entry."""
+    """Compile, optimise and validate one shader; return its manifest entry.
+
+    One with a tuning constant THREADS is compiled again with FIXED defined, its tuning constants being constants: some
+    software drivers do not unroll loops over specialization constants, and are ten times slower then.
+    """
     entry = interface(shader.read_text("utf-8"), _run("glslangValidator", "-E", shader))
     raw = spv.with_suffix(".raw")
-    _run("glslangValidator", "-V", "--target-env", TARGET, shader, "-o", raw)
-    _run("spirv-opt", "-O", "--strip-debug", f"--target-env={TARGET}", raw, "-o", spv)
-    _run("spirv-val", "--target-env", TARGET, spv)
+    tuned = any(constant["name"] == "THREADS" for constant in entry["spec"])
+    for made, options in ((spv, []), (spv.with_suffix(".fixed.spv"), ["-DFIXED"]))[: 1 + tuned]:
+        _run("glslangValidator", "-V", *options, "--target-env", TARGET, shader, "-o", raw)
+        _run("spirv-opt", "-O", "--strip-debug", f"--target-env={TARGET}", raw, "-o", made)
+        _run("spirv-val", "--target-env", TARGET, made)
     raw.unlink()
     return {**entry, "sha256": source_hash(shader)}
 
@@ -249,7 +255,7 @@ def build(shaders: Path = SHADERS, out: Path = OUT) -> list[str]:
         for path in (*built.glob("*.spv"), built / "manifest.json"):  # which vouches for the rest
             os.replace(path, out / path.name)
     for path in out.glob("*.spv"):
-        if path.stem not in names:
+        if path.name.partition(".")[0] not in names:
             path.unlink()
     return todo
 

@@ -1,34 +1,36 @@
 // conv2d: out[o, place] = sum over taps and the channels of o's group of w[o, channel, tap] x[channel, pixel]
 // out[groups * features, places, batch], x[groups * channels, image, batch], w[groups * features, channels, kernel]
-// grid: n invocations
+// grid: cols / TILE_COLS, rows / TILE_ROWS, groups workgroups
 #version 450
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
-#define OPERANDS out_at, x_at, w_at
-#define PARAMS uint channels, features;
-#include "index.glsl"
-#include "window.glsl"
-
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
+layout(set = 0, binding = 0) buffer OutQuads_ { vec4 out_quads[]; };
 layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
+layout(set = 0, binding = 1) readonly buffer XQuads_ { vec4 x_quads[]; };
 layout(set = 0, binding = 2) readonly buffer W_ { float w[]; };
+layout(set = 0, binding = 2) readonly buffer WQuads_ { vec4 w_quads[]; };
+#define OPERANDS out_at, x_at, w_at
+#define PARAMS uint rows, cols, inner, channels, groups;
+#define PRODUCTS groups
+#define LEFT w
+#define LEFT_QUADS w_quads
+#define RIGHT x
+#define RIGHT_QUADS x_quads
+#define GRID places
+#define SOURCE image
+#define LOOK pixel
+#define A_ALONG_K true
+#define B_ALONG_K false
+#include "conv2d.glsl"
 
-void main() {
-    const uint i = invocation();
-    if (i >= n) return;
-    const Element e = element(i, places);
-    const uint x_step = plane(image), w_step = kernel[0] * kernel[1];
-    const uint x_0 = x_at + e.channel / features * channels * x_step + e.b;
-    const uint w_0 = w_at + e.channel * channels * w_step;
-    float total = 0.0;
-    for (uint down = 0; down < kernel[0]; down++) {
-        const uint y = pixel(0, e.y, down);
-        if (y >= image[0]) continue;
-        for (uint across = 0; across < kernel[1]; across++) {
-            const uint x_ = pixel(1, e.x, across);
-            if (x_ >= image[1]) continue;
-            const uint x_i = x_0 + (y * image[1] + x_) * batch, w_i = w_0 + down * kernel[1] + across;
-            for (uint c = 0; c < channels; c++) total += w[w_i + c * w_step] * x[x_i + c * x_step];
-        }
-    }
-    out_[out_at + i] = total;
+void begin(uint product) {
+    out_0 = out_at + product * rows * cols;
+    left_0 = w_at + product * rows * inner;
+    right_0 = x_at + product * channels * plane(image);
+    first = 0;
+    end = inner;
 }
+
+vec4 a_quad(uint row, uint k) { return left_quad(row, k); }
+vec4 b_quad(uint k, uint col) { return seen_quad(k, col, k < end, cols); }

@@ -1,36 +1,45 @@
 // conv2d_input_grad: out[channel, pixel] = sum over the taps that see the pixel and the features of the channel's group
 // of w[feature, channel, tap] g[feature, place]
 // out[groups * channels, image, batch], w[groups * features, channels, kernel], g[groups * features, places, batch]
-// grid: n invocations
+// grid: cols / TILE_COLS, rows / TILE_ROWS, groups workgroups
 #version 450
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
-#define OPERANDS out_at, w_at, g_at
-#define PARAMS uint channels, features;
-#include "index.glsl"
-#include "window.glsl"
-
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
+layout(set = 0, binding = 0) buffer OutQuads_ { vec4 out_quads[]; };
 layout(set = 0, binding = 1) readonly buffer W_ { float w[]; };
+layout(set = 0, binding = 1) readonly buffer WQuads_ { vec4 w_quads[]; };
 layout(set = 0, binding = 2) readonly buffer G_ { float g[]; };
+layout(set = 0, binding = 2) readonly buffer GQuads_ { vec4 g_quads[]; };
+#define OPERANDS out_at, w_at, g_at
+#define PARAMS uint rows, cols, inner, features, groups;
+#define PRODUCTS groups
+#define LEFT w
+#define LEFT_QUADS w_quads
+#define RIGHT g
+#define RIGHT_QUADS g_quads
+#define GRID image
+#define SOURCE places
+#define LOOK place
+#define A_ALONG_K false
+#define B_ALONG_K false
+#include "conv2d.glsl"
 
-void main() {
-    const uint i = invocation();
-    if (i >= n) return;
-    const Element e = element(i, image);
-    const uint g_step = plane(places), taps = kernel[0] * kernel[1], w_step = channels * taps;
-    const uint first = e.channel / channels * features;  // of the group
-    const uint g_0 = g_at + first * g_step + e.b;
-    const uint w_0 = w_at + first * w_step + e.channel % channels * taps;
-    float total = 0.0;
-    for (uint down = 0; down < kernel[0]; down++) {
-        const uint y = place(0, e.y, down);
-        if (y >= places[0]) continue;
-        for (uint across = 0; across < kernel[1]; across++) {
-            const uint x = place(1, e.x, across);
-            if (x >= places[1]) continue;
-            const uint g_i = g_0 + (y * places[1] + x) * batch, w_i = w_0 + down * kernel[1] + across;
-            for (uint f = 0; f < features; f++) total += w[w_i + f * w_step] * g[g_i + f * g_step];
-        }
-    }
-    out_[out_at + i] = total;
+void begin(uint product) {
+    out_0 = out_at + product * rows * cols;
+    left_0 = w_at + product * rows * inner;
+    right_0 = g_at + product * features * plane(places);
+    first = 0;
+    end = inner;
 }
+
+// Weights of four channels, which lie as many words apart as there are taps.
+vec4 a_quad(uint row, uint k) {
+    const uint taps = kernel[0] * kernel[1], feature = quotient(k, taps);
+    const uint i = left_0 + (feature * rows + row) * taps + k - feature * taps;
+    vec4 found;
+    [[unroll]] for (uint c = 0; c < 4; c++) found[c] = row + c < rows && k < end ? w[i + c * taps] : 0.0;
+    return found;
+}
+
+vec4 b_quad(uint k, uint col) { return seen_quad(k, col, k < end, cols); }

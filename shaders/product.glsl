@@ -17,13 +17,13 @@ const uint QUADS = ACROSS / 4, SUMS = DOWN * QUADS;
 vec4 a_next[A_QUADS], b_next[B_QUADS], sums[SUMS];
 
 void fetch(uint top, uint left, uint k) {
-    [[unroll]] for (uint q = 0; q < A_QUADS; q++) a_next[q] = a_quad(top + a_place(q).x, k + a_place(q).y);
-    [[unroll]] for (uint q = 0; q < B_QUADS; q++) b_next[q] = b_quad(k + b_place(q).y, left + b_place(q).x);
+    UNROLL_LOADS for (uint q = 0; q < A_QUADS; q++) a_next[q] = a_quad(top + a_place(q).x, k + a_place(q).y);
+    UNROLL_LOADS for (uint q = 0; q < B_QUADS; q++) b_next[q] = b_quad(k + b_place(q).y, left + b_place(q).x);
 }
 
 void keep_fetched() {
-    [[unroll]] for (uint q = 0; q < A_QUADS; q++) keep(a_next[q], a_place(q), A_ALONG_K, 0, A_PITCH);
-    [[unroll]] for (uint q = 0; q < B_QUADS; q++) keep(b_next[q], b_place(q), B_ALONG_K, B_AT, B_PITCH);
+    UNROLL_LOADS for (uint q = 0; q < A_QUADS; q++) keep(a_next[q], a_place(q), A_ALONG_K, 0, A_PITCH);
+    UNROLL_LOADS for (uint q = 0; q < B_QUADS; q++) keep(b_next[q], b_place(q), B_ALONG_K, B_AT, B_PITCH);
 }
 
 void multiply(uint a_at, uint b_at) {

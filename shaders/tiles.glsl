@@ -1,13 +1,21 @@
 // Tiles of a product of matrices: which one a workgroup makes, and slices of the operands in shared memory.  Used by
 // product.glsl alone.  The sizes are specialization constants, which ag/backends/vulkan/tiles.py chooses.
+#ifdef FIXED  // for software drivers: sizes known to the compiler, which so can unroll what uses them most
+#define SIZE(id) const uint
+#define UNROLL_LOADS
+layout(local_size_x = 64) in;
+#else
+#define SIZE(id) layout(constant_id = id) const uint
+#define UNROLL_LOADS [[unroll]]
 layout(local_size_x_id = 0) in;
-layout(constant_id = 0) const uint THREADS = 64;
-layout(constant_id = 1) const uint TILE_ROWS = 64;
-layout(constant_id = 2) const uint TILE_COLS = 64;
-layout(constant_id = 3) const uint DEPTH = 16;
-layout(constant_id = 4) const uint DOWN = 8;
-layout(constant_id = 5) const uint ACROSS = 8;
-layout(constant_id = 6) const uint SHARES = 1;
+#endif
+SIZE(0) THREADS = 64;
+SIZE(1) TILE_ROWS = 32;
+SIZE(2) TILE_COLS = 32;
+SIZE(3) DEPTH = 32;
+SIZE(4) DOWN = 4;
+SIZE(5) ACROSS = 4;
+SIZE(6) SHARES = 1;
 layout(constant_id = 7) const uint vector = 0;  // whether quads are aligned, and wholly inside or outside
 
 const uint WIDE = TILE_COLS / ACROSS, HIGH = TILE_ROWS / DOWN, LANES = WIDE * HIGH;
@@ -29,12 +37,12 @@ uvec3 tile() {
 
 // Where the q-th quad of an invocation lies in a slice, across and along the inner axis: neighbours load neighbouring
 // words.
-uvec2 place(uint q, bool along_k, uint size) {
+uvec2 in_slice(uint q, bool along_k, uint size) {
     const uint i = gl_LocalInvocationID.x + q * THREADS, quads = size / 4;
     return along_k ? uvec2(i / (DEPTH / 4), i % (DEPTH / 4) * 4) : uvec2(i % quads * 4, i / quads);
 }
-uvec2 a_place(uint q) { return place(q, A_ALONG_K, TILE_ROWS); }
-uvec2 b_place(uint q) { return place(q, B_ALONG_K, TILE_COLS); }
+uvec2 a_place(uint q) { return in_slice(q, A_ALONG_K, TILE_ROWS); }
+uvec2 b_place(uint q) { return in_slice(q, B_ALONG_K, TILE_COLS); }
 
 // In shared memory the inner axis is always the outer one.
 void keep(vec4 quad, uvec2 at, bool along_k, uint start, uint pitch) {

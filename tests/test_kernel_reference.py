@@ -94,7 +94,9 @@ def launches() -> list[Launch]:
         for scaling in ([4, 0.25, 0, 0], [4, 0.25, 2, 5], [16, 0.0625, 2, 0], [0.0625, 16, 1, 7]):
             extra += [Launch(PRIMITIVES["scale_update"], [np.float32(scaling), np.array(bad)],
                              {"interval": 3, "largest": 16.0})]
-    return list(device.launches.values()) + extra
+    tiled = [Launch(PRIMITIVES[x.primitive.name.removesuffix("_direct")], x.operands, x.params)  # as graphics cards do
+             for x in device.launches.values() if x.primitive.name.endswith("_direct")]
+    return list(device.launches.values()) + extra + tiled
 
 
 @cache

@@ -246,6 +246,8 @@ LAYOUTS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
     "softmax_cross_entropy_ids": ([(1, 2), (2, 2), (2, 2), (2,)], {"factor": 1.0}),
     "conv2d": ([(2, 2, 2, 2)] * 3, {"window": Window((1, 1)), "groups": 1}),
     "conv2d_input_grad": ([(2, 2, 2, 2)] * 3, {"window": Window((1, 1)), "groups": 1, "image": (2, 2)}),
+    "conv2d_direct": ([(2, 2, 2, 2)] * 3, {"window": Window((1, 1)), "groups": 1}),
+    "conv2d_input_grad_direct": ([(2, 2, 2, 2)] * 3, {"window": Window((1, 1)), "groups": 1, "image": (2, 2)}),
     "conv2d_weight_grad": ([(1, 2, 2, 1, 1), *[(2, 2, 2, 2)] * 2], {"window": Window((1, 1)), "groups": 1, "chunk": 9}),
     "max_pool2d": ([(2, 2, 2, 2)] * 3, {"window": Window((1, 1))}),
     "max_pool2d_grad": ([(2, 2, 2, 2)] * 3, {"window": Window((1, 1)), "image": (2, 2)}),

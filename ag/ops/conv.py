@@ -15,11 +15,11 @@ from numpy.lib.stride_tricks import as_strided
 
 from ag.buffer import Buffer
 from ag.conv_shape import Pair, Window, check_steps, pair, places, taps, window_layout
-from ag.core_primitives import sum_over
 from ag.errors import ShapeError
 from ag.op import Cotangents, Need, Run, operands_on_one_device, part_of
 from ag.ops.arithmetic import ag_add
 from ag.ops.arrange import ag_reshape
+from ag.ops.linalg import added_up, piece_length
 from ag.primitive import primitive
 from ag.shape import Layout, Shape
 from ag.tensor import Array, Tensor, TensorLike
@@ -27,26 +27,36 @@ from ag.tensor import Array, Tensor, TensorLike
 __all__ = ["ag_conv2d"]
 
 _NAME = "ag_conv2d"
-_CHUNK = 1 << 16  # a weight's gradient adds up all places and samples: in pieces, so that loops stay short
+_THIN = 2  # rows of a group's matrix of results up to which tiles would be nearly empty
+
+
+def _element_by_element(rows: int, units: int) -> bool:
+    """Whether tiles do not pay: they would be nearly empty, or the device is a processor, where lookups cost most."""
+    return rows <= _THIN or units == 1
 
 
 def _layout(x: Shape, y: Shape, window: Window, groups: int, elements: int) -> Layout:
-    sizes = {"channels": x[0] // groups, "features": y[0] // groups}
+    sizes = {"channels": x[0] // groups, "features": y[0] // groups, "vector": not x[3] & 3}
     return {**window_layout(x, y, window, elements), **sizes}
 
 
 def _forward_layout(out: Shape, x: Shape, w: Shape, *, window: Window, groups: int) -> Layout:
     check_steps(window, w[1], _NAME)
-    return _layout(x, out, window, groups, prod(out))
+    layout = _layout(x, out, window, groups, prod(out))
+    return {**layout, "rows": layout["features"], "cols": prod(out[1:]), "inner": prod(w[1:])}
 
 
 def _input_layout(out: Shape, w: Shape, g: Shape, *, window: Window, groups: int, image: Pair) -> Layout:
     check_steps(window, g[0] // groups, _NAME)
-    return _layout(out, g, window, groups, prod(out))
+    layout = _layout(out, g, window, groups, prod(out))
+    inner = g[0] // groups * prod(window.kernel)
+    return {**layout, "rows": layout["channels"], "cols": prod(out[1:]), "inner": inner}
 
 
 def _weight_layout(out: Shape, x: Shape, g: Shape, *, window: Window, groups: int, chunk: int) -> Layout:
-    return {**_layout(x, g, window, groups, prod(out)), "weights": prod(out[1:])}
+    layout = _layout(x, g, window, groups, prod(out))
+    return {**layout, "rows": layout["features"], "cols": prod(out[2:]), "inner": prod(g[1:]), "pieces": out[0],
+            "vector": layout["vector"] and not chunk & 3}
 
 
 _LONG = 128  # elements; rows of memory from here on are worth a matrix product of their own
@@ -135,9 +145,21 @@ def conv2d_weight_grad(out: Array, x: Array, g: Array, *, window: Window, groups
         ordered[...] = total.reshape(ordered.shape)
 
 
+@primitive(conv2d.shape, layout=_forward_layout)
+def conv2d_direct(out: Array, x: Array, w: Array, *, window: Window, groups: int) -> None:
+    # An element at a time: for few features in a group, as in a depthwise convolution.
+    conv2d.reference(out, x, w, window=window, groups=groups)
+
+
+@primitive(conv2d_input_grad.shape, layout=_input_layout)
+def conv2d_input_grad_direct(out: Array, w: Array, g: Array, *, window: Window, groups: int, image: Pair) -> None:
+    conv2d_input_grad.reference(out, w, g, window=window, groups=groups, image=image)
+
+
 @part_of(_NAME)
 def _conv2d(run: Run, x: TensorLike, w: TensorLike, window: Window, groups: int) -> tuple[Any, Any]:
-    return run(conv2d, x, w, window=window, groups=groups), (x, w)
+    direct = _element_by_element(w.shape[0] // groups, x.backend.units)  # type: ignore[union-attr]
+    return run(conv2d_direct if direct else conv2d, x, w, window=window, groups=groups), (x, w)
 
 
 @_conv2d.vjp
@@ -146,10 +168,12 @@ def _conv2d_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need, w
     x, w = saved
     dx = dw = None
     if need[0]:
-        dx = run(conv2d_input_grad, w, g, window=window, groups=groups, image=x.shape[1:3])
+        direct = _element_by_element(w.shape[1], x.backend.units)
+        kernel = conv2d_input_grad_direct if direct else conv2d_input_grad
+        dx = run(kernel, w, g, window=window, groups=groups, image=x.shape[1:3])
     if need[1]:
-        pieces = run(conv2d_weight_grad, x, g, window=window, groups=groups, chunk=_CHUNK)
-        dw = (sum_over(run, pieces, (0,)) if pieces.shape[0] > 1 else pieces).view(w.shape)
+        chunk = piece_length(prod(g.shape[1:]), w.shape[0] // groups, prod(w.shape[1:]), groups, x.backend.units)
+        dw = added_up(run, run(conv2d_weight_grad, x, g, window=window, groups=groups, chunk=chunk))
     return dx, dw
 
 

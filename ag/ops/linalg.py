@@ -69,7 +69,7 @@ def piece_length(inner: int, rows: int, cols: int, count: int, units: int) -> in
     tiles = -(-rows // _TILE) * -(-cols // _TILE) * count
     pieces = max(1, min(2 * units // max(1, tiles), inner // _SHORTEST, _MOST_PIECES)) if units > 1 else 1
     length = -(-inner // max(pieces, -(-inner // _LONGEST)))
-    return -(-length // _TILE) * _TILE  # whole quads, and whole slices of a tile
+    return max(1, -(-length // _TILE)) * _TILE  # whole quads, and whole slices of a tile
 
 
 def added_up(run: Run, pieces: Buffer) -> Buffer:
@@ -81,7 +81,7 @@ def products(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:
     """Products of the matrices of two batches, [batch, rows, cols] each before `ta` and `tb` transpose them."""
     rows, cols = shapes.matmul(a.shape[1:], b.shape[1:], ta=ta, tb=tb)
     chunk = piece_length(a.shape[1 if ta else 2], rows, cols, a.shape[0], a.backend.units)
-    return added_up(run, run(batched_matmul, a, b, ta=ta, tb=tb, chunk=max(chunk, _TILE)))
+    return added_up(run, run(batched_matmul, a, b, ta=ta, tb=tb, chunk=chunk))
 
 
 def product(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:

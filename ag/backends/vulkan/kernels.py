@@ -43,6 +43,8 @@ class Plan:
     Attributes
     ----------
     kernel : str
+    file : str
+        Its SPIR-V.
     spec : tuple of int
         Specialization constants, as 32-bit words.
     words : tuple of int
@@ -56,6 +58,7 @@ class Plan:
     """
 
     kernel: str
+    file: str
     spec: tuple[int, ...]
     words: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...]
@@ -132,7 +135,8 @@ def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[s
             words += [_word(v, member["type"]) for v in given]
     spec = tuple(_word(values[c["name"]], c["type"]) for c in entry["spec"])
     writes = tuple(o["writes"] for o in entry["operands"])
-    return Plan(primitive.name, spec, tuple(words), tuple(offsets), _grid(entry, values), writes)
+    file = f"{primitive.name}.fixed" if "THREADS" in values and tiles.fixed else primitive.name
+    return Plan(primitive.name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes)
 
 
 def _word(value: Any, kind: str) -> int:
@@ -195,12 +199,12 @@ class Kernels:
 
     def algorithm(self, plan: Plan, segments: tuple[int, ...], tensors: list[Any]) -> Any:
         """The Algorithm for a plan, bound to the segments its operands lie in."""
-        key = (plan.kernel, plan.spec, segments, plan.grid if self._fixed_grid else None)
+        key = (plan.file, plan.spec, segments, plan.grid if self._fixed_grid else None)
         found = self._algorithms.get(key)
         if found is None:
-            spirv = self._spirv.get(plan.kernel)
+            spirv = self._spirv.get(plan.file)
             if spirv is None:
-                spirv = self._spirv[plan.kernel] = (_SPV / f"{plan.kernel}.spv").read_bytes()
+                spirv = self._spirv[plan.file] = (_SPV / f"{plan.file}.spv").read_bytes()
             found = self._algorithms[key] = self._manager.algorithm(
                 tensors, spirv, plan.grid, np.array(plan.spec, np.uint32), np.array(plan.words, np.uint32))
         return found

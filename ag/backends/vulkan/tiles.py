@@ -81,7 +81,6 @@ _RATES = {
     "Apple": {"L2": 1.0, "M1": 0.95, "M": 0.85, "S": 0.5},
 }
 _OTHER_RATES = {"L2": 1.0, "M1": 0.95, "M": 0.85, "S": 0.5}
-_CPU_RATES = {"M": 1.0, "S": 0.6}  # measured, on lavapipe
 _MOST_UNITS = {"NVIDIA": 132, "AMD": 304, "Intel": 32}
 _OTHER_MOST = 32
 
@@ -98,11 +97,14 @@ class Tiles:
         Kinds of tiles with the relative speed of a unit.
     forced : str
         The only kind to use, from the environment variable AG_MATMUL_TILE; usually empty.
+    fixed : bool
+        Whether to use the kernels that are compiled for tiles of kind S alone.
     """
 
     units: int
     rates: tuple[tuple[str, float], ...]
     forced: str = ""
+    fixed: bool = False
 
     def choose(self, rows: int, cols: int, count: int) -> Tile:
         """Tiles for `count` products of so many rows and columns each: those that should be finished first.
@@ -110,7 +112,7 @@ class Tiles:
         All units work on tiles at once, so time goes in rounds; in the last one some units may have nothing to do,
         and tiles may stand over the edge.
         """
-        name = self.forced or ("V" if min(rows, cols) <= _SKINNY else "")
+        name = "S" if self.fixed else self.forced or ("V" if min(rows, cols) <= _SKINNY else "")
         kinds = [(name, 1.0)] if name else self.rates
         return min((time, -tile.rows * tile.cols, tile) for time, tile in (
             self._timed(TILES[kind], rate, rows, cols, count) for kind, rate in kinds))[2]
@@ -134,7 +136,7 @@ def tiles_of(device: DeviceInfo) -> Tiles:
     if forced and forced not in TILES:
         raise KernelError(f"AG_MATMUL_TILE is {forced!r}; it must be one of {', '.join(TILES)}, or not set.")
     if device.kind == "cpu":
-        return Tiles(1, tuple(_CPU_RATES.items()), forced)
+        return Tiles(1, tuple(_OTHER_RATES.items()), forced, fixed=not forced)
     most = _MOST_UNITS.get(device.vendor, _OTHER_MOST)
     units = min(most, _UNITS_PER_GIB * (device.memory_bytes >> 30)) if device.kind == "discrete" else 0
     rates = _RATES.get(device.vendor, _OTHER_RATES)
