@@ -73,8 +73,9 @@ TILES = {
     "V": Tile(32, 8, 64, 4, 4, 8),
 }
 
-# How fast a unit makes products in tiles of a kind, relative to the best: by what the published kernels of the same
-# sizes reach, not measured here.  Drivers that spill the 128 sums of L, or are not known, get L2.
+# How fast a unit makes products in tiles of a kind, relative to the best: guesses from the products made per word of
+# shared memory read, to be replaced by measurements on each vendor's cards.  Devices that are not known get L2, which
+# needs half the registers of L.
 _RATES = {
     "NVIDIA": {"L": 1.0, "L2": 0.95, "M1": 0.9, "M": 0.75, "S": 0.45},
     "AMD": {"L": 1.0, "L2": 0.95, "M1": 0.9, "M": 0.75, "S": 0.4},
