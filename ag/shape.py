@@ -33,7 +33,6 @@ __all__ = [
     "elementwise_layout",
     "expand_layout",
     "matmul",
-    "matmul_layout",
     "normalize_axes",
     "normalize_axis",
     "permute_layout",
@@ -160,11 +159,6 @@ def axis_layout(_out: Shape, x: Shape, *_others: Shape, axis: int, **_params: ob
 def sum_layout(out: Shape, x: Shape, *, axis: int, **params: object) -> Layout:
     """`axis_layout`, and into how many pieces the axis is cut."""
     return {**axis_layout(out, x, axis=axis), "pieces": out[axis]}
-
-
-def matmul_layout(out: Shape, a: Shape, _b: Shape, *, ta: bool, tb: bool) -> Layout:
-    """Rows and columns of the product and the length of the inner products."""
-    return {"rows": out[0], "cols": out[1], "inner": a[0] if ta else a[1]}
 
 
 def broadcast_layout(out: Shape, a: Shape, b: Shape) -> Layout:
