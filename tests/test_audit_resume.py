@@ -16,7 +16,7 @@ import os, random, signal, sys, time
 import numpy as np
 import ag
 
-path, dtype, STEPS = sys.argv[1], sys.argv[2], 120
+path, dtype, STEPS = sys.argv[1], sys.argv[2], 300
 ag.ag_dtype(dtype)
 rng = np.random.default_rng(0)
 x, labels = rng.normal(size=(4, 30)).astype(np.float32), rng.integers(0, 3, 30)
@@ -52,7 +52,7 @@ while True:
     if child == 0:
         end(path, alone=False)
         os._exit(0)
-    time.sleep(delay.uniform(0.01, 0.12))
+    time.sleep(delay.uniform(0.005, 0.06))
     done, status = os.waitpid(child, os.WNOHANG)
     if done:
         assert status == 0, status
@@ -74,4 +74,4 @@ def test_killed_and_resumed_it_ends_the_same(dtype: str, tmp_path: Path) -> None
     done = subprocess.run([sys.executable, "-c", RUN, str(tmp_path / "run.safetensors"), dtype], env=env,
                           capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 8
+    assert int(done.stdout) >= 5  # about 25 where a step and its save take 3 ms
