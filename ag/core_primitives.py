@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from ag.backend import Backend
 from ag.buffer import Buffer
+from ag.dtype import DType
 from ag.primitive import Call, primitive
 from ag.shape import Shape, broadcast, broadcast_axes, broadcast_layout, same, sum_layout, summed
 
-__all__ = ["CHUNK", "LONGEST_ROW", "add", "copy", "mul", "ones", "runs", "sum", "sum_over", "sum_to"]
+__all__ = ["CHUNK", "LONGEST_ROW", "add", "copy", "mul", "ones", "runs", "sum", "sum_over", "sum_to", "zeros"]
 
 Array = np.ndarray[Any, Any]
 
@@ -26,6 +28,13 @@ Array = np.ndarray[Any, Any]
 LONGEST_ROW = 1 << 17
 CHUNK = 1 << 12
 _SMALL = 1 << 12  # elements; above, numpy's pairwise reduction is as fast and more accurate
+
+
+def zeros(backend: Backend, shape: Shape, dtype: DType) -> Buffer:
+    """A fresh buffer of zeros; does not wait."""
+    buffer = backend.alloc(shape, dtype)
+    backend.upload(np.zeros(shape, np.float32), buffer)
+    return buffer
 
 
 @primitive(same, bound=True, copies=True)

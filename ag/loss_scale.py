@@ -19,7 +19,7 @@ import numpy as np
 
 from ag.backend import Backend
 from ag.buffer import Buffer
-from ag.core_primitives import add, mul, sum_over
+from ag.core_primitives import add, mul, sum_over, zeros
 from ag.dtype import F32
 from ag.half import converted
 from ag.primitive import primitive
@@ -92,8 +92,7 @@ def set_scale(backend: Backend, scale: float, *counts: float) -> Buffer:
     backend.refuse_while_recording("sets the loss scale")
     state = _states.get(backend)
     if state is None:
-        state = _states[backend] = backend.alloc((len(SCALE_WORDS),), F32)
-        backend.upload(np.zeros(len(SCALE_WORDS)), state)
+        state = _states[backend] = zeros(backend, (len(SCALE_WORDS),), F32)
     words = np.array([scale, 1 / scale, *counts])
     backend.upload(words, state.view(words.shape))
     return state

@@ -53,6 +53,22 @@ def swiftshader() -> str:
     return vulkan_device("swiftshader")
 
 
+@pytest.fixture(params=["f16", "bf16"])
+def dtype(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each 16-bit type in turn, as the default type."""
+    previous = ag.ag_dtype(request.param)
+    yield request.param
+    ag.ag_dtype(previous)
+
+
+@pytest.fixture
+def f16() -> Iterator[None]:
+    """f16 as the default type."""
+    previous = ag.ag_dtype("f16")
+    yield
+    ag.ag_dtype(previous)
+
+
 @pytest.fixture(autouse=True)
 def _defaults() -> Iterator[None]:
     """Every test starts with the same defaults and leaves them so."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,23 +13,6 @@ from test_dp_train import assert_equal, make_model, outcome, places, train
 import ag
 from ag.device import backend_of
 from ag.loss_scale import FIRST_SCALE, read_scale
-
-
-@pytest.fixture(params=["f16", "bf16"])
-def dtype(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each 16-bit type in turn, as the default type."""
-    previous = ag.ag_dtype(request.param)
-    yield request.param
-    ag.ag_dtype(previous)
-
-
-@pytest.fixture
-def f16() -> Iterator[None]:
-    """f16 as the default type."""
-    previous = ag.ag_dtype("f16")
-    yield
-    ag.ag_dtype(previous)
-
 
 SGD: dict[str, Any] = {"optimizer": partial(ag.optimizer_sgd, lr=0.1, momentum=0.9)}
 

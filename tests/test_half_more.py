@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,22 +16,6 @@ from ag.device import backend_of
 
 Array = np.ndarray[Any, Any]
 Batch = Callable[[np.random.Generator], Array]
-
-
-@pytest.fixture(params=["f16", "bf16"])
-def dtype(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each 16-bit type in turn, as the default type."""
-    previous = ag.ag_dtype(request.param)
-    yield request.param
-    ag.ag_dtype(previous)
-
-
-@pytest.fixture
-def f16() -> Iterator[None]:
-    """f16 as the default type."""
-    previous = ag.ag_dtype("f16")
-    yield
-    ag.ag_dtype(previous)
 
 
 def gradient(W: ag.Tensor, loss_of: Callable[[], ag.Tensor], retain: bool = False) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,6 @@ import ag
 from ag import loss_scale
 
 Array = np.ndarray[Any, Any]
-
-
-@pytest.fixture(params=["f16", "bf16"])
-def dtype(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each 16-bit type in turn, as the default type."""
-    previous = ag.ag_dtype(request.param)
-    yield request.param
-    ag.ag_dtype(previous)
 
 
 def optimizers() -> list[Callable[..., Any]]:
@@ -119,14 +111,6 @@ def test_16_bit_and_float32_parameters_in_one_optimizer(device: str, dtype: str)
 
 
 # ---------------------------------------------------------------------------------------------- the scale
-
-
-@pytest.fixture
-def f16() -> Iterator[None]:
-    """f16 as the default type."""
-    previous = ag.ag_dtype("f16")
-    yield
-    ag.ag_dtype(previous)
 
 
 def test_a_gradient_too_small_for_f16_arrives(device: str, f16: None) -> None:

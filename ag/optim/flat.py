@@ -17,7 +17,7 @@ import numpy as np
 
 from ag.backend import Backend
 from ag.buffer import Buffer
-from ag.core_primitives import copy
+from ag.core_primitives import copy, zeros
 from ag.dtype import BF16, F16, F32, DType
 from ag.errors import DeviceError, ShapeError
 from ag.half import loaded, narrow, stored
@@ -111,9 +111,7 @@ class FlatGroup:
 
     def zeros(self, dtype: DType | None = None) -> Buffer:
         """A flat buffer of zeros in this layout."""
-        buffer = self.backend.alloc((self.size,), dtype or self.dtype)
-        self.backend.upload(np.zeros(self.size, np.float32), buffer)
-        return buffer
+        return zeros(self.backend, (self.size,), dtype or self.dtype)
 
     def split(self, flat: Buffer) -> dict[str, Buffer]:
         """Views of a flat buffer, shaped like the parameters."""

@@ -10,11 +10,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from ag.buffer import Buffer
 from ag.capture import CapturedStep
-from ag.core_primitives import add, copy
+from ag.core_primitives import add, copy, zeros
 from ag.create import ag_tensor
 from ag.device import ag_device, backend_of
 from ag.errors import CaptureError, CommError
@@ -102,16 +100,11 @@ class Replica:
         self._capturing = capturing
         self._programs: dict[Any, CapturedStep] = {}
         self._plans: dict[int, tuple[Any, CapturedStep | None, list[Any]]] = {}
-        self._work = self._row()
+        self._work = zeros(self.backend, (self.group.size + _LOSS_WORDS,), self.group.dtype)
         self._grad_views = self.group.split(self._work)
         self._loss_view = self._work.view((), self.group.size)
         self._stack: list[Buffer] = []  # rows of one buffer, for the nodes of the tree
         self.nodes: list[tuple[int, int, Buffer]] = []
-
-    def _row(self) -> Buffer:
-        row = self.backend.alloc((self.group.size + _LOSS_WORDS,), self.group.dtype)
-        self.backend.upload(np.zeros(row.shape, np.float32), row)
-        return row
 
     # -------------------------------------------------------------------------------------- gradients
 
@@ -223,7 +216,7 @@ class Replica:
         self.group.gather(found, self._grad_views)
         for name in self.params.keys() - found.keys():
             view = self._grad_views[name]
-            self.backend.launch(copy, _zeros_like(view), into=view)
+            self.backend.launch(copy, zeros(self.backend, view.shape, view.dtype), into=view)
         self.backend.launch(copy, loss.buffer.view(()), into=self._loss_view)
 
     def close(self) -> None:
@@ -249,9 +242,3 @@ class Replica:
         """All parameters in the flat layout; waits for the device."""
         array: Array = self.backend.download(self.group.values)
         return array
-
-
-def _zeros_like(view: Buffer) -> Buffer:
-    zeros = view.backend.alloc(view.shape, view.dtype)
-    view.backend.upload(np.zeros(view.shape, np.float32), zeros)
-    return zeros
