@@ -30,6 +30,7 @@ from ag.arena import Arena
 from ag.buffer import Buffer, HostArray, Launch, Program, Recording
 from ag.dtype import DType
 from ag.errors import ArenaError, CaptureError, DtypeError
+from ag.epilogue import with_epilogues
 from ag.fusion import with_chains
 from ag.memory import sharing_memory, without_unread
 from ag.passes import without_copies
@@ -99,6 +100,8 @@ class Backend(ABC):
         Where launches are to be noted with their times; set on the class, so that it holds for every device.
     chains_from : int
         Elements from which a program makes chains of elementwise launches one.
+    epilogues : bool
+        Whether a program takes elementwise launches into the products of matrices that make their operands.
     """
 
     name: str
@@ -109,6 +112,7 @@ class Backend(ABC):
     units: int = 1
     events: list[Event] | None = None
     chains_from: int = 1
+    epilogues: bool = True
     _open_recording: tuple[int, Recording] | None = None
 
     def alloc(self, shape: Shape, dtype: DType) -> Buffer:
@@ -219,6 +223,7 @@ class Backend(ABC):
         recording.launches = without_copies(recording.launches)
         recording.launches = without_unread(recording.launches)
         recording.launches = with_chains(recording.launches, self.chains_from)
+        recording.launches = with_epilogues(recording.launches) if self.epilogues else recording.launches
         sharing_memory(recording.launches, rest=2 if self.asynchronous else 0)
         recording.program = self._program(recording.launches)
 

@@ -1,15 +1,22 @@
-// The instructions of a chain of elementwise functions.  Registers hold the operands a, b, c, d and then the results,
-// one per instruction, whose code says which function (numbered as in ag/chain.py) and which registers it reads:
-// function << 16 | x << 8 | y.  Codes are specialization constants, so a driver compiles the chain and not the choice.
+// A chain of elementwise functions.  Registers hold four operands and then the results, one per instruction, whose code
+// says which function (numbered as in ag/chain.py) and which registers it reads: function << 16 | x << 8 | y.  Codes are
+// specialization constants, so a driver compiles the chain and not the choice.  The kernel has the functions' numbers in
+// its Args, as value; where it has tiles, too, their constants come first.
 #include "functions.glsl"
 #define OPERANDS 4
 
-layout(constant_id = 0) const uint op1 = 0;
-layout(constant_id = 1) const uint op2 = 0;
-layout(constant_id = 2) const uint op3 = 0;
-layout(constant_id = 3) const uint op4 = 0;
-layout(constant_id = 4) const uint op5 = 0;
-layout(constant_id = 5) const uint op6 = 0;
+#ifdef TILES
+#define CODE(alone, behind_tiles) layout(constant_id = behind_tiles) const uint
+#else
+#define CODE(alone, behind_tiles) layout(constant_id = alone) const uint
+#endif
+CODE(0, 8) op1 = 0;
+CODE(1, 9) op2 = 0;
+CODE(2, 10) op3 = 0;
+CODE(3, 11) op4 = 0;
+CODE(4, 12) op5 = 0;
+CODE(5, 13) op6 = 0;
+CODE(6, 14) result = 4;  // the register that is the chain's result
 
 float apply(uint function, float x, float y, float value) {
     switch (function) {
@@ -41,3 +48,10 @@ float apply(uint function, float x, float y, float value) {
 }
 
 float r[OPERANDS + 6];
+
+// Fills the registers behind the operands.
+void run_chain() {
+    const uint ops[6] = { op1, op2, op3, op4, op5, op6 };
+    for (uint k = 0; k < 6; k++)
+        if (ops[k] != 0) r[OPERANDS + k] = apply(ops[k] >> 16, r[ops[k] >> 8 & 255], r[ops[k] & 255], value[k]);
+}

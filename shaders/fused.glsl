@@ -1,10 +1,8 @@
 // out[i] = the result of a chain of functions of a, b, c and d, which are walked along the axes of out with strides of
 // their own; with ALSO, another of the chain's registers goes to also[i].
 #include "index.glsl"
-#include "chain.glsl"
 #define MAX_DIMS 3
 
-layout(constant_id = 6) const uint result = 4;  // the register that becomes out
 #ifdef ALSO
 layout(constant_id = 7) const uint kept = 4;  // the register that becomes also
 #endif
@@ -29,6 +27,7 @@ layout(set = 0, binding = 2) readonly buffer B_ { float b[]; };
 layout(set = 0, binding = 3) readonly buffer C_ { float c[]; };
 layout(set = 0, binding = 4) readonly buffer D_ { float d[]; };
 #endif
+#include "chain.glsl"
 
 void main() {
     const uint i = invocation();
@@ -46,9 +45,7 @@ void main() {
     r[1] = b[b_i];
     r[2] = c[c_i];
     r[3] = d[d_i];
-    const uint ops[6] = { op1, op2, op3, op4, op5, op6 };
-    for (uint k = 0; k < 6; k++)
-        if (ops[k] != 0) r[OPERANDS + k] = apply(ops[k] >> 16, r[ops[k] >> 8 & 255], r[ops[k] & 255], value[k]);
+    run_chain();
     out_[out_at + i] = r[result];
 #ifdef ALSO
     also[also_at + i] = r[kept];

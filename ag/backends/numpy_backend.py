@@ -94,6 +94,7 @@ class NumpyBackend(Backend):
 
     asynchronous = False
     chains_from = 1 << 15  # smaller arrays are in the cache anyway
+    epilogues = False  # a product is a call of its own, whatever follows
     dtypes = frozenset(_NUMPY)
 
     def __init__(self, index: int = 0, *, guard: int = 0, limit_bytes: int | None = None) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from ag import shape as shapes
 from ag.buffer import Buffer
 from ag.core_primitives import sum_over
+from ag.epilogue import with_epilogue
 from ag.errors import ShapeError
 from ag.op import Cotangents, Need, Run, op
 from ag.primitive import Call, primitive
@@ -36,6 +37,7 @@ def _layout(out: shapes.Shape, a: shapes.Shape, _b: shapes.Shape, *, ta: bool, t
     return {"rows": rows, "cols": cols, "inner": inner, "vector": _quads(rows, cols, inner, ta, tb)}
 
 
+@with_epilogue
 @primitive(shapes.matmul, layout=_layout, bound=True)
 def matmul(out: Array, a: Array, b: Array, *, ta: bool, tb: bool) -> Call:
     return partial(np.dot, a.T if ta else a, b.T if tb else b, out=out)

@@ -1,0 +1,14 @@
+// matmul_chain_pair: as matmul_chain, and also = the product or a result from inside the chain
+// out[rows, cols], also[rows, cols]; A[rows, inner], B[inner, cols], transposed with ta, tb; c, d, e[rows or 1, cols or 1]
+// grid: cols / TILE_COLS, rows / TILE_ROWS workgroups
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+#define CHAIN
+#define ALSO
+#define PARAMS uint also_at;
+#define PRODUCTS 1
+#define MATRIX 0
+#define FIRST 0
+#define END inner
+#include "matmul.glsl"
