@@ -33,7 +33,7 @@ from ag.errors import ArenaError, CaptureError, DtypeError
 from ag.epilogue import with_epilogues
 from ag.fusion import with_chains
 from ag.memory import sharing_memory, without_unread
-from ag.passes import without_copies
+from ag.passes import with_factors, without_copies
 from ag.primitive import Primitive
 from ag.shape import Shape
 
@@ -220,7 +220,7 @@ class Backend(ABC):
             yield recording
         finally:
             self._open_recording = None
-        recording.launches = without_copies(recording.launches)
+        recording.launches = without_copies(with_factors(recording.launches))
         recording.launches = without_unread(recording.launches)
         recording.launches = with_chains(recording.launches, self.chains_from)
         recording.launches = with_epilogues(recording.launches) if self.epilogues else recording.launches

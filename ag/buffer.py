@@ -113,8 +113,10 @@ class Launch:
 
     @property
     def written(self) -> tuple[Buffer, ...]:
-        """Outputs and operands updated in place."""
-        updated = tuple(self.buffers[i] for i in self.primitive.updates)
+        """Outputs and operands updated in place; what is multiplied with the constant 1 stays as it is."""
+        _, scaled, number = self.primitive.scaling or (None, -1, 0)
+        kept = scaled if self.buffers[number].constant == 1.0 else -1
+        updated = tuple(self.buffers[i] for i in self.primitive.updates if i != kept)
         return self.buffers[: self.primitive.outputs] + updated
 
 

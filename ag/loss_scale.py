@@ -25,8 +25,8 @@ from ag.half import converted
 from ag.primitive import primitive
 from ag.shape import Layout, Shape
 
-__all__ = ["FIRST_SCALE", "INTERVAL", "SCALE_WORDS", "is_scaled", "move_scale", "read_scale", "scaled", "set_scale",
-           "unfit", "unscaled"]
+__all__ = ["FIRST_SCALE", "INTERVAL", "SCALE_WORDS", "is_scaled", "move_scale", "pieces", "pieces_layout",
+           "read_scale", "scaled", "set_scale", "unfit", "unscaled"]
 
 Array = np.ndarray[Any, Any]
 
@@ -39,19 +39,21 @@ _CHUNK = 1 << 12
 _states: WeakValueDictionary[Backend, Buffer] = WeakValueDictionary()  # optimizers hold them
 
 
-def _pieces(x: Shape, *, chunk: int) -> Shape:
+def pieces(x: Shape, *_others: Shape, chunk: int) -> Shape:
+    """Shape rule: one number for every `chunk` elements of a vector."""
     return (max(1, -(-x[0] // chunk)),)
 
 
-def _pieces_layout(out: Shape, x: Shape, *, chunk: int) -> Layout:
+def pieces_layout(out: Shape, x: Shape, *_others: Shape, chunk: int) -> Layout:
+    """What a kernel of that shape rule is given."""
     return {"pieces": out[0], "n": x[0]}
 
 
-@primitive(_pieces, layout=_pieces_layout)
-def nonfinite(out: Array, x: Array, *, chunk: int) -> None:
-    # How many elements of each piece of x are infinite or NaN.
+@primitive(pieces, layout=pieces_layout, scaling=(mul, "x", "factor"))
+def nonfinite(out: Array, x: Array, factor: Array, *, chunk: int) -> None:
+    # How many elements of each piece of x times factor are infinite or NaN.
     for k in range(len(out)):
-        part = x[k * chunk : (k + 1) * chunk]
+        part = x[k * chunk : (k + 1) * chunk] * factor
         out[k] = part.size - np.count_nonzero(np.isfinite(part))
 
 
@@ -109,11 +111,14 @@ def read_scale(backend: Backend) -> Array:
     return array
 
 
-def unfit(parts: Sequence[Buffer]) -> Buffer:
-    """How many elements of some flat buffers of one device are not finite, as a buffer of shape ()."""
+def unfit(parts: Sequence[Buffer], one: Buffer) -> Buffer:
+    """How many elements of some flat buffers of one device are not finite, as a buffer of shape ().
+
+    `one` is the constant 1, in whose place a captured step may put what gradients are multiplied with.
+    """
     launch = parts[0].backend.launch
-    counts = [sum_over(launch, launch(nonfinite, x, chunk=_CHUNK), (0,)).view(()) for x in parts]
-    return reduce(partial(launch, add), counts)
+    counts = [launch(nonfinite, x, one, chunk=_CHUNK) for x in parts]
+    return reduce(partial(launch, add), [(sum_over(launch, x, (0,)) if x.size > 1 else x).view(()) for x in counts])
 
 
 def move_scale(backend: Backend, bad: Buffer) -> None:

@@ -1,17 +1,22 @@
 """Passes over recorded launches: what a program need not do because of what it does anyway.
 
 A pass gets the launches of a recording and returns fewer that leave the same values behind.  It knows no primitive by
-name and no device, only which operands a launch reads and writes.
+name and no device, only which operands a launch reads and writes, and what its primitive declares.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from dataclasses import replace
 
 from ag.buffer import Buffer, Launch
 
-__all__ = ["without_copies"]
+__all__ = ["with_factors", "without_copies"]
+
+_PADDING = 32  # bytes: what lies between the parts of a flat buffer is less, and zeros
+
+Users = dict[int, list[int]]  # launches by the address of a block: a reference to the block would count as a holder
 
 
 def without_copies(launches: list[Launch]) -> list[Launch]:
@@ -21,39 +26,127 @@ def without_copies(launches: list[Launch]) -> list[Launch]:
     that is multiplied with the 1 a backward pass begins with.  Buffers of the dropped block, which the user may hold
     (a parameter's ``.grad``), become views of the copy's target.
     """
-    users: dict[int, list[int]] = defaultdict(list)  # by the block's address: a reference would count as a holder
-    for i, launch in enumerate(launches):
-        for address in {b.block.address for b in launch.buffers}:
-            users[address].append(i)
+    users = _users(launches)
     dropped = set()
     for j, launch in enumerate(launches):
-        if launch.copies:
-            target, source = launch.buffers[:2]
-            *readers, last = users[source.block.address]
-            if last == j and readers and _can_move(launches, readers[0], j, source, target):
-                start, old = source.address, source.block.address
-                moving = {id(b): b for i in (*readers, j) for b in launches[i].buffers if b.block.address == old}
-                for buffer in moving.values():
-                    buffer.relocate(target.block, target.address + buffer.address - start)
-                users[target.block.address] = sorted({*users[target.block.address], *readers})
-                dropped.add(j)
+        if launch.copies and _can_move(launches, j, users):
+            _move(launches, j, users)
+            dropped.add(j)
     return [launch for j, launch in enumerate(launches) if j not in dropped]
 
 
-def _can_move(launches: list[Launch], i: int, j: int, source: Buffer, target: Buffer) -> bool:
-    """Whether launch `i`, which first touches `source`, may write to `target`, where launch `j` copies it."""
-    producer, block = launches[i], source.block
+def with_factors(launches: list[Launch]) -> list[Launch]:
+    """Let a launch that can begin with a product make the products that were made in place before.
+
+    Gradients that are clipped one by one and then gathered are computed where the optimizer reads them, and its launch
+    gets the factor: instead of a product and a copy per parameter there is nothing left to do.
+    """
+    for update in [x for x in launches if x.primitive.scaling and x.primitive.scaling[1] in x.primitive.updates]:
+        launches = _with_factor(launches, update)
+    return launches
+
+
+def _with_factor(launches: list[Launch], update: Launch) -> list[Launch]:
+    until = next(i for i, launch in enumerate(launches) if launch is update)
+    flat = _scaled_operand(update)
+    if flat is None:
+        return launches
+    touching = [i for i in range(until) if any(_overlap(b, flat) for b in launches[i].buffers)]
+    copies = [i for i in touching if launches[i].copies and _overlap(launches[i].buffers[0], flat)]
+    readers = [i for i in touching if i not in copies]
+    products = [i for copy in copies if (i := _product_before(launches, copy, until, update)) is not None]
+    if not products or len(products) < len(copies) or not _cover(flat, [launches[i].buffers[0] for i in copies]):
+        return launches
+    factor = launches[products[0]].buffers[2]
+    same = all(launches[i].buffers[2].address == factor.address for i in products)
+    written = any(_overlap(b, factor) for launch in launches[min(products) : until] for b in launch.written)
+    if not same or written or any(i < max(copies) or _scaled_operand(launches[i]) is None for i in readers):
+        return launches
+    changed = {id(update), *(id(launches[i]) for i in readers)}
+    rest = [launch for i, launch in enumerate(launches) if i not in products]
+    copies = [i - sum(p < i for p in products) for i in copies]
+    users = _users(rest)
+    if not all(_can_move(rest, i, users, update) for i in copies):
+        return launches
+    for i in copies:
+        _move(rest, i, users)
+    return [_multiplied(launch, factor) if id(launch) in changed else launch
+            for i, launch in enumerate(rest) if i not in copies]
+
+
+def _scaled_operand(launch: Launch) -> Buffer | None:
+    """The operand that a launch can multiply with a factor, if it has none yet."""
+    scaling = launch.primitive.scaling
+    return launch.buffers[scaling[1]] if scaling and launch.buffers[scaling[2]].constant == 1.0 else None
+
+
+def _multiplied(launch: Launch, factor: Buffer) -> Launch:
+    """The launch with a factor for its operand."""
+    assert launch.primitive.scaling
+    position = launch.primitive.scaling[2]
+    return replace(launch, buffers=(*launch.buffers[:position], factor, *launch.buffers[position + 1 :]))
+
+
+def _product_before(launches: list[Launch], copy: int, until: int, update: Launch) -> int | None:
+    """The product in place, as `update` can make it, after which only launch `copy` touches the copied memory."""
+    source = launches[copy].buffers[1]
+    i, *others = [i for i in range(until) if any(b.block is source.block for b in launches[i].buffers)][-2:]
+    found, scaling = launches[i], update.primitive.scaling
+    if others != [copy] or scaling is None or found.primitive is not scaling[0] or found.buffers[2].size != 1:
+        return None
+    whole = all((b.address, b.nbytes) == (source.address, source.nbytes) for b in found.buffers[:2])
+    return i if whole else None
+
+
+def _cover(flat: Buffer, parts: list[Buffer]) -> bool:
+    """Whether the parts are all of a buffer but for padding."""
+    end = flat.address
+    for part in sorted(parts, key=lambda b: b.address):
+        if not end <= part.address < end + _PADDING:
+            return False
+        end = part.address + part.nbytes
+    return end <= flat.address + flat.nbytes < end + _PADDING
+
+
+def _users(launches: list[Launch]) -> Users:
+    users: Users = defaultdict(list)
+    for i, launch in enumerate(launches):
+        for address in {b.block.address for b in launch.buffers}:
+            users[address].append(i)
+    return users
+
+
+def _overlap(a: Buffer, b: Buffer) -> bool:
+    return a.address < b.address + b.nbytes and b.address < a.address + a.nbytes
+
+
+def _move(launches: list[Launch], j: int, users: Users) -> None:
+    """Let what launch `j` copies be computed in the copy's target."""
+    target, source = launches[j].buffers[:2]
+    start, old = source.address, source.block.address
+    moving = {id(b): b for i in users[old] for b in launches[i].buffers if b.block.address == old}
+    for buffer in moving.values():
+        buffer.relocate(target.block, target.address + buffer.address - start)
+    users[target.block.address] = sorted({*users[target.block.address], *users[old]} - {j})
+
+
+def _can_move(launches: list[Launch], j: int, users: Users, update: Launch | None = None) -> bool:
+    """Whether the source of launch `j`, a copy, may be computed in its target, which `update` may write to later."""
+    target, source = launches[j].buffers[:2]
+    block = source.block
+    first, last = users[block.address][0], users[block.address][-1]
+    producer = launches[first]
     outputs = producer.buffers[: producer.primitive.outputs]
     whole = [b for b in outputs if b.block is block and b.address == source.address and b.nbytes == source.nbytes]
-    if not producer.fresh or len(whole) != 1 or source.nbytes != target.nbytes or target.block is block:
+    if last != j or first == j or not producer.fresh or len(whole) != 1 or source.nbytes != target.nbytes or (
+            target.block is block):
         return False
-    end = target.address + target.nbytes
-    for launch in launches[i:j]:
-        if any(b.address < end and target.address < b.address + b.nbytes for b in launch.buffers):
+    for launch in launches[first:j]:
+        if any(_overlap(b, target) for b in launch.buffers):
             return False  # the target still holds, or already needs, something else
         if launch is not producer and any(b.block is block for b in launch.written):
             return False
-    if any(b.address < end and target.address < b.address + b.nbytes for x in launches[j + 1 :] for b in x.written):
+    if any(_overlap(b, target) for x in launches[j + 1 :] if x is not update for b in x.written):
         return False  # who holds the source would see what is written there later
-    holders = {id(b) for launch in launches[i : j + 1] for b in launch.buffers if b.block is block}
+    holders = {id(b) for launch in launches[first : j + 1] for b in launch.buffers if b.block is block}
     return sys.getrefcount(block) - 2 == len(holders)  # nobody else has a view: `block` and the argument are the 2

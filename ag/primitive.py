@@ -50,6 +50,8 @@ class Primitive:
         For two inputs: a value of the second that makes the output equal to the first.
     in_place : bool
         Whether the first output may be an input of the same shape and type: that is read only where it is written.
+    scaling : tuple of (Primitive, int, int), or None
+        A product, and the positions of an input and of a number: it begins as if by ``input = product(input, number)``.
     operands, params : tuple of str
         Names, read from the signature of `reference`.
     """
@@ -64,6 +66,7 @@ class Primitive:
     copies: bool
     neutral: float | None
     in_place: bool
+    scaling: tuple[Primitive, int, int] | None
     operands: tuple[str, ...]
     params: tuple[str, ...]
 
@@ -92,6 +95,7 @@ def primitive(
     copies: bool = False,
     neutral: float | None = None,
     in_place: bool | None = None,
+    scaling: tuple[Primitive, str, str] | None = None,
 ) -> Callable[[Callable[..., Any]], Primitive]:
     """Declare the decorated numpy function as a primitive.
 
@@ -114,6 +118,9 @@ def primitive(
         For two inputs: a value of the second that makes the output equal to the first.
     in_place : bool, optional
         Whether the output may be an input; default: for the layouts of elementwise functions.
+    scaling : tuple of (Primitive, str, str), optional
+        A product, and the names of an input and of a number that it is multiplied with first; where the input is in
+        `updates`, the product is stored there.
     """
 
     def declare(function: Callable[..., Any]) -> Primitive:
@@ -127,7 +134,9 @@ def primitive(
         elementwise = outputs == 1 and layout in (elementwise_layout, broadcast_layout)
         found = Primitive(name, reference, bind, shape, layout, outputs,
                           tuple(operands.index(u) for u in updates), copies, neutral,
-                          elementwise if in_place is None else in_place, operands, params)
+                          elementwise if in_place is None else in_place,
+                          scaling and (scaling[0], operands.index(scaling[1]), operands.index(scaling[2])),
+                          operands, params)
         PRIMITIVES[name] = found
         return found
 

@@ -84,7 +84,8 @@ def work(case: Case) -> Work:
         backend.upload(np.ones(v.shape, np.float32), v)
         state = ag.ag_tensor(np.array([1e-3] + [0.0] * (STATE_WORDS - 1), np.float32)).buffer.view((STATE_WORDS,))
         p, m, v, g = (b.view((s[0],)) for b in (p, m, v, g))
-        return lambda: backend.launch(adam_update, p, m, v, state, g, rate1=0.1, rate2=0.001, eps=1e-8,
+        one, zero = (ag.ag_tensor(np.float32(value)).buffer for value in (1, 0))
+        return lambda: backend.launch(adam_update, p, m, v, state, g, one, zero, rate1=0.1, rate2=0.001, eps=1e-8,
                                       weight_decay=0.01, last=True)
     x = tensor(*s)
     if case.op == "add":

@@ -1,6 +1,7 @@
 // sgd_update: d = g + weight_decay p;  momentum = mu momentum + d;  p -= lr d', where d' is d without momentum (mu = 0,
 // then `momentum` is not touched), d + mu momentum with `nesterov`, and momentum otherwise.
-// p, momentum, g [n]; state[8] = (lr, t, tickets, ..., skip); t grows by 1 if `last`; nothing happens if skip is not 0
+// p, momentum, g [n]; state[8] = (lr, t, tickets, ...); t grows by 1 if `last`; factor, bad [1]
+// First g *= factor, and if bad is not 0 that is all.
 // grid: n invocations
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -8,22 +9,26 @@
 
 layout(constant_id = 0) const uint last = 0;
 layout(push_constant) uniform Args {
-    uint n, p_at, momentum_at, state_at, g_at, nesterov;
+    uint n, p_at, momentum_at, state_at, g_at, factor_at, bad_at, nesterov;
     float mu, weight_decay;
 };
 layout(set = 0, binding = 0) buffer P_ { float p[]; };
 layout(set = 0, binding = 1) buffer Momentum_ { float momentum[]; };
 layout(set = 0, binding = 2) coherent buffer State_ { uint state[]; };
-layout(set = 0, binding = 3) readonly buffer G_ { float g[]; };
+layout(set = 0, binding = 3) buffer G_ { float g[]; };
+layout(set = 0, binding = 4) readonly buffer Factor_ { float factor[]; };
+layout(set = 0, binding = 5) readonly buffer Bad_ { float bad[]; };
 #include "ticket.glsl"
+#include "scaled_gradient.glsl"
 
 void main() {
-    if (state[state_at + 7] != 0) return;
     const uint i = invocation();
+    const float grad = scaled_gradient(i);
+    if (bad[bad_at] != 0.0) return;
     const float lr = uintBitsToFloat(state[state_at]), t = uintBitsToFloat(state[state_at + 1]);
     if (i < n) {
         precise float p_i = p[p_at + i];
-        precise float d = g[g_at + i] + weight_decay * p_i;
+        precise float d = grad + weight_decay * p_i;
         if (mu != 0.0) {
             precise float b = mu * momentum[momentum_at + i] + d;
             momentum[momentum_at + i] = b;

@@ -67,6 +67,7 @@ def launches() -> list[Launch]:
         ag.backward(loss)
     rng = np.random.default_rng(0)
     extra = []
+    gradients_are = [np.float32(pair)[:, None] for pair in ((1, 0), (0.3, 0), (0.3, 2), (1, 7))]  # (factor, bad)
     for n in SIZES:
         x, y, g = rng.standard_normal((3, n)).astype(np.float32)
         adam_state, sgd_state = np.zeros((2, STATE_WORDS), np.float32)
@@ -75,22 +76,21 @@ def launches() -> list[Launch]:
         adam = {"rate1": 0.125, "rate2": 0.03125, "eps": 1e-8, "weight_decay": 0.125, "last": True}
         sgd = {"mu": 0.875, "weight_decay": 0.25, "nesterov": True, "last": True}
         extra += [Launch(PRIMITIVES["copy"], [x], {}),
-                  Launch(PRIMITIVES["adam_update"], [x, y, g * g, adam_state, g], adam),
-                  Launch(PRIMITIVES["sgd_update"], [x, y, sgd_state, g], sgd)]
+                  *[Launch(PRIMITIVES["adam_update"], [x, y, g * g, adam_state, g, factor, bad], adam)
+                    for factor, bad in gradients_are],
+                  *[Launch(PRIMITIVES["sgd_update"], [x, y, sgd_state, g, factor, bad], sgd)
+                    for factor, bad in gradients_are]]
         chain = (("mul", 0, 1, 0.0), ("scale", 4, 4, 2.0), ("add", 5, 2, 0.0), ("tanh", 6, 6, 0.0), ("sub", 7, 3, 0.0))
         extra += [Launch(PRIMITIVES["fused"], [x, y, g, x[:1]], {"chain": chain}),
                   Launch(PRIMITIVES["fused_pair"], [x, y, g, x[:1]], {"chain": chain, "kept": 5})]
-        skipping = np.array([*adam_state[:-1], 1], np.float32)
-        extra += [Launch(PRIMITIVES["adam_update"], [x, y, g * g, skipping, g], adam),
-                  Launch(PRIMITIVES["sgd_update"], [x, y, skipping, g], sgd),
-                  *[Launch(PRIMITIVES["nonfinite"], [values], {"chunk": chunk})
-                    for values in (x, np.resize(SPECIAL, n)) for chunk in (1, 5, 4096)]]
+        extra += [Launch(PRIMITIVES["nonfinite"], [values, factor], {"chunk": chunk})
+                  for values in (x, np.resize(SPECIAL, n)) for factor, _ in gradients_are for chunk in (1, 5, 4096)]
+        extra += [Launch(PRIMITIVES["square_sums"], [x], {"chunk": chunk}) for chunk in (1, 5, 4096)]
     extra += [Launch(PRIMITIVES["clip_factor"], [np.array(square, np.float32)], {"max_norm": 2.0})
               for square in (0.0, 3.0, 4.0, 400.0, np.inf, np.nan)]
     means, variances = rng.standard_normal((2, 3, 4)).astype(np.float32)
     extra += [Launch(PRIMITIVES["joined_statistics"], [means, variances**2], {"length": 1000, "chunk": 256})]
     for bad in np.float32([0, 1, 300]):
-        extra += [Launch(PRIMITIVES["skip_if"], [adam_state, np.array(bad)], {})]
         for scaling in ([4, 0.25, 0, 0], [4, 0.25, 2, 5], [16, 0.0625, 2, 0], [0.0625, 16, 1, 7]):
             extra += [Launch(PRIMITIVES["scale_update"], [np.float32(scaling), np.array(bad)],
                              {"interval": 3, "largest": 16.0})]

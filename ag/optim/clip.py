@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from ag.buffer import Buffer
-from ag.core_primitives import add, mul, sum_over
+from ag.core_primitives import CHUNK, mul, sum_over
 from ag.dtype import F16
+from ag.loss_scale import pieces, pieces_layout
 from ag.ops.arithmetic import scale
 from ag.ops.elementwise import sqrt as sqrt_of
 from ag.optim.flat import named_parameters
@@ -20,6 +21,13 @@ from ag.tape import Gradients
 from ag.tensor import Array, Tensor
 
 __all__ = ["clip_grad_norm"]
+
+
+@primitive(pieces, layout=pieces_layout)
+def square_sums(out: Array, x: Array, *, chunk: int) -> None:
+    for k in range(len(out)):
+        part = x[k * chunk : (k + 1) * chunk]
+        out[k] = part.dot(part)
 
 
 @primitive()
@@ -72,26 +80,15 @@ def clip_grad_norm(params: Any, grads: Gradients | Mapping[str, Tensor] | None, 
     if not max_norm > 0:
         raise ValueError(f"clip_grad_norm: max_norm is {max_norm}; it must be positive.")
     named = named_parameters(params, "clip_grad_norm")
-    squares: dict[str, Buffer] = {}
-    found: dict[str, Buffer] = {}
-    for name, p in named.items():
-        g = gradient_of(name, p, grads)
-        if g is not None:
-            launch = g.buffer.backend.launch
-            found[name] = g.buffer
-            with g.buffer.backend.quiet():
-                squares[name] = sum_over(launch, launch(mul, g.buffer, g.buffer), tuple(range(g.ndim))).view(())
-    # One read per device: squares are added up where they are.
-    totals: dict[str, Any] = {}
-    for square in squares.values():
-        device = square.backend.name
-        totals[device] = square if device not in totals else square.backend.launch(add, totals[device], square)
+    found = {name: g.buffer for name, p in named.items() if (g := gradient_of(name, p, grads)) is not None}
+    places = dict.fromkeys(g.backend for g in found.values())
+    totals = [_square([g for g in found.values() if g.backend is backend]) for backend in places]
     if len(totals) == 1:
-        total = next(iter(totals.values()))
+        total = totals[0]
         if total.backend.recording is not None:
             _clip(found, total, max_norm)
             return Tensor(total.backend.launch(sqrt_of, total))
-    norm = sqrt(fsum(float(t.backend.download(t)) for t in totals.values())) if totals else 0.0
+    norm = sqrt(fsum(float(t.backend.download(t)) for t in totals))
     if isfinite(norm) and norm > max_norm and len(totals) == 1:
         _clip(found, total, max_norm)
         return norm
@@ -103,6 +100,18 @@ def clip_grad_norm(params: Any, grads: Gradients | Mapping[str, Tensor] | None, 
         for buffer in found.values():
             buffer.backend.launch(scale, buffer, factor=max_norm / norm, into=buffer)
     return norm
+
+
+def _square(grads: list[Buffer]) -> Buffer:
+    """The square of the norm of gradients of one device, added up there."""
+    backend = grads[0].backend
+    sizes = [pieces((g.size,), chunk=CHUNK)[0] for g in grads]
+    sums, at = backend.alloc((sum(sizes),), grads[0].dtype), 0
+    with backend.quiet():
+        for g, size in zip(grads, sizes, strict=True):
+            backend.launch(square_sums, g.view((g.size,)), into=sums.view((size,), at), chunk=CHUNK)
+            at += size
+        return sum_over(backend.launch, sums, (0,)).view(())
 
 
 def _clip(grads: Mapping[str, Buffer], square: Buffer, max_norm: float) -> None:

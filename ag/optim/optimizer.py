@@ -19,7 +19,7 @@ from ag.dtype import F16, F32
 from ag.errors import CaptureError, CheckpointError, DtypeError
 from ag.loss_scale import FIRST_SCALE, SCALE_WORDS, is_scaled, move_scale, read_scale, set_scale, unfit
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
-from ag.optim.update_rules import STATE_WORDS, skip_if
+from ag.optim.update_rules import STATE_WORDS
 from ag.primitive import Primitive
 from ag.tape import Gradients
 from ag.tensor import Array, Tensor
@@ -28,7 +28,7 @@ __all__ = ["Optimizer", "gradient_of"]
 
 
 class _Slots:
-    """Device memory of one flat group: gradients, moments and the changing numbers."""
+    """Device memory of one flat group: gradients, moments, the changing numbers, and two that stay."""
 
     def __init__(self, group: FlatGroup, moments: tuple[str, ...]) -> None:
         self.group = group
@@ -36,6 +36,7 @@ class _Slots:
         self.grad_views = group.split(self.grads)
         self.moments = {name: group.zeros() for name in moments}
         self.state = group.backend.alloc((STATE_WORDS,), group.dtype)
+        self.zero, self.one = (lift(value, group.backend, group.dtype, "optimizer").buffer for value in (0.0, 1.0))
 
     def write_state(self, values: list[float]) -> None:
         """Overwrite the first words of the state; does not wait."""
@@ -82,7 +83,6 @@ class Optimizer:
             slots.write_state([lr, *[0.0] * (STATE_WORDS - 1)])
         self._lr = float(lr)
         self._scaled = list(dict.fromkeys(g.backend for g in self.groups if g.stored_dtype is F16))
-        self._may_skip = False
         self.restart_loss_scale()
 
     @property
@@ -152,27 +152,25 @@ class Optimizer:
             group.gather(found, slots.grad_views)
             work.append((slots, group.runs(found)))
         scaled = any(is_scaled(slots.group.backend) for slots, _ in work)
-        if scaled or self._may_skip:  # or the last step decided to skip
-            self._skip_unfit(work)
-        self._may_skip = scaled
+        bad = self._unfit(work) if scaled else {}
         for slots, runs in work:
-            self.update(slots.group, slots.grads, runs)
+            self.update(slots.group, slots.grads, runs, bad.get(slots.group.backend))
 
-    def _skip_unfit(self, work: list[tuple[_Slots, list[tuple[int, int]]]]) -> None:
-        """Let all groups skip this step if a gradient is not finite, and the loss scale follow."""
+    def _unfit(self, work: list[tuple[_Slots, list[tuple[int, int]]]]) -> dict[Backend, Buffer]:
+        """How many gradients are not finite, on every device; the loss scale follows."""
         parts: dict[Backend, list[Buffer]] = {}
         for slots, runs in work:
             parts.setdefault(slots.group.backend, []).extend(slots.grads.view((n,), start) for start, n in runs)
-        bad = {backend: unfit(grads) for backend, grads in parts.items()}
+        ones = {slots.group.backend: slots.one for slots, _ in work}
+        bad = {backend: unfit(grads, ones[backend]) for backend, grads in parts.items()}
         if len(bad) > 1:  # devices learn of each other through the host
             total = sum(float(backend.download(count)) for backend, count in bad.items())
             bad = {backend: lift(total, backend, F32, "step").buffer for backend in bad}
         self.move_loss_scale(bad)
-        for slots, _ in work:
-            slots.group.backend.launch(skip_if, slots.state, bad[slots.group.backend])
+        return bad
 
-    def update(self, group: FlatGroup, grads: Buffer, runs: list[tuple[int, int]]) -> None:
-        """Apply the update rule to stretches of a flat group, given its flat gradients."""
+    def update(self, group: FlatGroup, grads: Buffer, runs: list[tuple[int, int]], bad: Buffer | None = None) -> None:
+        """Apply the update rule to stretches of a flat group, given its flat gradients, unless some are `bad`."""
         slots = next(s for s in self._slots if s.group is group)
         group.take_changes()
         for start, length in runs:
@@ -180,7 +178,8 @@ class Optimizer:
                         for b in (group.values, *slots.moments.values())]
             g = grads if length == group.size else grads.view((length,), start)
             with group.backend.quiet():
-                group.backend.launch(self._rule, *operands, slots.state, g,
+                group.backend.launch(self._rule, *operands, slots.state, g, slots.one,
+                                     slots.zero if bad is None else bad,
                                      **self._rule_params, last=(start, length) == runs[-1])
         group.store()
 

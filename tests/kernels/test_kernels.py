@@ -257,12 +257,13 @@ def test_dropout_draws_the_bits_of_philox(driver: Driver) -> None:
 
 MU = 1 - 2.0**-4  # held exactly by float32, so that mu means the same to kernel and reference
 
+FACTOR_AND_BAD = np.ones(1, np.float32), np.zeros(1, np.float32)
 ADAM: Any = {"rate1": 0.1, "rate2": 0.001, "eps": 1e-8, "weight_decay": 0.01}
 
 
 def adam_operands(n: int) -> tuple[Array, ...]:
     state = np.array([1e-2, 0.3, 0.004, 3, 0, 0, 0, 0], np.float32)
-    return normal(n), normal(n, seed=1), positive(n, seed=2), state, normal(n, seed=3)
+    return normal(n), normal(n, seed=1), positive(n, seed=2), state, normal(n, seed=3), *FACTOR_AND_BAD
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -276,21 +277,21 @@ def test_adam_update(driver: Driver, n: int, last: bool) -> None:
 @pytest.mark.parametrize(("mu", "nesterov"), [(0.0, False), (MU, False), (MU, True)])
 def test_sgd_update(driver: Driver, n: int, mu: float, nesterov: bool, last: bool) -> None:
     state = np.array([0.5, 3, 0, 0, 0, 0, 0, 0], np.float32)
-    arrays = (normal(n), normal(n, seed=1), state, normal(n, seed=2))
+    arrays = (normal(n), normal(n, seed=1), state, normal(n, seed=2), *FACTOR_AND_BAD)
     check(driver, "sgd_update", *arrays, mu=mu, weight_decay=0.25, nesterov=nesterov, last=last, ulp=4, atol=EPS)
 
 
 def test_the_state_moves_on_once_per_launch(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.MAX_GROUPS", 97)  # folded: workgroups behind the end take tickets, too
     n, steps = 98 * 128 * 3, 10
-    p, m, v, state, g = adam_operands(n)
-    got = driver.run(PRIMITIVES["adam_update"], (p, m, v, state, g), times=steps, **ADAM, last=True)
+    operands = adam_operands(n)
+    got = driver.run(PRIMITIVES["adam_update"], operands, times=steps, **ADAM, last=True)
     assert got[3].tolist()[4:] == [0, 0, 0, 0]
-    want = [p, m, v, state, g]
+    want = list(operands)
     for _ in range(steps):
         want = reference(PRIMITIVES["adam_update"], want, **ADAM, last=True)
     np.testing.assert_allclose(got[3], want[3], rtol=16 * EPS)
     for k in range(3):
         np.testing.assert_allclose(got[k], want[k], rtol=32 * EPS, atol=8 * EPS)
-    again = driver.run(PRIMITIVES["adam_update"], (p, m, v, state, g), times=steps, **ADAM, last=True)
+    again = driver.run(PRIMITIVES["adam_update"], operands, times=steps, **ADAM, last=True)
     np.testing.assert_array_equal(again[0], got[0])
