@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from errors import expect_error
@@ -108,3 +111,29 @@ def test_a_captured_clip_leaves_what_is_not_finite(device: str) -> None:
     assert norm.item() == 5.0 and np.allclose(g.numpy(), [[0.6, 0.8]])
     norm, g = captured(ag.ag_tensor([[np.inf, 4.0]]))
     assert norm.item() == np.inf and g.numpy().tolist() == [[np.inf, 4.0]]
+
+
+@pytest.mark.parametrize("make", [ag.optimizer_adamw, lambda p, lr: ag.optimizer_sgd(p, lr=lr, momentum=0.9)])
+def test_a_captured_clip_through_overflows(device: str, f16: None, make: Callable[..., Any]) -> None:
+    """Clipped, skipped and other steps have the bits of eager ones: parameters and state."""
+    ends = []
+    for wrap in (lambda step: step, ag.ag_capture):
+        W, V = ag.ag_param(np.linspace(-1, 1, 9).reshape(1, 9)), ag.ag_param([[1.0]], dtype="f32")
+        optimizer = make({"W": W, "V": V}, lr=1e-2)
+
+        def step(x: ag.Tensor) -> None:
+            with ag.with_grad_tape():
+                loss = ag.ag_sum(ag.ag_cast(W * x, "f32") * V) * 0.0625  # noqa: B023 - used in this turn of the loop
+            ag.backward(loss)
+            ag.clip_grad_norm([W, V], None, 1.0)  # noqa: B023
+            optimizer.step()  # noqa: B023
+            optimizer.zero_grad()  # noqa: B023
+
+        run = wrap(step)
+        for i in range(12):
+            scale = (0.3, 30.0, 1e5)[i % 3]  # not clipped, clipped, skipped
+            run(ag.ag_tensor(np.random.default_rng(i).normal(size=(1, 9)) * scale))
+        assert 1 <= optimizer.skipped < 12
+        ends.append([W.numpy(), V.numpy(), *optimizer.state_dict().values()])
+    for a, b in zip(*ends, strict=True):
+        assert a.tobytes() == b.tobytes()

@@ -140,6 +140,37 @@ def test_adamw_is_one_launch(device: str) -> None:
     assert kinds.keys() <= {"adam_update", "copy", "transfer"}  # the gradients are copied to where it reads them
 
 
+def kernels_of_a_step(dtype: str, max_norm: float | None) -> Counter[str]:
+    """How often a captured AdamW step over 20 parameters runs which kernel."""
+    params = {f"p{i}": ag.ag_param(RNG.standard_normal((3, 5)), dtype=dtype) for i in range(20)}
+    optimizer = ag.optimizer_adamw(params)
+
+    def step(x: ag.Tensor) -> None:
+        with ag.with_grad_tape():
+            loss = ag.ag_sum(ag.ag_concat([p * x for p in params.values()], 0))
+        ag.backward(loss)
+        if max_norm is not None:
+            ag.clip_grad_norm(params, None, max_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    captured, x = ag.ag_capture(step), ag.ag_tensor(np.ones((3, 5)), dtype=dtype)
+    captured(x)
+    with ag.profile() as seen:
+        captured(x)
+    return Counter(e.kernel for e in seen.events)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_clipping_and_skipping_are_in_the_update(device: str, dtype: str) -> None:
+    """Clipping costs a launch that reads each gradient and two for the factor; none scales, copies or marks."""
+    found = kernels_of_a_step(dtype, max_norm=0.5)
+    assert found["adam_update"] == 1 and found["copy"] == 0
+    assert found["nonfinite"] == found["scale_update"] == (dtype == "f16")
+    found.subtract(kernels_of_a_step(dtype, max_norm=None))
+    assert {kernel: n for kernel, n in found.items() if n} == {"square_sums": 20, "sum": 1, "clip_factor": 1}
+
+
 def test_softmax_cross_entropy_stores_no_probabilities(device: str) -> None:
     classes, batch = 50, 64
     logits, labels = ag.ag_param(RNG.standard_normal((classes, batch))), RNG.integers(0, classes, batch)
