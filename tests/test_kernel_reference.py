@@ -97,7 +97,9 @@ def launches() -> list[Launch]:
     a, b, c = (rng.standard_normal(shape).astype(np.float32) for shape in ((5, 3), (3, 6), (5, 1)))
     linear = {"ta": False, "tb": False, "chain": (("add", 0, 1, 0.0), ("tanh", 4, 4, 0.0), ("mul", 5, 2, 0.0))}
     extra += [Launch(PRIMITIVES["matmul_chain"], [a, b, c, b[:1], c[:1]], linear),
-              Launch(PRIMITIVES["matmul_chain_pair"], [a, b, c, b[:1], c[:1]], {**linear, "kept": 4})]
+              Launch(PRIMITIVES["matmul_chain_pair"], [a, b, c, b[:1], c[:1]], {**linear, "kept": 4}),
+              Launch(PRIMITIVES["matmul_sums"], [a, b], {"ta": False, "tb": False}),
+              Launch(PRIMITIVES["matmul_sums"], [a, b.T.copy()], {"ta": False, "tb": True})]
     tiled = [Launch(PRIMITIVES[x.primitive.name.removesuffix("_direct")], x.operands, x.params)  # as graphics cards do
              for x in device.launches.values() if x.primitive.name.endswith("_direct")]
     return list(device.launches.values()) + extra + tiled

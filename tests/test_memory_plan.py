@@ -186,4 +186,4 @@ def test_a_gpt_needs_much_less_memory_captured() -> None:
         peaks.append(backend.arena.stats().peak - before)
         del step
     eager, captured = peaks
-    assert captured <= 0.6 * eager, peaks
+    assert captured <= 0.75 * eager and captured < 52e6, peaks

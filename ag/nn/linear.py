@@ -9,8 +9,7 @@ import numpy as np
 from ag.create import ag_param, as_input
 from ag.errors import ShapeError
 from ag.nn.layer import Layer, activation_called
-from ag.ops.arithmetic import ag_add
-from ag.ops.linalg import ag_matmul
+from ag.ops.linalg import affine, ag_matmul
 from ag.rng import host_uniform
 from ag.shape import counts
 from ag.tensor import Tensor, TensorLike
@@ -74,10 +73,7 @@ class Linear(Layer):
         x = as_input(x, self.W)
         if x.ndim < 2 or x.shape[0] != self.in_features:
             raise ShapeError(f"ag_linear: x is {x.shape}; ({self.in_features}, batch) is required.")
-        y = ag_matmul(self.W, x)
-        if self.bias:
-            b = self.b if y.ndim == 2 else self.b.reshape(self.out_features, *(1,) * (y.ndim - 1))
-            y = ag_add(y, b)
+        y = affine(self.W, x, self.b) if self.bias else ag_matmul(self.W, x)
         return y if self._activate is None else self._activate(y)
 
 

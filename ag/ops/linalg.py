@@ -1,4 +1,4 @@
-"""Matrix multiplication."""
+"""Matrix multiplication, and the affine map of a fully connected layer."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 
 from ag import shape as shapes
 from ag.buffer import Buffer
-from ag.core_primitives import sum_over
+from ag.core_primitives import add, sum, sum_over, sum_to
 from ag.epilogue import with_epilogue
 from ag.errors import ShapeError
-from ag.op import Cotangents, Need, Run, op
+from ag.op import Cotangents, Need, Run, op, part_of
 from ag.primitive import Call, primitive
 from ag.shape import Layout
 from ag.tensor import Array, TensorLike
 
-__all__ = ["ag_matmul", "products"]
+__all__ = ["ag_matmul", "affine", "products"]
 
 # Longer sums are made in pieces: they keep more digits, and a driver ends an invocation's loops after 65,535 turns.
 _LONGEST = 1 << 15
@@ -41,6 +41,29 @@ def _layout(out: shapes.Shape, a: shapes.Shape, _b: shapes.Shape, *, ta: bool, t
 @primitive(shapes.matmul, layout=_layout, bound=True)
 def matmul(out: Array, a: Array, b: Array, *, ta: bool, tb: bool) -> Call:
     return partial(np.dot, a.T if ta else a, b.T if tb else b, out=out)
+
+
+def _and_sums(a: shapes.Shape, b: shapes.Shape, *, ta: bool, tb: bool) -> tuple[shapes.Shape, shapes.Shape]:
+    out = shapes.matmul(a, b, ta=ta, tb=tb)
+    return out, (out[0], 1)
+
+
+def _and_sums_layout(out: shapes.Shape, _sums: shapes.Shape, *operands: shapes.Shape, ta: bool, tb: bool) -> Layout:
+    return _layout(out, *operands, ta=ta, tb=tb)
+
+
+@primitive(_and_sums, layout=_and_sums_layout, outputs=2, bound=True)
+def matmul_sums(out: Array, row_sums: Array, a: Array, b: Array, *, ta: bool, tb: bool) -> Call:
+    # The product, and the sums of the rows of its first factor.
+    multiply = matmul.bind(out, a, b, ta=ta, tb=tb)
+    axis = 0 if ta else 1
+    add_up = sum.bind(row_sums.T if ta else row_sums, a, axis=axis, chunk=a.shape[axis], scale=1.0)
+
+    def both() -> None:
+        multiply()
+        add_up()
+
+    return both
 
 
 def _pieces(a: shapes.Shape, b: shapes.Shape, *, ta: bool, tb: bool, chunk: int) -> shapes.Shape:
@@ -86,10 +109,14 @@ def products(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:
     return added_up(run, run(batched_matmul, a, b, ta=ta, tb=tb, chunk=chunk))
 
 
+def _in_one_piece(a: Buffer, b: Buffer, ta: bool, tb: bool) -> bool:
+    inner, (rows, cols) = a.shape[0 if ta else 1], shapes.matmul(a.shape, b.shape, ta=ta, tb=tb)
+    return inner <= piece_length(inner, rows, cols, 1, a.backend.units)
+
+
 def product(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:
     """Product of two matrices, after `ta` and `tb` transpose them."""
-    inner, (rows, cols) = a.shape[0 if ta else 1], shapes.matmul(a.shape, b.shape, ta=ta, tb=tb)
-    if inner <= piece_length(inner, rows, cols, 1, a.backend.units):
+    if _in_one_piece(a, b, ta, tb):
         return run(matmul, a, b, ta=ta, tb=tb)  # type: ignore[no-any-return]
     out = products(run, a.view((1, *a.shape)), b.view((1, *b.shape)), ta, tb)
     return out.view(out.shape[1:])
@@ -152,3 +179,25 @@ def _matmul_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer, shapes.Shape],
         product(run, g, b, False, True) if need[0] else None,
         product(run, a, g, True, False).view(shape) if need[1] else None,
     )
+
+
+@part_of("ag_linear")
+def affine(run: Run, W: TensorLike, x: TensorLike, b: TensorLike) -> tuple[Any, Any]:
+    """``W @ x + b`` for `W` of shape (m, k), `x` of shape (k, ...) and `b` of shape (m, 1)."""
+    shape = x.shape  # type: ignore[union-attr]
+    columns = x if len(shape) == 2 else x.view((shape[0], prod(shape[1:])))  # type: ignore[union-attr]
+    out = run(add, product(run, W, columns, False, False), b)  # type: ignore[arg-type]
+    return out if len(shape) == 2 else out.view((out.shape[0], *shape[1:])), (W, columns, shape)
+
+
+@affine.vjp
+def _affine_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer, shapes.Shape], need: Need) -> Cotangents:
+    w, x, shape = saved
+    g = g.view((w.shape[0], x.shape[1]))
+    dw = db = None
+    if need[0] and need[2] and x.shape[1] > 1 and _in_one_piece(g, x, False, True):
+        dw, db = run(matmul_sums, g, x, ta=False, tb=True)
+    else:
+        dw = product(run, g, x, False, True) if need[0] else None
+        db = sum_to(run, g, (w.shape[0], 1)) if need[2] else None
+    return dw, product(run, w, g, True, False).view(shape) if need[1] else None, db
