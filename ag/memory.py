@@ -116,12 +116,10 @@ def _size(span: _Span) -> int:
 
 
 def _in_place(launch: Launch, span: _Span, ending: list[_Span]) -> _Span | None:
-    """An operand that ends with the launch and whose memory its first result may take, as it is read index by index."""
-    primitive, out = launch.primitive, launch.buffers[0]
-    if not primitive.in_place or out.block is not span.block:
-        return None
-    for i, x in enumerate(launch.buffers[primitive.outputs :], primitive.outputs):
-        if x.shape == out.shape and x.dtype is out.dtype and i not in primitive.updates:
+    """An operand that ends with the launch and whose memory a result may take."""
+    for made, operand in launch.primitive.in_place:
+        out, x = launch.buffers[made], launch.buffers[operand]
+        if out.block is span.block and x.shape == out.shape and x.dtype is out.dtype:
             for donor in ending:
                 if donor.block is x.block and _size(donor) == _size(span) and donor is not span:
                     return donor

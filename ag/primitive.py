@@ -48,8 +48,9 @@ class Primitive:
         Whether the output is the input, element for element.
     neutral : float or None
         For two inputs: a value of the second that makes the output equal to the first.
-    in_place : bool
-        Whether the first output may be an input of the same shape and type: that is read only where it is written.
+    in_place : tuple of (int, int)
+        Positions of an output and of an input that may be one buffer, if shape and type are the same: the input is
+        not read any more where the output was written.
     scaling : tuple of (Primitive, int, int), or None
         A product, and the positions of an input and of a number: it begins as if by ``input = product(input, number)``.
     operands, params : tuple of str
@@ -65,7 +66,7 @@ class Primitive:
     updates: tuple[int, ...]
     copies: bool
     neutral: float | None
-    in_place: bool
+    in_place: tuple[tuple[int, int], ...]
     scaling: tuple[Primitive, int, int] | None
     operands: tuple[str, ...]
     params: tuple[str, ...]
@@ -94,7 +95,7 @@ def primitive(
     bound: bool = False,
     copies: bool = False,
     neutral: float | None = None,
-    in_place: bool | None = None,
+    in_place: bool | tuple[str, str] | None = None,
     scaling: tuple[Primitive, str, str] | None = None,
 ) -> Callable[[Callable[..., Any]], Primitive]:
     """Declare the decorated numpy function as a primitive.
@@ -116,8 +117,9 @@ def primitive(
         Whether the output is the input, element for element.
     neutral : float, optional
         For two inputs: a value of the second that makes the output equal to the first.
-    in_place : bool, optional
-        Whether the output may be an input; default: for the layouts of elementwise functions.
+    in_place : bool or (str, str), optional
+        Whether the first output may be any input, or which output may be which; default: True for the layouts of
+        elementwise functions.
     scaling : tuple of (Primitive, str, str), optional
         A product, and the names of an input and of a number that it is multiplied with first; where the input is in
         `updates`, the product is stored there.
@@ -132,10 +134,14 @@ def primitive(
             raise ValueError(f"primitive {name} is declared twice; names must be unique.")
         reference, bind = (_calling(function), function) if bound else (function, partial(partial, function))
         elementwise = outputs == 1 and layout in (elementwise_layout, broadcast_layout)
+        shared = elementwise if in_place is None else in_place
+        if isinstance(shared, bool):
+            pairs = tuple((0, i) for i in range(outputs, len(operands)) if shared and operands[i] not in updates)
+        else:
+            pairs = ((operands.index(shared[0]), operands.index(shared[1])),)
         found = Primitive(name, reference, bind, shape, layout, outputs,
                           tuple(operands.index(u) for u in updates), copies, neutral,
-                          elementwise if in_place is None else in_place,
-                          scaling and (scaling[0], operands.index(scaling[1]), operands.index(scaling[2])),
+                          pairs, scaling and (scaling[0], operands.index(scaling[1]), operands.index(scaling[2])),
                           operands, params)
         PRIMITIVES[name] = found
         return found

@@ -1,5 +1,6 @@
 // softmax_cross_entropy, per column: losses = sum of t (log total - z) with z = x - max x and total = sum of exp(z);
 // dx = factor (sum(t) exp(z) / total - t).  losses[1, batch]; dx, x, t [classes, batch]
+// dx may be x: who writes an element has read it.
 // grid: batch / columns workgroups
 #version 450
 #extension GL_GOOGLE_include_directive : require

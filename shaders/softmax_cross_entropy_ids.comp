@@ -1,6 +1,6 @@
 // softmax_cross_entropy_ids, per column: losses = log total - z[id] with z = x - max x and total = sum of exp(z);
 // dx = factor (exp(z) / total - [class = id]).  losses[1, batch]; dx, x [classes, batch]; ids[batch]
-// An id that is no class makes its loss and its column of dx NaN.
+// An id that is no class makes its loss and its column of dx NaN.  dx may be x: who writes an element has read it.
 // grid: batch / columns workgroups
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -22,9 +22,9 @@ void main() {
     const uint id = ids[ids_at + column];
     const float valid = id < classes ? 1.0 : NOT_A_NUMBER, scale = valid * factor / all.total;
     for (uint c = share; c < end; c += shares) {
-        const float y = scale * ieee_exp(x[x_at + c * batch + column] - all.largest);
+        const float z = x[x_at + c * batch + column] - all.largest, y = scale * ieee_exp(z);
         dx[dx_at + c * batch + column] = c == id ? y - factor : y;
+        if (c == id) losses[losses_at + column] = ieee_log(all.total) - z;
     }
-    const uint picked = x_at + min(id, classes - 1) * batch + column;
-    if (share == 0) losses[losses_at + column] = valid * (ieee_log(all.total) - (x[picked] - all.largest));
+    if (share == 0 && id >= classes) losses[losses_at + column] = NOT_A_NUMBER;
 }

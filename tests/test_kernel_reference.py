@@ -183,22 +183,21 @@ def test_equals_the_reference(backend: Backend, name: str) -> None:
 @pytest.mark.parametrize("name", sorted(n for n, p in PRIMITIVES.items() if p.in_place and "bfloat" not in p.params))
 def test_output_may_be_an_input(backend: Backend, name: str) -> None:
     """A program lets results take the memory of operands that end with the launch."""
+    primitive = PRIMITIVES[name]
     for launch in (launch for launch in launches() if launch.primitive.name == name):
-        for i, x in enumerate(launch.operands):
-            if launch.primitive.outputs + i in launch.primitive.updates:
-                continue
+        for output, i in primitive.in_place:
             buffers = [backend.alloc(y.shape, as_dtype(y.dtype, "tests")) for y in launch.operands]
             for y, b in zip(launch.operands, buffers, strict=True):
                 backend.upload(y, b)
+            operand = buffers[i - primitive.outputs]
             with np.errstate(all="ignore"):
-                made = backend.launch(launch.primitive, *buffers, **launch.params)
-                fresh, *others = made if launch.primitive.outputs > 1 else (made,)
-                if (fresh.shape, fresh.dtype) != (x.shape, buffers[i].dtype):
+                made = backend.launch(primitive, *buffers, **launch.params)
+                fresh = made if primitive.outputs > 1 else (made,)
+                if (fresh[output].shape, fresh[output].dtype) != (operand.shape, operand.dtype):
                     continue
-                also = tuple(backend.alloc(b.shape, b.dtype) for b in others)
-                backend.launch(launch.primitive, *buffers, into=(buffers[i], *also) if also else buffers[i],
-                               **launch.params)
-            for got, want in zip((buffers[i], *also), (fresh, *others), strict=True):
+                into = [operand if k == output else backend.alloc(b.shape, b.dtype) for k, b in enumerate(fresh)]
+                backend.launch(primitive, *buffers, into=tuple(into) if len(into) > 1 else into[0], **launch.params)
+            for got, want in zip(into, fresh, strict=True):
                 np.testing.assert_array_equal(backend.download(got), backend.download(want), str(launch))
 
 

@@ -75,3 +75,27 @@ def test_no_matrix_of_probabilities_is_stored(target: Array) -> None:
     large = [launch for launch in recording.launches
              if any(b.size == x.size for b in launch.buffers[: launch.primitive.outputs])]
     assert len(large) == 1 and large[0].primitive.name.startswith("softmax_cross_entropy")  # which writes the gradient
+
+
+@pytest.mark.parametrize("shape", [(20, 30), (3000, 4)])
+@pytest.mark.parametrize("kind", ["soft targets", "class ids"])
+def test_the_gradient_takes_the_memory_of_the_logits(device: str, kind: str, shape: tuple[int, int]) -> None:
+    """In a captured step, where nobody else needs the logits; the gradient's bits are those of the eager step."""
+    rng = np.random.default_rng(0)
+    W, x = ag.ag_param(rng.standard_normal((shape[0], 5))), rng.standard_normal((5, shape[1])).astype(np.float32)
+    target = rng.dirichlet(np.ones(shape[0]), shape[1]).T.astype(np.float32)
+    labels: Any = target if kind == "soft targets" else np.argmax(target, 0)
+
+    def step(x: Array, labels: Array) -> ag.Tensor:
+        with ag.with_grad_tape():
+            loss = ag.ag_softmax_cross_entropy_loss(ag.ag_matmul(W, ag.ag_tensor(x)) * 0.5, labels)
+        return ag.backward(loss)[W]
+
+    captured, eager = ag.ag_capture(step), step(x, labels).numpy()
+    captured(x, labels)
+    for _ in range(2):
+        np.testing.assert_array_equal(captured(x, labels).numpy(), eager)
+    program: Any = captured.program
+    (loss,) = (one for one in program._launches if one.primitive.name.startswith("softmax_cross_entropy"))
+    _, dx, logits = loss.buffers[:3]
+    assert dx.address == logits.address

@@ -1,7 +1,8 @@
 """Losses: mean squared error, cross-entropy of probabilities, and of logits.
 
 Softmax and cross-entropy are one primitive that also leaves the gradient for the logits, so the backward pass is a
-single multiplication and no logarithm of a rounded probability is ever taken.
+single multiplication and no logarithm of a rounded probability is ever taken.  In a captured step the gradient takes
+the logits' memory, if nobody else needs them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def _columns_layout(_losses: Shape, dx: Shape, *_others: Shape, **_params: objec
     return {"classes": dx[0], "batch": dx[1], **shared_columns(dx[0], dx[1], dx[1])}
 
 
-@primitive(lambda x, t, *, factor: ((1, x[1]), x), layout=_columns_layout, outputs=2, bound=True)
+@primitive(lambda x, t, *, factor: ((1, x[1]), x), layout=_columns_layout, outputs=2, bound=True,
+           in_place=("dx", "x"))
 def softmax_cross_entropy(losses: Array, dx: Array, x: Array, t: Array, *, factor: float) -> Call:
     # Per column: the loss sum_c t (lse - x), and factor times its gradient, softmax(x) * sum(t) - t.
     row = ones(len(x), x.dtype)  # multiplying with ones is the quickest sum over a few rows
@@ -59,7 +61,8 @@ def softmax_cross_entropy(losses: Array, dx: Array, x: Array, t: Array, *, facto
     return call
 
 
-@primitive(lambda x, ids, *, factor: ((1, x[1]), x), layout=_columns_layout, outputs=2)
+@primitive(lambda x, ids, *, factor: ((1, x[1]), x), layout=_columns_layout, outputs=2,
+           in_place=("dx", "x"))
 def softmax_cross_entropy_ids(losses: Array, dx: Array, x: Array, ids: Array, *, factor: float) -> None:
     # The same with the class number of each column instead of a distribution.
     columns = np.arange(x.shape[1])
