@@ -1,8 +1,9 @@
 """Devices for the tests: the CPU and two software Vulkan drivers, which stand for two vendors.
 
-`device` runs a test on each of them; `lavapipe` and `swiftshader` give one of them by name.  A driver that
-`AG_TEST_ICDS` promises must be there; without that variable a missing driver skips its tests, with the reason.
-`AG_TEST_DEVICE=vulkan:0` puts another device, such as a graphics card, in the place of the two in `device`.
+`device` runs a test on each of them, `vulkan` on the Vulkan ones; `lavapipe` and `swiftshader` give one of them by
+name.  A driver that `AG_TEST_ICDS` promises must be there; without that variable a missing driver skips its tests, with
+the reason.  `AG_TEST_DEVICE=vulkan:0` puts another device, such as a graphics card, in the place of the two in `device`
+and `vulkan`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ import pytest
 import ag
 
 DRIVERS = {"lavapipe": "llvmpipe", "swiftshader": "SwiftShader"}  # name in tests -> part of the product's name
-
-
 NAMED = os.environ.get("AG_TEST_DEVICE")
+VULKAN = [pytest.param(name, marks=pytest.mark.vulkan) for name in ([NAMED] if NAMED else DRIVERS)]
 
 
 def vulkan_device(driver: str) -> str:
@@ -33,12 +33,18 @@ def vulkan_device(driver: str) -> str:
     pytest.skip(f"the Vulkan driver {driver} is not installed here")
 
 
-@pytest.fixture(params=["cpu", *(pytest.param(d, marks=pytest.mark.vulkan) for d in ([NAMED] if NAMED else DRIVERS))])
+@pytest.fixture(params=["cpu", *VULKAN])
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each device in turn, as the default device."""
     name = "cpu" if request.param == "cpu" else vulkan_device(request.param)
     with ag.ag_device(name):
         yield name
+
+
+@pytest.fixture(params=VULKAN)
+def vulkan(request: pytest.FixtureRequest) -> str:
+    """Each Vulkan device in turn."""
+    return vulkan_device(request.param)
 
 
 @pytest.fixture

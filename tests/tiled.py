@@ -12,6 +12,7 @@ from rows import Array
 
 from ag.buffer import Buffer
 from ag.dtype import F32
+from ag.primitive import Primitive
 
 
 @contextmanager
@@ -37,6 +38,16 @@ def on(backend: Any, x: Array, skip: int = 0) -> Buffer:
 def blank(backend: Any, shape: tuple[int, ...], skip: int = 0) -> Buffer:
     """An output of which every element must be written."""
     return on(backend, np.full(shape, np.nan, np.float32), skip)
+
+
+def launched_twice(backend: Any, primitive: Primitive, operands: list[Buffer], params: dict[str, Any],
+                   out: Buffer) -> Array:
+    """What the launch writes to `out`; a second launch must write the same bits to other memory."""
+    backend.launch(primitive, *operands, into=out, **params)
+    again = backend.launch(primitive, *operands, **params)
+    got: Array = backend.download(out)
+    np.testing.assert_array_equal(backend.download(again).view(np.uint32), got.view(np.uint32))
+    return got
 
 
 def normal(rng: np.random.Generator, *shape: int) -> Array:
