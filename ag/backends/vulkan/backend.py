@@ -19,6 +19,8 @@ from ag.backends.vulkan.loader import device_info, forked, heap_bytes, kompute, 
 from ag.backends.vulkan.recorder import Command, Recorder
 from ag.backends.vulkan.shadow import Shadow
 from ag.backends.vulkan.stock import StockRecorder
+from ag.backends.vulkan.tiles import Tiles
+from ag.backends.vulkan.tune import Tune
 from ag.buffer import Buffer, Launch, Program, held_bytes
 from ag.dtype import BF16, F16, F32, I32, U32
 from ag.errors import DeviceError, DtypeError
@@ -120,6 +122,8 @@ class VulkanBackend(Backend):
             if self._stock
             else Recorder(self._manager, self.name, self._segments)
         )
+        tuned = os.environ.get("AG_TUNE") == "1" and not self._kernels.tiles.forced
+        self._tune = Tune(self, self._kernels.tiles, properties) if tuned else None
         self._shadow = Shadow(self) if os.environ.get("AG_SHADOW") == "1" else None
         self._trace = os.environ.get("AG_TRACE") == "1"
         if self.events is not None:
@@ -175,7 +179,7 @@ class VulkanBackend(Backend):
                 raise DtypeError(f"{primitive.name}: an operand holds {b.dtype} elements, which are only for storage; "
                                  f"launch it through ag.half.launch_on.")
         with self.lock:
-            command = self._command(primitive, buffers, params)
+            command = self.command(primitive, buffers, params)
             if command is None:
                 return
             if self._trace:
@@ -187,13 +191,17 @@ class VulkanBackend(Backend):
 
     def _program(self, launches: list[Launch]) -> Program:
         with self.lock:
-            commands = [self._command(x.primitive, x.buffers, x.params) for x in launches]
+            commands = [self.command(x.primitive, x.buffers, x.params) for x in launches]
             return VulkanProgram(self, launches, [c for c in commands if c is not None])
 
-    def _command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any]) -> Command | None:
-        """The dispatch of a launch; None if there is nothing to compute."""
+    def command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any],
+                tiles: Tiles | None = None) -> Command | None:
+        """The dispatch of a launch, in tiles by the device's rule unless another is given; None if nothing is to do."""
         words = [(b.address & _OFFSET_MASK) // 4 for b in buffers]
-        plan = self._kernels.plan(primitive, tuple(b.shape for b in buffers), params, words)
+        shapes = tuple(b.shape for b in buffers)
+        if tiles is None and self._tune is not None:
+            tiles = self._tune.rule(primitive, shapes, params)
+        plan = self._kernels.plan(primitive, shapes, params, words, tiles)
         if not plan.grid[0]:
             return None
         segments = tuple(b.address >> OFFSET_BITS for b in buffers)

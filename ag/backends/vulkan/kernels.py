@@ -13,6 +13,7 @@ import re
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,12 @@ from typing import Any
 import numpy as np
 
 from ag.backend import DeviceInfo
-from ag.backends.vulkan.tiles import Tiles, tiles_of
+from ag.backends.vulkan.tiles import TILES, Tiles, tiles_of
 from ag.errors import KernelError
 from ag.primitive import Primitive
 from ag.shape import Shape
 
-__all__ = ["Kernels", "Plan"]
+__all__ = ["Kernels", "Plan", "Product", "product_of", "products_hash"]
 
 _SPV = Path(__file__).parent / "spv"
 _SHADERS = Path(__file__).parents[3] / "shaders"  # only in a source checkout
@@ -71,6 +72,25 @@ class Plan:
         for position, operand in self.offsets:
             words[position] = operand_words[operand]
         return struct.pack(f"{len(words)}I", *words)
+
+
+@dataclass(frozen=True)
+class Product:
+    """What the choice of tiles depends on: how many products a launch makes, and their sizes.
+
+    Attributes
+    ----------
+    rows, cols, inner, count : int
+    looks : str
+        How the operands are found: ``"nn"``, ``"nt"``, ``"tn"`` and ``"tt"`` for matrices, after the transpose flags,
+        ``"taps"`` for convolutions.
+    """
+
+    rows: int
+    cols: int
+    inner: int
+    count: int
+    looks: str
 
 
 @lru_cache(maxsize=1)
@@ -119,8 +139,7 @@ def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[s
     values: dict[str, Any] = {**dict(params), **primitive.layout(*shapes, **dict(params))}
     constants = {c["name"]: c["default"] for c in entry["spec"]}
     if "TILE_ROWS" in constants:
-        products = _evaluate(entry["grid"]["axes"][2], values) if len(entry["grid"]["axes"]) == 3 else 1
-        values |= tiles.choose(values["rows"], values["cols"], products).constants()
+        values |= tiles.choose(values["rows"], values["cols"], _count(entry, values)).constants()
         values["vector"] = values["vector"] and aligned
     values = {**constants, **values}
     words: list[int] = []
@@ -137,6 +156,34 @@ def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[s
     writes = tuple(o["writes"] for o in entry["operands"])
     file = f"{primitive.name}.fixed" if "THREADS" in values and tiles.fixed else primitive.name
     return Plan(primitive.name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes)
+
+
+def _count(entry: dict[str, Any], values: dict[str, Any]) -> int:
+    """How many products a kernel with tiles makes."""
+    axes = entry["grid"]["axes"]
+    return _evaluate(axes[2], values) if len(axes) == 3 else 1
+
+
+def _in_tiles(entry: dict[str, Any]) -> bool:
+    return any(constant["name"] == "TILE_ROWS" for constant in entry["spec"])
+
+
+@lru_cache(maxsize=_PLANS_KEPT)
+def product_of(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[str, Any], ...]) -> Product | None:
+    """The product of matrices that a launch makes in tiles; None if it makes none."""
+    entry = _manifest()["kernels"].get(primitive.name)
+    if entry is None or not _in_tiles(entry):
+        return None
+    values: dict[str, Any] = {**dict(params), **primitive.layout(*shapes, **dict(params))}
+    looks = "nt"[values["ta"]] + "nt"[values["tb"]] if "ta" in values else "taps"
+    return Product(values["rows"], values["cols"], values["inner"], _count(entry, values), looks)
+
+
+def products_hash() -> str:
+    """A hash over the compiled kernels that make products in tiles, and the kinds of tiles."""
+    names = sorted(name for name, entry in _manifest()["kernels"].items() if _in_tiles(entry))
+    files = [path for name in names for path in sorted(_SPV.glob(f"{name}.*spv"))]
+    return sha256(b"".join([repr(TILES).encode(), *(path.read_bytes() for path in files)])).hexdigest()
 
 
 def _word(value: Any, kind: str) -> int:
@@ -193,9 +240,10 @@ class Kernels:
         self._algorithms: dict[Any, Any] = {}
         self._spirv: dict[str, bytes] = {}
 
-    def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], params: dict[str, Any], words: list[int]) -> Plan:
-        """How to run a primitive at these shapes, on operands with these offsets in words."""
-        return _plan(primitive, shapes, tuple(params.items()), self.tiles, not any(w & 3 for w in words))
+    def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], params: dict[str, Any], words: list[int],
+             tiles: Tiles | None = None) -> Plan:
+        """How to run a primitive at these shapes, on operands with these offsets in words; `tiles` replace the rule."""
+        return _plan(primitive, shapes, tuple(params.items()), tiles or self.tiles, not any(w & 3 for w in words))
 
     def algorithm(self, plan: Plan, segments: tuple[int, ...], tensors: list[Any]) -> Any:
         """The Algorithm for a plan, bound to the segments its operands lie in."""

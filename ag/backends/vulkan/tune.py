@@ -1,0 +1,125 @@
+"""AG_TUNE=1: the quickest tiles for a product of matrices, measured when a class of shapes is first met.
+
+The table in `ag.backends.vulkan.tiles` holds what others published; this measures on the device itself, for a second
+or two per class at most, and `ag.backends.vulkan.choices` keeps the result, so that a later process measures nothing.
+A kind of tiles may add up in another order than another.  Therefore all that the choice depends on is in the file and
+in the class, which a product shares with the same product inside a captured step; and without AG_TUNE no file is read.
+Knows products only by the sizes in their layout.  The Vulkan backend asks before it plans a launch.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from math import prod
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ag.backend import Backend
+from ag.backends.vulkan.choices import choices_of
+from ag.backends.vulkan.kernels import Product, product_of, products_hash
+from ag.backends.vulkan.recorder import Command
+from ag.backends.vulkan.tiles import TILES, Tiles
+from ag.dtype import F32
+from ag.errors import ArenaError
+from ag.primitive import Primitive
+from ag.shape import Shape
+
+__all__ = ["Tune", "seconds_of"]
+
+_MOST_SECONDS = 1.5  # for a class; kinds of tiles that have not had their turn by then are not considered
+_RUN_SECONDS = 2e-3  # of a run, in which launches follow each other: what a submission costs is little beside it
+_RUNS = 3
+_MOST_LAUNCHES = 200
+_LEAST_SHARED = 16384  # bytes, of every Vulkan device
+_NUMBERS = np.random.default_rng(0).standard_normal(1 << 16, np.float32)
+_FIXED = "fixed"  # the kernels for software devices, which come in tiles of one kind
+
+log = logging.getLogger("ag")
+
+
+class Tune:
+    """The measured choices of one device.
+
+    Parameters
+    ----------
+    backend : VulkanBackend
+    rule : Tiles
+        What is used without measurements.
+    limits : dict
+        The device's properties, as `kp` gives them.
+    """
+
+    def __init__(self, backend: Backend, rule: Tiles, limits: dict[str, Any]) -> None:
+        self._backend: Any = backend
+        self._rule = rule
+        threads, shared = limits["max_work_group_invocations"], limits.get("max_shared_memory", _LEAST_SHARED)
+        self._rules = {_FIXED: rule} if rule.fixed else {}
+        self._rules |= {kind: replace(rule, forced=kind, fixed=False) for kind, tile in TILES.items()
+                        if tile.threads <= threads and tile.shared_bytes <= shared}
+        info = backend.info
+        self._classes: dict[str, Tiles] = {}
+        self._choices = choices_of(info.description, f"{info.vendor} {info.driver}", products_hash())
+
+    def rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: dict[str, Any]) -> Tiles:
+        """The rule for a launch; measures if its class is new."""
+        product = product_of(primitive, shapes, tuple(params.items()))
+        if product is None or not all(prod(shape) for shape in shapes):
+            return self._rule
+        name = class_of(product)
+        if name not in self._classes:
+            with self._choices.lock:
+                choice = self._choices.get(name)
+                if choice not in self._rules:
+                    choice = self._measured(name, primitive, shapes, params, product)
+            self._classes[name] = self._rules.get(choice, self._rule)
+        return self._classes[name]
+
+    def _measured(self, name: str, primitive: Primitive, shapes: tuple[Shape, ...], params: dict[str, Any],
+                  product: Product) -> str:
+        """The quickest rule's name, kept in the file; what the table says if there is no room to measure."""
+        begin = perf_counter()
+        usual = self._rule.choose(product.rows, product.cols, product.count)
+        first = next(kind for kind in self._rules if kind == _FIXED or TILES[kind] in (usual, usual.turned()))
+        try:
+            buffers = tuple(self._backend.alloc(shape, F32) for shape in shapes)
+        except ArenaError as error:
+            log.warning("%s: tiles for %s are not measured, for want of memory (%s).", self._backend.name, name, error)
+            return first
+        for buffer in buffers:
+            self._backend.upload(np.resize(_NUMBERS, buffer.shape), buffer)
+        seconds: dict[str, float] = {}
+        for kind in sorted(self._rules, key=lambda kind: kind != first):
+            if perf_counter() - begin < _MOST_SECONDS or not seconds:
+                command = self._backend.command(primitive, buffers, params, self._rules[kind])
+                seconds[kind] = seconds_of(self._backend.recorder, command)
+        log.info("%s: tiles for %s take %s", self._backend.name, name,
+                 ", ".join(f"{kind} {1e6 * s:.0f} us" for kind, s in seconds.items()))
+        return self._choices.keep(name, min(seconds, key=seconds.__getitem__), self._rules)
+
+
+def class_of(product: Product) -> str:
+    """Products that share a choice: those of about the same sizes, whose operands are found alike."""
+    rows, cols, inner, count = (1 << (n - 1).bit_length() for n in (product.rows, product.cols, product.inner,
+                                                                     product.count))
+    return f"{rows}x{inner} {inner}x{cols} {product.looks} {count}"
+
+
+def seconds_of(recorder: Any, command: Command) -> float:
+    """How long a launch takes: the median of a few runs."""
+    unnamed = replace(command, kernel="")  # so that a profile does not list it
+    once = _timed(recorder, recorder.build([unnamed]))  # not quite: it warms up, too
+    launches = max(1, min(_MOST_LAUNCHES, int(_RUN_SECONDS / once)))
+    sequence = recorder.build([unnamed] * launches)
+    return median(_timed(recorder, sequence) for _ in range(_RUNS)) / launches
+
+
+def _timed(recorder: Any, sequence: Any) -> float:
+    recorder.wait()
+    begin = perf_counter()
+    recorder.play(sequence)
+    recorder.wait()
+    return perf_counter() - begin
