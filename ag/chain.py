@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ag.blocks import BLOCK, WIDE, one_by_one, shares, together
 from ag.primitive import PRIMITIVES, Call, primitive
 from ag.shape import Layout, Shape, broadcast, chain_layout
 
@@ -29,7 +30,7 @@ FUNCTIONS = (
     "gelu_grad", "gelu_tanh", "gelu_tanh_grad", "silu", "silu_grad", "leaky_relu", "leaky_relu_grad", "exp", "log",
     "sqrt", "abs", "abs_grad")
 OPERANDS, MOST_STEPS = 4, 6
-_BLOCK = 1 << 14  # elements: a handful of arrays of 64 KiB stay in the second-level cache
+_WORTH = 1 << 20  # elements times functions: below, waking other threads takes longer than they help
 
 
 def _layout(out: Shape, *shapes: Shape, chain: Chain, kept: int | None = None) -> Layout:
@@ -55,32 +56,32 @@ def fused_pair(
 
 
 def _calls(out: Array, also: Array | None, operands: tuple[Array, ...], chain: Chain, kept: int) -> Call:
-    """The chain's calls, block after block of the result."""
+    """The chain, block after block of the result."""
     used = {register for _, x, y, _ in chain for register in (x, y)}
     shape, arrays = out.shape, [x for i, x in enumerate(operands) if i in used]
     if all(x.shape == shape or x.size == 1 for x in arrays):
         shape = (out.size,)
     full = tuple(_aligned(x, shape) for x in operands)
     target, extra = out.reshape(shape), None if also is None else also.reshape(shape)
-    spare: list[Array] = []
-    calls: list[Call] = []
-    for block in _blocks(shape):
-        registers: list[Array] = [_part(x, block) for x in full]
-        end, last = target[block], OPERANDS + len(chain) - 1
-        for k, (name, x, y, value) in enumerate(chain, OPERANDS):
-            into = end if k == last else extra[block] if k == kept and extra is not None else _temporary(
-                spare, k - OPERANDS, end)
-            rule = PRIMITIVES[name]
-            params = {rule.params[0]: value} if rule.params else {}
-            count = len(rule.operands) - 1
-            calls.append(rule.bind(into, *[registers[i] for i in (x, y)[:count]], **params))
-            registers.append(into)
-    return partial(_all, calls)
-
-
-def _all(calls: list[Call]) -> None:
-    for call in calls:
-        call()
+    shared_out = out.size * len(chain) >= _WORTH
+    blocks = list(_blocks(shape, WIDE if shared_out else BLOCK))
+    runs: list[Call] = []
+    for part in shares(blocks) if shared_out else [blocks]:
+        calls: list[Call] = []
+        spare: list[Array] = []
+        for block in part:
+            registers: list[Array] = [_part(x, block) for x in full]
+            end, last = target[block], OPERANDS + len(chain) - 1
+            for k, (name, x, y, value) in enumerate(chain, OPERANDS):
+                into = end if k == last else extra[block] if k == kept and extra is not None else _temporary(
+                    spare, k - OPERANDS, end)
+                rule = PRIMITIVES[name]
+                params = {rule.params[0]: value} if rule.params else {}
+                count = len(rule.operands) - 1
+                calls.append(rule.bind(into, *[registers[i] for i in (x, y)[:count]], **params))
+                registers.append(into)
+        runs.append(partial(one_by_one, calls))
+    return partial(together, runs)
 
 
 def _aligned(x: Array, shape: Shape) -> Array:
@@ -103,19 +104,19 @@ def _temporary(spare: list[Array], k: int, like: Array) -> Array:
     return spare[k][: like.size].reshape(like.shape)
 
 
-def _blocks(shape: Shape) -> Iterator[tuple[slice, ...]]:
-    """Pieces of an array of about `_BLOCK` elements, in the order of memory."""
+def _blocks(shape: Shape, size: int) -> Iterator[tuple[slice, ...]]:
+    """Pieces of an array of about `size` elements, in the order of memory."""
     axis = next((i for i, n in enumerate(shape) if n > 1), None)
     if axis is None or prod(shape) == 0:
         yield tuple(slice(0, n) for n in shape)
         return
     inner = prod(shape[axis + 1 :])
-    rows = max(1, _BLOCK // inner)
+    rows = max(1, size // inner)
     for start in range(0, shape[axis], rows):
         stop = min(start + rows, shape[axis])
         head = (*(slice(0, 1),) * axis, slice(start, stop))
-        if rows == 1 and inner > 2 * _BLOCK:
-            for rest in _blocks(shape[axis + 1 :]):
+        if rows == 1 and inner > 2 * size:
+            for rest in _blocks(shape[axis + 1 :], size):
                 yield (*head, *rest)
         else:
             yield (*head, *(slice(0, n) for n in shape[axis + 1 :]))

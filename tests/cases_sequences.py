@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -185,20 +185,23 @@ WIDE = [[(130, 3, 2), (130, 4, 2), (2, 4, 2)], [(2, 3), (2, 4), (130, 4)]]  # mo
 EMPTY = [[(4, 0), (4, 3), (2, 3)], [(4, 3, 0), (4, 5, 0), (2, 5, 0)], [(4, 3), (4, 5), (0, 5)]]
 
 
+HEADS = [[(4, 3), (4, 5), (6, 5)], [(4, 5, 2), (4, 3, 2), (2, 3, 2)], [(140, 3, 17), (140, 4, 17), (130, 4, 17)]]
+
+
 def attention_terms(q: Array, k: Array, _v: Array, **_params: Any) -> int:
     return len(q) + k.shape[1]
 
 
-def attention_size(q: Array, k: Array, v: Array, causal: bool = False, dropout: float = 0.0) -> Any:
+def attention_size(q: Array, k: Array, v: Array, causal: bool = False, dropout: float = 0.0, heads: int = 1) -> Any:
     if not v.size:
         return np.zeros((len(v), *q.shape[1:]))
     score = np.linalg.norm(q, axis=0).max(initial=0) * np.linalg.norm(k, axis=0).max(initial=0)
-    return (1 + score) * oracles.attention(q, k, abs(v), causal) / (1 - dropout)
+    return (1 + score) * oracles.attention(q, k, abs(v), causal, 0.0, heads) / (1 - dropout)
 
 
-def attention_error(situation: str, shapes: Sequence[Shape], fragment: str) -> Bad:
+def attention_error(situation: str, shapes: Sequence[Shape], fragment: str, **params: Any) -> Bad:
     given = "ag_attention: q is {}, k is {} and v is {}".format(*shapes)
-    return Bad(situation, shapes, ag.ag_attention, ag.ShapeError, [given, fragment])
+    return Bad(situation, shapes, partial(ag.ag_attention, **params), ag.ShapeError, [given, fragment])
 
 
 def thin(rng: np.random.Generator, shape: Shape, _before: Sequence[Array]) -> Array:
@@ -234,6 +237,7 @@ MULTIHEAD = {"oracle": oracles.multihead, "draw": [normal, thin, thin, thin, thi
 ATTENTION = [
     Row("ag_attention", oracles.attention, [
         *every([*SEQUENCES, *LONG, *WIDE], {}, {"causal": True}), *every(EMPTY),
+        *every(HEADS, {"heads": 2, "causal": True}, {"heads": 2, "dropout": 0.3}),
         *every([[(4, 3), (4, 5), (2, 5)], [(3, 5, 2), (3, 4, 2), (7, 4, 2)], WIDE[0]], {"dropout": 0.3},
                {"causal": True, "dropout": 0.6})],
         ulps=32, terms=attention_terms, size=attention_size, bad=[
@@ -244,6 +248,9 @@ ATTENTION = [
             attention_error("attention to no key", [(4, 3), (4, 0), (4, 0)], "at least one feature and one key"),
             Bad("attention with a dropout of 1", [(4, 3)] * 3, lambda q, k, v: ag.ag_attention(q, k, v, dropout=1.0),
                 ValueError, ["ag_attention: dropout is 1.0", "[0, 1)"]),
+            attention_error("attention of heads that do not divide features", [(4, 3)] * 3, "into 3 heads", heads=3),
+            Bad("attention of no head", [(4, 3)] * 3, lambda q, k, v: ag.ag_attention(q, k, v, heads=0), ValueError,
+                ["ag_attention: heads is 0", "at least 1"]),
         ]),
     Row("ag_multihead_attention", cases=[
         case(*projected(4, 3)), case(*projected(6, 3, 2), heads=3, causal=True), case(*projected(4, 5, 1), heads=1),

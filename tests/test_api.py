@@ -71,6 +71,7 @@ DPResult(params, loss_history, loss, model, devices, report)
 """, re.S))
 
 DIFFERS = {  # name: (signature here, why it is not the designed one)
+    "ag_attention": ("q, k, v, causal=False, dropout=0.0, heads=1", "heads side by side need no transposing"),
     "Batch": ("x, y=None", "a loader without targets makes batches without them"),
     "DPResult": ("params, loss_history, loss, model, devices, report, optimizer_state",
                  "a job can be continued by hand, or compared to the bit, with the optimizer's state"),

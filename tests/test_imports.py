@@ -21,7 +21,7 @@ FILES = sorted(p for p in (ROOT / "ag").rglob("*.py"))
 # Modules of each layer; a package stands for everything in it.
 LAYERS = [
     ["ag.errors", "ag.shape", "ag.conv_shape", "ag.dtype"],
-    ["ag.primitive", "ag.arena", "ag.hazards"],
+    ["ag.primitive", "ag.blocks", "ag.arena", "ag.hazards"],
     # The stock-kp recorder copies with the copy kernel, so core_primitives is below the backends.
     ["ag.buffer", "ag.passes", "ag.memory", "ag.chain", "ag.fusion", "ag.epilogue", "ag.backend", "ag.core_primitives",
      "ag.half", "ag.loss_scale"],
@@ -37,7 +37,7 @@ BACKENDS = 3  # device.py loads them by name; nothing above imports them
 
 # What may be imported from outside the standard library, and where.
 OUTSIDE = {
-    "numpy": ["ag.primitive", "ag.core_primitives", "ag.chain", "ag.epilogue", "ag.half", "ag.loss_scale",
+    "numpy": ["ag.primitive", "ag.blocks", "ag.core_primitives", "ag.chain", "ag.epilogue", "ag.half", "ag.loss_scale",
               *(m for layer in LAYERS[3:8] for m in layer), "ag.__main__"],
     "kp": ["ag.backends.vulkan"],
     "safetensors": ["ag.tensor_file"],

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ag.blocks import in_blocks
 from ag.buffer import Buffer
 from ag.op import Cotangents, Need, Run, op
-from ag.ops.blocks import in_blocks
 from ag.primitive import Call, primitive
 from ag.shape import Layout, Shape, axis_layout, normalize_axis
 from ag.tensor import Array, TensorLike

@@ -7,175 +7,22 @@ than the kernels' tiles hold, and sequences so long that a driver would end thei
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import accumulate
-from math import prod, sqrt
-from threading import local
+from math import sqrt
 from typing import Any
-
-import numpy as np
 
 from ag.buffer import Buffer
 from ag.errors import ShapeError
 from ag.op import Cotangents, Need, Run, op, part_of
 from ag.ops import composed_attention
-from ag.primitive import primitive
-from ag.rng import draw_key, philox, uniform_from_bits
-from ag.shape import Layout, Shape
-from ag.tensor import Array, TensorLike
+from ag.ops.attention_primitives import attention, attention_delta, attention_grad
+from ag.rng import draw_key
+from ag.shape import counts
+from ag.tensor import TensorLike
 
 __all__ = ["ag_attention", "attention_of_heads"]
 
 _MOST_FEATURES = 128  # of a head, in the kernels
 _LONGEST = 1 << 13  # times; a driver ends an invocation's loops after 65,535 turns
-_TILE = 64  # times of which one workgroup has the results
-_BLOCK = 1 << 15  # weights that the numpy functions make at a time: they stay in a core's cache
-
-
-# ---------------------------------------------------------------------------------------------- primitives
-
-
-def _sizes(q: Shape, k: Shape, v: Shape, heads: int, rate: float) -> Layout:
-    d, dv = q[0] // heads, v[0] // heads
-    wide = max(d, dv)
-    return {"batch": q[2], "queries": q[1], "keys": k[1], "d": d, "dv": dv, "dropped": int(rate > 0),
-            "blocks": 1 if wide <= 32 else 2 if wide <= 64 else 4, "tiles": -(-q[1] // _TILE) - -k[1] // _TILE}
-
-
-@primitive(lambda q, _k, v, _key, *, heads, **_params: ((v[0], *q[1:]), (heads, *q[1:])), outputs=2,
-           layout=lambda _out, _lse, q, k, v, _key, *, heads, rate, **_params: _sizes(q, k, v, heads, rate))
-def attention(
-    out: Array, lse: Array, q: Array, k: Array, v: Array, key: Array, *,
-    heads: int, factor: float, causal: bool, rate: float,
-) -> None:
-    # Per sample and head: out = v softmax(factor k^T q), and the logarithms of the softmax' denominators.
-    mq, mk, mv, result, logs = _workspace.arrays(q.dtype, [_shape(x, heads) for x in (q, k, v, out, lse)])
-    for matrices, x, scale in ((mq, q, factor), (mk, k, 1.0), (mv, v, 1.0)):
-        _take(matrices, x, heads, scale)
-    kept = _kept(key, (len(mq), q.shape[1], k.shape[1]), rate, q.dtype)
-    for m, i, j, hidden in _blocks(len(mq), q.shape[1], k.shape[1], causal, q.dtype):
-        w = _scores(mk[m, :, j], mq[m, :, i], hidden)
-        top = np.maximum.reduce(w, 1, keepdims=True)
-        np.exp(np.subtract(w, top, out=w), out=w)
-        total = np.add.reduce(w, 1, keepdims=True)
-        if kept is not None:
-            np.multiply(w, kept[m, j, i], out=w)
-        np.divide(mv[m, :, j] @ w, total, out=result[m, :, i])
-        np.add(np.log(total), top, out=logs[m, :, i])
-    _put(out, result, heads)
-    _put(lse, logs, heads)
-
-
-@primitive(lambda y, _g, *, heads: (heads, *y[1:]), layout=lambda _delta, y, _g, *, heads: {
-    "features": y[0] // heads, "rest": y[1] * y[2]})
-def attention_delta(delta: Array, y: Array, g: Array, *, heads: int) -> None:
-    np.add.reduce((y * g).reshape(heads, y.shape[0] // heads, *y.shape[1:]), 1, out=delta)
-
-
-@primitive(lambda q, k, v, *_others, **_params: (q, k, v), outputs=3,
-           layout=lambda dq, dk, dv, *_others, heads, rate, **_params: _sizes(dq, dk, dv, heads, rate))
-def attention_grad(
-    dq: Array, dk: Array, dv: Array, q: Array, k: Array, v: Array, g: Array, lse: Array, delta: Array, key: Array, *,
-    heads: int, factor: float, causal: bool, rate: float,
-) -> None:
-    # The weights w are made again.  dv = g w^T; with the slopes s = w (v^T g - delta) of the scores, dq = k s factor
-    # and dk = q s^T factor; delta is what the softmax' denominator sends back.
-    given = (q, k, v, g, lse, delta)
-    arrays = _workspace.arrays(q.dtype, [_shape(x, heads) for x in (*given, q, k, v)])
-    (mq, mk, mv, mg, logs, deltas), found = arrays[:6], arrays[6:]
-    for matrices, x, scale in zip(arrays[:6], given, (factor, *[1.0] * 5), strict=True):
-        _take(matrices, x, heads, scale)
-    found[1].fill(0)
-    found[2].fill(0)
-    kept = _kept(key, (len(mq), q.shape[1], k.shape[1]), rate, q.dtype)
-    for m, i, j, hidden in _blocks(len(mq), q.shape[1], k.shape[1], causal, q.dtype):
-        w = _scores(mk[m, :, j], mq[m, :, i], hidden)
-        np.exp(np.subtract(w, logs[m, :, i], out=w), out=w)
-        s = mv[m, :, j].swapaxes(1, 2) @ mg[m, :, i]
-        if kept is not None:
-            np.multiply(s, kept[m, j, i], out=s)
-        np.multiply(np.subtract(s, deltas[m, :, i], out=s), w, out=s)
-        if kept is not None:
-            np.multiply(w, kept[m, j, i], out=w)
-        np.matmul(mk[m, :, j], s, out=found[0][m, :, i])
-        found[1][m, :, j] += mq[m, :, i] @ s.swapaxes(1, 2)
-        found[2][m, :, j] += mg[m, :, i] @ w.swapaxes(1, 2)
-    for out, result, scale in zip((dq, dk, dv), found, (factor, 1.0, 1.0), strict=True):
-        _put(out, result, heads, scale)
-
-
-class _Workspace(local):
-    """Memory for matrices, one for each thread: fresh memory would cost more than what is computed in it."""
-
-    def __init__(self) -> None:
-        self._memory: dict[Any, Array] = {}
-
-    def arrays(self, dtype: Any, shapes: list[Shape]) -> list[Array]:
-        """Uninitialised arrays, until the next call."""
-        ends = list(accumulate(map(prod, shapes)))
-        memory = self._memory.get(dtype)
-        if memory is None or memory.size < ends[-1]:
-            memory = self._memory[dtype] = np.empty(ends[-1], dtype)
-        return [memory[end - prod(shape) : end].reshape(shape) for shape, end in zip(shapes, ends, strict=True)]
-
-
-_workspace = _Workspace()
-
-
-def _shape(x: Array, heads: int) -> Shape:
-    """Of [heads * d, time, batch] as one matrix [d, time] per sample and head."""
-    return x.shape[2] * heads, x.shape[0] // heads, x.shape[1]
-
-
-def _take(matrices: Array, x: Array, heads: int, factor: float) -> None:
-    """`factor` times `x`, as matrices."""
-    features, time, batch = x.shape[0] // heads, *x.shape[1:]
-    np.multiply(x.reshape(heads, features, time, batch).transpose(3, 0, 1, 2), factor,
-                out=matrices.reshape(batch, heads, features, time))
-
-
-def _put(out: Array, matrices: Array, heads: int, factor: float = 1.0) -> None:
-    """The reverse, into `out`."""
-    features, time, batch = out.shape[0] // heads, *out.shape[1:]
-    np.multiply(matrices.reshape(batch, heads, features, time).transpose(1, 2, 3, 0), factor,
-                out=out.reshape(heads, features, time, batch))
-
-
-def _blocks(
-    matrices: int, queries: int, keys: int, causal: bool, dtype: Any
-) -> Iterator[tuple[slice, slice, slice, Array | None]]:
-    """Which matrices, queries and keys are done together; and what to add to scores that the future would make.
-
-    Several matrices if they are small, else some queries of one; the keys that these may see.
-    """
-    tall = max(1, min(queries, max(_TILE, _BLOCK // keys)))
-    together = max(1, _BLOCK // (keys * tall))
-    for first in range(0, queries, tall):
-        seen = min(keys, first + tall) if causal else keys
-        hidden = np.where(np.tri(seen, tall, -first - 1), -np.inf, 0).astype(dtype) if causal else None
-        for m in range(0, matrices, together):
-            part = slice(first, min(first + tall, queries))
-            yield (slice(m, m + together), part, slice(seen),
-                   None if hidden is None else hidden[:, : part.stop - first])
-
-
-def _scores(k: Array, q: Array, hidden: Array | None) -> Array:
-    """Products of keys and queries, [matrices, keys, queries]."""
-    w: Array = k.swapaxes(1, 2) @ q
-    return w if hidden is None else np.add(w, hidden, out=w)
-
-
-def _kept(key: Array, shape: Shape, rate: float, dtype: Any) -> Array | None:
-    """What dropout makes of ones [matrices, queries, keys], as [matrices, keys, queries]; None if it leaves them."""
-    if not rate:
-        return None
-    k = [int(word) for word in key]
-    uniform = uniform_from_bits(philox((k[0], k[1]), (k[2], k[3]), prod(shape))).reshape(shape).swapaxes(1, 2)
-    mask: Array = np.multiply(uniform >= np.float32(rate), dtype.type(1.0 / (1.0 - rate)), order="C")
-    return mask
-
-
-# ---------------------------------------------------------------------------------------------- rules
 
 
 def _check(function: str, q: Any, k: Any, v: Any, heads: int, rate: float) -> None:
@@ -228,30 +75,32 @@ def _backward(run: Run, g: Buffer, saved: Any, need: Need) -> Cotangents:
 
 @op
 def ag_attention(
-    run: Run, q: TensorLike, k: TensorLike, v: TensorLike, causal: bool = False, dropout: float = 0.0
+    run: Run, q: TensorLike, k: TensorLike, v: TensorLike, causal: bool = False, dropout: float = 0.0, heads: int = 1
 ) -> tuple[Any, Any]:
-    """Scaled dot-product attention of one head, ``v @ softmax(k.T @ q / sqrt(d))`` for each sample.
+    """Scaled dot-product attention, ``v @ softmax(k.T @ q / sqrt(d))`` for each sample and head.
 
     Parameters
     ----------
-    q : Tensor of shape (d, queries) or (d, queries, batch)
-    k : Tensor of shape (d, keys) or (d, keys, batch)
-    v : Tensor of shape (dv, keys) or (dv, keys, batch)
+    q : Tensor of shape (heads * d, queries) or (heads * d, queries, batch)
+    k : Tensor of shape (heads * d, keys) or (heads * d, keys, batch)
+    v : Tensor of shape (heads * dv, keys) or (heads * dv, keys, batch)
     causal : bool, optional
         Whether query i sees the keys 0..i only.
     dropout : float, optional
         Probability, in [0, 1), that a weight is set to 0; the others are divided by ``1 - dropout``.
+    heads : int, optional
+        Each head has its share of neighbouring features.
 
     Returns
     -------
-    Tensor of shape (dv, queries) or (dv, queries, batch)
+    Tensor of shape (heads * dv, queries) or (heads * dv, queries, batch)
 
     Raises
     ------
     ShapeError
-        If the shapes do not fit together, or there is no feature or no key.
+        If the shapes do not fit together, there is no feature or no key, or features do not divide into heads.
     ValueError
-        If `dropout` is outside [0, 1).
+        If `dropout` is outside [0, 1), or `heads` is no whole number of at least 1.
 
     Notes
     -----
@@ -268,12 +117,16 @@ def ag_attention(
     >>> ag.ag_attention([[1.0, 1.0]], [[0.0, 0.0]], [[2.0, 4.0]], causal=True).numpy().tolist()
     [[2.0, 3.0]]
     """
-    _check("ag_attention", q, k, v, 1, dropout)
-    return _forward(run, q, k, v, 1, causal, float(dropout))
+    if not counts(heads):
+        raise ValueError(f"ag_attention: heads is {heads!r}; it must be a whole number of at least 1.")
+    _check("ag_attention", q, k, v, heads, dropout)
+    return _forward(run, q, k, v, int(heads), causal, float(dropout))
 
 
 @ag_attention.vjp
-def _attention_vjp(run: Run, g: Buffer, saved: Any, need: Need, causal: bool, dropout: float) -> Cotangents:
+def _attention_vjp(
+    run: Run, g: Buffer, saved: Any, need: Need, causal: bool, dropout: float, heads: int
+) -> Cotangents:
     return _backward(run, g, saved, need)
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from ag.blocks import in_blocks
 from ag.buffer import Buffer
 from ag.op import Cotangents, Need, Run, op
 from ag.ops.arithmetic import div, mul, scale
-from ag.ops.blocks import in_blocks
 from ag.primitive import Call, primitive
 from ag.tensor import Array, TensorLike
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ag.blocks import in_blocks, scratch
 from ag.buffer import Buffer
 from ag.op import Cotangents, Need, Run, op
-from ag.ops.blocks import in_blocks
 from ag.primitive import primitive
 from ag.tensor import Array, TensorLike
 
@@ -104,16 +104,38 @@ _CUBED = 0.044715 * _SLOPE
 @primitive(bound=True)
 @in_blocks
 def gelu_tanh(out: Array, x: Array) -> None:
-    np.multiply(x, 0.5 * (1 + np.tanh(x * (_SLOPE + _CUBED * x * x))), out=out)
+    (t,) = scratch(out.dtype, [out.shape])
+    _tanh_part(t, x, np.multiply(x, x, out=t))
+    np.add(t, 1, out=t)
+    np.multiply(t, 0.5, out=t)
+    np.multiply(t, x, out=out)
 
 
 @primitive(bound=True)
 @in_blocks
 def gelu_tanh_grad(out: Array, x: Array, g: Array) -> None:
-    x = np.clip(x, -10, 10)  # the slope is 0 or 1 beyond, where x * x could overflow
-    square = x * x
-    t = np.tanh(x * (_SLOPE + _CUBED * square))
-    np.multiply(g, 0.5 * (1 + t + x * (1 - t * t) * (_SLOPE + 3 * _CUBED * square)), out=out)
+    near, t, slope = scratch(out.dtype, [out.shape] * 3)
+    np.clip(x, -10, 10, out=near)  # the slope is 0 or 1 beyond, where x * x could overflow
+    np.multiply(near, near, out=t)
+    np.multiply(t, 3 * _CUBED, out=slope)
+    np.add(slope, _SLOPE, out=slope)
+    np.multiply(slope, near, out=slope)
+    _tanh_part(t, near, t)
+    np.multiply(t, t, out=near)
+    np.subtract(1, near, out=near)
+    np.multiply(slope, near, out=slope)
+    np.add(slope, t, out=slope)
+    np.add(slope, 1, out=slope)
+    np.multiply(slope, 0.5, out=slope)
+    np.multiply(slope, g, out=out)
+
+
+def _tanh_part(out: Array, x: Array, square: Array) -> None:
+    """tanh(x (_SLOPE + _CUBED x^2)), given x^2, whose place `out` may take."""
+    np.multiply(square, _CUBED, out=out)
+    np.add(out, _SLOPE, out=out)
+    np.multiply(out, x, out=out)
+    np.tanh(out, out=out)
 
 
 @op

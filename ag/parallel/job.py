@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ag.blocks import one_thread
 from ag.buffer import Program
 from ag.create import ag_param, lift
 from ag.dtype import F16, F32
@@ -53,7 +54,8 @@ class Job:
         first = self.replicas[0]
         self.master = {name: ag_param(p.numpy(), device="cpu", dtype=p.dtype) for name, p in first.params.items()}
         self.optimizer = make_optimizer(self.master)
-        if len(self.optimizer.groups) != 1 or self.optimizer.groups[0].offsets != first.group.offsets:
+        groups = self.optimizer.groups if isinstance(self.optimizer, Optimizer) else []
+        if len(groups) != 1 or groups[0].offsets != first.group.offsets:
             raise ValueError("dp_train: optimizer(params) must return an optimizer over exactly these parameters.")
         for p, name in zip(self.master.values(), self.master, strict=True):
             p.name = name
@@ -72,10 +74,10 @@ class Job:
         self._optimizer_step: Program | None = None
         self._times = [{"samples": 0, "compute": 0.0, "wait": 0.0} for _ in self.replicas]
         self._reduce_s = 0.0
-        # A synchronous device works in the thread that launches; several of them need a thread each.
+        # A synchronous device works in the thread that launches; several of them need a thread each, and no more.
         self._blocking = [r for r in self.replicas if not r.backend.asynchronous]
         separate = len({r.device for r in self._blocking}) == len(self._blocking) > 1
-        self._threads = ThreadPoolExecutor(len(self._blocking)) if separate else None
+        self._threads = ThreadPoolExecutor(len(self._blocking), initializer=one_thread) if separate else None
         for replica in self.replicas:
             ag_train(replica.model)
             replica.scale_gradients(self.optimizer.loss_scale)

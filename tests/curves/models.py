@@ -44,13 +44,9 @@ class PackedAttention(ag.Layer):
         self.proj = ag.ag_linear(D, D)
 
     def forward(self, x: ag.Tensor) -> ag.Tensor:
-        n, d, (_, t, batch) = HEADS, D // HEADS, x.shape
         qkv = self.qkv(x)
-        parts = (qkv[i * D : (i + 1) * D].reshape(n, d, t, batch) for i in range(3))
-        # [d, time, heads and batch]: attention treats heads one by one, like samples
-        q, k, v = (ag.ag_transpose(part, 1, 2, 0, 3).reshape(d, t, n * batch) for part in parts)
-        out = ag.ag_attention(q, k, v, causal=True).reshape(d, t, n, batch)
-        return self.proj(ag.ag_transpose(out, 2, 0, 1, 3).reshape(D, t, batch))
+        q, k, v = (qkv[i * D : (i + 1) * D] for i in range(3))
+        return self.proj(ag.ag_attention(q, k, v, causal=True, heads=HEADS))
 
 
 class CausalAttention(ag.Layer):

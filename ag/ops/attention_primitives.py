@@ -1,0 +1,177 @@
+"""The primitives of attention, over [features, time, batch] with the features of heads side by side.
+
+The numpy functions work on one matrix per sample and head, some of them at a time, and in as many threads as there are.
+`ag.ops.attention` launches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ag.blocks import WIDE, scratch, shares, together
+from ag.primitive import primitive
+from ag.rng import philox, uniform_from_bits
+from ag.shape import Layout, Shape
+from ag.tensor import Array
+
+__all__ = ["attention", "attention_delta", "attention_grad"]
+
+_TILE = 64  # times of which one workgroup has the results
+_LINE = 16  # samples that share a line of the cache, which two threads must not write to
+
+
+def _sizes(q: Shape, k: Shape, v: Shape, heads: int, rate: float) -> Layout:
+    d, dv = q[0] // heads, v[0] // heads
+    wide = max(d, dv)
+    return {"batch": q[2], "queries": q[1], "keys": k[1], "d": d, "dv": dv, "dropped": int(rate > 0),
+            "blocks": 1 if wide <= 32 else 2 if wide <= 64 else 4, "tiles": -(-q[1] // _TILE) - -k[1] // _TILE}
+
+
+@primitive(lambda q, _k, v, _key, *, heads, **_params: ((v[0], *q[1:]), (heads, *q[1:])), outputs=2,
+           layout=lambda _out, _lse, q, k, v, _key, *, heads, rate, **_params: _sizes(q, k, v, heads, rate))
+def attention(
+    out: Array, lse: Array, q: Array, k: Array, v: Array, key: Array, *,
+    heads: int, factor: float, causal: bool, rate: float,
+) -> None:
+    # Per sample and head: out = v softmax(factor k^T q), and the logarithms of the softmax' denominators.
+    kept = _kept(key, (q.shape[2], heads, q.shape[1], k.shape[1]), rate, q.dtype)
+    together([partial(_attend, *part, factor, causal) for part in _parts((out, lse, q, k, v), kept, heads)])
+
+
+def _attend(
+    arrays: list[Array], kept: Array | None, heads: int, factor: float, causal: bool
+) -> None:
+    """`attention` in one thread; what dropout keeps comes as a mask."""
+    out, lse, q, k, v = arrays
+    mq, mk, mv, result, logs = scratch(q.dtype, [_shape(x, heads) for x in (q, k, v, out, lse)])
+    for matrices, x, scale in ((mq, q, factor), (mk, k, 1.0), (mv, v, 1.0)):
+        _take(matrices, x, heads, scale)
+    for m, i, j, hidden in _blocks(len(mq), q.shape[1], k.shape[1], causal, q.dtype):
+        w = _scores(mk[m, :, j], mq[m, :, i], hidden)
+        top = np.maximum.reduce(w, 1, keepdims=True)
+        np.exp(np.subtract(w, top, out=w), out=w)
+        total = np.add.reduce(w, 1, keepdims=True)
+        if kept is not None:
+            np.multiply(w, kept[m, j, i], out=w)
+        np.divide(mv[m, :, j] @ w, total, out=result[m, :, i])
+        np.add(np.log(total), top, out=logs[m, :, i])
+    _put(out, result, heads)
+    _put(lse, logs, heads)
+
+
+@primitive(lambda y, _g, *, heads: (heads, *y[1:]), layout=lambda _delta, y, _g, *, heads: {
+    "features": y[0] // heads, "rest": y[1] * y[2]})
+def attention_delta(delta: Array, y: Array, g: Array, *, heads: int) -> None:
+    np.add.reduce((y * g).reshape(heads, y.shape[0] // heads, *y.shape[1:]), 1, out=delta)
+
+
+@primitive(lambda q, k, v, *_others, **_params: (q, k, v), outputs=3,
+           layout=lambda dq, dk, dv, *_others, heads, rate, **_params: _sizes(dq, dk, dv, heads, rate))
+def attention_grad(
+    dq: Array, dk: Array, dv: Array, q: Array, k: Array, v: Array, g: Array, lse: Array, delta: Array, key: Array, *,
+    heads: int, factor: float, causal: bool, rate: float,
+) -> None:
+    # The weights w are made again.  dv = g w^T; with the slopes s = w (v^T g - delta) of the scores, dq = k s factor
+    # and dk = q s^T factor; delta is what the softmax' denominator sends back.
+    kept = _kept(key, (q.shape[2], heads, q.shape[1], k.shape[1]), rate, q.dtype)
+    arrays = (dq, dk, dv, q, k, v, g, lse, delta)
+    together([partial(_send_back, *part, factor, causal) for part in _parts(arrays, kept, heads)])
+
+
+def _send_back(arrays: list[Array], kept: Array | None, heads: int, factor: float, causal: bool) -> None:
+    """`attention_grad` in one thread; what dropout keeps comes as a mask."""
+    results, given = arrays[:3], arrays[3:]
+    q, k = given[:2]
+    matrices = scratch(q.dtype, [_shape(x, heads) for x in (*given, *results)])
+    (mq, mk, mv, mg, logs, deltas), found = matrices[:6], matrices[6:]
+    for m, x, scale in zip(matrices[:6], given, (factor, *[1.0] * 5), strict=True):
+        _take(m, x, heads, scale)
+    found[1].fill(0)
+    found[2].fill(0)
+    for m, i, j, hidden in _blocks(len(mq), q.shape[1], k.shape[1], causal, q.dtype):
+        w = _scores(mk[m, :, j], mq[m, :, i], hidden)
+        np.exp(np.subtract(w, logs[m, :, i], out=w), out=w)
+        s = mv[m, :, j].swapaxes(1, 2) @ mg[m, :, i]
+        if kept is not None:
+            np.multiply(s, kept[m, j, i], out=s)
+        np.multiply(np.subtract(s, deltas[m, :, i], out=s), w, out=s)
+        if kept is not None:
+            np.multiply(w, kept[m, j, i], out=w)
+        np.matmul(mk[m, :, j], s, out=found[0][m, :, i])
+        found[1][m, :, j] += mq[m, :, i] @ s.swapaxes(1, 2)
+        found[2][m, :, j] += mg[m, :, i] @ w.swapaxes(1, 2)
+    for out, result, scale in zip(results, found, (factor, 1.0, 1.0), strict=True):
+        _put(out, result, heads, scale)
+
+
+def _parts(
+    arrays: tuple[Array, ...], kept: Array | None, heads: int
+) -> Iterator[tuple[list[Array], Array | None, int]]:
+    """The heads and samples that each thread does: arrays, mask and number of heads."""
+    batch = arrays[0].shape[2]
+    large = sum(x.size for x in arrays) >= WIDE
+    groups = shares(range(heads)) if large else [range(heads)]
+    samples = shares(range(0, batch, _LINE)) if large and len(groups) == 1 else [range(0, batch, _LINE)]
+    for of in groups:
+        for first in samples:
+            some = slice(first[0], min(batch, first[-1] + _LINE)) if first else slice(0)
+            yield ([x[of[0] * (x.shape[0] // heads) : (of[-1] + 1) * (x.shape[0] // heads), :, some] for x in arrays],
+                   None if kept is None else kept[some, of[0] : of[-1] + 1].reshape(-1, *kept.shape[2:]), len(of))
+
+
+def _shape(x: Array, heads: int) -> Shape:
+    """Of [heads * d, time, batch] as one matrix [d, time] per sample and head."""
+    return x.shape[2] * heads, x.shape[0] // heads, x.shape[1]
+
+
+def _take(matrices: Array, x: Array, heads: int, factor: float) -> None:
+    """`factor` times `x`, as matrices."""
+    features, time, batch = x.shape[0] // heads, *x.shape[1:]
+    np.multiply(x.reshape(heads, features, time, batch).transpose(3, 0, 1, 2), factor,
+                out=matrices.reshape(batch, heads, features, time))
+
+
+def _put(out: Array, matrices: Array, heads: int, factor: float = 1.0) -> None:
+    """The reverse, into `out`."""
+    features, time, batch = out.shape[0] // heads, *out.shape[1:]
+    np.multiply(matrices.reshape(batch, heads, features, time).transpose(1, 2, 3, 0), factor,
+                out=out.reshape(heads, features, time, batch))
+
+
+def _blocks(
+    matrices: int, queries: int, keys: int, causal: bool, dtype: Any
+) -> Iterator[tuple[slice, slice, slice, Array | None]]:
+    """Which matrices, queries and keys are done together; and what to add to scores that the future would make.
+
+    Several matrices if they are small, else some queries of one; the keys that these may see.
+    """
+    tall = max(1, min(queries, max(_TILE, WIDE // keys)))
+    count = max(1, WIDE // (keys * tall))
+    for first in range(0, queries, tall):
+        seen = min(keys, first + tall) if causal else keys
+        hidden = np.where(np.tri(seen, tall, -first - 1), -np.inf, 0).astype(dtype) if causal else None
+        for m in range(0, matrices, count):
+            part = slice(first, min(first + tall, queries))
+            yield (slice(m, m + count), part, slice(seen),
+                   None if hidden is None else hidden[:, : part.stop - first])
+
+
+def _scores(k: Array, q: Array, hidden: Array | None) -> Array:
+    """Products of keys and queries, [matrices, keys, queries]."""
+    w: Array = k.swapaxes(1, 2) @ q
+    return w if hidden is None else np.add(w, hidden, out=w)
+
+
+def _kept(key: Array, shape: Shape, rate: float, dtype: Any) -> Array | None:
+    """What dropout makes of ones [batch, heads, queries, keys], as [batch, heads, keys, queries]; None without it."""
+    if not rate:
+        return None
+    k = [int(word) for word in key]
+    uniform = uniform_from_bits(philox((k[0], k[1]), (k[2], k[3]), prod(shape))).reshape(shape).swapaxes(2, 3)
+    mask: Array = np.multiply(uniform >= np.float32(rate), dtype.type(1.0 / (1.0 - rate)), order="C")
+    return mask

@@ -1,0 +1,165 @@
+"""Blocks of arrays and threads over them: every call is made, errors arrive, and results do not depend on threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from time import sleep
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ag
+from ag import blocks
+from ag.backend import Backend
+from ag.device import backend_of
+from ag.ops.attention_primitives import attention, attention_grad
+
+RNG = np.random.default_rng(5)
+
+
+@pytest.fixture(params=[1, 2, 3])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """As if there were so many cores."""
+    monkeypatch.setattr(blocks, "threads", lambda: request.param)
+    yield request.param
+
+
+def normal(*shape: int) -> Any:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def test_every_call_is_made_once(threads: int) -> None:
+    made: list[int] = []
+    for count in (0, 1, 2, 7, 100):
+        made.clear()
+        blocks.together([partial(made.append, i) for i in range(count)])
+        assert sorted(made) == list(range(count))
+
+
+def test_calls_are_made_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "threads", lambda: 2)
+    met = threading.Barrier(2, timeout=20)
+    blocks.together([met.wait] * 2)  # would wait in vain in one thread
+
+
+def test_a_thread_that_is_one_of_many_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "threads", lambda: 2)
+    used: set[int] = set()
+
+    def note() -> None:
+        used.add(threading.get_ident())
+        sleep(0.01)
+
+    def work() -> None:
+        blocks.one_thread()
+        blocks.together([note] * 8)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert len(used) == 1
+
+
+def test_an_error_arrives_after_all_calls_ended(threads: int) -> None:
+    made: list[int] = []
+
+    def fail() -> None:
+        raise ArithmeticError("seven")
+
+    with pytest.raises(ArithmeticError, match="seven"):
+        blocks.together([fail, *[partial(made.append, i) for i in range(9)]])
+    if threads > 1:
+        assert sorted(made) == list(range(9))
+    blocks.together([partial(made.append, i) for i in range(9)])  # and the threads still work
+
+
+def test_calls_within_calls_and_from_several_threads(threads: int) -> None:
+    found: list[int] = []
+
+    def inner(i: int) -> None:
+        blocks.together([partial(found.append, 10 * i + k) for k in range(10)])
+
+    callers = [threading.Thread(target=blocks.together, args=([partial(inner, 10 * c + i) for i in range(10)],))
+               for c in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(60)
+    assert sorted(found) == list(range(400))
+
+
+@pytest.mark.parametrize("size", [0, 1, blocks.BLOCK, blocks.WIDE + 1, 2 * blocks.WIDE, 5 * blocks.WIDE + 3])
+def test_pieces_cover_an_array(threads: int, size: int) -> None:
+    covered = [i for piece in blocks.cut(size) for i in (piece.start, min(piece.stop, size))]
+    assert covered[::2] == [0, *covered[1:-1:2]][: len(covered) // 2] and (covered or [0])[-1] == size
+    if threads > 1 and size >= 2 * blocks.WIDE:
+        assert len(blocks.cut(size)) % threads == 0
+
+
+def test_scratch_arrays_are_apart_and_of_this_thread() -> None:
+    first, second = blocks.scratch(np.dtype("f4"), [(3, 4), (5,)])
+    first.fill(1)
+    second.fill(2)
+    assert (first == 1).all() and first.shape == (3, 4) and second.shape == (5,)
+    others: list[Any] = []
+    thread = threading.Thread(target=lambda: others.extend(blocks.scratch(np.dtype("f4"), [(3, 4)])))
+    thread.start()
+    thread.join()
+    assert not np.shares_memory(first, others[0])
+
+
+# ---------------------------------------------------------------------------------------------- what uses them
+
+
+@pytest.mark.parametrize("function", ["gelu", "gelu_tanh", "silu", "leaky_relu"])
+def test_functions_do_not_depend_on_threads(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ag.primitive import PRIMITIVES
+
+    params = {"slope": 0.1} if function == "leaky_relu" else {}
+    x, g = normal(5 * blocks.WIDE + 7), normal(5 * blocks.WIDE + 7)
+    found = []
+    for count in (1, 2, 3):
+        monkeypatch.setattr(blocks, "threads", lambda count=count: count)
+        y, dx = np.empty_like(x), np.empty_like(x)
+        PRIMITIVES[function].reference(y, x, **params)
+        PRIMITIVES[f"{function}_grad"].reference(dx, x, g, **params)
+        found.append((y, dx))
+    for y, dx in found[1:]:
+        assert (y == found[0][0]).all() and (dx == found[0][1]).all()
+
+
+@pytest.mark.parametrize(("heads", "batch", "rate"), [(1, 70, 0.0), (3, 16, 0.0), (4, 16, 0.3), (1, 40, 0.3)])
+def test_attention_does_not_depend_on_threads(
+    heads: int, batch: int, rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k, v, g = (normal(8 * heads, 40, batch) for _ in range(4))
+    key = np.arange(4, dtype=np.uint32)
+    params: dict[str, Any] = {"heads": heads, "factor": 0.3, "causal": True, "rate": rate}
+    lse, delta = (np.empty((heads, 40, batch), np.float32) for _ in range(2))
+    monkeypatch.setattr("ag.ops.attention_primitives.WIDE", 1 << 10)
+    found = []
+    for count in (1, 2, 3):
+        monkeypatch.setattr(blocks, "threads", lambda count=count: count)
+        out, *slopes = (np.empty_like(x) for x in (v, q, k, v))
+        attention.reference(out, lse, q, k, v, key, **params)
+        np.add.reduce((out * g).reshape(heads, 8, 40, batch), 1, out=delta)
+        attention_grad.reference(*slopes, q, k, v, g, lse, delta, key, **params)
+        found.append([out, *slopes, lse.copy()])
+    for arrays in found[1:]:
+        assert all((a == b).all() for a, b in zip(arrays, found[0], strict=True))
+
+
+def test_a_captured_chain_does_not_depend_on_threads(threads: int) -> None:
+    cpu: Backend = backend_of("cpu")
+    x, b = normal(64, 9000), normal(64, 1)
+    with ag.ag_device("cpu"):
+        step = ag.ag_capture(lambda x, b: ag.ag_gelu(ag.ag_tanh(x + b) * x, approximate="tanh"))
+        operands = ag.ag_tensor(x), ag.ag_tensor(b)
+        eager = ag.ag_gelu(ag.ag_tanh(operands[0] + operands[1]) * operands[0], approximate="tanh").numpy()
+        step(*operands)
+        assert [launch.primitive.name for launch in step.program._launches] == ["fused"]
+        assert (step(*operands).numpy() == eager).all()
+    assert cpu.recording is None
