@@ -186,3 +186,10 @@ def test_a_loss_without_parameters() -> None:
 def test_an_optimizer_over_other_parameters() -> None:
     with expect_error("dp_train with an optimizer over other parameters", ValueError, "exactly these parameters"):
         train(optimizer=lambda params: ag.optimizer_sgd({"W": params["W"]}))
+    with expect_error("dp_train with an optimizer that is none", ValueError, "exactly these parameters"):
+        train(optimizer=lambda params: None)
+
+
+def test_a_scheduler_that_makes_no_schedule() -> None:
+    with expect_error("dp_train with a scheduler that makes no schedule", TypeError, "returned 3", "step()"):
+        train(scheduler=lambda optimizer: 3)

@@ -188,8 +188,20 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
     (lambda opt: ag.lr_scheduler_cosine(opt, 5, lr_min=0.5), ["lr_min is 0.5", "0.3"]),
     (lambda opt: ag.lr_scheduler_cosine(opt, 5, lr_min=-1), ["lr_min is -1"]),
     (lambda opt: ag.lr_scheduler_warmup(opt, 0), ["lr_scheduler_warmup", "steps is 0"]),
-    (lambda opt: ag.lr_scheduler_warmup(opt, 2, after=ag.lr_scheduler_step(optimizer(), 1)), ["another optimizer"]),
-], ids=["step_size", "half a step", "gamma", "gamma nan", "T_max", "lr_min high", "lr_min", "steps", "after"])
+    (lambda opt: ag.lr_scheduler_warmup(opt, 2, after=ag.lr_scheduler_step(optimizer(), 1)), ["for this optimizer"]),
+    (lambda opt: ag.lr_scheduler_warmup(opt, 2, after=5), ["after is 5", "for this optimizer"]),
+    (lambda opt: ag.lr_scheduler_step(opt, "2"), ["step_size is '2'"]),
+    (lambda opt: ag.lr_scheduler_step(opt, 2, gamma="half"), ["gamma is 'half'"]),
+    (lambda opt: ag.lr_scheduler_cosine(opt, None), ["T_max is None"]),
+    (lambda opt: ag.lr_scheduler_cosine(opt, 5, lr_min="low"), ["lr_min is 'low'"]),
+], ids=["step_size", "half a step", "gamma", "gamma nan", "T_max", "lr_min high", "lr_min", "steps", "after",
+        "after a number", "step_size in words", "gamma in words", "no T_max", "lr_min in words"])
 def test_refused(make: Callable[[Any], Any], fragments: list[str], request: pytest.FixtureRequest) -> None:
     with expect_error(f"lr_scheduler: {request.node.callspec.id}", ValueError, *fragments):
         make(optimizer())
+
+
+@pytest.mark.parametrize("make", [ag.lr_scheduler_step, ag.lr_scheduler_cosine, ag.lr_scheduler_warmup])
+def test_a_schedule_needs_an_optimizer(make: Callable[..., Any]) -> None:
+    with expect_error(f"{make._function} of a number", TypeError, f"{make._function}: optimizer is 1;", "make one"):
+        make(1, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 from ag.conv_shape import Pair
@@ -15,7 +16,22 @@ __all__ = ["AvgPool", "Flatten", "GlobalPool", "MaxPool", "ag_avg_pool", "ag_fla
            "ag_max_pool"]
 
 
-class MaxPool(Layer):
+class _Pool(Layer):
+    """What pooling layers share: a window, and the op that they call with it."""
+
+    settings = ("size", "stride", "padding")
+    _function: str  # the name users know the layer by
+    _pooled: Callable[..., Tensor]
+
+    def __init__(self, size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0) -> None:
+        self.size, self.stride, self.padding, _ = pool_window(size, stride, padding, self._function)
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """Output of shape (channels, places down, places across, batch)."""
+        return type(self)._pooled(x, self.size, self.stride, self.padding)
+
+
+class MaxPool(_Pool):
     """Largest pixel of every window, `ag_max_pool2d`.
 
     Parameters
@@ -43,17 +59,11 @@ class MaxPool(Layer):
     (3, 4, 4, 5)
     """
 
-    settings = ("size", "stride", "padding")
-
-    def __init__(self, size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0) -> None:
-        self.size, self.stride, self.padding, _ = pool_window(size, stride, padding, "ag_max_pool")
-
-    def forward(self, x: TensorLike) -> Tensor:
-        """Output of shape (channels, places down, places across, batch)."""
-        return ag_max_pool2d(x, self.size, self.stride, self.padding)
+    _function = "ag_max_pool"
+    _pooled = ag_max_pool2d
 
 
-class AvgPool(Layer):
+class AvgPool(_Pool):
     """Mean of every window, `ag_avg_pool2d`.
 
     Parameters
@@ -81,14 +91,8 @@ class AvgPool(Layer):
     (3, 4, 4, 5)
     """
 
-    settings = ("size", "stride", "padding")
-
-    def __init__(self, size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0) -> None:
-        self.size, self.stride, self.padding, _ = pool_window(size, stride, padding, "ag_avg_pool")
-
-    def forward(self, x: TensorLike) -> Tensor:
-        """Output of shape (channels, places down, places across, batch)."""
-        return ag_avg_pool2d(x, self.size, self.stride, self.padding)
+    _function = "ag_avg_pool"
+    _pooled = ag_avg_pool2d
 
 
 class GlobalPool(Layer):

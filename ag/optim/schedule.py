@@ -7,7 +7,8 @@ optimizer keeps the rate in device memory: a captured step follows the schedule.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import cos, isfinite, pi
+from math import cos, isfinite, nan, pi
+from numbers import Real
 from typing import Any
 
 from ag.errors import CheckpointError
@@ -35,6 +36,8 @@ class Schedule:
     _function = "lr_scheduler"
 
     def __init__(self, optimizer: Optimizer) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"{self._function}: optimizer is {optimizer!r}; make one with optimizer_adam.")
         self.optimizer = optimizer
         self.lr = float(optimizer.lr)
         self.steps = 0
@@ -93,9 +96,14 @@ class Schedule:
         return f"{type(self).__name__}({shown})"
 
     def _whole(self, name: str, value: int) -> int:
-        if int(value) != value or value < 1:
+        if not (_number(value).is_integer() and value >= 1):
             raise ValueError(f"{self._function}: {name} is {value!r}; a whole number of at least 1 is required.")
         return int(value)
+
+
+def _number(value: Any) -> float:
+    """`value` as a float; NaN, which lies in no range, if it is no number."""
+    return float(value) if isinstance(value, Real) else nan
 
 
 class StepSchedule(Schedule):
@@ -137,8 +145,8 @@ class StepSchedule(Schedule):
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
         super().__init__(optimizer)
-        if not 0 <= gamma <= 1:
-            raise ValueError(f"lr_scheduler_step: gamma is {gamma}; it must be in [0, 1].")
+        if not 0 <= _number(gamma) <= 1:
+            raise ValueError(f"lr_scheduler_step: gamma is {gamma!r}; it must be a number in [0, 1].")
         self.step_size, self.gamma = self._whole("step_size", step_size), float(gamma)
 
     def at(self, k: int) -> float:
@@ -188,9 +196,9 @@ class CosineSchedule(Schedule):
 
     def __init__(self, optimizer: Optimizer, T_max: int, lr_min: float = 0.0, restart: bool = False) -> None:
         super().__init__(optimizer)
-        if not 0 <= lr_min <= self.lr:
-            raise ValueError(f"lr_scheduler_cosine: lr_min is {lr_min}; it must be between 0 and the optimizer's lr, "
-                             f"{self.lr}.")
+        if not 0 <= _number(lr_min) <= self.lr:
+            raise ValueError(f"lr_scheduler_cosine: lr_min is {lr_min!r}; it must be a number between 0 and the "
+                             f"optimizer's lr, {self.lr}.")
         self.T_max, self.lr_min, self.restart = self._whole("T_max", T_max), float(lr_min), bool(restart)
 
     def at(self, k: int) -> float:
@@ -240,9 +248,9 @@ class WarmupSchedule(Schedule):
 
     def __init__(self, optimizer: Optimizer, steps: int, after: Schedule | None = None) -> None:
         super().__init__(optimizer)
-        if after is not None and after.optimizer is not optimizer:
-            raise ValueError(f"lr_scheduler_warmup: after is {after!r} and was made for another optimizer; "
-                             f"make it for this one.")
+        if after is not None and not (isinstance(after, Schedule) and after.optimizer is optimizer):
+            raise ValueError(f"lr_scheduler_warmup: after is {after!r}; make a schedule for this optimizer, or leave "
+                             f"it out.")
         self.warmup, self.after = self._whole("steps", steps), after
         if after is not None:
             self.lr = after.lr

@@ -175,6 +175,8 @@ def dp_train(
     with (ag_device(ag_default_device()),
           closing(Job(make_model, names, loss_rule, capture, make_optimizer, max_norm, on_nonfinite)) as job):
         schedule = scheduler(job.optimizer) if scheduler is not None else None
+        if schedule is not None and not hasattr(schedule, "step"):
+            raise TypeError(f"dp_train: scheduler(optimizer) returned {schedule!r}; an object with step() is required.")
         batch = min(len(names) * micro_batch * accumulate, len(data))
         sizes = shard_sizes(batch, weights)
         losses = np.zeros(n_iter)
