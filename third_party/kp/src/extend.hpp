@@ -119,6 +119,12 @@ bindManager(Class<kp::Manager>& manager)
       .def("features",
            &kp::Manager::features,
            "Optional shader features by name: True if supported, and then enabled.")
+      .def("cooperative_matrices",
+           [](const kp::Manager& self) {
+               return cooperativeMatrices(
+                 self.instance(), self.physicalDevice(), self.features().at("cooperative_matrix"));
+           },
+           "[(m, n, k, types of A, B, C and the result, scope)], by Vulkan's numbers.")
       .def("arena",
            [](kp::Manager& self, uint32_t words) {
                return self.tensor(nullptr,

@@ -21,6 +21,16 @@ struct CooperativeMatrixFeatures
     VkBool32 cooperativeMatrixRobustBufferAccess = VK_FALSE;
 };
 
+/// VkPhysicalDeviceShaderBfloat16FeaturesKHR, likewise.
+struct Bfloat16Features
+{
+    VkStructureType sType = (VkStructureType)1000141000;
+    void* pNext = nullptr;
+    VkBool32 shaderBFloat16Type = VK_FALSE;
+    VkBool32 shaderBFloat16DotProduct = VK_FALSE;
+    VkBool32 shaderBFloat16CooperativeMatrix = VK_FALSE;
+};
+
 struct Features
 {
     std::map<std::string, bool> enabled; ///< by the names Python sees
@@ -52,6 +62,7 @@ struct Features
         ask(mSubgroupSize, false, "VK_EXT_subgroup_size_control");
         ask(mAtomicFloat, false, "VK_EXT_shader_atomic_float");
         ask(mCooperativeMatrix, false, "VK_KHR_cooperative_matrix");
+        ask(mBfloat16, false, "VK_KHR_shader_bfloat16");
         // A device that has this extension (MoltenVK) demands that it be enabled.
         if (have.count("VK_KHR_portability_subset"))
             extensions.insert("VK_KHR_portability_subset");
@@ -79,6 +90,8 @@ struct Features
             { "vulkan_memory_model", mMemoryModel.vulkanMemoryModel },
             { "atomic_float32_add", mAtomicFloat.shaderBufferFloat32AtomicAdd },
             { "cooperative_matrix", mCooperativeMatrix.cooperativeMatrix },
+            { "bfloat16", mBfloat16.shaderBFloat16Type },
+            { "bfloat16_cooperative_matrix", mBfloat16.shaderBFloat16CooperativeMatrix },
         };
         return &mCore;
     }
@@ -107,6 +120,7 @@ struct Features
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_ATOMIC_FLOAT_FEATURES_EXT
     };
     CooperativeMatrixFeatures mCooperativeMatrix;
+    Bfloat16Features mBfloat16;
 };
 
 } // namespace kp

@@ -4,6 +4,7 @@
 #include <kompute/Kompute.hpp>
 #include <pybind11/pybind11.h>
 #include <string>
+#include <vector>
 
 namespace ag {
 
@@ -68,6 +69,37 @@ memoryHeaps(const vk::PhysicalDevice& device)
         heaps.append(pybind11::make_tuple((uint64_t)heap.size, local));
     }
     return heaps;
+}
+
+/// VkCooperativeMatrixPropertiesKHR, which is younger than the headers of Debian 12.
+struct CooperativeMatrixProperties
+{
+    VkStructureType sType = (VkStructureType)1000506001;
+    void* pNext = nullptr;
+    uint32_t m, n, k, a, b, c, result;
+    VkBool32 saturating;
+    uint32_t scope;
+};
+
+/// [(m, n, k, type of A, of B, of C, of the result, scope)] by Vulkan's numbers; empty without the extension.
+inline pybind11::list
+cooperativeMatrices(const vk::Instance& instance, const vk::PhysicalDevice& device, bool enabled)
+{
+    using Query = VkResult(VKAPI_PTR*)(VkPhysicalDevice, uint32_t*, CooperativeMatrixProperties*);
+    pybind11::list found;
+    if (!enabled)
+        return found;
+    const auto query = (Query)VULKAN_HPP_DEFAULT_DISPATCHER.vkGetInstanceProcAddr(
+      instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR");
+    uint32_t count = 0;
+    if (!query || query(device, &count, nullptr) != VK_SUCCESS)
+        return found;
+    std::vector<CooperativeMatrixProperties> all(count);
+    if (query(device, &count, all.data()) < VK_SUCCESS)
+        return found;
+    for (const CooperativeMatrixProperties& p : all)
+        found.append(pybind11::make_tuple(p.m, p.n, p.k, p.a, p.b, p.c, p.result, p.scope));
+    return found;
 }
 
 } // namespace ag
