@@ -4,17 +4,13 @@
 // so read neighbouring quads.  Where tiles are small, SHARES invocations make the same elements, each from a share of
 // the inner axis, and one adds up the shares: always in the same order, so with the same bits.
 // The kernel declares Args with rows, cols and inner, and defines, before including this: PRODUCTS, how many there are;
-// A_ALONG_K and B_ALONG_K, whether quads of A and B lie along the inner axis; and after it, the functions below.  It may
-// define CHAIN, if put does much, and ROW_SUMS, to be given the sums of the rows of A.
+// A_ALONG_K and B_ALONG_K, whether quads of A and B lie along the inner axis; and after it, the functions below.
 #include "tiles.glsl"
 
 void begin(uint product);           // sets first and end, the part of the inner axis to go over, and what it likes
 vec4 a_quad(uint row, uint k);      // four elements of A; outside of the matrix, 0
 vec4 b_quad(uint k, uint col);
 void put(uint row, uint col, vec4 quad);  // writes four elements of a row of out, those that are inside
-#ifdef ROW_SUMS
-void put_row_sum(uint row, float sum);
-#endif
 uint first, end;
 
 const uint QUADS = ACROSS / 4, SUMS = DOWN * QUADS;
@@ -53,33 +49,8 @@ void add_shares(uint share, uint lane) {
         [[unroll]] for (uint s = 0; s < SUMS; s++) sums[s] += slice[(other * SUMS + s) * LANES + lane];
 }
 
-#ifdef ROW_SUMS
-// An invocation adds up the slices of one row; there are as many as rows, or more.
-float row_sum = 0.0;
-void add_up_row() {
-    const uint row = gl_LocalInvocationID.x;
-    if (row >= TILE_ROWS) return;
-    float of_slice = 0.0;
-    for (uint k = 0; k < DEPTH; k++) of_slice += slice[k * A_PITCH + row / 4][row % 4];
-    row_sum += of_slice;
-}
-#endif
-
-#ifdef CHAIN
-// As `sums[s]`, which stays in registers: an array that a loop indexes would go to memory.
-vec4 sums_at(uint s) {
-    vec4 found = sums[0];
-    [[unroll]] for (uint other = 1; other < SUMS; other++)
-        if (other == s) found = sums[other];
-    return found;
-}
-#endif
-
-// Where an invocation's s-th quad lies in a tile.
-uvec2 quad_place(uint s, uint x, uint y) {
-    const uint i = s / QUADS, j = s % QUADS;
-    return uvec2((i / 4 * HIGH + y) * 4 + i % 4, (j * WIDE + x) * 4);
-}
+#include "row_sums.glsl"
+#include "put_sums.glsl"
 
 void main() {
     const uvec3 at = tile();
@@ -94,28 +65,13 @@ void main() {
         keep_fetched();
         barrier();
         if (k_0 + DEPTH < end) fetch(at.x, at.y, k_0 + DEPTH);
-#ifdef ROW_SUMS
-        if (at.y == 0) add_up_row();
-#endif
+        if (at.y == 0) add_up_rows();
         for (uint k = share; k < DEPTH; k += 2 * SHARES) {  // half the steps: drivers end loops after 65,535
             multiply(k * A_PITCH + y, B_AT + k * B_PITCH + x);
             multiply((k + SHARES) * A_PITCH + y, B_AT + (k + SHARES) * B_PITCH + x);
         }
     }
-#ifdef ROW_SUMS
-    if (at.y == 0 && gl_LocalInvocationID.x < TILE_ROWS) put_row_sum(at.x + gl_LocalInvocationID.x, row_sum);
-#endif
+    if (at.y == 0) put_row_sums(at.x);
     if (SHARES > 1) add_shares(share, lane);
-    if (share > 0) return;
-#ifdef CHAIN
-    for (uint s = 0; s < SUMS; s++) {  // not unrolled: the chain is long
-        const uvec2 spot = quad_place(s, x, y);
-        put(at.x + spot.x, at.y + spot.y, sums_at(s));
-    }
-#else
-    [[unroll]] for (uint s = 0; s < SUMS; s++) {
-        const uvec2 spot = quad_place(s, x, y);
-        put(at.x + spot.x, at.y + spot.y, sums[s]);
-    }
-#endif
+    if (share == 0) put_sums(at.x + 4 * y, at.y + 4 * x);
 }

@@ -269,6 +269,9 @@ LAYOUTS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
     "attention_weights": ([(2, 2, 2)] * 2, {"factor": 1.0, "causal": True}),
     "fused": ([(2,)] * 5, {"chain": (("add", 0, 1, 0.0),)}),
     "fused_pair": ([(2,)] * 6, {"chain": (("add", 0, 1, 0.0), ("mul", 4, 0, 0.0)), "kept": 4}),
+    "matmul_chain": ([(2, 2)] * 6, {"ta": False, "tb": False, "chain": (("add", 0, 1, 0.0),)}),
+    "matmul_chain_pair": ([(2, 2)] * 7, {"ta": False, "tb": False, "chain": (("add", 0, 1, 0.0),), "kept": 0}),
+    "matmul_sums": ([(2, 2), (2, 1), (2, 2), (2, 2)], {"ta": False, "tb": False}),
     "gather_columns": ([(2, 2), (2, 2), (2,)], {}),
 }
 
