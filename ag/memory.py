@@ -34,8 +34,7 @@ class _Span:
 def private_blocks(launches: list[Launch]) -> dict[int, _Span]:
     """The private blocks by their address."""
     spans, uses = _all_spans(launches)  # in a function of its own, so that no local variable holds a buffer
-    return {address: span for address, span in spans.items()
-            if _only_in(span, uses) and _begins_with_a_result(span, launches[span.first])}
+    return {address: span for address, span in spans.items() if _only_in(span, uses) and _is_made(span, launches)}
 
 
 def _all_spans(launches: list[Launch]) -> tuple[dict[int, _Span], dict[int, int]]:
@@ -61,13 +60,25 @@ def _only_in(span: _Span, uses: dict[int, int]) -> bool:
     return all(sys.getrefcount(span.buffers[i]) - 2 == uses[id(span.buffers[i])] for i in counted)
 
 
-def _begins_with_a_result(span: _Span, launch: Launch) -> bool:
-    """Whether the first launch that touches the block only writes it, all that will ever be read of it."""
-    ends = max(b.address + b.nbytes for b in span.buffers)
-    starts = min(b.address for b in span.buffers)
-    made = [b for b in launch.buffers[: launch.primitive.outputs] if b.block is span.block]
-    return len(made) == 1 and made[0].address <= starts and ends <= made[0].address + made[0].nbytes and not any(
-        b.block is span.block for b in launch.buffers[launch.primitive.outputs :])
+def _is_made(span: _Span, launches: list[Launch]) -> bool:
+    """Whether the launches write everything in the block before they read it."""
+    made: list[tuple[int, int]] = []  # stretches from one address to another
+    for launch in launches[span.first : span.last + 1]:
+        touched = [b for b in launch.buffers if b.block is span.block]
+        results = sum(b.block is span.block for b in launch.buffers[: launch.primitive.outputs])
+        if not all(any(start <= b.address and b.address + b.nbytes <= end for start, end in made)
+                   for b in touched[results:]):
+            return False
+        for b in touched[:results]:
+            made = _with(made, b.address, b.address + b.nbytes)
+    return True
+
+
+def _with(stretches: list[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
+    """Stretches of addresses with another, joined with its neighbours."""
+    apart = [s for s in stretches if s[1] < start or end < s[0]]
+    near = [s for s in stretches if s not in apart]
+    return [*apart, (min([start, *(s[0] for s in near)]), max([end, *(s[1] for s in near)]))]
 
 
 def without_unread(launches: list[Launch]) -> list[Launch]:

@@ -26,6 +26,7 @@ from ag.device import default_backend, default_dtype
 from ag.dtype import F32, DType
 from ag.errors import DeviceError, DtypeError, ShapeError
 from ag.half import Widening, converted
+from ag.partial import Partial
 from ag.tape import is_recording
 from ag.tensor import OPS, Node, Tensor
 
@@ -33,7 +34,7 @@ __all__ = ["Cotangents", "Need", "Op", "Run", "op", "operands_on_one_device", "p
 
 P = ParamSpec("P")
 
-Cotangents = tuple[Buffer | None, ...]  # what a gradient rule returns, one per tensor operand
+Cotangents = tuple[Buffer | Partial | None, ...]  # what a gradient rule returns, one per tensor operand
 Need = tuple[bool, ...]  # which of them are wanted
 
 

@@ -21,6 +21,7 @@ from ag.dtype import F16, F32
 from ag.errors import TapeError
 from ag.half import converted, launch_on
 from ag.loss_scale import scaled, unscaled
+from ag.partial import Partial
 from ag.tensor import Node, Tensor, tensor_given
 
 __all__ = ["Gradients", "backward", "is_recording", "no_grad", "with_grad_tape"]
@@ -187,34 +188,48 @@ def _propagate(loss: Tensor, root: Node, retain: bool) -> dict[int, tuple[Tensor
     """Parameters that the loss depends on, and their gradients, by the parameter's id."""
     dtype = loss.buffer.dtype
     one = lift(1.0, loss.buffer.backend, F32 if dtype.is_half else dtype, "backward").buffer
-    pending: dict[Node, Buffer] = {root: one if loss.shape == () else one.view(loss.shape)}
+    pending: dict[Node, Buffer | Partial] = {root: one if loss.shape == () else one.view(loss.shape)}
     newest = [root]
     leaves: dict[int, tuple[Tensor, Buffer]] = {}
     while newest:
         node = heappop(newest)
-        cotangent = pending.pop(node)
+        cotangent = _whole(pending.pop(node))
         if node.spent:
             raise TapeError(f"backward: the record of {node.name} was used up by an earlier backward; "
                             f"pass retain=True to that one, or compute the loss again.")
         for x, g in node.pull(cotangent):
             if g is None or not x.requires_grad:
                 continue
+            before = x.node
+            waiting = None if before is None else pending.get(before)
+            if isinstance(g, Partial):
+                if isinstance(waiting, Partial):
+                    waiting.extend(g)
+                    continue
+                if before is not None and waiting is None:
+                    pending[before] = g
+                    heappush(newest, before)
+                    continue
+                g = g.whole()
             if g.shape != x.buffer.shape:
                 g = sum_to(launch_on(g), g, x.buffer.shape)
-            before = x.node
             if x.buffer.dtype.is_half or cotangent.dtype.is_half:
                 g = _stored(g, cotangent, x)
             if before is None:
                 known = leaves.get(x.id)
                 leaves[x.id] = (x, g if known is None else g.backend.launch(add, known[1], g))
-            elif before in pending:
-                pending[before] = converted(launch_on(g)(add, pending[before], g), g.dtype)
+            elif waiting is not None:
+                pending[before] = converted(launch_on(g)(add, _whole(waiting), g), g.dtype)
             else:
                 pending[before] = g
                 heappush(newest, before)
         if not retain:
             node.spend()
     return leaves
+
+
+def _whole(g: Buffer | Partial) -> Buffer:
+    return g.whole() if isinstance(g, Partial) else g
 
 
 def _stored(g: Buffer, cotangent: Buffer, x: Tensor) -> Buffer:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from ag.buffer import Buffer
 from ag.errors import DtypeError, ShapeError
+from ag.partial import Partial
 from ag.shape import Shape
 
 __all__ = ["OPS", "Array", "ArrayLike", "Node", "Tensor", "TensorLike", "tensor_given"]
@@ -65,7 +66,7 @@ class Node:
     def __lt__(self, other: Node) -> bool:
         return self.order > other.order  # a heap of nodes yields the newest first
 
-    def pull(self, g: Buffer) -> Iterable[tuple[Tensor, Buffer | None]]:
+    def pull(self, g: Buffer) -> Iterable[tuple[Tensor, Buffer | Partial | None]]:
         """Where the cotangent of the output goes on to: tensors, each with its cotangent or None."""
         return zip(self.inputs, self.vjp(g.backend.launch, g, self.saved, self.need, *self.params), strict=True)
 

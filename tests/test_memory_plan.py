@@ -186,4 +186,5 @@ def test_a_gpt_needs_much_less_memory_captured() -> None:
         peaks.append(backend.arena.stats().peak - before)
         del step
     eager, captured = peaks
-    assert captured <= 0.75 * eager and captured < 52e6, peaks
+    # Eager took 89 MB when captured steps began to plan, and they 51: most is saved for later.
+    assert captured <= 0.85 * eager and captured < 49.5e6, peaks

@@ -40,9 +40,12 @@ def _scatter_layout(out: Shape, g: Shape, ids: Shape, **_params: object) -> Layo
 @primitive(lambda g, _ids, *, vocab, first, last: (g[0], vocab), layout=_scatter_layout)
 def scatter_columns(out: Array, g: Array, ids: Array, *, vocab: int, first: int, last: int) -> None:
     # Column v of out is the sum of the columns of g, from first to last, whose id is v.
-    out[...] = 0
-    columns: Any = (slice(None), ids[first:last])
-    np.add.at(out, columns, g[:, first:last])
+    order = np.argsort(ids[first:last], kind="stable")
+    words = ids[first:last][order]
+    starts = np.flatnonzero(np.diff(words, prepend=-1))
+    out.fill(0)
+    if starts.size:
+        out[:, words[starts]] = np.add.reduceat(np.take(g[:, first:last], order, 1), starts, 1)
 
 
 def ag_embedding_lookup(weight: TensorLike, idx: Any) -> Tensor:

@@ -7,6 +7,7 @@ each.  What a slice leaves out gets a cotangent of 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from operator import index
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from ag.buffer import Buffer
 from ag.errors import ShapeError
 from ag.op import Cotangents, Need, Run, op
+from ag.partial import Partial
 from ag.primitive import primitive
 from ag.shape import Layout, Shape, axis_layout, normalize_axis
 from ag.tensor import Array, TensorLike
@@ -102,9 +104,18 @@ def ag_slice(run: Run, x: TensorLike, key: Any) -> tuple[Any, Any]:
 def _slice_vjp(run: Run, g: Buffer, saved: tuple[Shape, Shape, list[Cut]], need: Need, key: Any) -> Cotangents:
     shape, cut, cuts = saved
     g = g.view(cut)
-    for axis, start, step, _ in reversed(cuts):
-        g = run(spread, g, axis=axis, start=start, step=step, length=shape[axis])
-    return (g,)
+
+    def whole() -> Buffer:
+        found = g
+        for axis, start, step, _ in reversed(cuts):
+            found = run(spread, found, axis=axis, start=start, step=step, length=shape[axis])
+        return found
+
+    if len(cuts) == 1 and not g.dtype.is_half:
+        axis, start, step, _ = cuts[0]
+        if step == 1 and prod(shape[:axis]) == 1:
+            return (Partial(shape, start * prod(shape[axis + 1 :]), g, whole),)
+    return (whole(),)
 
 
 def _cuts(shape: Shape, key: Any) -> tuple[list[Cut], Shape]:
