@@ -11,10 +11,12 @@ parameters nor state change.
 
 from __future__ import annotations
 
+from functools import partial
 from math import sqrt
 
 import numpy as np
 
+from ag.blocks import BLOCK, cut, makes, scratch
 from ag.core_primitives import mul
 from ag.primitive import Call, primitive
 from ag.tensor import Array
@@ -22,7 +24,6 @@ from ag.tensor import Array
 __all__ = ["STATE_WORDS", "adam_update", "sgd_update"]
 
 STATE_WORDS = 8
-_BLOCK = 1 << 14  # elements: five arrays of 64 KiB stay in the second-level cache
 
 
 @primitive(outputs=0, updates=("p", "m", "v", "state", "g"), bound=True, scaling=(mul, "g", "factor"))
@@ -33,10 +34,29 @@ def adam_update(
     # state = (lr, c1, c2, t), rate = 1 - beta, c = 1 - beta^t: complements keep their digits where beta is near 1.
     after = state[1:4]
     slow, slower = np.asarray(rate1, p.dtype), np.asarray(rate2, p.dtype)
-    scalars = np.empty(2, p.dtype)  # numpy is quicker with its own numbers than with Python's
-    step, floor = scalars[:1].reshape(()), scalars[1:].reshape(())
-    parts = [slice(i, i + _BLOCK) for i in range(0, p.size, _BLOCK)]
-    blocks = [(p[part], m[part], v[part], g[part], np.empty_like(p[part])) for part in parts]
+    scalars = np.empty(3, p.dtype)  # numpy is quicker with its own numbers than with Python's
+    step, floor, kept = (scalars[i : i + 1].reshape(()) for i in range(3))
+    small = np.empty_like(p) if p.size <= BLOCK else None
+
+    def update(p: Array, m: Array, v: Array, g: Array) -> None:
+        d = scratch(p.dtype, (p.shape,))[0] if small is None else small
+        np.subtract(g, m, d)
+        d *= slow
+        m += d
+        np.multiply(g, g, d)
+        d -= v
+        d *= slower
+        v += d
+        np.sqrt(v, d)
+        d += floor
+        np.divide(m, d, d)
+        d *= step
+        if weight_decay:
+            p *= kept
+        p -= d
+
+    pieces = cut(p.size)
+    run, updates = makes(pieces), [partial(update, p[i], m[i], v[i], g[i]) for i in pieces]
 
     def call() -> None:
         _scale(g, factor)
@@ -47,22 +67,9 @@ def adam_update(
         c2 += rate2 * (1 - c2)
         if last:
             after[:] = c1, c2, t + 1
-        scalars[:] = lr * sqrt(c2) / c1, eps * sqrt(c2)  # = lr / c1 and eps of m / (sqrt(v / c2) + eps)
-        for part, mean, square, grad, d in blocks:
-            np.subtract(grad, mean, d)
-            d *= slow
-            mean += d
-            np.multiply(grad, grad, d)
-            d -= square
-            d *= slower
-            square += d
-            np.sqrt(square, d)
-            d += floor
-            np.divide(mean, d, d)
-            d *= step
-            if weight_decay:
-                part *= 1 - lr * weight_decay
-            part -= d
+        # lr / c1 and eps of m / (sqrt(v / c2) + eps), and what weight decay leaves of p
+        scalars[:] = lr * sqrt(c2) / c1, eps * sqrt(c2), 1 - lr * weight_decay
+        run(updates)
 
     return call
 
