@@ -137,3 +137,28 @@ def test_a_captured_clip_through_overflows(device: str, f16: None, make: Callabl
         ends.append([W.numpy(), V.numpy(), *optimizer.state_dict().values()])
     for a, b in zip(*ends, strict=True):
         assert a.tobytes() == b.tobytes()
+
+
+def test_a_captured_clip_of_some_parameters(device: str) -> None:
+    """Parameters without a gradient, and a norm of others only: the bits of eager steps, too."""
+    ends = []
+    for wrap in (lambda step: step, ag.ag_capture):
+        params = {name: ag.ag_param(np.full((1, n), n / 4)) for name, n in zip("abcde", (3, 9, 2, 5, 1), strict=True)}
+        optimizer = ag.optimizer_adamw(params, lr=0.1)
+
+        def step(x: ag.Tensor) -> None:
+            with ag.with_grad_tape():
+                loss = ag.ag_sum(ag.ag_concat([params[name] * x for name in "abde"], 1) ** 3)  # noqa: B023
+            optimizer.zero_grad()  # noqa: B023
+            grads = ag.backward(loss)
+            ag.clip_grad_norm({name: params[name] for name in "ab"}, grads, 0.5)  # noqa: B023
+            optimizer.step(grads)  # noqa: B023
+
+        run = wrap(step)
+        for scale in (0.01, 1.0, 3.0):
+            run(ag.ag_tensor([[scale]]))
+        left = [*params.values(), *(p.grad for p in params.values() if p.grad is not None)]
+        assert len(left) == 9
+        ends.append([*(t.numpy() for t in left), *optimizer.state_dict().values()])
+    for a, b in zip(*ends, strict=True):
+        assert a.tobytes() == b.tobytes()
