@@ -1,6 +1,6 @@
 """Epilogues: elementwise launches of a recording go into the launch of the product whose elements they compute with.
 
-`with_epilogue` declares, for a primitive that makes a product of matrices, two more that put its elements through a
+`with_epilogue` declares, for a primitive that makes a product of matrices, another that puts its elements through a
 chain of functions (`ag/chain.py`) before they are stored.  The pass `with_epilogues` finds where these leave the same
 values behind as the launches they replace.  Knows of products only what was declared; `ag.backend` calls the pass.
 """
@@ -20,7 +20,7 @@ from ag.memory import private_blocks
 from ag.primitive import PRIMITIVES, Call, Primitive, primitive
 from ag.shape import Layout, Shape
 
-__all__ = ["with_epilogue", "with_epilogues"]
+__all__ = ["with_epilogue", "with_epilogue_pair", "with_epilogues"]
 
 Array = np.ndarray[Any, Any]
 
@@ -32,15 +32,24 @@ _OTHERS = "c", "d", "e"  # operands beside the product, which is the chain's reg
 
 
 def with_epilogue(product: Primitive) -> Primitive:
-    """Declare ``<product>_chain`` and ``<product>_chain_pair``, which stores another of the chain's registers, too.
+    """Declare ``<product>_chain``, a chain of functions of each element of a product.
 
-    Beside the product's operands they take three of the shape of the result seen as a matrix, or of size 1 where they
+    Beside the product's operands it takes three of the shape of the result seen as a matrix, or of size 1 where they
     repeat: its rows are the first axis, its columns the others.
     """
-    for outputs, name in ((1, f"{product.name}_chain"), (2, f"{product.name}_chain_pair")):
-        primitive(_shape(product, outputs), layout=_layout(product, outputs), outputs=outputs, bound=True)(
-            _reference(product, outputs, name))
+    _declare(product, 1, f"{product.name}_chain")
     return product
+
+
+def with_epilogue_pair(product: Primitive) -> Primitive:
+    """`with_epilogue`, and ``<product>_chain_pair``, which stores another of the chain's registers, too."""
+    _declare(product, 2, f"{product.name}_chain_pair")
+    return with_epilogue(product)
+
+
+def _declare(product: Primitive, outputs: int, name: str) -> None:
+    primitive(_shape(product, outputs), layout=_layout(product, outputs), outputs=outputs, bound=True)(
+        _reference(product, outputs, name))
 
 
 def _matrix(shape: Shape) -> Shape:
@@ -199,10 +208,10 @@ class _Chain:
         out, params = self.out.view(made.shape), {**product.params, "chain": steps}
         if self.kept is None:
             return Launch(PRIMITIVES[f"{product.primitive.name}_chain"], (out, *inputs, *others), params, True)
-        also, register = self.kept
-        return Launch(PRIMITIVES[f"{product.primitive.name}_chain_pair"],
-                      (out, also.view(made.shape), *inputs, *others),
-                      {**params, "kept": register}, True)
+        rule, (also, register) = PRIMITIVES.get(f"{product.primitive.name}_chain_pair"), self.kept
+        if rule is None:
+            return None
+        return Launch(rule, (out, also.view(made.shape), *inputs, *others), {**params, "kept": register}, True)
 
 
 def _in_matrix(shape: Shape, whole: Shape, matrix: Shape) -> Shape | None:

@@ -3,7 +3,7 @@
 // are specialization constants, so a driver compiles the chain and not the choice.  The kernel has the functions'
 // numbers in its Args, as value; where it has tiles, too, their constants come first.
 #include "functions.glsl"
-#define OPERANDS 4
+#define GIVEN 4
 
 #ifdef TILES
 #define CODE(alone, behind_tiles) layout(constant_id = behind_tiles) const uint
@@ -47,11 +47,11 @@ float apply(uint function, float x, float y, float value) {
     }
 }
 
-float r[OPERANDS + 6];
+float r[GIVEN + 6];
 
 // Fills the registers behind the operands.
 void run_chain() {
     const uint ops[6] = { op1, op2, op3, op4, op5, op6 };
     for (uint k = 0; k < 6; k++)
-        if (ops[k] != 0) r[OPERANDS + k] = apply(ops[k] >> 16, r[ops[k] >> 8 & 255], r[ops[k] & 255], value[k]);
+        if (ops[k] != 0) r[GIVEN + k] = apply(ops[k] >> 16, r[ops[k] >> 8 & 255], r[ops[k] & 255], value[k]);
 }

@@ -4,33 +4,4 @@
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
-layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
-layout(set = 0, binding = 0) buffer OutQuads_ { vec4 out_quads[]; };
-layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
-layout(set = 0, binding = 1) readonly buffer XQuads_ { vec4 x_quads[]; };
-layout(set = 0, binding = 2) readonly buffer W_ { float w[]; };
-layout(set = 0, binding = 2) readonly buffer WQuads_ { vec4 w_quads[]; };
-#define OPERANDS out_at, x_at, w_at
-#define PARAMS uint rows, cols, inner, channels, groups;
-#define PRODUCTS groups
-#define LEFT w
-#define LEFT_QUADS w_quads
-#define RIGHT x
-#define RIGHT_QUADS x_quads
-#define GRID places
-#define SOURCE image
-#define LOOK pixel
-#define A_ALONG_K true
-#define B_ALONG_K false
-#include "conv2d.glsl"
-
-void begin(uint product) {
-    out_0 = out_at + product * rows * cols;
-    left_0 = w_at + product * rows * inner;
-    right_0 = x_at + product * channels * plane(image);
-    first = 0;
-    end = inner;
-}
-
-vec4 a_quad(uint row, uint k) { return left_quad(row, k); }
-vec4 b_quad(uint k, uint col) { return seen_quad(k, col, k < end, cols); }
+#include "conv2d_forward.glsl"

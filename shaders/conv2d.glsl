@@ -6,9 +6,12 @@
 // and LOOK, the function that gives the pixel of RIGHT for a place and a tap; A_ALONG_K and B_ALONG_K.
 #include "window.glsl"
 #include "product.glsl"
+#ifdef CHAIN
+#include "epilogue.glsl"
+#endif
 
 const uint NOWHERE = ~0u;
-uint out_0, left_0, right_0;  // where a group's part of the operands begins
+uint row_0, left_0, right_0;  // the first row of a product's part of out; where its part of the operands begins
 
 // Exact for numbers below a million, and cheaper than a division of integers.
 uint quotient(uint n, uint d) { return uint((float(n) + 0.5) / float(d)); }
@@ -46,7 +49,10 @@ vec4 left_quad(uint row, uint k) {
 
 void put(uint row, uint col, vec4 quad) {
     if (row >= rows) return;
-    const uint i = out_0 + row * cols + col;
+#ifdef CHAIN
+    for (uint n = 0; n < 4; n++) quad[n] = chained(row_0 + row, min(col + n, cols - 1), quad[n]);
+#endif
+    const uint i = out_at + (row_0 + row) * cols + col;
     if (vector != 0 && cols % 4 == 0) {
         if (col < cols) out_quads[i / 4] = quad;
     } else {

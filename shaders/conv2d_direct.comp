@@ -3,32 +3,4 @@
 // grid: n invocations
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#define OPERANDS out_at, x_at, w_at
-#define PARAMS uint channels, features;
-#include "index.glsl"
-#include "window.glsl"
-
-layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
-layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
-layout(set = 0, binding = 2) readonly buffer W_ { float w[]; };
-
-void main() {
-    const uint i = invocation();
-    if (i >= n) return;
-    const Element e = element(i, places);
-    const uint x_step = plane(image), w_step = kernel[0] * kernel[1];
-    const uint x_0 = x_at + e.channel / features * channels * x_step + e.b;
-    const uint w_0 = w_at + e.channel * channels * w_step;
-    float total = 0.0;
-    for (uint down = 0; down < kernel[0]; down++) {
-        const uint y = pixel(0, e.y, down);
-        if (y >= image[0]) continue;
-        for (uint across = 0; across < kernel[1]; across++) {
-            const uint x_ = pixel(1, e.x, across);
-            if (x_ >= image[1]) continue;
-            const uint x_i = x_0 + (y * image[1] + x_) * batch, w_i = w_0 + down * kernel[1] + across;
-            for (uint c = 0; c < channels; c++) total += w[w_i + c * w_step] * x[x_i + c * x_step];
-        }
-    }
-    out_[out_at + i] = total;
-}
+#include "conv2d_forward_direct.glsl"

@@ -5,41 +5,4 @@
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
-layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
-layout(set = 0, binding = 0) buffer OutQuads_ { vec4 out_quads[]; };
-layout(set = 0, binding = 1) readonly buffer W_ { float w[]; };
-layout(set = 0, binding = 1) readonly buffer WQuads_ { vec4 w_quads[]; };
-layout(set = 0, binding = 2) readonly buffer G_ { float g[]; };
-layout(set = 0, binding = 2) readonly buffer GQuads_ { vec4 g_quads[]; };
-#define OPERANDS out_at, w_at, g_at
-#define PARAMS uint rows, cols, inner, features, groups;
-#define PRODUCTS groups
-#define LEFT w
-#define LEFT_QUADS w_quads
-#define RIGHT g
-#define RIGHT_QUADS g_quads
-#define GRID image
-#define SOURCE places
-#define LOOK place
-#define A_ALONG_K false
-#define B_ALONG_K false
-#include "conv2d.glsl"
-
-void begin(uint product) {
-    out_0 = out_at + product * rows * cols;
-    left_0 = w_at + product * rows * inner;
-    right_0 = g_at + product * features * plane(places);
-    first = 0;
-    end = inner;
-}
-
-// Weights of four channels, which lie as many words apart as there are taps.
-vec4 a_quad(uint row, uint k) {
-    const uint taps = kernel[0] * kernel[1], feature = quotient(k, taps);
-    const uint i = left_0 + (feature * rows + row) * taps + k - feature * taps;
-    vec4 found;
-    [[unroll]] for (uint c = 0; c < 4; c++) found[c] = row + c < rows && k < end ? w[i + c * taps] : 0.0;
-    return found;
-}
-
-vec4 b_quad(uint k, uint col) { return seen_quad(k, col, k < end, cols); }
+#include "conv2d_backward.glsl"

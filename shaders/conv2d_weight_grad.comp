@@ -27,7 +27,7 @@ layout(set = 0, binding = 2) readonly buffer GQuads_ { vec4 g_quads[]; };
 
 void begin(uint product) {
     const uint group = product % groups;
-    out_0 = out_at + product * rows * cols;
+    row_0 = product * rows;
     left_0 = g_at + group * rows * inner;
     right_0 = x_at + group * channels * plane(image);
     first = product / groups * chunk;

@@ -1,12 +1,11 @@
 // What the products of matrices in matmul.glsl are given: constants, sizes, operands.
+#include "epilogue_args.glsl"
 #ifdef CHAIN  // whose constants come first
 layout(constant_id = 18) const uint ta = 0;
 layout(constant_id = 19) const uint tb = 0;
-#define EPILOGUE uint c_at, d_at, e_at; float value[6];
 #else
 layout(constant_id = 8) const uint ta = 0;
 layout(constant_id = 9) const uint tb = 0;
-#define EPILOGUE
 #endif
 layout(push_constant) uniform Args { uint rows, cols, inner, out_at, a_at, b_at; PARAMS EPILOGUE };
 

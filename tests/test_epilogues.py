@@ -1,119 +1,35 @@
-"""Products with an epilogue: the kernels give the bits of the launches they replace, in every kind of tiles; the pass
-finds what may be replaced and nothing else; and a linear layer's gradients are one launch with the same values.
+"""Products with an epilogue in programs: the pass finds what may be replaced and nothing else; and the gradients of a
+linear layer are one launch with the same values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from rows import EPS
 from test_fusion import kernels
-from test_matmul_tiles import assert_product, random_operands
 from test_memory_plan import buffer
-from tiled import blank, normal, on, tiled_backend
+from tiled import normal
 
 import ag
 from ag.backend import Backend
 from ag.backends.numpy_backend import NumpyBackend
-from ag.backends.vulkan.tiles import TILES
 from ag.buffer import Buffer
-from ag.chain import Chain, fused
 from ag.core_primitives import add, copy, mul
 from ag.device import backend_of
 from ag.nn.layer import ACTIVATIONS
 from ag.ops.arithmetic import scale
-from ag.ops.linalg import matmul, matmul_sums
+from ag.ops.linalg import matmul
 from ag.primitive import PRIMITIVES
 
-ROUNDS = 9  # per kind of tiles and driver: each makes pipelines
 relu, relu_grad = PRIMITIVES["relu"], PRIMITIVES["relu_grad"]
-CHAINS: tuple[tuple[Chain, int | None], ...] = (  # and the register that is stored too
-    ((("add", 0, 1, 0.0), ("relu", 4, 4, 0.0)), None),
-    ((("add", 0, 1, 0.0), ("gelu", 4, 4, 0.0), ("add", 5, 2, 0.0)), 4),
-    ((("sub", 1, 0, 0.0), ("scale", 4, 4, 0.3), ("mul", 5, 0, 0.0), ("tanh", 6, 6, 0.0), ("div", 7, 3, 0.0)), 0),
-)
-
-
-@pytest.fixture(params=["lavapipe", "swiftshader"])
-def tiled(request: pytest.FixtureRequest, kind: str) -> Iterator[Any]:
-    with tiled_backend(request.getfixturevalue(request.param), kind) as found:
-        yield found
-
-
-@pytest.fixture(params=["", "L", "M", "V"], ids=["chosen", "L", "M", "V"])
-def kind(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
-
-
 @pytest.fixture
 def backend(device: str, monkeypatch: pytest.MonkeyPatch) -> Backend:
     """On the CPU, too, as on a device."""
     monkeypatch.setattr(NumpyBackend, "epilogues", True)
     monkeypatch.setattr(NumpyBackend, "chains_from", 1)
     return backend_of(device)
-
-
-# ---------------------------------------------------------------------------------------------- kernels
-
-
-@pytest.mark.vulkan
-def test_a_chain_gives_the_bits_of_separate_launches(tiled: Any, kind: str) -> None:
-    rng = np.random.default_rng(7)
-    for i in range(ROUNDS):
-        a, b, ta, tb = random_operands(rng, 1, TILES[kind or "S"].depth)
-        a, b = (a[0], b[0]) if a.size else (normal(rng, 5, 3), normal(rng, 3, 7))
-        ta, tb = (ta, tb) if a.size else (False, False)
-        rows, cols = matmul.shape(a.shape, b.shape, ta=ta, tb=tb)
-        shapes = [(rows, 1), (rows, cols), (1, 1), (1, cols)]
-        others = [normal(rng, *shapes[(i + k) % 4]) for k in range(3)]
-        skips = rng.integers(0, 4, 7) if rng.random() < 0.2 else np.zeros(7, int)
-        x, y, *rest = (on(tiled, array, int(skip)) for array, skip in zip((a, b, *others), skips, strict=False))
-        chain, kept = CHAINS[i % 3]
-        product = tiled.launch(matmul, x, y, ta=ta, tb=tb)
-        want = [tiled.launch(fused, product, *rest, chain=chain)]
-        params: dict[str, Any] = {"ta": ta, "tb": tb, "chain": chain}
-        got = [blank(tiled, (rows, cols), int(skips[5]))]
-        if kept is None:
-            tiled.launch(PRIMITIVES["matmul_chain"], x, y, *rest, into=got[0], **params)
-        else:
-            got.append(blank(tiled, (rows, cols), int(skips[6])))
-            want.append(tiled.launch(fused, product, *rest, chain=chain[: kept - 3]) if kept else product)
-            tiled.launch(PRIMITIVES["matmul_chain_pair"], x, y, *rest, into=tuple(got), **params, kept=kept)
-        for one, other in zip(got, want, strict=True):
-            assert tiled.download(one).tobytes() == tiled.download(other).tobytes(), (a.shape, b.shape, ta, tb, chain)
-    tiled.check_guards()
-
-
-@pytest.mark.vulkan
-def test_sums_of_rows_beside_a_product(tiled: Any, kind: str) -> None:
-    rng = np.random.default_rng(8)
-    for _ in range(ROUNDS):
-        a, b, ta, tb = random_operands(rng, 1, TILES[kind or "S"].depth)
-        x, y = on(tiled, a[0]), on(tiled, b[0])
-        out, sums = (blank(tiled, shape) for shape in matmul_sums.shape(x.shape, y.shape, ta=ta, tb=tb))
-        tiled.launch(matmul_sums, x, y, into=(out, sums), ta=ta, tb=tb)
-        want = tiled.download(tiled.launch(matmul, x, y, ta=ta, tb=tb))
-        assert tiled.download(out).tobytes() == want.tobytes()
-        ones = np.ones((1, a.shape[1] if ta else a.shape[2], 1))
-        assert_product(tiled.download(sums)[None], a, ones, ta, False)
-        again = tiled.launch(matmul_sums, x, y, ta=ta, tb=tb)[1]
-        assert tiled.download(again).tobytes() == tiled.download(sums).tobytes()
-    tiled.check_guards()
-
-
-@pytest.mark.vulkan
-def test_long_sums_keep_their_digits(lavapipe: str, swiftshader: str) -> None:
-    """Slices are added up before they are added: numbers of one size lose no more than those sums round."""
-    length = 1 << 14
-    for device in (lavapipe, swiftshader):
-        backend = backend_of(device)
-        x, y = (buffer(backend, np.full(shape, 1.1, np.float32)) for shape in ((3, length), (length, 2)))
-        sums = backend.download(backend.launch(matmul_sums, x, y, ta=False, tb=False)[1])
-        np.testing.assert_allclose(sums, length * np.float64(np.float32(1.1)), rtol=(length / 32) * EPS["f32"] / 4)
 
 
 # ---------------------------------------------------------------------------------------------- the pass
@@ -301,6 +217,32 @@ def test_replays_of_random_launches(backend: Backend, seed: int) -> None:
     program.run()
     for k, b in outs.items():
         assert backend.download(b).tobytes() == want[k].tobytes(), (k, plan)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_convolutions(backend: Backend, groups: int) -> None:
+    """Bias and activation, and in the backward pass the activation's derivative and a residual's sum."""
+    results = []
+    for wrap in (lambda step: step, ag.ag_capture):
+        rng = np.random.default_rng(13)
+        w = [ag.ag_param(normal(rng, 4, 4 // groups, 3, 3), device=backend.name) for _ in range(3)]
+        b = ag.ag_param(normal(rng, 4, 1), device=backend.name)
+
+        def step(x: ag.Tensor) -> Any:
+            with ag.with_grad_tape():
+                y = ag.ag_relu(ag.ag_conv2d(x, w[0], b, padding=1, groups=groups))  # noqa: B023
+                z = ag.ag_relu(ag.ag_conv2d(y, w[1], padding=1, groups=groups) + y)  # noqa: B023
+                loss = ag.ag_sum(ag.ag_conv2d(z, w[2], stride=2, groups=groups))  # noqa: B023
+            ag.backward(loss)
+            return [x.grad for x in w]  # noqa: B023
+
+        captured = wrap(step)
+        x = ag.ag_tensor(normal(rng, 4, 6, 5, 3), device=backend.name)
+        results.append([g.numpy().tobytes() for g in captured(x)])
+    assert results[0] == results[1]
+    names = kernels(captured.program)
+    assert sum(name.startswith("conv2d") and name.endswith("chain") for name in names) == 4
+    assert not {"relu", "add", "relu_grad", "fused"} & set(names)
 
 
 def test_the_host_keeps_its_calls_apart() -> None:

@@ -20,6 +20,7 @@ from rows import EPS, TINY, Array, bound, loss_of, restart_generator, tensor, we
 import ag
 from ag.backend import Backend
 from ag.backends.numpy_backend import NumpyBackend
+from ag.conv_shape import Window
 from ag.dtype import F32, as_dtype
 from ag.optim.update_rules import STATE_WORDS
 from ag.primitive import PRIMITIVES, Primitive
@@ -100,6 +101,14 @@ def launches() -> list[Launch]:
               Launch(PRIMITIVES["matmul_chain_pair"], [a, b, c, b[:1], c[:1]], {**linear, "kept": 4}),
               Launch(PRIMITIVES["matmul_sums"], [a, b], {"ta": False, "tb": False}),
               Launch(PRIMITIVES["matmul_sums"], [a, b.T.copy()], {"ta": False, "tb": True})]
+    image, weights = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 3, 3, 4), (2, 2, 1, 1)))
+    others = [image.reshape(2, -1), image[:, 0, 0, :1], image[:1, 0, 0, :1]]
+    pixels = {"window": Window((1, 1)), "groups": 1}
+    steps = (("mul", 0, 1, 0.0), ("add", 4, 2, 0.0), ("sub", 5, 3, 0.0))
+    for kind in ("", "_direct"):
+        extra += [Launch(PRIMITIVES[f"conv2d{kind}_chain"], [image, weights, *others], {**pixels, "chain": steps}),
+                  Launch(PRIMITIVES[f"conv2d_input_grad{kind}_chain"], [weights, image, *others],
+                         {**pixels, "image": (3, 3), "chain": steps})]
     tiled = [Launch(PRIMITIVES[x.primitive.name.removesuffix("_direct")], x.operands, x.params)  # as graphics cards do
              for x in device.launches.values() if x.primitive.name.endswith("_direct")]
     return list(device.launches.values()) + extra + tiled

@@ -272,6 +272,10 @@ LAYOUTS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
     "matmul_chain": ([(2, 2)] * 6, {"ta": False, "tb": False, "chain": (("add", 0, 1, 0.0),)}),
     "matmul_chain_pair": ([(2, 2)] * 7, {"ta": False, "tb": False, "chain": (("add", 0, 1, 0.0),), "kept": 0}),
     "matmul_sums": ([(2, 2), (2, 1), (2, 2), (2, 2)], {"ta": False, "tb": False}),
+    **{f"conv2d{kind}_chain": ([*[(2, 2, 2, 2)] * 3, *[(2, 8)] * 3], {
+        "window": Window((2, 2)), "groups": 1, "chain": (("add", 0, 1, 0.0),), **more})
+       for kind, more in (("", {}), ("_direct", {}), ("_input_grad", {"image": (2, 2)}),
+                          ("_input_grad_direct", {"image": (2, 2)}))},
     "gather_columns": ([(2, 2), (2, 2), (2,)], {}),
 }
 

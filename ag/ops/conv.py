@@ -15,6 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from ag.buffer import Buffer
 from ag.conv_shape import Pair, Window, check_steps, pair, places, taps, window_layout
+from ag.epilogue import with_epilogue
 from ag.errors import ShapeError
 from ag.op import Cotangents, Need, Run, operands_on_one_device, part_of
 from ag.ops.arithmetic import ag_add
@@ -99,6 +100,7 @@ def _parted(x: Array, groups: int, parts: int) -> Array:
     return x.reshape(groups, len(x) // groups, parts, prod(x.shape[1:]) // parts).swapaxes(1, 2)
 
 
+@with_epilogue
 @primitive(lambda x, w, *, window, groups: (w[0], *places(x[1:3], window), x[3]), layout=_forward_layout)
 def conv2d(out: Array, x: Array, w: Array, *, window: Window, groups: int) -> None:
     seen = _seen(x, out.shape[1:3], window, groups)
@@ -107,6 +109,7 @@ def conv2d(out: Array, x: Array, w: Array, *, window: Window, groups: int) -> No
     np.matmul(weights, seen, out=_parted(out, groups, parts))
 
 
+@with_epilogue
 @primitive(lambda w, g, *, window, groups, image: (w[1] * groups, *image, g[3]), layout=_input_layout)
 def conv2d_input_grad(out: Array, w: Array, g: Array, *, window: Window, groups: int, image: Pair) -> None:
     above, beside = (e - 1 - p for e, p in zip(window.extent, window.padding, strict=True))
@@ -145,12 +148,14 @@ def conv2d_weight_grad(out: Array, x: Array, g: Array, *, window: Window, groups
         ordered[...] = total.reshape(ordered.shape)
 
 
+@with_epilogue
 @primitive(conv2d.shape, layout=_forward_layout)
 def conv2d_direct(out: Array, x: Array, w: Array, *, window: Window, groups: int) -> None:
     # An element at a time: for few features in a group, as in a depthwise convolution.
     conv2d.reference(out, x, w, window=window, groups=groups)
 
 
+@with_epilogue
 @primitive(conv2d_input_grad.shape, layout=_input_layout)
 def conv2d_input_grad_direct(out: Array, w: Array, g: Array, *, window: Window, groups: int, image: Pair) -> None:
     conv2d_input_grad.reference(out, w, g, window=window, groups=groups, image=image)

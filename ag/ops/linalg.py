@@ -11,7 +11,7 @@ import numpy as np
 from ag import shape as shapes
 from ag.buffer import Buffer
 from ag.core_primitives import add, sum, sum_over, sum_to
-from ag.epilogue import with_epilogue
+from ag.epilogue import with_epilogue_pair
 from ag.errors import ShapeError
 from ag.op import Cotangents, Need, Run, op, part_of
 from ag.primitive import Call, primitive
@@ -37,7 +37,7 @@ def _layout(out: shapes.Shape, a: shapes.Shape, _b: shapes.Shape, *, ta: bool, t
     return {"rows": rows, "cols": cols, "inner": inner, "vector": _quads(rows, cols, inner, ta, tb)}
 
 
-@with_epilogue
+@with_epilogue_pair
 @primitive(shapes.matmul, layout=_layout, bound=True)
 def matmul(out: Array, a: Array, b: Array, *, ta: bool, tb: bool) -> Call:
     return partial(np.dot, a.T if ta else a, b.T if tb else b, out=out)
