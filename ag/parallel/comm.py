@@ -1,0 +1,145 @@
+"""Communication between the workers of one training: what the members of a group can do together, on numpy arrays.
+
+`Comm` says what every kind of group offers; `SoloComm` is a group of one, and `ag.parallel.thread_comm` has groups of
+threads.  Sums are made in one fixed binary tree over the ranks, so they are the same to the bit from run to run, and on
+every rank.  Whoever waits for others waits for a limited time, and the error says who did not come.  Knows arrays only,
+no tensor and no device.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ag.errors import CommError
+
+__all__ = ["Comm", "SoloComm"]
+
+Array = np.ndarray[Any, Any]
+
+
+class Comm(ABC):
+    """A worker's place in a group.  All members make the same calls in the same order.
+
+    Attributes
+    ----------
+    rank : int
+        The worker's number in the group, from 0.
+    size : int
+        How many workers there are.
+    """
+
+    rank: int
+    size: int
+
+    @abstractmethod
+    def all_reduce(self, array: Array) -> None:
+        """Replace `array`, contiguous and of one shape and type on all ranks, by the sum over the ranks."""
+
+    @abstractmethod
+    def reduce_scatter(self, array: Array) -> Array:
+        """This rank's part of the sum over the ranks of a flat array, cut into `size` parts as `shares_of` says."""
+
+    @abstractmethod
+    def all_gather(self, part: Array) -> Array:
+        """The flat arrays of all ranks, which may differ in length, one after the other."""
+
+    @abstractmethod
+    def broadcast(self, array: Array, root: int = 0) -> None:
+        """Replace `array` by that of rank `root`."""
+
+    @abstractmethod
+    def send(self, array: Array, to: int) -> None:
+        """Give a copy of `array` to another rank; does not wait for it."""
+
+    @abstractmethod
+    def recv(self, source: int) -> Array:
+        """The next array that rank `source` sends here."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+
+    @abstractmethod
+    def split(self, color: int) -> Comm:
+        """The group of those that give the same `color`, in the order of their ranks."""
+
+    @abstractmethod
+    def abort(self, reason: str) -> None:
+        """End the group: whoever waits in it, now or later, gets a CommError with the reason."""
+
+    def shares_of(self, length: int) -> list[slice]:
+        """The parts of a flat array that the ranks are responsible for: nearly equal, in order."""
+        ends = [length * i // self.size for i in range(self.size + 1)]
+        return [slice(a, b) for a, b in pairwise(ends)]
+
+
+class SoloComm(Comm):
+    """A group of one: nothing to wait for."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = 0, 1
+        self._sent: deque[Array] = deque()
+        self._error: str | None = None
+
+    def _check(self, operation: str, other: int = 0) -> None:
+        if self._error is not None:
+            raise CommError(f"{operation}: the group was ended: {self._error}")
+        check_rank(operation, other, 1)
+
+    def all_reduce(self, array: Array) -> None:
+        self._check("all_reduce")
+
+    def reduce_scatter(self, array: Array) -> Array:
+        self._check("reduce_scatter")
+        return array.copy()
+
+    def all_gather(self, part: Array) -> Array:
+        self._check("all_gather")
+        return part.copy()
+
+    def broadcast(self, array: Array, root: int = 0) -> None:
+        self._check("broadcast", root)
+
+    def send(self, array: Array, to: int) -> None:
+        self._check("send", to)
+        self._sent.append(array.copy())
+
+    def recv(self, source: int) -> Array:
+        self._check("recv", source)
+        if not self._sent:
+            raise CommError("recv: rank 0 waits for an array that it has not sent itself; the group has one rank.")
+        return self._sent.popleft()
+
+    def barrier(self) -> None:
+        self._check("barrier")
+
+    def split(self, color: int) -> Comm:
+        self._check("split")
+        return SoloComm()
+
+    def abort(self, reason: str) -> None:
+        self._error = reason
+
+
+def check_rank(operation: str, rank: int, size: int) -> None:
+    if not 0 <= rank < size:
+        raise CommError(f"{operation}: there is no rank {rank}; the group has ranks 0..{size - 1}.")
+
+
+def contiguous(operation: str, array: Array) -> Array:
+    if not array.flags.c_contiguous:
+        raise CommError(f"{operation}: the array of shape {array.shape} is not contiguous; "
+                        f"pass numpy.ascontiguousarray of it.")
+    return array
+
+
+def alike(operation: str, values: list[Any], what: str) -> None:
+    for rank, value in enumerate(values):
+        if value != values[0]:
+            raise CommError(f"{operation}: rank 0 has {values[0]} and rank {rank} has {value}; the {what} must be "
+                            f"equal on all ranks.")
