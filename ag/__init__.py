@@ -25,6 +25,7 @@ from ag.vulkan_devices import ag_vulkan_device_count, ag_vulkan_devices, ag_vulk
 # tensors and the tape
 from ag.capture import CapturedStep, ag_capture
 from ag.gradcheck import ag_gradcheck
+from ag.precision import ag_matmul_precision
 from ag.profiling import profile
 from ag.recompute import ag_checkpoint
 from ag.rng import ag_seed
@@ -70,8 +71,13 @@ from ag.optim.adam import optimizer_adam, optimizer_adamw
 from ag.optim.clip import clip_grad_norm
 from ag.optim.schedule import lr_scheduler_cosine, lr_scheduler_step, lr_scheduler_warmup
 from ag.optim.sgd import optimizer_sgd
+from ag.parallel.data_parallel import DataParallel
 from ag.parallel.dp_result import DPResult, DPStep
 from ag.parallel.dp_train import dp_train
+from ag.parallel.gather import gather
+from ag.parallel.parallel_apply import parallel_apply
+from ag.parallel.replicate import replicate
+from ag.parallel.scatter import scatter
 from ag.train_state import Checkpoint, ag_load_checkpoint, ag_save_checkpoint
 
 # the same functions under ggmlR's names
@@ -105,6 +111,7 @@ __all__ = [
     "CapturedStep",
     "ag_capture",
     "ag_gradcheck",
+    "ag_matmul_precision",
     "profile",
     "ag_checkpoint",
     "ag_seed",
@@ -191,6 +198,11 @@ __all__ = [
     "DPResult",
     "DPStep",
     "dp_train",
+    "DataParallel",
+    "gather",
+    "parallel_apply",
+    "replicate",
+    "scatter",
     "ggml_vulkan_device_count",
     "ggml_vulkan_list_devices",
     "ggml_vulkan_status",

@@ -68,6 +68,9 @@ dp_train(make_model, data, loss_fn=None, forward_fn=None, target_fn=None, n_gpu=
          seed=None, balance="equal", on_nonfinite="raise", sync_batch_norm=False, capture="auto", checkpoint=None,
          checkpoint_every=None, resume=False, world=None, callback=None)
 DPResult(params, loss_history, loss, model, devices, report)
+DataParallel(model, device_ids=None, output_device=None, dim=-1) scatter(tensor, devices, dim=-1)
+gather(tensors, device, dim=-1, weights=None) replicate(model, devices)
+parallel_apply(models, inputs, kwargs=None, devices=None)
 """, re.S))
 
 DIFFERS = {  # name: (signature here, why it is not the designed one)
@@ -80,7 +83,7 @@ DIFFERS = {  # name: (signature here, why it is not the designed one)
 
 # Public names that the design does not list as functions: what those return or build on, and additions.
 EXTRA = {"CapturedStep", "DeviceInfo", "Gradients", "Layer", "Tensor", "Checkpoint", "DPStep", "ag_cast",
-         "ag_checkpoint", "profile"}
+         "ag_checkpoint", "ag_matmul_precision", "profile"}
 
 ERRORS = {"AgError": Exception, "ShapeError": ValueError, "DtypeError": TypeError, "DeviceError": RuntimeError,
           "TapeError": RuntimeError, "CaptureError": RuntimeError, "ArenaError": MemoryError,
@@ -233,7 +236,7 @@ def trains(**options: Any) -> bool:
 
 
 PARALLEL = """
-    DataParallel scatter gather replicate parallel_apply ModelParallel Pipeline ColumnParallelLinear RowParallelLinear
+    ModelParallel Pipeline ColumnParallelLinear RowParallelLinear
     syncgrads start DistributedWorld train_distributed CompressedDataParallel ZeroOptimizer SyncBatchNorm load_config"""
 MISSING: dict[str, Callable[[], bool]] = {  # what: whether it is there after all
     "dp_train(balance='auto')": lambda: trains(balance="auto"),

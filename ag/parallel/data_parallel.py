@@ -1,0 +1,178 @@
+"""DataParallel: a model that deals every batch out to several devices.
+
+A forward pass is `scatter`, `replicate`, `parallel_apply`, `gather`; each is an ordinary function of tensors, and so
+gradients need no hook: `backward` finds its way through all devices to the one set of parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+from ag.device import backend_of, default_backend
+from ag.errors import TapeError
+from ag.nn.layer import Layer
+from ag.ops.arithmetic import ag_add, ag_mul
+from ag.parallel.gather import gather
+from ag.parallel.parallel_apply import parallel_apply
+from ag.parallel.replicate import replicate
+from ag.parallel.scatter import moved, scatter, sizes_along
+from ag.tape import Gradients, backward, with_grad_tape
+from ag.tensor import Array, Tensor
+from ag.vulkan_devices import ag_vulkan_devices
+
+__all__ = ["DataParallel"]
+
+
+class _Losses:
+    """What the last call returned; no list, as that would be the layer's state."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self.tensors = tensors
+
+
+class DataParallel(Layer):
+    """A model on several devices, each working on its part of every batch.
+
+    Parameters
+    ----------
+    model : Layer, or any callable with ``parameters()``
+        Keeps its parameters, wherever they are.
+    device_ids : sequence of str or int, optional
+        Devices, which may occur several times; a number is that of a Vulkan device.  Default: every Vulkan device, or
+        the default device if there is none.
+    output_device : str or int, optional
+        Where results are gathered; default: the first device.
+    dim : int, optional
+        The axis along which inputs are cut and results joined; default -1, the batch.
+
+    Raises
+    ------
+    ValueError
+        If `device_ids` is empty.
+    DeviceError
+        If a device is not there.
+
+    Notes
+    -----
+    ``backward(loss)`` on a result brings the gradients of all replicas to the parameters.  A model that returns losses
+    (tensors without axes) gets their mean, in which every sample counts the same; `backward` of this class takes that.
+    Buffers, such as running averages, follow the first replica; `SyncBatchNorm` averages over all.
+
+    References
+    ----------
+    torch-dl ``DataParallel``; PyTorch ``torch.nn.DataParallel``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> model = ag.DataParallel(ag.ag_linear(2, 1), device_ids=["cpu", "cpu:1"])
+    >>> with ag.with_grad_tape():
+    ...     loss = ag.ag_mean(model(ag.ag_tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 3.0]])))
+    >>> ag.backward(loss)[model.module.W].numpy().tolist()
+    [[2.0, 1.0]]
+    """
+
+    def __init__(self, model: Any, device_ids: Sequence[str | int] | None = None,
+                 output_device: str | int | None = None, dim: int = -1) -> None:
+        if device_ids is None:
+            devices = [info.name for info in ag_vulkan_devices()] or [default_backend().name]
+        else:
+            devices = [_name(device) for device in device_ids]
+        if not devices:
+            raise ValueError("DataParallel: device_ids is empty; name at least one device.")
+        self.module = model
+        self.device_ids = tuple(devices)
+        self.output_device = devices[0] if output_device is None else _name(output_device)
+        self.dim = dim
+        self._returned = _Losses([])
+
+    @property
+    def wrapped_module(self) -> Any:
+        """The model; another name of `module`."""
+        return self.module
+
+    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        return self.forward(*inputs, **kwargs)
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """The model's result for a batch; all tensors and arrays among the arguments are dealt out."""
+        given = (inputs, kwargs)
+        if sizes_along(given, self.dim):
+            parts = scatter(given, self.device_ids, self.dim)
+        else:  # nothing to deal out
+            parts = [moved(given, self.device_ids[0])]
+        devices = self.device_ids[: len(parts)]
+        results = parallel_apply(replicate(self.module, devices), [args for args, _ in parts],
+                                 [named for _, named in parts], devices)
+        counts = [max(sizes_along(part, self.dim), default=1) for part in parts]
+        out = gather(results, self.output_device, self.dim, counts if any(counts) else None)
+        self._returned = _Losses([t for t in _tensors(out) if t.ndim == 0 and t.requires_grad])
+        return out
+
+    def backward(self, scale: float = 1.0) -> Gradients:
+        """Gradients of the losses that the last call returned, added to the parameters' ``.grad``.
+
+        Parameters
+        ----------
+        scale : float, optional
+            Factor of the losses: 1 / K for K batches that are to count as one.
+
+        Raises
+        ------
+        TapeError
+            If the last call returned no recorded loss, or `backward` was called for it already.
+        """
+        losses, self._returned = self._returned.tensors, _Losses([])
+        if not losses:
+            raise TapeError("DataParallel.backward: the last call returned no recorded tensor without axes; call the "
+                            "model inside `with with_grad_tape():`, or use ag.backward on a loss of its result.")
+        return backward(_scaled(losses, scale))
+
+    # -------------------------------------------------------------------------------------- the model's own
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The model's parameters, by the model's names."""
+        found: dict[str, Tensor] = self.module.parameters()
+        return found
+
+    params = parameters
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Names and parameters, one by one."""
+        return iter(self.parameters().items())
+
+    def buffers(self) -> dict[str, Tensor]:
+        """The model's buffers, by the model's names."""
+        return self.module.buffers() if hasattr(self.module, "buffers") else {}
+
+    def state_dict(self) -> dict[str, Array]:
+        """The model's state, without any prefix."""
+        found: dict[str, Array] = self.module.state_dict()
+        return found
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+        """Take over values by the model's names; nothing changes if they do not fit."""
+        self.module.load_state_dict(state, strict)
+
+
+def _name(device: str | int) -> str:
+    return backend_of(f"vulkan:{device}" if isinstance(device, int) else device).name
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+def _scaled(losses: list[Tensor], scale: float) -> Tensor:
+    """The losses' sum times `scale`, recorded though the tape may be off by now."""
+    with with_grad_tape():
+        total = reduce(ag_add, losses)
+        return total if scale == 1.0 else ag_mul(total, scale)

@@ -1,0 +1,70 @@
+"""Replicate: a model on several devices, whose gradients come back to the one it was made of."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from ag.create import ag_tensor
+from ag.device import backend_of
+from ag.nn.layer import state_of
+from ag.ops.convert import ag_to_device
+from ag.tape import no_grad
+
+__all__ = ["replicate"]
+
+
+def replicate(model: Any, devices: Sequence[str]) -> list[Any]:
+    """Copies of a model, one per device, for one forward pass.
+
+    Parameters
+    ----------
+    model : Layer, or any object with ``parameters()``
+    devices : sequence of str
+        A device may occur several times.
+
+    Returns
+    -------
+    list
+        Models like `model`.  Inside `with_grad_tape`, their parameters are results computed from the model's: the
+        gradients of all replicas arrive, added up, at the model's parameters.  The first replica works with the
+        model's own buffers, such as running averages, if it is on their device; the others with copies.
+
+    Raises
+    ------
+    ValueError
+        If there is no device.
+    DeviceError
+        If a device is not there.
+
+    Notes
+    -----
+    Replicas are made anew for every pass, so they cannot lag behind: weights, train or eval mode, buffers and whatever
+    else the model holds are as they are now.  Tensors that occur twice in the model do so in a replica.
+
+    References
+    ----------
+    PyTorch ``torch.nn.parallel.replicate``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> [m.W.device for m in ag.replicate(ag.ag_linear(2, 1), ["cpu", "cpu:1"])]
+    ['cpu', 'cpu:1']
+    """
+    if not devices:
+        raise ValueError("replicate: devices is empty; name at least one.")
+    params = model.parameters().values()
+    trained = {id(p) for p in params}
+    state = [x for x in state_of(model).values() if id(x) not in trained]
+    replicas = []
+    for i, device in enumerate(devices):
+        name = backend_of(device).name
+        memo: dict[int, Any] = {id(p): ag_to_device(p, name) for p in params}
+        with no_grad():
+            for x in state:
+                own = i == 0 and x.device == name
+                memo[id(x)] = x if own else ag_tensor(x.numpy(), device=name, dtype=x.dtype)
+        replicas.append(copy.deepcopy(model, memo))
+    return replicas
