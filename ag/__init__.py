@@ -78,6 +78,7 @@ from ag.parallel.gather import gather
 from ag.parallel.parallel_apply import parallel_apply
 from ag.parallel.replicate import replicate
 from ag.parallel.scatter import scatter
+from ag.parallel.sync_batch_norm import SyncBatchNorm
 from ag.train_state import Checkpoint, ag_load_checkpoint, ag_save_checkpoint
 
 # the same functions under ggmlR's names
@@ -203,6 +204,7 @@ __all__ = [
     "parallel_apply",
     "replicate",
     "scatter",
+    "SyncBatchNorm",
     "ggml_vulkan_device_count",
     "ggml_vulkan_list_devices",
     "ggml_vulkan_status",

@@ -70,7 +70,7 @@ dp_train(make_model, data, loss_fn=None, forward_fn=None, target_fn=None, n_gpu=
 DPResult(params, loss_history, loss, model, devices, report)
 DataParallel(model, device_ids=None, output_device=None, dim=-1) scatter(tensor, devices, dim=-1)
 gather(tensors, device, dim=-1, weights=None) replicate(model, devices)
-parallel_apply(models, inputs, kwargs=None, devices=None)
+parallel_apply(models, inputs, kwargs=None, devices=None) SyncBatchNorm(num_features, eps=1e-5, momentum=0.1)
 """, re.S))
 
 DIFFERS = {  # name: (signature here, why it is not the designed one)
@@ -237,7 +237,7 @@ def trains(**options: Any) -> bool:
 
 PARALLEL = """
     ModelParallel Pipeline ColumnParallelLinear RowParallelLinear
-    syncgrads start DistributedWorld train_distributed CompressedDataParallel ZeroOptimizer SyncBatchNorm load_config"""
+    syncgrads start DistributedWorld train_distributed CompressedDataParallel ZeroOptimizer load_config"""
 MISSING: dict[str, Callable[[], bool]] = {  # what: whether it is there after all
     "dp_train(balance='auto')": lambda: trains(balance="auto"),
     "dp_train(sync_batch_norm=True)": lambda: trains(sync_batch_norm=True),

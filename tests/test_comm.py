@@ -29,7 +29,7 @@ def everybody(comms: list[Comm], work: Work) -> list[Any]:
 @pytest.fixture(params=["solo", "threads-1", "threads-2", "threads-3", "threads-5", "threads-8"])
 def group(request: pytest.FixtureRequest) -> list[Comm]:
     kind, _, size = request.param.partition("-")
-    return [SoloComm()] if kind == "solo" else thread_comms(int(size), timeout=20)
+    return [SoloComm()] if kind == "solo" else [*thread_comms(int(size), timeout=20)]
 
 
 def of_rank(rank: int, *shape: int) -> Any:

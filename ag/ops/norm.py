@@ -28,7 +28,7 @@ from ag.ops.norm_primitives import (
 from ag.shape import Shape
 from ag.tensor import Tensor, TensorLike
 
-__all__ = ["ag_batch_norm_op", "ag_layer_norm_op", "batch_norm_train"]
+__all__ = ["ag_batch_norm_op", "ag_layer_norm_op", "batch_norm_train", "move_statistics"]
 
 _FEATURES, _SAMPLES = (0,), (1,)  # axes of the matrix to standardise over
 _LONGEST_ROW = 1 << 16  # longer ones are cut into pieces for several workgroups
@@ -229,9 +229,21 @@ def batch_norm_train(
     if count < 2:
         raise ShapeError(f"ag_batch_norm: x is {x.shape}; "  # type: ignore[union-attr]
                          f"the running variance needs at least two values per feature in train mode.")
+    _move(run, running_mean, running_var, mean, variance, count, momentum)
+    return out, saved
+
+
+def _move(run: Run, running_mean: Any, running_var: Any, mean: Buffer, variance: Buffer, count: int,
+          momentum: float) -> None:
     run(running_update, running_mean, mean, momentum=momentum, factor=1.0)
     run(running_update, running_var, variance, momentum=momentum, factor=count / (count - 1))
-    return out, saved
+
+
+def move_statistics(running_mean: Tensor, running_var: Tensor, mean: Tensor, variance: Tensor, count: int,
+                    momentum: float) -> None:
+    """Move running statistics, in place, towards the mean and the unbiased variance of `count` samples."""
+    launch = mean.buffer.backend.launch
+    _move(launch, running_mean.buffer, running_var.buffer, mean.buffer, variance.buffer, count, momentum)
 
 
 @batch_norm_train.vjp

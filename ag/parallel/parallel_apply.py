@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
@@ -10,8 +10,12 @@ from typing import Any
 from ag.blocks import one_thread
 from ag.device import ag_device, backend_of, default_backend
 from ag.errors import AgError, CommError
+from ag.parallel.replica_group import ReplicaGroup, Turns, set_group
+from ag.parallel.thread_comm import ThreadComm, thread_comms
 
 __all__ = ["parallel_apply"]
+
+_FAILURES = (AgError, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, AttributeError)
 
 
 def parallel_apply(models: Sequence[Any], inputs: Sequence[Any], kwargs: Sequence[Mapping[str, Any]] | None = None,
@@ -42,7 +46,7 @@ def parallel_apply(models: Sequence[Any], inputs: Sequence[Any], kwargs: Sequenc
 
     Notes
     -----
-    Each device has one thread, in which its models run in their order, so random numbers do not depend on timing.
+    Models on one device run one after the other, so random numbers do not depend on timing.
 
     References
     ----------
@@ -59,29 +63,62 @@ def parallel_apply(models: Sequence[Any], inputs: Sequence[Any], kwargs: Sequenc
     if not len(models) == len(inputs) == len(named) == len(places):
         raise ValueError(f"parallel_apply: there are {len(models)} models, {len(inputs)} inputs, {len(named)} kwargs "
                          f"and {len(places)} devices; the numbers must be equal.")
-    results: list[Any] = [None] * len(models)
+    given = [x if isinstance(x, tuple) else (x,) for x in inputs]
+    calls = [_Call(i, *parts) for i, parts in enumerate(zip(models, given, named, places, strict=True))]
+    if len(calls) == 1:
+        calls[0].run()
+    elif calls:
+        _run_together(calls)
+    failed = [call for call in calls if call.error is not None]
+    for call in sorted(failed, key=lambda call: call.follows):  # who only waited for the one that failed comes last
+        raise CommError(f"parallel_apply: replica {call.rank} on {call.device} failed with "
+                        f"{type(call.error).__name__}: {call.error}") from call.error
+    return [call.result for call in calls]
 
-    def run(device: str) -> None:
-        for i, place in enumerate(places):
-            if place == device:
-                given = inputs[i] if isinstance(inputs[i], tuple) else (inputs[i],)
-                try:
-                    with ag_device(device):
-                        results[i] = models[i](*given, **named[i])
-                except (AgError, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError) as error:
-                    raise CommError(f"parallel_apply: replica {i} on {device} failed with "
-                                    f"{type(error).__name__}: {error}") from error
 
-    kinds = list(dict.fromkeys(places))
-    if len(kinds) < 2:
-        for device in kinds:
-            run(device)
-        return results
-    with ThreadPoolExecutor(len(kinds), initializer=one_thread) as pool:
-        futures = [pool.submit(copy_context().run, run, device) for device in kinds]
-    for future in futures:  # all have ended; the first failure is the one to be told
+class _Call:
+    """One replica's work, and what came of it."""
+
+    def __init__(self, rank: int, model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any],
+                 device: str) -> None:
+        self.rank, self.device = rank, device
+        self._model, self._args, self._kwargs = model, args, kwargs
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.follows = False  # whether the error is what another replica's failure brought about
+
+    def run(self) -> None:
+        """Call the model."""
+        try:
+            with ag_device(self.device):
+                self.result = self._model(*self._args, **self._kwargs)
+        except _FAILURES as error:
+            self.error = error
+
+
+def _run_together(calls: Sequence[_Call]) -> None:
+    """Make the calls in a thread each, those on one device taking turns."""
+    comms = thread_comms(len(calls))
+    devices = [call.device for call in calls]
+    turns = {device: Turns(devices.count(device)) for device in devices}
+
+    def work(call: _Call, comm: ThreadComm) -> None:
+        place, mine = devices[: call.rank].count(call.device), turns[call.device]
+        mine.wait(place)
+        try:
+            set_group(ReplicaGroup(comm, mine, place))
+            call.run()
+            if call.error is not None:
+                call.follows = comm.is_ended()
+                comm.abort(f"replica {call.rank} on {call.device} failed")
+        finally:
+            mine.pass_on(place, last=True)
+
+    initializer = one_thread if len(turns) > 1 else None
+    with ThreadPoolExecutor(len(calls), initializer=initializer) as pool:
+        futures = [pool.submit(copy_context().run, work, call, comm) for call, comm in zip(calls, comms, strict=True)]
+    for future in futures:
         future.result()
-    return results
 
 
 def _device_of(model: Any) -> str:

@@ -19,7 +19,7 @@ from ag.errors import CommError
 from ag.parallel.comm import Array, Comm, alike, check_rank, contiguous
 from ag.parallel.reduction import TreeSum
 
-__all__ = ["added", "thread_comms"]
+__all__ = ["ThreadComm", "added", "thread_comms"]
 
 TIMEOUT = 60.0  # seconds
 
@@ -157,11 +157,20 @@ class ThreadComm(Comm):
         found: ThreadComm = self._meet("split", color, groups)[self.rank]
         return found
 
+    def exchange(self, value: Any) -> list[Any]:
+        """What the ranks gave, whatever it is; in this process nothing is copied."""
+        found: list[Any] = self._meet("exchange", value, lambda values: values)
+        return found
+
+    def is_ended(self) -> bool:
+        """Whether somebody ended the group."""
+        return self._group.error is not None
+
     def abort(self, reason: str) -> None:
         self._group.end(f"the group was ended by rank {self.rank}: {reason}")
 
 
-def thread_comms(size: int, timeout: float = TIMEOUT) -> list[Comm]:
+def thread_comms(size: int, timeout: float = TIMEOUT) -> list[ThreadComm]:
     """The places of a group of `size` threads of this process, one for each.
 
     Parameters

@@ -1,0 +1,70 @@
+"""What replicas that run at the same time need of each other: taking turns on a device, and exchanging values.
+
+Replicas on one device take turns, in their order, so that random numbers do not depend on timing.  A layer that needs
+something of all replicas, such as `SyncBatchNorm`, calls `exchange`; while a replica waits there, the next one of its
+device runs.  `ag.parallel.parallel_apply` makes the groups.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from threading import Condition
+from typing import Any
+
+from ag.parallel.thread_comm import ThreadComm
+
+__all__ = ["ReplicaGroup", "Turns", "current_group"]
+
+
+class Turns:
+    """Lets one of several threads run at a time, one after the other."""
+
+    def __init__(self, count: int) -> None:
+        self._left = list(range(count))
+        self._now = 0
+        self._changed = Condition()
+
+    def wait(self, i: int) -> None:
+        """Wait for the turn of thread `i`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._now == i)
+
+    def pass_on(self, i: int, last: bool = False) -> None:
+        """End the turn of thread `i`, which does not come again if it was its `last`."""
+        with self._changed:
+            following = [k for k in self._left if k > i] or [k for k in self._left if k < i or not last]
+            if last:
+                self._left.remove(i)
+            self._now = following[0] if following else -1
+            self._changed.notify_all()
+
+
+class ReplicaGroup:
+    """A replica's place among those that run with it.
+
+    Parameters
+    ----------
+    comm : ThreadComm
+        Of all replicas.
+    turns : Turns
+        Of those on the replica's device.
+    place : int
+        The replica's number among those.
+    """
+
+    def __init__(self, comm: ThreadComm, turns: Turns, place: int) -> None:
+        self.rank, self.size = comm.rank, comm.size
+        self._comm, self._turns, self._place = comm, turns, place
+
+    def exchange(self, value: Any) -> list[Any]:
+        """What all replicas gave in this call, in their order; each must make the same calls."""
+        self._turns.pass_on(self._place)
+        try:
+            return self._comm.exchange(value)
+        finally:
+            self._turns.wait(self._place)
+
+
+_current: ContextVar[ReplicaGroup | None] = ContextVar("ag_replica_group", default=None)
+current_group = _current.get
+set_group = _current.set

@@ -1,0 +1,112 @@
+"""Batch norm over the samples of all replicas."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from ag.create import as_input
+from ag.errors import ShapeError
+from ag.nn.batch_norm import BatchNorm
+from ag.ops.arithmetic import ag_add, ag_scale, ag_sub
+from ag.ops.convert import ag_cast, ag_to_device
+from ag.ops.norm import ag_batch_norm_op, move_statistics
+from ag.ops.reduce import ag_sum
+from ag.parallel.reduction import TreeSum
+from ag.parallel.replica_group import ReplicaGroup, current_group
+from ag.recompute import is_repeating
+from ag.tensor import Tensor, TensorLike
+
+__all__ = ["SyncBatchNorm"]
+
+
+class SyncBatchNorm(BatchNorm):
+    """Batch norm whose statistics are those of the whole batch, however it is dealt out to replicas.
+
+    Parameters
+    ----------
+    num_features : int
+        Size of the first axis, at least 1: features of vectors, channels of images.
+    eps : float, optional
+        Added to the variance; positive.
+    momentum : float, optional
+        How far a batch moves the running statistics, in [0, 1].
+
+    Attributes
+    ----------
+    gamma, beta : Tensor of shape (num_features, 1)
+        Factor and offset, initially 1 and 0.
+    running_mean, running_var : Tensor of shape (num_features, 1)
+        Buffers, initially 0 and 1, moved by every replica alike.
+
+    Raises
+    ------
+    ValueError
+        If `num_features` or `eps` is not positive or `momentum` is outside [0, 1].
+
+    Notes
+    -----
+    Inside `DataParallel` the replicas exchange sums, and gradients flow through these, so outputs and all gradients
+    are those of one device with the whole batch; a replica may have no sample at all.  Elsewhere it is a batch norm.
+    The parameters of a trained batch norm fit: ``convert`` makes the layers of a model synchronous.
+
+    References
+    ----------
+    PyTorch ``torch.nn.SyncBatchNorm``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> model = ag.DataParallel(ag.SyncBatchNorm(1), ["cpu", "cpu:1"])
+    >>> model(ag.ag_tensor([[1.0, 3.0]])).numpy().round(3).tolist()
+    [[-1.0, 1.0]]
+    """
+
+    @classmethod
+    def convert(cls, model: Any) -> Any:
+        """Make every batch norm in a model synchronous, in place; returns the model."""
+        for layer in _layers(model):
+            if type(layer) is BatchNorm:
+                layer.__class__ = cls
+        return model
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """Output of the shape of `x`, (num_features, batch) or (num_features, ..., batch)."""
+        group = current_group()
+        if group is None or not self.mode_for(self.gamma):
+            return super().forward(x)
+        x = as_input(x, self.gamma)
+        if x.ndim < 2 or x.shape[0] != self.num_features:
+            raise ShapeError(f"SyncBatchNorm: x is {x.shape}; ({self.num_features}, ..., batch) is required.")
+        exact = ag_cast(x, "f32") if x.dtype in ("f16", "bf16") else x
+        rows = exact.reshape(self.num_features, exact.size // self.num_features)
+        counts = group.exchange(rows.shape[1])
+        count = sum(counts)
+        if count < 2:
+            raise ShapeError(f"SyncBatchNorm: all replicas together have {count} values per feature; the running "
+                             f"variance needs at least two in train mode.")
+        total = partial(_total, group, counts)
+        mean = ag_scale(total(rows, lambda r: r), 1.0 / count)
+        variance = ag_scale(total(rows, lambda r: _squares(ag_sub(r, mean))), 1.0 / count)
+        if not is_repeating():
+            move_statistics(self.running_mean, self.running_var, mean, variance, count, self.momentum)
+        return ag_batch_norm_op(x, self.gamma, self.beta, self.eps, mean, variance) if x.size else x
+
+
+def _squares(x: Tensor) -> Tensor:
+    return x * x
+
+
+def _total(group: ReplicaGroup, counts: list[int], rows: Tensor, of: Any) -> Tensor:
+    """The sum over the samples of all replicas, on this one's device."""
+    mine = ag_sum(of(rows), dim=1, keepdim=True) if counts[group.rank] else None
+    tree: TreeSum[Tensor] = TreeSum(ag_add)
+    for i, part in enumerate(x for x in group.exchange(mine) if x is not None):
+        tree.push(i, 1, ag_to_device(part, rows.device))
+    return tree.total()
+
+
+def _layers(model: Any) -> list[Any]:
+    """A layer and all that are in it."""
+    children = model.children().values() if hasattr(model, "children") else ()
+    return [model, *(layer for child in children for layer in _layers(child))]
