@@ -1,0 +1,80 @@
+"""How exactly products of matrices in float32 are made: as float32, or faster on matrix units.
+
+Belongs to the process, as PyTorch's setting does, and is kept on the class of all backends, which read it when they
+plan a launch.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from ag.backend import Backend
+from ag.device import open_backends
+from ag.errors import DtypeError
+
+__all__ = ["ag_matmul_precision"]
+
+_NAMES = ("highest", "high", "medium")
+
+
+class _Previous(str):
+    """The precision before a change; as a context manager it is restored on exit."""
+
+    def __enter__(self) -> str:
+        return str(self)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        Backend.precision = str(self)
+
+
+def ag_matmul_precision(name: str | None = None) -> _Previous:
+    """Set how exactly products of matrices in float32 are made, for all devices.
+
+    Parameters
+    ----------
+    name : str, optional
+        ``"highest"``, the default: in float32.  ``"high"``: from three products in bfloat16, with about 16 bits of
+        every operand.  ``"medium"``: from one product in bfloat16, with 8 bits.  Without a name nothing changes.
+
+    Returns
+    -------
+    str
+        The precision before.  Used as ``with ag_matmul_precision(name):`` it comes back on exit.
+
+    Raises
+    ------
+    DtypeError
+        If there is no such precision.
+    CaptureError
+        Inside a step that is being captured.
+
+    Notes
+    -----
+    The lower precisions are allowed, not promised: they change `ag_matmul` and what is made of it, forward and
+    backward, on Vulkan devices with cooperative matrices of bfloat16, for which the kernels were compiled, and on which
+    these were right and faster in a test at first use; the log says once where they are not used.  Convolutions, the
+    weight gradients of linear layers, attention and the CPU stay in float32.  Sums are in float32 always.  A captured
+    step keeps the precision with which it was captured, and is not fused into its products below ``"highest"``.
+    Infinities in operands may become NaN.
+
+    References
+    ----------
+    PyTorch ``torch.set_float32_matmul_precision``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> with ag.ag_matmul_precision("high"):
+    ...     print(ag.ag_matmul_precision(), ag.ag_matmul([[1.0, 2.0]], [[3.0], [4.0]]).item())
+    high 11.0
+    """
+    previous = _Previous(Backend.precision)
+    if name is None:
+        return previous
+    if name not in _NAMES:
+        raise DtypeError(f"ag_matmul_precision: there is no precision {name!r}; use 'highest', 'high' or 'medium'.")
+    for backend in open_backends():
+        backend.refuse_while_recording("changes the precision of products")
+    Backend.precision = name
+    return previous
