@@ -5,6 +5,7 @@ A shader is its own interface: the push-constant block ``Args``, the buffers, th
 and the comment ``// grid:`` are read from the source and written to ``manifest.json``, from which the Vulkan
 backend packs arguments by name.  This script needs the standard library, glslangValidator and SPIRV-Tools,
 and knows nothing of `ag`.  ``make``, CI and developers call it; unchanged shaders are not compiled again.
+Shaders with cooperative matrices need newer tools than the others and are left out where the tools do not know them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +28,9 @@ ROOT = Path(__file__).resolve().parent
 SHADERS = ROOT / "shaders"
 OUT = ROOT / "ag" / "backends" / "vulkan" / "spv"
 
-FORMAT = 1  # of the manifest; raise it when what is below writes something else
+FORMAT = 2  # of the manifest; raise it when what is below writes something else
 TARGET = "vulkan1.0"  # SPIR-V 1.0, which every driver takes
+COOPERATIVE_TARGET = "vulkan1.1"  # of shaders with cooperative matrices, which no driver of 1.0 has
 MAX_PUSH_WORDS = 32  # Vulkan's guaranteed minimum of 128 bytes; drivers do not refuse more, they misbehave
 MAX_INVOCATIONS = 256  # the largest workgroup that every driver of ours accepts
 WORD_TYPES = ("uint", "int", "float")
@@ -52,6 +56,46 @@ def missing_tools() -> str:
 def compiler_version() -> str:
     """The versions of compiler and optimizer, in one line."""
     return "; ".join(_run(tool, "--version").splitlines()[0] for tool in ("glslangValidator", "spirv-opt"))
+
+
+def cooperative(shader: Path) -> bool:
+    """Whether a shader multiplies cooperative matrices."""
+    return "GL_KHR_cooperative_matrix" in shader.read_text("utf-8")
+
+
+@lru_cache(maxsize=1)
+def knows_cooperative() -> bool:
+    """Whether all tools know cooperative matrices of bfloat16: glslang from 15.4, SPIRV-Tools of its time."""
+    with tempfile.TemporaryDirectory() as folder:
+        probe = Path(folder, "probe.comp")
+        probe.write_text(_PROBE, "utf-8")
+        try:
+            _to_spirv(probe, probe.with_suffix(".spv"), COOPERATIVE_TARGET)
+        except ShaderError:
+            return False
+    return True
+
+
+_PROBE = """#version 450
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_EXT_bfloat16 : require
+layout(local_size_x = 32) in;
+shared bf16vec4 x[64];
+void main() {
+    coopmat<bfloat16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA> a;
+    coopMatLoad(a, x, 0, 4, gl_CooperativeMatrixLayoutRowMajor);
+}
+"""
+
+
+def _to_spirv(shader: Path, spv: Path, target: str, *options: str) -> None:
+    """Compile, optimise and validate."""
+    raw = spv.with_suffix(".raw")
+    _run("glslangValidator", "-V", *options, "--target-env", target, shader, "-o", raw)
+    _run("spirv-opt", "-O", "--strip-debug", f"--target-env={target}", raw, "-o", spv)
+    _run("spirv-val", "--target-env", target, spv)
+    raw.unlink()
 
 
 def _run(*command: str | Path) -> str:
@@ -197,13 +241,10 @@ def compile_shader(shader: Path, spv: Path) -> dict[str, Any]:
     software drivers do not unroll loops over specialization constants, and are ten times slower then.
     """
     entry = interface(shader.read_text("utf-8"), _run("glslangValidator", "-E", shader))
-    raw = spv.with_suffix(".raw")
-    tuned = any(constant["name"] == "THREADS" for constant in entry["spec"])
-    for made, options in ((spv, []), (spv.with_suffix(".fixed.spv"), ["-DFIXED"]))[: 1 + tuned]:
-        _run("glslangValidator", "-V", *options, "--target-env", TARGET, shader, "-o", raw)
-        _run("spirv-opt", "-O", "--strip-debug", f"--target-env={TARGET}", raw, "-o", made)
-        _run("spirv-val", "--target-env", TARGET, made)
-    raw.unlink()
+    target = COOPERATIVE_TARGET if cooperative(shader) else TARGET
+    _to_spirv(shader, spv, target)
+    if any(constant["name"] == "THREADS" for constant in entry["spec"]) and not cooperative(shader):
+        _to_spirv(shader, spv.with_suffix(".fixed.spv"), target, "-DFIXED")
     return {**entry, "sha256": source_hash(shader)}
 
 
@@ -211,12 +252,20 @@ def read_manifest(out: Path) -> Manifest:
     """The manifest of the last build; an empty one if there is none of this format."""
     path = out / "manifest.json"
     manifest: Manifest = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    return manifest if manifest.get("format") == FORMAT else {"compiler": "", "format": FORMAT, "kernels": {}}
+    return manifest if manifest.get("format") == FORMAT else {
+        "compiler": "", "format": FORMAT, "kernels": {}, "left_out": []}
+
+
+def wanted(shaders: Path, known: Collection[str]) -> list[Path]:
+    """The shaders that the tools can compile; without tools, all but cooperative ones that are not compiled already."""
+    found = sorted(shaders.glob("*.comp"))
+    return [path for path in found
+            if not cooperative(path) or (path.stem in known if missing_tools() else knows_cooperative())]
 
 
 def stale(shaders: Path, out: Path, manifest: Manifest, compiler: str) -> list[str]:
     """Names of the kernels that must be compiled, and of those whose shader is gone."""
-    names = {path.stem: path for path in sorted(shaders.glob("*.comp"))}
+    names = {path.stem: path for path in wanted(shaders, manifest["kernels"])}
     known = manifest["kernels"]
     changed = [
         name for name, path in names.items()
@@ -237,7 +286,7 @@ def build(shaders: Path = SHADERS, out: Path = OUT) -> list[str]:
     compiler = compiler_version()
     manifest = read_manifest(out)
     todo = stale(shaders, out, manifest, compiler)
-    names = {path.stem for path in shaders.glob("*.comp")}
+    names = {path.stem for path in wanted(shaders, ())}
     kernels = {name: entry for name, entry in manifest["kernels"].items() if name in names}
     out.mkdir(parents=True, exist_ok=True)
     errors = []
@@ -250,7 +299,8 @@ def build(shaders: Path = SHADERS, out: Path = OUT) -> list[str]:
                 errors.append(f"{name}.comp: {error}")
         if errors:
             raise ShaderError("\n".join(errors))
-        manifest = {"compiler": compiler, "format": FORMAT, "kernels": kernels}
+        left_out = sorted({path.stem for path in shaders.glob("*.comp")} - names)
+        manifest = {"compiler": compiler, "format": FORMAT, "kernels": kernels, "left_out": left_out}
         (built / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", "utf-8")
         for path in (*built.glob("*.spv"), built / "manifest.json"):  # which vouches for the rest
             os.replace(path, out / path.name)
@@ -287,6 +337,9 @@ def _build(out: Path) -> int:
         print(f"kernels_build.py: {missing_tools()}", file=sys.stderr)
         return 2
     names = build(SHADERS, out)
+    if left_out := read_manifest(out)["left_out"]:
+        print(f"left out, as these tools ({compiler_version()}) do not know cooperative matrices of bfloat16: "
+              f"{', '.join(left_out)}")
     print(f"{len(names)} kernels rebuilt" if names else "kernels are up to date")
     return 0
 

@@ -29,8 +29,8 @@ from weakref import WeakSet
 from ag.arena import Arena
 from ag.buffer import Buffer, HostArray, Launch, Program, Recording
 from ag.dtype import DType
-from ag.errors import ArenaError, CaptureError, DtypeError
 from ag.epilogue import with_epilogues
+from ag.errors import ArenaError, CaptureError, DtypeError
 from ag.fusion import with_chains
 from ag.memory import sharing_memory, without_unread
 from ag.passes import with_factors, without_copies
@@ -100,6 +100,8 @@ class Backend(ABC):
         Where launches are to be noted with their times; set on the class, so that it holds for every device.
     chains_from : int
         Elements from which a program makes chains of elementwise launches one.
+    precision : str
+        Of products of matrices in float32, as `ag_matmul_precision` says; set on the class, for every device.
     epilogues : bool
         Whether a program takes elementwise launches into the products of matrices that make their operands.
     """
@@ -112,6 +114,7 @@ class Backend(ABC):
     units: int = 1
     events: list[Event] | None = None
     chains_from: int = 1
+    precision: str = "highest"
     epilogues: bool = True
     _open_recording: tuple[int, Recording] | None = None
 
@@ -223,7 +226,8 @@ class Backend(ABC):
         recording.launches = without_copies(with_factors(recording.launches))
         recording.launches = without_unread(recording.launches)
         recording.launches = with_chains(recording.launches, self.chains_from)
-        recording.launches = with_epilogues(recording.launches) if self.epilogues else recording.launches
+        if self.epilogues and self.precision == "highest":  # the other kernels have no epilogues
+            recording.launches = with_epilogues(recording.launches)
         sharing_memory(recording.launches, rest=2 if self.asynchronous else 0)
         recording.program = self._program(recording.launches)
 

@@ -6,7 +6,11 @@
 #include "matrices.glsl"
 #define A_ALONG_K (ta == 0)
 #define B_ALONG_K (tb != 0)
+#ifdef COOPERATIVE
+#include "cooperative.glsl"
+#else
 #include "product.glsl"
+#endif
 #ifdef CHAIN
 #include "epilogue.glsl"
 #endif

@@ -27,7 +27,7 @@ LAYERS = [
      "ag.half", "ag.partial", "ag.loss_scale"],
     ["ag.backends"],
     ["ag.device", "ag.vulkan_devices", "ag.rng", "ag.tensor", "ag.create", "ag.tape", "ag.op", "ag.capture",
-     "ag.gradcheck", "ag.recompute", "ag.profiling"],
+     "ag.gradcheck", "ag.precision", "ag.recompute", "ag.profiling"],
     ["ag.ops"],
     ["ag.nn", "ag.optim", "ag.data", "ag.tensor_file", "ag.checkpoint", "ag.train_state"],
     ["ag.parallel"],

@@ -78,7 +78,7 @@ def test_the_manifest_describes_the_shader(shaders: Path, out: Path) -> None:
     assert build(shaders, out) == ["twice"]
     manifest = json.loads((out / "manifest.json").read_text())
     entry = manifest["kernels"]["twice"]
-    assert manifest["format"] == 1 and manifest["compiler"] == kernels_build.compiler_version()
+    assert manifest["format"] == kernels_build.FORMAT and manifest["compiler"] == kernels_build.compiler_version()
     assert entry["operands"] == [{"name": "out", "writes": True}, {"name": "x", "writes": False}]
     assert [(m["name"], m["type"], m["count"]) for m in entry["push"]] == [
         ("n", "uint", 1), ("out_at", "uint", 1), ("x_at", "uint", 1), ("factor", "float", 1), ("shape", "uint", 8)]
@@ -181,6 +181,64 @@ def test_a_failed_build_changes_nothing(shaders: Path, out: Path) -> None:
     assert contents(out) == before
 
 
+@pytest.fixture
+def mixed(shaders: Path) -> Path:
+    """The folder, with a shader on cooperative matrices."""
+    needs = "#extension GL_KHR_cooperative_matrix : require\n#include"
+    (shaders / "new.comp").write_text(SHADER.replace("#include", needs))
+    return shaders
+
+
+@needs_tools
+def test_cooperative_shaders_are_left_out_where_the_tools_are_old(
+    mixed: Path, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(kernels_build, "knows_cooperative", lambda: False)
+    monkeypatch.setattr(kernels_build, "SHADERS", mixed)
+    arguments = ["--out", str(out)]
+    assert kernels_build.main(arguments) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("left out, as these tools (")
+    assert "do not know cooperative matrices of bfloat16: new\n1 kernels rebuilt\n" in said
+    manifest = kernels_build.read_manifest(out)
+    assert list(manifest["kernels"]) == ["twice"] and manifest["left_out"] == ["new"]
+    assert sorted(contents(out)) == ["manifest.json", "twice.spv"]
+    assert kernels_build.main([*arguments, "--check"]) == 0
+    monkeypatch.setitem(os.environ, "PATH", str(tmp_path))  # nobody knows what there are tools for
+    assert kernels_build.main([*arguments, "--check"]) == 0
+
+
+@needs_tools
+def test_better_tools_add_what_was_left_out(mixed: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels_build, "knows_cooperative", lambda: False)
+    build(mixed, out)
+    targets = []
+
+    def to_spirv(shader: Path, spv: Path, target: str, *options: str) -> None:
+        targets.append((shader.stem, target, options))
+        spv.write_bytes(b"")
+
+    monkeypatch.setattr(kernels_build, "knows_cooperative", lambda: True)
+    monkeypatch.setattr(kernels_build, "_to_spirv", to_spirv)
+    monkeypatch.setattr(kernels_build, "interface", lambda *_: {"spec": [{"name": "THREADS"}]})
+    assert build(mixed, out) == ["new"]
+    assert targets == [("new", kernels_build.COOPERATIVE_TARGET, ())]  # and none for software drivers
+    assert kernels_build.read_manifest(out)["left_out"] == []
+
+
+@needs_tools
+@pytest.mark.skipif(not kernels_build.missing_tools() and not kernels_build.knows_cooperative(),
+                    reason="these tools do not know cooperative matrices of bfloat16")
+def test_the_cooperative_shaders_compile(tmp_path: Path) -> None:
+    shaders = [path for path in kernels_build.SHADERS.glob("*.comp") if kernels_build.cooperative(path)]
+    for shader in shaders:
+        spv = tmp_path / f"{shader.stem}.spv"
+        entry = kernels_build.compile_shader(shader, spv)
+        constants = [constant["name"] for constant in entry["spec"]]
+        assert constants[-4:] == ["TERMS", "M", "N", "K"] and spv.stat().st_size > 0
+    assert len(shaders) == 2
+
+
 # ---------------------------------------------------------------------------------------------- command line
 
 
@@ -217,7 +275,10 @@ def test_missing_tools_are_named(
 
 
 def test_every_primitive_has_a_shader_and_every_shader_a_primitive() -> None:
-    assert sorted(path.stem for path in kernels_build.SHADERS.glob("*.comp")) == sorted(PRIMITIVES)
+    shaders = sorted(kernels_build.SHADERS.glob("*.comp"))
+    assert sorted(path.stem for path in shaders if not kernels_build.cooperative(path)) == sorted(PRIMITIVES)
+    variants = {path.stem for path in shaders if kernels_build.cooperative(path)}
+    assert {name.removesuffix("_coop") for name in variants} <= {*PRIMITIVES} and not variants & {*PRIMITIVES}
 
 
 @pytest.fixture(scope="module")

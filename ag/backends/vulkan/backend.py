@@ -14,18 +14,20 @@ import numpy as np
 
 from ag.arena import OFFSET_BITS, Arena
 from ag.backend import Backend, Event
+from ag.backends.vulkan.cooperative import Cooperative
 from ag.backends.vulkan.kernels import Kernels
 from ag.backends.vulkan.loader import device_info, forked, heap_bytes, kompute, manager, release
 from ag.backends.vulkan.recorder import Command, Recorder
 from ag.backends.vulkan.shadow import Shadow
 from ag.backends.vulkan.stock import StockRecorder
-from ag.backends.vulkan.tiles import Tiles
+from ag.backends.vulkan.tiles import Rule
 from ag.backends.vulkan.tune import Tune
 from ag.buffer import Buffer, Launch, Program, held_bytes
 from ag.dtype import BF16, F16, F32, I32, U32
 from ag.errors import DeviceError, DtypeError
 from ag.half import loaded, stored
 from ag.primitive import Primitive
+from ag.shape import Shape
 
 __all__ = ["VulkanBackend"]
 
@@ -124,6 +126,7 @@ class VulkanBackend(Backend):
         )
         tuned = os.environ.get("AG_TUNE") == "1" and not self._kernels.tiles.forced
         self._tune = Tune(self, self._kernels.tiles, properties) if tuned else None
+        self._cooperative = Cooperative(self, self._manager, self._kernels.tiles)
         self._shadow = Shadow(self) if os.environ.get("AG_SHADOW") == "1" else None
         self._trace = os.environ.get("AG_TRACE") == "1"
         if self.events is not None:
@@ -195,13 +198,11 @@ class VulkanBackend(Backend):
             return VulkanProgram(self, launches, [c for c in commands if c is not None])
 
     def command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any],
-                tiles: Tiles | None = None) -> Command | None:
+                tiles: Rule | None = None) -> Command | None:
         """The dispatch of a launch, in tiles by the device's rule unless another is given; None if nothing is to do."""
         words = [(b.address & _OFFSET_MASK) // 4 for b in buffers]
         shapes = tuple(b.shape for b in buffers)
-        if tiles is None and self._tune is not None:
-            tiles = self._tune.rule(primitive, shapes, params)
-        plan = self._kernels.plan(primitive, shapes, params, words, tiles)
+        plan = self._kernels.plan(primitive, shapes, params, words, tiles or self._rule(primitive, shapes, params))
         if not plan.grid[0]:
             return None
         segments = tuple(b.address >> OFFSET_BITS for b in buffers)
@@ -211,6 +212,15 @@ class VulkanBackend(Backend):
         return Command(plan.kernel, algorithm, push, plan.grid,
                        [r for r, w in zip(ranges, plan.writes, strict=True) if not w],
                        [r for r, w in zip(ranges, plan.writes, strict=True) if w])
+
+    def _rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: dict[str, Any]) -> Rule | None:
+        """The tiles of a product where they are not those of the device's table."""
+        found: Rule | None = None
+        if self.precision != "highest":
+            found = self._cooperative.rule(primitive, shapes, params, self.precision)
+        if found is None and self._tune is not None:
+            found = self._tune.rule(primitive, shapes, params)
+        return found
 
     def submit(self) -> None:
         with self.lock:

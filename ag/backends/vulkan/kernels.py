@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 
 from ag.backend import DeviceInfo
-from ag.backends.vulkan.tiles import TILES, Tiles, tiles_of
+from ag.backends.vulkan.tiles import TILES, Rule, tiles_of
 from ag.errors import KernelError
 from ag.primitive import Primitive
 from ag.shape import Shape
 
-__all__ = ["Kernels", "Plan", "Product", "product_of", "products_hash"]
+__all__ = ["Kernels", "Plan", "Product", "compiled_by", "kernel_state", "product_of", "products_hash"]
 
 _SPV = Path(__file__).parent / "spv"
 _SHADERS = Path(__file__).parents[3] / "shaders"  # only in a source checkout
@@ -125,13 +125,15 @@ def _refuse_stale(kernel: str, sha256: str) -> None:
 
 
 @lru_cache(maxsize=_PLANS_KEPT)
-def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[str, Any], ...], tiles: Tiles,
+def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[str, Any], ...], tiles: Rule,
           aligned: bool) -> Plan:
-    entry = _manifest()["kernels"].get(primitive.name)
-    if entry is None:
+    kernels = _manifest()["kernels"]
+    if primitive.name not in kernels:
         raise KernelError(f"Vulkan: primitive {primitive.name} has no kernel; write shaders/{primitive.name}.comp "
                           f"and {_BUILD}.")
-    _refuse_stale(primitive.name, entry["sha256"])
+    file = primitive.name + (tiles.suffix if _in_tiles(kernels[primitive.name]) else "")
+    entry = kernels[kernel := file.partition(".")[0]]
+    _refuse_stale(kernel, entry["sha256"])
     names = tuple(o["name"] for o in entry["operands"])
     if names != primitive.operands:
         raise KernelError(f"Vulkan: kernel {primitive.name} takes {names} and its primitive {primitive.operands}; "
@@ -154,7 +156,6 @@ def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[s
             words += [_word(v, member["type"]) for v in given]
     spec = tuple(_word(values[c["name"]], c["type"]) for c in entry["spec"])
     writes = tuple(o["writes"] for o in entry["operands"])
-    file = f"{primitive.name}.fixed" if "THREADS" in values and tiles.fixed else primitive.name
     return Plan(primitive.name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes)
 
 
@@ -177,6 +178,19 @@ def product_of(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tu
     values: dict[str, Any] = {**dict(params), **primitive.layout(*shapes, **dict(params))}
     looks = "nt"[values["ta"]] + "nt"[values["tb"]] if "ta" in values else "taps"
     return Product(values["rows"], values["cols"], values["inner"], _count(entry, values), looks)
+
+
+def kernel_state(name: str) -> str:
+    """Whether there is a kernel: ``"compiled"``, ``"left out"`` where the compiler did not know it, or ``"none"``."""
+    if name in _manifest()["kernels"]:
+        return "compiled"
+    return "left out" if name in _manifest().get("left_out", ()) else "none"
+
+
+def compiled_by() -> str:
+    """The compiler and optimizer that made the kernels, in one line."""
+    compiler: str = _manifest()["compiler"]
+    return compiler
 
 
 def products_hash() -> str:
@@ -241,7 +255,7 @@ class Kernels:
         self._spirv: dict[str, bytes] = {}
 
     def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], params: dict[str, Any], words: list[int],
-             tiles: Tiles | None = None) -> Plan:
+             tiles: Rule | None = None) -> Plan:
         """How to run a primitive at these shapes, on operands with these offsets in words; `tiles` replace the rule."""
         return _plan(primitive, shapes, tuple(params.items()), tiles or self.tiles, not any(w & 3 for w in words))
 

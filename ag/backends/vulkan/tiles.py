@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from ag.backend import DeviceInfo
 from ag.errors import KernelError
 
-__all__ = ["TILES", "Tile", "Tiles", "tiles_of"]
+__all__ = ["TILES", "Rule", "Tile", "Tiles", "tiles_of"]
 
 _SKINNY = 8  # rows or columns up to which a product is bound by memory, and wants tiles of one kind
 _UNITS_PER_GIB = 4  # of discrete cards: RTX 4060 to 4090, RX 7600 to 7900 and Arc lie within a factor of 2 of it
@@ -87,6 +88,20 @@ _MOST_UNITS = {"NVIDIA": 132, "AMD": 304, "Intel": 32}
 _OTHER_MOST = 32
 
 
+class Rule(Protocol):
+    """Chooses tiles, for the kernels whose names end in `suffix`."""
+
+    @property
+    def suffix(self) -> str:
+        """What follows the primitive's name in the name of the file with the kernel."""
+
+    def choose(self, rows: int, cols: int, count: int) -> Any:
+        """Tiles for `count` products of so many rows and columns each."""
+
+    def __hash__(self) -> int:
+        """Plans are kept by rule."""
+
+
 @dataclass(frozen=True)
 class Tiles:
     """The rule of one device.
@@ -107,6 +122,11 @@ class Tiles:
     rates: tuple[tuple[str, float], ...]
     forced: str = ""
     fixed: bool = False
+
+    @property
+    def suffix(self) -> str:
+        """What follows the primitive's name in the name of the file with the kernel."""
+        return ".fixed" if self.fixed else ""
 
     def choose(self, rows: int, cols: int, count: int) -> Tile:
         """Tiles for `count` products of so many rows and columns each: those that should be finished first.

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import Backend
-from ag.backends.vulkan.choices import choices_of
+from ag.backend import Backend, DeviceInfo
+from ag.backends.vulkan.choices import Choices, choices_of
 from ag.backends.vulkan.kernels import Product, product_of, products_hash
 from ag.backends.vulkan.recorder import Command
 from ag.backends.vulkan.tiles import TILES, Tiles
@@ -28,7 +28,7 @@ from ag.errors import ArenaError
 from ag.primitive import Primitive
 from ag.shape import Shape
 
-__all__ = ["Tune", "seconds_of"]
+__all__ = ["Tune", "choices_for", "class_of", "seconds_of"]
 
 _MOST_SECONDS = 1.5  # for a class; kinds of tiles that have not had their turn by then are not considered
 _RUN_SECONDS = 2e-3  # of a run, in which launches follow each other: what a submission costs is little beside it
@@ -99,6 +99,11 @@ class Tune:
         log.info("%s: tiles for %s take %s", self._backend.name, name,
                  ", ".join(f"{kind} {1e6 * s:.0f} us" for kind, s in seconds.items()))
         return self._choices.keep(name, min(seconds, key=seconds.__getitem__), self._rules)
+
+
+def choices_for(info: DeviceInfo) -> Choices:
+    """What was measured on this kind of device, with its driver and our kernels."""
+    return choices_of(info.description, f"{info.vendor} {info.driver}", products_hash())
 
 
 def class_of(product: Product) -> str:

@@ -1,0 +1,218 @@
+"""Products on cooperative matrices, the matrix units of a card, for ag_matmul_precision("high") and ("medium").
+
+There, operands are rounded to bfloat16, or to the sum of two, and sums are in float32 (shaders/cooperative.glsl).
+Drivers are young here, so a kernel is used after a test on the device only: right within what rounding can explain,
+and faster than the float32 kernel.  The result is kept with the measured choices.  Where it is not used, the log says
+why, once.  The Vulkan backend asks before it plans a launch, unless the precision is "highest".
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ag.backend import Backend
+from ag.backends.vulkan.kernels import compiled_by, kernel_state, product_of
+from ag.backends.vulkan.tiles import Tiles
+from ag.backends.vulkan.tune import choices_for, seconds_of
+from ag.buffer import Buffer
+from ag.dtype import F32
+from ag.primitive import Primitive
+from ag.shape import Shape
+
+__all__ = ["Cooperative", "CooperativeTile", "CooperativeTiles", "sizes_of"]
+
+_BFLOAT16, _FLOAT32, _SUBGROUP = 1000141000, 1, 3  # VkComponentTypeKHR, VkScopeKHR
+_SMALLEST = 16  # rows and columns; below, most of a matrix would be padding
+_SUFFIX = "_coop"
+_TERMS = {"high": 3, "medium": 1}  # products per product
+_ROUNDING = {"high": 3 * 2.0**-16, "medium": 2.0**-7 + 2.0**-16}  # error of a product, relative
+_SUMMING = 2.0**-22  # of every addition, and twice what float32 has: matrix units do not all round to nearest
+_TESTED = ((64, 64, 64, 0, 0), (65, 33, 130, 0, 1), (130, 100, 36, 1, 0), (17, 1, 19, 1, 1), (200, 300, 132, 0, 0))
+_TIMED = 1024
+_USED, _WRONG, _SLOW = "used", "wrong", "slow"
+
+log = logging.getLogger("ag")
+
+Sizes = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class CooperativeTile:
+    """A tile that a workgroup makes: sizes in elements, those of a subgroup's part, and of a matrix (m, n, k)."""
+
+    rows: int
+    cols: int
+    depth: int
+    down: int
+    across: int
+    subgroup: int
+    terms: int
+    sizes: Sizes
+
+    @property
+    def subgroups(self) -> int:
+        """Of a workgroup."""
+        return self.rows // self.down * (self.cols // self.across)
+
+    @property
+    def threads(self) -> int:
+        """Invocations of a workgroup."""
+        return self.subgroups * self.subgroup
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a workgroup, at most: slices lie one way or the other, and lines have 16 bytes more."""
+        lines = sum(max(side * (self.depth + 8), self.depth * (side + 8)) for side in (self.rows, self.cols))
+        return 2 * min(self.terms, 2) * lines + 4 * self.subgroups * self.sizes[0] * self.sizes[1]
+
+    @property
+    def fits(self) -> bool:
+        """Whether matrices fill the parts and invocations load equal shares."""
+        m, n, k = self.sizes
+        even = not (self.down % m or self.across % n or self.depth % k or n % 4)
+        return even and not (self.rows * self.depth % (4 * self.threads) or self.cols * self.depth % (4 * self.threads))
+
+    def constants(self) -> dict[str, int]:
+        """The specialization constants of shaders/tiles.glsl and shaders/halves.glsl."""
+        return {"THREADS": self.threads, "TILE_ROWS": self.rows, "TILE_COLS": self.cols, "DEPTH": self.depth,
+                "DOWN": self.down, "ACROSS": self.across, "SHARES": 1, "TERMS": self.terms,
+                "M": self.sizes[0], "N": self.sizes[1], "K": self.sizes[2]}
+
+
+@dataclass(frozen=True)
+class CooperativeTiles:
+    """The rule of one device and precision: in the largest tiles that give all units work, else in the smallest.
+
+    Attributes
+    ----------
+    tiles : tuple of CooperativeTile
+        Largest first.
+    units : int
+        As of `Tiles`.
+    """
+
+    tiles: tuple[CooperativeTile, ...]
+    units: int
+    suffix: str = _SUFFIX
+
+    def choose(self, rows: int, cols: int, count: int) -> CooperativeTile:
+        """Tiles for `count` products of so many rows and columns each."""
+        for tile in self.tiles:
+            if -(-rows // tile.rows) * -(-cols // tile.cols) * count >= self.units:
+                return tile
+        return self.tiles[-1]
+
+
+def sizes_of(matrices: list[tuple[int, ...]]) -> Sizes | None:
+    """The largest (m, n, k) of bfloat16 matrices with float32 sums among those that a device has."""
+    types = (_BFLOAT16, _BFLOAT16, _FLOAT32, _FLOAT32, _SUBGROUP)
+    found = [(m, n, k) for m, n, k, *rest in matrices if tuple(rest) == types and m <= 32 and n <= 32 and k <= 32]
+    return max(found, key=lambda sizes: (sizes[0] * sizes[1] * sizes[2], sizes), default=None)
+
+
+def _tiles(precision: str, sizes: Sizes, limits: dict[str, Any]) -> tuple[CooperativeTile, ...]:
+    terms = _TERMS[precision]
+    depth = 32 if terms == 1 else max(16, sizes[2])
+    tiles = (CooperativeTile(side, side, depth, down, 32, limits["subgroup_size"], terms, sizes)
+             for side, down in ((128, 64), (64, 32)))
+    return tuple(t for t in tiles if t.fits and t.threads <= limits["max_work_group_invocations"]
+                 and t.shared_bytes <= limits["max_shared_memory"])
+
+
+class Cooperative:
+    """What one device can do.
+
+    Parameters
+    ----------
+    backend : VulkanBackend
+    manager : kp.Manager
+    usual : Tiles
+        The rule for the float32 kernels, to compare with.
+    """
+
+    def __init__(self, backend: Backend, manager: Any, usual: Tiles) -> None:
+        self._backend: Any = backend
+        self._usual = usual
+        self._limits = manager.get_device_properties()
+        stock = not hasattr(manager, "cooperative_matrices")
+        self._sizes = None if stock else sizes_of(manager.cooperative_matrices())
+        self._rules: dict[tuple[str, str], CooperativeTiles | None] = {}
+        self._told: set[str] = set()
+
+    def rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: dict[str, Any],
+             precision: str) -> CooperativeTiles | None:
+        """The rule for a launch, or None if it runs in float32; tests a kernel that was not used before."""
+        product = product_of(primitive, shapes, tuple(params.items()))
+        if product is None or min(product.rows, product.cols) < _SMALLEST:
+            return None
+        key = primitive.name, precision
+        if key not in self._rules:
+            found, why = self._tested(primitive, precision)
+            self._rules[key] = found
+            if why and why not in self._told:
+                self._told.add(why)
+                log.warning("%s: %s runs in float32 although the precision is %r: %s.", self._backend.name,
+                            primitive.name, precision, why)
+        return self._rules[key]
+
+    def _tested(self, primitive: Primitive, precision: str) -> tuple[CooperativeTiles | None, str]:
+        """The rule, or why there is none."""
+        state = kernel_state(primitive.name + _SUFFIX)
+        if state != "compiled":
+            return None, "" if state == "none" else f"its kernel was left out of the build with {compiled_by()}"
+        tiles = () if self._sizes is None else _tiles(precision, self._sizes, self._limits)
+        if not tiles:
+            return None, (f"{self._backend.info.description} ({self._backend.info.driver}) has no cooperative matrices "
+                          f"of bfloat16 that are of use")
+        rule = CooperativeTiles(tiles, self._usual.units)
+        choices, name = choices_for(self._backend.info), f"{primitive.name} {precision}"
+        with choices.lock:
+            verdict = choices.get(name)
+            if verdict not in (_USED, _WRONG, _SLOW):
+                verdict = choices.keep(name, self._verdict(primitive, precision, rule), (_USED, _WRONG, _SLOW))
+        return (rule, "") if verdict == _USED else (None, f"the kernel on cooperative matrices was {verdict} in a test")
+
+    def _verdict(self, primitive: Primitive, precision: str, rule: CooperativeTiles) -> str:
+        batched = "chunk" in primitive.params
+        rng = np.random.default_rng(0)
+        for rows, inner, cols, ta, tb in _TESTED:
+            batch = (2,) if batched else ()
+            a = rng.standard_normal((*batch, *((inner, rows) if ta else (rows, inner))))
+            b = rng.standard_normal((*batch, *((cols, inner) if tb else (inner, cols))))
+            params = {"ta": bool(ta), "tb": bool(tb), **({"chunk": 64} if batched else {})}
+            allowed = _ROUNDING[precision] + (_TERMS[precision] * inner + 1) * _SUMMING
+            if not self._is_right(primitive, a.astype(np.float32), b.astype(np.float32), params, rule, allowed):
+                return _WRONG
+        shape = (4, _TIMED // 2, _TIMED // 2) if batched else (_TIMED, _TIMED)
+        x = rng.standard_normal(shape, np.float32)
+        params = {"ta": False, "tb": False, **({"chunk": _TIMED} if batched else {})}
+        buffers = self._buffers(primitive, x, x, params)
+        seconds = [seconds_of(self._backend.recorder, self._backend.command(primitive, buffers, params, tiles))
+                   for tiles in (rule, self._usual)]
+        log.info("%s: %s of %d takes %.0f us in %s precision and %.0f us in float32", self._backend.name,
+                 primitive.name, _TIMED, 1e6 * seconds[0], precision, 1e6 * seconds[1])
+        return _USED if seconds[0] < seconds[1] else _SLOW
+
+    def _is_right(self, primitive: Primitive, a: Any, b: Any, params: dict[str, Any], rule: CooperativeTiles,
+                  allowed: float) -> bool:
+        """Whether the kernel is within `allowed` of the reference in float64, relative to sums of magnitudes."""
+        out, *_ = buffers = self._buffers(primitive, a, b, params)
+        expected, magnitudes = np.empty(out.shape), np.empty(out.shape)
+        primitive.reference(expected, a.astype(float), b.astype(float), **params)
+        primitive.reference(magnitudes, abs(a).astype(float), abs(b).astype(float), **params)
+        recorder = self._backend.recorder
+        recorder.dispatch(self._backend.command(primitive, buffers, params, rule))
+        found = recorder.download(out.address, out.size).view(np.float32).reshape(out.shape)
+        return bool(np.all(abs(found - expected) <= allowed * magnitudes))  # not so where something is NaN
+
+    def _buffers(self, primitive: Primitive, a: Any, b: Any, params: dict[str, Any]) -> tuple[Buffer, ...]:
+        shape = primitive.shape(a.shape, b.shape, **params)
+        arrays = (np.full(shape, np.nan, np.float32), a, b)
+        buffers = tuple(self._backend.alloc(x.shape, F32) for x in arrays)
+        for x, buffer in zip(arrays, buffers, strict=True):
+            self._backend.upload(x, buffer)
+        return buffers

@@ -1,0 +1,21 @@
+// matmul_coop: matmul on cooperative matrices, with operands rounded to bfloat16, or to the sum of two
+// out[rows, cols]; A[rows, inner], or [inner, rows] with ta; B[inner, cols], or [cols, inner] with tb
+// grid: cols / TILE_COLS, rows / TILE_ROWS workgroups
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#ifdef FLOAT16
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#else
+#extension GL_EXT_bfloat16 : require
+#endif
+#define COOPERATIVE
+#define PARAMS
+#define PRODUCTS 1
+#define MATRIX 0
+#define FIRST 0
+#define END inner
+#include "matmul.glsl"
