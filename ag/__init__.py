@@ -79,6 +79,7 @@ from ag.parallel.parallel_apply import parallel_apply
 from ag.parallel.replicate import replicate
 from ag.parallel.scatter import scatter
 from ag.parallel.sync_batch_norm import SyncBatchNorm
+from ag.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from ag.train_state import Checkpoint, ag_load_checkpoint, ag_save_checkpoint
 
 # the same functions under ggmlR's names
@@ -205,6 +206,8 @@ __all__ = [
     "replicate",
     "scatter",
     "SyncBatchNorm",
+    "ColumnParallelLinear",
+    "RowParallelLinear",
     "ggml_vulkan_device_count",
     "ggml_vulkan_list_devices",
     "ggml_vulkan_status",

@@ -71,6 +71,8 @@ DPResult(params, loss_history, loss, model, devices, report)
 DataParallel(model, device_ids=None, output_device=None, dim=-1) scatter(tensor, devices, dim=-1)
 gather(tensors, device, dim=-1, weights=None) replicate(model, devices)
 parallel_apply(models, inputs, kwargs=None, devices=None) SyncBatchNorm(num_features, eps=1e-5, momentum=0.1)
+ColumnParallelLinear(in_features, out_features, devices, activation=None, bias=True, weights=None, gather_output=True)
+RowParallelLinear(in_features, out_features, devices, activation=None, bias=True, weights=None)
 """, re.S))
 
 DIFFERS = {  # name: (signature here, why it is not the designed one)
@@ -236,7 +238,7 @@ def trains(**options: Any) -> bool:
 
 
 PARALLEL = """
-    ModelParallel Pipeline ColumnParallelLinear RowParallelLinear
+    ModelParallel Pipeline
     syncgrads start DistributedWorld train_distributed CompressedDataParallel ZeroOptimizer load_config"""
 MISSING: dict[str, Callable[[], bool]] = {  # what: whether it is there after all
     "dp_train(balance='auto')": lambda: trains(balance="auto"),

@@ -24,6 +24,8 @@ from ag.vulkan_devices import ag_vulkan_devices
 
 __all__ = ["DataParallel"]
 
+Device = str | int
+
 
 class _Losses:
     """What the last call returned; no list, as that would be the layer's state."""
@@ -39,9 +41,10 @@ class DataParallel(Layer):
     ----------
     model : Layer, or any callable with ``parameters()``
         Keeps its parameters, wherever they are.
-    device_ids : sequence of str or int, optional
-        Devices, which may occur several times; a number is that of a Vulkan device.  Default: every Vulkan device, or
-        the default device if there is none.
+    device_ids : sequence of str or int, or of sequences of these, optional
+        Devices, which may occur several times; a number is that of a Vulkan device.  For a model that is on several
+        devices itself, a group of as many for each replica.  Default: every Vulkan device, or the default device if
+        there is none.
     output_device : str or int, optional
         Where results are gathered; default: the first device.
     dim : int, optional
@@ -74,17 +77,19 @@ class DataParallel(Layer):
     [[2.0, 1.0]]
     """
 
-    def __init__(self, model: Any, device_ids: Sequence[str | int] | None = None,
-                 output_device: str | int | None = None, dim: int = -1) -> None:
+    def __init__(self, model: Any, device_ids: Sequence[Device | Sequence[Device]] | None = None,
+                 output_device: Device | None = None, dim: int = -1) -> None:
+        devices: list[tuple[str, ...]]
         if device_ids is None:
-            devices = [info.name for info in ag_vulkan_devices()] or [default_backend().name]
+            devices = [(info.name,) for info in ag_vulkan_devices()] or [(default_backend().name,)]
         else:
-            devices = [_name(device) for device in device_ids]
-        if not devices:
-            raise ValueError("DataParallel: device_ids is empty; name at least one device.")
+            devices = [_names(where) for where in device_ids]
+        if not devices or () in devices:
+            raise ValueError(f"DataParallel: device_ids is {device_ids}; name at least one device per replica.")
         self.module = model
-        self.device_ids = tuple(devices)
-        self.output_device = devices[0] if output_device is None else _name(output_device)
+        self._groups = devices
+        self.device_ids = tuple(group[0] if len(group) == 1 else group for group in devices)
+        self.output_device = devices[0][0] if output_device is None else _names(output_device)[0]
         self.dim = dim
         self._returned = _Losses([])
 
@@ -100,11 +105,11 @@ class DataParallel(Layer):
         """The model's result for a batch; all tensors and arrays among the arguments are dealt out."""
         given = (inputs, kwargs)
         if sizes_along(given, self.dim):
-            parts = scatter(given, self.device_ids, self.dim)
+            parts = scatter(given, [group[0] for group in self._groups], self.dim)
         else:  # nothing to deal out
-            parts = [moved(given, self.device_ids[0])]
-        devices = self.device_ids[: len(parts)]
-        results = parallel_apply(replicate(self.module, devices), [args for args, _ in parts],
+            parts = [moved(given, self._groups[0][0])]
+        devices = self._groups[: len(parts)]
+        results = parallel_apply(replicate(self.module, self.device_ids[: len(parts)]), [args for args, _ in parts],
                                  [named for _, named in parts], devices)
         counts = [max(sizes_along(part, self.dim), default=1) for part in parts]
         out = gather(results, self.output_device, self.dim, counts if any(counts) else None)
@@ -157,8 +162,9 @@ class DataParallel(Layer):
         self.module.load_state_dict(state, strict)
 
 
-def _name(device: str | int) -> str:
-    return backend_of(f"vulkan:{device}" if isinstance(device, int) else device).name
+def _names(where: Device | Sequence[Device]) -> tuple[str, ...]:
+    devices = [where] if isinstance(where, (str, int)) else where
+    return tuple(backend_of(f"vulkan:{d}" if isinstance(d, int) else d).name for d in devices)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -19,7 +19,7 @@ _FAILURES = (AgError, ArithmeticError, LookupError, TypeError, ValueError, Runti
 
 
 def parallel_apply(models: Sequence[Any], inputs: Sequence[Any], kwargs: Sequence[Mapping[str, Any]] | None = None,
-                   devices: Sequence[str] | None = None) -> list[Any]:
+                   devices: Sequence[str | Sequence[str]] | None = None) -> list[Any]:
     """Call each model with its arguments, those on different devices at the same time.
 
     Parameters
@@ -29,8 +29,9 @@ def parallel_apply(models: Sequence[Any], inputs: Sequence[Any], kwargs: Sequenc
         Per model a tuple of arguments, or its only argument.
     kwargs : sequence of dict, optional
         Per model its keyword arguments.
-    devices : sequence of str, optional
-        Per model the default device while it runs; default: that of its first parameter.
+    devices : sequence of str, or of sequences of str, optional
+        Per model the default device while it runs, or all that it uses, beginning with the default one; default: those
+        of its parameters.
 
     Returns
     -------
@@ -46,7 +47,7 @@ def parallel_apply(models: Sequence[Any], inputs: Sequence[Any], kwargs: Sequenc
 
     Notes
     -----
-    Models on one device run one after the other, so random numbers do not depend on timing.
+    Models that share a device run one after the other, so random numbers do not depend on timing.
 
     References
     ----------
@@ -59,7 +60,7 @@ def parallel_apply(models: Sequence[Any], inputs: Sequence[Any], kwargs: Sequenc
     [4.0, 2.0]
     """
     named = list(kwargs) if kwargs is not None else [{} for _ in models]
-    places = [_device_of(m) for m in models] if devices is None else [backend_of(d).name for d in devices]
+    places = [_devices_of(m) for m in models] if devices is None else [_names(where) for where in devices]
     if not len(models) == len(inputs) == len(named) == len(places):
         raise ValueError(f"parallel_apply: there are {len(models)} models, {len(inputs)} inputs, {len(named)} kwargs "
                          f"and {len(places)} devices; the numbers must be equal.")
@@ -80,8 +81,8 @@ class _Call:
     """One replica's work, and what came of it."""
 
     def __init__(self, rank: int, model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any],
-                 device: str) -> None:
-        self.rank, self.device = rank, device
+                 devices: Sequence[str]) -> None:
+        self.rank, self.device, self.devices = rank, devices[0], devices
         self._model, self._args, self._kwargs = model, args, kwargs
         self.result: Any = None
         self.error: Exception | None = None
@@ -97,13 +98,14 @@ class _Call:
 
 
 def _run_together(calls: Sequence[_Call]) -> None:
-    """Make the calls in a thread each, those on one device taking turns."""
+    """Make the calls in a thread each, those that share a device taking turns."""
     comms = thread_comms(len(calls))
-    devices = [call.device for call in calls]
-    turns = {device: Turns(devices.count(device)) for device in devices}
+    lanes = _lanes([call.devices for call in calls])
+    turns = [Turns(lanes.count(lane)) for lane in range(max(lanes) + 1)]
 
     def work(call: _Call, comm: ThreadComm) -> None:
-        place, mine = devices[: call.rank].count(call.device), turns[call.device]
+        lane = lanes[call.rank]
+        place, mine = lanes[: call.rank].count(lane), turns[lane]
         mine.wait(place)
         try:
             set_group(ReplicaGroup(comm, mine, place))
@@ -121,7 +123,19 @@ def _run_together(calls: Sequence[_Call]) -> None:
         future.result()
 
 
-def _device_of(model: Any) -> str:
+def _lanes(devices: Sequence[Sequence[str]]) -> list[int]:
+    """A number for each call, from 0; calls that share a device, or share one with another that does, have the same."""
+    lanes: list[set[str]] = []
+    for used in devices:
+        touched = [lane for lane in lanes if lane & set(used)]
+        lanes = [lane for lane in lanes if lane not in touched] + [set(used).union(*touched)]
+    return [next(i for i, lane in enumerate(lanes) if used[0] in lane) for used in devices]
+
+
+def _names(where: str | Sequence[str]) -> list[str]:
+    return [backend_of(device).name for device in ([where] if isinstance(where, str) else where)]
+
+
+def _devices_of(model: Any) -> list[str]:
     params = model.parameters() if hasattr(model, "parameters") else {}
-    first = next(iter(params.values()), None)
-    return first.device if first is not None else default_backend().name
+    return list(dict.fromkeys(p.device for p in params.values())) or [default_backend().name]

@@ -15,14 +15,15 @@ from ag.tape import no_grad
 __all__ = ["replicate"]
 
 
-def replicate(model: Any, devices: Sequence[str]) -> list[Any]:
+def replicate(model: Any, devices: Sequence[str | Sequence[str]]) -> list[Any]:
     """Copies of a model, one per device, for one forward pass.
 
     Parameters
     ----------
     model : Layer, or any object with ``parameters()``
-    devices : sequence of str
-        A device may occur several times.
+    devices : sequence of str, or of sequences of str
+        A device may occur several times.  For a model that is on several devices itself, a group of as many for each
+        replica: what is on the model's first device goes to the group's first, and so on.
 
     Returns
     -------
@@ -34,7 +35,7 @@ def replicate(model: Any, devices: Sequence[str]) -> list[Any]:
     Raises
     ------
     ValueError
-        If there is no device.
+        If there is no device, or a group has another number of devices than the model.
     DeviceError
         If a device is not there.
 
@@ -58,13 +59,25 @@ def replicate(model: Any, devices: Sequence[str]) -> list[Any]:
     params = model.parameters().values()
     trained = {id(p) for p in params}
     state = [x for x in state_of(model).values() if id(x) not in trained]
+    places = list(dict.fromkeys(x.device for x in (*params, *state)))
     replicas = []
-    for i, device in enumerate(devices):
-        name = backend_of(device).name
-        memo: dict[int, Any] = {id(p): ag_to_device(p, name) for p in params}
+    for i, where in enumerate(devices):
+        goes = _moves(places, where)
+        memo: dict[int, Any] = {id(p): ag_to_device(p, goes[p.device]) for p in params}
         with no_grad():
             for x in state:
-                own = i == 0 and x.device == name
-                memo[id(x)] = x if own else ag_tensor(x.numpy(), device=name, dtype=x.dtype)
+                own = i == 0 and x.device == goes[x.device]
+                memo[id(x)] = x if own else ag_tensor(x.numpy(), device=goes[x.device], dtype=x.dtype)
         replicas.append(copy.deepcopy(model, memo))
     return replicas
+
+
+def _moves(places: list[str], where: str | Sequence[str]) -> dict[str, str]:
+    """Which device of a model becomes which of a replica."""
+    if isinstance(where, str):
+        return dict.fromkeys(places, backend_of(where).name)
+    group = [backend_of(device).name for device in where]
+    if len(group) != len(places):
+        raise ValueError(f"replicate: the model is on {', '.join(places)} and the group is {', '.join(group)}; "
+                         f"give a device for each.")
+    return dict(zip(places, group, strict=True))
