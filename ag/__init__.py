@@ -76,6 +76,7 @@ from ag.parallel.dp_result import DPResult, DPStep
 from ag.parallel.dp_train import dp_train
 from ag.parallel.gather import gather
 from ag.parallel.parallel_apply import parallel_apply
+from ag.parallel.pipeline import Pipeline
 from ag.parallel.replicate import replicate
 from ag.parallel.scatter import scatter
 from ag.parallel.sync_batch_norm import SyncBatchNorm
@@ -206,6 +207,7 @@ __all__ = [
     "replicate",
     "scatter",
     "SyncBatchNorm",
+    "Pipeline",
     "ColumnParallelLinear",
     "RowParallelLinear",
     "ggml_vulkan_device_count",

@@ -1,0 +1,193 @@
+"""Pipeline parallelism: a model cut into stages on several devices, which work on different micro-batches at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+from ag.buffer import Buffer
+from ag.device import ag_device, backend_of
+from ag.errors import ShapeError
+from ag.nn.layer import Layer
+from ag.ops.arithmetic import ag_add, ag_mul
+from ag.ops.convert import ag_to_device
+from ag.ops.reduce import ag_sum
+from ag.parallel.scatter import scatter, sizes_along
+from ag.parallel.schedules import SCHEDULES, Table, shown, timetable
+from ag.tape import backward, no_grad, with_grad_tape
+from ag.tensor import Tensor
+
+__all__ = ["Pipeline"]
+
+
+class Pipeline(Layer):
+    """Stages on devices, through which micro-batches pass by a schedule.
+
+    Parameters
+    ----------
+    stages : sequence of Layer
+        Called one after the other.  A stage may return a tuple of tensors, which the next one gets as arguments, so
+        that a value can skip stages.
+    devices : sequence of str, optional
+        Where each stage works; its parameters are moved there.  Default: where they are.
+    micro_batches : int, optional
+        How many parts a batch is cut into.
+    schedule : {"1f1b", "gpipe"}, optional
+        "1f1b" holds the results of at most as many micro-batches as there are stages, "gpipe" those of all.
+    dim : int, optional
+        The axis along which a batch is cut; default -1.
+
+    Raises
+    ------
+    ValueError
+        If there is no stage, not one device per stage, or the schedule is unknown.
+
+    Notes
+    -----
+    `step` gives the gradients that the unsplit model has, as every sample counts the same.  Batch norm sees a
+    micro-batch at a time.  A stage may itself be `DataParallel` or tensor parallel.
+
+    References
+    ----------
+    Huang et al., "GPipe"; Narayanan et al., "PipeDream" (1F1B); PyTorch ``torch.distributed.pipelining``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> pipe = ag.Pipeline([ag.ag_linear(2, 3), ag.ag_linear(3, 1)], ["cpu", "cpu:1"], micro_batches=2)
+    >>> print(pipe.table(2))
+    stage 0  F0 F1  . B0  . B1
+    stage 1   . F0 B0 F1 B1  .
+    >>> x, y = ag.ag_tensor([[1.0, 2.0], [3.0, 4.0]]), ag.ag_tensor([[1.0, 0.0]])
+    >>> pipe.step(x, y, ag.ag_mse_loss).shape
+    ()
+    """
+
+    def __init__(self, stages: Sequence[Layer], devices: Sequence[str] | None = None, micro_batches: int = 4,
+                 schedule: str = "1f1b", dim: int = -1) -> None:
+        if not stages or (devices is not None and len(devices) != len(stages)) or micro_batches < 1:
+            raise ValueError(f"Pipeline: there are {len(stages)} stages, devices are {devices} and micro_batches is "
+                             f"{micro_batches}; at least one stage, a device for each, and one micro-batch are "
+                             f"required.")
+        if schedule not in SCHEDULES:
+            raise ValueError(f"Pipeline: schedule is {schedule!r}; it must be one of {', '.join(SCHEDULES)}.")
+        self.stages = list(stages)
+        self.micro_batches, self.schedule, self.dim = micro_batches, schedule, dim
+        if devices is not None:
+            for stage, device in zip(self.stages, devices, strict=True):
+                stage.to(device)
+        self.devices = [_device_of(stage) for stage in stages] if devices is None else [
+            backend_of(device).name for device in devices]
+
+    def timetable(self, micros: int) -> Table:
+        """Who does what when, for so many micro-batches."""
+        return timetable(SCHEDULES[self.schedule](len(self.stages), micros))
+
+    def table(self, micros: int | None = None) -> str:
+        """The same as text."""
+        return shown(self.timetable(self.micro_batches if micros is None else micros))
+
+    def forward(self, x: Any) -> Any:
+        """The last stage's result for a whole batch."""
+        for stage, device in zip(self.stages, self.devices, strict=True):
+            x = _called(stage, device, tuple(ag_to_device(t, device) for t in _tuple(x)))
+        return x
+
+    def step(self, x: Tensor, y: Any, loss_fn: Callable[[Any, Any], Tensor]) -> Tensor:
+        """Forward and backward passes of a batch, by the schedule.
+
+        Parameters
+        ----------
+        x : Tensor of shape (..., batch), or tuple of them
+            What the first stage gets.
+        y : Tensor or array of shape (..., batch)
+            Targets.
+        loss_fn : callable
+            ``loss_fn(output, targets)``: the mean loss of a micro-batch.
+
+        Returns
+        -------
+        Tensor of shape ()
+            The mean loss, on the last device; gradients are added to the parameters' ``.grad``.
+
+        Raises
+        ------
+        ShapeError
+            If `x` and `y` have no batch axis of one size, or are empty.
+        """
+        sizes = sizes_along((x, y), self.dim)
+        if len(sizes) != 1 or 0 in sizes:
+            found = " and ".join(map(str, sorted(sizes))) or "no"
+            raise ShapeError(f"Pipeline.step: x and y have {found} samples; one size of at least 1 is required.")
+        (count,) = sizes
+        first, last = self.devices[0], self.devices[-1]
+        xs, ys = (scatter(z, [device] * self.micro_batches, self.dim) for z, device in ((x, first), (y, last)))
+        shares = [max(sizes_along(part, self.dim)) / count for part in ys]
+        run = _Run(self, [_tuple(part) for part in xs], ys, shares, loss_fn)
+        for tick in self.timetable(len(xs)):
+            for stage, work in enumerate(tick):
+                if work is not None:
+                    run.backward(stage, work.micro) if work.backward else run.forward(stage, work.micro)
+                    backend_of(self.devices[stage]).submit()
+        return reduce(ag_add, run.losses)
+
+
+class _Run:
+    """One batch on its way: what stages have received and made."""
+
+    def __init__(self, pipe: Pipeline, xs: list[tuple[Tensor, ...]], ys: list[Any], shares: list[float],
+                 loss_fn: Callable[[Any, Any], Tensor]) -> None:
+        self._pipe, self._ys, self._shares, self._loss_fn = pipe, ys, shares, loss_fn
+        self._end = len(pipe.stages) - 1
+        self._given: dict[tuple[int, int], tuple[Tensor, ...]] = {(0, m): x for m, x in enumerate(xs)}
+        self._made: dict[tuple[int, int], tuple[Tensor, ...]] = {}
+        self._slopes: dict[tuple[int, int], list[Buffer | None]] = {}
+        self.losses: list[Tensor] = []
+
+    def forward(self, stage: int, micro: int) -> None:
+        pipe, device = self._pipe, self._pipe.devices[stage]
+        with with_grad_tape(), ag_device(device):
+            out = _called(pipe.stages[stage], device, self._given[stage, micro])
+            if stage == self._end:
+                out = ag_mul(self._loss_fn(out, self._ys[micro]), self._shares[micro])
+                with no_grad():
+                    self.losses.append(Tensor(out.buffer))
+        self._made[stage, micro] = made = _tuple(out)
+        if stage < self._end:
+            with no_grad():  # what the next stage gets is a leaf there, whose gradient comes back
+                self._given[stage + 1, micro] = tuple(
+                    Tensor(ag_to_device(t, pipe.devices[stage + 1]).buffer, t.requires_grad) for t in made)
+
+    def backward(self, stage: int, micro: int) -> None:
+        made, given = self._made.pop((stage, micro)), self._given.pop((stage, micro))
+        with with_grad_tape(), ag_device(self._pipe.devices[stage]):
+            if stage == self._end:
+                parts = [made[0]] if made[0].requires_grad else []
+            else:  # the sum whose gradient is what came back
+                slopes = self._slopes.pop((stage, micro))
+                parts = [ag_sum(ag_mul(t, Tensor(g))) for t, g in zip(made, slopes, strict=True)
+                         if g is not None and t.requires_grad]
+            total = reduce(ag_add, parts) if parts else None
+        if total is not None:
+            backward(total)
+        if stage > 0:
+            before = self._pipe.devices[stage - 1]
+            self._slopes[stage - 1, micro] = [None if t.grad is None else ag_to_device(t.grad, before).buffer
+                                              for t in given]
+
+
+def _called(stage: Layer, device: str, args: tuple[Any, ...]) -> Any:
+    with ag_device(device):
+        return stage(*args)
+
+
+def _tuple(x: Any) -> tuple[Any, ...]:
+    return tuple(x) if isinstance(x, (tuple, list)) else (x,)
+
+
+def _device_of(stage: Layer) -> str:
+    first = next(iter(stage.parameters().values()), None)
+    if first is None:
+        raise ValueError("Pipeline: a stage has no parameters that tell its device; pass devices.")
+    return first.device

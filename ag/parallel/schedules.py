@@ -1,0 +1,104 @@
+"""Schedules of a pipeline: which stage works on which micro-batch when, as tables, without any tensor.
+
+A schedule is each stage's order of work; `timetable` plays it through, as if every forward and every backward pass
+took one tick.  `ag.parallel.pipeline` runs any table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+__all__ = ["SCHEDULES", "Table", "Work", "gpipe", "most_at_once", "one_forward_one_backward", "shown", "timetable"]
+
+
+class Work(NamedTuple):
+    """A pass of one micro-batch through one stage: forward, or backward."""
+
+    backward: bool
+    micro: int
+
+    def __str__(self) -> str:
+        return f"{'B' if self.backward else 'F'}{self.micro}"
+
+
+Orders = list[list[Work]]  # per stage
+Table = list[list[Work | None]]  # per tick, per stage
+
+
+def gpipe(stages: int, micros: int) -> Orders:
+    """All forward passes, then all backward passes, the last micro-batch first."""
+    forward = [Work(False, m) for m in range(micros)]
+    backward = [Work(True, m) for m in reversed(range(micros))]
+    return [forward + backward for _ in range(stages)]
+
+
+def one_forward_one_backward(stages: int, micros: int) -> Orders:
+    """As few forward passes ahead as keep every stage busy, then one backward, one forward, and so on."""
+    orders = []
+    for stage in range(stages):
+        ahead = min(micros, stages - stage)
+        order = [Work(False, m) for m in range(ahead)]
+        for m in range(micros):
+            order.append(Work(True, m))
+            if ahead + m < micros:
+                order.append(Work(False, ahead + m))
+        orders.append(order)
+    return orders
+
+
+SCHEDULES: dict[str, Callable[[int, int], Orders]] = {"gpipe": gpipe, "1f1b": one_forward_one_backward}
+
+
+def timetable(orders: Orders) -> Table:
+    """What every stage does in each tick, nobody waiting longer than it must.
+
+    A forward pass needs the stage before to be done with the micro-batch, a backward pass the stage after.
+
+    Raises
+    ------
+    ValueError
+        If the orders make stages wait for each other for ever.
+    """
+    stages, done = len(orders), [set[Work]() for _ in orders]
+    waiting = [list(order) for order in orders]
+    table: Table = []
+    while any(waiting):
+        tick: list[Work | None] = [None] * stages
+        for stage, order in enumerate(waiting):
+            if order and _is_ready(order[0], stage, done):
+                tick[stage] = order.pop(0)
+        if not any(tick):
+            stuck = ", ".join(f"stage {s} for {order[0]}" for s, order in enumerate(waiting) if order)
+            raise ValueError(f"timetable: the stages wait for each other, {stuck}; no order of work ends like this.")
+        for stage, work in enumerate(tick):
+            if work is not None:
+                done[stage].add(work)
+        table.append(tick)
+    return table
+
+
+def _is_ready(work: Work, stage: int, done: list[set[Work]]) -> bool:
+    if not work.backward:
+        return stage == 0 or work in done[stage - 1]
+    behind = stage == len(done) - 1 or work in done[stage + 1]
+    return behind and Work(False, work.micro) in done[stage]
+
+
+def most_at_once(orders: Orders) -> list[int]:
+    """Per stage, the largest number of micro-batches whose results it holds for the backward pass."""
+    found = []
+    for order in orders:
+        held = most = 0
+        for work in order:
+            held += -1 if work.backward else 1
+            most = max(most, held)
+        found.append(most)
+    return found
+
+
+def shown(table: Table) -> str:
+    """The table as text: a row per stage, a column per tick."""
+    cells = [[str(work or ".") for work in column] for column in zip(*table, strict=True)]
+    width = max(len(cell) for row in cells for cell in row)
+    return "\n".join(f"stage {s}  " + " ".join(cell.rjust(width) for cell in row) for s, row in enumerate(cells))
