@@ -75,6 +75,7 @@ from ag.parallel.data_parallel import DataParallel
 from ag.parallel.dp_result import DPResult, DPStep
 from ag.parallel.dp_train import dp_train
 from ag.parallel.gather import gather
+from ag.parallel.model_parallel import ModelParallel
 from ag.parallel.parallel_apply import parallel_apply
 from ag.parallel.pipeline import Pipeline
 from ag.parallel.replicate import replicate
@@ -207,6 +208,7 @@ __all__ = [
     "replicate",
     "scatter",
     "SyncBatchNorm",
+    "ModelParallel",
     "Pipeline",
     "ColumnParallelLinear",
     "RowParallelLinear",

@@ -73,6 +73,7 @@ gather(tensors, device, dim=-1, weights=None) replicate(model, devices)
 parallel_apply(models, inputs, kwargs=None, devices=None) SyncBatchNorm(num_features, eps=1e-5, momentum=0.1)
 ColumnParallelLinear(in_features, out_features, devices, activation=None, bias=True, weights=None, gather_output=True)
 RowParallelLinear(in_features, out_features, devices, activation=None, bias=True, weights=None)
+ModelParallel(layers, device_map="auto", devices=None, budgets=None, sample=None)
 Pipeline(stages, devices=None, micro_batches=4, schedule="1f1b", dim=-1) Pipeline.step(self, x, y, loss_fn)
 """, re.S))
 
@@ -239,7 +240,6 @@ def trains(**options: Any) -> bool:
 
 
 PARALLEL = """
-    ModelParallel
     syncgrads start DistributedWorld train_distributed CompressedDataParallel ZeroOptimizer load_config"""
 MISSING: dict[str, Callable[[], bool]] = {  # what: whether it is there after all
     "dp_train(balance='auto')": lambda: trains(balance="auto"),

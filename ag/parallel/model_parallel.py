@@ -1,0 +1,124 @@
+"""Model parallelism: layers one after the other, each on its device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ag.device import ag_device, backend_of, default_backend
+from ag.nn.layer import Layer, state_of
+from ag.nn.sequential import Sequential
+from ag.parallel.placement import free_bytes, measured, place
+from ag.parallel.scatter import moved
+from ag.vulkan_devices import ag_vulkan_devices
+
+__all__ = ["ModelParallel"]
+
+_COPIES = 4  # of a parameter: its values, its gradient, and two moments of Adam
+
+
+class ModelParallel(Layer):
+    """Layers one after the other on several devices, for models that are too large for one.
+
+    Parameters
+    ----------
+    layers : sequence of Layer, dict of str to Layer, or ag_sequential
+        Moved to their devices.  A layer may return a tuple of tensors, which the next one gets as arguments.
+    device_map : sequence of str, dict, or "auto", optional
+        The device of each layer; in a dict, by the layer's name or its number, a layer that is not named being where
+        the one before is.  "auto" measures what the layers need and what the devices have.
+    devices : sequence of str, optional
+        For "auto": which to use, in order; default: every Vulkan device, or the default device.
+    budgets : dict of str to int, optional
+        For "auto": how many bytes may be used of a device; default: what is free.
+    sample : Tensor, or tuple of them, optional
+        For "auto": a batch, so that the memory of what layers keep for the backward pass is counted, too.
+
+    Raises
+    ------
+    ValueError
+        If there is no layer, `device_map` names a layer that does not exist, or not one device per layer is given.
+    ArenaError
+        If the layers do not fit, with the bytes needed and those that there are.
+
+    Notes
+    -----
+    Only one device works at a time; `Pipeline` keeps all busy.  Parameters, gradients and two moments of each are
+    counted.
+
+    References
+    ----------
+    ML Odyssey ``ModelParallel``; Hugging Face Accelerate ``device_map="auto"``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> model = ag.ModelParallel([ag.ag_linear(2, 3), ag.ag_linear(3, 1)], ["cpu", "cpu:1"])
+    >>> model.devices, model(ag.ag_tensor([[1.0], [2.0]])).device
+    (['cpu', 'cpu:1'], 'cpu:1')
+    """
+
+    def __init__(self, layers: Any, device_map: Any = "auto", devices: Sequence[str] | None = None,
+                 budgets: Mapping[str, int] | None = None, sample: Any = None) -> None:
+        named = _named(layers)
+        self.layers = list(named.values())
+        if isinstance(device_map, str):
+            if device_map != "auto":
+                raise ValueError(f"ModelParallel: device_map is {device_map!r}; it must be 'auto', or a device for each "
+                                 f"layer.")
+            self.devices = _automatic(self.layers, devices, budgets, sample)
+        else:
+            self.devices = _mapped(list(named), device_map)
+        for layer, device in zip(self.layers, self.devices, strict=True):
+            layer.to(device)
+
+    def children(self) -> dict[str, Layer]:
+        """Layers by name: ``layer1``, ``layer2``, …"""
+        return {f"layer{i}": layer for i, layer in enumerate(self.layers, 1)}
+
+    def forward(self, *x: Any) -> Any:
+        """The last layer's output, on its device."""
+        out: Any = x
+        for layer, device in zip(self.layers, self.devices, strict=True):
+            held = next(iter(state_of(layer).values()), None)
+            here = device if held is None else held.device  # elsewhere in a replica
+            with ag_device(here):
+                out = layer(*moved(out if isinstance(out, tuple) else (out,), here))
+        return out
+
+
+def _named(layers: Any) -> dict[str, Layer]:
+    if isinstance(layers, Sequential):
+        layers = list(layers)
+    named = dict(layers) if isinstance(layers, Mapping) else {str(i): layer for i, layer in enumerate(layers)}
+    if not named:
+        raise ValueError("ModelParallel: layers is empty; at least one layer is required.")
+    return named
+
+
+def _mapped(names: list[str], device_map: Any) -> list[str]:
+    """A device for each layer."""
+    if not isinstance(device_map, Mapping):
+        if len(device_map) != len(names):
+            raise ValueError(f"ModelParallel: device_map has {len(device_map)} devices for {len(names)} layers; give "
+                             f"one for each.")
+        return [backend_of(device).name for device in device_map]
+    given = {str(name): device for name, device in device_map.items()}
+    unknown = [name for name in given if name not in names]
+    if unknown or names[0] not in given:
+        what = f"names {', '.join(unknown)}" if unknown else f"leaves out the first layer, {names[0]}"
+        raise ValueError(f"ModelParallel: device_map {what}; the layers are {', '.join(names)}.")
+    found: list[str] = []
+    for name in names:
+        found.append(backend_of(given[name]).name if name in given else found[-1])
+    return found
+
+
+def _automatic(layers: list[Layer], devices: Sequence[str] | None, budgets: Mapping[str, int] | None,
+               sample: Any) -> list[str]:
+    wanted = devices or [info.name for info in ag_vulkan_devices()] or [default_backend().name]
+    names = [backend_of(device).name for device in wanted]
+    for layer in layers:
+        layer.to("cpu")
+    needs = [need.total for need in measured(layers, sample, _COPIES)]
+    return [names[i] for i in place(needs, free_bytes(names, budgets), names)]

@@ -1,0 +1,97 @@
+"""Automatic placement: which of a model's layers go to which device, by the memory they need and the devices have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from ag.device import ag_device, backend_of
+from ag.errors import ArenaError
+from ag.nn.layer import Layer, state_of
+from ag.ops.convert import ag_to_device
+from ag.tape import no_grad, with_grad_tape
+from ag.tensor import Tensor
+
+__all__ = ["LayerNeed", "free_bytes", "measured", "place"]
+
+
+@dataclass(frozen=True)
+class LayerNeed:
+    """Bytes that a layer needs: `state` for parameters, gradients and the optimizer's moments, `kept` for results."""
+
+    state: int
+    kept: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.state + self.kept
+
+
+def measured(layers: Sequence[Layer], sample: Any, copies: int) -> list[LayerNeed]:
+    """What each layer needs to be trained; `copies` of each parameter are kept, and what a batch like `sample` leaves.
+
+    The batch is passed through the model on the CPU, and the memory it takes is counted there; without a sample only
+    parameters count.  The layers must be on the CPU.
+    """
+    states = [sum(t.buffer.nbytes * (copies if t.requires_grad else 1) for t in state_of(layer).values())
+              for layer in layers]
+    if sample is None:
+        return [LayerNeed(state, 0) for state in states]
+    arena, found = backend_of("cpu").arena, []
+    with ag_device("cpu"), with_grad_tape():
+        x = sample if isinstance(sample, tuple) else (sample,)
+        with no_grad():
+            x = tuple(Tensor(ag_to_device(t, "cpu").buffer, True) if isinstance(t, Tensor) else t for t in x)
+        results = []
+        for layer, state in zip(layers, states, strict=True):
+            before = arena.stats().live
+            out = layer(*x)
+            found.append(LayerNeed(state, arena.stats().live - before))
+            x = out if isinstance(out, tuple) else (out,)
+            results.append(x)  # as the backward pass would
+    return found
+
+
+def free_bytes(devices: Sequence[str], budgets: Mapping[str, int] | None) -> list[int]:
+    """The memory of each device that is not in use, or what `budgets` allows."""
+    found = []
+    for name in devices:
+        backend = backend_of(name)
+        free = backend.info.memory_bytes - backend.arena.stats().reserved
+        found.append(free if budgets is None else min(free, budgets.get(name, free)))
+    return found
+
+
+def place(needs: Sequence[int], free: Sequence[int], devices: Sequence[str]) -> list[int]:
+    """The number of the device of each layer; layers stay in order, and everything is on one device if it fits there.
+
+    Otherwise the cuts are made where the fullest device has most room left, in proportion.
+
+    Raises
+    ------
+    ArenaError
+        If the layers do not fit, with the bytes needed and those that there are.
+    """
+    if sum(needs) <= free[0]:
+        return [0] * len(needs)
+    starts = [0, *accumulate(needs)]
+    # By the number of layers on the devices so far: how full the fullest is, and how many layers each has.
+    best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
+    for room in free:
+        longer: dict[int, tuple[float, list[int]]] = {}
+        for begin, (fullest, counts) in best.items():
+            for end in range(begin, len(needs) + 1):
+                load = starts[end] - starts[begin]
+                if load > room:
+                    break
+                found = max(fullest, load / max(1, room)), [*counts, end - begin]
+                longer[end] = min(longer.get(end, found), found)
+        best = longer
+    if len(needs) not in best:
+        rooms = ", ".join(f"{room:,} on {device}" for device, room in zip(devices, free, strict=True))
+        raise ArenaError(f"ModelParallel: the layers need {sum(needs):,} bytes, the largest {max(needs):,}; there are "
+                         f"{rooms}. Give more devices, cut layers up, or use smaller batches.")
+    return [device for device, count in enumerate(best[len(needs)][1]) for _ in range(count)]
