@@ -64,8 +64,8 @@ class ModelParallel(Layer):
         self.layers = list(named.values())
         if isinstance(device_map, str):
             if device_map != "auto":
-                raise ValueError(f"ModelParallel: device_map is {device_map!r}; it must be 'auto', or a device for each "
-                                 f"layer.")
+                raise ValueError(f"ModelParallel: device_map is {device_map!r}; it must be 'auto', or give each layer "
+                                 f"a device.")
             self.devices = _automatic(self.layers, devices, budgets, sample)
         else:
             self.devices = _mapped(list(named), device_map)
