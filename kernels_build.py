@@ -65,7 +65,7 @@ def cooperative(shader: Path) -> bool:
 
 @lru_cache(maxsize=1)
 def knows_cooperative() -> bool:
-    """Whether all tools know cooperative matrices of bfloat16: glslang from 15.4, SPIRV-Tools of its time."""
+    """Whether all tools know cooperative matrices of bfloat16: glslang 16.6 does, 12.0 does not."""
     with tempfile.TemporaryDirectory() as folder:
         probe = Path(folder, "probe.comp")
         probe.write_text(_PROBE, "utf-8")

@@ -43,7 +43,20 @@ AG_TEST_DEVICE=$device part 150 "$python" -m pytest -q -p no:cacheprovider --jun
     -m 'vulkan and not slow' tests/test_kernel_reference.py tests/test_cases_forward.py tests/test_cases_gradient.py \
     tests/test_cases_capture.py tests/test_cases_half.py tests/test_fusion.py tests/test_ops_values.py \
     tests/test_rng.py tests/test_passes.py tests/test_capture.py tests/test_optim.py tests/test_profile.py \
-    tests/test_counters.py
+    tests/test_counters.py tests/test_tune.py tests/test_cooperative.py
+
+# What a device with cooperative matrices says to "high" and "medium": nothing, if their kernels are right and faster.
+part 60 "$python" - "$device" <<'PROGRAM'
+import sys, logging, numpy as np, ag
+logging.basicConfig(level=logging.INFO, format="gpu_check: %(message)s", stream=sys.stdout)
+ag.ag_device(sys.argv[1])
+rng = np.random.default_rng(0)
+a, b = rng.standard_normal((2, 512, 512), np.float32)
+for precision in ("highest", "high", "medium"):
+    with ag.ag_matmul_precision(precision):
+        error = abs(ag.ag_matmul(a, b).numpy() - a.astype(float) @ b) / (abs(a) @ abs(b))
+    print(f"gpu_check: precision {precision}: largest error {error.max():.1e}")
+PROGRAM
 
 bench 20 transfer --rounds 1 --seconds 0.2
 bench 180 ops --rounds 1 --seconds 0.2

@@ -27,6 +27,12 @@ class Case:
     sizes: tuple[int, ...]
 
     @property
+    def precision(self) -> str:
+        """Of products of matrices, by the name that both libraries have for it."""
+        last = self.op.split()[-1]
+        return last if last in ("high", "medium") else "highest"
+
+    @property
     def name(self) -> str:
         """For tables: ``matmul 512x512x512``."""
         return f"{self.op} {'x'.join(map(str, self.sizes))}"
@@ -69,7 +75,7 @@ class Case:
 
 def _cases(matmuls: Any, convs: Any, elements: Any, columns: Any, attentions: Any) -> list[Case]:
     return [
-        *(Case(op, s) for s in matmuls for op in ("matmul", "matmul dW", "matmul dX")),
+        *(Case(op, s) for s in matmuls for op in ("matmul", "matmul dW", "matmul dX", "matmul high", "matmul medium")),
         *(Case(op, s) for s in convs for op in ("conv", "conv dgrad", "conv wgrad")),
         *(Case(op, s) for s in elements for op in ("add", "sum", "AdamW")),
         *(Case(op, s) for s in columns for op in ("softmax", "softmax-CE", "layer norm", "layer norm backward")),

@@ -60,9 +60,9 @@ def work(case: Case) -> Work:
     s = case.sizes
     if case.op.startswith("matmul"):
         m, k, n = s
-        a, b = {"matmul": ((m, k), (k, n)), "matmul dW": ((m, n), (n, k)), "matmul dX": ((k, m), (m, n))}[case.op]
+        a, b = {"matmul dW": ((m, n), (n, k)), "matmul dX": ((k, m), (m, n))}.get(case.op, ((m, k), (k, n)))
         x, y = tensor(*a), tensor(*b)
-        if case.op == "matmul":
+        if case.op not in ("matmul dW", "matmul dX"):
             return lambda: ag.ag_matmul(x, y)
         # dA of a product [m, n] @ [n, k] is g @ B.T, and dB of [k, m] @ [m, n] is A.T @ g: both are m k n products
         return gradient(recorded(ag.ag_matmul, x, y), 0 if case.op == "matmul dW" else 1)
@@ -130,5 +130,6 @@ def measured(launches: Work) -> tuple[float, int]:
 with ag.ag_device(args.device):
     emit(case="roofs", **roofs.measure(backend, quick=args.sizes == "quick"))
     for case in SIZES[args.sizes]:
-        seconds, launches = measured(work(case))
+        with ag.ag_matmul_precision(case.precision):
+            seconds, launches = measured(work(case))
         emit(case=case.name, us=1e6 * seconds, launches=launches)

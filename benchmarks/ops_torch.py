@@ -21,7 +21,7 @@ import torch  # noqa: E402 - after the thread pools are limited
 import torch.nn.functional as F  # noqa: E402, N812
 
 torch.set_num_threads(THREADS)
-torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+torch.backends.cudnn.allow_tf32 = False
 torch.backends.cudnn.benchmark = True
 Work = Callable[[], Any]
 
@@ -41,9 +41,9 @@ def works(case: Case) -> list[Work]:
     s = case.sizes
     if case.op.startswith("matmul"):
         m, k, n = s
-        a, b = {"matmul": ((m, k), (k, n)), "matmul dW": ((m, k), (n, k)), "matmul dX": ((k, m), (k, n))}[case.op]
+        a, b = {"matmul dW": ((m, k), (n, k)), "matmul dX": ((k, m), (k, n))}.get(case.op, ((m, k), (k, n)))
         x, y = tensor(*a), tensor(*b)
-        return [{"matmul": lambda: x @ y, "matmul dW": lambda: x @ y.T, "matmul dX": lambda: x.T @ y}[case.op]]
+        return [{"matmul dW": lambda: x @ y.T, "matmul dX": lambda: x.T @ y}.get(case.op, lambda: x @ y)]
     if case.op.startswith("conv"):
         return [_conv(case, layout) for layout in (torch.contiguous_format, torch.channels_last)]
     if case.op.startswith("attention"):
@@ -101,5 +101,6 @@ def on_card(work: Work) -> list[float]:
 
 
 for case in SIZES[args.sizes]:
+    torch.set_float32_matmul_precision(case.precision)
     timed = [on_card(w) if args.device.startswith("cuda") else repeated(w, args.seconds) for w in works(case)]
     emit(case=case.name, us=1e6 * min(statistics.median(t) for t in timed))
