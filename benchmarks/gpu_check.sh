@@ -36,7 +36,7 @@ bench() {  # bench SECONDS NAME ARGUMENTS...
         --out "$results/$2_${device//:/}.json" "${@:3}"
 }
 
-part 30 "$python" -m ag devices
+part 20 "$python" -m ag devices
 
 # Correctness first: a wrong kernel makes every figure below worthless.
 AG_TEST_DEVICE=$device part 150 "$python" -m pytest -q -p no:cacheprovider --junitxml="$results/correctness.xml" \
@@ -46,7 +46,7 @@ AG_TEST_DEVICE=$device part 150 "$python" -m pytest -q -p no:cacheprovider --jun
     tests/test_counters.py tests/test_tune.py tests/test_cooperative.py
 
 # What a device with cooperative matrices says to "high" and "medium": nothing, if their kernels are right and faster.
-part 60 "$python" - "$device" <<'PROGRAM'
+part 30 "$python" - "$device" <<'PROGRAM'
 import sys, logging, numpy as np, ag
 logging.basicConfig(level=logging.INFO, format="gpu_check: %(message)s", stream=sys.stdout)
 ag.ag_device(sys.argv[1])
@@ -59,8 +59,8 @@ for precision in ("highest", "high", "medium"):
 PROGRAM
 
 bench 20 transfer --rounds 1 --seconds 0.2
-bench 180 ops --rounds 1 --seconds 0.2
-[ -e "$results/ops_${device//:/}.json" ] && part 20 "$python" benchmarks/roofline.py "$results/ops_${device//:/}.json"
+bench 170 ops --rounds 1 --seconds 0.2
+[ -e "$results/ops_${device//:/}.json" ] && part 10 "$python" benchmarks/roofline.py "$results/ops_${device//:/}.json"
 bench 130 step --rounds 1 --seconds 0.7 --workloads W2,W3,W4,W1,W1b --against eager,fused
 
 echo "gpu_check: $SECONDS s in all, status $status"
