@@ -1,4 +1,4 @@
-"""Products on cooperative matrices, the matrix units of a card, for ag_matmul_precision("high") and ("medium").
+"""Products on cooperative matrices, the matrix units of a card, for ag_matmul_precision "high" and "medium".
 
 There, operands are rounded to bfloat16, or to the sum of two, and sums are in float32 (shaders/cooperative.glsl).
 Drivers are young here, so a kernel is used after a test on the device only: right within what rounding can explain,
