@@ -3,6 +3,12 @@
 Every public name is here, grouped as the documentation is.  Importing `ag` loads neither Kompute nor a driver.
 """
 
+import os
+
+# After a product of matrices numpy's idle threads spin for 20 ms, on cores that the rest of a step could use; 2^16
+# cycles are enough.  Takes effect if numpy is not loaded yet.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
+
 # errors
 from ag.errors import (
     AgError,

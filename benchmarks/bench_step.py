@@ -12,6 +12,7 @@ from typing import Any
 from common import Row, in_turn, medians, parsed, parser, table, write
 from steps import WORKLOADS
 
+COMPILED = ("W1", "W1b", "W2")  # others take PyTorch minutes to compile
 SAME_LOSS = 2e-3  # relative; float32 over a few hundred steps
 
 
@@ -22,8 +23,9 @@ def peers(workload: str, args: Any) -> dict[str, list[str]]:
     found = {f"ag {v}": [sys.executable, "step_ag.py", "--variant", v, "--device", args.device, *more]
              for v in variants}
     if args.torch:
+        against = [v for v in args.against.split(",") if v != "compiled" or workload in COMPILED]
         found |= {f"torch {v}": [args.torch_python, "step_torch.py", "--variant", v, "--device", args.torch_device,
-                                 *more] for v in args.against.split(",")}
+                                 *more] for v in against}
     return found
 
 

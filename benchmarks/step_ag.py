@@ -11,11 +11,11 @@ import steps
 
 args = steps.arguments("eager", "captured", "dp_train")
 
-import numpy as np  # noqa: E402 - after the thread pools are limited
+import ag  # noqa: E402, I001 - after the thread pools are limited, and before numpy, as ag tells its threads to sleep
+
+import numpy as np  # noqa: E402
 from curves.models import numbers, training  # noqa: E402
 from curves.workloads import BATCH, SMALL_BATCH  # noqa: E402
-
-import ag  # noqa: E402
 
 w = steps.WORKLOADS[args.workload]
 

@@ -7,7 +7,7 @@ The numpy functions work on one matrix per sample and head, some of them at a ti
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
@@ -91,8 +91,6 @@ def _send_back(arrays: list[Array], kept: Array | None, heads: int, factor: floa
     (mq, mk, mv, mg, logs, deltas), found = matrices[:6], matrices[6:]
     for m, x, scale in zip(matrices[:6], given, (factor, *[1.0] * 5), strict=True):
         _take(m, x, heads, scale)
-    found[1].fill(0)
-    found[2].fill(0)
     for m, i, j, hidden in _blocks(len(mq), q.shape[1], k.shape[1], causal, q.dtype):
         w = _scores(mk[m, :, j], mq[m, :, i], hidden)
         np.exp(np.subtract(w, logs[m, :, i], out=w), out=w)
@@ -103,10 +101,19 @@ def _send_back(arrays: list[Array], kept: Array | None, heads: int, factor: floa
         if kept is not None:
             np.multiply(w, kept[m, j, i], out=w)
         np.matmul(mk[m, :, j], s, out=found[0][m, :, i])
-        found[1][m, :, j] += mq[m, :, i] @ s.swapaxes(1, 2)
-        found[2][m, :, j] += mg[m, :, i] @ w.swapaxes(1, 2)
+        _add_product(found[1][m], j, mq[m, :, i], s, first=i.stop == q.shape[1])
+        _add_product(found[2][m], j, mg[m, :, i], w, first=i.stop == q.shape[1])
     for out, result, scale in zip(results, found, (factor, 1.0, 1.0), strict=True):
         _put(out, result, heads, scale)
+
+
+def _add_product(total: Array, keys: slice, x: Array, y: Array, first: bool) -> None:
+    """Add x y^T to what is there of some keys; the `first` product, of all keys that are seen, takes the place."""
+    if first:
+        np.matmul(x, y.swapaxes(1, 2), out=total[:, :, keys])
+        total[:, :, keys.stop :] = 0
+    else:
+        total[:, :, keys] += x @ y.swapaxes(1, 2)
 
 
 def _parts(
@@ -148,17 +155,24 @@ def _blocks(
 ) -> Iterator[tuple[slice, slice, slice, Array | None]]:
     """Which matrices, queries and keys are done together; and what to add to scores that the future would make.
 
-    Several matrices if they are small, else some queries of one; the keys that these may see.
+    Several matrices if they are small, else some queries of one; the keys that these may see.  The last queries, which
+    see most keys, come first.
     """
     tall = max(1, min(queries, max(_TILE, WIDE // keys)))
     count = max(1, WIDE // (keys * tall))
-    for first in range(0, queries, tall):
-        seen = min(keys, first + tall) if causal else keys
-        hidden = np.where(np.tri(seen, tall, -first - 1), -np.inf, 0).astype(dtype) if causal else None
+    for first in reversed(range(0, queries, tall)):
+        part = slice(first, min(first + tall, queries))
+        seen = min(keys, part.stop) if causal else keys
+        hidden = _hidden(seen, part.stop - first, first, dtype) if causal else None
         for m in range(0, matrices, count):
-            part = slice(first, min(first + tall, queries))
-            yield (slice(m, m + count), part, slice(seen),
-                   None if hidden is None else hidden[:, : part.stop - first])
+            yield slice(m, m + count), part, slice(seen), hidden
+
+
+@lru_cache(maxsize=64)
+def _hidden(keys: int, queries: int, first: int, dtype: Any) -> Array:
+    """What hides from queries, beginning with number `first`, the keys behind them, when it is added to scores."""
+    found: Array = np.where(np.tri(keys, queries, -first - 1), -np.inf, 0).astype(dtype)
+    return found
 
 
 def _scores(k: Array, q: Array, hidden: Array | None) -> Array:
