@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import threading
 import time
@@ -17,6 +18,7 @@ parser.add_argument("--seconds", type=float, default=1.0)
 parser.add_argument("--quick", action="store_true")
 args = parser.parse_args()
 limit_threads(1)
+os.environ["OMP_NUM_THREADS"] = str(len(args.devices.split(",")))  # as many cores as devices
 
 import numpy as np  # noqa: E402 - after the thread pools are limited
 from steps import WORKLOADS, data  # noqa: E402

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from hashlib import sha256
 from math import isfinite
 from time import perf_counter
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ag.blocks import one_thread
+from ag.blocks import cut, makes, one_thread, together
 from ag.buffer import Program
 from ag.create import ag_param, lift
 from ag.dtype import F16, F32
@@ -74,6 +75,7 @@ class Job:
         self._optimizer_step: Program | None = None
         self._times = [{"samples": 0, "compute": 0.0, "wait": 0.0} for _ in self.replicas]
         self._reduce_s = 0.0
+        self._sums = _Sums()
         # A synchronous device works in the thread that launches; several of them need a thread each, and no more.
         self._blocking = [r for r in self.replicas if not r.backend.asynchronous]
         separate = len({r.device for r in self._blocking}) == len(self._blocking) > 1
@@ -117,12 +119,14 @@ class Job:
         nodes = self._collect()
         begin = perf_counter()
         count = sum(sizes)
-        tree: TreeSum[Array] = TreeSum(np.add)
+        self._sums.restart()
+        tree: TreeSum[Array] = TreeSum(self._sums.added)
         with np.errstate(all="ignore"):  # what is not finite is dealt with below
             for of_replica in nodes:
                 for node in of_replica:
                     tree.push(*node)
-            total = tree.total() / count
+            total = tree.total()
+            total /= count
         self._trained += count
         loss = float(total[self._group.size])
         gradient = total[: self._group.size]
@@ -166,12 +170,23 @@ class Job:
         times["samples"] += len(shard)
 
     def _collect(self) -> list[list[Node]]:
-        nodes = []
-        for replica in self.replicas:
+        nodes: list[list[Node]] = [[] for _ in self.replicas]
+
+        def collect(replica: Replica) -> None:
             begin = perf_counter()
-            nodes.append(replica.collect())
+            nodes[replica.index] = replica.collect()
             self._times[replica.index]["wait"] += perf_counter() - begin
+
+        self._of_all(collect)
         return nodes
+
+    def _of_all(self, work: Callable[[Replica], None]) -> None:
+        """Do something for every replica; where several devices are the processor's, all its threads take part."""
+        for replica in self.replicas:
+            if self._threads is None or replica.backend.asynchronous:
+                work(replica)
+        if self._threads is not None:
+            together([partial(work, replica) for replica in self._blocking])
 
     def _update(self, gradient: Array) -> None:
         used = sum(len(r.used) for r in self.replicas)
@@ -212,8 +227,7 @@ class Job:
 
     def _broadcast(self) -> None:
         weights = self._group.backend.download(self._group.values)
-        for replica in self.replicas:
-            replica.load(weights)
+        self._of_all(lambda replica: replica.load(weights))
 
     def _nonfinite(self, k: int, nodes: list[list[Node]]) -> None:
         for replica, of_replica in zip(self.replicas, nodes, strict=True):
@@ -253,6 +267,31 @@ class Job:
             }
             for r, t in zip(self.replicas, self._times, strict=True)
         ]
+
+
+class _Sums:
+    """Sums of rows, in memory that stays from step to step; the rows themselves are left alone."""
+
+    def __init__(self) -> None:
+        self._rows: list[Array] = []
+        self._used = 0
+
+    def restart(self) -> None:
+        """The sums of the last step are not needed any more."""
+        self._used = 0
+
+    def added(self, left: Array, right: Array) -> Array:
+        """The sum of two rows, in the place of `left` if that is a sum itself; all threads take part."""
+        if any(left is row for row in self._rows[: self._used]):
+            out = left
+        else:
+            if self._used == len(self._rows):
+                self._rows.append(np.empty_like(left))
+            out = self._rows[self._used]
+            self._used += 1
+        pieces = cut(out.size)
+        makes(pieces)([partial(np.add, left[p], right[p], out=out[p]) for p in pieces])
+        return out
 
 
 def _check_same_tables(replicas: list[Replica]) -> None:
