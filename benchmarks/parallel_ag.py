@@ -32,7 +32,7 @@ one_hot = np.eye(w.sizes[-1], dtype=np.float32)
 batches = [(np.ascontiguousarray(x.T), np.ascontiguousarray(one_hot[y].T))
            for x, y in zip(samples, labels, strict=True)]
 BLOCKS = 2 if args.quick else 7
-WARM = 2  # steps that are not counted
+WARM = 10  # steps that are not counted
 
 
 def model() -> ag.Layer:

@@ -76,6 +76,7 @@ class Job:
         self._times = [{"samples": 0, "compute": 0.0, "wait": 0.0} for _ in self.replicas]
         self._reduce_s = 0.0
         self._sums = _Sums()
+        self._collected: dict[int, list[Node]] = {}  # by the replica's number, where its own thread did it
         # A synchronous device works in the thread that launches; several of them need a thread each, and no more.
         self._blocking = [r for r in self.replicas if not r.backend.asynchronous]
         separate = len({r.device for r in self._blocking}) == len(self._blocking) > 1
@@ -158,7 +159,7 @@ class Job:
                 if self._threads is None:
                     self._run(replica, shard)
                 else:
-                    waiting.append(self._threads.submit(copy_context().run, self._run, replica, shard))
+                    waiting.append(self._threads.submit(copy_context().run, self._run_and_collect, replica, shard))
         for future in waiting:
             future.result()
 
@@ -169,15 +170,16 @@ class Job:
         times["compute"] += perf_counter() - begin
         times["samples"] += len(shard)
 
+    def _run_and_collect(self, replica: Replica, shard: Sequence[Sample]) -> None:
+        self._run(replica, shard)
+        self._collected[replica.index] = replica.collect()
+
     def _collect(self) -> list[list[Node]]:
-        nodes: list[list[Node]] = [[] for _ in self.replicas]
-
-        def collect(replica: Replica) -> None:
+        nodes = []
+        for replica in self.replicas:
             begin = perf_counter()
-            nodes[replica.index] = replica.collect()
+            nodes.append(self._collected.pop(replica.index, []) or replica.collect())
             self._times[replica.index]["wait"] += perf_counter() - begin
-
-        self._of_all(collect)
         return nodes
 
     def _of_all(self, work: Callable[[Replica], None]) -> None:
