@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import NAMED, vulkan_device
+from devices import NAMED, vulkan_device
 from tiled import blank, normal, on
 
 import ag

@@ -1,0 +1,26 @@
+"""The Vulkan devices of the tests, by name; conftest.py makes fixtures of them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+import ag
+
+DRIVERS = {"lavapipe": "llvmpipe", "swiftshader": "SwiftShader"}  # name in tests -> part of the product's name
+NAMED = os.environ.get("AG_TEST_DEVICE")
+VULKAN = [pytest.param(name, marks=pytest.mark.vulkan) for name in ([NAMED] if NAMED else DRIVERS)]
+
+
+def vulkan_device(driver: str) -> str:
+    """Name of the device of a software driver, or of the one that AG_TEST_DEVICE names."""
+    if driver == NAMED:
+        return driver
+    for info in ag.ag_vulkan_devices():
+        if DRIVERS[driver] in info.description:
+            return info.name
+    promised = os.environ.get("AG_TEST_ICDS", "")
+    if {"lavapipe": "lvp", "swiftshader": "swiftshader"}[driver] in promised.lower():
+        pytest.fail(f"AG_TEST_ICDS promises {driver}, and no such Vulkan device was found")
+    pytest.skip(f"the Vulkan driver {driver} is not installed here")
