@@ -86,7 +86,9 @@ from ag.parallel.parallel_apply import parallel_apply
 from ag.parallel.pipeline import Pipeline
 from ag.parallel.replicate import replicate
 from ag.parallel.scatter import scatter
+from ag.parallel.start import start
 from ag.parallel.sync_batch_norm import SyncBatchNorm
+from ag.parallel.syncgrads import syncgrads
 from ag.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from ag.train_state import Checkpoint, ag_load_checkpoint, ag_save_checkpoint
 
@@ -214,6 +216,8 @@ __all__ = [
     "replicate",
     "scatter",
     "SyncBatchNorm",
+    "start",
+    "syncgrads",
     "ModelParallel",
     "Pipeline",
     "ColumnParallelLinear",

@@ -1,0 +1,153 @@
+"""Syncgrads: the weighted average of several sets of gradients, over the sets of one process and of a whole group.
+
+For training loops written by hand: whoever computed gradients in parts puts them together here.  Sums are made in one
+fixed binary tree, over the sets and then over the ranks, and divided once.  Knows gradients by name and a
+communicator; not where they came from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from ag.create import ag_tensor
+from ag.errors import CommError, ShapeError
+from ag.parallel.comm import Comm, SoloComm
+from ag.parallel.reduction import TreeSum
+from ag.tape import Gradients
+from ag.tensor import Array, Tensor
+
+__all__ = ["syncgrads"]
+
+
+def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, Any]], weights: Sequence[float] | None = None,
+              world: Comm | None = None) -> dict[str, Tensor]:
+    """Average sets of gradients, such as those of several replicas or micro-batches.
+
+    Parameters
+    ----------
+    grad_sets : sequence of Gradients, or of dicts of str to Tensor or array
+        A name that a set lacks counts as zeros there.
+    weights : sequence of float, optional
+        What each set counts, such as the number of its samples; default: all the same.  A set of weight 0, of a
+        replica without samples, is left out.
+    world : communicator, optional
+        Average over the sets of all its ranks, which all make this call; each may have any number of sets.
+
+    Returns
+    -------
+    dict of str to Tensor
+        The averages by name, which ``optimizer.step`` and `clip_grad_norm` take; the same to the bit on every rank.
+        Each is where the first set that has it is, or on the default device.
+
+    Raises
+    ------
+    ValueError
+        If the weights are not as many as the sets, negative or not finite, or all 0.
+    ShapeError
+        If a gradient differs in shape between sets.
+    CommError
+        If it differs in shape between ranks.
+
+    References
+    ----------
+    ResNetImageNet.jl ``syncgrads`` (which divides by 4 whatever the number of workers is).
+
+    Examples
+    --------
+    >>> import ag
+    >>> sets = [{"W": ag.ag_tensor([[1.0]])}, {"W": ag.ag_tensor([[4.0]])}]
+    >>> ag.syncgrads(sets)["W"].item(), ag.syncgrads(sets, weights=[2, 1])["W"].item()
+    (2.5, 2.0)
+    """
+    counts = [1.0] * len(grad_sets) if weights is None else [float(w) for w in weights]
+    if len(counts) != len(grad_sets):
+        raise ValueError(f"syncgrads: there are {len(grad_sets)} sets and {len(counts)} weights; give one for each.")
+    if not all(isfinite(w) and w >= 0 for w in counts):
+        raise ValueError(f"syncgrads: weights are {counts}; all must be finite and at least 0.")
+    group = world or SoloComm()
+    named = [_by_name(i, grads) for i, grads in enumerate(grad_sets)]
+    layout = _agreed(_layout(named), group)
+    total = np.array([sum(counts)], np.float64)
+    group.all_reduce(total)
+    if total[0] == 0:
+        raise ValueError("syncgrads: all weights are 0; at least one set must count.")
+    dtype = np.result_type(np.float32, *[kind for _, kind in layout.values()])
+    flat = np.zeros(sum(int(np.prod(shape)) for shape, _ in layout.values()), dtype)
+    sums: TreeSum[Array] = TreeSum(np.add)
+    for i, (grads, weight) in enumerate(zip(named, counts, strict=True)):
+        sums.push(i, 1, _flat(grads, weight, layout, flat.size, dtype))
+    if named:
+        flat[:] = sums.total()
+    group.all_reduce(flat)
+    flat /= total[0]
+    found, at = {}, 0
+    for name, (shape, kind) in layout.items():
+        size = int(np.prod(shape))
+        device = next((g[name].device for g in named if isinstance(g.get(name), Tensor)), None)
+        found[name] = ag_tensor(flat[at : at + size].reshape(shape), device, "f64" if kind == "float64" else "f32")
+        at += size
+    return found
+
+
+def _by_name(i: int, grads: Gradients | Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(grads, Gradients):
+        return dict(grads)
+    found: dict[str, Any] = {}
+    for p, g in grads.items():
+        if p.name is None or p.name in found:
+            raise ValueError(f"syncgrads: set {i} has a gradient of {'two parameters' if p.name else 'a parameter'} "
+                             f"called {p.name}; call parameters() of their model, which names them, or pass a dict.")
+        found[p.name] = g
+    return found
+
+
+def _array(g: Any) -> Array:
+    return g.numpy() if isinstance(g, Tensor) else np.asarray(g)
+
+
+def _layout(named: list[dict[str, Any]]) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and type of every gradient that some set has."""
+    layout: dict[str, tuple[tuple[int, ...], str]] = {}
+    for i, grads in enumerate(named):
+        for name, g in grads.items():
+            shape = tuple(np.shape(g) if not isinstance(g, Tensor) else g.shape)
+            kind = "float64" if (g.dtype if isinstance(g, Tensor) else np.asarray(g).dtype) in ("f64", np.float64) \
+                else "float32"
+            known = layout.setdefault(name, (shape, kind))
+            if known[0] != shape:
+                raise ShapeError(f"syncgrads: the gradient of {name!r} is {shape} in set {i} and {known[0]} in one "
+                                 f"before; the shapes must be equal.")
+    return layout
+
+
+def _agreed(mine: dict[str, tuple[tuple[int, ...], str]], group: Comm) -> dict[str, tuple[tuple[int, ...], str]]:
+    """The gradients that some rank has, in the same order on all of them."""
+    if group.size == 1:
+        return mine
+    text = json.dumps([group.rank, mine]) + "\n"
+    everybody = group.all_gather(np.frombuffer(text.encode(), np.uint8)).tobytes().decode()
+    found: dict[str, tuple[tuple[int, ...], str]] = {}
+    for rank, layout in map(json.loads, everybody.splitlines()):
+        for name, (sizes, kind) in layout.items():
+            known = found.setdefault(name, (tuple(sizes), kind))
+            if known != (tuple(sizes), kind):
+                raise CommError(f"syncgrads: the gradient of {name!r} is {tuple(sizes)} {kind} on rank {rank} and "
+                                f"{known[0]} {known[1]} on one before; they must be equal.")
+    return found
+
+
+def _flat(grads: dict[str, Any], weight: float, layout: Mapping[str, tuple[tuple[int, ...], str]], size: int,
+          dtype: Any) -> Array:
+    """A set's gradients times its weight, one after the other."""
+    flat, at = np.zeros(size, dtype), 0
+    for name, (shape, _) in layout.items():
+        n = int(np.prod(shape))
+        if weight and name in grads:
+            np.multiply(_array(grads[name]).reshape(-1), dtype.type(weight), out=flat[at : at + n])
+        at += n
+    return flat
