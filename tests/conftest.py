@@ -15,6 +15,7 @@ from devices import VULKAN, vulkan_device
 
 import ag
 
+
 @pytest.fixture(params=["cpu", *VULKAN])
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each device in turn, as the default device."""
