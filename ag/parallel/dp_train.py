@@ -21,10 +21,10 @@ from ag.device import ag_default_device, ag_device, canonical
 from ag.errors import CheckpointError
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
+from ag.parallel.balance import AutoBalance, Balance
 from ag.parallel.dp_checkpoint import DPState, load_state, save_state
 from ag.parallel.dp_result import DPResult, DPStep
 from ag.parallel.job import Job
-from ag.parallel.reduction import shard_sizes
 from ag.parallel.replica import LossOf, log
 from ag.rng import ag_seed
 from ag.tensor import Array, Tensor
@@ -58,6 +58,7 @@ def dp_train(
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int | None = None,
     resume: bool = False,
+    timeout: float = 600.0,
     world: None = None,
     callback: Callable[[DPStep], None] | None = None,
 ) -> DPResult:
@@ -97,8 +98,8 @@ def dp_train(
         Passes per optimizer step.
     seed : int, optional
         Call `ag_seed` with it first.
-    balance : "equal" or sequence of float, optional
-        Share of the samples for each replica.
+    balance : "equal", "auto" or sequence of float, optional
+        Share of the samples for each replica; "auto": by its measured speed.
     on_nonfinite : {"raise", "skip"}, optional
         What to do if a loss or gradient is not finite: raise, or leave that step's update out on all replicas.
     sync_batch_norm : bool, optional
@@ -111,6 +112,8 @@ def dp_train(
         Default: only at the end.
     resume : bool, optional
         Go on from `checkpoint` if that file exists; `n_iter` counts the steps done before, too.
+    timeout : float, optional
+        Seconds after which a device that has not finished its part of a step is given up; ``math.inf``: never.
     world : None, optional
         Must be None: this version trains in one process.
     callback : callable, optional
@@ -128,7 +131,7 @@ def dp_train(
     FloatingPointError
         If a loss or gradient is not finite, naming replica, step and parameter; weights are those before the step.
     CommError
-        If replicas differ in their parameters.
+        If replicas differ in their parameters, or a device did not finish in time, naming replica and step.
     DeviceError
         If a device is not there.
     CheckpointError
@@ -156,7 +159,7 @@ def dp_train(
     >>> result.loss_history.shape
     (5,)
     """
-    _check(data, n_gpu, n_iter, max_norm, verbose, micro_batch, accumulate, on_nonfinite, capture, devices)
+    _check(data, n_gpu, n_iter, max_norm, verbose, micro_batch, accumulate, on_nonfinite, capture, devices, timeout)
     if sync_batch_norm or world is not None:
         raise ValueError(f"dp_train: sync_batch_norm is {sync_batch_norm!r} and world is {world!r}; this version "
                          f"supports False and None only.")
@@ -166,19 +169,16 @@ def dp_train(
     if seed is not None or state is not None:
         ag_seed(state.seed if state is not None else seed or 0)
     names = _replica_devices(n_gpu, devices)
-    weights = [1.0] * len(names) if isinstance(balance, str) else [float(w) for w in balance]
-    if balance != "equal" and (isinstance(balance, str) or len(weights) != len(names) or min(weights) < 0
-                               or not sum(weights) > 0):
-        raise ValueError(f"dp_train: balance is {balance!r}; use 'equal', or {len(names)} weights, none negative.")
+    shares = _balance(balance, names)
     make_optimizer = optimizer or (lambda params: Adam(params, lr=lr))
     loss_rule = _loss_rule(loss_fn, forward_fn, target_fn)
     with (ag_device(ag_default_device()),
-          closing(Job(make_model, names, loss_rule, capture, make_optimizer, max_norm, on_nonfinite)) as job):
+          closing(Job(make_model, names, loss_rule, capture, make_optimizer, max_norm, on_nonfinite, shares,
+                       timeout)) as job):
         schedule = scheduler(job.optimizer) if scheduler is not None else None
         if schedule is not None and not hasattr(schedule, "step"):
             raise TypeError(f"dp_train: scheduler(optimizer) returned {schedule!r}; an object with step() is required.")
         batch = min(len(names) * micro_batch * accumulate, len(data))
-        sizes = shard_sizes(batch, weights)
         losses = np.zeros(n_iter)
         held = isinstance(data, (list, tuple))  # other sequences may make their samples anew each time
         done = _restored(job, state, batch, losses, schedule)
@@ -186,7 +186,7 @@ def dp_train(
         for k in bar:
             indices = [(k * batch + j) % len(data) for j in range(batch)]
             chosen = [(j, i if held else None, data[i]) for j, i in enumerate(indices)]
-            losses[k] = job.step(k, chosen, sizes)
+            losses[k] = job.step(k, chosen)
             if schedule is not None:
                 schedule.step()
             if verbose and ((k + 1) % int(verbose) == 0 or k + 1 == n_iter):
@@ -221,21 +221,34 @@ def _restored(job: Job, state: DPState | None, batch: int, losses: Array, schedu
 
 
 def _check(data: Sequence[Any], n_gpu: int | None, n_iter: int, max_norm: float, verbose: int | None, micro_batch: int,
-           accumulate: int, on_nonfinite: str, capture: bool | str, devices: Sequence[str] | None) -> None:
+           accumulate: int, on_nonfinite: str, capture: bool | str, devices: Sequence[str] | None,
+           timeout: float) -> None:
     if len(data) == 0:
         raise ValueError("dp_train: data is empty; at least one sample is required.")
     for name, value, least in (("n_gpu", n_gpu, 1), ("n_iter", n_iter, 0), ("micro_batch", micro_batch, 1),
                                ("accumulate", accumulate, 1), ("verbose", verbose, 0)):
         if value is not None and (int(value) != value or value < least):
             raise ValueError(f"dp_train: {name} is {value!r}; a whole number of at least {least} is required.")
-    if not max_norm > 0:
-        raise ValueError(f"dp_train: max_norm is {max_norm}; it must be positive.")
+    for name, limit in (("max_norm", max_norm), ("timeout", timeout)):
+        if not limit > 0:
+            raise ValueError(f"dp_train: {name} is {limit}; it must be positive.")
     if on_nonfinite not in ("raise", "skip"):
         raise ValueError(f"dp_train: on_nonfinite is {on_nonfinite!r}; use 'raise' or 'skip'.")
     if capture not in (True, False, "auto"):
         raise ValueError(f"dp_train: capture is {capture!r}; use True, False or 'auto'.")
     if devices is not None and n_gpu is not None and len(devices) != n_gpu:
         raise ValueError(f"dp_train: n_gpu is {n_gpu} and devices names {len(devices)}; give one of them, or as many.")
+
+
+def _balance(balance: str | Sequence[float], names: list[str]) -> Balance:
+    if balance == "auto":
+        return AutoBalance(names)
+    weights = [1.0] * len(names) if isinstance(balance, str) else [float(w) for w in balance]
+    if balance != "equal" and (isinstance(balance, str) or len(weights) != len(names) or min(weights) < 0
+                               or not sum(weights) > 0):
+        raise ValueError(f"dp_train: balance is {balance!r}; use 'equal', 'auto', or {len(names)} weights, none "
+                         f"negative.")
+    return Balance(weights)
 
 
 def _replica_devices(n_gpu: int | None, devices: Sequence[str] | None) -> list[str]:

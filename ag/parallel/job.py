@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from functools import partial
 from hashlib import sha256
+from itertools import accumulate
 from math import isfinite
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from ag.blocks import cut, makes, one_thread, together
+from ag.blocks import together
 from ag.buffer import Program
 from ag.create import ag_param, lift
 from ag.dtype import F16, F32
@@ -21,13 +20,17 @@ from ag.errors import CommError
 from ag.nn.layer import ag_train, load_into
 from ag.optim.clip import clip_grad_norm
 from ag.optim.optimizer import Optimizer
+from ag.parallel.balance import Balance
 from ag.parallel.dp_checkpoint import DPState
-from ag.parallel.reduction import TreeSum
-from ag.parallel.replica import Capturing, LossOf, Node, Replica, log
+from ag.parallel.lanes import Lanes, Task
+from ag.parallel.reduction import RowSums, TreeSum
+from ag.parallel.replica import Capturing, LossOf, Node, Replica, check_same_tables, log
 from ag.rng import current_seed
 from ag.tensor import Array, Tensor
 
 __all__ = ["Job"]
+
+CHECK_EVERY = 100  # steps between checks that all replicas have the weights of the host
 
 Sample = tuple[int, int | None, Any]  # position in the step, place in the data if it is held there, sample
 
@@ -45,13 +48,19 @@ class Job:
         Called once, with the host's copies of the parameters.
     max_norm : float
     on_nonfinite : {"raise", "skip"}
+    balance : Balance
+        Who gets how many samples.
+    timeout : float
+        Seconds that a device may take for its part of a step.
     """
 
     def __init__(self, make_model: Callable[[], Any], devices: list[str], loss_of: LossOf, capture: bool | str,
-                 make_optimizer: Callable[[dict[str, Tensor]], Optimizer], max_norm: float, on_nonfinite: str) -> None:
+                 make_optimizer: Callable[[dict[str, Tensor]], Optimizer], max_norm: float, on_nonfinite: str,
+                 balance: Balance, timeout: float) -> None:
+        current_seed()  # chooses one, if there is none yet, for all threads
         capturing = Capturing(capture)
         self.replicas = [Replica(i, d, make_model, loss_of, capturing) for i, d in enumerate(devices)]
-        _check_same_tables(self.replicas)
+        check_same_tables(self.replicas)
         first = self.replicas[0]
         self.master = {name: ag_param(p.numpy(), device="cpu", dtype=p.dtype) for name, p in first.params.items()}
         self.optimizer = make_optimizer(self.master)
@@ -73,14 +82,14 @@ class Job:
         self._used = 0
         self._runs: list[tuple[int, int]] = []
         self._optimizer_step: Program | None = None
-        self._times = [{"samples": 0, "compute": 0.0, "wait": 0.0} for _ in self.replicas]
         self._reduce_s = 0.0
-        self._sums = _Sums()
-        self._collected: dict[int, list[Node]] = {}  # by the replica's number, where its own thread did it
-        # A synchronous device works in the thread that launches; several of them need a thread each, and no more.
+        self._sums = RowSums()
+        self._balance = balance
+        # A synchronous device works in the thread that launches; several of them share the cores by being one each.
         self._blocking = [r for r in self.replicas if not r.backend.asynchronous]
-        separate = len({r.device for r in self._blocking}) == len(self._blocking) > 1
-        self._threads = ThreadPoolExecutor(len(self._blocking), initializer=one_thread) if separate else None
+        several = {r.device for r in self._blocking}
+        self._separate = len(several) == len(self._blocking) > 1
+        self._lanes = Lanes([r.device for r in self.replicas], several if len(several) > 1 else set(), timeout)
         for replica in self.replicas:
             ag_train(replica.model)
             replica.scale_gradients(self.optimizer.loss_scale)
@@ -88,10 +97,10 @@ class Job:
 
     def close(self) -> None:
         """End the threads and let go of captured steps, and with them of all work memory."""
-        if self._threads is not None:
-            self._threads.shutdown()
+        self._lanes.close()
         for replica in self.replicas:
-            replica.close()
+            if not self._lanes.hangs(replica.device):
+                replica.close()
 
     def state(self, step: int, batch: int, losses: Array) -> DPState:
         """Everything to go on from, after `step` steps."""
@@ -110,16 +119,10 @@ class Job:
 
     # -------------------------------------------------------------------------------------- a step
 
-    def step(self, k: int, samples: Sequence[Sample], sizes: Sequence[int]) -> float:
-        """One optimizer step over `samples`, dealt out by `sizes`; the mean loss."""
-        shards = []
-        for size in sizes:
-            shards.append(samples[:size])
-            samples = samples[size:]
-        self._compute(shards)
-        nodes = self._collect()
+    def step(self, k: int, samples: Sequence[Sample]) -> float:
+        """One optimizer step over `samples`; the mean loss."""
+        nodes = self._compute(k, samples)
         begin = perf_counter()
-        count = sum(sizes)
         self._sums.restart()
         tree: TreeSum[Array] = TreeSum(self._sums.added)
         with np.errstate(all="ignore"):  # what is not finite is dealt with below
@@ -127,8 +130,8 @@ class Job:
                 for node in of_replica:
                     tree.push(*node)
             total = tree.total()
-            total /= count
-        self._trained += count
+            total /= len(samples)
+        self._trained += len(samples)
         loss = float(total[self._group.size])
         gradient = total[: self._group.size]
         if not isfinite(float(gradient.dot(gradient)) + loss) and not np.isfinite(total).all():
@@ -141,53 +144,58 @@ class Job:
         self._move_scale(0.0)
         self._broadcast()
         self._reduce_s += perf_counter() - begin
+        if (k + 1) % CHECK_EVERY == 0:
+            self.check_equal()
         return loss
 
-    def _compute(self, shards: list[Sequence[Sample]]) -> None:
+    def _compute(self, k: int, samples: Sequence[Sample]) -> list[list[Node]]:
+        """The sums of every replica's samples.
+
+        All asynchronous devices have their work before anybody waits, and every device is waited for by a thread of
+        its own, so that the times are its own, too.
+        """
         if self._draws is None:
-            # The first sample of all tells how many random streams a sample takes.
-            first = self.replicas[0]
-            first.run(shards[0][:1] or next(s for s in shards if s)[:1], self._trained, None)
-            self._draws = first.streams_used()
+            self._count_draws(k, samples[:1])
+        sizes = self._balance.sizes(len(samples))
+        ends = list(accumulate(sizes))
+        shards = [samples[end - size : end] for end, size in zip(ends, sizes, strict=True)]
         work = list(zip(self.replicas, shards, strict=True))
-        waiting = []
-        for replica, shard in work:
-            if replica.backend.asynchronous:
-                self._run(replica, shard)
-        for replica, shard in work:
-            if not replica.backend.asynchronous:
-                if self._threads is None:
-                    self._run(replica, shard)
-                else:
-                    waiting.append(self._threads.submit(copy_context().run, self._run_and_collect, replica, shard))
-        for future in waiting:
-            future.result()
+        self._lanes.run([self._task(r, partial(r.start, shard, self._trained, self._draws))
+                         for r, shard in work if r.backend.asynchronous], k)
+        self._lanes.run([self._task(r, r.finish if r.backend.asynchronous else
+                                    partial(r.start_and_finish, shard, self._trained, self._draws))
+                         for r, shard in work], k)
+        self._note_times(sizes)
+        return [r.collected for r in self.replicas]
 
-    def _run(self, replica: Replica, shard: Sequence[Sample]) -> None:
-        begin = perf_counter()
-        replica.run(shard, self._trained, self._draws)
-        times = self._times[replica.index]
-        times["compute"] += perf_counter() - begin
-        times["samples"] += len(shard)
+    def _count_draws(self, k: int, first: Sequence[Sample]) -> None:
+        """Run the first sample of all to learn how many random streams a sample takes."""
+        def count() -> None:
+            replica.run(first, self._trained, None)
+            self._draws = replica.streams_used()
 
-    def _run_and_collect(self, replica: Replica, shard: Sequence[Sample]) -> None:
-        self._run(replica, shard)
-        self._collected[replica.index] = replica.collect()
+        replica = self.replicas[0]
+        self._lanes.run([self._task(replica, count)], k)
 
-    def _collect(self) -> list[list[Node]]:
-        nodes = []
-        for replica in self.replicas:
-            begin = perf_counter()
-            nodes.append(self._collected.pop(replica.index, []) or replica.collect())
-            self._times[replica.index]["wait"] += perf_counter() - begin
-        return nodes
+    def _task(self, replica: Replica, call: Callable[[], None]) -> Task:
+        return Task(replica.device, f"replica {replica.index} ({replica.device})", call)
+
+    def _note_times(self, sizes: list[int]) -> None:
+        seconds = []
+        last = max(r.ended for r in self.replicas)
+        free: dict[str, float] = {}  # since when a device works for the next replica only
+        for replica, size in zip(self.replicas, sizes, strict=True):
+            seconds.append(replica.ended - max(replica.began, free.get(replica.device, 0.0)))
+            free[replica.device] = replica.ended
+            replica.note(size, seconds[-1], last - replica.ended)
+        self._balance.note(sizes, seconds)
 
     def _of_all(self, work: Callable[[Replica], None]) -> None:
         """Do something for every replica; where several devices are the processor's, all its threads take part."""
         for replica in self.replicas:
-            if self._threads is None or replica.backend.asynchronous:
+            if not self._separate or replica.backend.asynchronous:
                 work(replica)
-        if self._threads is not None:
+        if self._separate:
             together([partial(work, replica) for replica in self._blocking])
 
     def _update(self, gradient: Array) -> None:
@@ -260,57 +268,5 @@ class Job:
 
     def report(self) -> list[dict[str, Any]]:
         """Per replica: device, driver, samples, milliseconds, bytes moved per step."""
-        row_bytes = (self._group.size + 4) * self._group.dtype.itemsize
-        return [
-            {
-                "replica": r.index, "device": r.device, "driver": r.backend.info.driver, "samples": t["samples"],
-                "compute_ms": t["compute"] * 1e3, "wait_ms": t["wait"] * 1e3, "reduce_ms": self._reduce_s * 1e3,
-                "bytes_per_step": row_bytes + self._group.size * self._group.dtype.itemsize,
-            }
-            for r, t in zip(self.replicas, self._times, strict=True)
-        ]
-
-
-class _Sums:
-    """Sums of rows, in memory that stays from step to step; the rows themselves are left alone."""
-
-    def __init__(self) -> None:
-        self._rows: list[Array] = []
-        self._used = 0
-
-    def restart(self) -> None:
-        """The sums of the last step are not needed any more."""
-        self._used = 0
-
-    def added(self, left: Array, right: Array) -> Array:
-        """The sum of two rows, in the place of `left` if that is a sum itself; all threads take part."""
-        if any(left is row for row in self._rows[: self._used]):
-            out = left
-        else:
-            if self._used == len(self._rows):
-                self._rows.append(np.empty_like(left))
-            out = self._rows[self._used]
-            self._used += 1
-        pieces = cut(out.size)
-        makes(pieces)([partial(np.add, left[p], right[p], out=out[p]) for p in pieces])
-        return out
-
-
-def _check_same_tables(replicas: list[Replica]) -> None:
-    """Every replica must have parameters of its own, with the same names, shapes and order."""
-    first = replicas[0]
-    owners: dict[int, int] = {}
-    for replica in replicas:
-        mine = [(name, p.shape, p.dtype) for name, p in replica.params.items()]
-        theirs = [(name, p.shape, p.dtype) for name, p in first.params.items()]
-        for a, b in zip(theirs, mine, strict=False):
-            if a != b:
-                raise CommError(f"dp_train: replica 0 has parameter {a} where replica {replica.index} has {b}; "
-                                f"make_model must build the same model every time.")
-        if len(mine) != len(theirs):
-            raise CommError(f"dp_train: replica 0 has {len(theirs)} parameters and replica {replica.index} "
-                            f"{len(mine)}; make_model must build the same model every time.")
-        for name, p in replica.params.items():
-            if owners.setdefault(p.id, replica.index) != replica.index:
-                raise CommError(f"dp_train: parameter {name} of replica {replica.index} is the same tensor as on "
-                                f"replica {owners[p.id]}; make_model must create new parameters on every call.")
+        moved = (2 * self._group.size + 4) * self._group.dtype.itemsize
+        return [{**r.report(), "reduce_ms": self._reduce_s * 1e3, "bytes_per_step": moved} for r in self.replicas]

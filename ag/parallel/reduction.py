@@ -9,11 +9,15 @@ it is made, so the result is the same, bit for bit, for every way to deal the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
+import numpy as np
+
+from ag.blocks import cut, makes
 from ag.errors import CommError
 
-__all__ = ["TreeSum", "shard_sizes"]
+__all__ = ["RowSums", "TreeSum", "shard_sizes"]
 
 V = TypeVar("V")
 
@@ -67,3 +71,28 @@ def shard_sizes(samples: int, weights: Sequence[float]) -> list[int]:
     for i in by_remainder[: samples - sum(sizes)]:
         sizes[i] += 1
     return sizes
+
+
+class RowSums:
+    """Sums of rows, in memory that stays from step to step; the rows themselves are left alone."""
+
+    def __init__(self) -> None:
+        self._rows: list[np.ndarray[Any, Any]] = []
+        self._used = 0
+
+    def restart(self) -> None:
+        """The sums of the last step are not needed any more."""
+        self._used = 0
+
+    def added(self, left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The sum of two rows, in the place of `left` if that is a sum itself; all threads take part."""
+        if any(left is row for row in self._rows[: self._used]):
+            out = left
+        else:
+            if self._used == len(self._rows):
+                self._rows.append(np.empty_like(left))
+            out = self._rows[self._used]
+            self._used += 1
+        pieces = cut(out.size)
+        makes(pieces)([partial(np.add, left[p], right[p], out=out[p]) for p in pieces])
+        return out

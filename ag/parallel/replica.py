@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from threading import Lock
+from time import perf_counter
 from typing import Any
 
 from ag.buffer import Buffer
@@ -24,7 +26,7 @@ from ag.rng import set_stream, streams_used
 from ag.tape import backward, with_grad_tape
 from ag.tensor import Array, Tensor
 
-__all__ = ["Capturing", "LossOf", "Node", "Replica"]
+__all__ = ["Capturing", "LossOf", "Node", "Replica", "check_same_tables"]
 
 LossOf = Callable[[Any, Any], Tensor]  # (model, sample) -> loss
 Node = tuple[int, int, Array]  # first sample, number of samples, summed gradients and loss
@@ -42,21 +44,24 @@ class Capturing:
         self.on = bool(wanted)
         self._must = wanted is True
         self._out = False
+        self._one = Lock()  # replicas ask from threads of their own, and it is said once
 
     def refused(self, error: CaptureError) -> None:
         """Go on without, and say why; or raise `error` if captured steps were asked for."""
         if self._must:
             raise error
-        if self.on:
+        with self._one:
+            on, self.on = self.on, False
+        if on:
             log.warning("dp_train: steps run uncaptured, which is slower: %s", error)
-        self.on = False
 
     def ran_out(self) -> None:
         """Say once that samples come in too many kinds to keep a captured step for each."""
-        if not self._out:
+        with self._one:
+            out, self._out = self._out, True
+        if not out:
             log.warning("dp_train: the samples have more than %d different shapes or numbers in them; from the next "
                         "on they run uncaptured, which is slower. Give numbers that differ as arrays.", _PROGRAMS_KEPT)
-        self._out = True
 
 
 class Replica:
@@ -105,8 +110,27 @@ class Replica:
         self._loss_view = self._work.view((), self.group.size)
         self._stack: list[Buffer] = []  # rows of one buffer, for the nodes of the tree
         self.nodes: list[tuple[int, int, Buffer]] = []
+        self.collected: list[Node] = []
+        self.began = self.ended = 0.0
+        self._samples = self._shard = 0
+        self._compute_s = self._wait_s = 0.0
 
     # -------------------------------------------------------------------------------------- gradients
+
+    def start(self, shard: Sequence[tuple[int, int | None, Any]], first: int, draws: int | None) -> None:
+        """`run`, noting the time."""
+        self.began = perf_counter()
+        self.run(shard, first, draws)
+
+    def finish(self) -> None:
+        """`collect`, noting the time."""
+        self.collected = self.collect()
+        self.ended = perf_counter()
+
+    def start_and_finish(self, shard: Sequence[tuple[int, int | None, Any]], first: int, draws: int | None) -> None:
+        """Both, on a device that works while it is given work."""
+        self.start(shard, first, draws)
+        self.finish()
 
     def run(self, shard: Sequence[tuple[int, int | None, Any]], first: int, draws: int | None) -> None:
         """Start computing the summed gradients of some samples; does not wait on an asynchronous device.
@@ -219,6 +243,19 @@ class Replica:
             self.backend.launch(copy, zeros(self.backend, view.shape, view.dtype), into=view)
         self.backend.launch(copy, loss.buffer.view(()), into=self._loss_view)
 
+    def note(self, samples: int, compute_s: float, wait_s: float) -> None:
+        """Remember a step: the size of the shard, how long it took, how long the last replica took after that."""
+        self._shard = samples
+        self._samples += samples
+        self._compute_s += compute_s
+        self._wait_s += wait_s
+
+    def report(self) -> dict[str, Any]:
+        """What `DPResult.report` says of this replica alone."""
+        return {"replica": self.index, "device": self.device, "driver": self.backend.info.driver,
+                "samples": self._samples, "shard": self._shard, "compute_ms": self._compute_s * 1e3,
+                "wait_ms": self._wait_s * 1e3}
+
     def close(self) -> None:
         """Let go of the captured steps, whose functions hold the replica, and so of its memory."""
         self._programs.clear()
@@ -242,3 +279,23 @@ class Replica:
         """All parameters in the flat layout; waits for the device."""
         array: Array = self.backend.download(self.group.values)
         return array
+
+
+def check_same_tables(replicas: list[Replica]) -> None:
+    """Every replica must have parameters of its own, with the same names, shapes and order."""
+    first = replicas[0]
+    owners: dict[int, int] = {}
+    for replica in replicas:
+        mine = [(name, p.shape, p.dtype) for name, p in replica.params.items()]
+        theirs = [(name, p.shape, p.dtype) for name, p in first.params.items()]
+        for a, b in zip(theirs, mine, strict=False):
+            if a != b:
+                raise CommError(f"dp_train: replica 0 has parameter {a} where replica {replica.index} has {b}; "
+                                f"make_model must build the same model every time.")
+        if len(mine) != len(theirs):
+            raise CommError(f"dp_train: replica 0 has {len(theirs)} parameters and replica {replica.index} "
+                            f"{len(mine)}; make_model must build the same model every time.")
+        for name, p in replica.params.items():
+            if owners.setdefault(p.id, replica.index) != replica.index:
+                raise CommError(f"dp_train: parameter {name} of replica {replica.index} is the same tensor as on "
+                                f"replica {owners[p.id]}; make_model must create new parameters on every call.")
