@@ -77,6 +77,7 @@ from ag.optim.adam import optimizer_adam, optimizer_adamw
 from ag.optim.clip import clip_grad_norm
 from ag.optim.schedule import lr_scheduler_cosine, lr_scheduler_step, lr_scheduler_warmup
 from ag.optim.sgd import optimizer_sgd
+from ag.parallel.compressed_data_parallel import CompressedDataParallel
 from ag.parallel.data_parallel import DataParallel
 from ag.parallel.dp_result import DPResult, DPStep
 from ag.parallel.dp_train import dp_train
@@ -90,6 +91,8 @@ from ag.parallel.start import start
 from ag.parallel.sync_batch_norm import SyncBatchNorm
 from ag.parallel.syncgrads import syncgrads
 from ag.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from ag.parallel.transport import transport_selftest
+from ag.doctor import doctor
 from ag.train_state import Checkpoint, ag_load_checkpoint, ag_save_checkpoint
 
 # the same functions under ggmlR's names
@@ -211,6 +214,7 @@ __all__ = [
     "DPStep",
     "dp_train",
     "DataParallel",
+    "CompressedDataParallel",
     "gather",
     "parallel_apply",
     "replicate",
@@ -222,6 +226,8 @@ __all__ = [
     "Pipeline",
     "ColumnParallelLinear",
     "RowParallelLinear",
+    "transport_selftest",
+    "doctor",
     "ggml_vulkan_device_count",
     "ggml_vulkan_list_devices",
     "ggml_vulkan_status",

@@ -75,6 +75,8 @@ ColumnParallelLinear(in_features, out_features, devices, activation=None, bias=T
 RowParallelLinear(in_features, out_features, devices, activation=None, bias=True, weights=None)
 ModelParallel(layers, device_map="auto", devices=None, budgets=None, sample=None)
 Pipeline(stages, devices=None, micro_batches=4, schedule="1f1b", dim=-1) Pipeline.step(self, x, y, loss_fn)
+CompressedDataParallel(model, device_ids=None, compression_ratio=0.01, ...)
+doctor() transport_selftest(...)
 syncgrads(grad_sets, weights=None, world=None) start(loss, data, model_fn, ...)
 """, re.S))
 
@@ -241,7 +243,7 @@ def trains(**options: Any) -> bool:
 
 
 PARALLEL = """
-    DistributedWorld train_distributed CompressedDataParallel ZeroOptimizer load_config"""
+    DistributedWorld train_distributed ZeroOptimizer load_config"""
 MISSING: dict[str, Callable[[], bool]] = {  # what: whether it is there after all
     "dp_train(balance='auto')": lambda: trains(balance="auto"),
     "dp_train(sync_batch_norm=True)": lambda: trains(sync_batch_norm=True),

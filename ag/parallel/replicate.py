@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ag.create import ag_tensor
@@ -11,8 +11,11 @@ from ag.device import backend_of
 from ag.nn.layer import state_of
 from ag.ops.convert import ag_to_device
 from ag.tape import no_grad
+from ag.tensor import Tensor
 
-__all__ = ["replicate"]
+__all__ = ["replicas_of", "replicate"]
+
+Link = Callable[[int, Tensor, str], Tensor]
 
 
 def replicate(model: Any, devices: Sequence[str | Sequence[str]]) -> list[Any]:
@@ -54,6 +57,11 @@ def replicate(model: Any, devices: Sequence[str | Sequence[str]]) -> list[Any]:
     >>> [m.W.device for m in ag.replicate(ag.ag_linear(2, 1), ["cpu", "cpu:1"])]
     ['cpu', 'cpu:1']
     """
+    return replicas_of(model, devices, lambda i, p, device: ag_to_device(p, device))
+
+
+def replicas_of(model: Any, devices: Sequence[str | Sequence[str]], link: Link) -> list[Any]:
+    """`replicate`, where ``link(i, p, device)`` makes replica i's copy of a parameter."""
     if not devices:
         raise ValueError("replicate: devices is empty; name at least one.")
     params = model.parameters().values()
@@ -63,7 +71,7 @@ def replicate(model: Any, devices: Sequence[str | Sequence[str]]) -> list[Any]:
     replicas = []
     for i, where in enumerate(devices):
         goes = _moves(places, where)
-        memo: dict[int, Any] = {id(p): ag_to_device(p, goes[p.device]) for p in params}
+        memo: dict[int, Any] = {id(p): link(i, p, goes[p.device]) for p in params}
         with no_grad():
             for x in state:
                 own = i == 0 and x.device == goes[x.device]
