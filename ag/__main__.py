@@ -1,22 +1,20 @@
-"""The command line: `python -m ag devices` says what there is to train on, and what is missing.
+"""The command line: `python -m ag devices` lists what there is to train on; `python -m ag doctor` examines it.
 
-Every device computes one small product, so a device in the table without a complaint below it works.  Called by users
-only; nothing imports it.
+For `devices` every device computes one small product, so a device in the table without a complaint below it works.
+Called by users only; nothing imports it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-
-import numpy as np
 
 from ag import __version__
 from ag.backend import DeviceInfo
-from ag.create import ag_tensor
 from ag.device import backend_of
-from ag.errors import AgError
-from ag.ops.linalg import ag_matmul
+from ag.doctor import doctor
+from ag.probe import fault_of
 from ag.vulkan_devices import ag_vulkan_devices, ag_vulkan_status, device_table
 
 _LEGEND = """
@@ -33,19 +31,16 @@ def devices() -> int:
     if not vulkan:
         print("\nOnly the CPU can be used:")
         ag_vulkan_status()  # which says what is missing and how to get it
-    complaints = [f"{info.name} does not work: {fault}" for info in found if (fault := _fault(info.name))]
+    complaints = [f"{info.name} does not work: {fault}" for info in found if (fault := fault_of(info.name))]
     print("\n" + ("\n".join(complaints) or "Every device computed a test product correctly."))
     return len(complaints)
 
 
-def _fault(device: str) -> str:
-    """What goes wrong when the device multiplies two matrices; empty if nothing does."""
-    a, b = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
-    try:
-        product = ag_matmul(ag_tensor(a, device=device), ag_tensor(b, device=device)).numpy()
-    except AgError as error:
-        return str(error)
-    return "" if np.array_equal(product, a @ b) else f"a matrix product is {product.tolist()}, not {(a @ b).tolist()}"
+def examine(as_json: bool) -> bool:
+    """Print what the doctor found; whether all is well."""
+    found = doctor()
+    print(json.dumps(found.as_dict(), indent=1) if as_json else found)
+    return found.healthy
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,9 +50,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"ag {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command")
     commands.add_parser("devices", help="list the devices, check each, say what is missing")
-    if parser.parse_args(arguments).command is None:
+    examined = commands.add_parser("doctor", help="examine devices, their precision and the transport between them")
+    examined.add_argument("--json", action="store_true", help="for programs")
+    options = parser.parse_args(arguments)
+    if options.command is None:
         parser.print_help()
         return 0
+    if options.command == "doctor":
+        return 0 if examine(options.json) else 1
     return 1 if devices() else 0
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ag.backend import DeviceInfo
 from ag.errors import DeviceError
 
-__all__ = ["ag_vulkan_device_count", "ag_vulkan_devices", "ag_vulkan_status", "device_table"]
+__all__ = ["ag_vulkan_device_count", "ag_vulkan_devices", "ag_vulkan_status", "device_table", "devices_or_why_none"]
 
 
 def ag_vulkan_devices() -> list[DeviceInfo]:
@@ -32,10 +32,11 @@ def ag_vulkan_devices() -> list[DeviceInfo]:
     >>> import ag
     >>> names = [d.name for d in ag.ag_vulkan_devices()]
     """
-    return _vulkan_loader_devices()[0]
+    return devices_or_why_none()[0]
 
 
-def _vulkan_loader_devices() -> tuple[list[DeviceInfo], str]:
+def devices_or_why_none() -> tuple[list[DeviceInfo], str]:
+    """The devices; if there are none, what is missing and how to get it."""
     loader = importlib.import_module("ag.backends.vulkan.loader")
     try:
         return list(loader.list_devices()), ""
@@ -75,7 +76,7 @@ def ag_vulkan_status() -> None:
     >>> import ag
     >>> ag.ag_vulkan_status()  # doctest: +SKIP
     """
-    devices, missing = _vulkan_loader_devices()
+    devices, missing = devices_or_why_none()
     print(device_table(devices) if devices else missing)
 
 

@@ -30,7 +30,7 @@ LAYERS = [
      "ag.gradcheck", "ag.precision", "ag.recompute", "ag.profiling"],
     ["ag.ops"],
     ["ag.nn", "ag.optim", "ag.data", "ag.tensor_file", "ag.checkpoint", "ag.train_state"],
-    ["ag.parallel"],
+    ["ag.parallel", "ag.probe", "ag.doctor"],
     ["ag"],
 ]
 BACKENDS = 3  # device.py loads them by name; nothing above imports them
@@ -44,6 +44,7 @@ OUTSIDE = {
     "PIL": ["ag.data.image_folder"],
     "tqdm": ["ag.parallel"],
     "mpi4py": ["ag.parallel.world"],
+    "yaml": ["ag.parallel.config"],
 }
 
 

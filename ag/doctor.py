@@ -1,0 +1,150 @@
+"""The doctor: what this machine has to train on, whether it works, how exactly and how fast, and what is missing.
+
+Puts together what others find (`ag.vulkan_devices`, `ag.probe`, `ag.parallel.transport`) in one report, for people and
+for programs.  Called by users and by `python -m ag doctor`.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+
+from ag.backend import DeviceInfo
+from ag.device import backend_of
+from ag.errors import AgError
+from ag.parallel.transport import Transport, transport_selftest
+from ag.probe import Precision, fault_of, precision_of
+from ag.vulkan_devices import device_table, devices_or_why_none
+
+__all__ = ["Diagnosis", "doctor"]
+
+_OPTIONAL = {  # distribution: (what is not there without it, how to get it)
+    "pillow": ("image folders", "pip install 'ag[images]'"),
+}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A device: what is known of it, what is wrong with it, how exactly it computes, the bytes in use."""
+
+    info: DeviceInfo
+    fault: str
+    precision: Precision | None
+    reserved_bytes: int
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What `doctor` found; printed, it is a report of a page.
+
+    Attributes
+    ----------
+    system : dict of str to str
+        Versions of Python, numpy and the platform.
+    devices : list of Checked
+        With ``info``, ``fault`` (empty if it works), ``precision`` and ``reserved_bytes``.
+    transport : list of Transport
+        Of every ordered pair of devices that work.
+    packages : dict of str to (str or None)
+        Optional packages and their versions.
+    missing : list of str
+        What is not there, what follows from that, and how to get it.
+    """
+
+    system: dict[str, str]
+    devices: list[Checked]
+    transport: list[Transport]
+    packages: dict[str, str | None]
+    missing: list[str]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether every device works and every transport is right; what is missing is no fault."""
+        return not any(d.fault for d in self.devices) and all(link.correct for link in self.transport)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as numbers, text, lists and dictionaries, for `json.dumps`."""
+        links = [link._asdict() for link in self.transport]
+        return {**asdict(self), "transport": links, "healthy": self.healthy}
+
+    def __str__(self) -> str:
+        parts = [", ".join(f"{name} {number}" for name, number in self.system.items()),
+                 device_table([d.info for d in self.devices]),
+                 "\n".join(f"{d.info.name}: {_said(d)}" for d in self.devices),
+                 "\n".join(map(_link, self.transport)) or "One device: there is nothing to move values between.",
+                 "\n".join(self.missing) or "Nothing is missing.",
+                 "Healthy: every device works." if self.healthy else "NOT HEALTHY: see the faults above."]
+        return "\n\n".join(parts)
+
+
+def doctor() -> Diagnosis:
+    """Examine this machine: devices, drivers, precision, transport between devices, and what is missing.
+
+    Returns
+    -------
+    Diagnosis
+        To be printed, or read: ``healthy``, ``system``, ``devices``, ``transport``, ``packages``, ``missing``, and
+        ``as_dict()`` for all of it.
+
+    Notes
+    -----
+    Takes a few seconds at most: every device multiplies, divides and takes roots of a few thousand numbers, and sends
+    some megabytes to every other.  Without Vulkan the report is about the CPU and says what to install.
+
+    References
+    ----------
+    ggmlR ``ggml_vulkan_status`` and its transport self-test, in one.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.doctor().devices[0].info.name
+    'cpu'
+    """
+    vulkan, why_none = devices_or_why_none()
+    devices = [_checked(info) for info in (backend_of("cpu").info, *vulkan)]
+    packages = {name: _version_of(name) for name in _OPTIONAL}
+    missing = [why_none] if why_none else []
+    missing += [f"{name} is not installed, so {what} cannot be read; to get it: {how}"
+                for name, (what, how) in _OPTIONAL.items() if packages[name] is None]
+    system = {"Python": platform.python_version(), "numpy": np.__version__, sys.platform: platform.release()}
+    working = [d.info.name for d in devices if not d.fault]
+    return Diagnosis(system, devices, transport_selftest(working), packages, missing)
+
+
+def _checked(info: DeviceInfo) -> Checked:
+    fault, precision = fault_of(info.name), None
+    if not fault:
+        try:
+            precision = precision_of(info.name)
+        except AgError as error:
+            fault = str(error)
+    return Checked(info, fault, precision, 0 if fault else backend_of(info.name).arena.stats().reserved)
+
+
+def _version_of(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _said(device: Checked) -> str:
+    if device.precision is None:
+        return f"DOES NOT WORK: {device.fault}"
+    p = device.precision
+    exact = [f"{name} {'exact' if ulp == 0 else f'within {ulp} ulp'}"
+             for name, ulp in (("division", p.div_ulp), ("square root", p.sqrt_ulp))]
+    return ", ".join([*exact, "fused multiply-add" if p.fma else "separate multiply and add",
+                      "denormals kept" if p.denormals else "denormals become zero",
+                      f"{device.reserved_bytes / 2**20:.0f} MiB in use here"])
+
+
+def _link(link: Transport) -> str:
+    found = f"correct, {link.gb_per_s:.1f} GB/s" if link.correct else f"WRONG: {link.fault}"
+    return f"{link.source} to {link.target}: {found}"

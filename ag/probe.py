@@ -1,0 +1,89 @@
+"""Probes of a device: does it compute at all, and how exactly.
+
+The standards leave Vulkan drivers much freedom (division within 2.5 units in the last place, subnormal numbers kept or
+not), and what a device does with it is seen only by trying.  Runs ordinary ops on tiny tensors and compares with numpy;
+knows nothing of how a device works.  Called by `ag.doctor` and by the command line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ag.create import ag_tensor
+from ag.errors import AgError
+from ag.ops.arithmetic import ag_div, ag_mul
+from ag.ops.elementwise import ag_sqrt
+from ag.ops.linalg import ag_matmul
+
+__all__ = ["Precision", "fault_of", "precision_of"]
+
+_SAMPLES = 4096
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How exactly a device computes in float32.
+
+    Attributes
+    ----------
+    div_ulp, sqrt_ulp : int
+        Largest distance from the correctly rounded result, in units in the last place; 0 is exact.
+    fma : bool
+        Whether matrix products add to the running sum without rounding the product first.
+    denormals : bool
+        Whether numbers below 1.2e-38 are kept; else they become zero.
+    """
+
+    div_ulp: int
+    sqrt_ulp: int
+    fma: bool
+    denormals: bool
+
+
+def fault_of(device: str) -> str:
+    """What goes wrong when the device multiplies two matrices; empty if nothing does."""
+    a, b = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
+    try:
+        product = ag_matmul(ag_tensor(a, device=device), ag_tensor(b, device=device)).numpy()
+    except AgError as error:
+        return str(error)
+    return "" if np.array_equal(product, a @ b) else f"a matrix product is {product.tolist()}, not {(a @ b).tolist()}"
+
+
+def precision_of(device: str) -> Precision:
+    """The device's precision, on a few thousand numbers."""
+    rng = np.random.default_rng(0)
+    a, b = (np.exp(rng.uniform(-20, 20, _SAMPLES)).astype(np.float32) for _ in range(2))
+    x, y = ag_tensor(a, device=device), ag_tensor(b, device=device)
+    return Precision(_distance(ag_div(x, y).numpy(), a / b), _distance(ag_sqrt(x).numpy(), np.sqrt(a)),
+                     _fuses(device), _keeps_denormals(device))
+
+
+def _distance(found: Any, exact: Any) -> int:
+    """The largest distance in units in the last place; float32 numbers of one sign are ordered as their bits are."""
+    bits = [np.ascontiguousarray(v, np.float32).ravel().view(np.int32).astype(np.int64) for v in (found, exact)]
+    return int(np.abs(bits[0] - bits[1]).max())
+
+
+def _fuses(device: str) -> bool:
+    """Whether x·x − round(x·x) is what rounding took away; in both orders, as a sum may begin at either end.
+
+    The two products are 64 apart, so that they meet in one running sum where several run side by side.
+    """
+    x = np.float32(1 + 2.0**-12)
+    for first, second in (((1.0, -x * x), (x, x)), ((x, x), (1.0, -x * x))):
+        a, b = np.zeros((16, 128), np.float32), np.zeros((128, 16), np.float32)
+        (a[:, 0], b[0]), (a[:, 64], b[64]) = first, second
+        if ag_matmul(ag_tensor(a, device=device), ag_tensor(b, device=device)).numpy().any():
+            return True
+    return False
+
+
+def _keeps_denormals(device: str) -> bool:
+    """Whether 2^-130, which is subnormal, survives being made and being used."""
+    small, factor, back = (ag_tensor([2.0**e], device=device) for e in (-100, -30, 120))
+    made = ag_mul(small, factor)
+    return made.item() == 2.0**-130 and ag_mul(made, back).item() == 2.0**-10

@@ -1,0 +1,92 @@
+"""`ag.doctor()` and `python -m ag doctor`: what is there, how exactly it computes, and what to install."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import ag
+from ag import probe
+from ag.__main__ import main
+
+DOCTOR = sys.modules["ag.doctor"]  # ag.doctor itself is the function
+
+
+def test_all_devices_and_all_pairs() -> None:
+    found = ag.doctor()
+    names = [d.info.name for d in found.devices]
+    assert names == ["cpu", *(info.name for info in ag.ag_vulkan_devices())]
+    assert found.healthy and all(d.precision is not None for d in found.devices)
+    assert len(found.transport) == len(names) * (len(names) - 1)
+    text = str(found)
+    assert text.endswith("Healthy: every device works.") and "cpu: division exact, square root exact" in text
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["healthy"] is True
+    assert found["devices"][0]["info"]["name"] == "cpu"
+    assert set(found["devices"][0]["precision"]) == {"div_ulp", "sqrt_ulp", "fma", "denormals"}
+    assert {"system", "transport", "packages", "missing"} < set(found)
+    assert all(link["correct"] for link in found["transport"])
+
+
+def test_precision_of_the_cpu_is_that_of_ieee() -> None:
+    found = probe.precision_of("cpu")
+    assert (found.div_ulp, found.sqrt_ulp, found.denormals) == (0, 0, True)
+
+
+def test_precision_of_every_device(device: str) -> None:
+    found = probe.precision_of(device)
+    assert 0 <= found.div_ulp <= 3 and 0 <= found.sqrt_ulp <= 3  # Vulkan allows division 2.5
+
+
+def test_the_distance_is_counted_in_units_in_the_last_place() -> None:
+    one = np.float32(1.0)
+    after = np.nextafter(np.nextafter(one, np.float32(2)), np.float32(2))
+    assert probe._distance(np.array([after]), np.array([one])) == 2
+    assert probe._distance(np.array([one]), np.array([after])) == 2
+
+
+def test_a_loose_division_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = probe.ag_div
+    monkeypatch.setattr(probe, "ag_div", lambda a, b: right(a, b) * np.float32(1 + 2.0**-22))
+    assert probe.precision_of("cpu").div_ulp >= 1
+    assert "cpu: division within " in str(ag.doctor())
+
+
+def test_a_broken_device_is_named_and_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(DOCTOR, "fault_of", lambda name: "" if name != "cpu" else "it burns")
+    assert main(["doctor"]) == 1
+    text = capsys.readouterr().out
+    assert "cpu: DOES NOT WORK: it burns" in text and text.endswith("NOT HEALTHY: see the faults above.\n")
+    assert "cpu to " not in text
+
+
+def doctor_in_a_process(before: str, **environment: str) -> str:
+    script = f"import sys\n{before}\nfrom ag.__main__ import main\nsys.exit(main(['doctor']))"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=True,
+                          env={**os.environ, **environment}, timeout=120)
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_a_machine_without_kp() -> None:
+    text = doctor_in_a_process("sys.modules['kp'] = None")
+    assert "the Kompute binding `kp` cannot be imported" in text and "pip install ./third_party/kp" in text
+    assert "One device: there is nothing to move values between." in text
+    assert text.endswith("Healthy: every device works.\n")
+
+
+def test_a_machine_without_a_driver() -> None:
+    pytest.importorskip("kp", reason="without kp that is what is reported; see the test above")
+    text = doctor_in_a_process("", VK_ICD_FILENAMES="/nonexistent.json", VK_DRIVER_FILES="/nonexistent.json")
+    assert "mesa-vulkan-drivers" in text and text.endswith("Healthy: every device works.\n")
