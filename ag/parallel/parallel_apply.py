@@ -9,13 +9,11 @@ from typing import Any
 
 from ag.blocks import one_thread
 from ag.device import ag_device, backend_of, default_backend
-from ag.errors import AgError, CommError
+from ag.errors import CommError
 from ag.parallel.replica_group import ReplicaGroup, Turns, set_group
 from ag.parallel.thread_comm import ThreadComm, thread_comms
 
 __all__ = ["parallel_apply"]
-
-_FAILURES = (AgError, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, AttributeError)
 
 
 def parallel_apply(models: Sequence[Any], inputs: Sequence[Any], kwargs: Sequence[Mapping[str, Any]] | None = None,
@@ -93,7 +91,7 @@ class _Call:
         try:
             with ag_device(self.device):
                 self.result = self._model(*self._args, **self._kwargs)
-        except _FAILURES as error:
+        except Exception as error:  # noqa: BLE001 - of whatever kind, parallel_apply raises it with the replica's name
             self.error = error
 
 
