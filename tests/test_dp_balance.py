@@ -1,4 +1,4 @@
-"""dp_train's `balance="auto"`: shares follow the speed of the devices, and what is trained stays the same to the bit."""
+"""dp_train with `balance="auto"`: shares follow the speed of the devices, and training is the same to the bit."""
 
 from __future__ import annotations
 

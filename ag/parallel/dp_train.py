@@ -22,10 +22,11 @@ from ag.errors import CheckpointError
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
 from ag.parallel.balance import AutoBalance, Balance
+from ag.parallel.capturing import log
 from ag.parallel.dp_checkpoint import DPState, load_state, save_state
 from ag.parallel.dp_result import DPResult, DPStep
 from ag.parallel.job import Job
-from ag.parallel.replica import LossOf, log
+from ag.parallel.replica import LossOf
 from ag.rng import ag_seed
 from ag.tensor import Array, Tensor
 from ag.vulkan_devices import ag_vulkan_devices
@@ -103,7 +104,8 @@ def dp_train(
     on_nonfinite : {"raise", "skip"}, optional
         What to do if a loss or gradient is not finite: raise, or leave that step's update out on all replicas.
     sync_batch_norm : bool, optional
-        Must be False: in this version each sample is normalised on its own.
+        Let every batch norm use the statistics of all samples of a step, on all replicas; otherwise each sample is
+        normalised on its own.  Steps are uncaptured then.
     capture : bool or "auto", optional
         Replay captured steps; "auto" where possible.
     checkpoint : path, optional
@@ -160,9 +162,11 @@ def dp_train(
     (5,)
     """
     _check(data, n_gpu, n_iter, max_norm, verbose, micro_batch, accumulate, on_nonfinite, capture, devices, timeout)
-    if sync_batch_norm or world is not None:
-        raise ValueError(f"dp_train: sync_batch_norm is {sync_batch_norm!r} and world is {world!r}; this version "
-                         f"supports False and None only.")
+    if world is not None:
+        raise ValueError(f"dp_train: world is {world!r}; this version supports None only.")
+    if sync_batch_norm and capture is True:
+        raise ValueError("dp_train: capture=True was given with sync_batch_norm; the samples then wait for each other, "
+                         "which a captured step cannot: use capture='auto'.")
     if (resume or checkpoint_every is not None) and checkpoint is None:
         raise ValueError("dp_train: resume or checkpoint_every was given without checkpoint; name the file.")
     state = load_state(checkpoint) if resume and checkpoint is not None else None
@@ -174,7 +178,7 @@ def dp_train(
     loss_rule = _loss_rule(loss_fn, forward_fn, target_fn)
     with (ag_device(ag_default_device()),
           closing(Job(make_model, names, loss_rule, capture, make_optimizer, max_norm, on_nonfinite, shares,
-                       timeout)) as job):
+                       timeout, sync_batch_norm)) as job):
         schedule = scheduler(job.optimizer) if scheduler is not None else None
         if schedule is not None and not hasattr(schedule, "step"):
             raise TypeError(f"dp_train: scheduler(optimizer) returned {schedule!r}; an object with step() is required.")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ag.blocks import together
+from ag import blocks
 from ag.buffer import Program
 from ag.create import ag_param, lift
 from ag.dtype import F16, F32
@@ -21,10 +21,12 @@ from ag.nn.layer import ag_train, load_into
 from ag.optim.clip import clip_grad_norm
 from ag.optim.optimizer import Optimizer
 from ag.parallel.balance import Balance
+from ag.parallel.capturing import Capturing, log
 from ag.parallel.dp_checkpoint import DPState
 from ag.parallel.lanes import Lanes, Task
+from ag.parallel.lockstep import Lockstep
 from ag.parallel.reduction import RowSums, TreeSum
-from ag.parallel.replica import Capturing, LossOf, Node, Replica, check_same_tables, log
+from ag.parallel.replica import LossOf, Node, Replica, check_same_tables
 from ag.rng import current_seed
 from ag.tensor import Array, Tensor
 
@@ -52,11 +54,13 @@ class Job:
         Who gets how many samples.
     timeout : float
         Seconds that a device may take for its part of a step.
+    together : bool
+        Whether batch norm is over all samples of a step, which are then computed in lock step.
     """
 
     def __init__(self, make_model: Callable[[], Any], devices: list[str], loss_of: LossOf, capture: bool | str,
                  make_optimizer: Callable[[dict[str, Tensor]], Optimizer], max_norm: float, on_nonfinite: str,
-                 balance: Balance, timeout: float) -> None:
+                 balance: Balance, timeout: float, together: bool) -> None:
         current_seed()  # chooses one, if there is none yet, for all threads
         capturing = Capturing(capture)
         self.replicas = [Replica(i, d, make_model, loss_of, capturing) for i, d in enumerate(devices)]
@@ -90,6 +94,7 @@ class Job:
         several = {r.device for r in self._blocking}
         self._separate = len(several) == len(self._blocking) > 1
         self._lanes = Lanes([r.device for r in self.replicas], several if len(several) > 1 else set(), timeout)
+        self._lockstep = Lockstep(self.replicas, timeout) if together else None
         for replica in self.replicas:
             ag_train(replica.model)
             replica.scale_gradients(self.optimizer.loss_scale)
@@ -98,6 +103,8 @@ class Job:
     def close(self) -> None:
         """End the threads and let go of captured steps, and with them of all work memory."""
         self._lanes.close()
+        if self._lockstep is not None:
+            self._lockstep.close()
         for replica in self.replicas:
             if not self._lanes.hangs(replica.device):
                 replica.close()
@@ -154,12 +161,17 @@ class Job:
         All asynchronous devices have their work before anybody waits, and every device is waited for by a thread of
         its own, so that the times are its own, too.
         """
-        if self._draws is None:
+        if self._draws is None and self._lockstep is None:
             self._count_draws(k, samples[:1])
         sizes = self._balance.sizes(len(samples))
         ends = list(accumulate(sizes))
         shards = [samples[end - size : end] for end, size in zip(ends, sizes, strict=True)]
         work = list(zip(self.replicas, shards, strict=True))
+        if self._lockstep is not None:
+            self._lockstep.run(k, shards, self._trained)
+            self._lanes.run([self._task(r, r.finish) for r in self.replicas], k)
+            self._note_times(sizes)
+            return [r.collected for r in self.replicas]
         self._lanes.run([self._task(r, partial(r.start, shard, self._trained, self._draws))
                          for r, shard in work if r.backend.asynchronous], k)
         self._lanes.run([self._task(r, r.finish if r.backend.asynchronous else
@@ -178,7 +190,7 @@ class Job:
         self._lanes.run([self._task(replica, count)], k)
 
     def _task(self, replica: Replica, call: Callable[[], None]) -> Task:
-        return Task(replica.device, f"replica {replica.index} ({replica.device})", call)
+        return Task(replica.device, replica.name, call)
 
     def _note_times(self, sizes: list[int]) -> None:
         seconds = []
@@ -196,7 +208,7 @@ class Job:
             if not self._separate or replica.backend.asynchronous:
                 work(replica)
         if self._separate:
-            together([partial(work, replica) for replica in self._blocking])
+            blocks.together([partial(work, replica) for replica in self._blocking])
 
     def _update(self, gradient: Array) -> None:
         used = sum(len(r.used) for r in self.replicas)
@@ -248,7 +260,7 @@ class Job:
                          zip(replica.params.items(), self._group.offsets.values(), strict=True)}
                 bad = next((name for name, v in views.items() if not np.isfinite(v).all()), None)
                 what = f"the gradient of {bad}" if bad else "the loss"
-                message = f"dp_train: {what} is not finite on replica {replica.index} ({replica.device}) in step {k}"
+                message = f"dp_train: {what} is not finite on {replica.name} in step {k}"
                 if not self._skip:
                     raise FloatingPointError(f"{message}; weights are as before the step. Lower lr, set max_norm, "
                                              f"or pass on_nonfinite='skip'.")
@@ -263,7 +275,7 @@ class Job:
         for replica in self.replicas:
             found = sha256(replica.weights().tobytes()).hexdigest()
             if found != wanted:
-                raise CommError(f"dp_train: the weights of replica {replica.index} ({replica.device}) have SHA-256 "
+                raise CommError(f"dp_train: the weights of {replica.name} have SHA-256 "
                                 f"{found[:16]}… and the host's {wanted[:16]}…; a transfer to that device is wrong.")
 
     def report(self) -> list[dict[str, Any]]:

@@ -17,15 +17,20 @@ from typing import NamedTuple
 from ag.blocks import one_thread
 from ag.errors import CommError
 
-__all__ = ["Lanes", "Task", "noted"]
+__all__ = ["FollowingError", "Lanes", "Task", "noted"]
+
+
+class FollowingError(CommError):
+    """What a call raises only because another one failed."""
 
 
 class Task(NamedTuple):
-    """A call for a replica; `who` says which, for messages."""
+    """A call for a replica; `who` says which, for messages, and `waits` whether it waits for another call."""
 
     device: str
     who: str
     call: Callable[[], None]
+    waits: Callable[[], bool] = lambda: False
 
 
 class Lanes:
@@ -61,13 +66,14 @@ class Lanes:
             if late:
                 break
         failed = [(f, t) for f, t in zip(futures, tasks, strict=True) if f.done() and f.exception() is not None]
-        for future, task in failed:
+        for future, task in sorted(failed, key=lambda pair: isinstance(pair[0].exception(), FollowingError)):
             raise noted(future.exception(), f"dp_train: raised by {task.who} in step {step}; weights are as before it.")
         hung = [task for future, task in zip(futures, tasks, strict=True) if not future.done()]
         for task in hung:
             self._lanes[task.device].hung = True
         if hung:
-            raise CommError(f"dp_train: {hung[0].who} did not finish its part of step {step} within "
+            late_one = next((task for task in hung if not task.waits()), hung[0])
+            raise CommError(f"dp_train: {late_one.who} did not finish its part of step {step} within "
                             f"{self._timeout:g} s; weights are as before the step. Use no device that hangs until the "
                             f"call returns, or give a larger timeout if it is only slow.")
 

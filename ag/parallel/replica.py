@@ -6,9 +6,7 @@ each way.  The gradient computation of one sample is captured on first sight and
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
-from threading import Lock
 from time import perf_counter
 from typing import Any
 
@@ -20,48 +18,19 @@ from ag.device import ag_device, backend_of
 from ag.errors import CaptureError, CommError
 from ag.loss_scale import set_scale
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
+from ag.parallel.capturing import PROGRAMS_KEPT, Capturing
 from ag.parallel.reduction import TreeSum
 from ag.parallel.sample import flatten, opaque, unflatten
 from ag.rng import set_stream, streams_used
 from ag.tape import backward, with_grad_tape
 from ag.tensor import Array, Tensor
 
-__all__ = ["Capturing", "LossOf", "Node", "Replica", "check_same_tables"]
+__all__ = ["LossOf", "Node", "Replica", "check_same_tables"]
 
 LossOf = Callable[[Any, Any], Tensor]  # (model, sample) -> loss
 Node = tuple[int, int, Array]  # first sample, number of samples, summed gradients and loss
 
-_PROGRAMS_KEPT = 32  # captured steps per replica; samples of yet other shapes run eagerly
 _LOSS_WORDS = 4  # the loss sits behind the gradients, padded to 16 bytes
-
-log = logging.getLogger("ag")
-
-
-class Capturing:
-    """Whether the replicas of a job replay captured steps; "auto" goes on without at the first that cannot be."""
-
-    def __init__(self, wanted: bool | str) -> None:
-        self.on = bool(wanted)
-        self._must = wanted is True
-        self._out = False
-        self._one = Lock()  # replicas ask from threads of their own, and it is said once
-
-    def refused(self, error: CaptureError) -> None:
-        """Go on without, and say why; or raise `error` if captured steps were asked for."""
-        if self._must:
-            raise error
-        with self._one:
-            on, self.on = self.on, False
-        if on:
-            log.warning("dp_train: steps run uncaptured, which is slower: %s", error)
-
-    def ran_out(self) -> None:
-        """Say once that samples come in too many kinds to keep a captured step for each."""
-        with self._one:
-            out, self._out = self._out, True
-        if not out:
-            log.warning("dp_train: the samples have more than %d different shapes or numbers in them; from the next "
-                        "on they run uncaptured, which is slower. Give numbers that differ as arrays.", _PROGRAMS_KEPT)
 
 
 class Replica:
@@ -85,6 +54,7 @@ class Replica:
         self.index = index
         self.backend = backend_of(device)
         self.device = self.backend.name
+        self.name = f"replica {index} ({self.device})"
         with ag_device(self.device):
             self.model = make_model()
         for needed in ("forward", "parameters"):
@@ -155,6 +125,22 @@ class Replica:
         self.nodes = tree.nodes
         self.backend.submit()
 
+    def gradients_of(self, sample: Any, stream: int) -> Buffer:
+        """The gradients and the loss of one sample, uncaptured, in a row of its own."""
+        set_stream(self.backend, stream)
+        self._gradients(sample)
+        row: Buffer = self.backend.launch(copy, self._work)
+        return row
+
+    def add_up(self, rows: Sequence[tuple[int, Buffer]]) -> None:
+        """Let `collect` find the sums of these rows, each with its sample's position in the step."""
+        tree: TreeSum[Buffer] = TreeSum(self._added)
+        self._reserve(len(rows))
+        with self.backend.quiet():
+            for position, row in rows:
+                tree.push(position, 1, self.backend.launch(copy, row, into=self._stack[len(tree.nodes)]))
+        self.nodes = tree.nodes
+
     def _reserve(self, samples: int) -> None:
         """Have a row for every node that the tree of a shard can be left with."""
         most = 2 * samples.bit_length()
@@ -216,7 +202,7 @@ class Replica:
             return sample, None, []
         captured = self._programs.get(structure)
         if captured is None:
-            if len(self._programs) == _PROGRAMS_KEPT:
+            if len(self._programs) == PROGRAMS_KEPT:
                 self._capturing.ran_out()
                 return sample, None, []
             captured = CapturedStep(lambda *xs: self._gradients(unflatten(structure, xs)), self.backend)

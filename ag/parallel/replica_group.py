@@ -11,7 +11,11 @@ from contextvars import ContextVar
 from threading import Condition
 from typing import Any
 
+from ag.ops.arithmetic import ag_add
+from ag.ops.convert import ag_to_device
+from ag.parallel.reduction import TreeSum
 from ag.parallel.thread_comm import ThreadComm
+from ag.tensor import Tensor
 
 __all__ = ["ReplicaGroup", "Turns", "current_group"]
 
@@ -52,6 +56,8 @@ class ReplicaGroup:
         The replica's number among those.
     """
 
+    keeps_statistics = True  # whether running statistics are this one's to move
+
     def __init__(self, comm: ThreadComm, turns: Turns, place: int) -> None:
         self.rank, self.size = comm.rank, comm.size
         self._comm, self._turns, self._place = comm, turns, place
@@ -63,6 +69,14 @@ class ReplicaGroup:
             return self._comm.exchange(value)
         finally:
             self._turns.wait(self._place)
+
+
+    def total(self, mine: Tensor | None, device: str) -> Tensor:
+        """The sum of what the replicas gave, on this one's device; None adds nothing."""
+        tree: TreeSum[Tensor] = TreeSum(ag_add)
+        for i, part in enumerate(x for x in self.exchange(mine) if x is not None):
+            tree.push(i, 1, ag_to_device(part, device))
+        return tree.total()
 
 
 _current: ContextVar[ReplicaGroup | None] = ContextVar("ag_replica_group", default=None)

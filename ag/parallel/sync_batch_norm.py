@@ -8,11 +8,10 @@ from typing import Any
 from ag.create import as_input
 from ag.errors import ShapeError
 from ag.nn.batch_norm import BatchNorm
-from ag.ops.arithmetic import ag_add, ag_scale, ag_sub
-from ag.ops.convert import ag_cast, ag_to_device
+from ag.ops.arithmetic import ag_scale, ag_sub
+from ag.ops.convert import ag_cast
 from ag.ops.norm import ag_batch_norm_op, move_statistics
 from ag.ops.reduce import ag_sum
-from ag.parallel.reduction import TreeSum
 from ag.parallel.replica_group import ReplicaGroup, current_group
 from ag.recompute import is_repeating
 from ag.tensor import Tensor, TensorLike
@@ -88,7 +87,7 @@ class SyncBatchNorm(BatchNorm):
         total = partial(_total, group, counts)
         mean = ag_scale(total(rows, lambda r: r), 1.0 / count)
         variance = ag_scale(total(rows, lambda r: _squares(ag_sub(r, mean))), 1.0 / count)
-        if not is_repeating():
+        if group.keeps_statistics and not is_repeating():
             move_statistics(self.running_mean, self.running_var, mean, variance, count, self.momentum)
         return ag_batch_norm_op(x, self.gamma, self.beta, self.eps, mean, variance) if x.size else x
 
@@ -100,10 +99,7 @@ def _squares(x: Tensor) -> Tensor:
 def _total(group: ReplicaGroup, counts: list[int], rows: Tensor, of: Any) -> Tensor:
     """The sum over the samples of all replicas, on this one's device."""
     mine = ag_sum(of(rows), dim=1, keepdim=True) if counts[group.rank] else None
-    tree: TreeSum[Tensor] = TreeSum(ag_add)
-    for i, part in enumerate(x for x in group.exchange(mine) if x is not None):
-        tree.push(i, 1, ag_to_device(part, rows.device))
-    return tree.total()
+    return group.total(mine, rows.device)
 
 
 def _layers(model: Any) -> list[Any]:

@@ -1,0 +1,169 @@
+"""All samples of a step computed together, for layers that need something of all of them: synchronous batch norm.
+
+Every sample has a thread and a tape of its own.  Where a layer needs a sum over all samples, each thread gives its
+part and waits for the others, and in the backward pass again: the gradient of a part is the sum of all gradients of
+the total.  Both sums are made on the host in one tree in the order of the samples, so they do not depend on who holds
+which sample.  Samples on one device take turns.  `ag.parallel.job` calls this in place of `Replica.run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ag.buffer import Buffer
+from ag.core_primitives import copy
+from ag.errors import CommError, ShapeError
+from ag.nn.layer import load_into
+from ag.op import Cotangents, Need, Run, part_of
+from ag.parallel.lanes import FollowingError, Lanes, Task
+from ag.parallel.reduction import TreeSum
+from ag.parallel.replica import Replica
+from ag.parallel.replica_group import ReplicaGroup, Turns, set_group
+from ag.parallel.sync_batch_norm import SyncBatchNorm
+from ag.parallel.thread_comm import ThreadComm, thread_comms
+from ag.rng import generator_state
+from ag.tensor import Array, Tensor, TensorLike
+
+__all__ = ["Lockstep"]
+
+_STREAMS = 1 << 16  # random streams set aside for a sample
+_FOREVER = 1e6  # seconds; the limit that counts is that of the lanes, which know who is late
+
+
+class SampleGroup(ReplicaGroup):
+    """A sample's place among those of a step.
+
+    Parameters
+    ----------
+    comm, turns, place
+        As for a `ReplicaGroup`.
+    replica : Replica
+        Who holds the sample.
+    first : bool
+        Whether it is the first one there: the replica's running statistics move once in a step.
+    """
+
+    def __init__(self, comm: ThreadComm, turns: Turns, place: int, replica: Replica, first: bool) -> None:
+        super().__init__(comm, turns, place)
+        self.keeps_statistics = first
+        self.waits = True
+        self._backend = replica.backend
+
+    def exchange(self, value: Any) -> list[Any]:
+        """As in a `ReplicaGroup`; whoever works on the device meanwhile has random numbers of its own."""
+        state = generator_state(self._backend)
+        kept = self._backend.launch(copy, state)
+        self.waits = True
+        found = super().exchange(value)
+        self.waits = False
+        self._backend.launch(copy, kept, into=state)
+        return found
+
+    def total(self, mine: Tensor | None, device: str) -> Tensor:
+        """The sum over all samples, through which gradients flow."""
+        if mine is None:
+            raise ShapeError("dp_train: a sample without values reached a synchronous batch norm; leave it out.")
+        total: Tensor = _sum_of_all(mine, group=self)
+        return total
+
+    def sum(self, part: Buffer) -> Buffer:
+        """The sum of what all samples give."""
+        tree: TreeSum[Array] = TreeSum(np.add)
+        with np.errstate(all="ignore"):  # what is not finite is dealt with at the end of the step
+            for i, array in enumerate(self.exchange(self._backend.download(part))):
+                tree.push(i, 1, array)
+            total = self._backend.alloc(part.shape, part.dtype)
+            self._backend.upload(tree.total(), total)
+        return total
+
+
+@part_of("SyncBatchNorm")
+def _sum_of_all(run: Run, x: TensorLike, group: SampleGroup) -> tuple[Any, Any]:
+    part: Any = x
+    return group.sum(part), None
+
+
+@_sum_of_all.vjp
+def _sum_of_all_vjp(run: Run, g: Buffer, saved: Any, need: Need, group: SampleGroup) -> Cotangents:
+    return (group.sum(g),)
+
+
+class Lockstep:
+    """Computes the samples of a step together.
+
+    Parameters
+    ----------
+    replicas : list of Replica
+        Their batch norms are made synchronous.
+    timeout : float
+        Seconds that a step may take.
+    """
+
+    def __init__(self, replicas: list[Replica], timeout: float) -> None:
+        self._replicas = replicas
+        self._timeout = timeout
+        self._threads: Lanes | None = None
+        for replica in replicas:
+            SyncBatchNorm.convert(replica.model)
+
+    def run(self, step: int, shards: Sequence[Sequence[tuple[int, int | None, Any]]], trained: int) -> None:
+        """Leave the sums of its shard with every replica."""
+        began = perf_counter()
+        samples = sum(len(shard) for shard in shards)
+        if self._threads is None:  # all steps have as many samples
+            names = [str(i) for i in range(samples)]
+            several = len({r.device for r in self._replicas}) > 1
+            self._threads = Lanes(names, set(names) if several else set(), self._timeout)
+        turns: dict[str, list[int]] = {}
+        held = [(replica, sample, i == 0) for replica, shard in zip(self._replicas, shards, strict=True)
+                for i, sample in enumerate(shard)]
+        for replica, (position, _, _), _ in held:
+            turns.setdefault(replica.device, []).append(position)
+        of_device = {device: Turns(len(positions)) for device, positions in turns.items()}
+        rows: dict[int, Buffer] = {}
+        tasks = []
+        for comm, (replica, (position, _, sample), first) in zip(thread_comms(samples, _FOREVER), held, strict=True):
+            place, mine = turns[replica.device].index(position), of_device[replica.device]
+            group = SampleGroup(comm, mine, place, replica, first)
+            call = partial(_compute, group, comm, mine, place, replica, sample, (trained + position) * _STREAMS, rows)
+            tasks.append(Task(str(position), replica.name, call, partial(getattr, group, "waits")))
+        self._threads.run(tasks, step)
+        for replica, shard in zip(self._replicas, shards, strict=True):
+            replica.began = began
+            replica.add_up([(position, rows[position]) for position, _, _ in shard])
+        self._share_statistics(shards)
+
+    def _share_statistics(self, shards: Sequence[Sequence[Any]]) -> None:
+        """Replicas without a sample take over the running statistics of one that had some."""
+        source = next(r.model for r, shard in zip(self._replicas, shards, strict=True) if shard)
+        for replica, shard in zip(self._replicas, shards, strict=True):
+            if not shard and hasattr(source, "buffers"):
+                load_into(replica.model.buffers(), {name: x.numpy() for name, x in source.buffers().items()})
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._threads is not None:
+            self._threads.close()
+
+
+def _compute(group: SampleGroup, comm: ThreadComm, turns: Turns, place: int, replica: Replica, sample: Any, stream: int,
+             rows: dict[int, Buffer]) -> None:
+    """One sample's work in its thread."""
+    turns.wait(place)
+    group.waits = False
+    set_group(group)
+    try:
+        rows[group.rank] = replica.gradients_of(sample, stream)
+    except BaseException as error:
+        follows = comm.is_ended()
+        comm.abort("another sample failed")
+        if follows and isinstance(error, CommError):
+            raise FollowingError(str(error)) from error
+        raise
+    finally:
+        turns.pass_on(place, last=True)
