@@ -78,6 +78,7 @@ from ag.optim.clip import clip_grad_norm
 from ag.optim.schedule import lr_scheduler_cosine, lr_scheduler_step, lr_scheduler_warmup
 from ag.optim.sgd import optimizer_sgd
 from ag.parallel.compressed_data_parallel import CompressedDataParallel
+from ag.parallel.config import load_config
 from ag.parallel.data_parallel import DataParallel
 from ag.parallel.dp_result import DPResult, DPStep
 from ag.parallel.dp_train import dp_train
@@ -92,6 +93,7 @@ from ag.parallel.sync_batch_norm import SyncBatchNorm
 from ag.parallel.syncgrads import syncgrads
 from ag.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from ag.parallel.transport import transport_selftest
+from ag.parallel.world import DistributedWorld, train_distributed
 from ag.doctor import doctor
 from ag.train_state import Checkpoint, ag_load_checkpoint, ag_save_checkpoint
 
@@ -227,6 +229,9 @@ __all__ = [
     "ColumnParallelLinear",
     "RowParallelLinear",
     "transport_selftest",
+    "load_config",
+    "DistributedWorld",
+    "train_distributed",
     "doctor",
     "ggml_vulkan_device_count",
     "ggml_vulkan_list_devices",

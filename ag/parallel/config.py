@@ -1,0 +1,162 @@
+"""Training described in a YAML file: read with the safe loader, and every mistake named with its line.
+
+The keys are those of ML Odyssey's ``distributed`` section.  Knows which values are allowed and what they stand for, and
+nothing of how the models work that it makes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ag.device import backend_of
+from ag.errors import DeviceError
+from ag.parallel.data_parallel import DataParallel
+from ag.parallel.model_parallel import ModelParallel
+from ag.parallel.pipeline import Pipeline
+from ag.parallel.world import BACKENDS, DistributedWorld
+
+__all__ = ["Config", "load_config"]
+
+STRATEGIES: dict[str, Callable[[Any, tuple[str, ...]], Any]] = {
+    "data_parallel": DataParallel,
+    "model_parallel": lambda layers, devices: ModelParallel(layers, "auto", devices),
+    "pipeline": lambda stages, devices: Pipeline(stages, devices),
+}
+_CHOICES = {"strategy": tuple(STRATEGIES), "backend": BACKENDS, "gradient_sync": ("all_reduce",)}
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a configuration file says.
+
+    Attributes
+    ----------
+    strategy : str
+        "data_parallel", "model_parallel" or "pipeline".
+    devices : tuple of str, or None
+        None: every Vulkan device, or the CPU.
+    backend : str
+        "local".
+    gradient_sync : str
+        "all_reduce".
+    """
+
+    strategy: str = "data_parallel"
+    devices: tuple[str, ...] | None = None
+    backend: str = "local"
+    gradient_sync: str = "all_reduce"
+
+    def world(self) -> DistributedWorld:
+        """The world of the devices."""
+        return DistributedWorld.init(self.backend, devices=self.devices)
+
+    def parallel(self, model: Any, world: DistributedWorld) -> Any:
+        """A model, or its layers or stages, spread over the world as the strategy says."""
+        return STRATEGIES[self.strategy](model, world.devices)
+
+
+def load_config(path: str | os.PathLike[str]) -> Config:
+    """Read a YAML file that says how to train.
+
+    Parameters
+    ----------
+    path : path
+        A file with a section ``distributed``, in which ``strategy``, ``devices``, ``backend`` and ``gradient_sync``
+        may be given.
+
+    Returns
+    -------
+    Config
+        With these as attributes, ``world()``, and ``parallel(model, world)``.
+
+    Raises
+    ------
+    ValueError
+        If the file is no YAML, or has an unknown key or a wrong value; all of them are named, with their lines.
+    FileNotFoundError
+        If there is no such file.
+
+    References
+    ----------
+    ML Odyssey ``configs/distributed/config.yaml``.
+
+    Examples
+    --------
+    >>> import ag, pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "config.yaml")
+    >>> _ = path.write_text("distributed:\\n  strategy: data_parallel\\n  devices: [cpu, 'cpu:1']\\n")
+    >>> config = ag.load_config(path)
+    >>> config.parallel(ag.ag_linear(2, 1), config.world()).device_ids
+    ('cpu', 'cpu:1')
+    """
+    import yaml  # here, as `import ag` should not wait for it
+
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    try:
+        root = yaml.compose(text, yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"load_config: {os.fspath(path)} is not YAML: {error}") from error
+    reader = _Reader()
+    sections = reader.mapping(root, "the file", ("distributed",))
+    values = reader.mapping(sections["distributed"], "distributed", tuple(f.name for f in fields(Config))) if (
+        "distributed" in sections) else {}
+    read: dict[str, Any] = {key: reader.devices(node) if key == "devices" else reader.choice(key, node)
+                            for key, node in values.items()}
+    if not reader.faults and not values:
+        reader.faults.append("there is no section distributed with keys in it")
+    if reader.faults:
+        raise ValueError(f"load_config: {os.fspath(path)}: " + "; ".join(reader.faults) + ".")
+    return Config(**read)
+
+
+class _Reader:
+    """Walks through the nodes of a file and collects what is wrong."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+
+    def wrong(self, node: Any, text: str) -> None:
+        self.faults.append(f"line {node.start_mark.line + 1}: {text}")
+
+    def mapping(self, node: Any, name: str, known: tuple[str, ...]) -> dict[str, Any]:
+        """The values of a mapping by key."""
+        if node is None:
+            return {}
+        if node.id != "mapping":
+            self.wrong(node, f"{name} must be keys with values")
+            return {}
+        found: dict[str, Any] = {}
+        for key, value in node.value:
+            if key.value not in known:
+                self.wrong(key, f"unknown key {_shown(key)} in {name}; known are {', '.join(known)}")
+            elif key.value in found:
+                self.wrong(key, f"{key.value} is given twice")
+            else:
+                found[key.value] = value
+        return found
+
+    def choice(self, key: str, node: Any) -> Any:
+        """One of a few words."""
+        if node.id != "scalar" or node.value not in _CHOICES[key]:
+            self.wrong(node, f"{key} is {_shown(node)}; it must be {' or '.join(_CHOICES[key])}")
+        return node.value
+
+    def devices(self, node: Any) -> tuple[str, ...]:
+        """Names of devices that are there."""
+        if node.id != "sequence" or not node.value:
+            self.wrong(node, f"devices is {_shown(node)}; it must be a list of at least one device")
+            return ()
+        for item in node.value:
+            try:
+                backend_of(item.value if item.id == "scalar" else "")
+            except DeviceError as error:
+                self.wrong(item, f"device {_shown(item)}: {str(error).removesuffix('.')}")
+        return tuple(str(item.value) for item in node.value)
+
+
+def _shown(node: Any) -> str:
+    return repr(node.value) if node.id == "scalar" else f"a {node.id}"

@@ -1,0 +1,173 @@
+"""Configuration files, worlds, and the training loop over them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ag
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(text, "utf-8")
+    return path
+
+
+def test_the_keys_of_the_original(tmp_path: Path) -> None:
+    config = ag.load_config(written(tmp_path, """
+distributed:
+  strategy: data_parallel  # or model_parallel
+  devices:
+    - cpu
+    - cpu:1
+    - cpu:1
+  backend: local
+  gradient_sync: all_reduce
+"""))
+    assert (config.strategy, config.devices) == ("data_parallel", ("cpu", "cpu:1", "cpu:1"))
+    assert config.world().devices == ("cpu", "cpu:1", "cpu:1")
+
+
+def test_what_is_not_said_has_defaults(tmp_path: Path) -> None:
+    config = ag.load_config(written(tmp_path, "distributed: {strategy: pipeline}"))
+    assert (config.devices, config.backend, config.gradient_sync) == (None, "local", "all_reduce")
+    assert config.world().devices == tuple(info.name for info in ag.ag_vulkan_devices()) or ("cpu",)
+
+
+def test_every_mistake_is_named_with_its_line(tmp_path: Path) -> None:
+    path = written(tmp_path, """distributed:
+  stratagy: data_parallel
+  strategy: magic
+  devices:
+    - cpu
+    - cuda:0
+    - [cpu]
+  backend: nccl
+  gradient_sync: [a, b]
+  backend: local
+training: {}
+""")
+    with pytest.raises(ValueError) as caught:
+        ag.load_config(path)
+    text = str(caught.value)
+    for fault in ("line 2: unknown key 'stratagy' in distributed; known are strategy, devices, backend, gradient_sync",
+                  "line 3: strategy is 'magic'; it must be data_parallel or model_parallel or pipeline",
+                  "line 6: device 'cuda:0': ag_device: unknown device 'cuda:0'", "line 7: device a sequence",
+                  "line 8: backend is 'nccl'; it must be local",
+                  "line 9: gradient_sync is a sequence; it must be all_reduce", "line 10: backend is given twice",
+                  "line 11: unknown key 'training' in the file; known are distributed"):
+        assert fault in text, text
+    assert text.count("line ") == 8
+
+
+@pytest.mark.parametrize(("text", "fault"), [
+    ("", "there is no section distributed"),
+    ("distributed:\n", "line 1: distributed must be keys with values"),
+    ("- a\n", "line 1: the file must be keys with values"),
+    ("distributed: {devices: []}", "line 1: devices is a sequence; it must be a list of at least one device"),
+    ("distributed: {devices: cpu}", "devices is 'cpu'; it must be a list"),
+    ("distributed: [", "is not YAML"),
+    ("distributed: {strategy: !!python/object/apply:os.system ['true']}", "strategy is a sequence"),
+])
+def test_files_that_are_wrong(tmp_path: Path, text: str, fault: str) -> None:
+    with pytest.raises(ValueError, match=r"load_config: .*config\.yaml") as caught:
+        ag.load_config(written(tmp_path, text))
+    assert fault in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        ag.load_config(tmp_path / "nothing.yaml")
+
+
+# ---------------------------------------------------------------------------------------------- worlds
+
+
+def test_a_world_of_devices() -> None:
+    world = ag.DistributedWorld.init(devices=["cpu", "cpu:1"])
+    assert (world.rank, world.size) == (0, 1)
+    world.barrier()
+    assert repr(world) == "DistributedWorld(rank=0, size=1, devices=['cpu', 'cpu:1'])"
+
+
+@pytest.mark.vulkan
+def test_a_world_of_so_many_devices(lavapipe: str, swiftshader: str) -> None:
+    assert set(ag.DistributedWorld.init(num_devices=2).devices) == {lavapipe, swiftshader}
+
+
+@pytest.mark.parametrize(("wrong", "error", "text"), [
+    ({"backend": "nccl"}, ValueError, "backend is 'nccl'; it must be 'local'"),
+    ({"devices": []}, ValueError, "devices is empty"),
+    ({"devices": ["cpu"], "num_devices": 1}, ValueError, "both given"),
+    ({"num_devices": 1000}, ag.DeviceError, "num_devices is 1000 and there are"),
+])
+def test_worlds_that_cannot_be(wrong: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        ag.DistributedWorld.init(**wrong)
+
+
+# ---------------------------------------------------------------------------------------------- training
+
+RNG = np.random.default_rng(3)
+X = RNG.standard_normal((4, 64)).astype(np.float32)
+Y = X[:2] - X[2:]
+
+
+def stages() -> list[ag.Layer]:
+    ag.ag_seed(5)
+    return [ag.ag_linear(4, 8, activation="tanh"), ag.ag_linear(8, 2)]
+
+
+def trained(strategy: str, folder: Path, devices: list[str]) -> tuple[list[float], dict[str, Any]]:
+    config = ag.load_config(written(folder, f"distributed: {{strategy: {strategy}, devices: {devices}}}"))
+    world, parts = config.world(), stages()
+    model = config.parallel(ag.ag_sequential(parts) if strategy == "data_parallel" else parts, world)
+    data = ag.ag_dataloader(X, Y, batch_size=24, seed=1)  # of which the last is smaller
+    losses = ag.train_distributed(model, data, world, ag.ag_mse_loss, ag.optimizer_adam(model.parameters(), lr=0.02),
+                                  epochs=5)
+    return losses, {name: p.numpy() for i, part in enumerate(parts) for name, p in
+                    ((f"{i}.{k}", v) for k, v in part.parameters().items())}
+
+
+@pytest.mark.parametrize("strategy", ["data_parallel", "model_parallel", "pipeline"])
+def test_every_strategy_trains_as_one_device_does(strategy: str, tmp_path: Path) -> None:
+    one, weights = trained("data_parallel", tmp_path, ["cpu"])
+    losses, found = trained(strategy, tmp_path, ["cpu", "cpu:1"])
+    assert len(losses) == 15 and losses[-1] < losses[0] / 2
+    np.testing.assert_allclose(losses, one, rtol=1e-4)
+    for name, value in weights.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("strategy", ["data_parallel", "pipeline"])
+def test_two_vendors(strategy: str, tmp_path: Path, lavapipe: str, swiftshader: str) -> None:
+    one, _ = trained("data_parallel", tmp_path, ["cpu"])
+    losses, _ = trained(strategy, tmp_path, [lavapipe, swiftshader])
+    np.testing.assert_allclose(losses, one, atol=1e-4)
+
+
+def test_a_model_that_returns_its_loss() -> None:
+    class Regression(ag.Layer):
+        def __init__(self) -> None:
+            self.body = ag.ag_linear(4, 2)
+
+        def forward(self, x: ag.Tensor, y: ag.Tensor) -> ag.Tensor:
+            return ag.ag_mse_loss(self.body(x), y)
+
+    world = ag.DistributedWorld.init(devices=["cpu", "cpu:1"])
+    data = [(ag.ag_tensor(X), ag.ag_tensor(Y))]
+    losses = ag.train_distributed(ag.DataParallel(Regression(), world.devices), data, world, epochs=30)
+    assert len(losses) == 30 and losses[-1] < losses[0]
+
+
+def test_what_cannot_be_trained() -> None:
+    world = ag.DistributedWorld.init(devices=["cpu"])
+    with pytest.raises(ValueError, match="data has no batch"):
+        ag.train_distributed(ag.ag_linear(4, 2), [], world, ag.ag_mse_loss)
+    with pytest.raises(ValueError, match="a Pipeline needs loss_fn"):
+        ag.train_distributed(ag.Pipeline([ag.ag_linear(4, 2)]), [], world)
