@@ -191,3 +191,46 @@ def test_raw_parameters() -> None:
 @pytest.mark.parametrize("script", ["digits_cnn.py", "mixed_precision.py", "text_transformer.py", "raw_parameters.py"])
 def test_short_examples_are_short(script: str) -> None:
     assert len((EXAMPLES / script).read_text("utf-8").splitlines()) <= 80
+
+
+# ---------------------------------------------------------------------------------------------- parallel_*.py
+
+PARALLEL = sorted(p.name for p in EXAMPLES.glob("parallel_*.py") if p.name != "parallel_common.py")
+
+
+def check_parallel(text: str) -> None:
+    """What `check` in parallel_common.py prints about a run that went well."""
+    assert re.search(r": loss 0\.\d+ at first, 0\.\d+ after \d+ steps, at most \d\.\de[-+]\d\d from one device$", text)
+
+
+@pytest.mark.parametrize("script", [name for name in PARALLEL if name != "parallel_vendors.py"])
+def test_parallel(script: str) -> None:
+    check_parallel(output(script))
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("script", ["parallel_data.py", "parallel_pipeline.py", "parallel_tensor.py"])
+def test_parallel_on_two_vendors(script: str, lavapipe: str, swiftshader: str) -> None:
+    check_parallel(output(script, "--devices", f"{lavapipe},{swiftshader}"))
+
+
+@pytest.mark.vulkan
+def test_vendors_and_the_cpu(lavapipe: str, swiftshader: str) -> None:
+    text = output("parallel_vendors.py")
+    assert {lavapipe, swiftshader, "cpu"} <= set(re.findall(r"^([\w:]+): \d+ samples$", text, re.M))
+    assert "replicas equal after each of 30 steps" in text
+    check_parallel(text)
+
+
+def test_parallel_fails_when_the_losses_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    check = runpy.run_path(str(EXAMPLES / "parallel_common.py"))["check"]
+    check("equal", [1.0, 0.1], [1.0, 0.1])
+    for several, one in (([1.0, 0.1], [1.0, 0.1002]), ([1.0, 0.9], [1.0, 0.9])):
+        with pytest.raises(SystemExit, match="FAILED: the losses must fall"):
+            check("not", several, one)
+
+
+@pytest.mark.parametrize("script", ["parallel_common.py", *PARALLEL])
+def test_parallel_examples_are_short(script: str) -> None:
+    assert len((EXAMPLES / script).read_text("utf-8").splitlines()) <= 80
