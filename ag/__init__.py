@@ -92,6 +92,7 @@ from ag.parallel.start import start
 from ag.parallel.sync_batch_norm import SyncBatchNorm
 from ag.parallel.syncgrads import syncgrads
 from ag.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from ag.parallel.zero import ZeroOptimizer
 from ag.parallel.transport import transport_selftest
 from ag.parallel.world import DistributedWorld, train_distributed
 from ag.doctor import doctor
@@ -228,6 +229,7 @@ __all__ = [
     "Pipeline",
     "ColumnParallelLinear",
     "RowParallelLinear",
+    "ZeroOptimizer",
     "transport_selftest",
     "load_config",
     "DistributedWorld",

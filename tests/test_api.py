@@ -78,7 +78,7 @@ Pipeline(stages, devices=None, micro_batches=4, schedule="1f1b", dim=-1) Pipelin
 CompressedDataParallel(model, device_ids=None, compression_ratio=0.01, ...)
 doctor() transport_selftest(...) load_config(path) train_distributed(model, data, world, ...)
 DistributedWorld.init(backend="local", num_devices=None, ...)
-syncgrads(grad_sets, weights=None, world=None) start(loss, data, model_fn, ...)
+ZeroOptimizer(model, ...) syncgrads(grad_sets, weights=None, world=None) start(loss, data, model_fn, ...)
 """, re.S))
 
 DIFFERS = {  # name: (signature here, why it is not the designed one)

@@ -109,12 +109,15 @@ class DataParallel(Layer):
         else:  # nothing to deal out
             parts = [moved(given, self._groups[0][0])]
         devices = self._groups[: len(parts)]
-        results = parallel_apply(self._replicas(len(parts)), [args for args, _ in parts],
-                                 [named for _, named in parts], devices)
+        results = self._results(parts, devices)
         counts = [max(sizes_along(part, self.dim), default=1) for part in parts]
         out = gather(results, self.output_device, self.dim, counts if any(counts) else None)
         self._returned = _Losses([t for t in _tensors(out) if t.ndim == 0 and t.requires_grad])
         return out
+
+    def _results(self, parts: Sequence[tuple[Any, Any]], devices: Sequence[tuple[str, ...]]) -> list[Any]:
+        return parallel_apply(self._replicas(len(parts)), [args for args, _ in parts], [named for _, named in parts],
+                              devices)
 
     def _replicas(self, count: int) -> list[Any]:
         return replicate(self.module, self.device_ids[:count])

@@ -1,0 +1,258 @@
+"""ZeroOptimizer: what data-parallel training keeps for every parameter, shared out over the replicas' devices.
+
+One ordinary optimizer steps the pieces (`ag.parallel.shards`), each on its device; this module says what is in pieces
+and for how long.  The update rules work element by element, so cutting changes no bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import hypot, isfinite, sqrt
+from typing import Any
+
+import numpy as np
+
+from ag.core_primitives import CHUNK, sum_over
+from ag.create import ag_tensor
+from ag.errors import CheckpointError
+from ag.optim.adam import optimizer_adam
+from ag.optim.clip import clip_factor, clip_grad_norm, square_sums
+from ag.optim.flat import named_parameters
+from ag.optim.optimizer import Optimizer, gradient_of
+from ag.parallel.data_parallel import DataParallel
+from ag.parallel.shards import all_pieces, cut_parameters
+from ag.parallel.zero_replicas import ShardedGradients, ShardedParameters
+from ag.tape import Gradients
+from ag.tensor import Array, Tensor
+
+__all__ = ["ZeroOptimizer"]
+
+
+class ZeroOptimizer:
+    """An optimizer whose memory is shared out over several devices, with replicas of the model on them.
+
+    Parameters
+    ----------
+    model : Layer
+        Trained through ``.model``, its replicas on the devices, which is called like a `DataParallel`.
+    optimizer : callable, optional
+        `optimizer_adam`, or another that is called with parameters and `kwargs`.
+    devices : sequence of str, optional
+        One per replica; each also keeps an equal part of what is shared out.  Default: that of the model.
+    stage : {1, 2, 3}, optional
+        What is shared out: 1, the optimizer's state; 2, gradients, too; 3, parameters, too.
+    **kwargs : object
+        The optimizer's settings, such as ``lr``.
+
+    Attributes
+    ----------
+    model : DataParallel
+        What to call, and whose ``state_dict`` has the weights.
+    optimizer : Optimizer
+        Of the pieces; schedules are made for this one.
+
+    Raises
+    ------
+    ValueError
+        If `stage` is another number, there are no devices, or the model has a `SyncBatchNorm` at stage 3.
+    DeviceError
+        If a device is not there.
+    TypeError
+        If the model is no layer at stage 3.
+
+    Notes
+    -----
+    The results are those of a `DataParallel` and an ordinary optimizer: on like devices to the bit, with
+    ``clip_grad_norm`` of this class and schedules, too.  ``state_dict`` is the ordinary optimizer's, whatever the
+    number of devices, and can be loaded by either.  At stage 3 `model` is emptied: whole weights exist while the layer
+    that owns them runs, forward and, computed again, backward; replicas then run one after the other.
+
+    References
+    ----------
+    Rajbhandari, Rasley, Ruwase, He, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020.
+
+    Examples
+    --------
+    >>> import ag
+    >>> zero = ag.ZeroOptimizer(ag.ag_linear(2, 1), devices=["cpu", "cpu:1"], stage=2, lr=0.1)
+    >>> with ag.with_grad_tape():
+    ...     loss = ag.ag_mean(zero.model(ag.ag_tensor([[1.0, 2.0], [0.0, 1.0]])))
+    >>> grads = ag.backward(loss)
+    >>> zero.step()
+    >>> zero.t
+    1
+    """
+
+    def __init__(self, model: Any, optimizer: Callable[..., Optimizer] = optimizer_adam,
+                 devices: Sequence[str] | None = None, stage: int = 1, **kwargs: Any) -> None:
+        if stage not in (1, 2, 3):
+            raise ValueError(f"ZeroOptimizer: stage is {stage!r}; use 1, 2 or 3.")
+        params = named_parameters(model, "ZeroOptimizer")
+        places = [next(iter(params.values())).device] if devices is None else list(devices)
+        self.stage = stage
+        plain = DataParallel(model, places)
+        self._sharded = cut_parameters(params, list(map(str, plain.device_ids)))
+        self.model = plain if stage == 1 else (ShardedGradients, ShardedParameters)[stage - 2](
+            model, places, self._sharded)
+        self.optimizer = optimizer(all_pieces(self._sharded), **kwargs)
+
+    @property
+    def lr(self) -> float:
+        """Learning rate; assigning takes effect at the next step."""
+        return self.optimizer.lr
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        self.optimizer.lr = value
+
+    @property
+    def t(self) -> int:
+        """Steps taken so far; waits for the devices."""
+        return self.optimizer.t
+
+    def step(self, grads: Gradients | Mapping[Any, Any] | None = None) -> None:
+        """Update every parameter that has a gradient.
+
+        Parameters
+        ----------
+        grads : Gradients or dict, optional
+            What `backward` returned, or gradients of whole parameters by name; default: those that `backward` left.
+        """
+        shares = self._shares(grads)
+        if self.stage < 3:  # the model's parameters may have been assigned
+            for s in self._sharded:
+                s.assign(s.param.numpy())
+        self.optimizer.step(shares)
+        if any(gradient_of(key, piece, shares) is None for key, piece in self.optimizer.params.items()):
+            self._count_alike()
+        if self.stage < 3:
+            for s in self._sharded:
+                s.param.data = s.numpy()
+
+    def _shares(self, grads: Any) -> Any:
+        """Gradients of the pieces."""
+        if self.stage > 1 and (grads is None or isinstance(grads, Gradients)):
+            return grads
+        found: dict[str, Array] = {}
+        for s in self._sharded:
+            g = gradient_of(s.name, s.param, grads)
+            if g is not None:
+                found |= s.shares(g.numpy())
+        return found
+
+    def _count_alike(self) -> None:
+        """Let a device on which no piece had a gradient count the step, as an undivided optimizer does."""
+        state = self.optimizer.state_dict()
+        numbers = {name: x for name, x in state.items() if _is_numbers(name)}
+        latest = max(numbers.values(), key=lambda x: float(x[-1]))
+        if any((x != latest).any() for x in numbers.values()):
+            self.optimizer.load_state_dict(state | dict.fromkeys(numbers, latest))
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        self.optimizer.zero_grad()
+        for s in self._sharded:
+            s.param.grad = None
+
+    def clip_grad_norm(self, max_norm: float) -> float:
+        """Scale the gradients that `backward` left so that their global norm is at most `max_norm`.
+
+        As the function `clip_grad_norm`, with the same sums; one whole gradient at a time is on the first device.
+
+        Parameters
+        ----------
+        max_norm : float
+            Positive.
+
+        Returns
+        -------
+        float
+            The norm before.
+        """
+        if self.stage == 1:
+            return float(clip_grad_norm({s.name: s.param for s in self._sharded}, None, max_norm))
+        if not max_norm > 0:
+            raise ValueError(f"clip_grad_norm: max_norm is {max_norm}; it must be positive.")
+        grads = [piece.grad for piece in self.optimizer.params.values() if piece.grad is not None]
+        norm, factor = self._norm(max_norm)
+        if not isfinite(norm):
+            if self.optimizer.loss_scale is not None:  # the optimizer will skip the step
+                return norm
+            norm = self._norm_on_the_host()
+            factor = max_norm / norm
+        if norm > max_norm:
+            for g in grads:
+                g.data = g.numpy() * np.asarray(factor, g.dtype.replace("f", "float"))
+        return norm
+
+    def _norm(self, max_norm: float) -> tuple[float, float]:
+        """The global norm, and what to multiply gradients with."""
+        device, sums = str(self.model.device_ids[0]), []
+        for s in self._sharded:
+            parts = [piece.grad.numpy() for piece in s.pieces.values() if piece.grad is not None]
+            if parts:
+                whole = ag_tensor(s.joined(parts).reshape(-1, 1), device).buffer
+                sums.append(Tensor(whole.backend.launch(square_sums, whole.view((whole.size,)), chunk=CHUNK)).numpy())
+        if not sums:
+            return 0.0, 1.0
+        every = ag_tensor(np.concatenate(sums).reshape(-1, 1), device).buffer
+        launch = every.backend.launch
+        square = sum_over(launch, every.view((every.size,)), (0,)).view(())
+        return sqrt(Tensor(square).item()), Tensor(launch(clip_factor, square, max_norm=float(max_norm))).item()
+
+    def _norm_on_the_host(self) -> float:
+        norms = {key: float(np.linalg.norm(piece.grad.numpy().astype(np.float64)))
+                 for key, piece in self.optimizer.params.items() if piece.grad is not None}
+        for key, norm in norms.items():
+            if not isfinite(norm):
+                raise FloatingPointError(f"clip_grad_norm: the gradient of {key} has norm {norm}; gradients are "
+                                         f"unchanged. Lower lr or look for a division by zero.")
+        return hypot(*norms.values())
+
+    # -------------------------------------------------------------------------------------- state
+
+    def state_dict(self) -> dict[str, Array]:
+        """What an ordinary optimizer of the same parameters has."""
+        inner = self.optimizer.state_dict()
+        found = {name: x for name, x in inner.items() if name in ("state", "loss_scale")}
+        for kind in _kinds(inner):
+            for s in self._sharded:
+                found[f"{kind}.{s.name}"] = s.joined([inner[f"{kind}.{key}"] for key in s.pieces])
+        return found
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Take over what `state_dict` of this class or of an ordinary optimizer returned; all or nothing.
+
+        Raises
+        ------
+        CheckpointError
+            Listing the names that are missing, unexpected or of another shape.
+        """
+        mine, inner = self.state_dict(), self.optimizer.state_dict()
+        wrong = [f"missing {k}" for k in mine if k not in state]
+        wrong += [f"unexpected {k}" for k in state if k not in mine]
+        wrong += [f"{k} is {np.shape(state[k])} instead of {x.shape}"
+                  for k, x in mine.items() if k in state and np.shape(state[k]) != x.shape]
+        if wrong:
+            raise CheckpointError(f"load_state_dict: the state does not fit this optimizer: {', '.join(wrong)}.")
+        dealt: dict[str, Array] = {name: np.asarray(state["state"]) for name in inner if _is_numbers(name)}
+        if "loss_scale" in inner:
+            dealt["loss_scale"] = np.asarray(state["loss_scale"])
+        for kind in _kinds(inner):
+            for s in self._sharded:
+                shares = s.shares(np.asarray(state[f"{kind}.{s.name}"]))
+                dealt |= {f"{kind}.{key}": part for key, part in shares.items()}
+        self.optimizer.load_state_dict(dealt)
+
+    def __repr__(self) -> str:
+        return f"ZeroOptimizer({self.optimizer!r}, stage={self.stage}, devices={list(self.model.device_ids)})"
+
+
+def _is_numbers(name: str) -> bool:
+    """Whether a name in an optimizer's state is that of a device's changing numbers."""
+    return name.startswith("state") and "." not in name
+
+
+def _kinds(state: Mapping[str, Any]) -> list[str]:
+    """What an optimizer keeps for each parameter, such as ``m`` and ``v``."""
+    return list(dict.fromkeys(name.split(".")[0] for name in state if "." in name))

@@ -1,0 +1,132 @@
+"""The replicas of a `ZeroOptimizer`: a `DataParallel` whose gradients, and at stage 3 weights, are in pieces."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ag.create import ag_tensor
+from ag.nn.layer import Layer, load_into
+from ag.ops.convert import ag_to_device
+from ag.parallel.data_parallel import DataParallel
+from ag.parallel.parallel_apply import parallel_apply
+from ag.parallel.replicate import replicas_of
+from ag.parallel.shards import Sharded, all_pieces
+from ag.parallel.sync_batch_norm import SyncBatchNorm
+from ag.recompute import ag_checkpoint
+from ag.tape import no_grad
+from ag.tensor import Array, Tensor
+
+__all__ = ["ShardedGradients", "ShardedParameters"]
+
+
+class _Pieces:
+    """A model's parameters in pieces; no list, as that would be the layer's state."""
+
+    def __init__(self, sharded: Sequence[Sharded]) -> None:
+        self.all = {s.param.id: s for s in sharded}
+
+
+class ShardedGradients(DataParallel):
+    """Replicas whose gradients go to the pieces of the parameters, and to the parameters not."""
+
+    def __init__(self, model: Any, devices: Sequence[str], sharded: Sequence[Sharded]) -> None:
+        super().__init__(model, devices)
+        self._pieces = _Pieces(sharded)
+
+    def _replicas(self, count: int) -> list[Any]:
+        devices = [str(device) for device in self.device_ids[:count]]
+        # The first replica's are made last: `backward` then adds up in the order in which it does for `DataParallel`.
+        made = {(i, p): s.linked(_copied(s.param, devices[i]))
+                for i in [*range(1, count), 0] for p, s in self._pieces.all.items()}
+        return replicas_of(self.module, devices, lambda i, p, device: made[i, p.id])
+
+
+class ShardedParameters(DataParallel):
+    """Replicas that put the weights of a layer together when it runs, and again in the backward pass."""
+
+    def __init__(self, model: Any, devices: Sequence[str], sharded: Sequence[Sharded]) -> None:
+        super().__init__(model, devices)
+        if not isinstance(model, Layer):
+            raise TypeError(f"ZeroOptimizer: the model is a {type(model).__name__}; at stage 3 it must be a layer.")
+        if any(isinstance(layer, SyncBatchNorm) for layer in _layers(model)):
+            raise ValueError("ZeroOptimizer: the model has a SyncBatchNorm, and at stage 3 replicas run one after the "
+                             "other; use stage 2 or ag_batch_norm.")
+        self._pieces = _Pieces(sharded)
+        for s in sharded:
+            s.param.buffer = ag_tensor(np.zeros((0, 1)), s.param.device, s.dtype).buffer
+
+    def _replicas(self, count: int) -> list[Any]:
+        return [self._replica(i, str(device)) for i, device in enumerate(self.device_ids[:count])]
+
+    def _replica(self, i: int, device: str) -> Any:
+        memo: dict[int, Any] = {}
+        for x in self.buffers().values():
+            memo[id(x)] = x if i == 0 and x.device == device else ag_tensor(x.numpy(), device, x.dtype)
+        memo |= {id(p): p for p in self.module.parameters().values()}
+        for layer in _owners(self.module):
+            memo[id(layer)] = _Unit(copy.deepcopy(layer, memo), self._pieces, device)
+        return copy.deepcopy(self.module, memo)
+
+    def _results(self, parts: Sequence[tuple[Any, Any]], devices: Sequence[Any]) -> list[Any]:
+        replicas, found = self._replicas(len(parts)), {}
+        for i in [*range(1, len(parts)), 0]:  # as in ShardedGradients
+            args, named = parts[i]
+            found[i] = parallel_apply([replicas[i]], [args], [named], [devices[i]])[0]
+        return [found[i] for i in range(len(parts))]
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The pieces by name."""
+        return all_pieces(list(self._pieces.all.values()))
+
+    params = parameters
+
+    def state_dict(self) -> dict[str, Array]:
+        """The model's state, put together."""
+        whole = {s.name: s.numpy() for s in self._pieces.all.values()}
+        return whole | {name: x.numpy() for name, x in self.buffers().items()}
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+        """Take over values by the model's names; nothing changes if they do not fit."""
+        whole = {s.name: ag_tensor(s.numpy(), "cpu", s.dtype) for s in self._pieces.all.values()}
+        load_into(whole | self.buffers(), state, strict)
+        for s in self._pieces.all.values():
+            s.assign(whole[s.name].numpy())
+
+
+class _Unit(Layer):
+    """A layer that has its weights only while it runs."""
+
+    def __init__(self, layer: Layer, pieces: _Pieces, device: str) -> None:
+        self.layer = layer
+        self._whole, self._device = pieces, device
+        self.training = layer.training
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The layer's result; `backward` computes it again."""
+        return ag_checkpoint(self._run, args, kwargs)
+
+    def _run(self, args: Any, kwargs: Any) -> Any:
+        memo: dict[int, Any] = {id(x): x for x in self.layer.buffers().values()}
+        memo |= {id(p): self._whole.all[p.id].whole(self._device) for p in self.layer.parameters().values()}
+        return copy.deepcopy(self.layer, memo)(*args, **kwargs)
+
+
+def _copied(p: Tensor, device: str) -> Tensor:
+    with no_grad():
+        return ag_to_device(p, device)
+
+
+def _layers(model: Layer) -> list[Layer]:
+    return [model, *(inner for child in model.children().values() for inner in _layers(child))]
+
+
+def _owners(model: Layer) -> list[Layer]:
+    """The outermost layers that own parameters themselves."""
+    within = {p.id for child in model.children().values() for p in child.parameters().values()}
+    if any(p.id not in within for p in model.parameters().values()):
+        return [model]
+    return [owner for child in model.children().values() for owner in _owners(child)]
