@@ -91,6 +91,9 @@ def _send_back(arrays: list[Array], kept: Array | None, heads: int, factor: floa
     (mq, mk, mv, mg, logs, deltas), found = matrices[:6], matrices[6:]
     for m, x, scale in zip(matrices[:6], given, (factor, *[1.0] * 5), strict=True):
         _take(m, x, heads, scale)
+    if not q.shape[1]:  # nothing would be added
+        found[1].fill(0)
+        found[2].fill(0)
     for m, i, j, hidden in _blocks(len(mq), q.shape[1], k.shape[1], causal, q.dtype):
         w = _scores(mk[m, :, j], mq[m, :, i], hidden)
         np.exp(np.subtract(w, logs[m, :, i], out=w), out=w)
