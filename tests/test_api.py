@@ -66,7 +66,7 @@ ag_load_checkpoint(path, ...)
 dp_train(make_model, data, loss_fn=None, forward_fn=None, target_fn=None, n_gpu=None, n_iter=10, lr=1e-3,
          max_norm=inf, verbose=10, *, devices=None, optimizer=None, scheduler=None, micro_batch=1, accumulate=1,
          seed=None, balance="equal", on_nonfinite="raise", sync_batch_norm=False, capture="auto", checkpoint=None,
-         checkpoint_every=None, resume=False, world=None, callback=None)
+         checkpoint_every=None, resume=False, timeout=600.0, world=None, callback=None)
 DPResult(params, loss_history, loss, model, devices, report)
 DataParallel(model, device_ids=None, output_device=None, dim=-1) scatter(tensor, devices, dim=-1)
 gather(tensors, device, dim=-1, weights=None) replicate(model, devices)
@@ -243,13 +243,10 @@ def trains(**options: Any) -> bool:
                                      devices=["cpu"], n_iter=1, verbose=False, **options), ValueError)
 
 
-PARALLEL = """
-    ZeroOptimizer"""
 MISSING: dict[str, Callable[[], bool]] = {  # what: whether it is there after all
     "dp_train(balance='auto')": lambda: trains(balance="auto"),
     "dp_train(sync_batch_norm=True)": lambda: trains(sync_batch_norm=True),
     "dp_train(world=...)": lambda: trains(world=object()),
-    **{f"ag.{name}": lambda name=name: hasattr(ag, name) for name in PARALLEL.split()},
 }
 
 

@@ -195,7 +195,8 @@ def test_short_examples_are_short(script: str) -> None:
 
 # ---------------------------------------------------------------------------------------------- parallel_*.py
 
-PARALLEL = sorted(p.name for p in EXAMPLES.glob("parallel_*.py") if p.name != "parallel_common.py")
+NOT_CHECKED = ("parallel_common.py", "parallel_modes.py")  # the losses of what they train, by `check`
+PARALLEL = sorted(p.name for p in EXAMPLES.glob("parallel_*.py") if p.name not in NOT_CHECKED)
 
 
 def check_parallel(text: str) -> None:
@@ -231,6 +232,21 @@ def test_parallel_fails_when_the_losses_differ(monkeypatch: pytest.MonkeyPatch) 
             check("not", several, one)
 
 
-@pytest.mark.parametrize("script", ["parallel_common.py", *PARALLEL])
+def test_modes_are_measured() -> None:
+    text = output("parallel_modes.py", "--width", "16", "--steps", "1")
+    modes = re.findall(r"^(\w[\w ]+\w) +\d+\.\d ms per step, +\d+\.\d+ of one device, +0\.0 MiB", text, re.M)
+    assert modes == ["one device", "DataParallel", "tensor parallel", "ModelParallel", "Pipeline"]
+
+
+@pytest.mark.parametrize("script", [*NOT_CHECKED, *PARALLEL])
 def test_parallel_examples_are_short(script: str) -> None:
+    assert len((EXAMPLES / script).read_text("utf-8").splitlines()) <= 80
+
+
+@pytest.mark.parametrize(("script", "shown"), [
+    ("compressed_gradients.py", r"1% in f16: .* 600 bytes per step, 64 times fewer"),
+    ("zero_memory.py", r"stage 3: cpu \d+ KiB, cpu:1 .* largest difference from stage 1: 0$"),
+    ("sync_gradients.py", r"by hand: .* equal on both workers: True")])
+def test_gradients_and_their_memory(script: str, shown: str) -> None:
+    assert re.search(shown, output(script), re.M)
     assert len((EXAMPLES / script).read_text("utf-8").splitlines()) <= 80
