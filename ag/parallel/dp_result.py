@@ -46,7 +46,10 @@ class DPResult:
     devices : list of str
         Device of every replica.
     report : list of dict
-        Per replica: device, driver, samples, and milliseconds spent computing, waiting and reducing.
+        Per replica: ``replica``, ``device``, ``driver``; ``samples`` of all steps and ``shard``, those of the last one;
+        ``compute_ms`` from giving the device its work to having the sums on the host, ``wait_ms`` from then until the
+        last replica had its own, ``reduce_ms`` for sums, optimizer and new weights, over all steps; ``bytes_per_step``
+        moved both ways.  `ag.profile` has the devices' own timestamps.
     optimizer_state : dict of str to ndarray
         State of the optimizer, to go on with.
     """

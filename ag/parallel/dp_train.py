@@ -148,6 +148,12 @@ def dp_train(
     state and losses, to the bit.  So does a resumed job, also with another number of replicas.  The default device is
     the same after as before.
 
+    A step is done on all replicas or on none.  What `forward_fn` raises on one of them comes out with a line that names
+    it (on Python 3.11 or later), when the others have finished; weights are as before the step, and a job with a
+    checkpoint goes on from there.  Each device has a thread, in which `forward_fn` is called.  A thread that hangs
+    cannot be ended: after a timeout, do not use its device until the call has returned.  Every 100 steps, and at the
+    end, the SHA-256 of every replica's parameters is compared with the host's.
+
     References
     ----------
     ggmlR ``dp_train``.
