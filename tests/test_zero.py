@@ -86,6 +86,50 @@ def test_parameters_are_those_of_the_unsharded_optimizer(stage: int, count: int,
     assert zero.t == 8 and zero.lr == optimizer.lr
 
 
+@STAGES
+def test_float64_and_eval_mode(stage: int) -> None:
+    previous = ag.ag_dtype("f64")
+    try:
+        losses, model, optimizer = plain_run(ag.optimizer_adam, DEVICES[:2], 4, True, lr=0.02)
+        zero = ag.ZeroOptimizer(network(), ag.optimizer_adam, DEVICES[:2], stage, lr=0.02)
+        assert zero_run(zero, 4, True) == losses
+        assert_equal(zero.state_dict(), optimizer.state_dict())
+        x = ag.ag_tensor(X)
+        np.testing.assert_array_equal(ag.ag_eval(zero.model)(x).numpy(), ag.ag_eval(model)(x).numpy())
+    finally:
+        ag.ag_dtype(previous)
+
+
+@STAGES
+def test_nested_layers_and_one_used_twice(stage: int) -> None:
+    class Nested(ag.Layer):
+        def __init__(self) -> None:
+            self.embed = ag.ag_embedding(7, 8)
+            self.attend = ag.ag_multihead_attention(8, 2)
+            self.first = ag.ag_linear(8, 8)
+
+        def forward(self, ids: Any) -> Any:
+            x = self.embed(ids)
+            return self.first(self.first(x + self.attend(x)))
+
+    def run(zero: bool) -> Any:
+        ag.ag_seed(6)
+        inner: Any = Nested()
+        optimizer: Any = ag.ZeroOptimizer(inner, ag.optimizer_sgd, DEVICES[:2], stage, lr=0.1) if zero else (
+            ag.optimizer_sgd(inner, lr=0.1))
+        model = optimizer.model if zero else ag.DataParallel(inner, DEVICES[:2])
+        for _ in range(3):
+            with ag.with_grad_tape():
+                y = model(np.arange(6).reshape(3, 2))
+                loss = ag.ag_mean(y * y)
+            optimizer.step(ag.backward(loss))
+        return model.state_dict()
+
+    expected = run(False)
+    for name, w in run(True).items():
+        np.testing.assert_allclose(w, expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
 # ---------------------------------------------------------------------------------------------- memory
 
 

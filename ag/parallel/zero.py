@@ -182,20 +182,21 @@ class ZeroOptimizer:
             factor = max_norm / norm
         if norm > max_norm:
             for g in grads:
-                g.data = g.numpy() * np.asarray(factor, g.dtype.replace("f", "float"))
+                g.data = g.numpy() * factor
         return norm
 
     def _norm(self, max_norm: float) -> tuple[float, float]:
         """The global norm, and what to multiply gradients with."""
-        device, sums = str(self.model.device_ids[0]), []
+        device, dtype, sums = str(self.model.device_ids[0]), "f32", []
         for s in self._sharded:
-            parts = [piece.grad.numpy() for piece in s.pieces.values() if piece.grad is not None]
-            if parts:
-                whole = ag_tensor(s.joined(parts).reshape(-1, 1), device).buffer
+            grads = [piece.grad for piece in s.pieces.values() if piece.grad is not None]
+            if grads:
+                dtype = grads[0].dtype
+                whole = ag_tensor(s.joined([g.numpy() for g in grads]).reshape(-1, 1), device, dtype).buffer
                 sums.append(Tensor(whole.backend.launch(square_sums, whole.view((whole.size,)), chunk=CHUNK)).numpy())
         if not sums:
             return 0.0, 1.0
-        every = ag_tensor(np.concatenate(sums).reshape(-1, 1), device).buffer
+        every = ag_tensor(np.concatenate(sums).reshape(-1, 1), device, dtype).buffer
         launch = every.backend.launch
         square = sum_over(launch, every.view((every.size,)), (0,)).view(())
         return sqrt(Tensor(square).item()), Tensor(launch(clip_factor, square, max_norm=float(max_norm))).item()
