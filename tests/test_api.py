@@ -244,8 +244,6 @@ def trains(**options: Any) -> bool:
 
 
 MISSING: dict[str, Callable[[], bool]] = {  # what: whether it is there after all
-    "dp_train(balance='auto')": lambda: trains(balance="auto"),
-    "dp_train(sync_batch_norm=True)": lambda: trains(sync_batch_norm=True),
     "dp_train(world=...)": lambda: trains(world=object()),
 }
 

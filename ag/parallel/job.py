@@ -164,19 +164,22 @@ class Job:
         if self._draws is None and self._lockstep is None:
             self._count_draws(k, samples[:1])
         sizes = self._balance.sizes(len(samples))
-        ends = list(accumulate(sizes))
-        shards = [samples[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+        shards = [samples[end - size : end] for end, size in zip(accumulate(sizes), sizes, strict=True)]
         work = list(zip(self.replicas, shards, strict=True))
         if self._lockstep is not None:
             self._lockstep.run(k, shards, self._trained)
             self._lanes.run([self._task(r, r.finish) for r in self.replicas], k)
             self._note_times(sizes)
             return [r.collected for r in self.replicas]
-        self._lanes.run([self._task(r, partial(r.start, shard, self._trained, self._draws))
-                         for r, shard in work if r.backend.asynchronous], k)
-        self._lanes.run([self._task(r, r.finish if r.backend.asynchronous else
-                                    partial(r.start_and_finish, shard, self._trained, self._draws))
-                         for r, shard in work], k)
+        starts = [self._task(r, partial(r.start, shard, self._trained, self._draws))
+                  for r, shard in work if r.backend.asynchronous]
+        ends = [self._task(r, r.finish if r.backend.asynchronous else
+                           partial(r.start_and_finish, shard, self._trained, self._draws)) for r, shard in work]
+        if len({r.device for r in self.replicas}) == 1:
+            self._lanes.run([*starts, *ends], k)  # one thread, which is woken once
+        else:
+            self._lanes.run(starts, k)
+            self._lanes.run(ends, k)
         self._note_times(sizes)
         return [r.collected for r in self.replicas]
 
