@@ -111,9 +111,9 @@ def _helpers(most: int) -> list[_Helper]:
     return found
 
 
-def one_thread() -> None:
+def one_thread(alone: bool = True) -> None:
     """Let the calling thread work alone from now on: there are others like it, one per core."""
-    _here.alone = True
+    _here.alone = alone
 
 
 def together(calls: Sequence[Call]) -> None:

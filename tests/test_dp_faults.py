@@ -72,7 +72,7 @@ def undisturbed(together: bool) -> ag.DPResult:
 
 def no_thread_is_left() -> None:
     for thread in threading.enumerate():
-        if thread.name == "ag_replica":
+        if thread.name == "ag_replica (left behind)":
             thread.join(20)
             assert not thread.is_alive(), "a thread of a replica does not end"
 
@@ -88,6 +88,7 @@ def test_200_random_faults(part: int, tmp_path: Path, caplog: pytest.LogCaptureF
     kinds = ["error"] * 7 + ["dies"] * 5 + ["nan"] * 4 + ["skipped nan"] * 3 + ["slow"] * 4 + ["hangs"] * 2
     for i, kind in enumerate(kinds):
         n, again = (int(x) for x in random.choice([1, 2, 3], 2))
+        n = max(n, 2) if kind == "hangs" else n  # one device has nobody who could tell
         step, position = int(random.integers(STEPS)), int(random.integers(6))
         together = bool(random.integers(2))
         fault = Fault(kind, step, (6 * step + position) % 12)

@@ -115,7 +115,8 @@ def dp_train(
     resume : bool, optional
         Go on from `checkpoint` if that file exists; `n_iter` counts the steps done before, too.
     timeout : float, optional
-        Seconds after which a device that has not finished its part of a step is given up; ``math.inf``: never.
+        Seconds after which a device that has not finished its part of a step is given up; ``math.inf``: never.  A
+        single device has none to tell of it, and no limit.
     world : None, optional
         Must be None: this version trains in one process.
     callback : callable, optional
@@ -150,7 +151,7 @@ def dp_train(
 
     A step is done on all replicas or on none.  What `forward_fn` raises on one of them comes out with a line that names
     it (on Python 3.11 or later), when the others have finished; weights are as before the step, and a job with a
-    checkpoint goes on from there.  Each device has a thread, in which `forward_fn` is called.  A thread that hangs
+    checkpoint goes on from there.  Of several devices each has a thread, which calls `forward_fn`.  One that hangs
     cannot be ended: after a timeout, do not use its device until the call has returned.  Every 100 steps, and at the
     end, the SHA-256 of every replica's parameters is compared with the host's.
 

@@ -93,7 +93,8 @@ class Job:
         self._blocking = [r for r in self.replicas if not r.backend.asynchronous]
         several = {r.device for r in self._blocking}
         self._separate = len(several) == len(self._blocking) > 1
-        self._lanes = Lanes([r.device for r in self.replicas], several if len(several) > 1 else set(), timeout)
+        names = [r.device for r in self.replicas]
+        self._lanes = Lanes(names, several if len(several) > 1 else set(), timeout, direct=len(set(names)) == 1)
         self._lockstep = Lockstep(self.replicas, timeout) if together else None
         for replica in self.replicas:
             ag_train(replica.model)
@@ -176,7 +177,7 @@ class Job:
         ends = [self._task(r, r.finish if r.backend.asynchronous else
                            partial(r.start_and_finish, shard, self._trained, self._draws)) for r, shard in work]
         if len({r.device for r in self.replicas}) == 1:
-            self._lanes.run([*starts, *ends], k)  # one thread, which is woken once
+            self._lanes.run([*starts, *ends], k)
         else:
             self._lanes.run(starts, k)
             self._lanes.run(ends, k)
