@@ -72,7 +72,9 @@ def test_captured_steps(device: str) -> None:
         if rng.random() < 0.05:  # some steps are read, most only pile up in the queue
             loss.item()
 
-    assert_flat(device, one, 1_000, 99_000 if device == "cpu" else 9_000)
+    # The validation layer, in the leg that puts a barrier before everything, takes longer to fill its own tables.
+    warm = 20_000 if os.environ.get("AG_BARRIER_ALL") == "1" and device != "cpu" else 1_000
+    assert_flat(device, one, warm, 99_000 if device == "cpu" else 9_000)
 
 
 def test_two_thousand_eager_steps(device: str) -> None:
