@@ -13,7 +13,7 @@ from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
 from ag.ops.pieces import ag_concat
-from ag.parallel.reduction import TreeSum, shard_sizes
+from ag.parallel.reduction import shard_sizes, tree_sum
 from ag.tensor import Tensor
 
 __all__ = ["all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter"]
@@ -25,10 +25,7 @@ def reduce(tensors: Sequence[Tensor], device: str) -> Tensor:
         if t.shape != tensors[0].shape:
             raise ShapeError(f"reduce: tensor 0 is {tensors[0].shape} and tensor {i} is {t.shape}; the shapes must be "
                              f"equal.")
-    tree: TreeSum[Tensor] = TreeSum(ag_add)
-    for i, t in enumerate(tensors):
-        tree.push(i, 1, ag_to_device(t, device))
-    return tree.total()
+    return tree_sum(broadcast_to(tensors, device), ag_add)
 
 
 def broadcast(tensor: Tensor, devices: Sequence[str]) -> list[Tensor]:

@@ -17,6 +17,7 @@ from ag.ops.arithmetic import ag_add, ag_mul
 from ag.parallel.gather import gather
 from ag.parallel.parallel_apply import parallel_apply
 from ag.parallel.replicate import replicate
+from ag.parallel.sample import flatten
 from ag.parallel.scatter import moved, scatter, sizes_along
 from ag.tape import Gradients, backward, with_grad_tape
 from ag.tensor import Array, Tensor
@@ -112,7 +113,8 @@ class DataParallel(Layer):
         results = self._results(parts, devices)
         counts = [max(sizes_along(part, self.dim), default=1) for part in parts]
         out = gather(results, self.output_device, self.dim, counts if any(counts) else None)
-        self._returned = _Losses([t for t in _tensors(out) if t.ndim == 0 and t.requires_grad])
+        returned = [t for t in flatten(out)[1] if isinstance(t, Tensor)]
+        self._returned = _Losses([t for t in returned if t.ndim == 0 and t.requires_grad])
         return out
 
     def _results(self, parts: Sequence[tuple[Any, Any]], devices: Sequence[tuple[str, ...]]) -> list[Any]:
@@ -171,16 +173,6 @@ class DataParallel(Layer):
 def _names(where: Device | Sequence[Device]) -> tuple[str, ...]:
     devices = [where] if isinstance(where, (str, int)) else where
     return tuple(backend_of(f"vulkan:{d}" if isinstance(d, int) else d).name for d in devices)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
 
 
 def _scaled(losses: list[Tensor], scale: float) -> Tensor:

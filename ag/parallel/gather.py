@@ -10,6 +10,7 @@ from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_add, ag_mul
 from ag.ops.convert import ag_to_device
 from ag.ops.pieces import ag_concat
+from ag.parallel.sample import sequence_of
 from ag.tensor import Tensor
 
 __all__ = ["gather"]
@@ -80,7 +81,7 @@ def _joined(values: list[Any], device: str, dim: int, shares: list[float]) -> An
             raise ValueError(f"gather: the replicas returned {' and '.join(str(len(x)) for x in values)} items; "
                              f"the numbers must be equal.")
         items = [_joined(list(column), device, dim, shares) for column in zip(*values, strict=True)]
-        return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
+        return sequence_of(type(first), items)
     return first
 
 

@@ -21,7 +21,7 @@ from ag.errors import CommError, ShapeError
 from ag.nn.layer import load_into
 from ag.op import Cotangents, Need, Run, part_of
 from ag.parallel.lanes import FollowingError, Lanes, Task
-from ag.parallel.reduction import TreeSum
+from ag.parallel.reduction import tree_sum
 from ag.parallel.replica import Replica
 from ag.parallel.replica_group import ReplicaGroup, Turns, set_group
 from ag.parallel.sync_batch_norm import SyncBatchNorm
@@ -73,12 +73,10 @@ class SampleGroup(ReplicaGroup):
 
     def sum(self, part: Buffer) -> Buffer:
         """The sum of what all samples give."""
-        tree: TreeSum[Array] = TreeSum(np.add)
+        arrays: list[Array] = self.exchange(self._backend.download(part))
         with np.errstate(all="ignore"):  # what is not finite is dealt with at the end of the step
-            for i, array in enumerate(self.exchange(self._backend.download(part))):
-                tree.push(i, 1, array)
             total = self._backend.alloc(part.shape, part.dtype)
-            self._backend.upload(tree.total(), total)
+            self._backend.upload(tree_sum(arrays, np.add), total)
         return total
 
 

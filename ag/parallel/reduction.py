@@ -8,7 +8,7 @@ it is made, so the result is the same, bit for bit, for every way to deal the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -17,7 +17,7 @@ import numpy as np
 from ag.blocks import cut, makes
 from ag.errors import CommError
 
-__all__ = ["RowSums", "TreeSum", "shard_sizes"]
+__all__ = ["RowSums", "TreeSum", "add_rows", "shard_sizes", "tree_sum"]
 
 V = TypeVar("V")
 
@@ -73,6 +73,22 @@ def shard_sizes(samples: int, weights: Sequence[float]) -> list[int]:
     return sizes
 
 
+def tree_sum(values: Iterable[V], add: Callable[[V, V], V]) -> V:
+    """The sum of values, of which there is at least one, in the order of the tree."""
+    tree: TreeSum[V] = TreeSum(add)
+    for i, value in enumerate(values):
+        tree.push(i, 1, value)
+    return tree.total()
+
+
+def add_rows(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any],
+             out: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Put the sum of two flat arrays into `out`, in as many threads as there are cores; returns `out`."""
+    pieces = cut(out.size)
+    makes(pieces)([partial(np.add, left[p], right[p], out=out[p]) for p in pieces])
+    return out
+
+
 class RowSums:
     """Sums of rows, in memory that stays from step to step; the rows themselves are left alone."""
 
@@ -93,6 +109,4 @@ class RowSums:
                 self._rows.append(np.empty_like(left))
             out = self._rows[self._used]
             self._used += 1
-        pieces = cut(out.size)
-        makes(pieces)([partial(np.add, left[p], right[p], out=out[p]) for p in pieces])
-        return out
+        return add_rows(left, right, out)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
-from ag.parallel.reduction import TreeSum
+from ag.parallel.reduction import tree_sum
 from ag.parallel.thread_comm import ThreadComm
 from ag.tensor import Tensor
 
@@ -70,13 +70,9 @@ class ReplicaGroup:
         finally:
             self._turns.wait(self._place)
 
-
     def total(self, mine: Tensor | None, device: str) -> Tensor:
         """The sum of what the replicas gave, on this one's device; None adds nothing."""
-        tree: TreeSum[Tensor] = TreeSum(ag_add)
-        for i, part in enumerate(x for x in self.exchange(mine) if x is not None):
-            tree.push(i, 1, ag_to_device(part, device))
-        return tree.total()
+        return tree_sum((ag_to_device(part, device) for part in self.exchange(mine) if part is not None), ag_add)
 
 
 _current: ContextVar[ReplicaGroup | None] = ContextVar("ag_replica_group", default=None)

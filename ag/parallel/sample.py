@@ -8,7 +8,7 @@ import numpy as np
 
 from ag.tensor import Tensor
 
-__all__ = ["flatten", "opaque", "unflatten"]
+__all__ = ["flatten", "opaque", "sequence_of", "unflatten"]
 
 _PLAIN = (int, float, complex, str, bytes, type(None), np.generic)  # unchangeable, and compared by value
 
@@ -69,4 +69,9 @@ def unflatten(structure: Any, leaves: Any) -> Any:
     if kind is dict:
         return {k: unflatten(v, leaves) for k, v in content}
     items = [unflatten(v, leaves) for v in content]
+    return sequence_of(kind, items)
+
+
+def sequence_of(kind: Any, items: list[Any]) -> Any:
+    """A list, tuple or named tuple of items."""
     return kind(*items) if hasattr(kind, "_fields") else kind(items)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ag.device import backend_of
 from ag.errors import ShapeError
 from ag.ops.convert import ag_to_device
 from ag.parallel.reduction import shard_sizes
+from ag.parallel.sample import flatten, unflatten
 from ag.tensor import Tensor
 
 __all__ = ["moved", "scatter", "sizes_along"]
@@ -72,41 +71,27 @@ def scatter(tensor: Any, devices: Sequence[str], dim: int = -1) -> list[Any]:
 
 def sizes_along(value: Any, dim: int) -> set[int]:
     """The sizes that tensors and arrays in `value` have along an axis."""
-    if isinstance(value, (Tensor, np.ndarray)) and value.ndim > 0:
-        if not -value.ndim <= dim < value.ndim:
-            raise ShapeError(f"scatter: dim is {dim} for a tensor of shape {value.shape}; "
-                             f"it must be in {-value.ndim}..{value.ndim - 1}.")
-        return {value.shape[dim]}
-    return {size for item in _items(value) for size in sizes_along(item, dim)}
-
-
-def _items(value: Any) -> Sequence[Any]:
-    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    found = set()
+    for x in flatten(value)[1]:
+        if x.ndim > 0:
+            if not -x.ndim <= dim < x.ndim:
+                raise ShapeError(f"scatter: dim is {dim} for a tensor of shape {x.shape}; "
+                                 f"it must be in {-x.ndim}..{x.ndim - 1}.")
+            found.add(x.shape[dim])
+    return found
 
 
 def _part(value: Any, device: str, dim: int, places: slice) -> Any:
     """The places of `value` on a device."""
-    if isinstance(value, (Tensor, np.ndarray)) and value.ndim > 0:
-        key = (slice(None),) * (dim % value.ndim) + (places,)
-        return moved(value[key] if places != slice(0, value.shape[dim]) else value, device)
-    if isinstance(value, dict):
-        return {name: _part(item, device, dim, places) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return _like(value, [_part(item, device, dim, places) for item in value])
-    return moved(value, device)
+    structure, leaves = flatten(value)
+    return moved(unflatten(structure, [_cut(x, dim, places) if x.ndim > 0 else x for x in leaves]), device)
+
+
+def _cut(x: Any, dim: int, places: slice) -> Any:
+    return x if places == slice(0, x.shape[dim]) else x[(slice(None),) * (dim % x.ndim) + (places,)]
 
 
 def moved(value: Any, device: str) -> Any:
     """`value` with the tensors in it on a device."""
-    if isinstance(value, Tensor):
-        return ag_to_device(value, device)
-    if isinstance(value, dict):
-        return {name: moved(item, device) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return _like(value, [moved(item, device) for item in value])
-    return value
-
-
-def _like(value: Any, items: list[Any]) -> Any:
-    """`items` in a list, tuple or named tuple like `value`."""
-    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    structure, leaves = flatten(value)
+    return unflatten(structure, [ag_to_device(x, device) if isinstance(x, Tensor) else x for x in leaves])

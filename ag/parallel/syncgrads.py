@@ -17,7 +17,7 @@ import numpy as np
 from ag.create import ag_tensor
 from ag.errors import CommError, ShapeError
 from ag.parallel.comm import Comm, SoloComm
-from ag.parallel.reduction import TreeSum
+from ag.parallel.reduction import tree_sum
 from ag.tape import Gradients
 from ag.tensor import Array, Tensor
 
@@ -78,11 +78,9 @@ def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, Any]], weights: Seque
         raise ValueError("syncgrads: all weights are 0; at least one set must count.")
     dtype = np.result_type(np.float32, *[kind for _, kind in layout.values()])
     flat = np.zeros(sum(int(np.prod(shape)) for shape, _ in layout.values()), dtype)
-    sums: TreeSum[Array] = TreeSum(np.add)
-    for i, (grads, weight) in enumerate(zip(named, counts, strict=True)):
-        sums.push(i, 1, _flat(grads, weight, layout, flat.size, dtype))
     if named:
-        flat[:] = sums.total()
+        rows = (_flat(grads, weight, layout, flat.size, dtype) for grads, weight in zip(named, counts, strict=True))
+        flat[:] = tree_sum(rows, np.add)
     group.all_reduce(flat)
     flat /= total[0]
     found, at = {}, 0

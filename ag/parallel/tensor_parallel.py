@@ -57,6 +57,8 @@ class _ParallelLinear(Layer):
         self._activate: Callable[[TensorLike], Tensor] | None = activation_called(activation, name)
         limit = sqrt(6 / (in_features + out_features))
         self._set_weight(host_uniform((self.out_features, self.in_features), -limit, limit))
+        if bias:
+            self._set_bias(np.zeros((self.out_features, 1), np.float32))
 
     def _set_weight(self, whole: Array) -> None:
         ends = np.cumsum(self.sizes)[:-1]
@@ -74,7 +76,7 @@ class _ParallelLinear(Layer):
         return layer
 
     def _set_bias(self, whole: Array) -> None:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not define _set_bias(whole)")
 
     def places(self) -> list[str]:
         """Where the parts are: `devices`, but for replicas of the layer."""
@@ -145,8 +147,6 @@ class ColumnParallelLinear(_ParallelLinear):
                              f"apply ag_{activation} to the gathered result.")
         self.gather_output = bool(gather_output)
         self._start(in_features, out_features, devices, activation, bias, weights)
-        if bias:
-            self._set_bias(np.zeros((self.out_features, 1), np.float32))
 
     def _set_bias(self, whole: Array) -> None:
         self.b = [ag_param(part, device=device)
@@ -207,8 +207,6 @@ class RowParallelLinear(_ParallelLinear):
     def __init__(self, in_features: int, out_features: int, devices: Sequence[str], activation: str | None = None,
                  bias: bool = True, weights: Sequence[float] | None = None) -> None:
         self._start(in_features, out_features, devices, activation, bias, weights)
-        if bias:
-            self._set_bias(np.zeros((self.out_features, 1), np.float32))
 
     def _set_bias(self, whole: Array) -> None:
         self.b = ag_param(whole, device=self.devices[0])

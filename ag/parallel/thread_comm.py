@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ag.blocks import WIDE, cut, makes
 from ag.errors import CommError
 from ag.parallel.comm import Array, Comm, alike, check_rank, contiguous
-from ag.parallel.reduction import TreeSum
+from ag.parallel.reduction import add_rows, tree_sum
 
-__all__ = ["ThreadComm", "added", "thread_comms"]
+__all__ = ["ThreadComm", "thread_comms"]
 
 TIMEOUT = 60.0  # seconds
 
@@ -192,26 +191,16 @@ def thread_comms(size: int, timeout: float = TIMEOUT) -> list[ThreadComm]:
     return [ThreadComm(group, rank) for rank in range(size)]
 
 
-def added(left: Array, right: Array) -> Array:
-    """The sum of two equal arrays, in as many threads as there are cores."""
-    if left.size <= WIDE or not (left.flags.c_contiguous and right.flags.c_contiguous):
-        total: Array = left + right
-        return total
-    out = np.empty_like(left)
-    x, y, z = left.reshape(-1), right.reshape(-1), out.reshape(-1)
-    pieces = cut(out.size)
-    makes(pieces)([partial(np.add, x[p], y[p], out=z[p]) for p in pieces])
-    return out
+def _added(left: Array, right: Array) -> Array:
+    """The sum of two contiguous arrays of one shape."""
+    return add_rows(left.reshape(-1), right.reshape(-1), np.empty(left.size, left.dtype)).reshape(left.shape)
 
 
 def _summed(operation: str, arrays: list[Array]) -> Array:
     """The sum over the ranks, in the order of one binary tree."""
     alike(operation, [(x.shape, str(x.dtype)) for x in arrays], "shapes and types")
-    tree: TreeSum[Array] = TreeSum(added)
     with np.errstate(all="ignore"):  # what is not finite is the caller's matter
-        for rank, x in enumerate(arrays):
-            tree.push(rank, 1, x)
-        return tree.total()
+        return tree_sum(arrays, _added)
 
 
 def _sum_into_all(arrays: list[Array]) -> None:
