@@ -17,19 +17,16 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from ag.device import ag_default_device, ag_device, canonical
+from ag.device import ag_default_device, ag_device
 from ag.errors import CheckpointError
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
-from ag.parallel.balance import AutoBalance, Balance
-from ag.parallel.capturing import log
+from ag.parallel.dp_arguments import balance_of, check_arguments, loss_rule, replica_devices
 from ag.parallel.dp_checkpoint import DPState, load_state, save_state
 from ag.parallel.dp_result import DPResult, DPStep
 from ag.parallel.job import Job
-from ag.parallel.replica import LossOf
 from ag.rng import ag_seed
 from ag.tensor import Array, Tensor
-from ag.vulkan_devices import ag_vulkan_devices
 
 __all__ = ["dp_train"]
 
@@ -168,7 +165,8 @@ def dp_train(
     >>> result.loss_history.shape
     (5,)
     """
-    _check(data, n_gpu, n_iter, max_norm, verbose, micro_batch, accumulate, on_nonfinite, capture, devices, timeout)
+    check_arguments(data, n_gpu, n_iter, max_norm, verbose, micro_batch, accumulate, on_nonfinite, capture, devices,
+                    timeout)
     if world is not None:
         raise ValueError(f"dp_train: world is {world!r}; this version supports None only.")
     if sync_batch_norm and capture is True:
@@ -179,12 +177,12 @@ def dp_train(
     state = load_state(checkpoint) if resume and checkpoint is not None else None
     if seed is not None or state is not None:
         ag_seed(state.seed if state is not None else seed or 0)
-    names = _replica_devices(n_gpu, devices)
-    shares = _balance(balance, names)
+    names = replica_devices(n_gpu, devices)
+    shares = balance_of(balance, names)
     make_optimizer = optimizer or (lambda params: Adam(params, lr=lr))
-    loss_rule = _loss_rule(loss_fn, forward_fn, target_fn)
+    loss_of = loss_rule(loss_fn, forward_fn, target_fn)
     with (ag_device(ag_default_device()),
-          closing(Job(make_model, names, loss_rule, capture, make_optimizer, max_norm, on_nonfinite, shares,
+          closing(Job(make_model, names, loss_of, capture, make_optimizer, max_norm, on_nonfinite, shares,
                        timeout, sync_batch_norm)) as job):
         schedule = scheduler(job.optimizer) if scheduler is not None else None
         if schedule is not None and not hasattr(schedule, "step"):
@@ -229,60 +227,3 @@ def _restored(job: Job, state: DPState | None, batch: int, losses: Array, schedu
         for _ in range(state.step):
             schedule.step()
     return state.step
-
-
-def _check(data: Sequence[Any], n_gpu: int | None, n_iter: int, max_norm: float, verbose: int | None, micro_batch: int,
-           accumulate: int, on_nonfinite: str, capture: bool | str, devices: Sequence[str] | None,
-           timeout: float) -> None:
-    if len(data) == 0:
-        raise ValueError("dp_train: data is empty; at least one sample is required.")
-    for name, value, least in (("n_gpu", n_gpu, 1), ("n_iter", n_iter, 0), ("micro_batch", micro_batch, 1),
-                               ("accumulate", accumulate, 1), ("verbose", verbose, 0)):
-        if value is not None and (int(value) != value or value < least):
-            raise ValueError(f"dp_train: {name} is {value!r}; a whole number of at least {least} is required.")
-    for name, limit in (("max_norm", max_norm), ("timeout", timeout)):
-        if not limit > 0:
-            raise ValueError(f"dp_train: {name} is {limit}; it must be positive.")
-    if on_nonfinite not in ("raise", "skip"):
-        raise ValueError(f"dp_train: on_nonfinite is {on_nonfinite!r}; use 'raise' or 'skip'.")
-    if capture not in (True, False, "auto"):
-        raise ValueError(f"dp_train: capture is {capture!r}; use True, False or 'auto'.")
-    if devices is not None and n_gpu is not None and len(devices) != n_gpu:
-        raise ValueError(f"dp_train: n_gpu is {n_gpu} and devices names {len(devices)}; give one of them, or as many.")
-
-
-def _balance(balance: str | Sequence[float], names: list[str]) -> Balance:
-    if balance == "auto":
-        return AutoBalance(names)
-    weights = [1.0] * len(names) if isinstance(balance, str) else [float(w) for w in balance]
-    if balance != "equal" and (isinstance(balance, str) or len(weights) != len(names) or min(weights) < 0
-                               or not sum(weights) > 0):
-        raise ValueError(f"dp_train: balance is {balance!r}; use 'equal', 'auto', or {len(names)} weights, none "
-                         f"negative.")
-    return Balance(weights)
-
-
-def _replica_devices(n_gpu: int | None, devices: Sequence[str] | None) -> list[str]:
-    """The device of every replica: as told, or dealt out over all Vulkan devices, or CPU devices."""
-    if devices is not None:
-        if not devices:
-            raise ValueError("dp_train: devices is empty; name at least one.")
-        return [canonical(d) for d in devices]
-    found = [d.name for d in ag_vulkan_devices()]
-    count = n_gpu if n_gpu is not None else max(1, len(found))
-    if found:
-        return [found[i % len(found)] for i in range(count)]
-    log.warning("dp_train: no Vulkan device was found; %d replica(s) run on the CPU. "
-                "`python -m ag devices` says what is missing.", count)
-    return ["cpu" if i == 0 else f"cpu:{i}" for i in range(count)]
-
-
-def _loss_rule(loss_fn: Any, forward_fn: Any, target_fn: Any) -> LossOf:
-    def loss_of(model: Any, sample: Any) -> Tensor:
-        output: Tensor = model.forward(sample) if forward_fn is None else forward_fn(model, sample)
-        if loss_fn is None:
-            return output
-        loss: Tensor = loss_fn(output, sample if target_fn is None else target_fn(sample))
-        return loss
-
-    return loss_of
