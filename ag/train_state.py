@@ -75,7 +75,8 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any 
 
     Notes
     -----
-    The random generator is saved too, with the stream of every device in use.  Killed at any instant, even while
+    The random generator is saved too, with the stream of every device in use, and what the replicas of a
+    `CompressedDataParallel` have not sent yet.  Killed at any instant, even while
     writing, the process leaves the old file or the new one, complete.
 
     Examples
@@ -93,6 +94,8 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any 
     header = {"format": _FORMAT, "step": str(int(step)), "extra": _to_json(extra, "extra"),
               "generator": _to_json(generator_snapshot(), "the generator")}
     arrays = {f"model.{name}": elements_of(x) for name, x in state_of(model).items()}
+    if hasattr(model, "compressor_state"):
+        arrays |= {f"compressor.{name}": array for name, array in model.compressor_state().items()}
     if optimizer is not None:
         arrays |= {f"optimizer.{name}": array for name, array in optimizer.state_dict().items()}
         header["lr"] = _to_json(optimizer.lr, "lr")  # with all its digits; the device holds it in float32
@@ -155,6 +158,9 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any 
     tensors = state_of(model)
     parts = [_Part("model", {n: elements_of(x) for n, x in tensors.items()}, _below("model.", arrays),
                    lambda state: load_into(tensors, state))]
+    if hasattr(model, "compressor_state"):
+        parts.append(_Part("compressor", model.compressor_state(), _below("compressor.", arrays) or None,
+                           model.load_compressor_state))
     if optimizer is not None:
         held = _below("optimizer.", arrays) or None
         parts.append(_Part("optimizer", optimizer.state_dict(), held, optimizer.load_state_dict, _check_counts))

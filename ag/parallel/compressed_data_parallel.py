@@ -6,9 +6,11 @@ arrives over a `Link`.  Everything else is `DataParallel`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from ag.buffer import Buffer
 from ag.create import ag_tensor
@@ -17,9 +19,10 @@ from ag.half import converted
 from ag.loss_scale import scaled, unscaled
 from ag.op import Cotangents, Need, Run
 from ag.ops.convert import ag_to_device
-from ag.parallel.compression import WIRES, Link, message_bytes, take_residuals
+from ag.parallel.compression import STEPS, WIRES, Link, message_bytes, ratio_at, take_residuals
 from ag.parallel.data_parallel import DataParallel, Device
 from ag.parallel.replicate import replicas_of
+from ag.shape import counts
 from ag.tape import is_recording, no_grad
 from ag.tensor import Array, Node, Tensor
 
@@ -27,10 +30,11 @@ __all__ = ["CompressedDataParallel"]
 
 
 class _Links:
-    """One link per replica; no list, as that would be the layer's state."""
+    """One link per replica, and how many steps they have carried; no list, as that would be the layer's state."""
 
     def __init__(self, links: list[Link]) -> None:
         self.all = links
+        self.steps = 0
 
 
 class CompressedDataParallel(DataParallel):
@@ -50,11 +54,15 @@ class CompressedDataParallel(DataParallel):
         As for `DataParallel`.
     dim : int, optional
         As for `DataParallel`.
+    momentum : float, optional
+        The momentum to train with, in [0, 1); the optimizer is then SGD without it, at the same learning rate.
+    warmup_steps : int, optional
+        For how many steps at first more is sent: a quarter, and then exponentially less, down to `compression_ratio`.
 
     Raises
     ------
     ValueError
-        If the ratio or the wire format is not one of these, or `device_ids` is empty.
+        If the ratio, the wire format, the momentum or the steps are not one of these, or `device_ids` is empty.
     DeviceError
         If a device is not there.
 
@@ -63,13 +71,20 @@ class CompressedDataParallel(DataParallel):
     What a replica does not send, it adds to its next gradient (error feedback), so every element arrives in the end.
     All replicas do so, those on the module's own device too: results do not depend on where they are.  Where a
     message were no shorter than the whole gradient, that is sent; with ratio 1 in f32 no gradient changes.
-    The lower the ratio, the later elements come, and what remembers gradients suffers: on digits, SGD reaches the
-    uncompressed loss in 1.1 times the steps with a ratio of 0.01, momentum in 1.4 times, and Adam needs 1.2 times with
-    0.2 and does not get there in twice the steps with 0.02.  Save ``compressor_state()`` with a checkpoint.
+    Give momentum here and not to the optimizer: elements that arrive late and are spread over later steps by momentum
+    are late twice.  An element therefore comes with all the movement that momentum would make of it,
+    ``1 / (1 - momentum)`` times the gradient, at once; where a message has everything, momentum is what it always is.
+
+    At a ratio of 0.01, SGD and SGD with momentum are within 2 % of the uncompressed loss after 1.2 times the steps
+    (multilayer perceptron and transformer, 200 steps, five seeds each).  Momentum in the optimizer is up to 13 %
+    off there, and Adam 4 to 19 %, as it divides by the size of gradients that seldom come; at 0.1 Adam is at most 4 %
+    off.
+    ``ag_save_checkpoint`` of this model has `compressor_state` in it.
 
     References
     ----------
-    Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", 2018; Lin et al., "Deep Gradient Compression", 2018.
+    Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", 2018; Lin et al., "Deep Gradient Compression", 2018;
+    Mitliagkas, Zhang, Hadjis, Ré, "Asynchrony begets Momentum", 2016.
 
     Examples
     --------
@@ -85,14 +100,19 @@ class CompressedDataParallel(DataParallel):
 
     def __init__(self, model: Any, device_ids: Sequence[Device | Sequence[Device]] | None = None,
                  compression_ratio: float = 0.01, wire: str = "f32", output_device: Device | None = None,
-                 dim: int = -1) -> None:
+                 dim: int = -1, momentum: float = 0.0, warmup_steps: int = 20) -> None:
         super().__init__(model, device_ids, output_device, dim)
         if not 0 < compression_ratio <= 1:
             raise ValueError(f"CompressedDataParallel: compression_ratio is {compression_ratio}; it must be in (0, 1].")
         if wire not in WIRES:
             raise ValueError(f"CompressedDataParallel: wire is {wire!r}; use one of {', '.join(WIRES)}.")
-        self.compression_ratio, self.wire = compression_ratio, wire
-        self._links = _Links([Link(compression_ratio, WIRES[wire]) for _ in self.device_ids])
+        if not 0 <= momentum < 1:
+            raise ValueError(f"CompressedDataParallel: momentum is {momentum}; it must be in [0, 1).")
+        if not counts(warmup_steps, least=0):
+            raise ValueError(f"CompressedDataParallel: warmup_steps is {warmup_steps!r}; a whole number of at least 0 "
+                             f"is required.")
+        self.compression_ratio, self.wire, self.warmup_steps = compression_ratio, wire, warmup_steps
+        self._links = _Links([Link(WIRES[wire], momentum) for _ in self.device_ids])
 
     @property
     def bytes_sent(self) -> int:
@@ -101,14 +121,15 @@ class CompressedDataParallel(DataParallel):
 
     @property
     def bytes_per_step(self) -> int:
-        """Bytes that all replicas together send in a backward pass in which every one has samples."""
+        """Bytes that all replicas together send in a step after the warm-up in which every one has samples."""
         sizes = [p.size for p in self.parameters().values()]
         return len(self._links.all) * sum(message_bytes(n, self.compression_ratio, WIRES[self.wire]) for n in sizes)
 
     def compressor_state(self) -> dict[str, Array]:
-        """What replicas have not sent yet: residuals by replica and parameter."""
-        return {f"residual{i}.{name}": residual.copy() for i, link in enumerate(self._links.all)
-                for name, residual in link.residuals.items()}
+        """What replicas have not sent yet, by replica and parameter, and the number of steps."""
+        state = {f"residual{i}.{name}": residual.copy() for i, link in enumerate(self._links.all)
+                 for name, residual in link.residuals.items()}
+        return {STEPS: np.array([self._links.steps], np.int32), **state}
 
     def load_compressor_state(self, state: Mapping[str, Any]) -> None:
         """Take over what `compressor_state` returned; nothing changes if it does not fit.
@@ -118,25 +139,28 @@ class CompressedDataParallel(DataParallel):
         CheckpointError
             Listing the names that are unexpected or of another shape.
         """
-        take_residuals(self._links.all, state, {name: p.shape for name, p in self.parameters().items()})
+        shapes = {name: p.shape for name, p in self.parameters().items()}
+        self._links.steps = take_residuals(self._links.all, state, shapes)
 
     def _replicas(self, count: int) -> list[Any]:
         names = {p.id: name for name, p in self.parameters().items()}
+        ratio = ratio_at(self._links.steps, self.compression_ratio, self.warmup_steps)
+        self._links.steps += is_recording()
         return replicas_of(self.module, self.device_ids[:count],
-                           lambda i, p, device: _linked(p, device, self._links.all[i], names[p.id]))
+                           lambda i, p, device: _linked(p, device, self._links.all[i], names[p.id], ratio))
 
 
-def _linked(p: Tensor, device: str, link: Link, name: str) -> Tensor:
+def _linked(p: Tensor, device: str, link: Link, name: str, ratio: float) -> Tensor:
     """A parameter's copy on a device, whose gradient comes back over a link."""
     with no_grad():
         copy = ag_to_device(p, device)
     if not is_recording():
         return copy
-    rule = partial(_carried, link=link, name=name)
+    rule = partial(_carried, carry=partial(link.carry, name, ratio=ratio))
     return Tensor(copy.buffer, True, Node("CompressedDataParallel", rule, (p,), (True,), p.device, ()))
 
 
-def _carried(run: Run, g: Buffer, saved: str, need: Need, *, link: Link, name: str) -> Cotangents:
+def _carried(run: Run, g: Buffer, saved: str, need: Need, *, carry: Callable[[Array], Array]) -> Cotangents:
     gradient = Tensor(unscaled(g) if g.dtype is F16 else converted(g, F32)).numpy()
-    arrived = ag_tensor(link.carry(name, gradient), saved, "f32").buffer
+    arrived = ag_tensor(carry(gradient), saved, "f32").buffer
     return (scaled(arrived) if g.dtype is F16 else arrived,)  # by the scale of the module's device

@@ -2,6 +2,11 @@
 
 A link carries the gradients of one replica.  What a message leaves out (elements, and digits lost in rounding) is the
 residual, which is added to the next gradient: nothing is lost, it only comes later.  Knows arrays only.
+
+Momentum m moves the weights along a gradient g by g, m g, m² g, ...: by g / (1 - m) in all, its impulse.  A link keeps
+impulses.  A message that has everything carries the part 1 - m of them, which is what momentum moves at once, and
+leaves the rest.  A shorter message carries the whole impulse of its elements: they have waited, and the waiting does
+what momentum's spreading over time is for.
 """
 
 from __future__ import annotations
@@ -17,9 +22,12 @@ from ag.errors import CheckpointError
 from ag.half import loaded, stored
 from ag.tensor import Array
 
-__all__ = ["WIRES", "Link", "Message", "elements_sent", "message_bytes", "pack", "take_residuals", "unpack"]
+__all__ = ["STEPS", "WIRES", "Link", "Message", "elements_sent", "message_bytes", "pack", "ratio_at",
+           "take_residuals", "unpack"]
 
 WIRES: dict[str, DType] = {"f32": F32, "f16": F16, "bf16": BF16}
+STEPS = "steps"  # name of the number of steps in a state
+FIRST_RATIO = 0.25  # where a warm-up begins; that of Deep Gradient Compression
 _INDEX = np.dtype(np.int32)
 
 
@@ -33,6 +41,13 @@ class Message(NamedTuple):
     def nbytes(self) -> int:
         """Bytes of values and places."""
         return self.values.nbytes + (0 if self.places is None else self.places.nbytes)
+
+
+def ratio_at(step: int, ratio: float, warmup: int) -> float:
+    """The ratio at a step: for `warmup` steps it falls exponentially from 0.25, if it is less, to `ratio`."""
+    if step >= warmup or ratio >= FIRST_RATIO:
+        return ratio
+    return float(FIRST_RATIO * (ratio / FIRST_RATIO) ** (step / warmup))
 
 
 def elements_sent(size: int, ratio: float, wire: DType) -> int:
@@ -78,26 +93,27 @@ class Link:
 
     Parameters
     ----------
-    ratio : float
-        Which part of the elements a message has.
     wire : DType
         Type of the values on the wire.
+    momentum : float, optional
+        In [0, 1).
 
     Attributes
     ----------
     residuals : dict of str to array
-        What was left out so far, by parameter.
+        Impulse that was left out so far, by parameter.
     sent : int
         Bytes of all messages.
     """
 
-    def __init__(self, ratio: float, wire: DType) -> None:
-        self.ratio, self.wire = ratio, wire
+    def __init__(self, wire: DType, momentum: float = 0.0) -> None:
+        self.wire = wire
         self.residuals: dict[str, Array] = {}
         self.sent = 0
+        self._now = np.float32(1 - momentum)  # which part of an impulse momentum moves at once
 
-    def carry(self, name: str, gradient: Array) -> Array:
-        """What arrives of a parameter's gradient.
+    def carry(self, name: str, gradient: Array, ratio: float) -> Array:
+        """What arrives of a parameter's gradient, of which the message has the part `ratio`.
 
         One that is not finite arrives as it is: whoever looks for such gradients must see it, and the residual stays
         good for the step after.
@@ -105,26 +121,27 @@ class Link:
         if not np.isfinite(gradient).all():
             self.sent += gradient.nbytes
             return gradient
-        flat = gradient.reshape(-1)
+        flat = gradient.reshape(-1) / self._now
         whole = flat + self.residuals[name].reshape(-1) if name in self.residuals else flat
-        message = pack(whole, self.ratio, self.wire)
+        everything = elements_sent(flat.size, ratio, self.wire) == flat.size
+        message = pack(whole * self._now if everything else whole, ratio, self.wire)
         arrived = unpack(message, flat.size, self.wire)
         self.residuals[name] = (whole - arrived).reshape(gradient.shape)
         self.sent += message.nbytes
         return arrived.reshape(gradient.shape)
 
 
-def take_residuals(links: list[Link], state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Give links the residuals of a state with names such as ``residual0.layer1_W``; all or nothing."""
+def take_residuals(links: list[Link], state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Give links the residuals of a state with names such as ``residual0.layer1_W``, all or nothing; its steps."""
     fitting = {f"residual{i}.{name}": (i, name) for i in range(len(links)) for name in shapes}
-    wrong = [f"unexpected {key}" for key in state if key not in fitting]
+    wrong = [f"missing {STEPS}"] if STEPS not in state else []
+    wrong += [f"unexpected {key}" for key in state if key not in fitting and key != STEPS]
     wrong += [f"{key} is {np.shape(state[key])} instead of {shapes[name]}"
               for key, (_, name) in fitting.items() if key in state and np.shape(state[key]) != shapes[name]]
     if wrong:
         raise CheckpointError(f"load_compressor_state: the state does not fit {len(links)} replicas of this model: "
                               f"{', '.join(wrong)}.")
-    for link in links:
-        link.residuals = {}
-    for key, value in state.items():
-        i, name = fitting[key]
-        links[i].residuals[name] = np.array(value, np.float32)
+    for i, link in enumerate(links):
+        link.residuals = {name: np.array(state[key], np.float32) for key, (of, name) in fitting.items()
+                          if of == i and key in state}
+    return int(np.asarray(state[STEPS]).item())
