@@ -159,8 +159,8 @@ class Job:
     def _compute(self, k: int, samples: Sequence[Sample]) -> list[list[Node]]:
         """The sums of every replica's samples.
 
-        All asynchronous devices have their work before anybody waits, and every device is waited for by a thread of
-        its own, so that the times are its own, too.
+        Every device is given its work, and waited for, by a thread of its own, so that no device waits for another to
+        be given its work, and the times are its own, too.
         """
         if self._draws is None and self._lockstep is None:
             self._count_draws(k, samples[:1])
@@ -176,11 +176,7 @@ class Job:
                   for r, shard in work if r.backend.asynchronous]
         ends = [self._task(r, r.finish if r.backend.asynchronous else
                            partial(r.start_and_finish, shard, self._trained, self._draws)) for r, shard in work]
-        if len({r.device for r in self.replicas}) == 1:
-            self._lanes.run([*starts, *ends], k)
-        else:
-            self._lanes.run(starts, k)
-            self._lanes.run(ends, k)
+        self._lanes.run([*starts, *ends], k)
         self._note_times(sizes)
         return [r.collected for r in self.replicas]
 
