@@ -37,7 +37,7 @@ from ag.passes import with_factors, without_copies
 from ag.primitive import Primitive
 from ag.shape import Shape
 
-__all__ = ["Backend", "DeviceInfo", "Event"]
+__all__ = ["Backend", "DeviceInfo", "Event", "Meter"]
 
 _GUARD_BYTE = 0xA5
 _NOTHING = nullcontext()
@@ -79,6 +79,13 @@ class Event(NamedTuple):
     end: int
 
 
+@dataclass
+class Meter:
+    """How long a device has worked for somebody, in seconds; work counts when it was waited for."""
+
+    seconds: float = 0.0
+
+
 class Backend(ABC):
     """One device: its arena and the ability to run primitives.
 
@@ -98,6 +105,8 @@ class Backend(ABC):
         The recording that the calling thread has open, if any.
     events : list of Event or None
         Where launches are to be noted with their times; set on the class, so that it holds for every device.
+    timestamps : bool
+        Whether the device can say itself how long it has worked, as `meter` needs it.
     chains_from : int
         Elements from which a program makes chains of elementwise launches one.
     precision : str
@@ -113,6 +122,7 @@ class Backend(ABC):
     dtypes: frozenset[DType]
     units: int = 1
     events: list[Event] | None = None
+    timestamps: bool = False
     chains_from: int = 1
     precision: str = "highest"
     epilogues: bool = True
@@ -207,6 +217,10 @@ class Backend(ABC):
     def retime(self) -> None:
         """Begin or end noting launches, as `events` was changed; waits for those before."""
         self.synchronize()
+
+    def meter(self, meter: Meter | None) -> None:
+        """From now on add the device's time to this meter, if it has `timestamps`; None: to none.  Does not wait."""
+        return
 
     @abstractmethod
     def _program(self, launches: list[Launch]) -> Program:

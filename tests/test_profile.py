@@ -16,6 +16,7 @@ from errors import expect_error
 
 import ag
 from ag.backend import Backend, Event
+from ag.backends.vulkan.stopwatch import Counter as TickCounter
 from ag.backends.vulkan.stopwatch import Stopwatch
 from ag.device import backend_of
 
@@ -202,12 +203,13 @@ def test_an_error_inside_ends_the_profile() -> None:
 def test_a_device_without_timestamps_is_refused(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     backend: Any = backend_of(lavapipe)
 
-    class WithoutTimestamps:
+    class OldCard:
         def get_device_properties(self) -> dict[str, Any]:
-            return {"timestamp_valid_bits": 0, "device_name": "old card"}
+            return {"device_name": "old card"}
 
     with monkeypatch.context() as patch:
-        patch.setattr(backend.recorder, "_manager", WithoutTimestamps())
+        patch.setattr(backend.recorder, "_counter", TickCounter(bits=0, period=1.0))
+        patch.setattr(backend.recorder, "_manager", OldCard())
         patch.setattr(backend.recorder, "_sequence", lambda commands: backend.recorder._open)
         with expect_error("a profile of a device without timestamps", ag.DeviceError, "old card"), ag.profile():
             pass
@@ -218,10 +220,7 @@ def test_a_device_without_timestamps_is_refused(lavapipe: str, monkeypatch: pyte
 
 
 class Counter32:
-    """A manager and sequence whose counter has 32 bits and two nanoseconds per tick."""
-
-    def get_device_properties(self) -> dict[str, Any]:
-        return {"timestamp_valid_bits": 32, "timestamp_period": 2.0, "device_name": "a counter"}
+    """A manager and sequence whose counter is about to start again."""
 
     def sequence(self, *_: int) -> Counter32:
         return self
@@ -235,7 +234,8 @@ class Counter32:
 
 def test_a_counter_that_starts_again_at_zero() -> None:
     events: list[Event] = []
-    Stopwatch(Counter32(), "vulkan:9", events).note(["a", "", "b", "c"], [2**32 - 4, 6, 10, 30, 25])
+    stopwatch = Stopwatch(Counter32(), TickCounter(bits=32, period=2.0), "vulkan:9", events)
+    stopwatch.note(["a", "", "b", "c"], [2**32 - 4, 6, 10, 30, 25])
     assert [(e.kernel, e.end - e.begin) for e in events] == [("a", 20), ("b", 40), ("c", 0)]
     assert_one_queue(events)
 

@@ -1,7 +1,9 @@
 """How the samples of a step are shared out to the replicas: by fixed weights, or by how fast each turns out to be.
 
-A step takes as long as its slowest device, so with `balance="auto"` shares follow the measured time per sample.  The
-gradients do not depend on it: their sums are made in one tree, whoever holds which sample (`ag.parallel.reduction`).
+A step takes as long as its slowest device, so with `balance="auto"` shares follow the measured time per sample.  That
+is the host's time, from giving a device its samples to having their sums, and not the device's own: what the host needs
+to launch and to fetch is part of the step, too, and grows with the samples.  The gradients do not depend on it: their
+sums are made in one tree, whoever holds which sample (`ag.parallel.reduction`).
 """
 
 from __future__ import annotations

@@ -47,9 +47,10 @@ class DPResult:
         Device of every replica.
     report : list of dict
         Per replica: ``replica``, ``device``, ``driver``; ``samples`` of all steps and ``shard``, those of the last one;
-        ``compute_ms`` from giving the device its work to having the sums on the host, ``wait_ms`` from then until the
-        last replica had its own, ``reduce_ms`` for sums, optimizer and new weights, over all steps; ``bytes_per_step``
-        moved both ways.  `ag.profile` has the devices' own timestamps.
+        over all steps ``compute_ms`` that the device has worked on them, ``elapsed_ms`` from giving it the work to
+        having the sums on the host, ``wait_ms`` from then until the last replica had its own, ``reduce_ms`` for sums,
+        optimizer and new weights; ``bytes_per_step`` moved both ways.  `compute_ms` is from the device's timestamps
+        where ``clock`` is ``"device"``; where it is ``"host"``, there are none, and it is `elapsed_ms`.
     optimizer_state : dict of str to ndarray
         State of the optimizer, to go on with.
     """

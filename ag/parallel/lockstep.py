@@ -52,15 +52,16 @@ class SampleGroup(ReplicaGroup):
         super().__init__(comm, turns, place)
         self.keeps_statistics = first
         self.waits = True
-        self._backend = replica.backend
+        self._backend, self._meter = replica.backend, replica.worked
 
     def exchange(self, value: Any) -> list[Any]:
-        """As in a `ReplicaGroup`; whoever works on the device meanwhile has random numbers of its own."""
+        """As in a `ReplicaGroup`; whoever works on the device meanwhile has random numbers and a meter of its own."""
         state = generator_state(self._backend)
         kept = self._backend.launch(copy, state)
         self.waits = True
         found = super().exchange(value)
         self.waits = False
+        self._backend.meter(self._meter)
         self._backend.launch(copy, kept, into=state)
         return found
 
@@ -155,6 +156,7 @@ def _compute(group: SampleGroup, comm: ThreadComm, turns: Turns, place: int, rep
     turns.wait(place)
     group.waits = False
     set_group(group)
+    replica.backend.meter(replica.worked)
     try:
         rows[group.rank] = replica.gradients_of(sample, stream)
     except BaseException as error:
@@ -164,4 +166,5 @@ def _compute(group: SampleGroup, comm: ThreadComm, turns: Turns, place: int, rep
             raise FollowingError(str(error)) from error
         raise
     finally:
+        replica.backend.meter(None)
         turns.pass_on(place, last=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
+from ag.backend import Meter
 from ag.buffer import Buffer
 from ag.capture import CapturedStep
 from ag.core_primitives import add, copy, zeros
@@ -83,14 +84,19 @@ class Replica:
         self.collected: list[Node] = []
         self.began = self.ended = 0.0
         self._samples = self._shard = 0
-        self._compute_s = self._wait_s = 0.0
+        self.worked = Meter()
+        self._elapsed_s = self._wait_s = 0.0
 
     # -------------------------------------------------------------------------------------- gradients
 
     def start(self, shard: Sequence[tuple[int, int | None, Any]], first: int, draws: int | None) -> None:
-        """`run`, noting the time."""
+        """`run`, noting the time, here and on the device."""
         self.began = perf_counter()
-        self.run(shard, first, draws)
+        self.backend.meter(self.worked)
+        try:
+            self.run(shard, first, draws)
+        finally:
+            self.backend.meter(None)
 
     def finish(self) -> None:
         """`collect`, noting the time."""
@@ -229,18 +235,20 @@ class Replica:
             self.backend.launch(copy, zeros(self.backend, view.shape, view.dtype), into=view)
         self.backend.launch(copy, loss.buffer.view(()), into=self._loss_view)
 
-    def note(self, samples: int, compute_s: float, wait_s: float) -> None:
+    def note(self, samples: int, elapsed_s: float, wait_s: float) -> None:
         """Remember a step: the size of the shard, how long it took, how long the last replica took after that."""
         self._shard = samples
         self._samples += samples
-        self._compute_s += compute_s
+        self._elapsed_s += elapsed_s
         self._wait_s += wait_s
 
     def report(self) -> dict[str, Any]:
         """What `DPResult.report` says of this replica alone."""
+        timed = self.backend.timestamps
+        compute_s = self.worked.seconds if timed else self._elapsed_s
         return {"replica": self.index, "device": self.device, "driver": self.backend.info.driver,
-                "samples": self._samples, "shard": self._shard, "compute_ms": self._compute_s * 1e3,
-                "wait_ms": self._wait_s * 1e3}
+                "samples": self._samples, "shard": self._shard, "clock": "device" if timed else "host",
+                "compute_ms": compute_s * 1e3, "elapsed_ms": self._elapsed_s * 1e3, "wait_ms": self._wait_s * 1e3}
 
     def close(self) -> None:
         """Let go of the captured steps, whose functions hold the replica, and so of its memory."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ag.arena import OFFSET_BITS, Arena
-from ag.backend import Backend, Event
+from ag.backend import Backend, Event, Meter
 from ag.backends.vulkan.cooperative import Cooperative
 from ag.backends.vulkan.kernels import Kernels
 from ag.backends.vulkan.loader import device_info, forked, heap_bytes, kompute, manager, release
@@ -124,6 +124,7 @@ class VulkanBackend(Backend):
             if self._stock
             else Recorder(self._manager, self.name, self._segments)
         )
+        self.timestamps = self.recorder.timestamps
         tuned = os.environ.get("AG_TUNE") == "1" and not self._kernels.tiles.forced
         self._tune = Tune(self, self._kernels.tiles, properties) if tuned else None
         self._cooperative = Cooperative(self, self._manager, self._kernels.tiles)
@@ -233,6 +234,10 @@ class VulkanBackend(Backend):
     def retime(self) -> None:
         with self.lock:
             self.recorder.retime(self.events)
+
+    def meter(self, meter: Meter | None) -> None:
+        with self.lock:
+            self.recorder.meter(meter)
 
     def close(self) -> None:
         if not forked() and not self.recorder.lost:  # there, nothing is left to wait for

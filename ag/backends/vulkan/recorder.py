@@ -13,14 +13,14 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ag.arena import OFFSET_BITS
-from ag.backend import Event
+from ag.backend import Event, Meter
 from ag.backends.vulkan.loader import check_not_forked, kompute
-from ag.backends.vulkan.stopwatch import Stopwatch
+from ag.backends.vulkan.stopwatch import Counter, Stopwatch
 from ag.errors import DeviceError
 from ag.hazards import HazardTracker, Range
 
@@ -47,6 +47,15 @@ class Command:
     writes: list[Range]
 
 
+class _Submission(NamedTuple):
+    """A sequence that was started: its ticket, whether it may be recorded anew after that, who is told its time."""
+
+    ticket: int
+    sequence: Any
+    reuse: bool
+    meter: Meter | None
+
+
 class Recorder:
     """Command stream of one device, on the patched Kompute.
 
@@ -69,11 +78,15 @@ class Recorder:
         self._tracker = HazardTracker()
         self._barrier_always = os.environ.get("AG_BARRIER_ALL") == "1"  # for synchronization validation
         self._stopwatch: Stopwatch | None = None
+        self._meter: Meter | None = None
+        properties = manager.get_device_properties()
+        self._counter = Counter(properties["timestamp_valid_bits"], properties["timestamp_period"])
+        self.timestamps = self._counter.bits > 0
         self._idle: list[Any] = []
-        self._open = manager.sequence()
+        self._open = self._sequence(_COMMANDS_PER_SUBMIT)
         self._commands = 0
         self._ticket = 0  # of the open sequence
-        self._in_flight: deque[tuple[int, Any, bool]] = deque()  # ticket, sequence, whether to reuse it
+        self._in_flight: deque[_Submission] = deque()
         # Staging memory, and views of it: made now, so that whoever runs out of memory can still read results.
         self._landing = self._host_tensor()
         self._chunks = [self._host_tensor() for _ in range(_STAGING_CHUNKS)]
@@ -118,14 +131,22 @@ class Recorder:
         self._tracker.barrier()
 
     def _sequence(self, commands: int) -> Any:
-        return self._manager.sequence() if self._stopwatch is None else self._stopwatch.sequence(commands)
+        """An empty sequence, with timestamps at its begin and its end, or after every command while those are noted."""
+        if self._stopwatch is not None:
+            return self._stopwatch.sequence(commands)
+        return self._manager.sequence(0, int(self.timestamps))
 
     def retime(self, events: list[Event] | None) -> None:
         """From now on note every command in `events`, timed by the device; None ends that."""
         self.wait()
-        self._stopwatch = None if events is None else Stopwatch(self._manager, self._name, events)
+        self._stopwatch = None if events is None else Stopwatch(self._manager, self._counter, self._name, events)
         self._idle.clear()
         self._open = self._sequence(_COMMANDS_PER_SUBMIT)
+
+    def meter(self, meter: Meter | None) -> None:
+        """Have the time of what is recorded from now on added to this meter when it was waited for; None: to none."""
+        self.submit()
+        self._meter = meter if self.timestamps else None
 
     def _start(self, sequence: Any, reuse: bool) -> None:
         check_not_forked(self._name)
@@ -133,22 +154,25 @@ class Recorder:
             self._wait_oldest()
         with self._errors():
             sequence.eval_async()
-        self._in_flight.append((self._ticket, sequence, reuse))
+        self._in_flight.append(_Submission(self._ticket, sequence, reuse, self._meter))
         self._ticket += 1
         self.submits += 1
 
     def _wait_oldest(self) -> None:
-        _, sequence, reuse = self._in_flight.popleft()
+        done = self._in_flight.popleft()
         with self._errors():
-            sequence.eval_await()
-        if reuse:
-            self._idle.append(sequence)
+            done.sequence.eval_await()
+        if done.meter is not None:
+            begin, *_, end = done.sequence.get_timestamps()
+            done.meter.seconds += self._counter.passed(begin, end) * self._counter.period * 1e-9
+        if done.reuse:
+            self._idle.append(done.sequence)
 
     def wait(self, ticket: int | None = None) -> None:
         """Submit, and wait for a ticket, or for everything."""
         if ticket is None or ticket >= self._ticket:
             self.submit()
-        while self._in_flight and (ticket is None or self._in_flight[0][0] <= ticket):
+        while self._in_flight and (ticket is None or self._in_flight[0].ticket <= ticket):
             self._wait_oldest()
 
     @property
@@ -183,9 +207,9 @@ class Recorder:
     def play(self, sequence: Any) -> None:
         """Start a built sequence after everything recorded so far; does not wait."""
         self.submit()
-        for ticket, running, _ in list(self._in_flight):
-            if running is sequence:  # one command buffer cannot be in the queue twice
-                self.wait(ticket)
+        for running in list(self._in_flight):
+            if running.sequence is sequence:  # one command buffer cannot be in the queue twice
+                self.wait(running.ticket)
         self._start(sequence, reuse=False)
 
     # -------------------------------------------------------------------------------------- transfers

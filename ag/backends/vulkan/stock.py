@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ag.arena import OFFSET_BITS
-from ag.backend import Event
+from ag.backend import Event, Meter
 from ag.backends.vulkan.kernels import Kernels
 from ag.backends.vulkan.loader import check_not_forked, kompute
 from ag.backends.vulkan.recorder import Command, Words
@@ -42,6 +42,7 @@ class StockRecorder:
         self.barriers = 0
         self.submits = 0
         self.lost = False  # stock Kompute does not notice
+        self.timestamps = False  # they are not sound
 
     def dispatch(self, command: Command) -> None:
         """Note a dispatch; earlier ones run first if it depends on them."""
@@ -79,6 +80,9 @@ class StockRecorder:
         if events is not None:
             raise DeviceError(f"profile: {self._name} runs on stock Kompute, whose timestamps are not sound; install "
                               f"the patched one with `pip install ./third_party/kp`.")
+
+    def meter(self, meter: Meter | None) -> None:
+        """Nothing is metered without timestamps."""
 
     def build(self, commands: list[Command]) -> list[Command]:
         """A program: the commands, run anew on every play."""

@@ -7,15 +7,37 @@ that overlapped the second has only what it took longer.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
 
 from ag.backend import Event
 from ag.errors import DeviceError
 
-__all__ = ["Stopwatch", "TimedSequence"]
+__all__ = ["Counter", "Stopwatch", "TimedSequence"]
 
 _MORE = 2  # the last download of a sequence is two operations: the copy, and a barrier for the host
+
+
+@dataclass(frozen=True)
+class Counter:
+    """What a device's timestamps count.
+
+    Attributes
+    ----------
+    bits : int
+        Valid bits of a reading; 0 if the device has no timestamps.
+    period : float
+        Nanoseconds per tick.
+    """
+
+    bits: int
+    period: float
+
+    def passed(self, since: int, until: int) -> int:
+        """Ticks between two readings; none where the clock, that of a software driver, was set back."""
+        ticks = (until - since) % (1 << self.bits)  # the counter may have started again at 0
+        return ticks if 2 * ticks < 1 << self.bits else 0
 
 
 class Stopwatch:
@@ -24,6 +46,7 @@ class Stopwatch:
     Parameters
     ----------
     manager : kp.Manager
+    counter : Counter
     device : str
         The device's name.
     events : list of Event
@@ -35,15 +58,11 @@ class Stopwatch:
         If the device has no timestamps.
     """
 
-    def __init__(self, manager: Any, device: str, events: list[Event]) -> None:
-        properties = manager.get_device_properties()
-        bits = properties["timestamp_valid_bits"]
-        if not bits:
-            raise DeviceError(f"profile: {device} ({properties['device_name']}) has no timestamps; profile another "
-                              f"device.")
-        self._manager, self._device, self._events = manager, device, events
-        self._period: float = properties["timestamp_period"]
-        self._range = 1 << bits
+    def __init__(self, manager: Any, counter: Counter, device: str, events: list[Event]) -> None:
+        if not counter.bits:
+            product = manager.get_device_properties()["device_name"]
+            raise DeviceError(f"profile: {device} ({product}) has no timestamps; profile another device.")
+        self._manager, self._counter, self._device, self._events = manager, counter, device, events
         before = perf_counter_ns()
         (self._last,) = manager.sequence(0, 1).eval().get_timestamps()
         self._origin = (before + perf_counter_ns()) // 2  # right to half the time of a submission
@@ -61,11 +80,11 @@ class Stopwatch:
                 self._events.append(Event(self._device, kernel, begin, end))
 
     def _host_time(self, count: int) -> int:
-        passed = (count - self._last) % self._range  # the counter may have started again at 0
-        if passed < self._range // 2:  # a software driver's clock may step back; it then stands still here
+        passed = self._counter.passed(self._last, count)
+        if passed:
             self._ticks += passed
             self._last = count
-        return self._origin + round(self._ticks * self._period)
+        return self._origin + round(self._ticks * self._counter.period)
 
 
 class TimedSequence:
@@ -82,6 +101,7 @@ class TimedSequence:
         self._stopwatch = stopwatch
         self.dispatch = sequence.dispatch
         self.eval_async = sequence.eval_async
+        self.get_timestamps = sequence.get_timestamps
         self.kernels: list[str] = []
 
     def record(self, operation: Any) -> None:

@@ -1,0 +1,106 @@
+"""How long devices have worked, by their own timestamps: `Backend.meter`, and what `dp_train` reports."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ag
+from ag.backend import Meter
+from ag.backends.vulkan.stopwatch import Counter
+from ag.device import backend_of
+from ag.parallel.replica import Replica
+
+RNG = np.random.default_rng(11)
+DATA = [RNG.standard_normal((8, 4)).astype(np.float32) for _ in range(6)]
+
+
+def train(devices: list[str], **options: Any) -> list[dict[str, Any]]:
+    """The report of a few steps."""
+    settings: dict[str, Any] = {"micro_batch": 3, "n_iter": 4, "verbose": False, "seed": 0} | options
+    return ag.dp_train(lambda: ag.ag_sequential(ag.ag_linear(8, 16), ag.ag_batch_norm(16), ag.ag_linear(16, 8)), DATA,
+                       ag.ag_mse_loss, devices=devices, **settings).report
+
+
+# ---------------------------------------------------------------------------------------------- meters
+
+
+@pytest.mark.parametrize("replayed", [False, True], ids=["launches", "replays"])
+def test_a_meter_has_the_time_of_what_is_launched_under_it(vulkan: str, replayed: bool) -> None:
+    """The same time as a profile finds, which is on here to compare."""
+    backend = backend_of(vulkan)
+    x = ag.ag_tensor(np.ones((64, 64)), vulkan)
+    step = ag.ag_capture(lambda x: ag.ag_exp(x) + x) if replayed else lambda x: ag.ag_exp(x) + x
+    step(x)
+    meter = Meter()
+    with ag.profile() as seen:
+        step(x)
+        backend.meter(meter)
+        for _ in range(5):
+            step(x)
+        backend.meter(None)
+        step(x)
+        assert step(x).numpy()[0, 0] == pytest.approx(np.e + 1)
+    *commands, _ = [e for e in seen.events if e.device == vulkan]  # the last one is the download
+    of_one = len(commands) // 8
+    assert of_one * 8 == len(commands)
+    assert meter.seconds * 1e9 == pytest.approx(sum(e.end - e.begin for e in commands[of_one : 6 * of_one]), rel=0.02)
+
+
+def test_two_meters_share_nothing(vulkan: str) -> None:
+    """What the device does for one, and before either, is not the other's."""
+    backend = backend_of(vulkan)
+    x = ag.ag_tensor(RNG.standard_normal((128, 128)), vulkan)
+    much, none = Meter(), Meter()
+    for meter, count in ((None, 3), (much, 9), (none, 0), (None, 3)):
+        backend.meter(meter)
+        for _ in range(count):
+            ag.ag_matmul(x, x)
+    backend.synchronize()
+    assert much.seconds > 0 == none.seconds
+
+
+@pytest.mark.parametrize(("since", "until", "ticks"), [(5, 9, 4), (2**32 - 3, 2, 5), (9, 5, 0)])
+def test_ticks_of_a_counter(since: int, until: int, ticks: int) -> None:
+    """Also of one that started again at zero, or was set back."""
+    assert Counter(bits=32, period=1.0).passed(since, until) == ticks
+
+
+# ---------------------------------------------------------------------------------------------- the report
+
+
+def test_the_report_says_whose_clock_it_is(device: str) -> None:
+    for row in train([device, device]):
+        assert row["clock"] == ("host" if device == "cpu" else "device")
+        assert row["compute_ms"] > 0
+        assert device != "cpu" or row["compute_ms"] == row["elapsed_ms"]
+
+
+def test_the_host_is_late_and_the_device_does_not_count_that(vulkan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Replica.run
+
+    def late(self: Replica, *args: Any) -> None:
+        time.sleep(0.02)
+        run(self, *args)
+
+    monkeypatch.setattr(Replica, "run", late)
+    (row,) = train([vulkan])
+    assert 0 < row["compute_ms"] <= row["elapsed_ms"] - 4 * 20
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["apart", "in lock step"])
+def test_each_replica_has_the_time_of_its_own_samples(vulkan: str, together: bool) -> None:
+    """Of two on one device the first waits for the work of both, which only the device tells apart."""
+    many, few, none = train([vulkan] * 3, micro_batch=2, balance=[5, 1, 0], n_iter=8, sync_batch_norm=together)
+    assert none["compute_ms"] == 0 < few["compute_ms"] < many["compute_ms"]
+    assert few["compute_ms"] > 0.02 * many["compute_ms"]
+
+
+def test_a_device_without_timestamps_has_the_clock_of_the_host(vulkan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend: Any = backend_of(vulkan)
+    monkeypatch.setattr(backend, "timestamps", False)
+    (row,) = train([vulkan])
+    assert row["clock"] == "host" and row["compute_ms"] == row["elapsed_ms"] > 0
