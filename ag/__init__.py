@@ -97,13 +97,12 @@ from ag.parallel.transport import transport_selftest
 from ag.parallel.world import DistributedWorld, train_distributed
 from ag.doctor import doctor
 from ag.train_state import Checkpoint, ag_load_checkpoint, ag_save_checkpoint
+from ag.version import __version__ as __version__
 
 # the same functions under ggmlR's names
 ggml_vulkan_device_count = ag_vulkan_device_count
 ggml_vulkan_list_devices = ag_vulkan_devices
 ggml_vulkan_status = ag_vulkan_status
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AgError",

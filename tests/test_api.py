@@ -1,8 +1,7 @@
-"""The public API, name by name: every signature as it was designed, and what is not there yet or is different.
+"""The public API, name by name: every signature as it was designed, and what is different.
 
 `SIGNATURES` was written from the design of the API, not from the package; a change of a name, an order or a default
-fails here.  `MISSING` lists what the design has and this version has not: whoever adds one of them takes it off the
-list.  `DIFFERS` gives the reason for every signature that was changed on purpose.
+fails here.  `DIFFERS` gives the reason for every signature that was changed on purpose.
 """
 
 from __future__ import annotations
@@ -224,30 +223,3 @@ def test_names_of_attention() -> None:
     assert {"W_q", "W_k", "W_v", "W_o", "b_o"} <= layer.parameters().keys()
     assert "b_o" not in ag.ag_multihead_attention(4, 2, bias=False).parameters()
     assert layer.W_q.shape == layer.W_o.shape == (4, 4) and layer.b_o.shape == (4, 1)
-
-
-# ---------------------------------------------------------------------------------------------- not yet
-
-
-def works(action: Callable[[], Any], *refusals: type[Exception]) -> bool:
-    """Whether an action is supported; one that is not must be refused by name."""
-    try:
-        action()
-    except refusals:
-        return False
-    return True
-
-
-def trains(**options: Any) -> bool:
-    return works(lambda: ag.dp_train(lambda: ag.ag_linear(1, 1), [np.ones((1, 1), np.float32)], ag.ag_mse_loss,
-                                     devices=["cpu"], n_iter=1, verbose=False, **options), ValueError)
-
-
-MISSING: dict[str, Callable[[], bool]] = {  # what: whether it is there after all
-    "dp_train(world=...)": lambda: trains(world=object()),
-}
-
-
-@pytest.mark.parametrize("what", MISSING)
-def test_still_missing(what: str) -> None:
-    assert not MISSING[what](), f"{what} is there now: take it off MISSING and test it"

@@ -191,6 +191,18 @@ def test_an_abort_wakes_who_waits() -> None:
                 future.result(5)
 
 
+def test_what_all_have_done_is_done_whoever_ends_the_group_next() -> None:
+    def work(comm: Comm) -> float:
+        x = np.ones(1)
+        comm.all_reduce(x)
+        if comm.rank == 1:
+            comm.abort("enough")
+        return float(x[0])
+
+    for _ in range(200):
+        assert everybody(thread_comms(3), work) == [3.0] * 3
+
+
 def errors_of(work: list[Callable[[], Any]]) -> list[str]:
     found: list[str] = []
 

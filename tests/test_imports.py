@@ -20,7 +20,7 @@ FILES = sorted(p for p in (ROOT / "ag").rglob("*.py"))
 
 # Modules of each layer; a package stands for everything in it.
 LAYERS = [
-    ["ag.errors", "ag.shape", "ag.conv_shape", "ag.dtype"],
+    ["ag.errors", "ag.shape", "ag.conv_shape", "ag.dtype", "ag.version"],
     ["ag.primitive", "ag.blocks", "ag.arena", "ag.hazards"],
     # The stock-kp recorder copies with the copy kernel, so core_primitives is below the backends.
     ["ag.buffer", "ag.passes", "ag.memory", "ag.chain", "ag.fusion", "ag.epilogue", "ag.backend", "ag.core_primitives",

@@ -33,6 +33,7 @@ VARYING = [
     (r"'\.([\w.]+)\.[0-9a-f]{8}'", r"'\1'"),  # a file that is being written
     (r"\(\d+ are reserved, \d+ in use\)", "(16777216 are reserved, 1048576 in use)"),
     (r"\b(cannot be (?:read|decoded|imported|opened)|was lost|cannot build|are no array) \(.*?\)(?=[;.] )", r"\1 (…)"),
+    (r"\b[0-9a-f]{16}…", "0123456789abcdef…"),  # of a hash of numbers, whose last digits are the processor's
     (r"\bnp\.(?:float|int|u?int)\d*\((.*?)\)", r"\1"),
 ]
 

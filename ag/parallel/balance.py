@@ -27,11 +27,11 @@ class Balance:
     """
 
     def __init__(self, weights: Sequence[float]) -> None:
-        self._weights = weights
+        self.weights = weights
 
     def sizes(self, samples: int) -> list[int]:
         """How many of so many samples each replica gets."""
-        return shard_sizes(samples, self._weights)
+        return shard_sizes(samples, self.weights)
 
     def note(self, samples: Sequence[int], seconds: Sequence[float]) -> None:
         """What each replica got in a step, and how long it took."""
@@ -68,4 +68,4 @@ class AutoBalance(Balance):
             if count:
                 self._warm.add(device)
         if len(self._per_sample) == len(set(self._devices)):
-            self._weights = [1.0 / (self._per_sample[d] * self._devices.count(d)) for d in self._devices]
+            self.weights = [1.0 / (self._per_sample[d] * self._devices.count(d)) for d in self._devices]

@@ -8,6 +8,7 @@ no tensor and no device.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections import deque
 from itertools import pairwise
@@ -17,7 +18,7 @@ import numpy as np
 
 from ag.errors import CommError
 
-__all__ = ["Comm", "SoloComm"]
+__all__ = ["Comm", "SoloComm", "everyone"]
 
 Array = np.ndarray[Any, Any]
 
@@ -124,6 +125,14 @@ class SoloComm(Comm):
 
     def abort(self, reason: str) -> None:
         self._error = reason
+
+
+def everyone(comm: Comm, value: Any) -> list[Any]:
+    """What all ranks give, in their order: anything that JSON can hold."""
+    if comm.size == 1:
+        return [value]
+    texts = comm.all_gather(np.frombuffer((json.dumps(value) + "\n").encode(), np.uint8))
+    return [json.loads(text) for text in texts.tobytes().decode().splitlines()]
 
 
 def check_rank(operation: str, rank: int, size: int) -> None:

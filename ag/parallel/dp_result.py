@@ -51,6 +51,8 @@ class DPResult:
         having the sums on the host, ``wait_ms`` from then until the last replica had its own, ``reduce_ms`` for sums,
         optimizer and new weights; ``bytes_per_step`` moved both ways.  `compute_ms` is from the device's timestamps
         where ``clock`` is ``"device"``; where it is ``"host"``, there are none, and it is `elapsed_ms`.
+        Of the world, ``rank``; ``exchange_ms``, which is part of ``reduce_ms``; ``wire_bytes_per_step``, what this rank
+        sent to others in the last step.
     optimizer_state : dict of str to ndarray
         State of the optimizer, to go on with.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from math import inf
 from typing import Any
 
@@ -21,10 +21,12 @@ from ag.device import ag_default_device, ag_device
 from ag.errors import CheckpointError
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
+from ag.parallel.comm import Comm
 from ag.parallel.dp_arguments import balance_of, check_arguments, loss_rule, replica_devices
-from ag.parallel.dp_checkpoint import DPState, load_state, save_state
+from ag.parallel.dp_checkpoint import DPState, save_state
 from ag.parallel.dp_result import DPResult, DPStep
 from ag.parallel.job import Job
+from ag.parallel.ranks import Ranks
 from ag.rng import ag_seed
 from ag.tensor import Array, Tensor
 
@@ -57,7 +59,7 @@ def dp_train(
     checkpoint_every: int | None = None,
     resume: bool = False,
     timeout: float = 600.0,
-    world: None = None,
+    world: Comm | None = None,
     callback: Callable[[DPStep], None] | None = None,
 ) -> DPResult:
     """Train one model on several devices at once, each working on its own samples.
@@ -114,10 +116,11 @@ def dp_train(
     timeout : float, optional
         Seconds after which a device that has not finished its part of a step is given up; ``math.inf``: never.  A
         single device has none to tell of it, and no limit.
-    world : None, optional
-        Must be None: this version trains in one process.
+    world : communicator, optional
+        This rank's place among others that train the same model, each with devices of its own.  All ranks give the same
+        arguments, but for `n_gpu`, `devices` and `balance`.
     callback : callable, optional
-        Called with a `DPStep` after every step.
+        Called with a `DPStep` after every step, on every rank.
 
     Returns
     -------
@@ -131,7 +134,8 @@ def dp_train(
     FloatingPointError
         If a loss or gradient is not finite, naming replica, step and parameter; weights are those before the step.
     CommError
-        If replicas differ in their parameters, or a device did not finish in time, naming replica and step.
+        If replicas differ in their parameters, or a device did not finish in time, naming replica and step; if ranks
+        were given different arguments, or another rank failed or did not come in time, naming rank and step.
     DeviceError
         If a device is not there.
     CheckpointError
@@ -152,6 +156,13 @@ def dp_train(
     cannot be ended: after a timeout, do not use its device until the call has returned.  Every 100 steps, and at the
     end, the SHA-256 of every replica's parameters is compared with the host's.
 
+    With a `world`, replicas are those of all ranks, in the order of ranks, and all of the above holds for them: the
+    result is to the bit that of one process with all devices.  A rank asks `data` for its own samples only.  Rank 0
+    gives weights, seed and checkpoint to all, and alone prints and saves; ``balance="auto"`` moves samples between
+    the replicas of a rank.  In a step, sums of gradients are exchanged once; ``report`` has the bytes.  A rank that
+    fails raises its own error and all others a CommError that names it.  Ranks that are threads of one process must
+    not share a device.
+
     References
     ----------
     ggmlR ``dp_train``.
@@ -167,42 +178,49 @@ def dp_train(
     """
     check_arguments(data, n_gpu, n_iter, max_norm, verbose, micro_batch, accumulate, on_nonfinite, capture, devices,
                     timeout)
-    if world is not None:
-        raise ValueError(f"dp_train: world is {world!r}; this version supports None only.")
     if sync_batch_norm and capture is True:
         raise ValueError("dp_train: capture=True was given with sync_batch_norm; the samples then wait for each other, "
                          "which a captured step cannot: use capture='auto'.")
     if (resume or checkpoint_every is not None) and checkpoint is None:
         raise ValueError("dp_train: resume or checkpoint_every was given without checkpoint; name the file.")
-    state = load_state(checkpoint) if resume and checkpoint is not None else None
-    if seed is not None or state is not None:
-        ag_seed(state.seed if state is not None else seed or 0)
-    names = replica_devices(n_gpu, devices)
-    shares = balance_of(balance, names)
-    make_optimizer = optimizer or (lambda params: Adam(params, lr=lr))
-    loss_of = loss_rule(loss_fn, forward_fn, target_fn)
-    with (ag_device(ag_default_device()),
-          closing(Job(make_model, names, loss_of, capture, make_optimizer, max_norm, on_nonfinite, shares,
-                       timeout, sync_batch_norm)) as job):
+    with Ranks(world) as ranks, ag_device(ag_default_device()), ExitStack() as stack:
+        if sync_batch_norm and ranks.size > 1:
+            raise ValueError(f"dp_train: sync_batch_norm was given with a world of {ranks.size} ranks, and it works "
+                             f"between replicas of one rank only; use one rank with all devices, or layer norm.")
+        names = replica_devices(n_gpu, devices)
+        shares = balance_of(balance, names)
+        ranks.meet([("samples per replica", micro_batch * accumulate), ("len(data)", len(data)), ("n_iter", n_iter),
+                    ("lr", lr), ("max_norm", max_norm), ("on_nonfinite", on_nonfinite), ("resume", resume)],
+                   shares.weights, names)
+        state = ranks.state(checkpoint) if resume and checkpoint is not None else None
+        if seed is not None or state is not None:
+            ag_seed(state.seed if state is not None else seed or 0)
+        make_optimizer = optimizer or (lambda params: Adam(params, lr=lr))
+        loss_of = loss_rule(loss_fn, forward_fn, target_fn)
+        job = stack.enter_context(closing(Job(make_model, names, loss_of, capture, make_optimizer, max_norm,
+                                              on_nonfinite, shares, timeout, sync_batch_norm, ranks)))
         schedule = scheduler(job.optimizer) if scheduler is not None else None
         if schedule is not None and not hasattr(schedule, "step"):
             raise TypeError(f"dp_train: scheduler(optimizer) returned {schedule!r}; an object with step() is required.")
-        batch = min(len(names) * micro_batch * accumulate, len(data))
+        batch = min(ranks.replicas * micro_batch * accumulate, len(data))
         losses = np.zeros(n_iter)
         held = isinstance(data, (list, tuple))  # other sequences may make their samples anew each time
         done = _restored(job, state, batch, losses, schedule)
+        verbose = verbose if ranks.rank == 0 else None
         bar = tqdm(range(done, n_iter), disable=not (verbose and sys.stderr.isatty()), desc="dp_train", leave=False)
         for k in bar:
-            indices = [(k * batch + j) % len(data) for j in range(batch)]
-            chosen = [(j, i if held else None, data[i]) for j, i in enumerate(indices)]
-            losses[k] = job.step(k, chosen)
+            ranks.where = f"in step {k}"
+            indices = [(j, (k * batch + j) % len(data)) for j in ranks.positions(batch)]
+            losses[k] = job.step(k, [(j, i if held else None, data[i]) for j, i in indices], batch)
+            ranks.where = f"after step {k}"
             if schedule is not None:
                 schedule.step()
             if verbose and ((k + 1) % int(verbose) == 0 or k + 1 == n_iter):
                 bar.write(f"dp_train: step {k + 1}/{n_iter}, loss {losses[k]:.6g}")
             if callback is not None:
                 callback(DPStep(k, float(losses[k]), [r.model for r in job.replicas]))
-            if checkpoint is not None and (k + 1 == n_iter or (checkpoint_every and (k + 1) % checkpoint_every == 0)):
+            due = k + 1 == n_iter or (checkpoint_every and (k + 1) % checkpoint_every == 0)
+            if checkpoint is not None and due and ranks.rank == 0:
                 save_state(checkpoint, job.state(k + 1, batch, losses[: k + 1]))
         job.check_equal()
         first = job.replicas[0]

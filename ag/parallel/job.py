@@ -25,6 +25,7 @@ from ag.parallel.capturing import Capturing, log
 from ag.parallel.dp_checkpoint import DPState
 from ag.parallel.lanes import Lanes, Task
 from ag.parallel.lockstep import Lockstep
+from ag.parallel.ranks import Ranks
 from ag.parallel.reduction import RowSums, TreeSum
 from ag.parallel.replica import LossOf, Node, Replica, check_same_tables
 from ag.rng import current_seed
@@ -56,17 +57,21 @@ class Job:
         Seconds that a device may take for its part of a step.
     together : bool
         Whether batch norm is over all samples of a step, which are then computed in lock step.
+    ranks : Ranks
+        Who trains with this process.
     """
 
     def __init__(self, make_model: Callable[[], Any], devices: list[str], loss_of: LossOf, capture: bool | str,
                  make_optimizer: Callable[[dict[str, Tensor]], Optimizer], max_norm: float, on_nonfinite: str,
-                 balance: Balance, timeout: float, together: bool) -> None:
+                 balance: Balance, timeout: float, together: bool, ranks: Ranks) -> None:
         current_seed()  # chooses one, if there is none yet, for all threads
         capturing = Capturing(capture)
         self.replicas = [Replica(i, d, make_model, loss_of, capturing) for i, d in enumerate(devices)]
         check_same_tables(self.replicas)
         first = self.replicas[0]
-        self.master = {name: ag_param(p.numpy(), device="cpu", dtype=p.dtype) for name, p in first.params.items()}
+        ranks.begin_alike(first)
+        self._ranks = ranks
+        self.master = {name: ag_param(p.numpy(), device=ranks.host, dtype=p.dtype) for name, p in first.params.items()}
         self.optimizer = make_optimizer(self.master)
         groups = self.optimizer.groups if isinstance(self.optimizer, Optimizer) else []
         if len(groups) != 1 or groups[0].offsets != first.group.offsets:
@@ -127,8 +132,8 @@ class Job:
 
     # -------------------------------------------------------------------------------------- a step
 
-    def step(self, k: int, samples: Sequence[Sample]) -> float:
-        """One optimizer step over `samples`; the mean loss."""
+    def step(self, k: int, samples: Sequence[Sample], batch: int) -> float:
+        """One optimizer step over `batch` samples, of which `samples` are this rank's; the mean loss."""
         nodes = self._compute(k, samples)
         begin = perf_counter()
         self._sums.restart()
@@ -137,9 +142,9 @@ class Job:
             for of_replica in nodes:
                 for node in of_replica:
                     tree.push(*node)
-            total = tree.total()
-            total /= len(samples)
-        self._trained += len(samples)
+            total = self._ranks.total(tree, self.replicas[0].row_size, (r.used for r in self.replicas))
+            total /= batch
+        self._trained += batch
         loss = float(total[self._group.size])
         gradient = total[: self._group.size]
         if not isfinite(float(gradient.dot(gradient)) + loss) and not np.isfinite(total).all():
@@ -181,13 +186,15 @@ class Job:
         return [r.collected for r in self.replicas]
 
     def _count_draws(self, k: int, first: Sequence[Sample]) -> None:
-        """Run the first sample of all to learn how many random streams a sample takes."""
+        """Run the first sample of all, where it is, to learn how many random streams a sample takes."""
         def count() -> None:
             replica.run(first, self._trained, None)
             self._draws = replica.streams_used()
 
         replica = self.replicas[0]
-        self._lanes.run([self._task(replica, count)], k)
+        if first and first[0][0] == 0:
+            self._lanes.run([self._task(replica, count)], k)
+        self._draws = next(draws for draws in self._ranks.gather(self._draws) if draws is not None)
 
     def _task(self, replica: Replica, call: Callable[[], None]) -> Task:
         return Task(replica.device, replica.name, call)
@@ -211,7 +218,7 @@ class Job:
             blocks.together([partial(work, replica) for replica in self._blocking])
 
     def _update(self, gradient: Array) -> None:
-        used = sum(len(r.used) for r in self.replicas)
+        used = sum(len(r.used) for r in self.replicas) + len(self._ranks.used)
         if used != self._used:
             self._used, self._runs = used, self._stretches()
             self._optimizer_step = None
@@ -240,9 +247,9 @@ class Job:
 
     def _stretches(self) -> list[tuple[int, int]]:
         """Where in the flat buffer the parameters are that some sample has used; names the others once."""
-        used = set().union(*(r.used for r in self.replicas))
+        used = self._ranks.used.union(*(r.used for r in self.replicas))
         unused = [name for name in self.master if name not in used]
-        if unused and not self._unused_named:
+        if unused and not self._unused_named and self._ranks.rank == 0:
             log.warning("dp_train: no sample so far uses %s; they keep their values.", ", ".join(unused))
             self._unused_named = True
         return self._group.runs(used)
@@ -266,19 +273,24 @@ class Job:
                                              f"or pass on_nonfinite='skip'.")
                 log.warning("%s; the step is left out on all replicas.", message)
                 return
+        if not self._skip:
+            self._ranks.gather()  # another rank's it is
 
     # -------------------------------------------------------------------------------------- checks and report
 
     def check_equal(self) -> None:
-        """Raise if a replica's weights are not those of the host, to the bit."""
+        """Raise if a replica's weights are not those of the host, or another rank's are not, to the bit."""
         wanted = sha256(self._group.backend.download(self._group.values).tobytes()).hexdigest()
         for replica in self.replicas:
             found = sha256(replica.weights().tobytes()).hexdigest()
             if found != wanted:
                 raise CommError(f"dp_train: the weights of {replica.name} have SHA-256 "
                                 f"{found[:16]}… and the host's {wanted[:16]}…; a transfer to that device is wrong.")
+        self._ranks.compare([("the SHA-256 of the weights", f"{wanted[:16]}…")],
+                            "the hosts compute differently, or one of them has an optimizer of its own")
 
     def report(self) -> list[dict[str, Any]]:
         """Per replica: device, driver, samples, milliseconds, bytes moved per step."""
         moved = (2 * self._group.size + 4) * self._group.dtype.itemsize
-        return [{**r.report(), "reduce_ms": self._reduce_s * 1e3, "bytes_per_step": moved} for r in self.replicas]
+        return [{**r.report(), "reduce_ms": self._reduce_s * 1e3, "bytes_per_step": moved, **self._ranks.report()}
+                for r in self.replicas]

@@ -77,6 +77,7 @@ class Replica:
         self._programs: dict[Any, CapturedStep] = {}
         self._plans: dict[int, tuple[Any, CapturedStep | None, list[Any]]] = {}
         self._work = zeros(self.backend, (self.group.size + _LOSS_WORDS,), self.group.dtype)
+        self.row_size = self._work.size
         self._grad_views = self.group.split(self._work)
         self._loss_view = self._work.view((), self.group.size)
         self._stack: list[Buffer] = []  # rows of one buffer, for the nodes of the tree

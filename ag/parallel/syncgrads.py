@@ -7,7 +7,6 @@ communicator; not where they came from.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 
 from ag.create import ag_tensor
 from ag.errors import CommError, ShapeError
-from ag.parallel.comm import Comm, SoloComm
+from ag.parallel.comm import Comm, SoloComm, everyone
 from ag.parallel.reduction import tree_sum
 from ag.tape import Gradients
 from ag.tensor import Array, Tensor
@@ -125,12 +124,8 @@ def _layout(named: list[dict[str, Any]]) -> dict[str, tuple[tuple[int, ...], str
 
 def _agreed(mine: dict[str, tuple[tuple[int, ...], str]], group: Comm) -> dict[str, tuple[tuple[int, ...], str]]:
     """The gradients that some rank has, in the same order on all of them."""
-    if group.size == 1:
-        return mine
-    text = json.dumps([group.rank, mine]) + "\n"
-    everybody = group.all_gather(np.frombuffer(text.encode(), np.uint8)).tobytes().decode()
     found: dict[str, tuple[tuple[int, ...], str]] = {}
-    for rank, layout in map(json.loads, everybody.splitlines()):
+    for rank, layout in enumerate(everyone(group, mine)):
         for name, (sizes, kind) in layout.items():
             known = found.setdefault(name, (tuple(sizes), kind))
             if known != (tuple(sizes), kind):

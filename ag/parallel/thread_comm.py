@@ -51,14 +51,19 @@ class _Group:
             self.error = self.error or reason
             self.changed.notify_all()
 
+    def check(self) -> None:
+        """Raise if somebody has ended the group."""
+        if self.error is not None:
+            raise CommError(self.error)
+
     def wait(self, ready: Callable[[], bool], late: Callable[[], str]) -> None:
         """Wait for `ready`, holding the lock; `late` says who is missing when time is up."""
         end = monotonic() + self.timeout
         while not ready() and self.error is None:
             if not self.changed.wait(max(0.0, end - monotonic())) and not ready():
                 self.end(late())
-        if self.error is not None:
-            raise CommError(self.error)
+        if not ready():  # what everybody has done is done, whoever ends the group next
+            self.check()
 
 
 class ThreadComm(Comm):
@@ -82,10 +87,10 @@ class ThreadComm(Comm):
             if group.error is None and len(meeting.brought) == self.size:
                 try:
                     meeting.result = combine([meeting.brought[i] for i in range(self.size)])
+                    meeting.done = True
+                    group.changed.notify_all()
                 except CommError as error:
                     group.end(str(error))
-                meeting.done = True
-                group.changed.notify_all()
 
             def late() -> str:
                 missing = ", ".join(str(i) for i in range(self.size) if i not in meeting.brought)
@@ -131,8 +136,7 @@ class ThreadComm(Comm):
         check_rank("send", to, self.size)
         group = self._group
         with group.changed:
-            if group.error is not None:
-                raise CommError(group.error)
+            group.check()
             group.posted[self.rank, to].append(array.copy())
             group.changed.notify_all()
 
@@ -140,6 +144,7 @@ class ThreadComm(Comm):
         check_rank("recv", source, self.size)
         group = self._group
         with group.changed:
+            group.check()
             posted = group.posted[source, self.rank]
             group.wait(lambda: bool(posted), lambda: f"recv: rank {source} sent nothing to rank {self.rank} within "
                                                      f"{group.timeout:g} s.")

@@ -1,0 +1,272 @@
+"""The ranks of a job: workers, each with devices of its own, that train one model together with `dp_train`.
+
+All ranks do the same in the same order.  Before anything large is exchanged they tell each other in a few bytes that
+they are ready, or what went wrong; so one that fails stops all of them at the same step, and nobody waits in vain.
+Sums of gradients go on in the tree of the samples (`ag.parallel.reduction`), of which every rank brings whole nodes:
+each adds up one part of the nodes of all ranks, and the parts are put together.
+
+Knows a communicator, flat arrays and one replica per rank; what a step is, `ag.parallel.job` knows.  A world of one
+rank exchanges nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import combinations, zip_longest
+from pathlib import Path
+from secrets import token_hex
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ag.errors import CommError
+from ag.parallel.comm import Comm, SoloComm, everyone
+from ag.parallel.dp_checkpoint import DPState, load_state
+from ag.parallel.reduction import RowSums, TreeSum, shard_sizes
+from ag.parallel.replica import Replica
+from ag.rng import ag_seed, current_seed
+from ag.tensor import Array
+from ag.version import __version__
+
+__all__ = ["Ranks"]
+
+_PROCESS = token_hex(8)  # told from others together with its number, which a container may have, too
+_HOSTS = 1 << 16  # CPU devices from this number on are the hosts of ranks that are threads of one process
+
+
+class Ranks:
+    """A worker's place among those that train together; as a context it lets the others know of an error.
+
+    Parameters
+    ----------
+    world : Comm, something that has one as ``comm``, or None
+        None: there is nobody else.
+
+    Attributes
+    ----------
+    rank, size : int
+    where : str
+        How far the job is, for messages.
+    host : str
+        The device of the optimizer, which is nobody else's.
+    replicas : int
+        How many replicas all ranks have.
+    used : set of str
+        Parameters that samples of some rank have used; empty where there is one rank.
+
+    Raises
+    ------
+    TypeError
+        If `world` is no communicator.
+    """
+
+    def __init__(self, world: Any) -> None:
+        comm = SoloComm() if world is None else getattr(world, "comm", world)
+        if not isinstance(comm, Comm):
+            raise TypeError(f"dp_train: world is {world!r}; a communicator is required, such as one of "
+                            f"ag.parallel.thread_comm.thread_comms(2), or None.")
+        self._comm = comm
+        self.rank, self.size = comm.rank, comm.size
+        self.where = "before step 0"
+        self.host = "cpu"
+        self.replicas = 0
+        self.used: set[str] = set()
+        self._told: set[str] = set()  # those of `used` that this rank has told the others
+        self._shares: list[list[float]] = []  # of every rank, the weights of its replicas
+        self._sums = RowSums()
+        self._over = False  # whether all ranks know that the job is over
+        self._exchange_s, self._sent = 0.0, 0
+
+    # -------------------------------------------------------------------------------------- errors
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        """Let the others raise, too, in the call that they make next."""
+        if error is None or self._over or self.size == 1:
+            return
+        if isinstance(error, Exception):
+            with suppress(CommError):
+                everyone(self._comm, {"error": self._told_as(error)})
+        else:  # it wants to end at once
+            self._comm.abort(self._told_as(error))
+
+    def _told_as(self, error: BaseException) -> str:
+        return f"failed {self.where} ({type(error).__name__}: {error})"
+
+    @contextmanager
+    def _exchange(self) -> Iterator[None]:
+        """Calls of the communicator; an error in one of them ends the group, as nobody knows who has got how far."""
+        try:
+            yield
+        except BaseException as error:
+            self._over = True
+            self._comm.abort(self._told_as(error))
+            if isinstance(error, CommError):
+                raise CommError(f"dp_train: the ranks cannot go on {self.where}: {str(error).rstrip('.')}; weights are "
+                                f"those of the last step that was finished.") from error
+            raise
+
+    def gather(self, value: Any = None) -> list[Any]:
+        """What all ranks give, in their order: anything that JSON can hold.
+
+        Raises
+        ------
+        CommError
+            If a rank failed since the last call, naming it and its error, or did not come in time.
+        """
+        if self.size == 1:
+            return [value]
+        with self._exchange():
+            found = everyone(self._comm, {"value": value})
+        for rank, theirs in enumerate(found):
+            if "error" in theirs:
+                self._over = True
+                raise CommError(f"dp_train: rank {rank} {theirs['error']}; weights are those of the last step that all "
+                                f"ranks made.")
+        return [theirs["value"] for theirs in found]
+
+    def compare(self, named: Sequence[tuple[str, Any]], advice: str) -> None:
+        """Raise unless all ranks give the same values by the same names; `advice` ends the message."""
+        found = self.gather([(what, str(value)) for what, value in named])
+        for rank, theirs in enumerate(found):
+            for first, other in zip_longest(found[0], theirs):
+                if first != other:
+                    self._over = True  # every rank finds the same
+                    what = (first or other)[0]
+                    a, b = (pair[1] if pair and pair[0] == what else "not there" for pair in (first, other))
+                    raise CommError(f"dp_train: {what} is {a} on rank 0 and {b} on rank {rank}; {advice}.")
+
+    # -------------------------------------------------------------------------------------- before the first step
+
+    def meet(self, alike: Sequence[tuple[str, Any]], weights: Sequence[float], devices: Sequence[str]) -> None:
+        """Find out who is there.
+
+        Parameters
+        ----------
+        alike : sequence of (name, value)
+            What must be equal on all ranks.
+        weights : sequence of float
+            The shares of this rank's replicas.
+        devices : sequence of str
+            Their devices.
+
+        Raises
+        ------
+        CommError
+            Naming the first difference, or a device that two ranks in one process would share.
+        """
+        self.compare([("the library's version", __version__), *alike], "all ranks must be given the same")
+        process = [_PROCESS, os.getpid()]
+        found = self.gather([list(weights), process, list(devices)])
+        self._shares = [theirs[0] for theirs in found]
+        self.replicas = sum(map(len, self._shares))
+        for (a, (_, one, mine)), (b, (_, other, theirs)) in combinations(enumerate(found), 2):
+            shared = sorted(set(mine) & set(theirs))
+            if one == other and shared:
+                self._over = True
+                raise CommError(f"dp_train: rank {a} and rank {b} are threads of one process and both use {shared[0]}; "
+                                f"give each rank devices of its own.")
+        if [where for _, where, _ in found].count(process) > 1:
+            self.host = f"cpu:{_HOSTS + self.rank}"
+
+    def begin_alike(self, first: Replica) -> None:
+        """Give the weights and the seed of rank 0 to all ranks, if their replicas have the same parameters."""
+        if self.size == 1:
+            return
+        table = [(f"parameter {i}", f"{name} {p.shape} {p.dtype}") for i, (name, p) in enumerate(first.params.items())]
+        self.compare(table, "make_model must build the same model on all ranks")
+        weights = first.weights()
+        seed = self.gather(current_seed())[0]
+        if seed != current_seed():
+            ag_seed(seed)
+        with self._exchange():
+            self._comm.broadcast(weights)
+        first.load(weights)
+
+    def state(self, path: str | os.PathLike[str]) -> DPState | None:
+        """The checkpoint that rank 0 finds there, on all ranks; None if there is no file."""
+        state = load_state(path) if self.rank == 0 else None
+        if self.size == 1:
+            return state
+        content = np.fromfile(path, np.uint8) if state is not None else np.empty(0, np.uint8)
+        size = self.gather(content.size)[0]
+        content = content if self.rank == 0 else np.empty(size, np.uint8)
+        with self._exchange():
+            self._comm.broadcast(content)
+        if self.rank == 0 or size == 0:
+            return state
+        with TemporaryDirectory() as folder:
+            copy = Path(folder) / "checkpoint"
+            content.tofile(copy)
+            return load_state(copy)
+
+    # -------------------------------------------------------------------------------------- in a step
+
+    def positions(self, samples: int) -> range:
+        """Which of a step's samples are this rank's: those of its replicas, in the order of all."""
+        sizes = iter(shard_sizes(samples, [w for weights in self._shares for w in weights]))
+        counts = [sum(next(sizes) for _ in weights) for weights in self._shares]
+        start = sum(counts[: self.rank])
+        return range(start, start + counts[self.rank])
+
+    def total(self, tree: TreeSum[Array], length: int, used: Iterable[set[str]]) -> Array:
+        """The sum of a step's rows over all ranks, the same to the bit on each.
+
+        Parameters
+        ----------
+        tree : TreeSum of ndarray
+            The rows of this rank, of which there may be none.
+        length : int
+            Elements of a row.
+        used : iterable of set of str
+            Parameters that this rank's samples have used.
+
+        Notes
+        -----
+        Every rank sends (ranks - 1) / ranks of its nodes and of the sum.  Where ranks have equal shares of 2**k samples
+        each has one node, and that is what an all-reduce must send at least; others have up to 2 * log2(samples).
+        """
+        if self.size == 1:
+            return tree.total()
+        new = set().union(*used) - self._told
+        self._told |= new
+        layouts = self.gather([[(start, count) for start, count, _ in tree.nodes], sorted(new)])
+        began = perf_counter()
+        self.used.update(name for _, names in layouts for name in names)
+        cuts = self._comm.shares_of(length)
+        mine = cuts[self.rank]
+        others = [i for i in range(self.size) if i != self.rank]
+        self._sent = 0
+        self._sums.restart()
+        whole: TreeSum[Array] = TreeSum(self._sums.added)
+        with self._exchange():
+            for other in others if tree.nodes else []:
+                self._send(np.concatenate([row[cuts[other]] for _, _, row in tree.nodes]), other)
+            for rank, (nodes, _) in enumerate(layouts):
+                if rank == self.rank:
+                    parts = [row[mine] for _, _, row in tree.nodes]
+                else:
+                    parts = list(self._comm.recv(rank).reshape(len(nodes), -1)) if nodes else []
+                for (start, count), part in zip(nodes, parts, strict=True):
+                    whole.push(start, count, part)
+            part = whole.total()
+            found = self._comm.all_gather(part)
+        self._sent += part.nbytes * len(others)
+        self._exchange_s += perf_counter() - began
+        return found
+
+    def _send(self, array: Array, to: int) -> None:
+        self._comm.send(array, to)
+        self._sent += array.nbytes
+
+    def report(self) -> dict[str, Any]:
+        """What `DPResult.report` says of the exchange."""
+        return {"rank": self.rank, "exchange_ms": self._exchange_s * 1e3, "wire_bytes_per_step": self._sent}
