@@ -136,7 +136,7 @@ def test_gradients_of_the_unsplit_model(
     assert loss.device == pipe.devices[-1] and loss.item() == pytest.approx(expected.item(), rel=1e-6)
     found = [p.grad for stage in stages for p in stage.parameters().values()]
     for g, wanted in zip(found, grads, strict=True):
-        np.testing.assert_allclose(g.numpy(), wanted, rtol=2e-6, atol=1e-6)
+        np.testing.assert_allclose(g.numpy(), wanted, rtol=1e-6, atol=1e-6)
 
 
 def test_both_schedules_and_any_device_train_alike() -> None:

@@ -178,16 +178,16 @@ def test_gradcheck() -> None:
 
 
 def peak_bytes(device: str, wrap: Callable[..., ag.Tensor]) -> int:
-    """Most bytes in use during one step of a deep perceptron, above what was there before."""
-    layers = [ag.ag_sequential(*(ag.ag_linear(16, 16, activation="tanh") for _ in range(4))) for _ in range(8)]
+    """Most bytes in use during one step of a perceptron of 16 layers, above what was there before."""
+    layers = [ag.ag_sequential(*(ag.ag_linear(16, 16, activation="tanh") for _ in range(2))) for _ in range(8)]
     x = ag.ag_tensor(np.ones((16, 512)))
     arena = backend_of(device).arena
 
     def step() -> None:
         with ag.with_grad_tape():
             h = x
-            for layer in layers:
-                h = wrap(layer, h)
+            for first, second in zip(layers[::2], layers[1::2], strict=True):
+                h = wrap(lambda h, first=first, second=second: wrap(second, wrap(first, h)), h)
             loss = ag.ag_mean(h * h)
         ag.backward(loss)
         for layer in layers:
@@ -207,8 +207,9 @@ def peak_bytes(device: str, wrap: Callable[..., ag.Tensor]) -> int:
 
 
 def test_the_peak_is_lower(device: str) -> None:
+    """By checkpoints of four layers, and of two in each of them."""
     plain, checkpointed = peak_bytes(device, call), peak_bytes(device, ag.ag_checkpoint)
-    assert checkpointed < 0.5 * plain, (checkpointed, plain)
+    assert checkpointed <= 0.4 * plain, (checkpointed, plain)
 
 
 def test_a_checkpoint_that_is_dropped_leaves_nothing() -> None:

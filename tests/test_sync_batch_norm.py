@@ -49,7 +49,7 @@ def test_all_is_as_with_the_whole_batch(devices: list[str], shape: tuple[int, ..
         one, several = layer_of(ag.ag_batch_norm, shape[0]), layer_of(ag.SyncBatchNorm, shape[0])
         expected = passed(one, one, x, w)
         for found, wanted in zip(passed(several, ag.DataParallel(several, devices), x, w), expected, strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=2e-6 * max(1, np.abs(wanted).max()))
+            np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6 * max(1, np.abs(wanted).max()))
 
 
 @pytest.mark.parametrize("sizes", [(4, 0, 5), (0, 9, 0), (1, 7, 1)])
