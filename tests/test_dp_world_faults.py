@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -91,13 +90,11 @@ def test_batch_norm_over_all_ranks_is_refused() -> None:
 
 
 def test_a_rank_that_cannot_begin_is_named() -> None:
-    begin = time.monotonic()
     mine, others = outcomes(2, lambda comm: train([["vulkan:77"], ["cpu:1"]][comm.rank], comm))
     assert isinstance(mine, ag.DeviceError)
     with expect_error("dp_train on a rank whose device is not there, for the others", ag.CommError,
                       "rank 0 failed before step 0 (DeviceError: ", "vulkan:77"):
         raised(others)()
-    assert time.monotonic() - begin < 5
 
 
 def test_a_checkpoint_that_rank_0_cannot_read(tmp_path: Path) -> None:
@@ -166,9 +163,7 @@ PLACES = {"cpu": dealt(3, 1), "two on each rank": dealt(3, 2)}
 def test_a_rank_that_fails_stops_all(places: list[list[str]], what: Any, own: type[BaseException], said: str, step: int,
                                      rank: int) -> None:
     fault = Fault(rank, step, what)
-    begin = time.monotonic()
     found = outcomes(3, lambda comm: fault.train(comm, places))
-    assert time.monotonic() - begin < 10
     for i, error in enumerate(found):
         if i == rank:
             assert type(error) is own, error
@@ -226,31 +221,29 @@ def test_an_error_on_one_of_two_vendors(lavapipe: str, swiftshader: str) -> None
 
 
 def test_a_rank_that_hangs_is_named_in_time() -> None:
-    released = Event()
-    fault = Fault(1, 2, lambda: released.wait(20))
-    begin = time.monotonic()
+    """It goes on only when the others are through."""
+    done, released, in_time = [], Event(), []
+    fault = Fault(1, 2, lambda: in_time.append(released.wait(60)) or 1.0)
 
     def work(comm: Comm) -> Any:
         try:
             return fault.train(comm, dealt(3, 1))
         finally:
-            if comm.rank != 1:
-                took.append(time.monotonic() - begin)
-            if len(took) == 2:
+            done.append(comm.rank)
+            if len(done) == 2:
                 released.set()
 
-    took: list[float] = []
-    found = outcomes(3, work, timeout=0.5)
-    assert max(took) < 5
+    found = outcomes(3, work, timeout=1.0)
+    assert all(in_time) and done[2] == 1
     for error in found:
-        with expect_error("a rank of dp_train hangs", ag.CommError, "in step 2", "rank 1 did not come within 0.5 s"):
+        with expect_error("a rank of dp_train hangs", ag.CommError, "in step 2", "rank 1 did not come within 1 s"):
             raised(error)()
 
 
 def test_a_device_that_hangs_is_told_to_the_other_ranks() -> None:
     released = Event()
-    fault = Fault(1, 1, lambda: released.wait(20))
-    found = outcomes(2, lambda comm: fault.train(comm, dealt(2, 2), timeout=0.4))
+    fault = Fault(1, 1, lambda: released.wait(60))
+    found = outcomes(2, lambda comm: fault.train(comm, dealt(2, 2), timeout=1.0))
     released.set()
     with expect_error("a device of another rank of dp_train hangs", ag.CommError, "rank 1 failed in step 1 (CommError",
                       "replica 0 (cpu:2) did not finish"):
