@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -17,6 +18,7 @@ from worlds import outcomes
 
 import ag
 from ag.parallel.comm import Comm
+from ag.parallel.job import Job
 from ag.parallel.ranks import Ranks
 
 RNG = np.random.default_rng(59)
@@ -271,6 +273,23 @@ def test_a_checkpoint_that_cannot_be_written_at_the_end(tmp_path: Path) -> None:
     first, second = outcomes(2, lambda comm: train([f"cpu:{comm.rank}"], comm, checkpoint=path))
     assert isinstance(first, OSError)
     assert isinstance(second, ag.CommError) and "rank 0 failed after step 3 (FileNotFoundError" in str(second)
+
+
+def test_an_error_after_the_job_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Job) -> Any:
+        if self.replicas[0].device == "cpu":
+            raise KeyError("own report")
+        return []
+
+    monkeypatch.setattr(Job, "report", broken)
+
+    def work(comm: Comm) -> int:
+        with pytest.raises(KeyError, match="own report") if comm.rank == 0 else nullcontext():
+            train(dealt(2, 1)[comm.rank], comm)
+        comm.barrier()  # the group is as good as new
+        return comm.rank
+
+    assert outcomes(2, work, timeout=5) == [0, 1]
 
 
 def test_a_rank_whose_weights_differ_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

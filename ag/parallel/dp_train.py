@@ -203,14 +203,14 @@ def dp_train(
         if schedule is not None and not hasattr(schedule, "step"):
             raise TypeError(f"dp_train: scheduler(optimizer) returned {schedule!r}; an object with step() is required.")
         batch = min(ranks.replicas * micro_batch * accumulate, len(data))
-        losses = np.zeros(n_iter)
+        mine, losses = ranks.positions(batch), np.zeros(n_iter)
         held = isinstance(data, (list, tuple))  # other sequences may make their samples anew each time
         done = _restored(job, state, batch, losses, schedule)
         verbose = verbose if ranks.rank == 0 else None
         bar = tqdm(range(done, n_iter), disable=not (verbose and sys.stderr.isatty()), desc="dp_train", leave=False)
         for k in bar:
             ranks.where = f"in step {k}"
-            indices = [(j, (k * batch + j) % len(data)) for j in ranks.positions(batch)]
+            indices = [(j, (k * batch + j) % len(data)) for j in mine]
             losses[k] = job.step(k, [(j, i if held else None, data[i]) for j, i in indices], batch)
             ranks.where = f"after step {k}"
             if schedule is not None:
@@ -223,6 +223,7 @@ def dp_train(
             if checkpoint is not None and due and ranks.rank == 0:
                 save_state(checkpoint, job.state(k + 1, batch, losses[: k + 1]))
         job.check_equal()
+        ranks.leave()
         first = job.replicas[0]
         return DPResult(first.params, losses, float(losses[-1]) if n_iter else float("nan"), first.model, names,
                         job.report(), job.optimizer.state_dict())

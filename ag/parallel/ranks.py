@@ -144,6 +144,10 @@ class Ranks:
                     a, b = (pair[1] if pair and pair[0] == what else "not there" for pair in (first, other))
                     raise CommError(f"dp_train: {what} is {a} on rank 0 and {b} on rank {rank}; {advice}.")
 
+    def leave(self) -> None:
+        """The job is done: what happens from now on is this rank's own affair."""
+        self._over = True
+
     # -------------------------------------------------------------------------------------- before the first step
 
     def meet(self, alike: Sequence[tuple[str, Any]], weights: Sequence[float], devices: Sequence[str]) -> None:
