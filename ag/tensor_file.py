@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -23,7 +24,7 @@ from ag.errors import CheckpointError
 from ag.half import BFLOAT16, stored
 from ag.tensor import Array, Tensor
 
-__all__ = ["element_type", "elements_of", "read_file", "write_file"]
+__all__ = ["element_type", "elements_of", "read_file", "to_json", "write_file"]
 
 _ABANDONED = 600.0  # seconds after which a temporary file that did not grow is not being written any more
 
@@ -44,6 +45,21 @@ def write_file(path: str | os.PathLike[str], arrays: dict[str, Array], header: d
         temporary.unlink(missing_ok=True)
         raise
     _remove_abandoned(target)
+
+
+def to_json(value: Any, what: str, function: str) -> str:
+    """Text for a header.
+
+    Raises
+    ------
+    TypeError
+        If JSON cannot hold it; `what` and `function` begin the message.
+    """
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{function}: {what} cannot be written as JSON ({error}); use numbers, strings, lists "
+                        f"and dicts.") from error
 
 
 def _remove_abandoned(target: Path) -> None:

@@ -22,7 +22,7 @@ from ag.nn.layer import load_into, state_of
 from ag.rng import generator_snapshot, restore_generator
 from ag.shape import counts
 from ag.tensor import Array
-from ag.tensor_file import elements_of, read_file, write_file
+from ag.tensor_file import elements_of, read_file, to_json, write_file
 
 __all__ = ["Checkpoint", "ag_load_checkpoint", "ag_save_checkpoint"]
 
@@ -91,17 +91,17 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any 
     """
     if not counts(step, least=0):
         raise ValueError(f"ag_save_checkpoint: step is {step!r}; a whole number of at least 0 is required.")
-    header = {"format": _FORMAT, "step": str(int(step)), "extra": _to_json(extra, "extra"),
-              "generator": _to_json(generator_snapshot(), "the generator")}
+    header = {"format": _FORMAT, "step": str(int(step)), "extra": to_json(extra, "extra", "ag_save_checkpoint"),
+              "generator": to_json(generator_snapshot(), "the generator", "ag_save_checkpoint")}
     arrays = {f"model.{name}": elements_of(x) for name, x in state_of(model).items()}
     if hasattr(model, "compressor_state"):
         arrays |= {f"compressor.{name}": array for name, array in model.compressor_state().items()}
     if optimizer is not None:
         arrays |= {f"optimizer.{name}": array for name, array in optimizer.state_dict().items()}
-        header["lr"] = _to_json(optimizer.lr, "lr")  # with all its digits; the device holds it in float32
+        header["lr"] = json.dumps(float(optimizer.lr))  # with all its digits; the device holds it in float32
     for name, part in (("scheduler", scheduler), ("dataloader", dataloader)):
         if part is not None:
-            header[name] = _to_json(part.state_dict(), f"the state of {name}")
+            header[name] = to_json(part.state_dict(), f"the state of {name}", "ag_save_checkpoint")
     write_file(path, arrays, header)
 
 
@@ -232,11 +232,3 @@ def _set_rate(optimizer: Any, rate: Any) -> None:
 
 def _below(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
-
-
-def _to_json(value: Any, what: str) -> str:
-    try:
-        return json.dumps(value)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"ag_save_checkpoint: {what} cannot be written as JSON ({error}); use numbers, strings, lists "
-                        f"and dicts.") from error

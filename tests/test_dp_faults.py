@@ -141,8 +141,8 @@ def test_weights_that_differ_are_found_during_training(monkeypatch: pytest.Monke
     """A transfer that goes wrong: found at the next check, not only at the end."""
     load = Replica.load
 
-    def wrong(self: Replica, weights: Any) -> None:
-        load(self, weights * 1.01 if self.index == 1 else weights)
+    def wrong(self: Replica, weights: Any, buffers: Any) -> None:
+        load(self, weights * 1.01 if self.index == 1 else weights, buffers)
 
     monkeypatch.setattr(Replica, "load", wrong)
     monkeypatch.setattr(job, "CHECK_EVERY", 2)

@@ -183,13 +183,6 @@ def test_a_loss_without_parameters() -> None:
         train(loss_fn=lambda pred, target: ag.ag_sum(ag.ag_tensor(target)))
 
 
-def test_an_optimizer_over_other_parameters() -> None:
-    with expect_error("dp_train with an optimizer over other parameters", ValueError, "exactly these parameters"):
-        train(optimizer=lambda params: ag.optimizer_sgd({"W": params["W"]}))
-    with expect_error("dp_train with an optimizer that is none", ValueError, "exactly these parameters"):
-        train(optimizer=lambda params: None)
-
-
 def test_a_scheduler_that_makes_no_schedule() -> None:
     with expect_error("dp_train with a scheduler that makes no schedule", TypeError, "returned 3", "step()"):
         train(scheduler=lambda optimizer: 3)

@@ -198,7 +198,7 @@ def test_weights_are_compared_every_100_steps(monkeypatch: pytest.MonkeyPatch) -
     compare = Ranks.compare
 
     def seen(self: Ranks, named: Any, advice: str) -> None:
-        compared.extend(f"{self.where}" for what, _ in named if "SHA-256" in what)
+        compared.extend(f"{self.where}" for what, _ in named if "SHA-256 of the weights" in what)
         compare(self, named, advice)
 
     monkeypatch.setattr(Ranks, "compare", seen)

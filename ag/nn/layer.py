@@ -21,7 +21,8 @@ from ag.ops.rectifiers import ag_gelu, ag_leaky_relu, ag_silu
 from ag.tape import no_grad
 from ag.tensor import Array, Tensor, TensorLike
 
-__all__ = ["ACTIVATIONS", "Layer", "activation_called", "ag_eval", "ag_train", "load_into", "state_of"]
+__all__ = ["ACTIVATIONS", "Layer", "activation_called", "ag_eval", "ag_train", "buffers_of", "load_into",
+           "state_of"]
 
 M = TypeVar("M")
 
@@ -190,8 +191,13 @@ def _members(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Layer | Tenso
 
 def state_of(model: Any) -> dict[str, Tensor]:
     """Parameters and buffers of a layer, or of any object with ``parameters()``."""
-    buffers = model.buffers() if hasattr(model, "buffers") else {}
-    return {**model.parameters(), **buffers}
+    return {**model.parameters(), **buffers_of(model)}
+
+
+def buffers_of(model: Any) -> dict[str, Tensor]:
+    """Buffers of a layer, or of any object that has some."""
+    found: dict[str, Tensor] = model.buffers() if hasattr(model, "buffers") else {}
+    return found
 
 
 def load_into(mine: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool = True,

@@ -1,26 +1,29 @@
 """Checkpoints of `dp_train`: one file with everything that the next step depends on.
 
-Weights, optimizer state, losses so far, the seed and how many samples were trained on.  Which sample comes next and
-which random numbers it draws follow from these, so a resumed job goes on bit for bit, on any number of replicas that
-makes the same batch.
+Weights, buffers, states of optimizers and schedules, losses so far, the seed and how many samples were trained on.
+Which sample comes next and which random numbers it draws follow from these, so a resumed job goes on bit for bit, on
+any number of replicas that makes the same batch.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ag.errors import CheckpointError
 from ag.tensor import Array
-from ag.tensor_file import read_file, write_file
+from ag.tensor_file import read_file, to_json, write_file
 
 __all__ = ["DPState", "load_state", "save_state"]
 
 _FORMAT = "ag-dp-train-1"
-_WEIGHT, _OPTIMIZER = "weight.", "optimizer."
+_WEIGHT, _BUFFER = "weight.", "buffer."
+_LISTS = ("rates", "schedules")
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,12 @@ class DPState:
         Random streams that a sample takes.
     losses : ndarray
         Losses of the steps done.
-    weights, optimizer : dict of str to ndarray
+    weights, buffers : dict of str to ndarray
+    optimizers : list of dict of str to ndarray
+    rates : list of float
+        The optimizers' learning rates, with all their digits.
+    schedules : list
+        States of the schedules; None for those that have none.
     """
 
     step: int
@@ -47,16 +55,26 @@ class DPState:
     draws: int
     losses: Array
     weights: dict[str, Array]
-    optimizer: dict[str, Array]
+    buffers: dict[str, Array]
+    optimizers: list[dict[str, Array]]
+    rates: list[float]
+    schedules: list[Any]
 
 
 def save_state(path: str | os.PathLike[str], state: DPState) -> None:
     """Write a checkpoint; an older one stays until the new one is complete."""
     arrays = {"losses": np.ascontiguousarray(state.losses)}
     arrays |= {_WEIGHT + name: array for name, array in state.weights.items()}
-    arrays |= {_OPTIMIZER + name: array for name, array in state.optimizer.items()}
+    arrays |= {_BUFFER + name: array for name, array in state.buffers.items()}
+    for i, optimizer in enumerate(state.optimizers):
+        arrays |= {_optimizer(i) + name: array for name, array in optimizer.items()}
     header = {name: str(getattr(state, name)) for name in ("step", "batch", "seed", "draws")}
+    header |= {name: to_json(getattr(state, name), f"the state of {name}", "dp_train") for name in _LISTS}
     write_file(path, arrays, {"format": _FORMAT, **header})
+
+
+def _optimizer(i: int) -> str:
+    return f"optimizer{i + 1}." if i else "optimizer."
 
 
 def load_state(path: str | os.PathLike[str]) -> DPState | None:
@@ -66,18 +84,27 @@ def load_state(path: str | os.PathLike[str]) -> DPState | None:
     ------
     CheckpointError
         If the file is truncated, foreign or incomplete.
+
+    Notes
+    -----
+    Files of earlier versions have no buffers, rates and schedules.
     """
     if not Path(path).exists():
         return None
     header, arrays = read_file(path, _FORMAT, "dp_train")
     try:
-        numbers = {name: int(header[name]) for name in ("step", "batch", "seed", "draws")}
+        numbers: dict[str, Any] = {name: int(header[name]) for name in ("step", "batch", "seed", "draws")}
+        numbers |= {name: list(json.loads(header.get(name, "[]"))) for name in _LISTS}
         losses = arrays.pop("losses")
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"dp_train: {os.fspath(path)} lacks {error}; the file is not a complete "
                               f"checkpoint.") from error
 
     def part(prefix: str) -> dict[str, Array]:
         return {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}
 
-    return DPState(**numbers, losses=losses, weights=part(_WEIGHT), optimizer=part(_OPTIMIZER))
+    optimizers = [part(_optimizer(0))]
+    while more := part(_optimizer(len(optimizers))):
+        optimizers.append(more)
+    return DPState(**numbers, losses=losses, weights=part(_WEIGHT), buffers=part(_BUFFER),
+                   optimizers=optimizers)

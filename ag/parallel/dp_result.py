@@ -42,7 +42,7 @@ class DPResult:
     loss : float
         The last of them.
     model : object
-        Replica 0's model.
+        Replica 0's model; its buffers are those of all replicas.
     devices : list of str
         Device of every replica.
     report : list of dict
@@ -53,8 +53,8 @@ class DPResult:
         where ``clock`` is ``"device"``; where it is ``"host"``, there are none, and it is `elapsed_ms`.
         Of the world, ``rank``; ``exchange_ms``, which is part of ``reduce_ms``; ``wire_bytes_per_step``, what this rank
         sent to others in the last step.
-    optimizer_state : dict of str to ndarray
-        State of the optimizer, to go on with.
+    optimizer_state : dict of str to ndarray, or list of dict
+        State of the optimizer, to go on with; a list if `optimizer` made a list.
     """
 
     params: dict[str, Tensor]
@@ -63,7 +63,7 @@ class DPResult:
     model: Any
     devices: list[str]
     report: list[dict[str, Any]]
-    optimizer_state: dict[str, Array] = field(repr=False)
+    optimizer_state: dict[str, Array] | list[dict[str, Array]] = field(repr=False)
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)

@@ -1,8 +1,8 @@
-"""`dp_train`: one replica per device, gradients averaged on the host, one optimizer, weights broadcast.
+"""`dp_train`: one replica per device, gradients averaged on the host, one step on it, weights broadcast.
 
 A step deals its samples out in contiguous shards, starts every device before it waits for any, adds the gradients up
-in one fixed tree (`reduction`), divides once by the number of samples, steps the optimizer once on the host, and
-sends the new weights to every replica.  So replicas stay equal to the bit, on whatever mix of devices.
+in one fixed tree (`reduction`), divides once by the number of samples, steps the optimizers once on the host, and
+sends the new weights and buffers to every replica.  So replicas stay equal to the bit, on whatever mix of devices.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from ag.parallel.dp_checkpoint import DPState, save_state
 from ag.parallel.dp_result import DPResult, DPStep
 from ag.parallel.job import Job
 from ag.parallel.ranks import Ranks
+from ag.parallel.rate_schedules import RateSchedules
 from ag.rng import ag_seed
 from ag.tensor import Array, Tensor
+from ag.tensor_file import to_json
 
 __all__ = ["dp_train"]
 
@@ -46,7 +48,7 @@ def dp_train(
     verbose: bool | int | None = 10,
     *,
     devices: Sequence[str] | None = None,
-    optimizer: Callable[[dict[str, Tensor]], Optimizer] | None = None,
+    optimizer: Callable[[dict[str, Tensor]], Optimizer | Sequence[Optimizer]] | None = None,
     scheduler: Callable[[Optimizer], Any] | None = None,
     micro_batch: int = 1,
     accumulate: int = 1,
@@ -83,15 +85,16 @@ def dp_train(
     lr : float, optional
         Learning rate of Adam.
     max_norm : float, optional
-        Clip the global gradient norm to this.
+        Clip the global gradient norm, over all parameters that an optimizer has, to this.
     verbose : int, bool or None, optional
         Print the loss every `verbose` steps; True: every step; False, 0 or None: never.
     devices : sequence of str, optional
         Device of every replica, instead of `n_gpu`.
     optimizer : callable, optional
-        ``optimizer(params)``: another optimizer, such as ``lambda p: optimizer_sgd(p, lr=0.1)``.
+        ``optimizer(params)``: another optimizer, such as ``lambda p: optimizer_sgd(p, lr=0.1)``, or a list of several
+        that share the parameters.  A parameter that none has is frozen, and named once in the log.
     scheduler : callable, optional
-        ``scheduler(optimizer)``: an object whose ``step()`` is called after every step.
+        ``scheduler(optimizer)``: an object whose ``step()`` is called after every step.  Called for each optimizer.
     micro_batch : int, optional
         Samples per replica and pass.
     accumulate : int, optional
@@ -130,12 +133,12 @@ def dp_train(
     Raises
     ------
     ValueError
-        If there are no samples, or an argument is out of range.
+        If there are no samples, an argument is out of range, or `optimizer` makes no optimizers of the parameters.
     FloatingPointError
         If a loss or gradient is not finite, naming replica, step and parameter; weights are those before the step.
     CommError
-        If replicas differ in their parameters, or a device did not finish in time, naming replica and step; if ranks
-        were given different arguments, or another rank failed or did not come in time, naming rank and step.
+        If replicas differ in their parameters or buffers, or a device did not finish in time, naming replica and step;
+        if ranks were given different arguments, or another rank failed or did not come in time, naming rank and step.
     DeviceError
         If a device is not there.
     CheckpointError
@@ -146,15 +149,24 @@ def dp_train(
     With B = replicas * `micro_batch` * `accumulate`, step k uses samples ``(k*B + j) mod len(data)`` for
     j = 0..B-1, and replica i gets the i-th contiguous share of them; a step never uses a sample twice.  Samples are
     passed to `forward_fn` one by one.  Gradients of summed losses and the number of samples are reduced in one fixed
-    tree and divided once: for the same B, any number of replicas on like devices gives the same parameters, optimizer
-    state and losses, to the bit.  So does a resumed job, also with another number of replicas.  The default device is
-    the same after as before.
+    tree and divided once: for the same B, any number of replicas on like devices gives the same parameters, buffers,
+    optimizer state and losses, to the bit.  So does a resumed job, also with another number of replicas.  The default
+    device is the same after as before.
+
+    Buffers, such as running statistics, move once in a step: every sample begins with the same ones, and they move by
+    the mean over all samples, also where each sample is normalised on its own.  Those of another type than the
+    gradients (float32 for 16-bit models), or with infinities in them, are constants.
+
+    Several optimizers step together, each has a schedule of its own, and a parameter may be in one of them only.  A
+    checkpoint holds parameters, buffers, optimizers, learning rates and what schedules with `state_dict` and
+    `load_state_dict` say, as JSON; others are stepped anew as often as before.  Files of versions that kept no buffers
+    load if the model has none.
 
     A step is done on all replicas or on none.  What `forward_fn` raises on one of them comes out with a line that names
     it (on Python 3.11 or later), when the others have finished; weights are as before the step, and a job with a
     checkpoint goes on from there.  Of several devices each has a thread, which calls `forward_fn`.  One that hangs
     cannot be ended: after a timeout, do not use its device until the call has returned.  Every 100 steps, and at the
-    end, the SHA-256 of every replica's parameters is compared with the host's.
+    end, the SHA-256 of every replica's parameters, and of its buffers, is compared with the host's.
 
     With a `world`, replicas are those of all ranks, in the order of ranks, and all of the above holds for them: the
     result is to the bit that of one process with all devices.  A rank asks `data` for its own samples only.  Rank 0
@@ -199,13 +211,13 @@ def dp_train(
         loss_of = loss_rule(loss_fn, forward_fn, target_fn)
         job = stack.enter_context(closing(Job(make_model, names, loss_of, capture, make_optimizer, max_norm,
                                               on_nonfinite, shares, timeout, sync_batch_norm, ranks)))
-        schedule = scheduler(job.optimizer) if scheduler is not None else None
-        if schedule is not None and not hasattr(schedule, "step"):
-            raise TypeError(f"dp_train: scheduler(optimizer) returned {schedule!r}; an object with step() is required.")
+        schedules = RateSchedules(scheduler, job.optimizers.optimizers)
+        if checkpoint is not None:
+            to_json(schedules.state(), "the state of the scheduler", "dp_train")  # now, not after hours
         batch = min(ranks.replicas * micro_batch * accumulate, len(data))
         mine, losses = ranks.positions(batch), np.zeros(n_iter)
         held = isinstance(data, (list, tuple))  # other sequences may make their samples anew each time
-        done = _restored(job, state, batch, losses, schedule)
+        done = _restored(job, state, batch, losses, schedules)
         verbose = verbose if ranks.rank == 0 else None
         bar = tqdm(range(done, n_iter), disable=not (verbose and sys.stderr.isatty()), desc="dp_train", leave=False)
         for k in bar:
@@ -213,23 +225,22 @@ def dp_train(
             indices = [(j, (k * batch + j) % len(data)) for j in mine]
             losses[k] = job.step(k, [(j, i if held else None, data[i]) for j, i in indices], batch)
             ranks.where = f"after step {k}"
-            if schedule is not None:
-                schedule.step()
+            schedules.step()
             if verbose and ((k + 1) % int(verbose) == 0 or k + 1 == n_iter):
                 bar.write(f"dp_train: step {k + 1}/{n_iter}, loss {losses[k]:.6g}")
             if callback is not None:
                 callback(DPStep(k, float(losses[k]), [r.model for r in job.replicas]))
             due = k + 1 == n_iter or (checkpoint_every and (k + 1) % checkpoint_every == 0)
             if checkpoint is not None and due and ranks.rank == 0:
-                save_state(checkpoint, job.state(k + 1, batch, losses[: k + 1]))
+                save_state(checkpoint, job.state(k + 1, batch, losses[: k + 1], schedules.state()))
         job.check_equal()
         ranks.leave()
         first = job.replicas[0]
         return DPResult(first.params, losses, float(losses[-1]) if n_iter else float("nan"), first.model, names,
-                        job.report(), job.optimizer.state_dict())
+                        job.report(), job.optimizers.state())
 
 
-def _restored(job: Job, state: DPState | None, batch: int, losses: Array, schedule: Any) -> int:
+def _restored(job: Job, state: DPState | None, batch: int, losses: Array, schedules: RateSchedules) -> int:
     """Put the job where the checkpoint is; the number of steps done."""
     if state is None:
         return 0
@@ -240,9 +251,7 @@ def _restored(job: Job, state: DPState | None, batch: int, losses: Array, schedu
     if state.step > len(losses) or len(state.losses) != state.step:
         raise CheckpointError(f"dp_train: the checkpoint is at step {state.step} and holds {len(state.losses)} losses, "
                               f"and n_iter is {len(losses)}; n_iter counts all steps, those done before too.")
-    job.restore(state)
+    schedules.restore(state.step, state.schedules)
+    job.restore(state)  # and with it the rates that the schedules had set
     losses[: state.step] = state.losses
-    if schedule is not None:
-        for _ in range(state.step):
-            schedule.step()
     return state.step

@@ -1,4 +1,4 @@
-"""One data-parallel job: the replicas, the weights on the host, and what happens in a step."""
+"""One data-parallel job: the replicas, weights and buffers on the host, and what happens in a step."""
 
 from __future__ import annotations
 
@@ -13,27 +13,25 @@ from typing import Any
 import numpy as np
 
 from ag import blocks
-from ag.buffer import Program
-from ag.create import ag_param, lift
-from ag.dtype import F16, F32
 from ag.errors import CommError
-from ag.nn.layer import ag_train, load_into
-from ag.optim.clip import clip_grad_norm
-from ag.optim.optimizer import Optimizer
+from ag.nn.layer import ag_train
 from ag.parallel.balance import Balance
 from ag.parallel.capturing import Capturing, log
 from ag.parallel.dp_checkpoint import DPState
+from ag.parallel.host_optimizers import HostOptimizers, MakeOptimizer
 from ag.parallel.lanes import Lanes, Task
 from ag.parallel.lockstep import Lockstep
+from ag.parallel.models import check_same_tables, share_constants
+from ag.parallel.moving_buffers import HostBuffers
 from ag.parallel.ranks import Ranks
 from ag.parallel.reduction import RowSums, TreeSum
-from ag.parallel.replica import LossOf, Node, Replica, check_same_tables
+from ag.parallel.replica import LOSS_WORDS, LossOf, Node, Replica
 from ag.rng import current_seed
-from ag.tensor import Array, Tensor
+from ag.tensor import Array
 
 __all__ = ["Job"]
 
-CHECK_EVERY = 100  # steps between checks that all replicas have the weights of the host
+CHECK_EVERY = 100  # steps between checks that all replicas have the weights and buffers of the host
 
 Sample = tuple[int, int | None, Any]  # position in the step, place in the data if it is held there, sample
 
@@ -48,7 +46,7 @@ class Job:
     loss_of : callable
     capture : bool or "auto"
     make_optimizer : callable
-        Called once, with the host's copies of the parameters.
+        Called once, with the host's copies of the parameters; returns an optimizer or several.
     max_norm : float
     on_nonfinite : {"raise", "skip"}
     balance : Balance
@@ -62,8 +60,8 @@ class Job:
     """
 
     def __init__(self, make_model: Callable[[], Any], devices: list[str], loss_of: LossOf, capture: bool | str,
-                 make_optimizer: Callable[[dict[str, Tensor]], Optimizer], max_norm: float, on_nonfinite: str,
-                 balance: Balance, timeout: float, together: bool, ranks: Ranks) -> None:
+                 make_optimizer: MakeOptimizer, max_norm: float, on_nonfinite: str, balance: Balance, timeout: float,
+                 together: bool, ranks: Ranks) -> None:
         current_seed()  # chooses one, if there is none yet, for all threads
         capturing = Capturing(capture)
         self.replicas = [Replica(i, d, make_model, loss_of, capturing) for i, d in enumerate(devices)]
@@ -71,26 +69,13 @@ class Job:
         first = self.replicas[0]
         ranks.begin_alike(first)
         self._ranks = ranks
-        self.master = {name: ag_param(p.numpy(), device=ranks.host, dtype=p.dtype) for name, p in first.params.items()}
-        self.optimizer = make_optimizer(self.master)
-        groups = self.optimizer.groups if isinstance(self.optimizer, Optimizer) else []
-        if len(groups) != 1 or groups[0].offsets != first.group.offsets:
-            raise ValueError("dp_train: optimizer(params) must return an optimizer over exactly these parameters.")
-        for p, name in zip(self.master.values(), self.master, strict=True):
-            p.name = name
-        self._group = self.optimizer.groups[0]
-        self._scaled = self._group.stored_dtype is F16
-        self.optimizer.restart_loss_scale()
-        self._grads = self.optimizer.flat_gradients(self._group)
-        self._grad_tensors = {name: Tensor(view) for name, view in self._group.split(self._grads).items()}
-        self._max_norm = max_norm
+        self.optimizers = HostOptimizers(first.group, make_optimizer, max_norm, ranks.host, tells=ranks.rank == 0)
+        self._buffers = HostBuffers(first.buffers, ranks.host)
+        share_constants(self.replicas)
         self._skip = on_nonfinite == "skip"
         self._draws: int | None = None
         self._trained = 0
-        self._unused_named = False
         self._used = 0
-        self._runs: list[tuple[int, int]] = []
-        self._optimizer_step: Program | None = None
         self._reduce_s = 0.0
         self._sums = RowSums()
         self._balance = balance
@@ -103,7 +88,7 @@ class Job:
         self._lockstep = Lockstep(self.replicas, timeout) if together else None
         for replica in self.replicas:
             ag_train(replica.model)
-            replica.scale_gradients(self.optimizer.loss_scale)
+            replica.scale_gradients(self.optimizers.loss_scale)
         self._broadcast()
 
     def close(self) -> None:
@@ -115,17 +100,19 @@ class Job:
             if not self._lanes.hangs(replica.device):
                 replica.close()
 
-    def state(self, step: int, batch: int, losses: Array) -> DPState:
+    def state(self, step: int, batch: int, losses: Array, schedules: list[Any]) -> DPState:
         """Everything to go on from, after `step` steps."""
-        weights = {name: p.numpy() for name, p in self.master.items()}
-        return DPState(step, batch, current_seed(), self._draws or 0, losses, weights, self.optimizer.state_dict())
+        made = self.optimizers.optimizers
+        return DPState(step, batch, current_seed(), self._draws or 0, losses,
+                       {name: p.numpy() for name, p in self.optimizers.params.items()}, self._buffers.state(),
+                       [optimizer.state_dict() for optimizer in made], [optimizer.lr for optimizer in made], schedules)
 
     def restore(self, state: DPState) -> None:
-        """Go on from a state; nothing changes if it does not fit."""
-        load_into(self.master, state.weights)
-        self.optimizer.load_state_dict(state.optimizer)
+        """Go on from a state."""
+        self.optimizers.load(state.weights, state.optimizers, state.rates)
+        self._buffers.load(state.buffers)
         for replica in self.replicas:
-            replica.scale_gradients(self.optimizer.loss_scale)
+            replica.scale_gradients(self.optimizers.loss_scale)
         self._draws = state.draws
         self._trained = state.step * state.batch
         self._broadcast()
@@ -145,15 +132,18 @@ class Job:
             total = self._ranks.total(tree, self.replicas[0].row_size, (r.used for r in self.replicas))
             total /= batch
         self._trained += batch
-        loss = float(total[self._group.size])
-        gradient = total[: self._group.size]
-        if not isfinite(float(gradient.dot(gradient)) + loss) and not np.isfinite(total).all():
-            if self._scaled and isfinite(loss):  # an overflow of f16
+        size = self.replicas[0].group.size
+        gradient, loss, moved = total[:size], float(total[size]), total[size + LOSS_WORDS :]
+        if not isfinite(float(total.dot(total))) and not np.isfinite(total).all():
+            if self.optimizers.scaled and isfinite(loss) and np.isfinite(moved).all():  # an overflow of f16
                 self._move_scale(1.0)
             else:
                 self._nonfinite(k, nodes)
+            self._of_all(lambda replica: replica.buffers.begin())
             return loss
-        self._update(gradient)
+        self._note_used()
+        self.optimizers.step(gradient)
+        self._buffers.move(moved)
         self._move_scale(0.0)
         self._broadcast()
         self._reduce_s += perf_counter() - begin
@@ -217,56 +207,31 @@ class Job:
         if self._separate:
             blocks.together([partial(work, replica) for replica in self._blocking])
 
-    def _update(self, gradient: Array) -> None:
+    def _note_used(self) -> None:
+        """Tell the optimizers which parameters some sample has used, where that is news."""
         used = sum(len(r.used) for r in self.replicas) + len(self._ranks.used)
         if used != self._used:
-            self._used, self._runs = used, self._stretches()
-            self._optimizer_step = None
-        self._group.backend.upload(gradient, self._grads)
-        if isfinite(self._max_norm):
-            clip_grad_norm(self.master, self._grad_tensors, self._max_norm)
-        self._optimize()
-
-    def _optimize(self) -> None:
-        """One optimizer step: recorded once, and replayed until other parameters get gradients."""
-        if self._optimizer_step is not None:
-            self._optimizer_step.run()
-            return
-        with self._group.backend.record() as recording:
-            self.optimizer.update(self._group, self._grads, self._runs)
-        self._optimizer_step = recording.finished()
+            self._used = used
+            self.optimizers.use(self._ranks.used.union(*(r.used for r in self.replicas)))
 
     def _move_scale(self, bad: float) -> None:
         """Let the loss scale of f16 gradients follow a step, on the host and on all devices."""
-        if not self._scaled:
+        if not self.optimizers.scaled:
             return
-        backend = self._group.backend
-        self.optimizer.move_loss_scale({backend: lift(bad, backend, F32, "dp_train").buffer})
+        self.optimizers.move_loss_scale(bad)
         for replica in self.replicas:
-            replica.scale_gradients(self.optimizer.loss_scale)
-
-    def _stretches(self) -> list[tuple[int, int]]:
-        """Where in the flat buffer the parameters are that some sample has used; names the others once."""
-        used = self._ranks.used.union(*(r.used for r in self.replicas))
-        unused = [name for name in self.master if name not in used]
-        if unused and not self._unused_named and self._ranks.rank == 0:
-            log.warning("dp_train: no sample so far uses %s; they keep their values.", ", ".join(unused))
-            self._unused_named = True
-        return self._group.runs(used)
+            replica.scale_gradients(self.optimizers.loss_scale)
 
     def _broadcast(self) -> None:
-        weights = self._group.backend.download(self._group.values)
-        self._of_all(lambda replica: replica.load(weights))
+        weights, buffers = self.optimizers.weights(), self._buffers.read()
+        self._of_all(lambda replica: replica.load(weights, buffers))
 
     def _nonfinite(self, k: int, nodes: list[list[Node]]) -> None:
         for replica, of_replica in zip(self.replicas, nodes, strict=True):
             for _, _, row in of_replica:
                 if np.isfinite(row).all():
                     continue
-                views = {name: row[o : o + p.size] for (name, p), o in
-                         zip(replica.params.items(), self._group.offsets.values(), strict=True)}
-                bad = next((name for name, v in views.items() if not np.isfinite(v).all()), None)
-                what = f"the gradient of {bad}" if bad else "the loss"
+                what = replica.not_finite(row)
                 message = f"dp_train: {what} is not finite on {replica.name} in step {k}"
                 if not self._skip:
                     raise FloatingPointError(f"{message}; weights are as before the step. Lower lr, set max_norm, "
@@ -279,18 +244,24 @@ class Job:
     # -------------------------------------------------------------------------------------- checks and report
 
     def check_equal(self) -> None:
-        """Raise if a replica's weights are not those of the host, or another rank's are not, to the bit."""
-        wanted = sha256(self._group.backend.download(self._group.values).tobytes()).hexdigest()
+        """Raise if a replica's weights or buffers are not those of the host, or another rank's are not, to the bit."""
+        parts = ("weights", "buffers")
+        wanted = [_digest(x) for x in (self.optimizers.weights(), self._buffers.read())]
         for replica in self.replicas:
-            found = sha256(replica.weights().tobytes()).hexdigest()
-            if found != wanted:
-                raise CommError(f"dp_train: the weights of {replica.name} have SHA-256 "
-                                f"{found[:16]}… and the host's {wanted[:16]}…; a transfer to that device is wrong.")
-        self._ranks.compare([("the SHA-256 of the weights", f"{wanted[:16]}…")],
+            for what, host, found in zip(parts, wanted, map(_digest, replica.state()), strict=True):
+                if found != host:
+                    raise CommError(f"dp_train: the {what} of {replica.name} have SHA-256 {found} and the host's "
+                                    f"{host}; a transfer to that device is wrong.")
+        self._ranks.compare([(f"the SHA-256 of the {what}", host) for what, host in zip(parts, wanted, strict=True)],
                             "the hosts compute differently, or one of them has an optimizer of its own")
 
     def report(self) -> list[dict[str, Any]]:
         """Per replica: device, driver, samples, milliseconds, bytes moved per step."""
-        moved = (2 * self._group.size + 4) * self._group.dtype.itemsize
+        first = self.replicas[0]
+        moved = (first.row_size + first.group.size + first.buffers.size) * first.group.dtype.itemsize
         return [{**r.report(), "reduce_ms": self._reduce_s * 1e3, "bytes_per_step": moved, **self._ranks.report()}
                 for r in self.replicas]
+
+
+def _digest(array: Array) -> str:
+    return f"{sha256(array.tobytes()).hexdigest()[:16]}…"

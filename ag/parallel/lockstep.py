@@ -18,7 +18,6 @@ import numpy as np
 from ag.buffer import Buffer
 from ag.core_primitives import copy
 from ag.errors import CommError, ShapeError
-from ag.nn.layer import load_into
 from ag.op import Cotangents, Need, Run, part_of
 from ag.parallel.lanes import FollowingError, Lanes, Task
 from ag.parallel.reduction import tree_sum
@@ -44,24 +43,23 @@ class SampleGroup(ReplicaGroup):
         As for a `ReplicaGroup`.
     replica : Replica
         Who holds the sample.
-    first : bool
-        Whether it is the first one there: the replica's running statistics move once in a step.
     """
 
-    def __init__(self, comm: ThreadComm, turns: Turns, place: int, replica: Replica, first: bool) -> None:
+    def __init__(self, comm: ThreadComm, turns: Turns, place: int, replica: Replica) -> None:
         super().__init__(comm, turns, place)
-        self.keeps_statistics = first
         self.waits = True
-        self._backend, self._meter = replica.backend, replica.worked
+        self._backend, self._meter, self._buffers = replica.backend, replica.worked, replica.buffers
 
     def exchange(self, value: Any) -> list[Any]:
-        """As in a `ReplicaGroup`; whoever works on the device meanwhile has random numbers and a meter of its own."""
+        """As in a `ReplicaGroup`; whoever works meanwhile has random numbers, buffers and a meter of its own."""
         state = generator_state(self._backend)
         kept = self._backend.launch(copy, state)
+        aside = self._buffers.set_aside()
         self.waits = True
         found = super().exchange(value)
         self.waits = False
         self._backend.meter(self._meter)
+        self._buffers.go_on(aside)
         self._backend.launch(copy, kept, into=state)
         return found
 
@@ -119,30 +117,21 @@ class Lockstep:
             several = len({r.device for r in self._replicas}) > 1
             self._threads = Lanes(names, set(names) if several else set(), self._timeout)
         turns: dict[str, list[int]] = {}
-        held = [(replica, sample, i == 0) for replica, shard in zip(self._replicas, shards, strict=True)
-                for i, sample in enumerate(shard)]
-        for replica, (position, _, _), _ in held:
+        held = [(replica, sample) for replica, shard in zip(self._replicas, shards, strict=True) for sample in shard]
+        for replica, (position, _, _) in held:
             turns.setdefault(replica.device, []).append(position)
         of_device = {device: Turns(len(positions)) for device, positions in turns.items()}
         rows: dict[int, Buffer] = {}
         tasks = []
-        for comm, (replica, (position, _, sample), first) in zip(thread_comms(samples, _FOREVER), held, strict=True):
+        for comm, (replica, (position, _, sample)) in zip(thread_comms(samples, _FOREVER), held, strict=True):
             place, mine = turns[replica.device].index(position), of_device[replica.device]
-            group = SampleGroup(comm, mine, place, replica, first)
+            group = SampleGroup(comm, mine, place, replica)
             call = partial(_compute, group, comm, mine, place, replica, sample, (trained + position) * _STREAMS, rows)
             tasks.append(Task(str(position), replica.name, call, partial(getattr, group, "waits")))
         self._threads.run(tasks, step)
         for replica, shard in zip(self._replicas, shards, strict=True):
             replica.began = began
             replica.add_up([(position, rows[position]) for position, _, _ in shard])
-        self._share_statistics(shards)
-
-    def _share_statistics(self, shards: Sequence[Sequence[Any]]) -> None:
-        """Replicas without a sample take over the running statistics of one that had some."""
-        source = next(r.model for r, shard in zip(self._replicas, shards, strict=True) if shard)
-        for replica, shard in zip(self._replicas, shards, strict=True):
-            if not shard and hasattr(source, "buffers"):
-                load_into(replica.model.buffers(), {name: x.numpy() for name, x in source.buffers().items()})
 
     def close(self) -> None:
         """End the threads."""

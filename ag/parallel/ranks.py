@@ -182,18 +182,22 @@ class Ranks:
             self.host = f"cpu:{_HOSTS + self.rank}"
 
     def begin_alike(self, first: Replica) -> None:
-        """Give the weights and the seed of rank 0 to all ranks, if their replicas have the same parameters."""
+        """Give weights, buffers and the seed of rank 0 to all ranks, if their replicas have the same ones."""
         if self.size == 1:
             return
         table = [(f"parameter {i}", f"{name} {p.shape} {p.dtype}") for i, (name, p) in enumerate(first.params.items())]
+        table += [(f"buffer {i}", f"{name} {x.shape} {x.dtype}")
+                  for i, (name, x) in enumerate(first.buffers.tensors.items())]
         self.compare(table, "make_model must build the same model on all ranks")
-        weights = first.weights()
+        weights, buffers = first.state()
         seed = self.gather(current_seed())[0]
         if seed != current_seed():
             ag_seed(seed)
         with self._exchange():
             self._comm.broadcast(weights)
-        first.load(weights)
+            if buffers.size:
+                self._comm.broadcast(buffers)
+        first.load(weights, buffers)
 
     def state(self, path: str | os.PathLike[str]) -> DPState | None:
         """The checkpoint that rank 0 finds there, on all ranks; None if there is no file."""

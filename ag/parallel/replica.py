@@ -1,7 +1,8 @@
 """One replica of a model on one device: gradients of its samples, summed; weights in.
 
-All parameters are one flat buffer, and so are all gradients with the loss behind them, so a step moves one array
-each way.  The gradient computation of one sample is captured on first sight and replayed after that.
+All parameters are one flat buffer, and so are all gradients with the loss behind them and what the sample does to the
+model's buffers: a step moves one array each way, and one more in if there are such buffers.  The gradient computation
+of one sample is captured on first sight and replayed after that.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
+
+import numpy as np
 
 from ag.backend import Meter
 from ag.buffer import Buffer
@@ -20,18 +23,19 @@ from ag.errors import CaptureError, CommError
 from ag.loss_scale import set_scale
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 from ag.parallel.capturing import PROGRAMS_KEPT, Capturing
+from ag.parallel.moving_buffers import MovingBuffers
 from ag.parallel.reduction import TreeSum
 from ag.parallel.sample import flatten, opaque, unflatten
 from ag.rng import set_stream, streams_used
 from ag.tape import backward, with_grad_tape
 from ag.tensor import Array, Tensor
 
-__all__ = ["LossOf", "Node", "Replica", "check_same_tables"]
+__all__ = ["LOSS_WORDS", "LossOf", "Node", "Replica"]
 
 LossOf = Callable[[Any, Any], Tensor]  # (model, sample) -> loss
-Node = tuple[int, int, Array]  # first sample, number of samples, summed gradients and loss
+Node = tuple[int, int, Array]  # first sample, number of samples, their summed row: gradients, loss, movement of buffers
 
-_LOSS_WORDS = 4  # the loss sits behind the gradients, padded to 16 bytes
+LOSS_WORDS = 4  # the loss sits behind the gradients, padded to 16 bytes
 
 
 class Replica:
@@ -76,10 +80,13 @@ class Replica:
         self._capturing = capturing
         self._programs: dict[Any, CapturedStep] = {}
         self._plans: dict[int, tuple[Any, CapturedStep | None, list[Any]]] = {}
-        self._work = zeros(self.backend, (self.group.size + _LOSS_WORDS,), self.group.dtype)
+        self.buffers = MovingBuffers(self.model, self.backend, self.group.dtype)
+        ahead = self.group.size + LOSS_WORDS
+        self._work = zeros(self.backend, (ahead + self.buffers.size,), self.group.dtype)
         self.row_size = self._work.size
         self._grad_views = self.group.split(self._work)
         self._loss_view = self._work.view((), self.group.size)
+        self._moved_view = self._work.view((self.buffers.size,), ahead)
         self._stack: list[Buffer] = []  # rows of one buffer, for the nodes of the tree
         self.nodes: list[tuple[int, int, Buffer]] = []
         self.collected: list[Node] = []
@@ -220,6 +227,7 @@ class Replica:
         structure, leaves = flatten(sample)
         if any(isinstance(x, Tensor) and x.device != self.device for x in leaves):
             sample = unflatten(structure, [ag_tensor(x, self.device) if isinstance(x, Tensor) else x for x in leaves])
+        self.buffers.begin()
         with ag_device(self.device), with_grad_tape():
             loss = self._loss_of(self.model, sample)
         if not isinstance(loss, Tensor):
@@ -235,6 +243,7 @@ class Replica:
             view = self._grad_views[name]
             self.backend.launch(copy, zeros(self.backend, view.shape, view.dtype), into=view)
         self.backend.launch(copy, loss.buffer.view(()), into=self._loss_view)
+        self.buffers.end(self._moved_view)
 
     def note(self, samples: int, elapsed_s: float, wait_s: float) -> None:
         """Remember a step: the size of the shard, how long it took, how long the last replica took after that."""
@@ -256,13 +265,22 @@ class Replica:
         self._programs.clear()
         self._plans.clear()
 
+    def not_finite(self, row: Array) -> str:
+        """What in a row with infinities or NaN is not finite, in words."""
+        name = _not_finite(self.params, self.group.offsets, row)
+        if name is None and np.isfinite(row[self.group.size]):
+            moved = row[self.group.size + LOSS_WORDS :]
+            return f"buffer {_not_finite(self.buffers.tensors, self.buffers.offsets, moved)}"
+        return "the loss" if name is None else f"the gradient of {name}"
+
     # -------------------------------------------------------------------------------------- weights
 
-    def load(self, weights: Array) -> None:
-        """Overwrite all parameters with one array in the flat layout; does not wait."""
+    def load(self, weights: Array, buffers: Array) -> None:
+        """Overwrite all parameters and buffers, each given as one array in the flat layout; does not wait."""
         self.group.adopt()
         self.backend.upload(weights, self.group.values)
         self.group.store()
+        self.buffers.load(buffers)
 
     def scale_gradients(self, scale: float | None) -> None:
         """Compute gradients with this loss scale from now on; None, or the one in use, changes nothing."""
@@ -270,27 +288,12 @@ class Replica:
             self._scaling = set_scale(self.backend, scale)
         self._scale = scale
 
-    def weights(self) -> Array:
-        """All parameters in the flat layout; waits for the device."""
-        array: Array = self.backend.download(self.group.values)
-        return array
+    def state(self) -> list[Array]:
+        """All parameters and all buffers, in their flat layouts; waits for the device."""
+        return [self.backend.download(self.group.values), self.buffers.read()]
 
 
-def check_same_tables(replicas: list[Replica]) -> None:
-    """Every replica must have parameters of its own, with the same names, shapes and order."""
-    first = replicas[0]
-    owners: dict[int, int] = {}
-    for replica in replicas:
-        mine = [(name, p.shape, p.dtype) for name, p in replica.params.items()]
-        theirs = [(name, p.shape, p.dtype) for name, p in first.params.items()]
-        for a, b in zip(theirs, mine, strict=False):
-            if a != b:
-                raise CommError(f"dp_train: replica 0 has parameter {a} where replica {replica.index} has {b}; "
-                                f"make_model must build the same model every time.")
-        if len(mine) != len(theirs):
-            raise CommError(f"dp_train: replica 0 has {len(theirs)} parameters and replica {replica.index} "
-                            f"{len(mine)}; make_model must build the same model every time.")
-        for name, p in replica.params.items():
-            if owners.setdefault(p.id, replica.index) != replica.index:
-                raise CommError(f"dp_train: parameter {name} of replica {replica.index} is the same tensor as on "
-                                f"replica {owners[p.id]}; make_model must create new parameters on every call.")
+def _not_finite(tensors: dict[str, Tensor], offsets: dict[str, int], flat: Array) -> str | None:
+    """The first of the tensors that are not finite in a flat array."""
+    return next((name for name, x in tensors.items()
+                 if not np.isfinite(flat[offsets[name] : offsets[name] + x.size]).all()), None)

@@ -56,8 +56,6 @@ class ReplicaGroup:
         The replica's number among those.
     """
 
-    keeps_statistics = True  # whether running statistics are this one's to move
-
     def __init__(self, comm: ThreadComm, turns: Turns, place: int) -> None:
         self.rank, self.size = comm.rank, comm.size
         self._comm, self._turns, self._place = comm, turns, place

@@ -87,7 +87,7 @@ class SyncBatchNorm(BatchNorm):
         total = partial(_total, group, counts)
         mean = ag_scale(total(rows, lambda r: r), 1.0 / count)
         variance = ag_scale(total(rows, lambda r: _squares(ag_sub(r, mean))), 1.0 / count)
-        if group.keeps_statistics and not is_repeating():
+        if not is_repeating():
             move_statistics(self.running_mean, self.running_var, mean, variance, count, self.momentum)
         return ag_batch_norm_op(x, self.gamma, self.beta, self.eps, mean, variance) if x.size else x
 

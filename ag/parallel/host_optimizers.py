@@ -1,0 +1,197 @@
+"""The optimizers of a `dp_train` job, on the host's copies of the parameters.
+
+Gradients come in and weights go out as one array in the layout of the replicas.  One optimizer of all parameters has
+that layout itself; the parameters of several are copied to where each keeps its own, and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from ag.buffer import Buffer, Program
+from ag.core_primitives import copy
+from ag.create import ag_param, lift
+from ag.dtype import F16, F32
+from ag.errors import CheckpointError
+from ag.nn.layer import load_into
+from ag.optim.clip import clip_grad_norm
+from ag.optim.flat import FlatGroup
+from ag.optim.optimizer import Optimizer
+from ag.parallel.capturing import log
+from ag.tensor import Array, Tensor
+
+__all__ = ["HostOptimizers", "MakeOptimizer"]
+
+MakeOptimizer = Callable[[dict[str, Tensor]], Optimizer | Sequence[Optimizer]]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """An optimizer, and where its parameters lie: each first in the job's layout, then in its own, and its length."""
+
+    optimizer: Optimizer
+    group: FlatGroup
+    grads: Buffer
+    names: dict[str, str]  # of its parameters, by their names in the model
+    places: list[tuple[int, int, int]]
+
+    def to_mine(self, flat: Buffer, mine: Buffer) -> None:
+        for there, here, length in self.places:
+            flat.backend.launch(copy, flat.view((length,), there), into=mine.view((length,), here))
+
+    def from_mine(self, mine: Buffer, flat: Buffer) -> None:
+        for there, here, length in self.places:
+            flat.backend.launch(copy, mine.view((length,), here), into=flat.view((length,), there))
+
+
+class HostOptimizers:
+    """All optimizers of a job; they step together.
+
+    Parameters
+    ----------
+    replica : FlatGroup
+        The parameters of a replica, to be copied; their layout is that of all flat arrays here.
+    make : callable
+        ``make(params)``: an optimizer over some of the copies, or a sequence of them.
+    max_norm : float
+    device : str
+        Of the host.
+    tells : bool
+        Whether parameters that are frozen, or that no sample uses, are this one's to name in the log.
+
+    Attributes
+    ----------
+    params : dict of str to Tensor
+        The host's copies.
+    optimizers : list of Optimizer
+    several : bool
+        Whether `make` returned a sequence.
+    scaled : bool
+        Whether gradients have a loss scale.
+    """
+
+    def __init__(self, replica: FlatGroup, make: MakeOptimizer, max_norm: float, device: str, tells: bool) -> None:
+        self.params: dict[str, Tensor] = {}
+        for name, p in replica.params.items():
+            self.params[name] = ag_param(p.numpy(), device=device, dtype=p.dtype)
+            self.params[name].name = name
+        made = make(dict(self.params))
+        self.several = isinstance(made, Sequence)
+        self.optimizers = list(made) if isinstance(made, Sequence) else [made]
+        owners = self._owners(made)
+        self._frozen = [name for name in self.params if name not in owners]
+        if self._frozen and tells:
+            log.warning("dp_train: no optimizer has %s; they keep their values.", ", ".join(self._frozen))
+        self._offsets = replica.offsets
+        whole = self.optimizers[0].groups[0]
+        if len(self.optimizers) == 1 and whole.offsets == self._offsets:
+            self.values, self._grads = whole.values, self.optimizers[0].flat_gradients(whole)
+            self._parts = [self._part(self.optimizers[0], places=[])]
+        else:
+            apart = FlatGroup({name: ag_param(p.numpy(), device=device, dtype=p.dtype)
+                               for name, p in self.params.items()})
+            self.values, self._grads = apart.values, apart.zeros()
+            self._parts = [self._part(o) for o in self.optimizers]
+        self._trained = {name: p for name, p in self.params.items() if name in owners}
+        self._trained_grads = {name: Tensor(self._grads.view(p.shape, self._offsets[name]))
+                               for name, p in self._trained.items()}
+        self._max_norm = max_norm
+        self._used: set[str] = set()
+        self._tells = tells
+        self._step: Program | None = None
+        self.scaled = whole.stored_dtype is F16
+        for optimizer in self.optimizers:
+            optimizer.restart_loss_scale()
+
+    def _owners(self, made: Any) -> dict[str, Optimizer]:
+        """The optimizer of every parameter that has one."""
+        if not self.optimizers or not all(isinstance(o, Optimizer) for o in self.optimizers):
+            raise ValueError(f"dp_train: optimizer(params) returned {made!r}; an optimizer over parameters from "
+                             f"params is required, or several in a list.")
+        names = {p.id: name for name, p in self.params.items()}
+        owners: dict[str, Optimizer] = {}
+        for optimizer in self.optimizers:
+            for own_name, p in optimizer.params.items():
+                name = names.get(p.id)
+                if name is None:
+                    raise ValueError(f"dp_train: the optimizer has a parameter {own_name} that is none of params; "
+                                     f"make it with those that optimizer(params) is given.")
+                if name in owners:
+                    raise ValueError(f"dp_train: parameter {name} is in two optimizers; give it to one of them.")
+                owners[name] = optimizer
+        return owners
+
+    def _part(self, optimizer: Optimizer, places: list[tuple[int, int, int]] | None = None) -> _Part:
+        (group,) = optimizer.groups  # all copies are on one device and of one type
+        known = {p.id: name for name, p in self.params.items()}
+        names = {known[p.id]: own for own, p in group.params.items()}
+        if places is None:
+            places = [(self._offsets[name], group.offsets[own], group.params[own].size) for name, own in names.items()]
+        return _Part(optimizer, group, optimizer.flat_gradients(group), names, places)
+
+    # -------------------------------------------------------------------------------------- a step
+
+    def use(self, used: Collection[str]) -> None:
+        """Step the parameters that some sample has used; names the others once."""
+        self._used, self._step = set(used), None
+        unused = [name for name in self.params if name not in used and name not in self._frozen]
+        if unused and self._tells:
+            log.warning("dp_train: no sample so far uses %s; they keep their values.", ", ".join(unused))
+            self._tells = False
+
+    def step(self, gradient: Array) -> None:
+        """Clip and step, given all gradients; recorded once, and replayed until other parameters are used."""
+        self._grads.backend.upload(gradient, self._grads)
+        if isfinite(self._max_norm):
+            clip_grad_norm(self._trained, self._trained_grads, self._max_norm)
+        if self._step is not None:
+            self._step.run()
+            return
+        with self._grads.backend.record() as recording:
+            for part in self._parts:
+                part.to_mine(self._grads, part.grads)
+                runs = part.group.runs([own for name, own in part.names.items() if name in self._used])
+                part.optimizer.update(part.group, part.grads, runs)
+                part.from_mine(part.group.values, self.values)
+        self._step = recording.finished()
+
+    def move_loss_scale(self, bad: float) -> None:
+        """Let the loss scale of f16 gradients follow a step; all optimizers share it."""
+        backend = self._grads.backend
+        self.optimizers[0].move_loss_scale({backend: lift(bad, backend, F32, "dp_train").buffer})
+
+    @property
+    def loss_scale(self) -> float | None:
+        """What gradients stored in f16 are multiplied with; None if there are none."""
+        return self.optimizers[0].loss_scale
+
+    def weights(self) -> Array:
+        """All parameters, with all their digits, in the flat layout."""
+        array: Array = self.values.backend.download(self.values)
+        return array
+
+    # -------------------------------------------------------------------------------------- checkpoints
+
+    def state(self) -> dict[str, Array] | list[dict[str, Array]]:
+        """The optimizer's state, or a list of those of several."""
+        states = [optimizer.state_dict() for optimizer in self.optimizers]
+        return states if self.several else states[0]
+
+    def load(self, weights: dict[str, Array], states: list[dict[str, Array]], rates: list[float]) -> None:
+        """Take over parameters, optimizer states and, if they are known, learning rates with all their digits."""
+        if len(states) != len(self.optimizers):
+            raise CheckpointError(f"dp_train: the checkpoint holds the state of {len(states)} optimizer(s) and "
+                                  f"optimizer(params) made {len(self.optimizers)}; make as many as before.")
+        load_into(self.params, weights, source="dp_train: the checkpoint")
+        for optimizer, state in zip(self.optimizers, states, strict=True):
+            optimizer.load_state_dict(state)
+        for optimizer, rate in zip(self.optimizers, rates, strict=False):
+            optimizer.lr = rate
+        for name in self._frozen:
+            p = self.params[name]
+            self.values.backend.upload(p.numpy(), self.values.view(p.shape, self._offsets[name]))
+        for part in self._parts:
+            part.from_mine(part.group.values, self.values)

@@ -1,0 +1,173 @@
+"""The buffers of the replicas' models, such as running statistics, as one flat buffer that moves once in a step.
+
+Every sample of a step begins with the same buffers.  How far it moves them lies behind its gradients in its row and is
+added up as these are, and the step moves the buffers by the mean: the statistics of a step do not depend on who holds
+which sample, nor on the order of the samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ag.backend import Backend
+from ag.buffer import Buffer
+from ag.core_primitives import copy
+from ag.create import ag_tensor
+from ag.dtype import DType
+from ag.errors import CheckpointError
+from ag.nn.layer import buffers_of, load_into
+from ag.ops.arithmetic import sub
+from ag.optim.flat import FlatGroup
+from ag.tensor import Array, Tensor
+
+__all__ = ["HostBuffers", "MovingBuffers"]
+
+_NOTHING = np.zeros(0, np.float32)
+
+
+class MovingBuffers:
+    """The buffers of one replica's model that samples may move.
+
+    Parameters
+    ----------
+    model : object
+    backend : Backend
+        Of the replica.
+    dtype : DType
+        Of its gradients.
+
+    Attributes
+    ----------
+    tensors : dict of str to Tensor
+    size : int
+        Elements of the flat buffer.
+    offsets : dict of str to int
+        First element of each.
+
+    Notes
+    -----
+    Buffers of another type are constants, and so are those that begin with infinities, as masks do: the difference of
+    two is no number.
+    """
+
+    def __init__(self, model: Any, backend: Backend, dtype: DType) -> None:
+        self._model = model
+        self._backend = backend
+        self.tensors: dict[str, Tensor] = {}
+        for name, x in buffers_of(model).items():
+            held = x.buffer.backend is backend and x.buffer.dtype is dtype and np.isfinite(x.numpy()).all()
+            if held and not any(x is other for other in self.tensors.values()):
+                self.tensors[name] = x
+        self.size, self.offsets = 0, dict[str, int]()
+        self._start: Buffer | None = None  # what every sample begins with
+        if self.tensors:
+            group = FlatGroup(self.tensors)
+            self.size, self.offsets = group.size, group.offsets
+            self._values = group.values
+            self._views = group.split(group.values)
+            self._start = group.zeros()
+            backend.assign(self._start, self._values)
+
+    # -------------------------------------------------------------------------------------- a sample
+
+    def begin(self) -> None:
+        """Give the model the buffers that the step began with."""
+        self.go_on(self._start)
+
+    def end(self, into: Buffer) -> None:
+        """Put into a flat buffer how far the model has moved its buffers since `begin`."""
+        if self.tensors:
+            self._bind(keep=True)
+            self._backend.launch(sub, self._values, self._start, into=into)
+
+    def set_aside(self) -> Buffer | None:
+        """A copy of the buffers as a sample has left them, to `go_on` with when others have had the model."""
+        if not self.tensors:
+            return None
+        self._bind(keep=True)
+        aside: Buffer = self._backend.launch(copy, self._values)
+        return aside
+
+    def go_on(self, aside: Buffer | None) -> None:
+        """Give the model what `set_aside` returned."""
+        if aside is not None:
+            self._bind(keep=False)
+            self._backend.launch(copy, aside, into=self._values)
+
+    def _bind(self, keep: bool) -> None:
+        """Let the model's tensors lie in the flat buffer, with their values or with what is there.
+
+        A layer may have made new ones (``self.average = 0.9 * self.average + ...``).
+        """
+        found = buffers_of(self._model)
+        for name, view in self._views.items():
+            x = found.get(name)
+            if x is not None and x.buffer is not view:
+                if keep:
+                    self._backend.launch(copy, x.buffer, into=view)
+                x.buffer = view
+
+    # -------------------------------------------------------------------------------------- between steps
+
+    def load(self, values: Array) -> None:
+        """Begin the next step with these values; does not wait."""
+        if self._start is not None:
+            self._backend.upload(values, self._start)
+            self.begin()
+
+    def read(self) -> Array:
+        """The values of all buffers, in the flat layout; waits for the device."""
+        if not self.tensors:
+            return _NOTHING
+        array: Array = self._backend.download(self._values)
+        return array
+
+
+class HostBuffers:
+    """The host's copies of the buffers, which all replicas begin a step with.
+
+    Parameters
+    ----------
+    replica : MovingBuffers
+        Whose values they have at first.
+    device : str
+        Of the host.
+    """
+
+    def __init__(self, replica: MovingBuffers, device: str) -> None:
+        self._tensors = {name: ag_tensor(x.numpy(), device=device, dtype=x.dtype)
+                         for name, x in replica.tensors.items()}
+        self._group = FlatGroup(self._tensors) if self._tensors else None
+
+    def move(self, by: Array) -> None:
+        """Move all buffers, given the mean of the samples' movements in the flat layout."""
+        if self._group is not None:
+            self._group.backend.upload(self.read() + by, self._group.values)
+
+    def read(self) -> Array:
+        """All buffers, in the flat layout."""
+        if self._group is None:
+            return _NOTHING
+        array: Array = self._group.backend.download(self._group.values)
+        return array
+
+    def state(self) -> dict[str, Array]:
+        """The buffers by name."""
+        return {name: x.numpy() for name, x in self._tensors.items()}
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Take over what `state` returned.
+
+        Raises
+        ------
+        CheckpointError
+            If names or shapes differ.
+        """
+        if self._tensors and not state:
+            raise CheckpointError(f"dp_train: the checkpoint holds no buffers and the model has "
+                                  f"{', '.join(self._tensors)}; it is of a version that did not keep them, so start "
+                                  f"the job anew.")
+        load_into(self._tensors, state, source="dp_train: the checkpoint")
