@@ -94,7 +94,8 @@ from ag.parallel.syncgrads import syncgrads
 from ag.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from ag.parallel.zero import ZeroOptimizer
 from ag.parallel.transport import transport_selftest
-from ag.parallel.world import DistributedWorld, train_distributed
+from ag.parallel.train_distributed import train_distributed
+from ag.parallel.world import DistributedWorld
 from ag.doctor import doctor
 from ag.train_state import Checkpoint, ag_load_checkpoint, ag_save_checkpoint
 from ag.version import __version__ as __version__

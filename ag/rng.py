@@ -30,6 +30,7 @@ __all__ = [
     "draw_key",
     "draws_kept",
     "draws_repeated",
+    "forget_generator",
     "generator_snapshot",
     "generator_state",
     "host_seed",
@@ -255,6 +256,11 @@ def generator_snapshot() -> dict[str, Any]:
         if known is not None and known[0] is seed:
             streams[backend.name] = _stream(backend, known[1])
     return {"seed": current_seed(), "host_streams": seed.host_streams, "streams": streams}
+
+
+def forget_generator(backend: Backend) -> None:
+    """Leave a lost device out of snapshots."""
+    backend.__dict__.pop("_generator", None)
 
 
 def restore_generator(state: Mapping[str, Any]) -> None:

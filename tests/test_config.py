@@ -38,6 +38,24 @@ def test_what_is_not_said_has_defaults(tmp_path: Path) -> None:
     assert config.world().devices == tuple(info.name for info in ag.ag_vulkan_devices()) or ("cpu",)
 
 
+def test_checkpoints(tmp_path: Path) -> None:
+    config = ag.load_config(written(tmp_path, """
+distributed:
+  devices: [cpu, cpu:1]
+  checkpoint: job.safetensors
+  checkpoint_every: 20
+  max_restarts: 0
+"""))
+    assert config.checkpoints() == {"checkpoint": "job.safetensors", "checkpoint_every": 20, "max_restarts": 0}
+    plain = ag.load_config(written(tmp_path, "distributed: {strategy: pipeline}"))
+    assert plain.checkpoints() == {"checkpoint": None, "checkpoint_every": None, "max_restarts": 3}
+    layer, world = ag.ag_linear(4, 2), config.world()
+    options = {**config.checkpoints(), "checkpoint": tmp_path / "job.safetensors"}
+    ag.train_distributed(config.parallel(layer, world), [(ag.ag_tensor(X), ag.ag_tensor(Y))], world, ag.ag_mse_loss,
+                         epochs=2, **options)
+    assert ag.ag_load_checkpoint(tmp_path / "job.safetensors", layer).step == 2
+
+
 def test_every_mistake_is_named_with_its_line(tmp_path: Path) -> None:
     path = written(tmp_path, """distributed:
   stratagy: data_parallel
@@ -49,19 +67,26 @@ def test_every_mistake_is_named_with_its_line(tmp_path: Path) -> None:
   backend: nccl
   gradient_sync: [a, b]
   backend: local
+  checkpoint: []
+  checkpoint_every: 0
+  max_restarts: many
 training: {}
 """)
     with pytest.raises(ValueError) as caught:
         ag.load_config(path)
     text = str(caught.value)
-    for fault in ("line 2: unknown key 'stratagy' in distributed; known are strategy, devices, backend, gradient_sync",
+    for fault in ("line 2: unknown key 'stratagy' in distributed; known are strategy, devices, backend, gradient_sync, "
+                  "checkpoint, checkpoint_every, max_restarts",
                   "line 3: strategy is 'magic'; it must be data_parallel or model_parallel or pipeline",
                   "line 6: device 'cuda:0': ag_device: unknown device 'cuda:0'", "line 7: device a sequence",
                   "line 8: backend is 'nccl'; it must be local",
                   "line 9: gradient_sync is a sequence; it must be all_reduce", "line 10: backend is given twice",
-                  "line 11: unknown key 'training' in the file; known are distributed"):
+                  "line 11: checkpoint is a sequence; it must be the name of a file",
+                  "line 12: checkpoint_every is '0'; it must be a whole number of at least 1",
+                  "line 13: max_restarts is 'many'; it must be a whole number of at least 0",
+                  "line 14: unknown key 'training' in the file; known are distributed"):
         assert fault in text, text
-    assert text.count("line ") == 8
+    assert text.count("line ") == 11
 
 
 @pytest.mark.parametrize(("text", "fault"), [
@@ -70,6 +95,7 @@ training: {}
     ("- a\n", "line 1: the file must be keys with values"),
     ("distributed: {devices: []}", "line 1: devices is a sequence; it must be a list of at least one device"),
     ("distributed: {devices: cpu}", "devices is 'cpu'; it must be a list"),
+    ("distributed: {checkpoint_every: 5}", "line 1: checkpoint_every needs checkpoint"),
     ("distributed: [", "is not YAML"),
     ("distributed: {strategy: !!python/object/apply:os.system ['true']}", "strategy is a sequence"),
 ])

@@ -155,6 +155,41 @@ with ag.ag_device("cpu"):
     assert said["err"] == ""
 
 
+RESTART = """
+import logging
+logging.basicConfig(format="%(message)s", stream=sys.stdout)
+x, y = np.ones((4, 8), np.float32), np.ones((2, 8), np.float32)
+found = []
+for devices, options in ((["vulkan:0", "vulkan:1"], {"checkpoint": PATH, "checkpoint_every": 5}), (["cpu"] * 2, {})):
+    world = ag.DistributedWorld.init(devices=devices)
+    with ag.ag_device(devices[LOST] if len(set(devices)) == 2 else "cpu"):  # which has the weights
+        ag.ag_seed(3)
+        model = ag.DataParallel(ag.ag_linear(4, 2), devices)
+        found.append(ag.train_distributed(model, [(x, y)] * 60, world, ag.ag_mse_loss,
+                                          ag.optimizer_sgd(model, lr=0.02), **options))
+    said.setdefault("devices", world.devices)
+    said.setdefault("places", sorted({p.device for p in model.parameters().values()}))
+said["steps"] = [len(losses) for losses in found]
+said["off"] = float(np.abs(np.subtract(*found)).max())
+said["closed"] = error_of(ag.ag_shutdown)
+"""
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("number", [0, 1])
+def test_device_lost_in_train_distributed(run: Run, faulty: dict[str, str], number: int, swiftshader: str,
+                                          tmp_path: Path) -> None:
+    """The job goes on without the device."""
+    code = RESTART.replace("PATH", repr(str(tmp_path / "job.safetensors"))).replace("LOST", str(number))
+    said = run("ag.ag_vulkan_devices()\n" + code, **faulty, KPFAULT_LOST_AFTER="100", KPFAULT_DEVICE=str(number))
+    survivor = f"vulkan:{1 - number}"
+    assert said["devices"] == [survivor] * 2 and said["places"] == [survivor]
+    assert said["steps"] == [60, 60] and said["off"] < 1e-4
+    (line,) = [line for line in said["out"].splitlines() if line.startswith("train_distributed: ")]
+    assert f"vulkan:{number} failed in step" in line and f"on {survivor}." in line
+    assert said["closed"] is None and said["err"] == ""
+
+
 # ---------------------------------------------------------------------------------------------- missing pieces
 
 LOOK = """

@@ -137,6 +137,10 @@ class FlatGroup:
                 self.backend.assign(view, p.buffer)
                 p.buffer = view
 
+    def is_where_its_parameters_are(self) -> bool:
+        """Whether no parameter was moved to another device."""
+        return all(p.buffer.backend is self.backend for p in self.params.values())
+
     def take_changes(self) -> None:
         """Let `values` follow parameters of a 16-bit type that were assigned since `store`."""
         if self.stored is not self.values:

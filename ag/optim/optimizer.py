@@ -82,8 +82,11 @@ class Optimizer:
         for slots in self._slots:
             slots.write_state([lr, *[0.0] * (STATE_WORDS - 1)])
         self._lr = float(lr)
-        self._scaled = list(dict.fromkeys(g.backend for g in self.groups if g.stored_dtype is F16))
+        self._scaled = self._scaled_backends()
         self.restart_loss_scale()
+
+    def _scaled_backends(self) -> list[Backend]:
+        return list(dict.fromkeys(g.backend for g in self.groups if g.stored_dtype is F16))
 
     @property
     def lr(self) -> float:
@@ -207,6 +210,13 @@ class Optimizer:
         if self._scaled:
             state["loss_scale"] = read_scale(self._scaled[0])
         return state
+
+    def follow(self) -> None:
+        """Work where the parameters are now; the state there is a new one, for `load_state_dict` to fill."""
+        self._slots = [slots if slots.group.is_where_its_parameters_are() else
+                       _Slots(FlatGroup(slots.group.params), self._moments) for slots in self._slots]
+        self._scaled = self._scaled_backends()
+        self.restart_loss_scale()
 
     @property
     def _states(self) -> dict[str, _Slots]:

@@ -1,7 +1,7 @@
 """Training described in a YAML file: read with the safe loader, and every mistake named with its line.
 
-The keys are those of ML Odyssey's ``distributed`` section.  Knows which values are allowed and what they stand for, and
-nothing of how the models work that it makes.
+The keys are those of ML Odyssey's ``distributed`` section, and what a job needs to outlive its devices.  Knows which
+values are allowed and what they stand for, and nothing of how the models work that it makes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ STRATEGIES: dict[str, Callable[[Any, tuple[str, ...]], Any]] = {
     "pipeline": lambda stages, devices: Pipeline(stages, devices),
 }
 _CHOICES = {"strategy": tuple(STRATEGIES), "backend": BACKENDS, "gradient_sync": ("all_reduce",)}
+_LEAST = {"checkpoint_every": 1, "max_restarts": 0}
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,21 @@ class Config:
         "local".
     gradient_sync : str
         "all_reduce".
+    checkpoint : str, or None
+        File to which `train_distributed` writes the job's state; None: a device that fails ends the job.
+    checkpoint_every : int, or None
+        After how many steps; None: after every epoch.
+    max_restarts : int
+        How often the job goes on without a device that failed.
     """
 
     strategy: str = "data_parallel"
     devices: tuple[str, ...] | None = None
     backend: str = "local"
     gradient_sync: str = "all_reduce"
+    checkpoint: str | None = None
+    checkpoint_every: int | None = None
+    max_restarts: int = 3
 
     def world(self) -> DistributedWorld:
         """The world of the devices."""
@@ -57,6 +67,11 @@ class Config:
         """A model, or its layers or stages, spread over the world as the strategy says."""
         return STRATEGIES[self.strategy](model, world.devices)
 
+    def checkpoints(self) -> dict[str, Any]:
+        """What the file says of checkpoints, as arguments of `train_distributed`."""
+        return {"checkpoint": self.checkpoint, "checkpoint_every": self.checkpoint_every,
+                "max_restarts": self.max_restarts}
+
 
 def load_config(path: str | os.PathLike[str]) -> Config:
     """Read a YAML file that says how to train.
@@ -64,13 +79,14 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     Parameters
     ----------
     path : path
-        A file with a section ``distributed``, in which ``strategy``, ``devices``, ``backend`` and ``gradient_sync``
-        may be given.
+        A file with a section ``distributed``, in which ``strategy``, ``devices``, ``backend``, ``gradient_sync``,
+        ``checkpoint``, ``checkpoint_every`` and ``max_restarts`` may be given.
 
     Returns
     -------
     Config
-        With these as attributes, ``world()``, and ``parallel(model, world)``.
+        With these as attributes, ``world()``, ``parallel(model, world)``, and ``checkpoints()``, which are arguments of
+        `train_distributed`.
 
     Raises
     ------
@@ -104,8 +120,9 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     sections = reader.mapping(root, "the file", ("distributed",))
     values = reader.mapping(sections["distributed"], "distributed", tuple(f.name for f in fields(Config))) if (
         "distributed" in sections) else {}
-    read: dict[str, Any] = {key: reader.devices(node) if key == "devices" else reader.choice(key, node)
-                            for key, node in values.items()}
+    read = {key: reader.value(key, node) for key, node in values.items()}
+    if "checkpoint_every" in values and "checkpoint" not in values:
+        reader.wrong(values["checkpoint_every"], "checkpoint_every needs checkpoint, which names the file")
     if not reader.faults and not values:
         reader.faults.append("there is no section distributed with keys in it")
     if reader.faults:
@@ -138,6 +155,27 @@ class _Reader:
             else:
                 found[key.value] = value
         return found
+
+    def value(self, key: str, node: Any) -> Any:
+        """What a key stands for."""
+        if key == "devices":
+            return self.devices(node)
+        if key == "checkpoint":
+            return self.path(key, node)
+        return self.whole(key, node, _LEAST[key]) if key in _LEAST else self.choice(key, node)
+
+    def path(self, key: str, node: Any) -> str:
+        """The name of a file."""
+        if node.id != "scalar" or not node.value:
+            self.wrong(node, f"{key} is {_shown(node)}; it must be the name of a file")
+        return str(node.value)
+
+    def whole(self, key: str, node: Any, least: int) -> int:
+        """A whole number."""
+        if node.id == "scalar" and node.value.isdecimal() and int(node.value) >= least:
+            return int(node.value)
+        self.wrong(node, f"{key} is {_shown(node)}; it must be a whole number of at least {least}")
+        return least
 
     def choice(self, key: str, node: Any) -> Any:
         """One of a few words."""

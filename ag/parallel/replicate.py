@@ -6,12 +6,14 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ag.buffer import Buffer
 from ag.create import ag_tensor
 from ag.device import backend_of
 from ag.nn.layer import state_of
+from ag.op import Cotangents, Need, Run
 from ag.ops.convert import ag_to_device
-from ag.tape import no_grad
-from ag.tensor import Tensor
+from ag.tape import is_recording, no_grad
+from ag.tensor import Node, Tensor
 
 __all__ = ["replicas_of", "replicate"]
 
@@ -57,7 +59,21 @@ def replicate(model: Any, devices: Sequence[str | Sequence[str]]) -> list[Any]:
     >>> [m.W.device for m in ag.replicate(ag.ag_linear(2, 1), ["cpu", "cpu:1"])]
     ['cpu', 'cpu:1']
     """
-    return replicas_of(model, devices, lambda i, p, device: ag_to_device(p, device))
+    return replicas_of(model, devices, lambda i, p, device: _copy(p, device))
+
+
+def _copy(p: Tensor, device: str) -> Tensor:
+    """A parameter on a device; a node of its own there, too, where it is.
+
+    So gradients of replicas are added up in one order, whatever device each is on.
+    """
+    if p.device != device or not is_recording():
+        return ag_to_device(p, device)
+    return Tensor(p.buffer, True, Node("replicate", _same_gradient, (p,), (True,), None, ()))
+
+
+def _same_gradient(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:
+    return (g,)
 
 
 def replicas_of(model: Any, devices: Sequence[str | Sequence[str]], link: Link) -> list[Any]:
@@ -68,10 +84,12 @@ def replicas_of(model: Any, devices: Sequence[str | Sequence[str]], link: Link) 
     trained = {id(p) for p in params}
     state = [x for x in state_of(model).values() if id(x) not in trained]
     places = list(dict.fromkeys(x.device for x in (*params, *state)))
+    moves = [_moves(places, where) for where in devices]
+    # The first replica's copies are made last, so that `backward` comes to its gradients first.
+    linked = {i: {id(p): link(i, p, moves[i][p.device]) for p in params} for i in [*range(1, len(devices)), 0]}
     replicas = []
-    for i, where in enumerate(devices):
-        goes = _moves(places, where)
-        memo: dict[int, Any] = {id(p): link(i, p, goes[p.device]) for p in params}
+    for i, goes in enumerate(moves):
+        memo: dict[int, Any] = linked[i]
         with no_grad():
             for x in state:
                 own = i == 0 and x.device == goes[x.device]

@@ -39,10 +39,8 @@ class ShardedGradients(DataParallel):
 
     def _replicas(self, count: int) -> list[Any]:
         devices = [str(device) for device in self.device_ids[:count]]
-        # The first replica's are made last: `backward` then adds up in the order in which it does for `DataParallel`.
-        made = {(i, p): s.linked(_copied(s.param, devices[i]))
-                for i in [*range(1, count), 0] for p, s in self._pieces.all.items()}
-        return replicas_of(self.module, devices, lambda i, p, device: made[i, p.id])
+        return replicas_of(self.module, devices,
+                           lambda i, p, device: self._pieces.all[p.id].linked(_copied(p, devices[i])))
 
 
 class ShardedParameters(DataParallel):
@@ -73,7 +71,7 @@ class ShardedParameters(DataParallel):
 
     def _results(self, parts: Sequence[tuple[Any, Any]], devices: Sequence[Any]) -> list[Any]:
         replicas, found = self._replicas(len(parts)), {}
-        for i in [*range(1, len(parts)), 0]:  # as in ShardedGradients
+        for i in [*range(1, len(parts)), 0]:  # as in replicas_of
             args, named = parts[i]
             found[i] = parallel_apply([replicas[i]], [args], [named], [devices[i]])[0]
         return [found[i] for i in range(len(parts))]
