@@ -148,6 +148,26 @@ def test_weights_and_seed_are_those_of_rank_0() -> None:
     assert len(models) == 8, "every rank has its callback called"
 
 
+def test_running_statistics_are_those_of_one_process() -> None:
+    """And begin as those of rank 0 do, whatever the others made."""
+
+    def make() -> ag.Layer:
+        norm = ag.ag_batch_norm(6)
+        norm.running_mean.data = np.random.default_rng(current_seed()).standard_normal((6, 1)).astype(np.float32)
+        return ag.ag_sequential(ag.ag_linear(4, 6), norm, ag.ag_linear(6, 3))
+
+    def some(devices: list[str], world: Comm | None = None) -> ag.DPResult:
+        ag.ag_seed(40 + (world.rank if world else 0))
+        data = [(np.repeat(x, 2, axis=1), np.repeat(y, 2)) for x, y in DATA]
+        return train(devices, world, make_model=make, data=data, seed=None)
+
+    one = some(["cpu", "cpu:1", "cpu:2"])
+    for found in outcomes(2, lambda comm: some([["cpu"], ["cpu:1", "cpu:2"]][comm.rank], comm)):
+        assert_equal(found, one)
+        for name, x in one.model.buffers().items():
+            assert np.array_equal(found.model.buffers()[name].numpy(), x.numpy()), name
+
+
 class Partly(ag.Layer):
     """A model with parameters that some samples use."""
 
