@@ -32,9 +32,11 @@ from ag.dtype import DType
 from ag.epilogue import with_epilogues
 from ag.errors import ArenaError, CaptureError, DtypeError
 from ag.fusion import with_chains
-from ag.memory import sharing_memory, without_unread
+from ag.memory import without_unread
+from ag.packing import share_memory
 from ag.passes import with_factors, without_copies
 from ag.primitive import Primitive
+from ag.rematerialize import rematerialize
 from ag.shape import Shape
 
 __all__ = ["Backend", "DeviceInfo", "Event", "Meter"]
@@ -227,8 +229,10 @@ class Backend(ABC):
         """A program that makes these launches."""
 
     @contextmanager
-    def record(self, on_upload: Callable[[HostArray, DType], Buffer | None] | None = None) -> Iterator[Recording]:
-        """Collect every launch made inside into a program (they also run)."""
+    def record(self, on_upload: Callable[[HostArray, DType], Buffer | None] | None = None,
+               recompute: bool = False) -> Iterator[Recording]:
+        """Collect every launch made inside into a program (they also run); it may compute things twice to save memory.
+        """
         if self._open_recording is not None:
             raise CaptureError(f"record: {self.name} is already recording; captured steps do not nest.")
         recording = Recording(on_upload)
@@ -239,10 +243,12 @@ class Backend(ABC):
             self._open_recording = None
         recording.launches = without_copies(with_factors(recording.launches))
         recording.launches = without_unread(recording.launches)
+        if recompute:
+            rematerialize(recording.launches)
         recording.launches = with_chains(recording.launches, self.chains_from)
         if self.epilogues and self.precision == "highest":  # the other kernels have no epilogues
             recording.launches = with_epilogues(recording.launches)
-        sharing_memory(recording.launches, rest=2 if self.asynchronous else 0)
+        share_memory(recording.launches, rest=3 if self.asynchronous else 0)
         recording.program = self._program(recording.launches)
 
     @property

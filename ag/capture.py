@@ -118,9 +118,10 @@ class CapturedStep:
         The recorded launches, after the first call.
     """
 
-    def __init__(self, step: Callable[..., Any], backend: Backend | None = None) -> None:
+    def __init__(self, step: Callable[..., Any], backend: Backend | None = None, recompute: bool = False) -> None:
         self._step = step
         self._backend = backend
+        self._recompute = recompute
         self._check: list[Callable[[Any], None]] = []  # one of each per argument
         self._fill: list[Callable[[Any], None]] = []
         self._guards: list[Callable[[], object]] = []
@@ -163,7 +164,7 @@ class CapturedStep:
             else:
                 arrays.append(_ArraySlot(i, _apart(x, arrays), backend))
                 slots.append(arrays[-1])
-        with backend.record(lambda array, dtype: _slot_buffer(arrays, array, dtype)) as recording:
+        with backend.record(lambda array, dtype: _slot_buffer(arrays, array, dtype), self._recompute) as recording:
             output = self._step(*[s.argument for s in slots])
         _refuse_host_values(output)
         for slot in arrays:
@@ -217,7 +218,7 @@ def _refuse_host_values(output: Any) -> None:
                            f"(in tuples, lists or dicts) or None.")
 
 
-def ag_capture(step_fn: Callable[..., Any]) -> CapturedStep:
+def ag_capture(step_fn: Callable[..., Any], *, recompute: bool = False) -> CapturedStep:
     """Record a step on its first call; later calls replay it.
 
     Parameters
@@ -225,6 +226,10 @@ def ag_capture(step_fn: Callable[..., Any]) -> CapturedStep:
     step_fn : callable
         Takes tensors and numpy arrays (integer labels too) as positional arguments; returns tensors, in tuples,
         lists or dicts if it likes, or None.  It may compute losses, call `backward` and step optimizers.
+    recompute : bool, optional
+        Compute cheap results (activations, normalizations, embeddings) a second time in the backward pass rather than
+        keep them, where that lowers the most memory a replay needs: a replay of a transformer needs a quarter less and
+        takes some percent longer.
 
     Returns
     -------
@@ -245,7 +250,8 @@ def ag_capture(step_fn: Callable[..., Any]) -> CapturedStep:
     step runs once; what it decided (branches, numbers) is part of the record, and a layer in another mode than then
     (train or eval) is refused.  A replay leaves the step's own gradient in each ``.grad``; it does not add to it, so
     accumulate inside the step, or call `zero_grad` there.  The program keeps its memory, even of parameters that were
-    dropped, and does less than was recorded: copies are left out where the result can be computed in place.
+    dropped, and does less than was recorded: copies are left out where the result can be computed in place.  What the
+    step computes on the way shares memory, also with the gradients and outputs that it has yet to write.
 
     Examples
     --------
@@ -254,4 +260,4 @@ def ag_capture(step_fn: Callable[..., Any]) -> CapturedStep:
     >>> step(ag.ag_tensor([1.0, 2.0])).item(), step(ag.ag_tensor([3.0, 4.0])).item()
     (5.0, 25.0)
     """
-    return CapturedStep(step_fn)
+    return CapturedStep(step_fn, recompute=recompute)

@@ -51,6 +51,8 @@ class Primitive:
     in_place : tuple of (int, int)
         Positions of an output and of an input that may be one buffer, if shape and type are the same: the input is
         not read any more where the output was written.
+    cheap : bool
+        Whether computing the output again costs little more than reading and writing it.
     scaling : tuple of (Primitive, int, int), or None
         A product, and the positions of an input and of a number: it begins as if by ``input = product(input, number)``.
     operands, params : tuple of str
@@ -67,6 +69,7 @@ class Primitive:
     copies: bool
     neutral: float | None
     in_place: tuple[tuple[int, int], ...]
+    cheap: bool
     scaling: tuple[Primitive, int, int] | None
     operands: tuple[str, ...]
     params: tuple[str, ...]
@@ -96,6 +99,7 @@ def primitive(
     copies: bool = False,
     neutral: float | None = None,
     in_place: bool | tuple[str, str] | None = None,
+    cheap: bool | None = None,
     scaling: tuple[Primitive, str, str] | None = None,
 ) -> Callable[[Callable[..., Any]], Primitive]:
     """Declare the decorated numpy function as a primitive.
@@ -120,6 +124,9 @@ def primitive(
     in_place : bool or (str, str), optional
         Whether the first output may be any input, or which output may be which; default: True for the layouts of
         elementwise functions.
+    cheap : bool, optional
+        Whether computing the output again costs little more than reading and writing it; default: True for the layouts
+        of elementwise functions.
     scaling : tuple of (Primitive, str, str), optional
         A product, and the names of an input and of a number that it is multiplied with first; where the input is in
         `updates`, the product is stored there.
@@ -140,8 +147,9 @@ def primitive(
         else:
             pairs = ((operands.index(shared[0]), operands.index(shared[1])),)
         found = Primitive(name, reference, bind, shape, layout, outputs,
-                          tuple(operands.index(u) for u in updates), copies, neutral,
-                          pairs, scaling and (scaling[0], operands.index(scaling[1]), operands.index(scaling[2])),
+                          tuple(operands.index(u) for u in updates), copies, neutral, pairs,
+                          elementwise if cheap is None else cheap,
+                          scaling and (scaling[0], operands.index(scaling[1]), operands.index(scaling[2])),
                           operands, params)
         PRIMITIVES[name] = found
         return found

@@ -24,7 +24,7 @@ ag_device(name) ag_default_device() ag_dtype(name) ag_default_dtype() ag_to_devi
 ag_vulkan_device_count() ag_vulkan_devices() ag_vulkan_status()
 ggml_vulkan_device_count() ggml_vulkan_list_devices() ggml_vulkan_status()
 ag_seed(seed) ag_gradcheck(fn, inputs, eps=1e-5, atol=1e-4, rtol=1e-3, verbose=False, quiet=False)
-ag_capture(step_fn) ag_synchronize(device=None) ag_shutdown()
+ag_capture(step_fn, *, recompute=False) ag_synchronize(device=None) ag_shutdown()
 
 ag_matmul(A, B) ag_add(A, B) ag_sub(A, B) ag_mul(A, B) ag_div(A, B) ag_scale(x, scalar) ag_pow(x, p)
 ag_exp(x) ag_log(x) ag_sqrt(x) ag_abs(x) ag_relu(x) ag_sigmoid(x) ag_tanh(x) ag_gelu(x, ...) ag_silu(x)

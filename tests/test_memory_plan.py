@@ -59,15 +59,16 @@ def run_steps(backend: Backend, steps: list[tuple[str, int, int]], inputs: list[
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=STEPS, seed=st.integers(0, 2**31))
-def test_a_replay_computes_what_the_launches_did(device: str, steps: list[tuple[str, int, int]], seed: int) -> None:
+@given(steps=STEPS, seed=st.integers(0, 2**31), recompute=st.booleans())
+def test_a_replay_computes_what_the_launches_did(device: str, steps: list[tuple[str, int, int]], seed: int,
+                                                 recompute: bool) -> None:
     backend, rng = backend_of(device), np.random.default_rng(seed)
     first, second = rng.normal(size=(2, 3, 4, 4)).astype(np.float32)
     inputs = [buffer(backend, x) for x in first]
     flat = buffer(backend, np.zeros(64))
     with backend.quiet(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(NumpyBackend, "chains_from", 1)  # as on a device
-        with backend.record() as recording:
+        with backend.record(recompute=recompute) as recording:
             kept = run_steps(backend, steps, inputs, flat)
         program = recording.finished()
         for values in (first, second):
@@ -93,7 +94,7 @@ def test_a_chain_needs_few_buffers(device: str) -> None:
             y = sum_over(backend.launch, y.view((64, 1, 64)), (1,)).view((64, 64))  # not index by index
         out = backend.launch(scale, y, factor=1.0)
     del y
-    assert recording.finished().nbytes <= 7 * 64 * 64 * 4  # x, out, and 20 that share
+    assert recording.finished().nbytes <= 8 * 64 * 64 * 4  # x, out, and 20 that share
     assert out.shape == (64, 64)
 
 
@@ -141,6 +142,75 @@ def test_what_is_updated_in_place_is_not_dropped(device: str) -> None:
     assert optimizer.t == 3
 
 
+def test_what_is_yet_to_be_written_is_memory_for_others(device: str) -> None:
+    backend = backend_of(device)
+    x = buffer(backend, np.ones((64, 64)))
+    with backend.record() as recording:
+        y = backend.launch(exp, sum_over(backend.launch, x.view((64, 1, 64)), (1,)))
+        sums = sum_over(backend.launch, y.view((64, 64)), (0, 1))
+        for _ in range(4):  # memory rests for some launches
+            sums = backend.launch(permute, sums.view((1, 1)), axes=(1, 0))
+        del y
+        out = [backend.launch(scale, x, factor=k) for k in (2.0, 3.0)]  # held: nobody else has this memory later
+    program = recording.finished()
+    assert program.nbytes <= 3 * 64 * 64 * 4 + 4096  # x, and both results; what becomes of y lies in one of them
+    backend.upload(np.full((64, 64), 0.5), x)
+    program.run()
+    np.testing.assert_allclose(backend.download(sums), 4096 * np.exp(0.5), rtol=1e-6)
+    assert [backend.download(b)[0, 0] for b in out] == [1.0, 1.5]
+
+
+def test_cheap_results_are_computed_again(device: str) -> None:
+    """Between their first and their second use other memory is needed; what cannot be made again is kept."""
+    backend = backend_of(device)
+    x = buffer(backend, np.linspace(0, 1, 64 * 64).reshape(64, 64))
+    programs = []
+    for recompute in (False, True):
+        with backend.record(recompute=recompute) as recording:
+            early = [backend.launch(exp, x) for _ in range(4)]
+            total = x
+            for y in early:
+                total = sum_over(backend.launch, backend.launch(add, total, y).view((64, 1, 64)), (1,)).view((64, 64))
+            wide = [sum_over(backend.launch, backend.launch(scale, total, factor=float(k)).view((64, 1, 64)), (1,))
+                    for k in range(6)]
+            for w in wide:
+                total = backend.launch(mul, total, w.view((64, 64)))
+            for y in early:
+                total = backend.launch(add, total, y)
+            out = backend.launch(scale, total, factor=2.0)
+            del early, total, y, wide, w
+        programs.append((recording.finished(), out))
+    (kept, one), (again, two) = programs
+    assert again.nbytes < kept.nbytes
+    for program in (kept, again):
+        program.run()
+    assert backend.download(one).tobytes() == backend.download(two).tobytes()
+
+
+def test_recomputing_changes_no_bit(device: str) -> None:
+    with ag.ag_device(device):
+        (few, losses), (more, others) = (run_curve("resnet8", recompute) for recompute in (False, True))
+    assert losses == others and few < more
+
+
+def test_recomputing_changes_no_bit_of_a_gpt() -> None:
+    (few, losses), (more, others) = (run_curve("gpt", recompute) for recompute in (False, True))
+    assert losses == others and few < more
+
+
+def run_curve(name: str, recompute: bool) -> tuple[int, list[float]]:
+    """Launches and losses of a captured step."""
+    from test_counters import curve
+
+    step, *batch = curve(name)
+    captured = ag.ag_capture(step, recompute=recompute)
+    losses = [captured(*batch).item() for _ in range(3)]
+    assert captured.program is not None
+    launches = captured.program.launches
+    captured.close()
+    return launches, losses
+
+
 def test_constants_made_in_the_step_keep_their_memory(device: str) -> None:
     def step(x: ag.Tensor) -> ag.Tensor:
         c = ag.ag_tensor(np.array(3.0), device=device)  # uploaded once; a replay only reads it
@@ -168,15 +238,22 @@ def test_guard_words_survive_a_replay() -> None:
 
 
 def test_a_gpt_needs_much_less_memory_captured() -> None:
+    eager, captured, recomputing = gpt_peaks(lambda step: step, ag.ag_capture,
+                                             lambda step: ag.ag_capture(step, recompute=True))
+    assert captured <= 0.75 * eager and captured < 46e6, (eager, captured)
+    assert recomputing <= 0.60 * eager and recomputing < 34e6, (eager, recomputing)
+
+
+def gpt_peaks(*wraps: Any) -> list[int]:
+    """The most bytes that are live at once in steps of the benchmark W3, parameters and optimizer's state included."""
     from curves.workloads import BATCH, workload
     from test_torch_curves import training
 
     weights, batches = workload("gpt", BATCH["gpt"])
     x, labels = (np.moveaxis(array, 0, -1).copy() for array in batches[0])
     peaks = []
-    for wrap in (lambda step: step, ag.ag_capture):
+    for wrap in wraps:
         backend = backend_of("cpu")
-        backend.arena.reset_peak()
         before = backend.arena.stats().live
         step = wrap(training("gpt", weights))
         step(x, labels)
@@ -185,6 +262,4 @@ def test_a_gpt_needs_much_less_memory_captured() -> None:
             step(x, labels)
         peaks.append(backend.arena.stats().peak - before)
         del step
-    eager, captured = peaks
-    # Eager took 89 MB when captured steps began to plan, and they 51: most is saved for later.
-    assert captured <= 0.85 * eager and captured < 49.5e6, peaks
+    return peaks

@@ -71,7 +71,8 @@ def _rate(variance: Array, eps: float) -> Array:
     return rate
 
 
-@primitive(lambda x, *_others, **_params: (x, (1, x[1]), (1, x[1])), layout=_columns_layout, outputs=3)
+@primitive(lambda x, *_others, **_params: (x, (1, x[1]), (1, x[1])), layout=_columns_layout, outputs=3,
+           cheap=True)
 def layer_norm(
     out: Array, mean: Array, variance: Array, x: Array, gamma: Array, beta: Array, *, eps: float
 ) -> None:
@@ -141,7 +142,7 @@ def joined_statistics(
     np.add.reduce((variances + (means - mean) ** 2) * shares, 1, keepdims=True, out=variance)
 
 
-@primitive(layout=_rows_layout)
+@primitive(layout=_rows_layout, cheap=True)
 def normalize(
     out: Array, x: Array, gamma: Array, beta: Array, mean: Array, variance: Array, *, eps: float
 ) -> None:
