@@ -29,18 +29,14 @@ from weakref import WeakSet
 from ag.arena import Arena
 from ag.buffer import Buffer, HostArray, Launch, Program, Recording
 from ag.dtype import DType
-from ag.epilogue import with_epilogues
 from ag.errors import ArenaError, CaptureError, DtypeError
-from ag.fusion import with_chains
-from ag.memory import without_unread
-from ag.packing import share_memory
-from ag.passes import with_factors, without_copies
+from ag.optimize import optimize
 from ag.primitive import Primitive
-from ag.rematerialize import rematerialize
 from ag.shape import Shape
 
 __all__ = ["Backend", "DeviceInfo", "Event", "Meter"]
 
+_REST = 3  # launches for which memory rests where several may run at once
 _GUARD_BYTE = 0xA5
 _NOTHING = nullcontext()
 
@@ -241,14 +237,9 @@ class Backend(ABC):
             yield recording
         finally:
             self._open_recording = None
-        recording.launches = without_copies(with_factors(recording.launches))
-        recording.launches = without_unread(recording.launches)
-        if recompute:
-            rematerialize(recording.launches)
-        recording.launches = with_chains(recording.launches, self.chains_from)
-        if self.epilogues and self.precision == "highest":  # the other kernels have no epilogues
-            recording.launches = with_epilogues(recording.launches)
-        share_memory(recording.launches, rest=3 if self.asynchronous else 0)
+        optimize(recording.launches, recompute=recompute, chains_from=self.chains_from,
+                 epilogues=self.epilogues and self.precision == "highest",  # the other kernels have none
+                 rest=_REST if self.asynchronous else 0)
         recording.program = self._program(recording.launches)
 
     @property

@@ -23,7 +23,8 @@ LAYERS = [
     ["ag.errors", "ag.shape", "ag.conv_shape", "ag.dtype", "ag.version"],
     ["ag.primitive", "ag.blocks", "ag.arena", "ag.hazards"],
     # The stock-kp recorder copies with the copy kernel, so core_primitives is below the backends.
-    ["ag.buffer", "ag.passes", "ag.memory", "ag.chain", "ag.fusion", "ag.epilogue", "ag.backend", "ag.core_primitives",
+    ["ag.buffer", "ag.passes", "ag.memory", "ag.rematerialize", "ag.packing", "ag.chain", "ag.fusion", "ag.epilogue",
+     "ag.optimize", "ag.backend", "ag.core_primitives",
      "ag.half", "ag.partial", "ag.loss_scale"],
     ["ag.backends"],
     ["ag.device", "ag.vulkan_devices", "ag.rng", "ag.tensor", "ag.create", "ag.tape", "ag.op", "ag.capture",

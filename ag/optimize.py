@@ -1,0 +1,40 @@
+"""What a recording goes through on its way to a program: all passes, in their order."""
+
+from __future__ import annotations
+
+from ag.buffer import Launch
+from ag.epilogue import with_epilogues
+from ag.fusion import with_chains
+from ag.memory import without_unread
+from ag.packing import share_memory
+from ag.passes import with_factors, without_copies
+from ag.rematerialize import rematerialize
+
+__all__ = ["optimize"]
+
+
+def optimize(launches: list[Launch], *, recompute: bool, chains_from: int, epilogues: bool, rest: int) -> None:
+    """Let launches leave the same values behind as those recorded, with less work and in less memory.
+
+    Parameters
+    ----------
+    launches : list of Launch
+        In the order in which they were made; changed in place, as whoever holds another list holds its buffers.
+    recompute : bool
+        Make cheap launches twice where that saves memory.
+    chains_from : int
+        Elements from which on elementwise launches become chains.
+    epilogues : bool
+        Whether products of matrices take elementwise functions of their results with them.
+    rest : int
+        For how many launches memory rests before it is used again.
+    """
+    launches[:] = with_factors(launches)
+    launches[:] = without_copies(launches)
+    launches[:] = without_unread(launches)
+    if recompute:
+        rematerialize(launches)
+    launches[:] = with_chains(launches, chains_from)
+    if epilogues:
+        launches[:] = with_epilogues(launches)
+    share_memory(launches, rest)
