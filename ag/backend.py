@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from math import prod
 from threading import get_ident
 from typing import Any, NamedTuple
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from ag.arena import Arena
 from ag.buffer import Buffer, HostArray, Launch, Program, Recording
@@ -274,10 +274,10 @@ class Backend(ABC):
     def _paint_guards(self, buffer: Buffer) -> None:
         for _, address, nbytes in self._guards(buffer):
             self._write_bytes(address, bytes([_GUARD_BYTE]) * nbytes)
-        self.__dict__.setdefault("_guarded", WeakSet()).add(buffer)
+        self.__dict__.setdefault("_guarded", WeakKeyDictionary())[buffer] = buffer.address
 
     def check_guards(self) -> None:
-        """Raise if memory beside a live buffer was overwritten (needs an arena with guards).
+        """Raise if memory beside a live buffer was overwritten, where it was made (needs an arena with guards).
 
         Raises
         ------
@@ -286,7 +286,7 @@ class Backend(ABC):
         """
         if not self.arena.guard:
             raise ArenaError(f"check_guards: {self.name} keeps no guard words; create the backend with guard > 0.")
-        for buffer in list(self.__dict__.get("_guarded", ())):
-            for side, address, nbytes in self._guards(buffer):
+        for buffer, painted in list(self.__dict__.get("_guarded", {}).items()):
+            for side, address, nbytes in self._guards(buffer) if buffer.address == painted else ():  # or it was moved
                 if self._read_bytes(address, nbytes) != bytes([_GUARD_BYTE]) * nbytes:
                     raise ArenaError(f"check_guards: memory {side} {buffer!r} was overwritten.")

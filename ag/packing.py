@@ -35,9 +35,10 @@ def share_memory(launches: list[Launch], rest: int) -> None:
     for span in spans.values():
         for b in span.buffers:
             b.block = nowhere  # their own blocks are free, and the arena has room for a heap
+    enough = sum(item.nbytes + arena.align for item in items)
     for item in sorted(items, key=lambda x: (-x.nbytes, x.first)):
         if not any(room.place(item, rest, arena.align) for room in rooms):
-            rooms.append(_Room(max(arena.stats().largest_free, item.nbytes)))
+            rooms.append(_Room(max(min(arena.stats().largest_free, enough), item.nbytes)))
             rooms[-1].keep(arena)
             rooms[-1].place(item, rest, arena.align)
     for room in rooms:
