@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import random
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -16,12 +18,17 @@ def normal(*shape: int) -> Any:
     return (3 + 2 * RNG.standard_normal(shape)).astype(np.float32)
 
 
-@pytest.fixture(params=["two", "twice", "three and twice", "two vendors"])
+CPUS = {"two": ["cpu", "cpu:1"], "twice": ["cpu", "cpu"], "three": ["cpu", "cpu:1", "cpu:2"],
+        "three and twice": ["cpu", "cpu:1", "cpu", "cpu:2"], "eight": [f"cpu:{i}" for i in range(8)]}
+VENDORS = [pytest.param(name, marks=pytest.mark.vulkan) for name in ("two vendors", "two vendors and cpu")]
+
+
+@pytest.fixture(params=["two", "twice", "three and twice", VENDORS[0]])
 def devices(request: pytest.FixtureRequest) -> list[str]:
-    if request.param == "two vendors":
-        return [request.getfixturevalue("lavapipe"), request.getfixturevalue("swiftshader")]
-    return {"two": ["cpu", "cpu:1"], "twice": ["cpu", "cpu"],
-            "three and twice": ["cpu", "cpu:1", "cpu", "cpu:2"]}[request.param]
+    if request.param in CPUS:
+        return CPUS[request.param]
+    vendors = [request.getfixturevalue("lavapipe"), request.getfixturevalue("swiftshader")]
+    return [*vendors, "cpu"] if request.param == "two vendors and cpu" else vendors
 
 
 def layer_of(kind: Any, features: int) -> Any:
@@ -64,6 +71,36 @@ def test_unequal_and_empty_shards(sizes: tuple[int, ...]) -> None:
 
     for found, wanted in zip(passed(several, call, x, w), passed(one, one, x, w), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6 * max(1, np.abs(wanted).max()))
+
+
+class Late(ag.Layer):
+    """Every replica comes at another time."""
+
+    def forward(self, x: ag.Tensor) -> ag.Tensor:
+        sleep(random() / 200)
+        return x
+
+
+@pytest.mark.parametrize("devices", ["two", "three", "three and twice", "eight", VENDORS[1]], indirect=True)
+def test_the_bits_do_not_depend_on_timing(devices: list[str]) -> None:
+    """Output, gradients and running statistics, with two layers that wait for all replicas."""
+    x, w = normal(4, 37), normal(3, 37)
+
+    def bits() -> list[bytes]:
+        with ag.ag_device(devices[0]):
+            ag.ag_seed(7)
+            model = ag.ag_sequential(ag.ag_linear(4, 8), Late(), ag.SyncBatchNorm(8), Late(), ag.ag_linear(8, 3),
+                                     ag.SyncBatchNorm(3), Late())
+            p = ag.ag_param(x)
+            with ag.with_grad_tape():
+                y = ag.DataParallel(model, devices)(p)
+                loss = ag.ag_sum(y * ag.ag_tensor(w))
+            grads = ag.backward(loss)
+        found = [y, *(grads[q] for q in (p, *model.parameters().values())), *model.buffers().values()]
+        return [t.numpy().tobytes() for t in found]
+
+    first = bits()
+    assert all(bits() == first for _ in range(7))
 
 
 def test_without_replicas_it_is_a_batch_norm() -> None:

@@ -103,21 +103,16 @@ def test_the_weights_are_those_of_an_undisturbed_job(failing: str, step: int, af
     assert found.everything() == wanted
 
 
-def on(kind: str) -> list[str]:
-    """Of three replicas that exchange statistics, gradients are added up in the order in which threads come."""
-    return THREE[:2] if kind == "synchronised" else THREE
-
-
 @cache
 def undisturbed(kind: str) -> list[Any]:
-    return Trained(on(kind), kind).everything()
+    return Trained(THREE, kind).everything()
 
 
 @pytest.mark.parametrize("failing", ["cpu", "cpu:1"])
 @pytest.mark.parametrize("kind", MODELS)
 def test_every_way_to_spread_a_model(kind: str, failing: str, fail: Fail, tmp_path: Path) -> None:
     wanted = undisturbed(kind)
-    found = Trained(on(kind), kind, happens={9: lambda: fail(failing, 25)}, checkpoint=tmp_path / "job.safetensors",
+    found = Trained(THREE, kind, happens={9: lambda: fail(failing, 25)}, checkpoint=tmp_path / "job.safetensors",
                     checkpoint_every=2)
     assert failing not in {x.device for x in found.model.parameters().values()} | set(found.world.devices)
     assert found.everything() == wanted

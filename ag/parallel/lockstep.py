@@ -24,7 +24,7 @@ from ag.parallel.reduction import tree_sum
 from ag.parallel.replica import Replica
 from ag.parallel.replica_group import ReplicaGroup, Turns, set_group
 from ag.parallel.sync_batch_norm import SyncBatchNorm
-from ag.parallel.thread_comm import ThreadComm, thread_comms
+from ag.parallel.thread_comm import Combine, ThreadComm, thread_comms
 from ag.rng import generator_state
 from ag.tensor import Array, Tensor, TensorLike
 
@@ -50,13 +50,13 @@ class SampleGroup(ReplicaGroup):
         self.waits = True
         self._backend, self._meter, self._buffers = replica.backend, replica.worked, replica.buffers
 
-    def exchange(self, value: Any) -> list[Any]:
+    def exchange(self, value: Any, combine: Combine = list) -> list[Any]:
         """As in a `ReplicaGroup`; whoever works meanwhile has random numbers, buffers and a meter of its own."""
         state = generator_state(self._backend)
         kept = self._backend.launch(copy, state)
         aside = self._buffers.set_aside()
         self.waits = True
-        found = super().exchange(value)
+        found = super().exchange(value, combine)
         self.waits = False
         self._backend.meter(self._meter)
         self._buffers.go_on(aside)

@@ -14,7 +14,8 @@ from typing import Any
 from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
 from ag.parallel.reduction import tree_sum
-from ag.parallel.thread_comm import ThreadComm
+from ag.parallel.replicate import copy_for_replica
+from ag.parallel.thread_comm import Combine, ThreadComm
 from ag.tensor import Tensor
 
 __all__ = ["ReplicaGroup", "Turns", "current_group"]
@@ -60,17 +61,32 @@ class ReplicaGroup:
         self.rank, self.size = comm.rank, comm.size
         self._comm, self._turns, self._place = comm, turns, place
 
-    def exchange(self, value: Any) -> list[Any]:
-        """What all replicas gave in this call, in their order; each must make the same calls."""
+    def exchange(self, value: Any, combine: Combine = list) -> list[Any]:
+        """What all replicas gave in this call, in their order; each must make the same calls.
+
+        With `combine`, what that made of it: one thread calls it, while the others wait.
+        """
         self._turns.pass_on(self._place)
         try:
-            return self._comm.exchange(value)
+            return self._comm.exchange(value, combine)
         finally:
             self._turns.wait(self._place)
 
     def total(self, mine: Tensor | None, device: str) -> Tensor:
         """The sum of what the replicas gave, on this one's device; None adds nothing."""
-        return tree_sum((ag_to_device(part, device) for part in self.exchange(mine) if part is not None), ag_add)
+        found: Tensor = self.exchange((mine, device), _totals)[self.rank]
+        return found
+
+
+def _totals(given: list[tuple[Tensor | None, str]]) -> list[Tensor]:
+    """For every replica its part and its device: the sum of all parts on each device.
+
+    One thread makes them for all, since `backward` adds up the replicas' gradients in the order of their copies: if
+    each made its own, that would be the order in which the threads happened to run.
+    """
+    parts = [part for part, _ in given if part is not None]
+    total = tree_sum((ag_to_device(part, parts[0].device) for part in parts), ag_add)
+    return [copy_for_replica(total, device) for _, device in given]
 
 
 _current: ContextVar[ReplicaGroup | None] = ContextVar("ag_replica_group", default=None)

@@ -15,7 +15,7 @@ from ag.ops.convert import ag_to_device
 from ag.tape import is_recording, no_grad
 from ag.tensor import Node, Tensor
 
-__all__ = ["replicas_of", "replicate"]
+__all__ = ["copy_for_replica", "replicas_of", "replicate"]
 
 Link = Callable[[int, Tensor, str], Tensor]
 
@@ -59,17 +59,17 @@ def replicate(model: Any, devices: Sequence[str | Sequence[str]]) -> list[Any]:
     >>> [m.W.device for m in ag.replicate(ag.ag_linear(2, 1), ["cpu", "cpu:1"])]
     ['cpu', 'cpu:1']
     """
-    return replicas_of(model, devices, lambda i, p, device: _copy(p, device))
+    return replicas_of(model, devices, lambda i, p, device: copy_for_replica(p, device))
 
 
-def _copy(p: Tensor, device: str) -> Tensor:
-    """A parameter on a device; a node of its own there, too, where it is.
+def copy_for_replica(x: Tensor, device: str) -> Tensor:
+    """A tensor on a replica's device; a node of its own there, too, where it is.
 
-    So gradients of replicas are added up in one order, whatever device each is on.
+    So gradients of replicas are added up in one order, that in which their copies were made, wherever they are.
     """
-    if p.device != device or not is_recording():
-        return ag_to_device(p, device)
-    return Tensor(p.buffer, True, Node("replicate", _same_gradient, (p,), (True,), None, ()))
+    if x.device != device or not (is_recording() and x.requires_grad):
+        return ag_to_device(x, device)
+    return Tensor(x.buffer, True, Node("replicate", _same_gradient, (x,), (True,), None, ()))
 
 
 def _same_gradient(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:

@@ -18,7 +18,9 @@ from ag.errors import CommError
 from ag.parallel.comm import Array, Comm, alike, check_rank, contiguous
 from ag.parallel.reduction import add_rows, tree_sum
 
-__all__ = ["ThreadComm", "thread_comms"]
+__all__ = ["Combine", "ThreadComm", "thread_comms"]
+
+Combine = Callable[[list[Any]], list[Any]]
 
 TIMEOUT = 60.0  # seconds
 
@@ -161,9 +163,9 @@ class ThreadComm(Comm):
         found: ThreadComm = self._meet("split", color, groups)[self.rank]
         return found
 
-    def exchange(self, value: Any) -> list[Any]:
-        """What the ranks gave, whatever it is; in this process nothing is copied."""
-        found: list[Any] = self._meet("exchange", value, lambda values: values)
+    def exchange(self, value: Any, combine: Combine = list) -> list[Any]:
+        """What `combine`, called once, makes of the values of all ranks, whatever they are; nothing is copied."""
+        found: list[Any] = self._meet("exchange", value, combine)
         return found
 
     def is_ended(self) -> bool:

@@ -86,9 +86,9 @@ def train_distributed(model: Any, data: Iterable[Any], world: DistributedWorld,
     log message says so once.
 
     Replicas are as many as before and get the same samples, so a restarted job ends with the weights and losses of an
-    undisturbed one, on like devices to the bit.  Exceptions are models that draw random numbers, as devices draw from
-    streams of their own, and three or more replicas with `SyncBatchNorm`.  A failed device is one that cannot compute
-    any more; that a replica did not come in time is a failure, too.  Any other error is raised at once.
+    undisturbed one, on like devices to the bit.  The exception is models that draw random numbers, as devices draw
+    from streams of their own.  A failed device is one that cannot compute any more; that a replica did not come in time
+    is a failure, too.  Any other error is raised at once.
 
     References
     ----------
