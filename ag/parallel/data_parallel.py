@@ -16,7 +16,7 @@ from ag.nn.layer import Layer
 from ag.ops.arithmetic import ag_add, ag_mul
 from ag.parallel.gather import gather
 from ag.parallel.parallel_apply import parallel_apply
-from ag.parallel.replicate import replicate
+from ag.parallel.replicate import replicate, take_buffers
 from ag.parallel.sample import flatten
 from ag.parallel.scatter import moved, scatter, sizes_along
 from ag.tape import Gradients, backward, with_grad_tape
@@ -62,7 +62,8 @@ class DataParallel(Layer):
     -----
     ``backward(loss)`` on a result brings the gradients of all replicas to the parameters.  A model that returns losses
     (tensors without axes) gets their mean, in which every sample counts the same; `backward` of this class takes that.
-    Buffers, such as running averages, follow the first replica; `SyncBatchNorm` averages over all.
+    Buffers, such as running averages, follow the first replica, wherever the model is; those of `SyncBatchNorm` are
+    averages over all.  Whatever else a replica changes of itself, such as a number, is lost with it.
 
     References
     ----------
@@ -109,17 +110,18 @@ class DataParallel(Layer):
             parts = scatter(given, [group[0] for group in self._groups], self.dim)
         else:  # nothing to deal out
             parts = [moved(given, self._groups[0][0])]
-        devices = self._groups[: len(parts)]
-        results = self._results(parts, devices)
+        replicas = self._replicas(len(parts))
+        results = self._results(replicas, parts, self._groups[: len(parts)])
         counts = [max(sizes_along(part, self.dim), default=1) for part in parts]
         out = gather(results, self.output_device, self.dim, counts if any(counts) else None)
+        take_buffers(self.module, replicas[0])
         returned = [t for t in flatten(out)[1] if isinstance(t, Tensor)]
         self._returned = _Losses([t for t in returned if t.ndim == 0 and t.requires_grad])
         return out
 
-    def _results(self, parts: Sequence[tuple[Any, Any]], devices: Sequence[tuple[str, ...]]) -> list[Any]:
-        return parallel_apply(self._replicas(len(parts)), [args for args, _ in parts], [named for _, named in parts],
-                              devices)
+    def _results(self, replicas: Sequence[Any], parts: Sequence[tuple[Any, Any]],
+                 devices: Sequence[tuple[str, ...]]) -> list[Any]:
+        return parallel_apply(replicas, [args for args, _ in parts], [named for _, named in parts], devices)
 
     def _replicas(self, count: int) -> list[Any]:
         return replicate(self.module, self.device_ids[:count])

@@ -9,13 +9,13 @@ from typing import Any
 from ag.buffer import Buffer
 from ag.create import ag_tensor
 from ag.device import backend_of
-from ag.nn.layer import state_of
+from ag.nn.layer import buffers_of, state_of
 from ag.op import Cotangents, Need, Run
 from ag.ops.convert import ag_to_device
 from ag.tape import is_recording, no_grad
 from ag.tensor import Node, Tensor
 
-__all__ = ["copy_for_replica", "replicas_of", "replicate"]
+__all__ = ["copy_for_replica", "replicas_of", "replicate", "take_buffers"]
 
 Link = Callable[[int, Tensor, str], Tensor]
 
@@ -35,7 +35,8 @@ def replicate(model: Any, devices: Sequence[str | Sequence[str]]) -> list[Any]:
     list
         Models like `model`.  Inside `with_grad_tape`, their parameters are results computed from the model's: the
         gradients of all replicas arrive, added up, at the model's parameters.  The first replica works with the
-        model's own buffers, such as running averages, if it is on their device; the others with copies.
+        model's own buffers, such as running averages, if it is on their device; the others with copies.  `DataParallel`
+        has the first replica's buffers in the model after every pass.
 
     Raises
     ------
@@ -96,6 +97,18 @@ def replicas_of(model: Any, devices: Sequence[str | Sequence[str]], link: Link) 
                 memo[id(x)] = x if own else ag_tensor(x.numpy(), device=goes[x.device], dtype=x.dtype)
         replicas.append(copy.deepcopy(model, memo))
     return replicas
+
+
+def take_buffers(model: Any, replica: Any) -> None:
+    """Give the buffers of a model the values that they have in a replica of it."""
+    found = buffers_of(replica)
+    with no_grad():
+        for name, x in buffers_of(model).items():
+            value = found.get(name, x)
+            if value.shape != x.shape:
+                x.buffer = ag_to_device(value, x.device).buffer
+            elif value is not x:
+                x.data = value.numpy()  # in place, where captured steps look for it
 
 
 def _moves(places: list[str], where: str | Sequence[str]) -> dict[str, str]:

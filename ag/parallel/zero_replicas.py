@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,8 +69,8 @@ class ShardedParameters(DataParallel):
             memo[id(layer)] = _Unit(copy.deepcopy(layer, memo), self._pieces, device)
         return copy.deepcopy(self.module, memo)
 
-    def _results(self, parts: Sequence[tuple[Any, Any]], devices: Sequence[Any]) -> list[Any]:
-        replicas, found = self._replicas(len(parts)), {}
+    def _results(self, replicas: Sequence[Any], parts: Sequence[tuple[Any, Any]], devices: Sequence[Any]) -> list[Any]:
+        found = {}
         for i in [*range(1, len(parts)), 0]:  # as in replicas_of
             args, named = parts[i]
             found[i] = parallel_apply([replicas[i]], [args], [named], [devices[i]])[0]
@@ -102,6 +102,9 @@ class _Unit(Layer):
         self.layer = layer
         self._whole, self._device = pieces, device
         self.training = layer.training
+
+    def _tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+        return self.layer._tensors(prefix)  # by the names that they have in the model
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's result; `backward` computes it again."""
