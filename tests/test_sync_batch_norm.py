@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from errors import expect_error
 
 import ag
 
@@ -160,3 +161,17 @@ def test_errors() -> None:
     for devices in (["cpu", "cpu:1"], ["cpu:1", "cpu"], ["cpu", "cpu", "cpu:1"]):
         with pytest.raises(ag.CommError, match=r"on cpu:1 failed with ValueError: no"):
             ag.DataParallel(OneLeaves(), devices)(ag.ag_tensor(normal(3, 6)))
+
+
+def test_it_cannot_be_computed_again_without_the_other_replicas() -> None:
+    class Checkpointed(ag.Layer):
+        def __init__(self) -> None:
+            self.norm = ag.SyncBatchNorm(3)
+
+        def forward(self, x: ag.Tensor) -> ag.Tensor:
+            return ag.ag_checkpoint(self.norm, x)
+
+    with ag.with_grad_tape():
+        loss = ag.ag_sum(ag.DataParallel(Checkpointed(), ["cpu", "cpu:1"])(ag.ag_tensor(normal(3, 6))))
+    with expect_error("SyncBatchNorm in ag_checkpoint in DataParallel", ag.CommError, "2 replicas, which have ended"):
+        ag.backward(loss)

@@ -104,15 +104,16 @@ def _run_together(calls: Sequence[_Call]) -> None:
     def work(call: _Call, comm: ThreadComm) -> None:
         lane = lanes[call.rank]
         place, mine = lanes[: call.rank].count(lane), turns[lane]
+        group = ReplicaGroup(comm, mine, place)
+        set_group(group)
         mine.wait(place)
         try:
-            set_group(ReplicaGroup(comm, mine, place))
             call.run()
             if call.error is not None:
                 call.follows = comm.is_ended()
                 comm.abort(f"replica {call.rank} on {call.device} failed")
         finally:
-            mine.pass_on(place, last=True)
+            group.leave()
 
     initializer = one_thread if len(turns) > 1 else None
     with ThreadPoolExecutor(len(calls), initializer=initializer) as pool:

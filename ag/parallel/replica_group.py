@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from threading import Condition
 from typing import Any
 
+from ag.errors import CommError
 from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
 from ag.parallel.reduction import tree_sum
@@ -60,12 +61,21 @@ class ReplicaGroup:
     def __init__(self, comm: ThreadComm, turns: Turns, place: int) -> None:
         self.rank, self.size = comm.rank, comm.size
         self._comm, self._turns, self._place = comm, turns, place
+        self._has_left = False
+
+    def leave(self) -> None:
+        """End the replica's last turn."""
+        self._has_left = True
+        self._turns.pass_on(self._place, last=True)
 
     def exchange(self, value: Any, combine: Combine = list) -> list[Any]:
         """What all replicas gave in this call, in their order; each must make the same calls.
 
         With `combine`, what that made of it: one thread calls it, while the others wait.
         """
+        if self._has_left:
+            raise CommError(f"ag_checkpoint: the layer needs values of all {self.size} replicas, which have ended when "
+                            f"backward computes it again; leave SyncBatchNorm out of ag_checkpoint.")
         self._turns.pass_on(self._place)
         try:
             return self._comm.exchange(value, combine)

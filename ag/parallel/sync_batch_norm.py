@@ -47,8 +47,8 @@ class SyncBatchNorm(BatchNorm):
     -----
     Inside `DataParallel` the replicas exchange sums, and gradients flow through these, so outputs and all gradients
     are those of one device with the whole batch; a replica may have no sample at all.  All sums are made in the order
-    of the replicas, so the result is the same in every run.  Elsewhere it is a batch norm.
-    The parameters of a trained batch norm fit: ``convert`` makes the layers of a model synchronous.
+    of the replicas, so the result is the same in every run.  It cannot be inside `ag_checkpoint` there.  Elsewhere it
+    is a batch norm.  The parameters of a trained batch norm fit: ``convert`` makes the layers of a model synchronous.
 
     References
     ----------
