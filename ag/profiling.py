@@ -128,8 +128,8 @@ def profile() -> Profile:
     -----
     On a CPU device the host's clock is read around each call.  On Vulkan the device writes a timestamp after each
     command, also in replays of captured steps, so nothing waits that otherwise would not; copies to, from and on the
-    device count as ``transfer``.  Entering and leaving wait for all devices.  Outside the block no launch is timed and
-    nothing costs.
+    device count as ``transfer``.  Entering and leaving wait for all devices.  Outside the block nothing is timed and
+    nothing costs, but for the steps that `dp_train` measures for its report.
 
     Examples
     --------

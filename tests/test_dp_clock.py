@@ -12,6 +12,8 @@ import ag
 from ag.backend import Meter
 from ag.backends.vulkan.stopwatch import Counter
 from ag.device import backend_of
+from ag.parallel import device_clock
+from ag.parallel.device_clock import DeviceClock
 from ag.parallel.replica import Replica
 
 RNG = np.random.default_rng(11)
@@ -63,6 +65,50 @@ def test_two_meters_share_nothing(vulkan: str) -> None:
     assert much.seconds > 0 == none.seconds
 
 
+class Watched:
+    """A manager that remembers which of its sequences have timestamps."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+        self.timed: set[int] = set()
+        self._made: list[Any] = []  # so that no two have one id
+
+    def sequence(self, queue: int = 0, timestamps: int = 0) -> Any:
+        self._made.append(self._manager.sequence(queue, timestamps))
+        if timestamps:
+            self.timed.add(id(self._made[-1]))
+        return self._made[-1]
+
+
+@pytest.mark.parametrize("replayed", [False, True], ids=["launches", "replays"])
+def test_timestamps_are_written_under_a_meter_only(vulkan: str, replayed: bool,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody meters has none, neither before nor after, though it was recorded under a meter."""
+    recorder: Any = backend_of(vulkan).recorder
+    x = ag.ag_tensor(np.ones((8, 8)), vulkan)
+    step = ag.ag_capture(lambda x: ag.ag_exp(x) + x) if replayed else lambda x: ag.ag_exp(x) + x
+    watched, start = Watched(recorder._manager), recorder._start
+    started: list[bool] = []
+
+    def noted(sequence: Any, *args: Any) -> None:
+        started.append(id(sequence) in watched.timed)
+        start(sequence, *args)
+
+    monkeypatch.setattr(recorder, "_manager", watched)
+    monkeypatch.setattr(recorder, "_start", noted)
+    recorder.retime(None)  # forgets sequences made before
+    found = []
+    for meter in (Meter(), None, Meter(), None, None):
+        recorder.meter(meter)
+        started.clear()
+        for _ in range(3):
+            step(x)
+            recorder.wait()
+        found.append(set(started))
+        assert meter is None or meter.seconds > 0
+    assert found == [{True}, {False}, {True}, {False}, {False}]
+
+
 @pytest.mark.parametrize(("since", "until", "ticks"), [(5, 9, 4), (2**32 - 3, 2, 5), (9, 5, 0)])
 def test_ticks_of_a_counter(since: int, until: int, ticks: int) -> None:
     """Also of one that started again at zero, or was set back."""
@@ -70,6 +116,39 @@ def test_ticks_of_a_counter(since: int, until: int, ticks: int) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- the report
+
+
+def test_a_clock_meters_some_steps_and_takes_samples_of_the_others_to_be_like_them() -> None:
+    """A sample of the first step takes 5 s, and 1 s until step 16, where the device has become slower."""
+    clock, metered = DeviceClock(), []
+    for k in range(40):
+        assert clock.meter is clock.meter
+        if clock.meter is not None:
+            metered.append(k)
+            clock.meter.seconds += 4 * (5.0 if k == 0 else 1.0 if k < 16 else 2.0)
+        clock.note(0 if clock.meter is None and k == 20 else 4)
+    assert metered == [0, 1, 16, 33]  # the replica had no part in step 20
+    assert clock.seconds == 4 * (5.0 + 15 * 1.0 + 23 * 2.0)
+
+
+def test_most_steps_of_a_job_are_not_metered(vulkan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing is afterwards, nor after a step that failed."""
+    backend: Any = backend_of(vulkan)
+    meters: list[Meter | None] = []
+    set_meter = backend.meter
+
+    def noted(meter: Meter | None) -> None:
+        meters.append(meter)
+        set_meter(meter)
+
+    monkeypatch.setattr(backend, "meter", noted)
+    (row,) = train([vulkan], n_iter=20)
+    assert [m is not None for m in meters[::2]] == [k in (0, 1, 16) for k in range(20)]
+    assert meters[1::2] == [None] * 20 and backend.recorder.timing is None
+    assert row["compute_ms"] > 0
+    with pytest.raises(ag.ShapeError):
+        ag.dp_train(lambda: ag.ag_linear(3, 3), DATA, ag.ag_mse_loss, devices=[vulkan], n_iter=1, verbose=False)
+    assert backend.recorder.timing is None
 
 
 def test_the_report_says_whose_clock_it_is(device: str) -> None:
@@ -87,13 +166,16 @@ def test_the_host_is_late_and_the_device_does_not_count_that(vulkan: str, monkey
         run(self, *args)
 
     monkeypatch.setattr(Replica, "run", late)
+    monkeypatch.setattr(device_clock, "METERED_EVERY", 1)
     (row,) = train([vulkan])
     assert 0 < row["compute_ms"] <= row["elapsed_ms"] - 4 * 20
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["apart", "in lock step"])
-def test_each_replica_has_the_time_of_its_own_samples(vulkan: str, together: bool) -> None:
+def test_each_replica_has_the_time_of_its_own_samples(vulkan: str, together: bool,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two on one device the first waits for the work of both, which only the device tells apart."""
+    monkeypatch.setattr(device_clock, "METERED_EVERY", 1)
     many, few, none = train([vulkan] * 3, micro_batch=2, balance=[5, 1, 0], n_iter=8, sync_batch_norm=together)
     assert none["compute_ms"] == 0 < few["compute_ms"] < many["compute_ms"]
     assert few["compute_ms"] > 0.02 * many["compute_ms"]

@@ -50,7 +50,9 @@ class DPResult:
         over all steps ``compute_ms`` that the device has worked on them, ``elapsed_ms`` from giving it the work to
         having the sums on the host, ``wait_ms`` from then until the last replica had its own, ``reduce_ms`` for sums,
         optimizer and new weights; ``bytes_per_step`` moved both ways.  `compute_ms` is from the device's timestamps
-        where ``clock`` is ``"device"``; where it is ``"host"``, there are none, and it is `elapsed_ms`.
+        where ``clock`` is ``"device"``: those of the first two steps and every 16th, as they cost time; a sample of
+        the steps between counts as long as one of the last such step.  Where it is ``"host"``, there are none, and
+        it is `elapsed_ms`.
         Of the world, ``rank``; ``exchange_ms``, which is part of ``reduce_ms``; ``wire_bytes_per_step``, what this rank
         sent to others in the last step.
     optimizer_state : dict of str to ndarray, or list of dict

@@ -48,7 +48,7 @@ class SampleGroup(ReplicaGroup):
     def __init__(self, comm: ThreadComm, turns: Turns, place: int, replica: Replica) -> None:
         super().__init__(comm, turns, place)
         self.waits = True
-        self._backend, self._meter, self._buffers = replica.backend, replica.worked, replica.buffers
+        self._backend, self._meter, self._buffers = replica.backend, replica.clock.meter, replica.buffers
 
     def exchange(self, value: Any, combine: Combine = list) -> list[Any]:
         """As in a `ReplicaGroup`; whoever works meanwhile has random numbers, buffers and a meter of its own."""
@@ -145,7 +145,7 @@ def _compute(group: SampleGroup, comm: ThreadComm, turns: Turns, place: int, rep
     turns.wait(place)
     group.waits = False
     set_group(group)
-    replica.backend.meter(replica.worked)
+    replica.backend.meter(replica.clock.meter)
     try:
         rows[group.rank] = replica.gradients_of(sample, stream)
     except BaseException as error:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import Meter
 from ag.buffer import Buffer
 from ag.capture import CapturedStep
 from ag.core_primitives import add, copy, zeros
@@ -23,6 +22,7 @@ from ag.errors import CaptureError, CommError
 from ag.loss_scale import set_scale
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 from ag.parallel.capturing import PROGRAMS_KEPT, Capturing
+from ag.parallel.device_clock import DeviceClock
 from ag.parallel.moving_buffers import MovingBuffers
 from ag.parallel.reduction import TreeSum
 from ag.parallel.sample import flatten, opaque, unflatten
@@ -92,7 +92,7 @@ class Replica:
         self.collected: list[Node] = []
         self.began = self.ended = 0.0
         self._samples = self._shard = 0
-        self.worked = Meter()
+        self.clock = DeviceClock()
         self._elapsed_s = self._wait_s = 0.0
 
     # -------------------------------------------------------------------------------------- gradients
@@ -100,7 +100,7 @@ class Replica:
     def start(self, shard: Sequence[tuple[int, int | None, Any]], first: int, draws: int | None) -> None:
         """`run`, noting the time, here and on the device."""
         self.began = perf_counter()
-        self.backend.meter(self.worked)
+        self.backend.meter(self.clock.meter)
         try:
             self.run(shard, first, draws)
         finally:
@@ -251,11 +251,12 @@ class Replica:
         self._samples += samples
         self._elapsed_s += elapsed_s
         self._wait_s += wait_s
+        self.clock.note(samples)
 
     def report(self) -> dict[str, Any]:
         """What `DPResult.report` says of this replica alone."""
         timed = self.backend.timestamps
-        compute_s = self.worked.seconds if timed else self._elapsed_s
+        compute_s = self.clock.seconds if timed else self._elapsed_s
         return {"replica": self.index, "device": self.device, "driver": self.backend.info.driver,
                 "samples": self._samples, "shard": self._shard, "clock": "device" if timed else "host",
                 "compute_ms": compute_s * 1e3, "elapsed_ms": self._elapsed_s * 1e3, "wait_ms": self._wait_s * 1e3}

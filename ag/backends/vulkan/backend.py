@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from ag.arena import OFFSET_BITS, Arena
-from ag.backend import Backend, Event, Meter
+from ag.backend import Backend, Meter
 from ag.backends.vulkan.cooperative import Cooperative
 from ag.backends.vulkan.kernels import Kernels
 from ag.backends.vulkan.loader import device_info, forked, heap_bytes, kompute, manager, release
 from ag.backends.vulkan.recorder import Command, Recorder
 from ag.backends.vulkan.shadow import Shadow
 from ag.backends.vulkan.stock import StockRecorder
+from ag.backends.vulkan.stopwatch import Stopwatch
 from ag.backends.vulkan.tiles import Rule
 from ag.backends.vulkan.tune import Tune
 from ag.buffer import Buffer, Launch, Program, held_bytes
@@ -47,14 +48,20 @@ class VulkanProgram:
         self._launches = launches
         self.launches = len(commands)
         self._commands = commands
+        self._built: dict[object, list[Any]] = {}  # by what they have timestamps for
         before = backend.recorder.barriers
-        self._sequences = self._built()
+        self._sequences()
         self.barriers: int = backend.recorder.barriers - before
-        self._timed: tuple[list[Event] | None, list[Any]] = None, []
 
-    def _built(self) -> list[Any]:
-        return [self._backend.recorder.build(self._commands[i : i + _COMMANDS_PER_SEQUENCE])
-                for i in range(0, self.launches, _COMMANDS_PER_SEQUENCE)]
+    def _sequences(self) -> list[Any]:
+        """Those with the timestamps that somebody asks for now, built when first needed."""
+        recorder = self._backend.recorder
+        if recorder.timing not in self._built:
+            for ended in [timing for timing in self._built if isinstance(timing, Stopwatch)]:
+                del self._built[ended]  # of an earlier profile
+            self._built[recorder.timing] = [recorder.build(self._commands[i : i + _COMMANDS_PER_SEQUENCE])
+                                            for i in range(0, len(self._commands), _COMMANDS_PER_SEQUENCE)]
+        return self._built[recorder.timing]
 
     @property
     def nbytes(self) -> int:
@@ -64,20 +71,14 @@ class VulkanProgram:
     def run(self) -> None:
         """Start all sequences, in order; does not wait."""
         with self._backend.lock:
-            for sequence in self._sequences if self._backend.events is None else self._timed_sequences():
+            for sequence in self._sequences():
                 self._backend.recorder.play(sequence)
-
-    def _timed_sequences(self) -> list[Any]:
-        """The same with timestamps, built once per profile."""
-        if self._timed[0] is not self._backend.events:
-            self._timed = self._backend.events, self._built()
-        return self._timed[1]
 
     def close(self) -> None:
         """Wait until the device is done with them, then forget sequences and buffers."""
         self._backend.synchronize()
-        self._sequences.clear()
-        self._timed = None, []
+        self._built.clear()
+        self._commands.clear()
         self._launches.clear()
 
 

@@ -48,11 +48,11 @@ class Command:
 
 
 class _Submission(NamedTuple):
-    """A sequence that was started: its ticket, whether it may be recorded anew after that, who is told its time."""
+    """A sequence that was started: its ticket, where it goes to be recorded anew after that, who is told its time."""
 
     ticket: int
     sequence: Any
-    reuse: bool
+    idle: list[Any] | None
     meter: Meter | None
 
 
@@ -82,8 +82,8 @@ class Recorder:
         properties = manager.get_device_properties()
         self._counter = Counter(properties["timestamp_valid_bits"], properties["timestamp_period"])
         self.timestamps = self._counter.bits > 0
-        self._idle: list[Any] = []
-        self._open = self._sequence(_COMMANDS_PER_SUBMIT)
+        self._idle: dict[object, list[Any]] = {}  # by what they have timestamps for
+        self._open = self._unused()
         self._commands = 0
         self._ticket = 0  # of the open sequence
         self._in_flight: deque[_Submission] = deque()
@@ -121,40 +121,54 @@ class Recorder:
         """Start what was recorded; does not wait."""
         if self._commands == 0:
             return
-        self._start(self._open, reuse=True)
-        if self._idle:
-            self._open = self._idle.pop()
-            self._open.clear()
-        else:
-            self._open = self._sequence(_COMMANDS_PER_SUBMIT)
+        self._start(self._open, self._idle.setdefault(self.timing, []))
+        self._open = self._unused()
         self._commands = 0
         self._tracker.barrier()
 
+    @property
+    def timing(self) -> object:
+        """What sequences made now have timestamps for: every command, both ends, or nothing, as they cost time."""
+        return self._stopwatch or ("ends" if self._meter is not None else None)
+
+    def _unused(self) -> Any:
+        """An empty sequence to record into."""
+        idle = self._idle.get(self.timing)
+        if not idle:
+            return self._sequence(_COMMANDS_PER_SUBMIT)
+        sequence = idle.pop()
+        sequence.clear()
+        return sequence
+
     def _sequence(self, commands: int) -> Any:
-        """An empty sequence, with timestamps at its begin and its end, or after every command while those are noted."""
+        """A new sequence for so many commands, with the timestamps that somebody asks for."""
         if self._stopwatch is not None:
             return self._stopwatch.sequence(commands)
-        return self._manager.sequence(0, int(self.timestamps))
+        return self._manager.sequence() if self._meter is None else self._manager.sequence(0, 1)
 
     def retime(self, events: list[Event] | None) -> None:
         """From now on note every command in `events`, timed by the device; None ends that."""
         self.wait()
         self._stopwatch = None if events is None else Stopwatch(self._manager, self._counter, self._name, events)
         self._idle.clear()
-        self._open = self._sequence(_COMMANDS_PER_SUBMIT)
+        self._open = self._unused()
 
     def meter(self, meter: Meter | None) -> None:
         """Have the time of what is recorded from now on added to this meter when it was waited for; None: to none."""
+        if meter is self._meter or not self.timestamps:
+            return
         self.submit()
-        self._meter = meter if self.timestamps else None
+        self._idle.setdefault(self.timing, []).append(self._open)
+        self._meter = meter
+        self._open = self._unused()
 
-    def _start(self, sequence: Any, reuse: bool) -> None:
+    def _start(self, sequence: Any, idle: list[Any] | None = None) -> None:
         check_not_forked(self._name)
         while len(self._in_flight) >= _MOST_IN_FLIGHT:
             self._wait_oldest()
         with self._errors():
             sequence.eval_async()
-        self._in_flight.append(_Submission(self._ticket, sequence, reuse, self._meter))
+        self._in_flight.append(_Submission(self._ticket, sequence, idle, self._meter))
         self._ticket += 1
         self.submits += 1
 
@@ -165,8 +179,8 @@ class Recorder:
         if done.meter is not None:
             begin, *_, end = done.sequence.get_timestamps()
             done.meter.seconds += self._counter.passed(begin, end) * self._counter.period * 1e-9
-        if done.reuse:
-            self._idle.append(done.sequence)
+        if done.idle is not None:
+            done.idle.append(done.sequence)
 
     def wait(self, ticket: int | None = None) -> None:
         """Submit, and wait for a ticket, or for everything."""
@@ -210,7 +224,7 @@ class Recorder:
         for running in list(self._in_flight):
             if running.sequence is sequence:  # one command buffer cannot be in the queue twice
                 self.wait(running.ticket)
-        self._start(sequence, reuse=False)
+        self._start(sequence)
 
     # -------------------------------------------------------------------------------------- transfers
 

@@ -43,6 +43,7 @@ class StockRecorder:
         self.submits = 0
         self.lost = False  # stock Kompute does not notice
         self.timestamps = False  # they are not sound
+        self.timing = None
 
     def dispatch(self, command: Command) -> None:
         """Note a dispatch; earlier ones run first if it depends on them."""
