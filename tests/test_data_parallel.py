@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from training_losses import training_losses
 
 import ag
 
@@ -74,15 +75,7 @@ def test_training_is_that_of_one_device(devices: Devices) -> None:
     def losses(wrap: Callable[[ag.Layer], Any]) -> list[float]:
         with ag.ag_device(devices[0]):
             model = wrap(network(devices[0]))
-            optimizer = ag.optimizer_adam(model, lr=0.02)
-            found = []
-            for _ in range(20):
-                with ag.with_grad_tape():
-                    loss = ag.ag_mse_loss(model(ag.ag_tensor(x)), ag.ag_tensor(y))
-                optimizer.step(ag.backward(loss))
-                optimizer.zero_grad()
-                found.append(loss.item())
-            return found
+            return training_losses(model, ag.optimizer_adam(model, lr=0.02), ag.ag_tensor(x), y, steps=20)
 
     one, many = losses(lambda m: m), losses(lambda m: ag.DataParallel(m, devices))
     assert one[-1] < 0.7 * one[0]

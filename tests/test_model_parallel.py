@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from training_losses import training_losses
 
 import ag
 from ag.device import backend_of
@@ -35,16 +36,7 @@ def pair(request: pytest.FixtureRequest) -> list[str]:
 
 
 def losses(model: Any, x: Any, y: Any) -> list[float]:
-    optimizer = ag.optimizer_adam(model, lr=0.02)
-    found = []
-    for _ in range(10):
-        with ag.with_grad_tape():
-            out = model(x)
-            loss = ag.ag_mse_loss(out, ag.ag_tensor(y, device=out.device))
-        optimizer.step(ag.backward(loss))
-        optimizer.zero_grad()
-        found.append(loss.item())
-    return found
+    return training_losses(model, ag.optimizer_adam(model, lr=0.02), x, y, steps=10)
 
 
 def test_training_is_that_of_one_device(pair: list[str]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from training_losses import training_losses
 
 import ag
 from ag.parallel import collectives
@@ -127,15 +128,7 @@ def test_one_behind_the_other_trains_as_the_dense_ones(devices: list[str]) -> No
     x, y = normal(5, 6), normal(3, 6)
 
     def losses(model: ag.Layer) -> list[float]:
-        optimizer = ag.optimizer_adamw(model, lr=0.02)
-        found = []
-        for _ in range(10):
-            with ag.with_grad_tape():
-                loss = ag.ag_mse_loss(model(ag.ag_tensor(x)), ag.ag_tensor(y))
-            optimizer.step(ag.backward(loss))
-            optimizer.zero_grad()
-            found.append(loss.item())
-        return found
+        return training_losses(model, ag.optimizer_adamw(model, lr=0.02), ag.ag_tensor(x), y, steps=10)
 
     with ag.ag_device(devices[0]):
         spread = losses(perceptron(devices))
