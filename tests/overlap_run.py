@@ -6,10 +6,10 @@ As a program it compares two devices that have a core each with either of them a
 from __future__ import annotations
 
 import json
+import os
 import sys
-import threading
 from itertools import pairwise
-from time import perf_counter, perf_counter_ns
+from time import perf_counter, perf_counter_ns, process_time
 from typing import NamedTuple
 
 import numpy as np
@@ -55,41 +55,34 @@ def _median_length(devices: list[str], shares: list[int]) -> float:
     return float(np.median([length(step) for step in work(devices, shares)]))
 
 
-def _burn() -> None:
-    a = np.ones((200, 200))
-    for _ in range(20):
-        a = a @ a / 200
+def _others() -> float:
+    """Processor seconds that other programs have taken, of all processors, since some time."""
+    with open("/proc/stat", encoding="ascii") as file:
+        user, nice, system, _, _, irq, softirq, steal, *_ = map(int, file.readline().split()[1:])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK") - process_time()
 
 
-def _slowdown() -> float:
-    """How much longer two threads that share nothing but the machine take than one: 1 where both have a core."""
-    times: dict[int, list[float]] = {1: [], 2: []}
-    for _ in range(5):
-        for count, found in times.items():
-            threads = [threading.Thread(target=_burn) for _ in range(count)]
-            begin = perf_counter()
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            found.append(perf_counter() - begin)
-    return float(np.median(times[2]) / np.median(times[1]))
+def main(devices: list[str], seconds: float) -> None:
+    """Print what attempts find, for some seconds or until a fair one keeps the promise.
 
-
-def main(devices: list[str], attempts: int) -> None:
-    """Print what each attempt finds, until one keeps the promise; shares approach those of equally long work."""
-    shares = [8, 2]
-    for _ in range(attempts):
+    An attempt is fair if other programs left two cores, and one device after the other would have been too slow.
+    Shares approach those of equally long work.
+    """
+    shares, end = [8, 2], perf_counter() + seconds
+    while perf_counter() < end:
+        others, begin = _others(), perf_counter()
         alone = [_median_length([d], [n]) for d, n in zip(devices, shares, strict=True)]
-        together, slowdown = _median_length(devices, shares), max(1.0, _slowdown())
-        kept = together <= 1.3 * max(alone) * slowdown and sum(alone) > 1.5 * max(alone)
-        print(json.dumps({"shares": shares, "alone": alone, "together": together, "slowdown": slowdown, "kept": kept}),
-              flush=True)
-        if kept:
+        together = _median_length(devices, shares)
+        others = (_others() - others) / (perf_counter() - begin)
+        fair = others < (os.cpu_count() or 1) - 1.9 and sum(alone) > 1.5 * max(alone)
+        kept = together <= 1.3 * max(alone)
+        print(json.dumps({"shares": shares, "alone": alone, "together": together, "others": others, "fair": fair,
+                          "kept": kept}), flush=True)
+        if fair and kept:
             break
         ratio = alone[1] / shares[1] / (alone[0] / shares[0])
         shares = [min(32, max(2, 2 * round(ratio))), 2]
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:3], int(sys.argv[3]))
+    main(sys.argv[1:3], float(sys.argv[3]))
