@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 import ag
-from ag.device import backend_of
 from ag.parallel.replica import Replica
 
 RNG = np.random.default_rng(11)
@@ -276,18 +275,17 @@ def test_replicas_on_the_cpu_work_at_the_same_time() -> None:
 @pytest.mark.vulkan
 def test_replicas_on_vulkan_work_at_the_same_time(lavapipe: str, swiftshader: str,
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the first replica is waited for, both devices have been given work."""
-    collect = Replica.collect
-    busy = []
+    """Both devices are given their work at the same time: each waits until the other is, too."""
+    start, meeting, met = Replica.start, threading.Barrier(2), []
 
-    def noted(self: Replica, *args: Any) -> Any:
-        if self.index == 0:
-            busy.append(min(backend_of(name).recorder.in_flight for name in (lavapipe, swiftshader)))
-        return collect(self, *args)
+    def together(self: Replica, *args: Any) -> None:
+        meeting.wait(60)
+        met.append(self.device)
+        start(self, *args)
 
-    monkeypatch.setattr(Replica, "collect", noted)
+    monkeypatch.setattr(Replica, "start", together)
     train([np.ones((2, 1), np.float32)] * 4, [lavapipe, swiftshader], n_iter=3)
-    assert len(busy) == 3 and min(busy) >= 1
+    assert sorted(met) == sorted([lavapipe, swiftshader] * 3)
 
 
 # ---------------------------------------------------------------------------------------------- fallbacks, files, exit
