@@ -74,6 +74,10 @@ class Buffer:
         """The same memory from element `offset` on, with another shape."""
         return self.backend.view(self, shape, offset)
 
+    def overlaps(self, other: Buffer) -> bool:
+        """Whether both have memory in common."""
+        return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
+
     def relocate(self, block: Block, address: int) -> None:
         """Let the buffer lie elsewhere; its contents stay behind."""
         self.block, self.address = block, address
@@ -110,6 +114,11 @@ class Launch:
         neutral = self.primitive.neutral
         return neutral is not None and self.buffers[2].constant == neutral and (
             self.buffers[0].shape == self.buffers[1].shape)
+
+    @property
+    def operands(self) -> tuple[Buffer, ...]:
+        """What it works on: all buffers but the outputs."""
+        return self.buffers[self.primitive.outputs :]
 
     @property
     def written(self) -> tuple[Buffer, ...]:

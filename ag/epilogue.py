@@ -114,7 +114,7 @@ def with_epilogues(launches: list[Launch]) -> list[Launch]:
     readers: dict[int, list[int]] = defaultdict(list)
     writers: dict[int, int] = defaultdict(int)
     for i, launch in enumerate(launches):
-        for address in {b.block.address for b in launch.buffers[launch.primitive.outputs :]}:
+        for address in {b.block.address for b in launch.operands}:
             readers[address].append(i)
         for b in launch.written:
             writers[b.block.address] += 1
@@ -140,17 +140,13 @@ def _in_one(launches: list[Launch], j: int, i: int, readers: dict[int, list[int]
     first, *later = readers[made.block.address]
     if chain is None or first != i or not product.fresh or not all(x.size for x in inputs):
         return None
-    if any(_overlap(x, b) for launch in launches[j + 1 : i + 1] for b in launch.written for x in inputs):
+    if any(x.overlaps(b) for launch in launches[j + 1 : i + 1] for b in launch.written for x in inputs):
         return None
     if later:
         if chain.kept is not None:
             return None
         chain.kept = made, 0
     return chain.behind(product)
-
-
-def _overlap(x: Buffer, y: Buffer) -> bool:
-    return x.address < y.address + y.nbytes and y.address < x.address + x.nbytes
 
 
 class _Chain:

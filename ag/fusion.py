@@ -45,7 +45,7 @@ def with_chains(launches: list[Launch], least: int) -> list[Launch]:
     writes: dict[int, int] = defaultdict(int)
     changes: list[tuple[int, int, int]] = []  # when memory that existed before is written: launch, begin, end
     for i, launch in enumerate(launches):
-        for b in launch.buffers[launch.primitive.outputs :]:
+        for b in launch.operands:
             reads[b.block.address].append(i)
         for b in launch.written:
             writes[b.block.address] += 1

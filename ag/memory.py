@@ -99,5 +99,5 @@ def without_unread(launches: list[Launch]) -> list[Launch]:
         if all(b.block.address in private and b.block.address not in wanted for b in launch.written):
             continue
         kept.append(launch)
-        wanted.update(b.block.address for b in launch.buffers[launch.primitive.outputs :])
+        wanted.update(b.block.address for b in launch.operands)
     return kept[::-1]

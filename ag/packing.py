@@ -38,8 +38,7 @@ def share_memory(launches: list[Launch], rest: int) -> None:
     enough = sum(item.nbytes + arena.align for item in items)
     for item in sorted(items, key=lambda x: (-x.nbytes, x.first)):
         if not any(room.place(item, rest, arena.align) for room in rooms):
-            rooms.append(_Room(max(min(arena.stats().largest_free, enough), item.nbytes)))
-            rooms[-1].keep(arena)
+            rooms.append(_Room(arena.alloc(max(min(arena.stats().largest_free, enough), item.nbytes)), lasting=False))
             rooms[-1].place(item, rest, arena.align)
     for room in rooms:
         room.settle(arena)
@@ -56,18 +55,14 @@ class _Item:
 
 
 class _Room:
-    """Memory to put items into: a block that outlasts the program, or else a heap."""
+    """Memory to put items into: a block that outlasts the program, or else a heap, which may still grow."""
 
-    def __init__(self, nbytes: int, block: Block | None = None) -> None:
-        self._nbytes = nbytes
-        self._lasting = block
-        self._heap: Block | None = None
+    def __init__(self, block: Block, lasting: bool) -> None:
+        self._nbytes = block.nbytes
+        self._lasting = lasting
+        self._block = block
         self._taken: list[tuple[float, float, int, int]] = []  # from which launch to which, from which byte to which
         self._items: list[tuple[_Item, int]] = []
-
-    def keep(self, arena: Arena) -> None:
-        """Take the memory of a heap, for as long as it may still grow."""
-        self._heap = arena.alloc(self._nbytes)
 
     def take(self, first: float, last: float, start: int, end: int) -> None:
         """The bytes from `start` to `end` are needed from launch `first` to launch `last`."""
@@ -92,14 +87,13 @@ class _Room:
 
     def settle(self, arena: Arena) -> None:
         """Move the items in; a heap becomes as small as they allow."""
-        block = self._lasting
-        if block is None:
-            self._heap = None
-            block = arena.alloc(max(at + item.nbytes for item, at in self._items))
+        if not self._lasting:
+            del self._block  # so that the smaller one may lie there
+            self._block = arena.alloc(max(at + item.nbytes for item, at in self._items))
         for item, at in self._items:
             for span, start in item.spans:
                 for b in span.buffers:
-                    b.relocate(block, block.address + at + b.address - start)
+                    b.relocate(self._block, self._block.address + at + b.address - start)
 
 
 def _items(launches: list[Launch], spans: dict[int, Span]) -> list[_Item]:
@@ -142,9 +136,8 @@ def _lasting(launches: list[Launch], spans: dict[int, Span]) -> list[_Room]:
     rooms = []
     for address, known in pieces.items():
         if any(since > 0 for since, _, _ in known):
-            block = blocks[address]
-            room = _Room(block.nbytes, block)
-            for since, start, end in known + _outside(address, address + block.nbytes, known, -inf):
+            room = _Room(blocks[address], lasting=True)
+            for since, start, end in known + _outside(address, address + blocks[address].nbytes, known, -inf):
                 room.take(since, inf, start - address, end - address)
             rooms.append(room)
     return rooms

@@ -51,15 +51,15 @@ def _with_factor(launches: list[Launch], update: Launch) -> list[Launch]:
     flat = _scaled_operand(update)
     if flat is None:
         return launches
-    touching = [i for i in range(until) if any(_overlap(b, flat) for b in launches[i].buffers)]
-    copies = [i for i in touching if launches[i].copies and _overlap(launches[i].buffers[0], flat)]
+    touching = [i for i in range(until) if any(b.overlaps(flat) for b in launches[i].buffers)]
+    copies = [i for i in touching if launches[i].copies and launches[i].buffers[0].overlaps(flat)]
     readers = [i for i in touching if i not in copies]
     products = [i for copy in copies if (i := _product_before(launches, copy, until, update)) is not None]
     if not products or len(products) < len(copies) or not _cover(flat, [launches[i].buffers[0] for i in copies]):
         return launches
     factor = launches[products[0]].buffers[2]
     same = all(launches[i].buffers[2].address == factor.address for i in products)
-    written = any(_overlap(b, factor) for launch in launches[min(products) : until] for b in launch.written)
+    written = any(b.overlaps(factor) for launch in launches[min(products) : until] for b in launch.written)
     if not same or written or any(i < max(copies) or _scaled_operand(launches[i]) is None for i in readers):
         return launches
     changed = {id(update), *(id(launches[i]) for i in readers)}
@@ -116,10 +116,6 @@ def _users(launches: list[Launch]) -> Users:
     return users
 
 
-def _overlap(a: Buffer, b: Buffer) -> bool:
-    return a.address < b.address + b.nbytes and b.address < a.address + a.nbytes
-
-
 def _move(launches: list[Launch], j: int, users: Users) -> None:
     """Let what launch `j` copies be computed in the copy's target."""
     target, source = launches[j].buffers[:2]
@@ -142,11 +138,11 @@ def _can_move(launches: list[Launch], j: int, users: Users, update: Launch | Non
             target.block is block):
         return False
     for launch in launches[first:j]:
-        if any(_overlap(b, target) for b in launch.buffers):
+        if any(b.overlaps(target) for b in launch.buffers):
             return False  # the target still holds, or already needs, something else
         if launch is not producer and any(b.block is block for b in launch.written):
             return False
-    if any(_overlap(b, target) for x in launches[j + 1 :] if x is not update for b in x.written):
+    if any(b.overlaps(target) for x in launches[j + 1 :] if x is not update for b in x.written):
         return False  # who holds the source would see what is written there later
     holders = {id(b) for launch in launches[first : j + 1] for b in launch.buffers if b.block is block}
     return sys.getrefcount(block) - 2 == len(holders)  # nobody else has a view: `block` and the argument are the 2

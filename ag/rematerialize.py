@@ -49,7 +49,7 @@ def _best_plans(launches: list[Launch], second: set[int]) -> list[_Plan]:
              and (plan := _plan(launches, spans, span, live, peak)) is not None]
     most = max((plan.saved for plan in plans), default=0)
     best = [plan for plan in plans if plan.saved == most >= _LEAST * live[peak]]
-    read = {b.block.address for plan in best for i in plan.again for b in _operands(launches[i])}
+    read = {b.block.address for plan in best for i in plan.again for b in launches[i].operands}
     return [plan for plan in best if launches[plan.again[-1]].buffers[0].block.address not in read]  # others go first
 
 
@@ -85,7 +85,7 @@ def _plan(launches: list[Launch], spans: Spans, span: Span, live: list[int], pea
     if again is None:
         return None
     made = {launches[i].buffers[0].block.address for i in again}
-    kept = {x.block.address: source for i in again for x in _operands(launches[i])
+    kept = {x.block.address: source for i in again for x in launches[i].operands
             if (source := spans.get(x.block.address)) is not None and x.block.address not in made
             and source.last < until}
     extra = sum(source.nbytes for source in kept.values())
@@ -101,7 +101,7 @@ def _again(launches: list[Launch], spans: Spans, span: Span, until: int, deep: i
     if deep == 0 or not _can_be_made_again(launches, span, until):
         return None
     order: tuple[int, ...] = ()
-    for x in _operands(maker):
+    for x in maker.operands:
         source = spans.get(x.block.address)
         if source is not None and source.last < until:
             order += tuple(i for i in _again(launches, spans, source, until, deep - 1) or () if i not in order)
@@ -113,18 +113,10 @@ def _can_be_made_again(launches: list[Launch], span: Span, until: int) -> bool:
     maker = launches[span.first]
     if not (maker.primitive.cheap and maker.fresh and maker.buffers[0].block is span.block):
         return False
-    operands = _operands(maker)
-    return not any(_overlap(b, x) for launch in launches[span.first + 1 : until]
+    operands = maker.operands
+    return not any(b.overlaps(x) for launch in launches[span.first + 1 : until]
                    for b in launch.written for x in operands) and not any(
         b.block is span.block for launch in launches[span.first + 1 :] for b in launch.written)
-
-
-def _operands(launch: Launch) -> tuple[Buffer, ...]:
-    return launch.buffers[launch.primitive.outputs :]
-
-
-def _overlap(a: Buffer, b: Buffer) -> bool:
-    return a.address < b.address + b.nbytes and b.address < a.address + a.nbytes
 
 
 def _carry_out(plan: _Plan, launches: list[Launch]) -> set[int]:
@@ -135,7 +127,7 @@ def _carry_out(plan: _Plan, launches: list[Launch]) -> set[int]:
         maker = launches[i]
         results = maker.buffers[: maker.primitive.outputs]
         made = [b.backend.alloc(b.shape, b.dtype) for b in results]
-        second.append(replace(maker, buffers=(*made, *_moved(maker.buffers[len(made) :], moved))))
+        second.append(replace(maker, buffers=(*made, *_moved(maker.operands, moved))))
         moved[results[0].block.address] = results[0], made[0]
     for i in range(plan.until, len(launches)):
         launches[i] = replace(launches[i], buffers=_moved(launches[i].buffers, moved))
