@@ -24,17 +24,17 @@ from ag.errors import (
 )
 
 # devices
-from ag.backend import DeviceInfo
-from ag.device import ag_default_device, ag_default_dtype, ag_device, ag_dtype, ag_shutdown, ag_synchronize
-from ag.vulkan_devices import ag_vulkan_device_count, ag_vulkan_devices, ag_vulkan_status
+from ag.engine.backend import DeviceInfo
+from ag.engine.device import ag_default_device, ag_default_dtype, ag_device, ag_dtype, ag_shutdown, ag_synchronize
+from ag.engine.devices import ag_vulkan_device_count, ag_vulkan_devices, ag_vulkan_status
 
 # tensors and the tape
 from ag.capture import CapturedStep, ag_capture
 from ag.gradcheck import ag_gradcheck
-from ag.precision import ag_matmul_precision
-from ag.profiling import profile
+from ag.engine.matmul_precision import ag_matmul_precision
+from ag.engine.profile import profile
 from ag.recompute import ag_checkpoint
-from ag.rng import ag_seed
+from ag.engine.random import ag_seed
 from ag.tape import Gradients, backward, no_grad, with_grad_tape
 from ag.create import ag_param, ag_tensor, is_ag_tensor
 from ag.tensor import Tensor

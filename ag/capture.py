@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import Backend
-from ag.buffer import Buffer, Program, Recording
-from ag.device import default_backend
-from ag.dtype import DType
+from ag.engine.backend import Backend
+from ag.engine.buffer import Buffer, Program, Recording
+from ag.engine.device import default_backend
+from ag.engine.dtype import DType
 from ag.errors import CaptureError
 from ag.tensor import Array, Tensor
 

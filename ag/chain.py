@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ag.blocks import BLOCK, WIDE, one_by_one, shares, together
-from ag.primitive import PRIMITIVES, Call, primitive
-from ag.shape import Layout, Shape, broadcast, chain_layout
+from ag.engine.cpu_threads import BLOCK, WIDE, one_by_one, shares, together
+from ag.engine.primitive import PRIMITIVES, Call, primitive
+from ag.engine.shape import Layout, Shape, broadcast, chain_layout
 
 __all__ = ["FUNCTIONS", "MOST_STEPS", "OPERANDS", "Chain", "fused", "fused_pair"]
 

@@ -9,8 +9,8 @@ from math import prod
 from operator import index
 from typing import Any
 
-from ag.device import ag_default_device, ag_device
-from ag.dtype import DType
+from ag.engine.device import ag_default_device, ag_device
+from ag.engine.dtype import DType
 from ag.errors import CheckpointError, DtypeError
 from ag.nn.attention import MultiheadAttention
 from ag.nn.batch_norm import BatchNorm

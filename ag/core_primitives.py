@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import Backend
-from ag.buffer import Buffer
-from ag.dtype import DType
-from ag.primitive import Call, primitive
-from ag.shape import Shape, broadcast, broadcast_axes, broadcast_layout, same, sum_layout, summed
+from ag.engine.backend import Backend
+from ag.engine.buffer import Buffer
+from ag.engine.dtype import DType
+from ag.engine.primitive import Call, primitive
+from ag.engine.shape import Shape, broadcast, broadcast_axes, broadcast_layout, same, sum_layout, summed
 
 __all__ = ["CHUNK", "LONGEST_ROW", "add", "copy", "mul", "ones", "runs", "sum", "sum_over", "sum_to", "zeros"]
 

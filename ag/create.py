@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import Backend
-from ag.buffer import Buffer
-from ag.device import backend_of, default_backend, default_dtype
-from ag.dtype import DType, as_dtype
+from ag.engine.backend import Backend
+from ag.engine.buffer import Buffer
+from ag.engine.device import backend_of, default_backend, default_dtype
+from ag.engine.dtype import DType, as_dtype
 from ag.errors import CaptureError, DtypeError, ShapeError
 from ag.tensor import Array, ArrayLike, Tensor, TensorLike
 

@@ -1,6 +1,6 @@
 """The doctor: what this machine has to train on, whether it works, how exactly and how fast, and what is missing.
 
-Puts together what others find (`ag.vulkan_devices`, `ag.probe`, `ag.parallel.transport`) in one report, for people and
+Puts together what others find (`ag.engine.devices`, `ag.probe`, `ag.parallel.transport`) in one report, for people and
 for programs.  Called by users and by `python -m ag doctor`.
 """
 
@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import DeviceInfo
-from ag.device import backend_of
+from ag.engine.backend import DeviceInfo
+from ag.engine.device import backend_of
+from ag.engine.devices import device_table, devices_or_why_none
 from ag.errors import AgError
 from ag.parallel.transport import Transport, transport_selftest
 from ag.probe import Precision, fault_of, precision_of
-from ag.vulkan_devices import device_table, devices_or_why_none
 
 __all__ = ["Diagnosis", "doctor"]
 

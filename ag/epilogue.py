@@ -2,7 +2,8 @@
 
 `with_epilogue` declares, for a primitive that makes a product of matrices, another that puts its elements through a
 chain of functions (`ag/chain.py`) before they are stored.  The pass `with_epilogues` finds where these leave the same
-values behind as the launches they replace.  Knows of products only what was declared; `ag.backend` calls the pass.
+values behind as the launches they replace.  Knows of products only what was declared; `ag.engine.backend` calls the
+pass.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ag.buffer import Buffer, Launch
 from ag.chain import FUNCTIONS, OPERANDS, Chain, fused, fused_pair
+from ag.engine.buffer import Buffer, Launch
+from ag.engine.primitive import PRIMITIVES, Call, Primitive, primitive
+from ag.engine.shape import Layout, Shape
 from ag.memory import private_blocks
-from ag.primitive import PRIMITIVES, Call, Primitive, primitive
-from ag.shape import Layout, Shape
 
 __all__ = ["with_epilogue", "with_epilogue_pair", "with_epilogues"]
 

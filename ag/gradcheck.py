@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ag.create import ag_param, ag_tensor
-from ag.dtype import F64
+from ag.engine.dtype import F64
 from ag.tape import backward, with_grad_tape
 from ag.tensor import Array, Tensor, tensor_given
 

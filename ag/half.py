@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ag.buffer import Buffer
-from ag.dtype import BF16, F16, F32, DType
-from ag.primitive import Primitive, primitive
+from ag.engine.buffer import Buffer
+from ag.engine.dtype import BF16, F16, F32, DType
+from ag.engine.primitive import Primitive, primitive
 
 __all__ = ["BFLOAT16", "Widening", "converted", "launch_on", "loaded", "narrow", "numbers", "stored", "widen"]
 

@@ -17,13 +17,13 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ag.backend import Backend
-from ag.buffer import Buffer
 from ag.core_primitives import add, mul, sum_over, zeros
-from ag.dtype import F32
+from ag.engine.backend import Backend
+from ag.engine.buffer import Buffer
+from ag.engine.dtype import F32
+from ag.engine.primitive import primitive
+from ag.engine.shape import Layout, Shape
 from ag.half import converted
-from ag.primitive import primitive
-from ag.shape import Layout, Shape
 
 __all__ = ["FIRST_SCALE", "INTERVAL", "SCALE_WORDS", "is_scaled", "move_scale", "pieces", "pieces_layout",
            "read_scale", "scaled", "set_scale", "unfit", "unscaled"]

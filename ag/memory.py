@@ -10,8 +10,8 @@ import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from ag.arena import Block
-from ag.buffer import Buffer, Launch
+from ag.engine.arena import Block
+from ag.engine.buffer import Buffer, Launch
 
 __all__ = ["Span", "private_blocks", "without_unread"]
 

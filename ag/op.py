@@ -19,11 +19,11 @@ from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, cast
 
-from ag.backend import Backend
-from ag.buffer import Buffer
 from ag.create import lift
-from ag.device import default_backend, default_dtype
-from ag.dtype import F32, DType
+from ag.engine.backend import Backend
+from ag.engine.buffer import Buffer
+from ag.engine.device import default_backend, default_dtype
+from ag.engine.dtype import F32, DType
 from ag.errors import DeviceError, DtypeError, ShapeError
 from ag.half import Widening, converted
 from ag.partial import Partial

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ag.buffer import Launch
+from ag.engine.buffer import Launch
 from ag.epilogue import with_epilogues
 from ag.fusion import with_chains
 from ag.memory import without_unread

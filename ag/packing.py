@@ -12,8 +12,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from math import inf
 
-from ag.arena import Arena, Block
-from ag.buffer import Launch
+from ag.engine.arena import Arena, Block
+from ag.engine.buffer import Launch
 from ag.memory import Span, private_blocks
 
 __all__ = ["share_memory"]

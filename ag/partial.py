@@ -11,9 +11,9 @@ from functools import partial, reduce
 from itertools import accumulate
 from math import prod
 
-from ag.buffer import Buffer
 from ag.core_primitives import add, copy
-from ag.shape import Shape
+from ag.engine.buffer import Buffer
+from ag.engine.shape import Shape
 
 __all__ = ["Partial"]
 

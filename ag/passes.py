@@ -10,7 +10,7 @@ import sys
 from collections import defaultdict
 from dataclasses import replace
 
-from ag.buffer import Buffer, Launch
+from ag.engine.buffer import Buffer, Launch
 
 __all__ = ["with_factors", "without_copies"]
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
-from ag.buffer import Buffer
+from ag.engine.buffer import Buffer
+from ag.engine.random import draws_kept, draws_repeated
+from ag.engine.shape import Shape
 from ag.errors import TapeError
-from ag.rng import draws_kept, draws_repeated
-from ag.shape import Shape
 from ag.tape import is_recording, no_grad, with_grad_tape
 from ag.tensor import Node, Tensor
 

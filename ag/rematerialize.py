@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ag.buffer import Buffer, Launch
+from ag.engine.buffer import Buffer, Launch
 from ag.memory import Span, private_blocks
 
 __all__ = ["rematerialize"]

@@ -14,10 +14,10 @@ from heapq import heappop, heappush
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
-from ag.buffer import Buffer
 from ag.core_primitives import add, sum_to
 from ag.create import lift
-from ag.dtype import F16, F32
+from ag.engine.buffer import Buffer
+from ag.engine.dtype import F16, F32
 from ag.errors import TapeError
 from ag.half import converted, launch_on
 from ag.loss_scale import scaled, unscaled

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ag.buffer import Buffer
+from ag.engine.buffer import Buffer
+from ag.engine.shape import Shape
 from ag.errors import DtypeError, ShapeError
 from ag.partial import Partial
-from ag.shape import Shape
 
 __all__ = ["OPS", "Array", "ArrayLike", "Node", "Tensor", "TensorLike", "tensor_given"]
 

@@ -19,7 +19,7 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError, deserialize, safe_open
 
-from ag.dtype import BF16, DType, as_dtype
+from ag.engine.dtype import BF16, DType, as_dtype
 from ag.errors import CheckpointError
 from ag.half import BFLOAT16, stored
 from ag.tensor import Array, Tensor

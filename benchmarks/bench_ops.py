@@ -47,7 +47,7 @@ def main() -> None:
 
 def _sizes_for(device: str) -> str:
     """Cards get large sizes, processors small ones, and drivers that emulate a card the smallest."""
-    from ag.device import backend_of
+    from ag.engine.device import backend_of
 
     kind = backend_of(device).info.kind
     if kind in ("discrete", "integrated", "virtual"):

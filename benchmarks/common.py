@@ -126,7 +126,7 @@ def machine(args: argparse.Namespace) -> Row:
              if line.startswith("model name")] if cpuinfo.exists() else []
     found = {
         "processor": model[0] if model else platform.processor(), "cores": os.cpu_count(), "threads": THREADS,
-        "device": output(sys.executable, "-c", f"from ag.device import backend_of; print(backend_of({args.device!r})."
+        "device": output(sys.executable, "-c", f"from ag.engine.device import backend_of; print(backend_of({args.device!r})."
                                                f"info)"),
         "python": platform.python_version(), "commit": output("git", "rev-parse", "--short", "HEAD"),
         "changed": bool(output("git", "status", "--porcelain", "--untracked-files=no")),

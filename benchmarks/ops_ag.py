@@ -25,7 +25,7 @@ import numpy as np  # noqa: E402 - after the thread pools are limited
 import roofs  # noqa: E402
 
 import ag  # noqa: E402
-from ag.device import backend_of  # noqa: E402
+from ag.engine.device import backend_of  # noqa: E402
 from ag.optim.update_rules import STATE_WORDS, adam_update  # noqa: E402
 
 backend: Any = backend_of(args.device)

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 
 import ag
-from ag.device import backend_of
+from ag.engine.device import backend_of
 
 WIDTH, LAYERS, STEPS = 128, 8, 5
 

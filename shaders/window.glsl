@@ -1,5 +1,5 @@
 // Windows that move over images: each place of a window sees a pixel, or padding, from each of its taps; see
-// ag/conv_shape.py.  A tensor is [channels, height, width, batch]: image[2] is the size under the windows, places[2]
+// ag/engine/window.py.  A tensor is [channels, height, width, batch]: image[2] is the size under the windows, places[2]
 // their number.  Unsigned numbers below 0 wrap and are then too large for any image, so one comparison is enough.
 // Before including this a kernel defines OPERANDS, its operands' offsets, and may define PARAMS.
 #ifndef PARAMS

@@ -11,7 +11,7 @@ import oracles_sequences as oracles
 from rows import Array, Bad, Row, Shape, case, every, normal, positive, tensor
 
 import ag
-from ag.backend import Backend
+from ag.engine.backend import Backend
 from ag.tensor import Tensor
 
 # ---------------------------------------------------------------------------------------------- normalisation

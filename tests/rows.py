@@ -15,10 +15,10 @@ import numpy as np
 from oracles import SEED
 
 import ag
-from ag.backend import Backend
 from ag.create import to_buffer
-from ag.dtype import as_dtype
-from ag.rng import set_stream
+from ag.engine.backend import Backend
+from ag.engine.dtype import as_dtype
+from ag.engine.random import set_stream
 from ag.tensor import Tensor
 
 Array = np.ndarray[Any, Any]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from errors import expect_error
 
-from ag.arena import Arena, Block
 from ag.backends.numpy_backend import NumpyBackend
-from ag.dtype import F32
+from ag.engine.arena import Arena, Block
+from ag.engine.dtype import F32
 from ag.errors import ArenaError
 
 

@@ -10,7 +10,7 @@ from cases_sequences import attention_size
 from rows import EPS, Array, bound, restart_generator, tensor
 
 import ag
-from ag.device import backend_of
+from ag.engine.device import backend_of
 from ag.ops import attention as module
 from ag.ops.attention import attention_of_heads
 

@@ -135,7 +135,7 @@ def test_a_device_that_was_closed_is_freed() -> None:
 CLOSING = """
 import gc, weakref
 import ag
-from ag.device import backend_of
+from ag.engine.device import backend_of
 
 freed = []
 for draws in (False, True):

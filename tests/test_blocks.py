@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import ag
-from ag import blocks
-from ag.backend import Backend
-from ag.device import backend_of
+from ag.engine import cpu_threads as blocks
+from ag.engine.backend import Backend
+from ag.engine.device import backend_of
 from ag.ops.attention_primitives import attention, attention_grad
 
 RNG = np.random.default_rng(5)
@@ -117,7 +117,7 @@ def test_scratch_arrays_are_apart_and_of_this_thread() -> None:
 
 @pytest.mark.parametrize("function", ["gelu", "gelu_tanh", "silu", "leaky_relu"])
 def test_functions_do_not_depend_on_threads(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ag.primitive import PRIMITIVES
+    from ag.engine.primitive import PRIMITIVES
 
     params = {"slope": 0.1} if function == "leaky_relu" else {}
     x, g = normal(5 * blocks.WIDE + 7), normal(5 * blocks.WIDE + 7)

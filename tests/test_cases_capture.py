@@ -11,7 +11,7 @@ from cases import CASES
 from rows import Array, Case, loss_of, restart_generator, tensor, weights_like
 
 import ag
-from ag.device import backend_of
+from ag.engine.device import backend_of
 from ag.tensor import Tensor
 
 CALLS = 3

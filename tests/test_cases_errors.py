@@ -11,7 +11,7 @@ from errors import expect_error
 from rows import Bad, Case, tensor
 
 import ag
-from ag.device import backend_of
+from ag.engine.device import backend_of
 from ag.tensor import Tensor
 
 BAD = [bad for row in ROWS for bad in row.bad]

@@ -10,7 +10,7 @@ from cases import CASES, ROWS
 from rows import Case, restart_generator
 
 import ag
-from ag.device import backend_of
+from ag.engine.device import backend_of
 
 OPS = {name for name in dir(ag) if getattr(getattr(ag, name), "vjp", None)}
 

@@ -13,7 +13,7 @@ from cases import CASES
 from rows import EPS, Array, Case, loss_of, restart_generator, tensor, weights_like
 
 import ag
-from ag.device import backend_of
+from ag.engine.device import backend_of
 
 STEP = 1e-4
 STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))

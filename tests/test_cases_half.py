@@ -8,8 +8,8 @@ from cases import CASES
 from rows import Array, Case, loss_of, restart_generator, tensor, weights_like
 
 import ag
-from ag.device import backend_of
-from ag.dtype import as_dtype
+from ag.engine.device import backend_of
+from ag.engine.dtype import as_dtype
 from ag.half import loaded, stored
 
 EPS = {"f16": 2.0**-10, "bf16": 2.0**-7}

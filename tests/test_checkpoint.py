@@ -13,7 +13,7 @@ from errors import expect_error
 from training_run import Run, X
 
 import ag
-from ag.rng import generator_snapshot, host_seed
+from ag.engine.random import generator_snapshot, host_seed
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from curves.models import numbers, training
 from curves.workloads import SMALL_BATCH
 
 import ag
-from ag.backend import Backend
-from ag.device import backend_of
+from ag.engine.backend import Backend
+from ag.engine.device import backend_of
 
 COUNTS = {  # workload: launches on the CPU and on Vulkan, and barriers inside the program
     "W1": (12, 8, 6),

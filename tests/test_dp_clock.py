@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import ag
-from ag.backend import Meter
 from ag.backends.vulkan.stopwatch import Counter
-from ag.device import backend_of
+from ag.engine.backend import Meter
+from ag.engine.device import backend_of
 from ag.parallel import device_clock
 from ag.parallel.device_clock import DeviceClock
 from ag.parallel.replica import Replica

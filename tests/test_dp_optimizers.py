@@ -12,7 +12,7 @@ from test_dp_buffers import DATA, assert_same, make_model, train
 from test_dp_train import places
 
 import ag
-from ag.device import backend_of
+from ag.engine.device import backend_of
 
 Params = dict[str, ag.Tensor]
 

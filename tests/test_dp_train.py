@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ag
-from ag.device import backend_of
+from ag.engine.device import backend_of
 from ag.parallel.replica import Replica
 
 RNG = np.random.default_rng(3)

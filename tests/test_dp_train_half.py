@@ -11,7 +11,7 @@ import pytest
 from test_dp_train import assert_equal, make_model, outcome, places, train
 
 import ag
-from ag.device import backend_of
+from ag.engine.device import backend_of
 from ag.loss_scale import FIRST_SCALE, read_scale
 
 SGD: dict[str, Any] = {"optimizer": partial(ag.optimizer_sgd, lr=0.1, momentum=0.9)}

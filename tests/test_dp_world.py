@@ -18,10 +18,10 @@ from test_dp_train import assert_equal, make_model
 from worlds import outcomes
 
 import ag
+from ag.engine.random import current_seed
 from ag.parallel.comm import Comm, SoloComm
 from ag.parallel.ranks import Ranks
 from ag.parallel.reduction import TreeSum, tree_sum
-from ag.rng import current_seed
 
 RNG = np.random.default_rng(53)
 # Ragged: samples are columns of 1 to 3 vectors, and their number fits no batch.

@@ -17,10 +17,10 @@ from tiled import blank, normal, on, tiled_backend
 
 from ag.backends.vulkan.tiles import TILES
 from ag.chain import Chain, fused
-from ag.conv_shape import places
-from ag.device import backend_of
+from ag.engine.device import backend_of
+from ag.engine.primitive import PRIMITIVES
+from ag.engine.window import places
 from ag.ops.linalg import matmul, matmul_sums
-from ag.primitive import PRIMITIVES
 
 pytestmark = pytest.mark.vulkan
 

@@ -13,15 +13,15 @@ from test_memory_plan import buffer
 from tiled import normal
 
 import ag
-from ag.backend import Backend
 from ag.backends.numpy_backend import NumpyBackend
-from ag.buffer import Buffer
 from ag.core_primitives import add, copy, mul
-from ag.device import backend_of
+from ag.engine.backend import Backend
+from ag.engine.buffer import Buffer
+from ag.engine.device import backend_of
+from ag.engine.primitive import PRIMITIVES
 from ag.nn.layer import ACTIVATIONS
 from ag.ops.arithmetic import scale
 from ag.ops.linalg import matmul
-from ag.primitive import PRIMITIVES
 
 relu, relu_grad = PRIMITIVES["relu"], PRIMITIVES["relu_grad"]
 @pytest.fixture

@@ -11,14 +11,14 @@ import pytest
 from test_memory_plan import buffer
 
 import ag
-from ag.backend import Backend
 from ag.backends.numpy_backend import NumpyBackend
-from ag.buffer import Buffer, Program
 from ag.chain import FUNCTIONS, MOST_STEPS, OPERANDS
 from ag.core_primitives import add, copy, mul
-from ag.device import backend_of
+from ag.engine.backend import Backend
+from ag.engine.buffer import Buffer, Program
+from ag.engine.device import backend_of
+from ag.engine.primitive import PRIMITIVES
 from ag.ops.arithmetic import div, scale, sub
-from ag.primitive import PRIMITIVES
 
 Array = np.ndarray[Any, Any]
 SHADERS = Path(__file__).parents[1] / "shaders"

@@ -9,7 +9,7 @@ import pytest
 from errors import expect_error
 
 import ag
-from ag.buffer import Buffer
+from ag.engine.buffer import Buffer
 from ag.op import op
 from ag.ops.arithmetic import mul, scale
 from ag.tensor import OPS, Tensor, TensorLike

@@ -10,10 +10,10 @@ import pytest
 from test_kernel_reference import guarded
 
 import ag
-from ag.backend import Backend
-from ag.buffer import Buffer
-from ag.device import backend_of
-from ag.dtype import BF16, F16, F32, DType
+from ag.engine.backend import Backend
+from ag.engine.buffer import Buffer
+from ag.engine.device import backend_of
+from ag.engine.dtype import BF16, F16, F32, DType
 from ag.half import loaded, narrow, stored, widen
 from ag.optim.flat import reconcile
 

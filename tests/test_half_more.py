@@ -12,7 +12,7 @@ import pytest
 
 import ag
 from ag import loss_scale
-from ag.device import backend_of
+from ag.engine.device import backend_of
 
 Array = np.ndarray[Any, Any]
 Batch = Callable[[np.random.Generator], Array]

@@ -12,7 +12,7 @@ import pytest
 
 import ag
 from ag.backends.vulkan.recorder import Recorder
-from ag.device import backend_of
+from ag.engine.device import backend_of
 from ag.hazards import HazardTracker, Range
 
 A, B, C = (0, 100), (100, 200), (200, 300)  # they only touch

@@ -20,15 +20,15 @@ FILES = sorted(p for p in (ROOT / "ag").rglob("*.py"))
 
 # Modules of each layer; a package stands for everything in it.
 LAYERS = [
-    ["ag.errors", "ag.shape", "ag.conv_shape", "ag.dtype", "ag.version"],
-    ["ag.primitive", "ag.blocks", "ag.arena", "ag.hazards"],
+    ["ag.errors", "ag.engine.shape", "ag.engine.window", "ag.engine.dtype", "ag.version"],
+    ["ag.engine.primitive", "ag.engine.cpu_threads", "ag.engine.arena", "ag.hazards"],
     # The stock-kp recorder copies with the copy kernel, so core_primitives is below the backends.
-    ["ag.buffer", "ag.passes", "ag.memory", "ag.rematerialize", "ag.packing", "ag.chain", "ag.fusion", "ag.epilogue",
-     "ag.optimize", "ag.backend", "ag.core_primitives",
+    ["ag.engine.buffer", "ag.passes", "ag.memory", "ag.rematerialize", "ag.packing", "ag.chain", "ag.fusion", "ag.epilogue",
+     "ag.optimize", "ag.engine.backend", "ag.core_primitives",
      "ag.half", "ag.partial", "ag.loss_scale"],
     ["ag.backends"],
-    ["ag.device", "ag.vulkan_devices", "ag.rng", "ag.tensor", "ag.create", "ag.tape", "ag.op", "ag.capture",
-     "ag.gradcheck", "ag.precision", "ag.recompute", "ag.profiling"],
+    ["ag.engine.device", "ag.engine.devices", "ag.engine.random", "ag.tensor", "ag.create", "ag.tape", "ag.op", "ag.capture",
+     "ag.gradcheck", "ag.engine.matmul_precision", "ag.recompute", "ag.engine.profile"],
     ["ag.ops"],
     ["ag.nn", "ag.optim", "ag.data", "ag.tensor_file", "ag.checkpoint", "ag.train_state"],
     ["ag.parallel", "ag.probe", "ag.doctor"],
@@ -38,7 +38,7 @@ BACKENDS = 3  # device.py loads them by name; nothing above imports them
 
 # What may be imported from outside the standard library, and where.
 OUTSIDE = {
-    "numpy": ["ag.primitive", "ag.blocks", "ag.core_primitives", "ag.chain", "ag.epilogue", "ag.half", "ag.loss_scale",
+    "numpy": ["ag.engine.primitive", "ag.engine.cpu_threads", "ag.core_primitives", "ag.chain", "ag.epilogue", "ag.half", "ag.loss_scale",
               *(m for layer in LAYERS[3:8] for m in layer), "ag.__main__"],
     "kp": ["ag.backends.vulkan"],
     "safetensors": ["ag.tensor_file"],
@@ -99,8 +99,8 @@ def test_imports_point_down(path: Path) -> None:
         if inside(name, "ag"):
             theirs = layer_of(name)
             assert theirs <= mine, f"{module} (layer {mine}) imports {name} (layer {theirs})"
-            by_name = module in ("ag.device", "ag.vulkan_devices")
-            assert theirs != BACKENDS or mine == BACKENDS or by_name, f"{module} imports {name}; ask ag.device"
+            by_name = module in ("ag.engine.device", "ag.engine.devices")
+            assert theirs != BACKENDS or mine == BACKENDS or by_name, f"{module} imports {name}; ask ag.engine.device"
         elif name.split(".")[0] not in sys.stdlib_module_names:
             where = OUTSIDE[name.split(".")[0]]
             assert any(inside(module, m) for m in where), f"{module} imports {name}, which only {where} may"
@@ -113,7 +113,7 @@ def test_every_layer_exists() -> None:
 def test_backends_have_no_names_above_the_device_registry() -> None:
     name = re.compile(r"(cpu|gpu|vulkan|numpy|kp)(:\d*)?")
     for path in FILES:
-        if module_of(path) == "ag.device" or inside(module_of(path), "ag.backends"):
+        if module_of(path) == "ag.engine.device" or inside(module_of(path), "ag.backends"):
             continue
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             tested = isinstance(node, (ast.Compare, ast.MatchValue)) or (

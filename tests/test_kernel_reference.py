@@ -18,12 +18,12 @@ from cases import CASES
 from rows import EPS, TINY, Array, bound, loss_of, restart_generator, tensor, weights_like
 
 import ag
-from ag.backend import Backend
 from ag.backends.numpy_backend import NumpyBackend
-from ag.conv_shape import Window
-from ag.dtype import F32, as_dtype
+from ag.engine.backend import Backend
+from ag.engine.dtype import F32, as_dtype
+from ag.engine.primitive import PRIMITIVES, Primitive
+from ag.engine.window import Window
 from ag.optim.update_rules import STATE_WORDS
-from ag.primitive import PRIMITIVES, Primitive
 
 SIZES = (1, 7, 1031)
 DIFFERENCES = {"attention_grad"}  # where the result should be 0 it is as small as the rounding of its operands

@@ -22,8 +22,8 @@ import ag.ops.random
 import ag.ops.reduce
 import ag.optim.update_rules  # noqa: F401  importing registers the primitives
 import kernels_build
-from ag.conv_shape import Window
-from ag.primitive import PRIMITIVES, Primitive
+from ag.engine.primitive import PRIMITIVES, Primitive
+from ag.engine.window import Window
 from kernels_build import ShaderError, build
 
 needs_tools = pytest.mark.skipif(bool(kernels_build.missing_tools()), reason=kernels_build.missing_tools())

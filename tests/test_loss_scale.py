@@ -181,7 +181,7 @@ def test_the_scale_changes_no_gradient(device: str, f16: None) -> None:
     x, y = ag.ag_tensor(np.random.default_rng(0).normal(size=(5, 8))), np.arange(8) % 3
     found = []
     for scale in (256.0, 1024.0):
-        state = loss_scale.set_scale(ag.device.backend_of(device), scale)
+        state = loss_scale.set_scale(ag.engine.device.backend_of(device), scale)
         with ag.with_grad_tape():
             loss = ag.ag_softmax_cross_entropy_loss(model(x), y)
         grads = ag.backward(loss)

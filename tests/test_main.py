@@ -10,8 +10,8 @@ import pytest
 
 import ag
 from ag.__main__ import main
-from ag.backend import DeviceInfo
-from ag.vulkan_devices import device_table
+from ag.engine.backend import DeviceInfo
+from ag.engine.devices import device_table
 
 
 def test_help_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:

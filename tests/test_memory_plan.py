@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ag
-from ag.backend import Backend
 from ag.backends.numpy_backend import NumpyBackend
-from ag.buffer import Buffer
 from ag.core_primitives import add, copy, mul, sum_over
-from ag.device import backend_of
-from ag.dtype import F32
+from ag.engine.backend import Backend
+from ag.engine.buffer import Buffer
+from ag.engine.device import backend_of
+from ag.engine.dtype import F32
 from ag.ops.arithmetic import scale, sub
 from ag.ops.arrange import permute
 from ag.ops.elementwise import exp

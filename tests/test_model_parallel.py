@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from training_losses import training_losses
 
 import ag
-from ag.device import backend_of
+from ag.engine.device import backend_of
 from ag.parallel.placement import measured, place
 
 RNG = np.random.default_rng(43)

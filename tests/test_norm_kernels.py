@@ -9,7 +9,7 @@ import pytest
 from rows import EPS, Array, tensor
 
 import ag
-from ag.device import backend_of
+from ag.engine.device import backend_of
 from ag.ops import norm
 
 

@@ -10,7 +10,7 @@ import pytest
 from errors import expect_error
 
 import ag
-from ag.device import backend_of
+from ag.engine.device import backend_of
 
 RNG = np.random.default_rng(11)
 SHAPES = {"W": (5, 3), "b": (5, 1), "one": (1, 1), "long": (1, 301)}

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import ag
-from ag.backend import Backend
-from ag.buffer import Buffer, Program
 from ag.core_primitives import add, copy
-from ag.device import backend_of
-from ag.dtype import F32
+from ag.engine.backend import Backend
+from ag.engine.buffer import Buffer, Program
+from ag.engine.device import backend_of
+from ag.engine.dtype import F32
 from ag.ops.arithmetic import mul, scale
 from ag.ops.elementwise import exp
 from ag.optim.update_rules import STATE_WORDS, sgd_update

@@ -15,13 +15,13 @@ import pytest
 from errors import expect_error
 
 import ag
-from ag.backend import Backend, Event
 from ag.backends.vulkan.stopwatch import Counter as TickCounter
 from ag.backends.vulkan.stopwatch import Stopwatch
-from ag.device import backend_of
+from ag.engine.backend import Backend, Event
+from ag.engine.device import backend_of
 
 
-def kernels(profile: ag.profiling.Profile, device: str) -> list[str]:
+def kernels(profile: ag.engine.profile.Profile, device: str) -> list[str]:
     """What ran on a device, in order; copies between host and device, which only Vulkan has, left out."""
     return [e.kernel for e in profile.events if e.device == device and e.kernel != "transfer"]
 

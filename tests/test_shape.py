@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from errors import expect_error
 
-from ag import shape as shapes
+from ag.engine import shape as shapes
 from ag.errors import ShapeError
 
 

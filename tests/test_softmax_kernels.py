@@ -9,7 +9,7 @@ import pytest
 from rows import EPS, Array, tensor
 
 import ag
-from ag.device import backend_of
+from ag.engine.device import backend_of
 from ag.ops.activation import shared_columns
 
 SHAPES = {(10, 300): 1, (100, 5): 16, (1500, 3): 128, (1500, 70): 16, (50257, 2): 128}  # who share a column

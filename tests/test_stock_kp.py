@@ -34,7 +34,7 @@ def digest(arrays):
     return sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in arrays)).hexdigest()
 """
 EPILOGUE = """
-from ag.device import backend_of
+from ag.engine.device import backend_of
 said["recorders"] = [type(backend_of(d).recorder).__name__ for d in DEVICES]
 said["submits"] = sum(backend_of(d).recorder.submits for d in DEVICES)
 print("RESULT" + json.dumps(said))

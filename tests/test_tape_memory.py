@@ -7,7 +7,7 @@ import gc
 import numpy as np
 
 import ag
-from ag.device import backend_of
+from ag.engine.device import backend_of
 from ag.tensor import Node
 
 DEEP = 20_000

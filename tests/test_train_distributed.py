@@ -14,7 +14,7 @@ import pytest
 from errors import expect_error
 
 import ag
-from ag.device import backend_of
+from ag.engine.device import backend_of
 
 RNG = np.random.default_rng(31)
 X = RNG.standard_normal((4, 44)).astype(np.float32)

@@ -21,7 +21,7 @@ from ag.backends.vulkan.choices import Choices, choices_of
 from ag.backends.vulkan.kernels import Product
 from ag.backends.vulkan.tiles import TILES, Tiles
 from ag.backends.vulkan.tune import Tune, class_of
-from ag.conv_shape import Window
+from ag.engine.window import Window
 from ag.ops.conv import conv2d
 from ag.ops.linalg import batched_matmul, matmul
 

@@ -23,8 +23,8 @@ import ag
 from ag.backends.vulkan import kernels
 from ag.backends.vulkan.backend import VulkanBackend
 from ag.core_primitives import copy
-from ag.device import backend_of
-from ag.dtype import F32, F64, I32, U32
+from ag.engine.device import backend_of
+from ag.engine.dtype import F32, F64, I32, U32
 
 pytestmark = pytest.mark.vulkan
 RNG = np.random.default_rng(6)
@@ -284,7 +284,7 @@ for _ in range(2):
         loss = ag.ag_softmax_cross_entropy_loss(model(ag.ag_tensor(np.ones((4, 5)))), [0, 1, 2, 0, 1])
     optimizer.step(ag.backward(loss))
 print("clean")
-from ag.primitive import PRIMITIVES
+from ag.engine.primitive import PRIMITIVES
 right = PRIMITIVES["relu"].reference
 
 def wrong(out, x):

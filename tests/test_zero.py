@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ag
-from ag.device import backend_of
+from ag.engine.device import backend_of
 
 RNG = np.random.default_rng(23)
 DEVICES = ["cpu", "cpu:1", "cpu:2", "cpu:3"]

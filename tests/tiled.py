@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from rows import Array
 
-from ag.buffer import Buffer
-from ag.dtype import F32
-from ag.primitive import Primitive
+from ag.engine.buffer import Buffer
+from ag.engine.dtype import F32
+from ag.engine.primitive import Primitive
 
 
 @contextmanager

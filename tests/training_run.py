@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import ag
-from ag.rng import generator_snapshot
+from ag.engine.random import generator_snapshot
 
 RNG = np.random.default_rng(7)
 X = RNG.standard_normal((4, 12)).astype(np.float32)

@@ -1,1 +1,2 @@
-"""Backends: each runs primitives on one kind of device.  `ag.device` imports them by name, and only when used."""
+"""Backends: each runs primitives on one kind of device.  `ag.engine.device` imports them by name, and only when
+used."""

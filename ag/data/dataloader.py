@@ -12,9 +12,9 @@ import numpy as np
 
 from ag.create import ag_tensor
 from ag.data.samples import samples_of
+from ag.engine.random import host_seed
+from ag.engine.shape import counts
 from ag.errors import CheckpointError, ShapeError
-from ag.rng import host_seed
-from ag.shape import counts
 from ag.tensor import Array, Tensor
 
 __all__ = ["Batch", "DataLoader", "ag_dataloader"]

@@ -7,13 +7,13 @@ from math import sqrt
 import numpy as np
 
 from ag.create import ag_param, as_input
+from ag.engine.random import host_uniform
+from ag.engine.shape import counts
 from ag.errors import ShapeError
 from ag.nn.layer import Layer
 from ag.ops.arithmetic import ag_add
 from ag.ops.attention import attention_of_heads
 from ag.ops.linalg import ag_matmul
-from ag.rng import host_uniform
-from ag.shape import counts
 from ag.tensor import Tensor, TensorLike
 
 __all__ = ["MultiheadAttention", "ag_multihead_attention"]

@@ -6,10 +6,10 @@ from math import sqrt
 from typing import Any
 
 from ag.create import ag_param
+from ag.engine.random import host_uniform
+from ag.engine.shape import counts
 from ag.nn.layer import Layer
 from ag.ops.embedding import ag_embedding_lookup
-from ag.rng import host_uniform
-from ag.shape import counts
 from ag.tensor import Tensor
 
 __all__ = ["Embedding", "ag_embedding"]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ag.device import backend_of
+from ag.engine.device import backend_of
 from ag.errors import CaptureError, CheckpointError
 from ag.half import numbers
 from ag.ops.activation import ag_log_softmax, ag_relu, ag_sigmoid, ag_softmax, ag_tanh

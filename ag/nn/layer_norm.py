@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ag.create import ag_param
+from ag.engine.shape import counts
 from ag.nn.layer import Layer
 from ag.ops.norm import ag_layer_norm_op
-from ag.shape import counts
 from ag.tensor import Tensor, TensorLike
 
 __all__ = ["LayerNorm", "ag_layer_norm"]

@@ -7,11 +7,11 @@ from math import sqrt
 import numpy as np
 
 from ag.create import ag_param, as_input
+from ag.engine.random import host_uniform
+from ag.engine.shape import counts
 from ag.errors import ShapeError
 from ag.nn.layer import Layer, activation_called
 from ag.ops.linalg import affine, ag_matmul
-from ag.rng import host_uniform
-from ag.shape import counts
 from ag.tensor import Tensor, TensorLike
 
 __all__ = ["Linear", "ag_linear"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from ag.conv_shape import Pair
 from ag.create import ag_tensor
+from ag.engine.window import Pair
 from ag.errors import ShapeError
 from ag.nn.layer import Layer
 from ag.ops.pool import ag_avg_pool2d, ag_global_avg_pool, ag_max_pool2d, pool_window

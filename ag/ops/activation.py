@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ag.blocks import in_blocks
-from ag.buffer import Buffer
+from ag.engine.buffer import Buffer
+from ag.engine.cpu_threads import in_blocks
+from ag.engine.primitive import Call, primitive
+from ag.engine.shape import Layout, Shape, axis_layout, normalize_axis
 from ag.op import Cotangents, Need, Run, op
-from ag.primitive import Call, primitive
-from ag.shape import Layout, Shape, axis_layout, normalize_axis
 from ag.tensor import Array, TensorLike
 
 __all__ = ["ag_log_softmax", "ag_relu", "ag_sigmoid", "ag_softmax", "ag_tanh", "log_softmax",

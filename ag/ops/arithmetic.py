@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ag.buffer import Buffer
 from ag.core_primitives import add, mul
+from ag.engine.buffer import Buffer
+from ag.engine.primitive import Call, primitive
+from ag.engine.shape import broadcast, broadcast_layout
 from ag.op import Cotangents, Need, Run, op
-from ag.primitive import Call, primitive
-from ag.shape import broadcast, broadcast_layout
 from ag.tensor import Array, TensorLike
 
 __all__ = ["ag_add", "ag_div", "ag_mul", "ag_scale", "ag_sub", "div", "mul", "scale", "sub"]

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ag.blocks import WIDE, scratch, shares, together
-from ag.primitive import primitive
-from ag.rng import philox, uniform_from_bits
-from ag.shape import Layout, Shape
+from ag.engine.cpu_threads import WIDE, scratch, shares, together
+from ag.engine.primitive import primitive
+from ag.engine.random import philox, uniform_from_bits
+from ag.engine.shape import Layout, Shape
 from ag.tensor import Array
 
 __all__ = ["attention", "attention_delta", "attention_grad"]

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from ag.buffer import Buffer
+from ag.engine.buffer import Buffer
+from ag.engine.primitive import primitive
+from ag.engine.shape import Shape
 from ag.op import Cotangents, Need, Run
 from ag.ops.activation import softmax_grad
 from ag.ops.arithmetic import scale
 from ag.ops.arrange import permute
 from ag.ops.linalg import products
 from ag.ops.random import dropout
-from ag.primitive import primitive
-from ag.shape import Shape
 from ag.tensor import Array
 
 __all__ = ["backward", "forward"]

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ag.buffer import Buffer
-from ag.conv_shape import Pair, Window, check_steps, pair, places, taps, window_layout
+from ag.engine.buffer import Buffer
+from ag.engine.primitive import primitive
+from ag.engine.shape import Layout, Shape
+from ag.engine.window import Pair, Window, check_steps, pair, places, taps, window_layout
 from ag.epilogue import with_epilogue
 from ag.errors import ShapeError
 from ag.op import Cotangents, Need, Run, operands_on_one_device, part_of
 from ag.ops.arithmetic import ag_add
 from ag.ops.arrange import ag_reshape
 from ag.ops.linalg import added_up, piece_length
-from ag.primitive import primitive
-from ag.shape import Layout, Shape
 from ag.tensor import Array, Tensor, TensorLike
 
 __all__ = ["ag_conv2d"]

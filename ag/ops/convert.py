@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ag.backend import Backend
-from ag.buffer import Buffer
 from ag.create import to_buffer
-from ag.device import backend_of
-from ag.dtype import BF16, F16, F32, as_dtype
+from ag.engine.backend import Backend
+from ag.engine.buffer import Buffer
+from ag.engine.device import backend_of
+from ag.engine.dtype import BF16, F16, F32, as_dtype
 from ag.errors import DtypeError
 from ag.half import converted
 from ag.loss_scale import scaled, unscaled

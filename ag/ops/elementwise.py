@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ag.blocks import in_blocks
-from ag.buffer import Buffer
+from ag.engine.buffer import Buffer
+from ag.engine.cpu_threads import in_blocks
+from ag.engine.primitive import Call, primitive
 from ag.op import Cotangents, Need, Run, op
 from ag.ops.arithmetic import div, mul, scale
-from ag.primitive import Call, primitive
 from ag.tensor import Array, TensorLike
 
 __all__ = ["ag_abs", "ag_clamp", "ag_exp", "ag_log", "ag_pow", "ag_sqrt", "log"]

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ag.buffer import Buffer
 from ag.core_primitives import add
+from ag.engine.buffer import Buffer
+from ag.engine.primitive import primitive
+from ag.engine.shape import Layout, Shape
 from ag.errors import ShapeError
 from ag.op import Cotangents, Need, Run, part_of
 from ag.ops.ids import checked_ids
-from ag.primitive import primitive
-from ag.shape import Layout, Shape
 from ag.tensor import Array, Tensor, TensorLike
 
 __all__ = ["ag_embedding_lookup"]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ag.create import to_buffer
-from ag.dtype import I32
+from ag.engine.dtype import I32
 from ag.errors import DeviceError, DtypeError
 from ag.op import operands_on_one_device
 from ag.tensor import Array, Tensor

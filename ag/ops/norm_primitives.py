@@ -12,8 +12,8 @@ from math import prod
 import numpy as np
 
 from ag.core_primitives import ones
-from ag.primitive import primitive
-from ag.shape import Layout, Shape
+from ag.engine.primitive import primitive
+from ag.engine.shape import Layout, Shape
 from ag.tensor import Array
 
 __all__ = ["batch_norm_grad", "inverse_std", "joined_statistics", "layer_norm", "layer_norm_grad", "norm_statistics",

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ag.buffer import Buffer
+from ag.engine.buffer import Buffer
+from ag.engine.primitive import primitive
+from ag.engine.shape import Layout, Shape, axis_layout, normalize_axis
 from ag.errors import ShapeError
 from ag.op import Cotangents, Need, Run, op
 from ag.partial import Partial
-from ag.primitive import primitive
-from ag.shape import Layout, Shape, axis_layout, normalize_axis
 from ag.tensor import Array, TensorLike
 
 __all__ = ["ag_concat", "ag_slice"]

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from ag.buffer import Buffer
-from ag.conv_shape import Pair, Window, check_steps, pair, places, taps, window_layout
+from ag.engine.buffer import Buffer
+from ag.engine.primitive import primitive
+from ag.engine.shape import Layout, Shape
+from ag.engine.window import Pair, Window, check_steps, pair, places, taps, window_layout
 from ag.errors import ShapeError
 from ag.op import Cotangents, Need, Run, op, operands_on_one_device
 from ag.ops.reduce import ag_mean
-from ag.primitive import primitive
-from ag.shape import Layout, Shape
 from ag.tensor import Array, Tensor, TensorLike
 
 __all__ = ["ag_avg_pool2d", "ag_global_avg_pool", "ag_max_pool2d", "pool_window"]

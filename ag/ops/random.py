@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ag.buffer import Buffer
+from ag.engine.buffer import Buffer
+from ag.engine.primitive import primitive
+from ag.engine.random import draw_key, philox, uniform_from_bits
 from ag.op import Cotangents, Need, Run, part_of
-from ag.primitive import primitive
-from ag.rng import draw_key, philox, uniform_from_bits
 from ag.tensor import Array, TensorLike
 
 __all__ = ["dropped"]

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ag.blocks import in_blocks, scratch
-from ag.buffer import Buffer
+from ag.engine.buffer import Buffer
+from ag.engine.cpu_threads import in_blocks, scratch
+from ag.engine.primitive import primitive
 from ag.op import Cotangents, Need, Run, op
-from ag.primitive import primitive
 from ag.tensor import Array, TensorLike
 
 __all__ = ["ag_gelu", "ag_leaky_relu", "ag_silu"]

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from ag.buffer import Buffer
 from ag.core_primitives import CHUNK, mul, sum_over
-from ag.dtype import F16
+from ag.engine.buffer import Buffer
+from ag.engine.dtype import F16
+from ag.engine.primitive import primitive
 from ag.loss_scale import pieces, pieces_layout
 from ag.ops.arithmetic import scale
 from ag.ops.elementwise import sqrt as sqrt_of
 from ag.optim.flat import named_parameters
 from ag.optim.optimizer import gradient_of
-from ag.primitive import primitive
 from ag.tape import Gradients
 from ag.tensor import Array, Tensor
 

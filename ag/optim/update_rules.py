@@ -16,9 +16,9 @@ from math import sqrt
 
 import numpy as np
 
-from ag.blocks import BLOCK, cut, makes, scratch
 from ag.core_primitives import mul
-from ag.primitive import Call, primitive
+from ag.engine.cpu_threads import BLOCK, cut, makes, scratch
+from ag.engine.primitive import Call, primitive
 from ag.tensor import Array
 
 __all__ = ["STATE_WORDS", "adam_update", "sgd_update"]

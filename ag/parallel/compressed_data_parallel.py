@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ag.buffer import Buffer
 from ag.create import ag_tensor
-from ag.dtype import F16, F32
+from ag.engine.buffer import Buffer
+from ag.engine.dtype import F16, F32
+from ag.engine.shape import counts
 from ag.half import converted
 from ag.loss_scale import scaled, unscaled
 from ag.op import Cotangents, Need, Run
@@ -22,7 +23,6 @@ from ag.ops.convert import ag_to_device
 from ag.parallel.compression import STEPS, WIRES, Link, message_bytes, ratio_at, take_residuals
 from ag.parallel.data_parallel import DataParallel, Device
 from ag.parallel.replicate import replicas_of
-from ag.shape import counts
 from ag.tape import is_recording, no_grad
 from ag.tensor import Array, Node, Tensor
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ag.dtype import BF16, F16, F32, DType
+from ag.engine.dtype import BF16, F16, F32, DType
 from ag.errors import CheckpointError
 from ag.half import loaded, stored
 from ag.tensor import Array

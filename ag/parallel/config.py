@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ag.device import backend_of
+from ag.engine.device import backend_of
 from ag.errors import DeviceError
 from ag.parallel.data_parallel import DataParallel
 from ag.parallel.model_parallel import ModelParallel

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
-from ag.device import backend_of, default_backend
+from ag.engine.device import backend_of, default_backend
+from ag.engine.devices import ag_vulkan_devices
 from ag.errors import TapeError
 from ag.nn.layer import Layer
 from ag.ops.arithmetic import ag_add, ag_mul
@@ -21,7 +22,6 @@ from ag.parallel.sample import flatten
 from ag.parallel.scatter import moved, scatter, sizes_along
 from ag.tape import Gradients, backward, with_grad_tape
 from ag.tensor import Array, Tensor
-from ag.vulkan_devices import ag_vulkan_devices
 
 __all__ = ["DataParallel"]
 

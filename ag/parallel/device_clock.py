@@ -5,7 +5,7 @@ Timestamps cost time: around every submission of small captured steps, up to a f
 
 from __future__ import annotations
 
-from ag.backend import Meter
+from ag.engine.backend import Meter
 
 __all__ = ["METERED_EVERY", "DeviceClock"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ag.device import canonical
+from ag.engine.device import canonical
+from ag.engine.devices import ag_vulkan_devices
 from ag.parallel.balance import AutoBalance, Balance
 from ag.parallel.capturing import log
 from ag.parallel.replica import LossOf
 from ag.tensor import Tensor
-from ag.vulkan_devices import ag_vulkan_devices
 
 __all__ = ["balance_of", "check_arguments", "loss_rule", "replica_devices"]
 

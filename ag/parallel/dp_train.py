@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from ag.device import ag_default_device, ag_device
+from ag.engine.device import ag_default_device, ag_device
+from ag.engine.random import ag_seed
 from ag.errors import CheckpointError
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
@@ -28,7 +29,6 @@ from ag.parallel.dp_result import DPResult, DPStep
 from ag.parallel.job import Job
 from ag.parallel.ranks import Ranks
 from ag.parallel.rate_schedules import RateSchedules
-from ag.rng import ag_seed
 from ag.tensor import Array, Tensor
 from ag.tensor_file import to_json
 

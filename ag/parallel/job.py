@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ag import blocks
+from ag.engine import cpu_threads as blocks
+from ag.engine.random import current_seed
 from ag.errors import CommError
 from ag.nn.layer import ag_train
 from ag.parallel.balance import Balance
@@ -26,7 +27,6 @@ from ag.parallel.moving_buffers import HostBuffers
 from ag.parallel.ranks import Ranks
 from ag.parallel.reduction import RowSums, TreeSum
 from ag.parallel.replica import LOSS_WORDS, LossOf, Node, Replica
-from ag.rng import current_seed
 from ag.tensor import Array
 
 __all__ = ["Job"]

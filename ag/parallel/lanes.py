@@ -14,7 +14,7 @@ from threading import TIMEOUT_MAX, Lock, Thread
 from time import monotonic
 from typing import NamedTuple
 
-from ag.blocks import one_thread
+from ag.engine.cpu_threads import one_thread
 from ag.errors import CommError
 
 __all__ = ["FollowingError", "Lanes", "Task", "noted"]

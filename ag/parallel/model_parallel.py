@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ag.device import ag_device, backend_of, default_backend
+from ag.engine.device import ag_device, backend_of, default_backend
+from ag.engine.devices import ag_vulkan_devices
 from ag.nn.layer import Layer, state_of
 from ag.nn.sequential import Sequential
 from ag.parallel.placement import free_bytes, measured, place
 from ag.parallel.scatter import moved
-from ag.vulkan_devices import ag_vulkan_devices
 
 __all__ = ["ModelParallel"]
 

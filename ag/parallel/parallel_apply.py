@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
 
-from ag.blocks import one_thread
-from ag.device import ag_device, backend_of, default_backend
+from ag.engine.cpu_threads import one_thread
+from ag.engine.device import ag_device, backend_of, default_backend
 from ag.errors import CommError
 from ag.parallel.replica_group import ReplicaGroup, Turns, set_group
 from ag.parallel.thread_comm import ThreadComm, thread_comms

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
-from ag.buffer import Buffer
-from ag.device import ag_device, backend_of
+from ag.engine.buffer import Buffer
+from ag.engine.device import ag_device, backend_of
 from ag.errors import ShapeError
 from ag.nn.layer import Layer
 from ag.ops.arithmetic import ag_add, ag_mul

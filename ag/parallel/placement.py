@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from ag.device import ag_device, backend_of
+from ag.engine.device import ag_device, backend_of
 from ag.errors import ArenaError
 from ag.nn.layer import Layer, state_of
 from ag.ops.convert import ag_to_device

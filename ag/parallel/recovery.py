@@ -12,11 +12,11 @@ import numpy as np
 
 from ag.core_primitives import zeros
 from ag.create import ag_tensor
-from ag.device import backend_of
+from ag.engine.device import backend_of
+from ag.engine.random import forget_generator
 from ag.errors import CommError, DeviceError
 from ag.nn.layer import state_of
 from ag.optim.optimizer import Optimizer
-from ag.rng import forget_generator
 from ag.tape import no_grad
 
 __all__ = ["failed_among", "is_timeout", "leave", "substitutes"]

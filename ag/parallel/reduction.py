@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ag.blocks import cut, makes
+from ag.engine.cpu_threads import cut, makes
 from ag.errors import CommError
 
 __all__ = ["RowSums", "TreeSum", "add_rows", "shard_sizes", "tree_sum"]

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ag.buffer import Buffer
 from ag.capture import CapturedStep
 from ag.core_primitives import add, copy, zeros
 from ag.create import ag_tensor
-from ag.device import ag_device, backend_of
+from ag.engine.buffer import Buffer
+from ag.engine.device import ag_device, backend_of
+from ag.engine.random import set_stream, streams_used
 from ag.errors import CaptureError, CommError
 from ag.loss_scale import set_scale
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
@@ -26,7 +27,6 @@ from ag.parallel.device_clock import DeviceClock
 from ag.parallel.moving_buffers import MovingBuffers
 from ag.parallel.reduction import TreeSum
 from ag.parallel.sample import flatten, opaque, unflatten
-from ag.rng import set_stream, streams_used
 from ag.tape import backward, with_grad_tape
 from ag.tensor import Array, Tensor
 

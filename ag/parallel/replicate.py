@@ -6,9 +6,9 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ag.buffer import Buffer
 from ag.create import ag_tensor
-from ag.device import backend_of
+from ag.engine.buffer import Buffer
+from ag.engine.device import backend_of
 from ag.nn.layer import buffers_of, state_of
 from ag.op import Cotangents, Need, Run
 from ag.ops.convert import ag_to_device

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ag.device import backend_of
+from ag.engine.device import backend_of
 from ag.errors import ShapeError
 from ag.ops.convert import ag_to_device
 from ag.parallel.reduction import shard_sizes

@@ -11,9 +11,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from ag.buffer import Buffer
 from ag.create import ag_param, ag_tensor
-from ag.dtype import F16, F32
+from ag.engine.buffer import Buffer
+from ag.engine.dtype import F16, F32
 from ag.half import converted
 from ag.loss_scale import scaled, unscaled
 from ag.op import Cotangents, Need, Run

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from ag.create import ag_param, as_input
-from ag.device import backend_of
+from ag.engine.device import backend_of
+from ag.engine.random import host_uniform
+from ag.engine.shape import counts
 from ag.errors import ShapeError
 from ag.nn.layer import Layer, activation_called
 from ag.ops.arithmetic import ag_add
@@ -23,8 +25,6 @@ from ag.ops.linalg import ag_matmul
 from ag.ops.pieces import ag_concat
 from ag.parallel.collectives import broadcast, broadcast_to, reduce, split
 from ag.parallel.reduction import shard_sizes
-from ag.rng import host_uniform
-from ag.shape import counts
 from ag.tensor import Array, Tensor, TensorLike
 
 __all__ = ["ColumnParallelLinear", "RowParallelLinear"]

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ag.data.dataloader import Batch
-from ag.device import ag_default_device, ag_device
+from ag.engine.device import ag_default_device, ag_device
+from ag.engine.shape import counts
 from ag.errors import CommError, DeviceError
 from ag.nn.layer import state_of
 from ag.optim.adam import Adam
@@ -23,7 +24,6 @@ from ag.parallel.pipeline import Pipeline
 from ag.parallel.recovery import failed_among, is_timeout, leave, substitutes
 from ag.parallel.scatter import moved
 from ag.parallel.world import DistributedWorld
-from ag.shape import counts
 from ag.tape import backward, with_grad_tape
 from ag.tensor import Tensor
 from ag.train_state import ag_load_checkpoint, ag_save_checkpoint

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ag.create import ag_tensor
-from ag.device import ag_synchronize, backend_of
+from ag.engine.device import ag_synchronize, backend_of
+from ag.engine.devices import ag_vulkan_devices
 from ag.errors import AgError
 from ag.ops.convert import ag_to_device
-from ag.vulkan_devices import ag_vulkan_devices
 
 __all__ = ["Transport", "transport_selftest"]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ag.device import ag_synchronize, backend_of
+from ag.engine.device import ag_synchronize, backend_of
+from ag.engine.devices import ag_vulkan_devices
 from ag.errors import DeviceError
 from ag.parallel.comm import Comm, SoloComm
-from ag.vulkan_devices import ag_vulkan_devices
 
 __all__ = ["BACKENDS", "DistributedWorld"]
 

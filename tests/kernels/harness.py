@@ -14,7 +14,7 @@ from typing import Any
 import kp
 import numpy as np
 
-from ag.primitive import Primitive
+from ag.engine.primitive import Primitive
 
 SPV = Path(__file__).parents[2] / "ag" / "backends" / "vulkan" / "spv"
 ALIGN = 64  # words; Vulkan's largest allowed minStorageBufferOffsetAlignment is 256 bytes

@@ -22,8 +22,8 @@ import ag.ops.loss
 import ag.ops.random
 import ag.ops.reduce
 import ag.optim.update_rules  # noqa: F401  importing registers the primitives
-from ag.primitive import PRIMITIVES
-from ag.rng import philox
+from ag.engine.primitive import PRIMITIVES
+from ag.engine.random import philox
 
 if TYPE_CHECKING:
     from harness import Array, Driver

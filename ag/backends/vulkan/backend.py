@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ag.arena import OFFSET_BITS, Arena
-from ag.backend import Backend, Meter
 from ag.backends.vulkan.cooperative import Cooperative
 from ag.backends.vulkan.kernels import Kernels
 from ag.backends.vulkan.loader import device_info, forked, heap_bytes, kompute, manager, release
@@ -23,12 +21,14 @@ from ag.backends.vulkan.stock import StockRecorder
 from ag.backends.vulkan.stopwatch import Stopwatch
 from ag.backends.vulkan.tiles import Rule
 from ag.backends.vulkan.tune import Tune
-from ag.buffer import Buffer, Launch, Program, held_bytes
-from ag.dtype import BF16, F16, F32, I32, U32
+from ag.engine.arena import OFFSET_BITS, Arena
+from ag.engine.backend import Backend, Meter
+from ag.engine.buffer import Buffer, Launch, Program, held_bytes
+from ag.engine.dtype import BF16, F16, F32, I32, U32
+from ag.engine.primitive import Primitive
+from ag.engine.shape import Shape
 from ag.errors import DeviceError, DtypeError
 from ag.half import loaded, stored
-from ag.primitive import Primitive
-from ag.shape import Shape
 
 __all__ = ["VulkanBackend"]
 

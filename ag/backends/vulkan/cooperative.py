@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import Backend
 from ag.backends.vulkan.kernels import compiled_by, kernel_state, product_of
 from ag.backends.vulkan.tiles import Tiles
 from ag.backends.vulkan.tune import choices_for, seconds_of
-from ag.buffer import Buffer
-from ag.dtype import F32
-from ag.primitive import Primitive
-from ag.shape import Shape
+from ag.engine.backend import Backend
+from ag.engine.buffer import Buffer
+from ag.engine.dtype import F32
+from ag.engine.primitive import Primitive
+from ag.engine.shape import Shape
 
 __all__ = ["Cooperative", "CooperativeTile", "CooperativeTiles", "sizes_of"]
 

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import DeviceInfo
 from ag.backends.vulkan.tiles import TILES, Rule, tiles_of
+from ag.engine.backend import DeviceInfo
+from ag.engine.primitive import Primitive
+from ag.engine.shape import Shape
 from ag.errors import KernelError
-from ag.primitive import Primitive
-from ag.shape import Shape
 
 __all__ = ["Kernels", "Plan", "Product", "compiled_by", "kernel_state", "product_of", "products_hash"]
 

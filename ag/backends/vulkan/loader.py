@@ -13,7 +13,7 @@ import os
 from types import ModuleType
 from typing import Any
 
-from ag.backend import DeviceInfo
+from ag.engine.backend import DeviceInfo
 from ag.errors import DeviceError
 
 __all__ = ["check_not_forked", "device_info", "forked", "heap_bytes", "kompute", "list_devices", "manager", "release"]

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ag.arena import OFFSET_BITS
-from ag.backend import Event, Meter
 from ag.backends.vulkan.loader import check_not_forked, kompute
 from ag.backends.vulkan.stopwatch import Counter, Stopwatch
+from ag.engine.arena import OFFSET_BITS
+from ag.engine.backend import Event, Meter
 from ag.errors import DeviceError
 from ag.hazards import HazardTracker, Range
 

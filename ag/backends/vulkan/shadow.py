@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import Backend
-from ag.buffer import Buffer
+from ag.engine.backend import Backend
+from ag.engine.buffer import Buffer
+from ag.engine.primitive import Primitive
 from ag.errors import KernelError
 from ag.half import stored
-from ag.primitive import Primitive
 
 __all__ = ["Shadow"]
 

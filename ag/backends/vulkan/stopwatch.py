@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
 
-from ag.backend import Event
+from ag.engine.backend import Event
 from ag.errors import DeviceError
 
 __all__ = ["Counter", "Stopwatch", "TimedSequence"]

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from ag.backend import DeviceInfo
+from ag.engine.backend import DeviceInfo
 from ag.errors import KernelError
 
 __all__ = ["TILES", "Rule", "Tile", "Tiles", "tiles_of"]

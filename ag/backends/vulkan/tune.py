@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import Backend, DeviceInfo
 from ag.backends.vulkan.choices import Choices, choices_of
 from ag.backends.vulkan.kernels import Product, product_of, products_hash
 from ag.backends.vulkan.recorder import Command
 from ag.backends.vulkan.tiles import TILES, Tiles
-from ag.dtype import F32
+from ag.engine.backend import Backend, DeviceInfo
+from ag.engine.dtype import F32
+from ag.engine.primitive import Primitive
+from ag.engine.shape import Shape
 from ag.errors import ArenaError
-from ag.primitive import Primitive
-from ag.shape import Shape
 
 __all__ = ["Tune", "choices_for", "class_of", "seconds_of"]
 

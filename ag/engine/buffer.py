@@ -1,7 +1,7 @@
 """Buffers, and programs recorded over them: what a backend hands out.
 
 A buffer is a dense row-major array in a backend's arena; a program is a list of launches on buffers that can be run
-again.  `ag.backend` says what backends promise about both.
+again.  `ag.engine.backend` says what backends promise about both.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ag.arena import Block
-from ag.dtype import DType
+from ag.engine.arena import Block
+from ag.engine.dtype import DType
+from ag.engine.primitive import Primitive
+from ag.engine.shape import Shape
 from ag.errors import CaptureError
-from ag.primitive import Primitive
-from ag.shape import Shape
 
 if TYPE_CHECKING:
-    from ag.backend import Backend
+    from ag.engine.backend import Backend
 
 __all__ = ["Buffer", "HostArray", "Launch", "Program", "Recording", "held_bytes"]
 

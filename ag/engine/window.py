@@ -12,8 +12,8 @@ from math import prod
 from operator import index
 from typing import Any, NamedTuple
 
+from ag.engine.shape import Layout, Shape
 from ag.errors import ShapeError
-from ag.shape import Layout, Shape
 
 __all__ = ["Pair", "Window", "check_steps", "pair", "places", "taps", "window_layout"]
 

@@ -1,8 +1,8 @@
 """What every backend must provide: buffers, launches, recordings.
 
 This module is the specification.  A backend runs *a* primitive, whichever it is; it has no method named after an
-operation, and adding an operation never touches it.  `ag.device` creates backends by name; everything above talks
-to the classes here and to nothing below.
+operation, and adding an operation never touches it.  `ag.engine.device` creates backends by name; everything above
+talks to the classes here and to nothing below.
 
 A **Buffer** is a dense row-major array in a backend's arena: a block, a byte address, a shape and an element type.
 Views share the block.  Memory goes back to the arena when the last buffer of a block dies, also while the device
@@ -26,13 +26,13 @@ from threading import get_ident
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from ag.arena import Arena
-from ag.buffer import Buffer, HostArray, Launch, Program, Recording
-from ag.dtype import DType
+from ag.engine.arena import Arena
+from ag.engine.buffer import Buffer, HostArray, Launch, Program, Recording
+from ag.engine.dtype import DType
+from ag.engine.primitive import Primitive
+from ag.engine.shape import Shape
 from ag.errors import ArenaError, CaptureError, DtypeError
 from ag.optimize import optimize
-from ag.primitive import Primitive
-from ag.shape import Shape
 
 __all__ = ["Backend", "DeviceInfo", "Event", "Meter"]
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from ag.backend import Backend
-from ag.buffer import Buffer
-from ag.device import open_backends
-from ag.dtype import U32
+from ag.engine.backend import Backend
+from ag.engine.buffer import Buffer
+from ag.engine.device import open_backends
+from ag.engine.dtype import U32
+from ag.engine.primitive import primitive
+from ag.engine.shape import same
 from ag.errors import CheckpointError, TapeError
-from ag.primitive import primitive
-from ag.shape import same
 from ag.tensor import Array
 
 __all__ = [

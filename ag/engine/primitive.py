@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
 
-from ag.shape import Layout, broadcast_layout, elementwise_layout, same
+from ag.engine.shape import Layout, broadcast_layout, elementwise_layout, same
 
 __all__ = ["PRIMITIVES", "Call", "Primitive", "primitive"]
 

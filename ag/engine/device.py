@@ -14,10 +14,10 @@ from contextlib import ExitStack
 from contextvars import ContextVar
 from types import TracebackType
 
-from ag.backend import Backend
-from ag.dtype import F32, DType, as_dtype
+from ag.engine.backend import Backend
+from ag.engine.devices import ag_vulkan_devices
+from ag.engine.dtype import F32, DType, as_dtype
 from ag.errors import DeviceError
-from ag.vulkan_devices import ag_vulkan_devices
 
 __all__ = [
     "ag_default_device",

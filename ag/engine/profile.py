@@ -13,8 +13,8 @@ from os import PathLike
 from types import TracebackType
 from typing import NamedTuple
 
-from ag.backend import Backend, Event
-from ag.device import open_backends
+from ag.engine.backend import Backend, Event
+from ag.engine.device import open_backends
 from ag.errors import AgError
 
 __all__ = ["KernelTime", "Profile", "profile"]

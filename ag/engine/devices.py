@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 
-from ag.backend import DeviceInfo
+from ag.engine.backend import DeviceInfo
 from ag.errors import DeviceError
 
 __all__ = ["ag_vulkan_device_count", "ag_vulkan_devices", "ag_vulkan_status", "device_table", "devices_or_why_none"]

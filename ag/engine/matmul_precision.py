@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from ag.backend import Backend
-from ag.device import open_backends
+from ag.engine.backend import Backend
+from ag.engine.device import open_backends
 from ag.errors import DtypeError
 
 __all__ = ["ag_matmul_precision"]

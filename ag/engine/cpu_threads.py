@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ag.primitive import Call
+from ag.engine.primitive import Call
 
 __all__ = ["BLOCK", "WIDE", "cut", "in_blocks", "makes", "one_by_one", "one_thread", "scratch", "shares",
            "together"]
