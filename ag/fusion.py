@@ -10,8 +10,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from math import prod
 
-from ag.chain import FUNCTIONS, MOST_STEPS, OPERANDS, Instruction, fused, fused_pair
 from ag.engine.buffer import Buffer, Launch
+from ag.engine.kernels.fused import FUNCTIONS, MOST_STEPS, OPERANDS, Instruction, fused, fused_pair
 from ag.engine.shape import Shape, chain_axes
 from ag.memory import private_blocks
 

@@ -17,13 +17,13 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ag.core_primitives import add, mul, sum_over, zeros
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32
+from ag.engine.kernels.convert import converted
+from ag.engine.kernels.elementwise import add, mul, sum_over, zeros
 from ag.engine.primitive import primitive
 from ag.engine.shape import Layout, Shape
-from ag.half import converted
 
 __all__ = ["FIRST_SCALE", "INTERVAL", "SCALE_WORDS", "is_scaled", "move_scale", "pieces", "pieces_layout",
            "read_scale", "scaled", "set_scale", "unfit", "unscaled"]

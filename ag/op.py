@@ -4,8 +4,8 @@
 all operands live on one device and have one element type, runs the rule, and leaves a node on the tape.  The rule
 receives `run`, the device's launch, and can reach nothing else.  Adding an op touches no other file of the core.
 
-Of 16-bit operands the rule sees the values in float32 (`ag.half`), and the result is rounded once to their type; a
-result without axes, such as a loss, stays float32.
+Of 16-bit operands the rule sees the values in float32 (`ag.engine.kernels.convert`), and the result is rounded once to
+their type; a result without axes, such as a loss, stays float32.
 
 Inside a rule the operands are buffers, which have the same ``shape``, ``ndim`` and ``dtype`` as the tensors that
 the visible signature promises to callers.  Operands are the parameters annotated `Tensor` or `TensorLike`, which come
@@ -24,8 +24,8 @@ from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import default_backend, default_dtype
 from ag.engine.dtype import F32, DType
+from ag.engine.kernels.convert import Widening, converted
 from ag.errors import DeviceError, DtypeError, ShapeError
-from ag.half import Widening, converted
 from ag.partial import Partial
 from ag.tape import is_recording
 from ag.tensor import OPS, Node, Tensor

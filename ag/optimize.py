@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ag.engine.buffer import Launch
-from ag.epilogue import with_epilogues
+from ag.engine.kernels.epilogue import with_epilogues
 from ag.fusion import with_chains
 from ag.memory import without_unread
 from ag.packing import share_memory

@@ -11,8 +11,8 @@ from functools import partial, reduce
 from itertools import accumulate
 from math import prod
 
-from ag.core_primitives import add, copy
 from ag.engine.buffer import Buffer
+from ag.engine.kernels.elementwise import add, copy
 from ag.engine.shape import Shape
 
 __all__ = ["Partial"]

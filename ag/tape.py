@@ -14,12 +14,12 @@ from heapq import heappop, heappush
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
-from ag.core_primitives import add, sum_to
 from ag.create import lift
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F16, F32
+from ag.engine.kernels.convert import converted, launch_on
+from ag.engine.kernels.elementwise import add, sum_to
 from ag.errors import TapeError
-from ag.half import converted, launch_on
 from ag.loss_scale import scaled, unscaled
 from ag.partial import Partial
 from ag.tensor import Node, Tensor, tensor_given

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from ag.engine.kernels.convert import BFLOAT16
 from ag.engine.random import generator_snapshot, restore_generator
 from ag.engine.shape import counts
 from ag.errors import CheckpointError
-from ag.half import BFLOAT16
 from ag.nn.layer import load_into, state_of
 from ag.tensor import Array
 from ag.tensor_file import elements_of, read_file, to_json, write_file

@@ -26,7 +26,7 @@ import roofs  # noqa: E402
 
 import ag  # noqa: E402
 from ag.engine.device import backend_of  # noqa: E402
-from ag.optim.update_rules import STATE_WORDS, adam_update  # noqa: E402
+from ag.engine.kernels.optimizer import STATE_WORDS, adam_update  # noqa: E402
 
 backend: Any = backend_of(args.device)
 Work = Callable[[], Any]  # launches, and returns what must stay alive

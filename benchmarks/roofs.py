@@ -85,8 +85,8 @@ def copy_on_host(quick: bool) -> float:
 def copy_on_vulkan(backend: Any, quick: bool) -> float:
     """Bytes per second read and written by the best of a copy command and the copy kernel, at 1 GiB on a card."""
     import ag
-    from ag.core_primitives import copy
     from ag.engine.dtype import F32
+    from ag.engine.kernels.elementwise import copy
 
     size = 1 << (16 if quick else 27 if backend.info.kind != "cpu" else 22)
     source, target = backend.alloc((size,), F32), backend.alloc((size,), F32)
@@ -100,8 +100,8 @@ def copy_on_vulkan(backend: Any, quick: bool) -> float:
 def empty_launch(backend: Any) -> float:
     """Seconds of a launch of one element between others like it, which it waits for."""
     import ag
-    from ag.core_primitives import copy
     from ag.engine.dtype import F32
+    from ag.engine.kernels.elementwise import copy
 
     source, target = backend.alloc((1,), F32), backend.alloc((1,), F32)
     with ag.profile() as seen:

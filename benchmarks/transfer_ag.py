@@ -18,9 +18,9 @@ limit_threads()
 
 import numpy as np  # noqa: E402 - after the thread pools are limited
 
-from ag.core_primitives import copy  # noqa: E402
 from ag.engine.device import backend_of  # noqa: E402
 from ag.engine.dtype import F32  # noqa: E402
+from ag.engine.kernels.elementwise import copy  # noqa: E402
 
 backend: Any = backend_of(args.device)
 

@@ -15,7 +15,7 @@ import ag
 from ag.engine import cpu_threads as blocks
 from ag.engine.backend import Backend
 from ag.engine.device import backend_of
-from ag.ops.attention_primitives import attention, attention_grad
+from ag.engine.kernels.attention import attention, attention_grad
 
 RNG = np.random.default_rng(5)
 
@@ -140,7 +140,7 @@ def test_attention_does_not_depend_on_threads(
     key = np.arange(4, dtype=np.uint32)
     params: dict[str, Any] = {"heads": heads, "factor": 0.3, "causal": True, "rate": rate}
     lse, delta = (np.empty((heads, 40, batch), np.float32) for _ in range(2))
-    monkeypatch.setattr("ag.ops.attention_primitives.WIDE", 1 << 10)
+    monkeypatch.setattr("ag.engine.kernels.attention.WIDE", 1 << 10)
     found = []
     for count in (1, 2, 3):
         monkeypatch.setattr(blocks, "threads", lambda count=count: count)

@@ -10,7 +10,7 @@ from rows import Array, Case, loss_of, restart_generator, tensor, weights_like
 import ag
 from ag.engine.device import backend_of
 from ag.engine.dtype import as_dtype
-from ag.half import loaded, stored
+from ag.engine.kernels.convert import loaded, stored
 
 EPS = {"f16": 2.0**-10, "bf16": 2.0**-7}
 HALF = sorted(EPS)

@@ -26,7 +26,7 @@ from ag.backends.vulkan import cooperative, kernels
 from ag.backends.vulkan.choices import choices_of
 from ag.backends.vulkan.cooperative import CooperativeTile, CooperativeTiles, sizes_of
 from ag.backends.vulkan.tiles import Tiles
-from ag.core_primitives import add
+from ag.engine.kernels.elementwise import add
 from ag.engine.window import Window
 from ag.ops.conv import conv2d
 from ag.ops.linalg import batched_matmul, matmul

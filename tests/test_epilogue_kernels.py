@@ -16,8 +16,8 @@ from test_memory_plan import buffer
 from tiled import blank, normal, on, tiled_backend
 
 from ag.backends.vulkan.tiles import TILES
-from ag.chain import Chain, fused
 from ag.engine.device import backend_of
+from ag.engine.kernels.fused import Chain, fused
 from ag.engine.primitive import PRIMITIVES
 from ag.engine.window import places
 from ag.ops.linalg import matmul, matmul_sums

@@ -14,10 +14,10 @@ from tiled import normal
 
 import ag
 from ag.backends.numpy_backend import NumpyBackend
-from ag.core_primitives import add, copy, mul
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
+from ag.engine.kernels.elementwise import add, copy, mul
 from ag.engine.primitive import PRIMITIVES
 from ag.nn.layer import ACTIVATIONS
 from ag.ops.arithmetic import scale

@@ -12,11 +12,11 @@ from test_memory_plan import buffer
 
 import ag
 from ag.backends.numpy_backend import NumpyBackend
-from ag.chain import FUNCTIONS, MOST_STEPS, OPERANDS
-from ag.core_primitives import add, copy, mul
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer, Program
 from ag.engine.device import backend_of
+from ag.engine.kernels.elementwise import add, copy, mul
+from ag.engine.kernels.fused import FUNCTIONS, MOST_STEPS, OPERANDS
 from ag.engine.primitive import PRIMITIVES
 from ag.ops.arithmetic import div, scale, sub
 

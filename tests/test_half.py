@@ -14,7 +14,7 @@ from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.dtype import BF16, F16, F32, DType
-from ag.half import loaded, narrow, stored, widen
+from ag.engine.kernels.convert import loaded, narrow, stored, widen
 from ag.optim.flat import reconcile
 
 Array = np.ndarray[Any, Any]

@@ -23,9 +23,9 @@ LAYERS = [
     ["ag.errors", "ag.engine.shape", "ag.engine.window", "ag.engine.dtype", "ag.version"],
     ["ag.engine.primitive", "ag.engine.cpu_threads", "ag.engine.arena", "ag.hazards"],
     # The stock-kp recorder copies with the copy kernel, so core_primitives is below the backends.
-    ["ag.engine.buffer", "ag.passes", "ag.memory", "ag.rematerialize", "ag.packing", "ag.chain", "ag.fusion", "ag.epilogue",
-     "ag.optimize", "ag.engine.backend", "ag.core_primitives",
-     "ag.half", "ag.partial", "ag.loss_scale"],
+    ["ag.engine.buffer", "ag.passes", "ag.memory", "ag.rematerialize", "ag.packing", "ag.engine.kernels.fused", "ag.fusion", "ag.engine.kernels.epilogue",
+     "ag.optimize", "ag.engine.backend", "ag.engine.kernels.elementwise",
+     "ag.engine.kernels.convert", "ag.partial", "ag.loss_scale"],
     ["ag.backends"],
     ["ag.engine.device", "ag.engine.devices", "ag.engine.random", "ag.tensor", "ag.create", "ag.tape", "ag.op", "ag.capture",
      "ag.gradcheck", "ag.engine.matmul_precision", "ag.recompute", "ag.engine.profile"],
@@ -38,7 +38,7 @@ BACKENDS = 3  # device.py loads them by name; nothing above imports them
 
 # What may be imported from outside the standard library, and where.
 OUTSIDE = {
-    "numpy": ["ag.engine.primitive", "ag.engine.cpu_threads", "ag.core_primitives", "ag.chain", "ag.epilogue", "ag.half", "ag.loss_scale",
+    "numpy": ["ag.engine.primitive", "ag.engine.cpu_threads", "ag.engine.kernels.elementwise", "ag.engine.kernels.fused", "ag.engine.kernels.epilogue", "ag.engine.kernels.convert", "ag.loss_scale",
               *(m for layer in LAYERS[3:8] for m in layer), "ag.__main__"],
     "kp": ["ag.backends.vulkan"],
     "safetensors": ["ag.tensor_file"],

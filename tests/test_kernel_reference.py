@@ -21,9 +21,9 @@ import ag
 from ag.backends.numpy_backend import NumpyBackend
 from ag.engine.backend import Backend
 from ag.engine.dtype import F32, as_dtype
+from ag.engine.kernels.optimizer import STATE_WORDS
 from ag.engine.primitive import PRIMITIVES, Primitive
 from ag.engine.window import Window
-from ag.optim.update_rules import STATE_WORDS
 
 SIZES = (1, 7, 1031)
 DIFFERENCES = {"attention_grad"}  # where the result should be 0 it is as small as the rounding of its operands

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import ag.engine.kernels.optimizer  # noqa: F401  importing registers the primitives
 import ag.ops.activation
 import ag.ops.arrange
 import ag.ops.conv
@@ -20,7 +21,6 @@ import ag.ops.loss
 import ag.ops.pool
 import ag.ops.random
 import ag.ops.reduce
-import ag.optim.update_rules  # noqa: F401  importing registers the primitives
 import kernels_build
 from ag.engine.primitive import PRIMITIVES, Primitive
 from ag.engine.window import Window

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import ag
 from ag.backends.numpy_backend import NumpyBackend
-from ag.core_primitives import add, copy, mul, sum_over
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32
+from ag.engine.kernels.elementwise import add, copy, mul, sum_over
 from ag.ops.arithmetic import scale, sub
 from ag.ops.arrange import permute
 from ag.ops.elementwise import exp

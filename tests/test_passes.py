@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import ag
-from ag.core_primitives import add, copy
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer, Program
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32
+from ag.engine.kernels.elementwise import add, copy
+from ag.engine.kernels.optimizer import STATE_WORDS, sgd_update
 from ag.ops.arithmetic import mul, scale
 from ag.ops.elementwise import exp
-from ag.optim.update_rules import STATE_WORDS, sgd_update
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ from errors import expect_error
 import ag
 from ag.backends.vulkan import kernels
 from ag.backends.vulkan.backend import VulkanBackend
-from ag.core_primitives import copy
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32, F64, I32, U32
+from ag.engine.kernels.elementwise import copy
 
 pytestmark = pytest.mark.vulkan
 RNG = np.random.default_rng(6)

@@ -2,7 +2,7 @@
 
 Only names and sizes live here; how a type is stored is a backend's business.  Public functions speak of types as
 short strings (``"f32"``), as ggmlR does, and accept the usual longer spellings.  The two 16-bit types are for storage:
-`ag.half` says how they are computed with.
+`ag.engine.kernels.convert` says how they are computed with.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ag.engine.device import backend_of
+from ag.engine.kernels.convert import numbers
 from ag.errors import CaptureError, CheckpointError
-from ag.half import numbers
 from ag.ops.activation import ag_log_softmax, ag_relu, ag_sigmoid, ag_softmax, ag_tanh
 from ag.ops.convert import ag_to_device
 from ag.ops.rectifiers import ag_gelu, ag_leaky_relu, ag_silu

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.core_primitives import add, mul
 from ag.engine.buffer import Buffer
+from ag.engine.kernels.elementwise import add, mul
 from ag.engine.primitive import Call, primitive
 from ag.engine.shape import broadcast, broadcast_layout
 from ag.op import Cotangents, Need, Run, op

@@ -11,12 +11,12 @@ from math import sqrt
 from typing import Any
 
 from ag.engine.buffer import Buffer
+from ag.engine.kernels.attention import attention, attention_delta, attention_grad
 from ag.engine.random import draw_key
 from ag.engine.shape import counts
 from ag.errors import ShapeError
 from ag.op import Cotangents, Need, Run, op, part_of
 from ag.ops import composed_attention
-from ag.ops.attention_primitives import attention, attention_delta, attention_grad
 from ag.tensor import TensorLike
 
 __all__ = ["ag_attention", "attention_of_heads"]

@@ -7,8 +7,8 @@ from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.dtype import BF16, F16, F32, as_dtype
+from ag.engine.kernels.convert import converted
 from ag.errors import DtypeError
-from ag.half import converted
 from ag.loss_scale import scaled, unscaled
 from ag.op import Cotangents, Need, Run
 from ag.tape import is_recording

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.core_primitives import add
 from ag.engine.buffer import Buffer
+from ag.engine.kernels.elementwise import add
 from ag.engine.primitive import primitive
 from ag.engine.shape import Layout, Shape
 from ag.errors import ShapeError

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ag.core_primitives import add, sum, sum_over, sum_to
 from ag.engine import shape as shapes
 from ag.engine.buffer import Buffer
+from ag.engine.kernels.elementwise import add, sum, sum_over, sum_to
+from ag.engine.kernels.epilogue import with_epilogue_pair
 from ag.engine.primitive import Call, primitive
 from ag.engine.shape import Layout
-from ag.epilogue import with_epilogue_pair
 from ag.errors import ShapeError
 from ag.op import Cotangents, Need, Run, op, part_of
 from ag.tensor import Array, TensorLike

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.core_primitives import ones, sum_over
 from ag.engine.buffer import Buffer
+from ag.engine.kernels.elementwise import ones, sum_over
 from ag.engine.primitive import Call, primitive
 from ag.engine.shape import Layout, Shape
 from ag.errors import ShapeError

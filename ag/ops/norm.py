@@ -9,13 +9,9 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ag.core_primitives import sum_over
 from ag.engine.buffer import Buffer
-from ag.engine.shape import Shape
-from ag.errors import ShapeError
-from ag.op import Cotangents, Need, Run, op, part_of
-from ag.ops.arithmetic import mul, scale, sub
-from ag.ops.norm_primitives import (
+from ag.engine.kernels.elementwise import sum_over
+from ag.engine.kernels.norm import (
     batch_norm_grad,
     inverse_std,
     joined_statistics,
@@ -26,6 +22,10 @@ from ag.ops.norm_primitives import (
     normalize,
     running_update,
 )
+from ag.engine.shape import Shape
+from ag.errors import ShapeError
+from ag.op import Cotangents, Need, Run, op, part_of
+from ag.ops.arithmetic import mul, scale, sub
 from ag.tensor import Tensor, TensorLike
 
 __all__ = ["ag_batch_norm_op", "ag_layer_norm_op", "batch_norm_train", "move_statistics"]

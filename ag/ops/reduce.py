@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.core_primitives import CHUNK, LONGEST_ROW, runs, sum_over
 from ag.engine.buffer import Buffer
+from ag.engine.kernels.elementwise import CHUNK, LONGEST_ROW, runs, sum_over
 from ag.engine.primitive import Call, primitive
 from ag.engine.shape import Shape, broadcast, broadcast_layout, expand_layout, normalize_axes, sum_layout, summed
 from ag.errors import ShapeError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ag.engine.kernels.optimizer import adam_update
 from ag.optim.optimizer import Optimizer
-from ag.optim.update_rules import adam_update
 
 __all__ = ["Adam", "AdamW", "optimizer_adam", "optimizer_adamw"]
 

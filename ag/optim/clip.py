@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ag.core_primitives import CHUNK, mul, sum_over
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F16
+from ag.engine.kernels.elementwise import CHUNK, mul, sum_over
 from ag.engine.primitive import primitive
 from ag.loss_scale import pieces, pieces_layout
 from ag.ops.arithmetic import scale

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from ag.core_primitives import copy, zeros
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import BF16, F16, F32, DType
+from ag.engine.kernels.convert import loaded, narrow, stored
+from ag.engine.kernels.elementwise import copy, zeros
 from ag.engine.primitive import primitive
 from ag.errors import DeviceError, ShapeError
-from ag.half import loaded, narrow, stored
 from ag.tensor import Array, Tensor
 
 __all__ = ["FlatGroup", "flat_groups", "named_parameters"]

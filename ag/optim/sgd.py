@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ag.engine.kernels.optimizer import sgd_update
 from ag.optim.optimizer import Optimizer
-from ag.optim.update_rules import sgd_update
 
 __all__ = ["SGD", "optimizer_sgd"]
 

@@ -15,8 +15,8 @@ import numpy as np
 from ag.create import ag_tensor
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F16, F32
+from ag.engine.kernels.convert import converted
 from ag.engine.shape import counts
-from ag.half import converted
 from ag.loss_scale import scaled, unscaled
 from ag.op import Cotangents, Need, Run
 from ag.ops.convert import ag_to_device

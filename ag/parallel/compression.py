@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ag.engine.dtype import BF16, F16, F32, DType
+from ag.engine.kernels.convert import loaded, stored
 from ag.errors import CheckpointError
-from ag.half import loaded, stored
 from ag.tensor import Array
 
 __all__ = ["STEPS", "WIRES", "Link", "Message", "elements_sent", "message_bytes", "pack", "ratio_at",

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from ag.core_primitives import copy
 from ag.create import ag_param, lift
 from ag.engine.buffer import Buffer, Program
 from ag.engine.dtype import F16, F32
+from ag.engine.kernels.elementwise import copy
 from ag.errors import CheckpointError
 from ag.nn.layer import load_into
 from ag.optim.clip import clip_grad_norm

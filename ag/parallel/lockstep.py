@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.core_primitives import copy
 from ag.engine.buffer import Buffer
+from ag.engine.kernels.elementwise import copy
 from ag.engine.random import generator_state
 from ag.errors import CommError, ShapeError
 from ag.op import Cotangents, Need, Run, part_of

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ag.core_primitives import copy
 from ag.create import ag_tensor
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import DType
+from ag.engine.kernels.elementwise import copy
 from ag.errors import CheckpointError
 from ag.nn.layer import buffers_of, load_into
 from ag.ops.arithmetic import sub

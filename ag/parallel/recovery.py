@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ag.core_primitives import zeros
 from ag.create import ag_tensor
 from ag.engine.device import backend_of
+from ag.engine.kernels.elementwise import zeros
 from ag.engine.random import forget_generator
 from ag.errors import CommError, DeviceError
 from ag.nn.layer import state_of

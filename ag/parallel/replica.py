@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from ag.capture import CapturedStep
-from ag.core_primitives import add, copy, zeros
 from ag.create import ag_tensor
 from ag.engine.buffer import Buffer
 from ag.engine.device import ag_device, backend_of
+from ag.engine.kernels.elementwise import add, copy, zeros
 from ag.engine.random import set_stream, streams_used
 from ag.errors import CaptureError, CommError
 from ag.loss_scale import set_scale

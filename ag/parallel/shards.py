@@ -14,7 +14,7 @@ import numpy as np
 from ag.create import ag_param, ag_tensor
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F16, F32
-from ag.half import converted
+from ag.engine.kernels.convert import converted
 from ag.loss_scale import scaled, unscaled
 from ag.op import Cotangents, Need, Run
 from ag.tape import is_recording

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.core_primitives import CHUNK, sum_over
 from ag.create import ag_tensor
+from ag.engine.kernels.elementwise import CHUNK, sum_over
 from ag.errors import CheckpointError
 from ag.optim.adam import optimizer_adam
 from ag.optim.clip import clip_factor, clip_grad_norm, square_sums

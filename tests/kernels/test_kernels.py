@@ -14,6 +14,7 @@ pytest.importorskip("kp", reason="kernels need kp; install it with: pip install 
 
 from harness import reference
 
+import ag.engine.kernels.optimizer  # noqa: F401  importing registers the primitives
 import ag.ops.activation
 import ag.ops.arrange
 import ag.ops.elementwise
@@ -21,7 +22,6 @@ import ag.ops.linalg
 import ag.ops.loss
 import ag.ops.random
 import ag.ops.reduce
-import ag.optim.update_rules  # noqa: F401  importing registers the primitives
 from ag.engine.primitive import PRIMITIVES
 from ag.engine.random import philox
 

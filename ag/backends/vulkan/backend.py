@@ -25,10 +25,10 @@ from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backend import Backend, Meter
 from ag.engine.buffer import Buffer, Launch, Program, held_bytes
 from ag.engine.dtype import BF16, F16, F32, I32, U32
+from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Primitive
 from ag.engine.shape import Shape
 from ag.errors import DeviceError, DtypeError
-from ag.half import loaded, stored
 
 __all__ = ["VulkanBackend"]
 
@@ -182,7 +182,7 @@ class VulkanBackend(Backend):
                                   f"{self.name}; move it with ag_to_device.")
             if b.dtype.is_half and "bfloat" not in primitive.params:
                 raise DtypeError(f"{primitive.name}: an operand holds {b.dtype} elements, which are only for storage; "
-                                 f"launch it through ag.half.launch_on.")
+                                 f"launch it through ag.engine.kernels.convert.launch_on.")
         with self.lock:
             command = self.command(primitive, buffers, params)
             if command is None:

@@ -12,9 +12,9 @@ import numpy as np
 
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
+from ag.engine.kernels.convert import stored
 from ag.engine.primitive import Primitive
 from ag.errors import KernelError
-from ag.half import stored
 
 __all__ = ["Shadow"]
 

@@ -14,9 +14,9 @@ import numpy as np
 from ag.backends.vulkan.kernels import Kernels
 from ag.backends.vulkan.loader import check_not_forked, kompute
 from ag.backends.vulkan.recorder import Command, Words
-from ag.core_primitives import copy
 from ag.engine.arena import OFFSET_BITS
 from ag.engine.backend import Event, Meter
+from ag.engine.kernels.elementwise import copy
 from ag.errors import DeviceError
 from ag.hazards import HazardTracker
 

@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from ag.core_primitives import ones
+from ag.engine.kernels.elementwise import ones
 from ag.engine.primitive import primitive
 from ag.engine.shape import Layout, Shape
 from ag.tensor import Array

@@ -16,8 +16,8 @@ from math import sqrt
 
 import numpy as np
 
-from ag.core_primitives import mul
 from ag.engine.cpu_threads import BLOCK, cut, makes, scratch
+from ag.engine.kernels.elementwise import mul
 from ag.engine.primitive import Call, primitive
 from ag.tensor import Array
 

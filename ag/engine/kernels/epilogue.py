@@ -1,9 +1,9 @@
 """Epilogues: elementwise launches of a recording go into the launch of the product whose elements they compute with.
 
 `with_epilogue` declares, for a primitive that makes a product of matrices, another that puts its elements through a
-chain of functions (`ag/chain.py`) before they are stored.  The pass `with_epilogues` finds where these leave the same
-values behind as the launches they replace.  Knows of products only what was declared; `ag.engine.backend` calls the
-pass.
+chain of functions (`ag/engine/kernels/fused.py`) before they are stored.  The pass `with_epilogues` finds where these
+leave the same values behind as the launches they replace.  Knows of products only what was declared;
+`ag.engine.backend` calls the pass.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.chain import FUNCTIONS, OPERANDS, Chain, fused, fused_pair
 from ag.engine.buffer import Buffer, Launch
+from ag.engine.kernels.fused import FUNCTIONS, OPERANDS, Chain, fused, fused_pair
 from ag.engine.primitive import PRIMITIVES, Call, Primitive, primitive
 from ag.engine.shape import Layout, Shape
 from ag.memory import private_blocks

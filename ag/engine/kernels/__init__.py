@@ -1,0 +1,1 @@
+"""What primitives compute: one numpy function and one shader per name."""
