@@ -23,8 +23,8 @@ LAYERS = [
     ["ag.errors", "ag.engine.shape", "ag.engine.window", "ag.engine.dtype", "ag.version"],
     ["ag.engine.primitive", "ag.engine.cpu_threads", "ag.engine.arena", "ag.hazards"],
     # The stock-kp recorder copies with the copy kernel, so core_primitives is below the backends.
-    ["ag.engine.buffer", "ag.passes", "ag.memory", "ag.rematerialize", "ag.packing", "ag.engine.kernels.fused", "ag.fusion", "ag.engine.kernels.epilogue",
-     "ag.optimize", "ag.engine.backend", "ag.engine.kernels.elementwise",
+    ["ag.engine.buffer", "ag.engine.compile.copy_elimination", "ag.engine.compile.liveness", "ag.engine.compile.rematerialize", "ag.engine.compile.memory_plan", "ag.engine.kernels.fused", "ag.engine.compile.fuse_elementwise", "ag.engine.kernels.epilogue",
+     "ag.engine.compile.pipeline", "ag.engine.backend", "ag.engine.kernels.elementwise",
      "ag.engine.kernels.convert", "ag.partial", "ag.loss_scale"],
     ["ag.backends"],
     ["ag.engine.device", "ag.engine.devices", "ag.engine.random", "ag.tensor", "ag.create", "ag.tape", "ag.op", "ag.capture",

@@ -28,11 +28,11 @@ from weakref import WeakKeyDictionary
 
 from ag.engine.arena import Arena
 from ag.engine.buffer import Buffer, HostArray, Launch, Program, Recording
+from ag.engine.compile.pipeline import optimize
 from ag.engine.dtype import DType
 from ag.engine.primitive import Primitive
 from ag.engine.shape import Shape
 from ag.errors import ArenaError, CaptureError, DtypeError
-from ag.optimize import optimize
 
 __all__ = ["Backend", "DeviceInfo", "Event", "Meter"]
 

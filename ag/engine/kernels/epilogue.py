@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from ag.engine.buffer import Buffer, Launch
+from ag.engine.compile.liveness import private_blocks
 from ag.engine.kernels.fused import FUNCTIONS, OPERANDS, Chain, fused, fused_pair
 from ag.engine.primitive import PRIMITIVES, Call, Primitive, primitive
 from ag.engine.shape import Layout, Shape
-from ag.memory import private_blocks
 
 __all__ = ["with_epilogue", "with_epilogue_pair", "with_epilogues"]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ag.engine.buffer import Launch
+from ag.engine.compile.copy_elimination import with_factors, without_copies
+from ag.engine.compile.fuse_elementwise import with_chains
+from ag.engine.compile.liveness import without_unread
+from ag.engine.compile.memory_plan import share_memory
+from ag.engine.compile.rematerialize import rematerialize
 from ag.engine.kernels.epilogue import with_epilogues
-from ag.fusion import with_chains
-from ag.memory import without_unread
-from ag.packing import share_memory
-from ag.passes import with_factors, without_copies
-from ag.rematerialize import rematerialize
 
 __all__ = ["optimize"]
 

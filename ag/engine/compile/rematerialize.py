@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ag.engine.buffer import Buffer, Launch
-from ag.memory import Span, private_blocks
+from ag.engine.compile.liveness import Span, private_blocks
 
 __all__ = ["rematerialize"]
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from math import prod
 
 from ag.engine.buffer import Buffer, Launch
+from ag.engine.compile.liveness import private_blocks
 from ag.engine.kernels.fused import FUNCTIONS, MOST_STEPS, OPERANDS, Instruction, fused, fused_pair
 from ag.engine.shape import Shape, chain_axes
-from ag.memory import private_blocks
 
 __all__ = ["with_chains"]
 

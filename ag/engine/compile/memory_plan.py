@@ -1,9 +1,9 @@
 """Packing: buffers of a recorded program that are never needed together get the same memory.
 
-All private blocks (`ag.memory`) are laid out anew: the largest first, each into the smallest gap that is free while it
-is needed.  Gaps are in blocks that outlast the program, too, before it writes them: a step that computes its gradients
-anew has their memory for the forward pass.  What is left goes to a heap of the program's own.  Launches keep their
-order; whoever runs them sees from the addresses what may not overlap.
+All private blocks (`ag.engine.compile.liveness`) are laid out anew: the largest first, each into the smallest gap that
+is free while it is needed.  Gaps are in blocks that outlast the program, too, before it writes them: a step that
+computes its gradients anew has their memory for the forward pass.  What is left goes to a heap of the program's own.
+Launches keep their order; whoever runs them sees from the addresses what may not overlap.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import inf
 
 from ag.engine.arena import Arena, Block
 from ag.engine.buffer import Launch
-from ag.memory import Span, private_blocks
+from ag.engine.compile.liveness import Span, private_blocks
 
 __all__ = ["share_memory"]
 
