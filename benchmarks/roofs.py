@@ -38,7 +38,7 @@ def ffma_on_vulkan(backend: Any, quick: bool) -> float:
     """FLOP/s of the kernel, by device timestamps: the best of five, with a launch of about 20 ms."""
     import numpy as np
 
-    from ag.backends.vulkan.loader import manager
+    from ag.engine.backends.vulkan.loader import manager
 
     device = manager(int(backend.name.partition(":")[2]))
     period = device.get_device_properties()["timestamp_period"] * 1e-9

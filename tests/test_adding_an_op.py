@@ -89,7 +89,7 @@ def test_the_kernels_compile(copy: Path) -> None:
         pytest.skip("no shader compiler: sudo apt-get install glslang-tools spirv-tools")
     run(copy, "kernels_build.py")
     for name in ("softplus", "softplus_grad"):
-        assert (copy / "ag/backends/vulkan/spv" / f"{name}.spv").is_file()
+        assert (copy / "ag/engine/backends/vulkan/spv" / f"{name}.spv").is_file()
 
 
 @pytest.mark.vulkan

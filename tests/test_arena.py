@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from errors import expect_error
 
-from ag.backends.numpy_backend import NumpyBackend
 from ag.engine.arena import Arena, Block
+from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.dtype import F32
 from ag.errors import ArenaError
 

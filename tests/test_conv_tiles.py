@@ -16,7 +16,7 @@ import pytest
 from rows import EPS, Array
 from tiled import blank, launched_twice, normal, on, tiled_backend
 
-from ag.backends.vulkan.tiles import TILES
+from ag.engine.backends.vulkan.tiles import TILES
 from ag.engine.primitive import Primitive
 from ag.engine.window import Pair, Window, places
 from ag.errors import ShapeError

@@ -22,10 +22,11 @@ from tiled import blank, normal, on
 
 import ag
 import kernels_build
-from ag.backends.vulkan import cooperative, kernels
-from ag.backends.vulkan.choices import choices_of
-from ag.backends.vulkan.cooperative import CooperativeTile, CooperativeTiles, sizes_of
-from ag.backends.vulkan.tiles import Tiles
+from ag.engine.backends.vulkan import cooperative
+from ag.engine.backends.vulkan import pipelines as kernels
+from ag.engine.backends.vulkan.autotune_cache import choices_of
+from ag.engine.backends.vulkan.cooperative import CooperativeTile, CooperativeTiles, sizes_of
+from ag.engine.backends.vulkan.tiles import Tiles
 from ag.engine.kernels.elementwise import add
 from ag.engine.window import Window
 from ag.ops.conv import conv2d
@@ -46,7 +47,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def opened(device: str) -> Any:
-    from ag.backends.vulkan.backend import VulkanBackend
+    from ag.engine.backends.vulkan.backend import VulkanBackend
 
     return VulkanBackend(int(device.split(":")[1]), guard=256)
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import ag
-from ag.backends.vulkan.stopwatch import Counter
 from ag.engine.backend import Meter
+from ag.engine.backends.vulkan.timestamps import Counter
 from ag.engine.device import backend_of
 from ag.parallel import device_clock
 from ag.parallel.device_clock import DeviceClock

@@ -15,7 +15,7 @@ from test_matmul_tiles import assert_product, random_operands
 from test_memory_plan import buffer
 from tiled import blank, normal, on, tiled_backend
 
-from ag.backends.vulkan.tiles import TILES
+from ag.engine.backends.vulkan.tiles import TILES
 from ag.engine.device import backend_of
 from ag.engine.kernels.fused import Chain, fused
 from ag.engine.primitive import PRIMITIVES

@@ -13,8 +13,8 @@ from test_memory_plan import buffer
 from tiled import normal
 
 import ag
-from ag.backends.numpy_backend import NumpyBackend
 from ag.engine.backend import Backend
+from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.kernels.elementwise import add, copy, mul

@@ -11,8 +11,8 @@ import pytest
 from test_memory_plan import buffer
 
 import ag
-from ag.backends.numpy_backend import NumpyBackend
 from ag.engine.backend import Backend
+from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.buffer import Buffer, Program
 from ag.engine.device import backend_of
 from ag.engine.kernels.elementwise import add, copy, mul

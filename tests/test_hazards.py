@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import ag
-from ag.backends.vulkan.recorder import Recorder
+from ag.engine.backends.vulkan.hazards import HazardTracker, Range
+from ag.engine.backends.vulkan.recorder import Recorder
 from ag.engine.device import backend_of
-from ag.hazards import HazardTracker, Range
 
 A, B, C = (0, 100), (100, 200), (200, 300)  # they only touch
 

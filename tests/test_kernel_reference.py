@@ -18,8 +18,8 @@ from cases import CASES
 from rows import EPS, TINY, Array, bound, loss_of, restart_generator, tensor, weights_like
 
 import ag
-from ag.backends.numpy_backend import NumpyBackend
 from ag.engine.backend import Backend
+from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.dtype import F32, as_dtype
 from ag.engine.kernels.optimizer import STATE_WORDS
 from ag.engine.primitive import PRIMITIVES, Primitive
@@ -119,7 +119,7 @@ def guarded(device: str) -> Backend:
     """A second backend on the device whose blocks have guard words."""
     if device == "cpu":
         return NumpyBackend(guard=64)
-    from ag.backends.vulkan.backend import VulkanBackend
+    from ag.engine.backends.vulkan.backend import VulkanBackend
 
     return VulkanBackend(int(device.split(":")[1]), guard=256)
 

@@ -13,9 +13,9 @@ from rows import EPS, Array
 from tiled import blank, launched_twice, normal, on, tiled_backend
 
 import ag
-from ag.backends.vulkan import kernels
-from ag.backends.vulkan.tiles import TILES, Tile, Tiles, tiles_of
 from ag.engine.backend import DeviceInfo
+from ag.engine.backends.vulkan import pipelines as kernels
+from ag.engine.backends.vulkan.tiles import TILES, Tile, Tiles, tiles_of
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.ops.linalg import batched_matmul, matmul, piece_length, product, products

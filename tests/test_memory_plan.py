@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ag
-from ag.backends.numpy_backend import NumpyBackend
 from ag.engine.backend import Backend
+from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32

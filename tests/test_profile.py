@@ -15,9 +15,9 @@ import pytest
 from errors import expect_error
 
 import ag
-from ag.backends.vulkan.stopwatch import Counter as TickCounter
-from ag.backends.vulkan.stopwatch import Stopwatch
 from ag.engine.backend import Backend, Event
+from ag.engine.backends.vulkan.timestamps import Counter as TickCounter
+from ag.engine.backends.vulkan.timestamps import Stopwatch
 from ag.engine.device import backend_of
 
 

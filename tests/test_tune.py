@@ -16,11 +16,11 @@ import pytest
 from tiled import blank, normal, on
 
 import ag
-from ag.backends.vulkan import tune
-from ag.backends.vulkan.choices import Choices, choices_of
-from ag.backends.vulkan.kernels import Product
-from ag.backends.vulkan.tiles import TILES, Tiles
-from ag.backends.vulkan.tune import Tune, class_of
+from ag.engine.backends.vulkan import autotune as tune
+from ag.engine.backends.vulkan.autotune import Tune, class_of
+from ag.engine.backends.vulkan.autotune_cache import Choices, choices_of
+from ag.engine.backends.vulkan.pipelines import Product
+from ag.engine.backends.vulkan.tiles import TILES, Tiles
 from ag.engine.window import Window
 from ag.ops.conv import conv2d
 from ag.ops.linalg import batched_matmul, matmul
@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def opened(folder: Path, swiftshader: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Any]]:
     """Opens backends as processes of their own would, with AG_TUNE set."""
-    from ag.backends.vulkan.backend import VulkanBackend
+    from ag.engine.backends.vulkan.backend import VulkanBackend
 
     backends = []
     monkeypatch.setattr(tune, "TILES", {kind: TILES[kind] for kind in ("S", "V")})  # others take time to compile
@@ -232,7 +232,7 @@ def test_a_captured_step_is_the_eager_one(opened: Callable[[], Any], folder: Pat
 
 def test_a_second_process_on_lavapipe(folder: Path, lavapipe: str) -> None:
     """From the outside: the variable, the file, and a process that would fail if it measured."""
-    program = ("import sys, ag, numpy as np\nfrom ag.backends.vulkan import tune\ntune._MOST_SECONDS = 0\n"
+    program = ("import sys, ag, numpy as np\nfrom ag.engine.backends.vulkan import tune\ntune._MOST_SECONDS = 0\n"
                "if sys.argv[2] == 'kept': tune.seconds_of = None\n"
                "ag.ag_device(sys.argv[1])\nx = ag.ag_tensor(np.ones((4, 4), np.float32))\n"
                "print(ag.ag_matmul(x, x).numpy().sum())")

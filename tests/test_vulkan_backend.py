@@ -20,8 +20,8 @@ import pytest
 from errors import expect_error
 
 import ag
-from ag.backends.vulkan import kernels
-from ag.backends.vulkan.backend import VulkanBackend
+from ag.engine.backends.vulkan import pipelines as kernels
+from ag.engine.backends.vulkan.backend import VulkanBackend
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32, F64, I32, U32
 from ag.engine.kernels.elementwise import copy

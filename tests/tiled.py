@@ -18,7 +18,7 @@ from ag.engine.primitive import Primitive
 @contextmanager
 def tiled_backend(device: str, kind: str) -> Iterator[Any]:
     """A backend of its own on a Vulkan device; an empty `kind` leaves the choice to it."""
-    from ag.backends.vulkan.backend import VulkanBackend
+    from ag.engine.backends.vulkan.backend import VulkanBackend
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AG_MATMUL_TILE", kind)

@@ -4,7 +4,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-spv = "ag/backends/vulkan/spv/"
+spv = "ag/engine/backends/vulkan/spv/"
 wanted = {f"{spv}{shader.stem}.spv" for shader in Path("shaders").glob("*.comp")}
 wanted.add(f"{spv}manifest.json")
 with zipfile.ZipFile(sys.argv[1]) as wheel:

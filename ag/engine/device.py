@@ -106,8 +106,8 @@ def backend_of(name: str) -> Backend:
     with _lock:
         if name not in _backends:
             module, kind = {
-                "cpu": ("ag.backends.numpy_backend", "NumpyBackend"),
-                "vulkan": ("ag.backends.vulkan.backend", "VulkanBackend"),
+                "cpu": ("ag.engine.backends.cpu.backend", "NumpyBackend"),
+                "vulkan": ("ag.engine.backends.vulkan.backend", "VulkanBackend"),
             }[family]
             _backends[name] = getattr(importlib.import_module(module), kind)(index)
         return _backends[name]

@@ -37,7 +37,7 @@ def ag_vulkan_devices() -> list[DeviceInfo]:
 
 def devices_or_why_none() -> tuple[list[DeviceInfo], str]:
     """The devices; if there are none, what is missing and how to get it."""
-    loader = importlib.import_module("ag.backends.vulkan.loader")
+    loader = importlib.import_module("ag.engine.backends.vulkan.loader")
     try:
         return list(loader.list_devices()), ""
     except DeviceError as error:

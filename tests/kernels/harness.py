@@ -16,7 +16,7 @@ import numpy as np
 
 from ag.engine.primitive import Primitive
 
-SPV = Path(__file__).parents[2] / "ag" / "backends" / "vulkan" / "spv"
+SPV = Path(__file__).parents[2] / "ag" / "engine" / "backends" / "vulkan" / "spv"
 ALIGN = 64  # words; Vulkan's largest allowed minStorageBufferOffsetAlignment is 256 bytes
 GUARD = 0xDEADBEEF
 POISON = 0x7FC0BAD0  # a NaN: outputs must not be read, and every word of them must be written

@@ -1,9 +1,9 @@
 """What was measured on a kind of device: choices by name, in one JSON file per kind in the user's cache directory.
 
-Later processes make the same choices without measuring anything.  The file says for which device, driver and kernels
-it holds, and is begun anew when one of them is another.  Devices are told apart by their product's name, so that
-like devices choose alike and add up in the same order, as dp_train promises.  `ag.backends.vulkan.tune` asks; what a
-choice means is its business.
+Later processes make the same choices without measuring anything.  The file says for which device, driver and kernels it
+holds, and is begun anew when one of them is another.  Devices are told apart by their product's name, so that like
+devices choose alike and add up in the same order, as dp_train promises.  `ag.engine.backends.vulkan.autotune` asks;
+what a choice means is its business.
 """
 
 from __future__ import annotations

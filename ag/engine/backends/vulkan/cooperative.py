@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ag.backends.vulkan.kernels import compiled_by, kernel_state, product_of
-from ag.backends.vulkan.tiles import Tiles
-from ag.backends.vulkan.tune import choices_for, seconds_of
 from ag.engine.backend import Backend
+from ag.engine.backends.vulkan.autotune import choices_for, seconds_of
+from ag.engine.backends.vulkan.pipelines import compiled_by, kernel_state, product_of
+from ag.engine.backends.vulkan.tiles import Tiles
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32
 from ag.engine.primitive import Primitive

@@ -1,10 +1,11 @@
 """AG_TUNE=1: the quickest tiles for a product of matrices, measured when a class of shapes is first met.
 
-The table in `ag.backends.vulkan.tiles` holds what others published; this measures on the device itself, for a second
-or two per class at most, and `ag.backends.vulkan.choices` keeps the result, so that a later process measures nothing.
-A kind of tiles may add up in another order than another.  Therefore all that the choice depends on is in the file and
-in the class, which a product shares with the same product inside a captured step; and without AG_TUNE no file is read.
-Knows products only by the sizes in their layout.  The Vulkan backend asks before it plans a launch.
+The table in `ag.engine.backends.vulkan.tiles` holds what others published; this measures on the device itself, for a
+second or two per class at most, and `ag.engine.backends.vulkan.autotune_cache` keeps the result, so that a later
+process measures nothing. A kind of tiles may add up in another order than another.  Therefore all that the choice
+depends on is in the file and in the class, which a product shares with the same product inside a captured step; and
+without AG_TUNE no file is read. Knows products only by the sizes in their layout.  The Vulkan backend asks before it
+plans a launch.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from ag.backends.vulkan.choices import Choices, choices_of
-from ag.backends.vulkan.kernels import Product, product_of, products_hash
-from ag.backends.vulkan.recorder import Command
-from ag.backends.vulkan.tiles import TILES, Tiles
 from ag.engine.backend import Backend, DeviceInfo
+from ag.engine.backends.vulkan.autotune_cache import Choices, choices_of
+from ag.engine.backends.vulkan.pipelines import Product, product_of, products_hash
+from ag.engine.backends.vulkan.recorder import Command
+from ag.engine.backends.vulkan.tiles import TILES, Tiles
 from ag.engine.dtype import F32
 from ag.engine.primitive import Primitive
 from ag.engine.shape import Shape

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.backends.vulkan.tiles import TILES, Rule, tiles_of
 from ag.engine.backend import DeviceInfo
+from ag.engine.backends.vulkan.tiles import TILES, Rule, tiles_of
 from ag.engine.primitive import Primitive
 from ag.engine.shape import Shape
 from ag.errors import KernelError
@@ -29,7 +29,7 @@ from ag.errors import KernelError
 __all__ = ["Kernels", "Plan", "Product", "compiled_by", "kernel_state", "product_of", "products_hash"]
 
 _SPV = Path(__file__).parent / "spv"
-_SHADERS = Path(__file__).parents[3] / "shaders"  # only in a source checkout
+_SHADERS = Path(__file__).parents[4] / "shaders"  # only in a source checkout
 _BUILD = "run `python kernels_build.py` (needs glslang-tools and spirv-tools)"
 _MOST_GROUPS = 65535  # per grid axis, the least any driver offers
 _PLANS_KEPT = 4096

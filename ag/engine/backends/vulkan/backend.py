@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from ag.backends.vulkan.cooperative import Cooperative
-from ag.backends.vulkan.kernels import Kernels
-from ag.backends.vulkan.loader import device_info, forked, heap_bytes, kompute, manager, release
-from ag.backends.vulkan.recorder import Command, Recorder
-from ag.backends.vulkan.shadow import Shadow
-from ag.backends.vulkan.stock import StockRecorder
-from ag.backends.vulkan.stopwatch import Stopwatch
-from ag.backends.vulkan.tiles import Rule
-from ag.backends.vulkan.tune import Tune
 from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backend import Backend, Meter
+from ag.engine.backends.vulkan.autotune import Tune
+from ag.engine.backends.vulkan.cooperative import Cooperative
+from ag.engine.backends.vulkan.loader import device_info, forked, heap_bytes, kompute, manager, release
+from ag.engine.backends.vulkan.pipelines import Kernels
+from ag.engine.backends.vulkan.recorder import Command, Recorder
+from ag.engine.backends.vulkan.shadow import Shadow
+from ag.engine.backends.vulkan.stock import StockRecorder
+from ag.engine.backends.vulkan.tiles import Rule
+from ag.engine.backends.vulkan.timestamps import Stopwatch
 from ag.engine.buffer import Buffer, Launch, Program, held_bytes
 from ag.engine.dtype import BF16, F16, F32, I32, U32
 from ag.engine.kernels.convert import loaded, stored

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ag.backends.vulkan.loader import check_not_forked, kompute
-from ag.backends.vulkan.stopwatch import Counter, Stopwatch
 from ag.engine.arena import OFFSET_BITS
 from ag.engine.backend import Event, Meter
+from ag.engine.backends.vulkan.hazards import HazardTracker, Range
+from ag.engine.backends.vulkan.loader import check_not_forked, kompute
+from ag.engine.backends.vulkan.timestamps import Counter, Stopwatch
 from ag.errors import DeviceError
-from ag.hazards import HazardTracker, Range
 
 __all__ = ["Command", "Recorder"]
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from ag.backends.vulkan.kernels import Kernels
-from ag.backends.vulkan.loader import check_not_forked, kompute
-from ag.backends.vulkan.recorder import Command, Words
 from ag.engine.arena import OFFSET_BITS
 from ag.engine.backend import Event, Meter
+from ag.engine.backends.vulkan.hazards import HazardTracker
+from ag.engine.backends.vulkan.loader import check_not_forked, kompute
+from ag.engine.backends.vulkan.pipelines import Kernels
+from ag.engine.backends.vulkan.recorder import Command, Words
 from ag.engine.kernels.elementwise import copy
 from ag.errors import DeviceError
-from ag.hazards import HazardTracker
 
 __all__ = ["StockRecorder"]
 

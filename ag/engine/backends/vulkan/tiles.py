@@ -2,7 +2,8 @@
 
 shaders/product.glsl takes the sizes below as specialization constants.  Large tiles read memory least often and small
 ones keep more of the device busy; `Tiles.choose` weighs the two.  Nothing here is measured at run time, so one device
-always makes the same choice, and results are the same to the bit from run to run.  `ag.backends.vulkan.kernels` asks.
+always makes the same choice, and results are the same to the bit from run to run.
+`ag.engine.backends.vulkan.pipelines` asks.
 """
 
 from __future__ import annotations
