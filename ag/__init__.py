@@ -29,15 +29,15 @@ from ag.engine.device import ag_default_device, ag_default_dtype, ag_device, ag_
 from ag.engine.devices import ag_vulkan_device_count, ag_vulkan_devices, ag_vulkan_status
 
 # tensors and the tape
-from ag.capture import CapturedStep, ag_capture
-from ag.gradcheck import ag_gradcheck
+from ag.autograd.capture import CapturedStep, ag_capture
+from ag.autograd.gradcheck import ag_gradcheck
 from ag.engine.matmul_precision import ag_matmul_precision
 from ag.engine.profile import profile
-from ag.recompute import ag_checkpoint
+from ag.autograd.activation_checkpoint import ag_checkpoint
 from ag.engine.random import ag_seed
-from ag.tape import Gradients, backward, no_grad, with_grad_tape
-from ag.create import ag_param, ag_tensor, is_ag_tensor
-from ag.tensor import Tensor
+from ag.autograd.tape import Gradients, backward, no_grad, with_grad_tape
+from ag.autograd.create import ag_param, ag_tensor, is_ag_tensor
+from ag.autograd.tensor import Tensor
 
 # ops
 from ag.ops.activation import ag_log_softmax, ag_relu, ag_sigmoid, ag_softmax, ag_tanh

@@ -9,6 +9,7 @@ from math import prod
 from operator import index
 from typing import Any
 
+from ag.autograd.tensor import Array, Tensor
 from ag.engine.device import ag_default_device, ag_device
 from ag.engine.dtype import DType
 from ag.errors import CheckpointError, DtypeError
@@ -23,7 +24,6 @@ from ag.nn.linear import Linear
 from ag.nn.pool import AvgPool, Flatten, GlobalPool, MaxPool
 from ag.nn.residual import Residual
 from ag.nn.sequential import Sequential
-from ag.tensor import Array, Tensor
 from ag.tensor_file import element_type, elements_of, read_file, write_file
 
 __all__ = ["ag_load_model", "ag_save_model"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ag.create import ag_tensor
+from ag.autograd.create import ag_tensor
 from ag.errors import AgError
 from ag.ops.arithmetic import ag_div, ag_mul
 from ag.ops.elementwise import ag_sqrt

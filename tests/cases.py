@@ -34,7 +34,7 @@ from rows import (
 )
 
 import ag
-from ag.tensor import Tensor
+from ag.autograd.tensor import Tensor
 
 SAME = [[s, s] for (s,) in ONE]
 BROADCAST = [

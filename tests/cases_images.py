@@ -11,7 +11,7 @@ import oracles
 from rows import Array, Bad, Row, Shape, case, every
 
 import ag
-from ag.tensor import Tensor
+from ag.autograd.tensor import Tensor
 
 # ---------------------------------------------------------------------------------------------- oracles
 

@@ -11,8 +11,8 @@ import oracles_sequences as oracles
 from rows import Array, Bad, Row, Shape, case, every, normal, positive, tensor
 
 import ag
+from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
-from ag.tensor import Tensor
 
 # ---------------------------------------------------------------------------------------------- normalisation
 

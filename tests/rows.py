@@ -15,11 +15,11 @@ import numpy as np
 from oracles import SEED
 
 import ag
-from ag.create import to_buffer
+from ag.autograd.create import to_buffer
+from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
 from ag.engine.dtype import as_dtype
 from ag.engine.random import set_stream
-from ag.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]

@@ -11,8 +11,8 @@ from cases import CASES
 from rows import Array, Case, loss_of, restart_generator, tensor, weights_like
 
 import ag
+from ag.autograd.tensor import Tensor
 from ag.engine.device import backend_of
-from ag.tensor import Tensor
 
 CALLS = 3
 CAPTURABLE = [case for case in CASES if case.row.name != "ag_to_device"]  # its values go through the host

@@ -11,8 +11,8 @@ from errors import expect_error
 from rows import Bad, Case, tensor
 
 import ag
+from ag.autograd.tensor import Tensor
 from ag.engine.device import backend_of
-from ag.tensor import Tensor
 
 BAD = [bad for row in ROWS for bad in row.bad]
 SEVERAL = [case for case in {case.row.name + case.row.label: case for case in CASES}.values()

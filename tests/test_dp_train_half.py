@@ -11,8 +11,8 @@ import pytest
 from test_dp_train import assert_equal, make_model, outcome, places, train
 
 import ag
+from ag.autograd.loss_scale import FIRST_SCALE, read_scale
 from ag.engine.device import backend_of
-from ag.loss_scale import FIRST_SCALE, read_scale
 
 SGD: dict[str, Any] = {"optimizer": partial(ag.optimizer_sgd, lr=0.1, momentum=0.9)}
 
@@ -74,7 +74,7 @@ def test_resumed_on_another_number_of_replicas(device: str, f16: None, tmp_path:
     path = tmp_path / "job.safetensors"
     whole = overflowing(places(device, 2))
     overflowing(places(device, 2), n_iter=7, checkpoint=path, checkpoint_every=7)
-    ag.loss_scale.set_scale(backend_of(device), 1.0)  # another job meanwhile
+    ag.autograd.loss_scale.set_scale(backend_of(device), 1.0)  # another job meanwhile
     resumed = overflowing(places(device, 4), checkpoint=path, resume=True)
     assert_equal(resumed, whole)
     assert "master.layer1_W" in outcome(whole)

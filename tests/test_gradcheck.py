@@ -9,10 +9,10 @@ import pytest
 from errors import expect_error
 
 import ag
+from ag.autograd.op import op
+from ag.autograd.tensor import OPS, Tensor, TensorLike
 from ag.engine.buffer import Buffer
-from ag.op import op
 from ag.ops.arithmetic import mul, scale
-from ag.tensor import OPS, Tensor, TensorLike
 
 Inputs = dict[str, Tensor]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ag
-from ag import loss_scale
+from ag.autograd import loss_scale
 from ag.engine.device import backend_of
 
 Array = np.ndarray[Any, Any]

@@ -25,10 +25,10 @@ LAYERS = [
     # The stock-kp recorder copies with the copy kernel, so core_primitives is below the backends.
     ["ag.engine.buffer", "ag.engine.compile.copy_elimination", "ag.engine.compile.liveness", "ag.engine.compile.rematerialize", "ag.engine.compile.memory_plan", "ag.engine.kernels.fused", "ag.engine.compile.fuse_elementwise", "ag.engine.kernels.epilogue",
      "ag.engine.compile.pipeline", "ag.engine.backend", "ag.engine.kernels.elementwise",
-     "ag.engine.kernels.convert", "ag.partial", "ag.loss_scale"],
+     "ag.engine.kernels.convert", "ag.autograd.slice_gradient", "ag.autograd.loss_scale"],
     ["ag.engine.backends"],
-    ["ag.engine.device", "ag.engine.devices", "ag.engine.random", "ag.tensor", "ag.create", "ag.tape", "ag.op", "ag.capture",
-     "ag.gradcheck", "ag.engine.matmul_precision", "ag.recompute", "ag.engine.profile"],
+    ["ag.engine.device", "ag.engine.devices", "ag.engine.random", "ag.autograd.tensor", "ag.autograd.create", "ag.autograd.tape", "ag.autograd.op", "ag.capture",
+     "ag.autograd.gradcheck", "ag.engine.matmul_precision", "ag.autograd.activation_checkpoint", "ag.engine.profile"],
     ["ag.ops"],
     ["ag.nn", "ag.optim", "ag.data", "ag.tensor_file", "ag.checkpoint", "ag.train_state"],
     ["ag.parallel", "ag.probe", "ag.doctor"],
@@ -38,7 +38,7 @@ BACKENDS = 3  # device.py loads them by name; nothing above imports them
 
 # What may be imported from outside the standard library, and where.
 OUTSIDE = {
-    "numpy": ["ag.engine.primitive", "ag.engine.cpu_threads", "ag.engine.kernels.elementwise", "ag.engine.kernels.fused", "ag.engine.kernels.epilogue", "ag.engine.kernels.convert", "ag.loss_scale",
+    "numpy": ["ag.engine.primitive", "ag.engine.cpu_threads", "ag.engine.kernels.elementwise", "ag.engine.kernels.fused", "ag.engine.kernels.epilogue", "ag.engine.kernels.convert", "ag.autograd.loss_scale",
               *(m for layer in LAYERS[3:8] for m in layer), "ag.__main__"],
     "kp": ["ag.engine.backends.vulkan"],
     "safetensors": ["ag.tensor_file"],

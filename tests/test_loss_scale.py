@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ag
-from ag import loss_scale
+from ag.autograd import loss_scale
 
 Array = np.ndarray[Any, Any]
 

@@ -11,7 +11,7 @@ from errors import expect_error
 from rows import EPS, Array
 
 import ag
-from ag.tensor import Tensor
+from ag.autograd.tensor import Tensor
 
 INF, NAN = math.inf, math.nan
 

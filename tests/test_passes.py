@@ -149,7 +149,7 @@ def test_a_target_that_is_overwritten_keeps_the_copy(backend: Backend) -> None:
 
 def test_multiplying_with_the_constant_one_costs_nothing(backend: Backend) -> None:
     x = buffer(backend, 1, 2)
-    one = ag.create.lift(1.0, backend, F32, "test").buffer
+    one = ag.autograd.create.lift(1.0, backend, F32, "test").buffer
     variable = buffer(backend, 1)
     with backend.record() as recording:
         first = backend.launch(mul, backend.launch(scale, x, factor=2.0), one)
@@ -217,7 +217,7 @@ def clipped_step(backend: Backend, between: str = "") -> tuple[Program, dict[str
 
 
 def constant(backend: Backend, value: float) -> Buffer:
-    return ag.create.lift(value, backend, F32, "test").buffer
+    return ag.autograd.create.lift(value, backend, F32, "test").buffer
 
 
 def test_an_update_multiplies_with_the_factor(backend: Backend) -> None:

@@ -11,9 +11,9 @@ import pytest
 from errors import expect_error
 
 import ag
+from ag.autograd.tensor import Node
 from ag.engine.device import backend_of
 from ag.engine.random import draw_key, generator_snapshot
-from ag.tensor import Node
 
 X = np.random.default_rng(3).standard_normal((6, 5)).astype(np.float32)
 

@@ -7,8 +7,8 @@ import gc
 import numpy as np
 
 import ag
+from ag.autograd.tensor import Node
 from ag.engine.device import backend_of
-from ag.tensor import Node
 
 DEEP = 20_000
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pdoc
 
 import ag
-from ag.tensor import OPS
+from ag.autograd.tensor import OPS
 
 
 def write(folder: Path) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ag.create import ag_tensor
+from ag.autograd.create import ag_tensor
+from ag.autograd.tensor import Array, Tensor
 from ag.data.samples import samples_of
 from ag.engine.random import host_seed
 from ag.engine.shape import counts
 from ag.errors import CheckpointError, ShapeError
-from ag.tensor import Array, Tensor
 
 __all__ = ["Batch", "DataLoader", "ag_dataloader"]
 

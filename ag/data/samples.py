@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ag.autograd.tensor import Array, Tensor
 from ag.errors import DtypeError, ShapeError
-from ag.tensor import Array, Tensor
 
 __all__ = ["Samples", "samples_of"]
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.tensor import Array
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import open_backends
@@ -22,7 +23,6 @@ from ag.engine.dtype import U32
 from ag.engine.primitive import primitive
 from ag.engine.shape import same
 from ag.errors import CheckpointError, TapeError
-from ag.tensor import Array
 
 __all__ = [
     "ag_seed",

@@ -6,7 +6,8 @@ from math import sqrt
 
 import numpy as np
 
-from ag.create import ag_param, as_input
+from ag.autograd.create import ag_param, as_input
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts
 from ag.errors import ShapeError
@@ -14,7 +15,6 @@ from ag.nn.layer import Layer
 from ag.ops.arithmetic import ag_add
 from ag.ops.attention import attention_of_heads
 from ag.ops.linalg import ag_matmul
-from ag.tensor import Tensor, TensorLike
 
 __all__ = ["MultiheadAttention", "ag_multihead_attention"]
 

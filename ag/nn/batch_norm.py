@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ag.create import ag_param, ag_tensor
+from ag.autograd.activation_checkpoint import is_repeating
+from ag.autograd.create import ag_param, ag_tensor
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.device import default_dtype
 from ag.engine.shape import counts
 from ag.nn.layer import Layer
 from ag.ops.norm import ag_batch_norm_op, batch_norm_train
-from ag.recompute import is_repeating
-from ag.tensor import Tensor, TensorLike
 
 __all__ = ["BatchNorm", "ag_batch_norm"]
 

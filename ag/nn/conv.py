@@ -6,14 +6,14 @@ from math import prod, sqrt
 
 import numpy as np
 
-from ag.create import ag_param, as_input
+from ag.autograd.create import ag_param, as_input
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts
 from ag.engine.window import Pair, pair
 from ag.errors import ShapeError
 from ag.nn.layer import Layer, activation_called
 from ag.ops.conv import ag_conv2d
-from ag.tensor import Tensor, TensorLike
 
 __all__ = ["Conv2d", "ag_conv2d_layer"]
 

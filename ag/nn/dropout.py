@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ag.create import ag_tensor
+from ag.autograd.create import ag_tensor
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.nn.layer import Layer
 from ag.ops.random import dropped
-from ag.tensor import Tensor, TensorLike
 
 __all__ = ["Dropout", "ag_dropout"]
 

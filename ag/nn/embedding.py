@@ -5,12 +5,12 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
-from ag.create import ag_param
+from ag.autograd.create import ag_param
+from ag.autograd.tensor import Tensor
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts
 from ag.nn.layer import Layer
 from ag.ops.embedding import ag_embedding_lookup
-from ag.tensor import Tensor
 
 __all__ = ["Embedding", "ag_embedding"]
 

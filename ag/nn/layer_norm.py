@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ag.create import ag_param
+from ag.autograd.create import ag_param
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.shape import counts
 from ag.nn.layer import Layer
 from ag.ops.norm import ag_layer_norm_op
-from ag.tensor import Tensor, TensorLike
 
 __all__ = ["LayerNorm", "ag_layer_norm"]
 

@@ -6,13 +6,13 @@ from math import sqrt
 
 import numpy as np
 
-from ag.create import ag_param, as_input
+from ag.autograd.create import ag_param, as_input
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts
 from ag.errors import ShapeError
 from ag.nn.layer import Layer, activation_called
 from ag.ops.linalg import affine, ag_matmul
-from ag.tensor import Tensor, TensorLike
 
 __all__ = ["Linear", "ag_linear"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from ag.create import ag_tensor
+from ag.autograd.create import ag_tensor
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.window import Pair
 from ag.errors import ShapeError
 from ag.nn.layer import Layer
 from ag.ops.pool import ag_avg_pool2d, ag_global_avg_pool, ag_max_pool2d, pool_window
-from ag.tensor import Tensor, TensorLike
 
 __all__ = ["AvgPool", "Flatten", "GlobalPool", "MaxPool", "ag_avg_pool", "ag_flatten_layer", "ag_global_pool",
            "ag_max_pool"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ag.create import ag_tensor
+from ag.autograd.create import ag_tensor
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.errors import ShapeError
 from ag.nn.layer import Layer, activation_called
 from ag.ops.arithmetic import ag_add
-from ag.tensor import Tensor, TensorLike
 
 __all__ = ["Residual", "ag_residual"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.nn.layer import Layer
-from ag.tensor import Tensor, TensorLike
 
 __all__ = ["Sequential", "ag_sequential"]
 

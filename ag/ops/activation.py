@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.op import Cotangents, Need, Run, op
+from ag.autograd.tensor import Array, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.cpu_threads import in_blocks
 from ag.engine.primitive import Call, primitive
 from ag.engine.shape import Layout, Shape, axis_layout, normalize_axis
-from ag.op import Cotangents, Need, Run, op
-from ag.tensor import Array, TensorLike
 
 __all__ = ["ag_log_softmax", "ag_relu", "ag_sigmoid", "ag_softmax", "ag_tanh", "log_softmax",
            "shared_columns"]

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.op import Cotangents, Need, Run, op
+from ag.autograd.tensor import Array, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import add, mul
 from ag.engine.primitive import Call, primitive
 from ag.engine.shape import broadcast, broadcast_layout
-from ag.op import Cotangents, Need, Run, op
-from ag.tensor import Array, TensorLike
 
 __all__ = ["ag_add", "ag_div", "ag_mul", "ag_scale", "ag_sub", "div", "mul", "scale", "sub"]
 

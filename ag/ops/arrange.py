@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.op import Cotangents, Need, Run, op
+from ag.autograd.tensor import Array, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.primitive import primitive
 from ag.engine.shape import Shape, normalize_axes, normalize_axis, permute_layout, permuted, reshaped
 from ag.errors import ShapeError
-from ag.op import Cotangents, Need, Run, op
-from ag.tensor import Array, TensorLike
 
 __all__ = ["ag_flatten", "ag_reshape", "ag_transpose"]
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
+from ag.autograd.op import Cotangents, Need, Run, op, part_of
+from ag.autograd.tensor import TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.attention import attention, attention_delta, attention_grad
 from ag.engine.random import draw_key
 from ag.engine.shape import counts
 from ag.errors import ShapeError
-from ag.op import Cotangents, Need, Run, op, part_of
 from ag.ops import composed_attention
-from ag.tensor import TensorLike
 
 __all__ = ["ag_attention", "attention_of_heads"]
 

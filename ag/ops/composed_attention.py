@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.op import Cotangents, Need, Run
+from ag.autograd.tensor import Array
 from ag.engine.buffer import Buffer
 from ag.engine.primitive import primitive
 from ag.engine.shape import Shape
-from ag.op import Cotangents, Need, Run
 from ag.ops.activation import softmax_grad
 from ag.ops.arithmetic import scale
 from ag.ops.arrange import permute
 from ag.ops.linalg import products
 from ag.ops.random import dropout
-from ag.tensor import Array
 
 __all__ = ["backward", "forward"]
 

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from ag.autograd.op import Cotangents, Need, Run, operands_on_one_device, part_of
+from ag.autograd.tensor import Array, Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.epilogue import with_epilogue
 from ag.engine.primitive import primitive
 from ag.engine.shape import Layout, Shape
 from ag.engine.window import Pair, Window, check_steps, pair, places, taps, window_layout
 from ag.errors import ShapeError
-from ag.op import Cotangents, Need, Run, operands_on_one_device, part_of
 from ag.ops.arithmetic import ag_add
 from ag.ops.arrange import ag_reshape
 from ag.ops.linalg import added_up, piece_length
-from ag.tensor import Array, Tensor, TensorLike
 
 __all__ = ["ag_conv2d"]
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from ag.create import to_buffer
+from ag.autograd.create import to_buffer
+from ag.autograd.loss_scale import scaled, unscaled
+from ag.autograd.op import Cotangents, Need, Run
+from ag.autograd.tape import is_recording
+from ag.autograd.tensor import OPS, Node, Tensor, tensor_given
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.dtype import BF16, F16, F32, as_dtype
 from ag.engine.kernels.convert import converted
 from ag.errors import DtypeError
-from ag.loss_scale import scaled, unscaled
-from ag.op import Cotangents, Need, Run
-from ag.tape import is_recording
-from ag.tensor import OPS, Node, Tensor, tensor_given
 
 __all__ = ["ag_cast", "ag_to_device"]
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.op import Cotangents, Need, Run, op
+from ag.autograd.tensor import Array, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.cpu_threads import in_blocks
 from ag.engine.primitive import Call, primitive
-from ag.op import Cotangents, Need, Run, op
 from ag.ops.arithmetic import div, mul, scale
-from ag.tensor import Array, TensorLike
 
 __all__ = ["ag_abs", "ag_clamp", "ag_exp", "ag_log", "ag_pow", "ag_sqrt", "log"]
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.op import Cotangents, Need, Run, part_of
+from ag.autograd.tensor import Array, Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import add
 from ag.engine.primitive import primitive
 from ag.engine.shape import Layout, Shape
 from ag.errors import ShapeError
-from ag.op import Cotangents, Need, Run, part_of
 from ag.ops.ids import checked_ids
-from ag.tensor import Array, Tensor, TensorLike
 
 __all__ = ["ag_embedding_lookup"]
 

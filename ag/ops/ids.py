@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ag.create import to_buffer
+from ag.autograd.create import to_buffer
+from ag.autograd.op import operands_on_one_device
+from ag.autograd.tensor import Array, Tensor
 from ag.engine.dtype import I32
 from ag.errors import DeviceError, DtypeError
-from ag.op import operands_on_one_device
-from ag.tensor import Array, Tensor
 
 __all__ = ["checked_ids"]
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.op import Cotangents, Need, Run, op, part_of
+from ag.autograd.tensor import Array, TensorLike
 from ag.engine import shape as shapes
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import add, sum, sum_over, sum_to
@@ -15,8 +17,6 @@ from ag.engine.kernels.epilogue import with_epilogue_pair
 from ag.engine.primitive import Call, primitive
 from ag.engine.shape import Layout
 from ag.errors import ShapeError
-from ag.op import Cotangents, Need, Run, op, part_of
-from ag.tensor import Array, TensorLike
 
 __all__ = ["ag_matmul", "affine", "products"]
 

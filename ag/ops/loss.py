@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.op import Cotangents, Need, Run, op, part_of
+from ag.autograd.tensor import Array, Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import ones, sum_over
 from ag.engine.primitive import Call, primitive
 from ag.engine.shape import Layout, Shape
 from ag.errors import ShapeError
-from ag.op import Cotangents, Need, Run, op, part_of
 from ag.ops.activation import log_softmax, shared_columns
 from ag.ops.arithmetic import div, mul, scale, sub
 from ag.ops.elementwise import log
 from ag.ops.ids import checked_ids
-from ag.tensor import Array, Tensor, TensorLike
 
 __all__ = ["ag_cross_entropy_loss", "ag_mse_loss", "ag_softmax_cross_entropy_loss"]
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from ag.autograd.op import Cotangents, Need, Run, op, part_of
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import sum_over
 from ag.engine.kernels.norm import (
@@ -24,9 +26,7 @@ from ag.engine.kernels.norm import (
 )
 from ag.engine.shape import Shape
 from ag.errors import ShapeError
-from ag.op import Cotangents, Need, Run, op, part_of
 from ag.ops.arithmetic import mul, scale, sub
-from ag.tensor import Tensor, TensorLike
 
 __all__ = ["ag_batch_norm_op", "ag_layer_norm_op", "batch_norm_train", "move_statistics"]
 

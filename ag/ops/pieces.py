@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.op import Cotangents, Need, Run, op
+from ag.autograd.slice_gradient import Partial
+from ag.autograd.tensor import Array, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.primitive import primitive
 from ag.engine.shape import Layout, Shape, axis_layout, normalize_axis
 from ag.errors import ShapeError
-from ag.op import Cotangents, Need, Run, op
-from ag.partial import Partial
-from ag.tensor import Array, TensorLike
 
 __all__ = ["ag_concat", "ag_slice"]
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.op import Cotangents, Need, Run, op, operands_on_one_device
+from ag.autograd.tensor import Array, Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.primitive import primitive
 from ag.engine.shape import Layout, Shape
 from ag.engine.window import Pair, Window, check_steps, pair, places, taps, window_layout
 from ag.errors import ShapeError
-from ag.op import Cotangents, Need, Run, op, operands_on_one_device
 from ag.ops.reduce import ag_mean
-from ag.tensor import Array, Tensor, TensorLike
 
 __all__ = ["ag_avg_pool2d", "ag_global_avg_pool", "ag_max_pool2d", "pool_window"]
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.op import Cotangents, Need, Run, part_of
+from ag.autograd.tensor import Array, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.primitive import primitive
 from ag.engine.random import draw_key, philox, uniform_from_bits
-from ag.op import Cotangents, Need, Run, part_of
-from ag.tensor import Array, TensorLike
 
 __all__ = ["dropped"]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.op import Cotangents, Need, Run, op
+from ag.autograd.tensor import Array, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.cpu_threads import in_blocks, scratch
 from ag.engine.primitive import primitive
-from ag.op import Cotangents, Need, Run, op
-from ag.tensor import Array, TensorLike
 
 __all__ = ["ag_gelu", "ag_leaky_relu", "ag_silu"]
 

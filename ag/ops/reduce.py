@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.op import Cotangents, Need, Run, op
+from ag.autograd.tensor import Array, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import CHUNK, LONGEST_ROW, runs, sum_over
 from ag.engine.primitive import Call, primitive
 from ag.engine.shape import Shape, broadcast, broadcast_layout, expand_layout, normalize_axes, sum_layout, summed
 from ag.errors import ShapeError
-from ag.op import Cotangents, Need, Run, op
 from ag.ops.arithmetic import div, mul
-from ag.tensor import Array, TensorLike
 
 __all__ = ["ag_max", "ag_mean", "ag_sum"]
 

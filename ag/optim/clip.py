@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.loss_scale import pieces, pieces_layout
+from ag.autograd.tape import Gradients
+from ag.autograd.tensor import Array, Tensor
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F16
 from ag.engine.kernels.elementwise import CHUNK, mul, sum_over
 from ag.engine.primitive import primitive
-from ag.loss_scale import pieces, pieces_layout
 from ag.ops.arithmetic import scale
 from ag.ops.elementwise import sqrt as sqrt_of
 from ag.optim.flat import named_parameters
 from ag.optim.optimizer import gradient_of
-from ag.tape import Gradients
-from ag.tensor import Array, Tensor
 
 __all__ = ["clip_grad_norm"]
 

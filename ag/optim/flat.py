@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.tensor import Array, Tensor
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import BF16, F16, F32, DType
@@ -22,7 +23,6 @@ from ag.engine.kernels.convert import loaded, narrow, stored
 from ag.engine.kernels.elementwise import copy, zeros
 from ag.engine.primitive import primitive
 from ag.errors import DeviceError, ShapeError
-from ag.tensor import Array, Tensor
 
 __all__ = ["FlatGroup", "flat_groups", "named_parameters"]
 

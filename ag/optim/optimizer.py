@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from ag.create import ag_tensor, lift
+from ag.autograd.create import ag_tensor, lift
+from ag.autograd.loss_scale import FIRST_SCALE, SCALE_WORDS, is_scaled, move_scale, read_scale, set_scale, unfit
+from ag.autograd.tape import Gradients
+from ag.autograd.tensor import Array, Tensor
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer, Recording
 from ag.engine.dtype import F16, F32
 from ag.engine.kernels.optimizer import STATE_WORDS
 from ag.engine.primitive import Primitive
 from ag.errors import CaptureError, CheckpointError, DtypeError
-from ag.loss_scale import FIRST_SCALE, SCALE_WORDS, is_scaled, move_scale, read_scale, set_scale, unfit
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
-from ag.tape import Gradients
-from ag.tensor import Array, Tensor
 
 __all__ = ["Optimizer", "gradient_of"]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ag.autograd.tensor import Tensor
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
 from ag.ops.pieces import ag_concat
 from ag.parallel.reduction import shard_sizes, tree_sum
-from ag.tensor import Tensor
 
 __all__ = ["all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter"]
 

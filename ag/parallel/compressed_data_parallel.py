@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from ag.create import ag_tensor
+from ag.autograd.create import ag_tensor
+from ag.autograd.loss_scale import scaled, unscaled
+from ag.autograd.op import Cotangents, Need, Run
+from ag.autograd.tape import is_recording, no_grad
+from ag.autograd.tensor import Array, Node, Tensor
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F16, F32
 from ag.engine.kernels.convert import converted
 from ag.engine.shape import counts
-from ag.loss_scale import scaled, unscaled
-from ag.op import Cotangents, Need, Run
 from ag.ops.convert import ag_to_device
 from ag.parallel.compression import STEPS, WIRES, Link, message_bytes, ratio_at, take_residuals
 from ag.parallel.data_parallel import DataParallel, Device
 from ag.parallel.replicate import replicas_of
-from ag.tape import is_recording, no_grad
-from ag.tensor import Array, Node, Tensor
 
 __all__ = ["CompressedDataParallel"]
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
+from ag.autograd.tape import Gradients, backward, with_grad_tape
+from ag.autograd.tensor import Array, Tensor
 from ag.engine.device import backend_of, default_backend
 from ag.engine.devices import ag_vulkan_devices
 from ag.errors import TapeError
@@ -20,8 +22,6 @@ from ag.parallel.parallel_apply import parallel_apply
 from ag.parallel.replicate import replicate, take_buffers
 from ag.parallel.sample import flatten
 from ag.parallel.scatter import moved, scatter, sizes_along
-from ag.tape import Gradients, backward, with_grad_tape
-from ag.tensor import Array, Tensor
 
 __all__ = ["DataParallel"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ag.autograd.tensor import Tensor
 from ag.engine.device import canonical
 from ag.engine.devices import ag_vulkan_devices
 from ag.parallel.balance import AutoBalance, Balance
 from ag.parallel.capturing import log
 from ag.parallel.replica import LossOf
-from ag.tensor import Tensor
 
 __all__ = ["balance_of", "check_arguments", "loss_rule", "replica_devices"]
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.tensor import Array
 from ag.errors import CheckpointError
-from ag.tensor import Array
 from ag.tensor_file import read_file, to_json, write_file
 
 __all__ = ["DPState", "load_state", "save_state"]

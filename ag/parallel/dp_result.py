@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ag.tensor import Array, Tensor
+from ag.autograd.tensor import Array, Tensor
 
 __all__ = ["DPResult", "DPStep"]
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from ag.autograd.tensor import Array, Tensor
 from ag.engine.device import ag_default_device, ag_device
 from ag.engine.random import ag_seed
 from ag.errors import CheckpointError
@@ -29,7 +30,6 @@ from ag.parallel.dp_result import DPResult, DPStep
 from ag.parallel.job import Job
 from ag.parallel.ranks import Ranks
 from ag.parallel.rate_schedules import RateSchedules
-from ag.tensor import Array, Tensor
 from ag.tensor_file import to_json
 
 __all__ = ["dp_train"]

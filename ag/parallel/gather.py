@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
+from ag.autograd.tensor import Tensor
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_add, ag_mul
 from ag.ops.convert import ag_to_device
 from ag.ops.pieces import ag_concat
 from ag.parallel.sample import sequence_of
-from ag.tensor import Tensor
 
 __all__ = ["gather"]
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from ag.create import ag_param, lift
+from ag.autograd.create import ag_param, lift
+from ag.autograd.tensor import Array, Tensor
 from ag.engine.buffer import Buffer, Program
 from ag.engine.dtype import F16, F32
 from ag.engine.kernels.elementwise import copy
@@ -21,7 +22,6 @@ from ag.optim.clip import clip_grad_norm
 from ag.optim.flat import FlatGroup
 from ag.optim.optimizer import Optimizer
 from ag.parallel.capturing import log
-from ag.tensor import Array, Tensor
 
 __all__ = ["HostOptimizers", "MakeOptimizer"]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.tensor import Array
 from ag.engine import cpu_threads as blocks
 from ag.engine.random import current_seed
 from ag.errors import CommError
@@ -27,7 +28,6 @@ from ag.parallel.moving_buffers import HostBuffers
 from ag.parallel.ranks import Ranks
 from ag.parallel.reduction import RowSums, TreeSum
 from ag.parallel.replica import LOSS_WORDS, LossOf, Node, Replica
-from ag.tensor import Array
 
 __all__ = ["Job"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ag.autograd.tensor import Tensor
 from ag.errors import CommError
 from ag.nn.layer import buffers_of, load_into
 from ag.parallel.replica import Replica
-from ag.tensor import Tensor
 
 __all__ = ["check_same_tables", "share_constants"]
 

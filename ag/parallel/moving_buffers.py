@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.create import ag_tensor
+from ag.autograd.create import ag_tensor
+from ag.autograd.tensor import Array, Tensor
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import DType
@@ -21,7 +22,6 @@ from ag.errors import CheckpointError
 from ag.nn.layer import buffers_of, load_into
 from ag.ops.arithmetic import sub
 from ag.optim.flat import FlatGroup
-from ag.tensor import Array, Tensor
 
 __all__ = ["HostBuffers", "MovingBuffers"]
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
+from ag.autograd.tape import backward, no_grad, with_grad_tape
+from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer
 from ag.engine.device import ag_device, backend_of
 from ag.errors import ShapeError
@@ -15,8 +17,6 @@ from ag.ops.convert import ag_to_device
 from ag.ops.reduce import ag_sum
 from ag.parallel.scatter import scatter, sizes_along
 from ag.parallel.schedules import SCHEDULES, Table, shown, timetable
-from ag.tape import backward, no_grad, with_grad_tape
-from ag.tensor import Tensor
 
 __all__ = ["Pipeline"]
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from ag.autograd.tape import no_grad, with_grad_tape
+from ag.autograd.tensor import Tensor
 from ag.engine.device import ag_device, backend_of
 from ag.errors import ArenaError
 from ag.nn.layer import Layer, state_of
 from ag.ops.convert import ag_to_device
-from ag.tape import no_grad, with_grad_tape
-from ag.tensor import Tensor
 
 __all__ = ["LayerNeed", "free_bytes", "measured", "place"]
 

@@ -24,13 +24,13 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.tensor import Array
 from ag.engine.random import ag_seed, current_seed
 from ag.errors import CommError
 from ag.parallel.comm import Comm, SoloComm, everyone
 from ag.parallel.dp_checkpoint import DPState, load_state
 from ag.parallel.reduction import RowSums, TreeSum, shard_sizes
 from ag.parallel.replica import Replica
-from ag.tensor import Array
 from ag.version import __version__
 
 __all__ = ["Ranks"]

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ag.create import ag_tensor
+from ag.autograd.create import ag_tensor
+from ag.autograd.tape import no_grad
 from ag.engine.device import backend_of
 from ag.engine.kernels.elementwise import zeros
 from ag.engine.random import forget_generator
 from ag.errors import CommError, DeviceError
 from ag.nn.layer import state_of
 from ag.optim.optimizer import Optimizer
-from ag.tape import no_grad
 
 __all__ = ["failed_among", "is_timeout", "leave", "substitutes"]
 

@@ -13,22 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from ag.capture import CapturedStep
-from ag.create import ag_tensor
+from ag.autograd.capture import CapturedStep
+from ag.autograd.create import ag_tensor
+from ag.autograd.loss_scale import set_scale
+from ag.autograd.tape import backward, with_grad_tape
+from ag.autograd.tensor import Array, Tensor
 from ag.engine.buffer import Buffer
 from ag.engine.device import ag_device, backend_of
 from ag.engine.kernels.elementwise import add, copy, zeros
 from ag.engine.random import set_stream, streams_used
 from ag.errors import CaptureError, CommError
-from ag.loss_scale import set_scale
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 from ag.parallel.capturing import PROGRAMS_KEPT, Capturing
 from ag.parallel.device_clock import DeviceClock
 from ag.parallel.moving_buffers import MovingBuffers
 from ag.parallel.reduction import TreeSum
 from ag.parallel.sample import flatten, opaque, unflatten
-from ag.tape import backward, with_grad_tape
-from ag.tensor import Array, Tensor
 
 __all__ = ["LOSS_WORDS", "LossOf", "Node", "Replica"]
 

@@ -11,13 +11,13 @@ from contextvars import ContextVar
 from threading import Condition
 from typing import Any
 
+from ag.autograd.tensor import Tensor
 from ag.errors import CommError
 from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
 from ag.parallel.reduction import tree_sum
 from ag.parallel.replicate import copy_for_replica
 from ag.parallel.thread_comm import Combine, ThreadComm
-from ag.tensor import Tensor
 
 __all__ = ["ReplicaGroup", "Turns", "current_group"]
 

@@ -6,14 +6,14 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ag.create import ag_tensor
+from ag.autograd.create import ag_tensor
+from ag.autograd.op import Cotangents, Need, Run
+from ag.autograd.tape import is_recording, no_grad
+from ag.autograd.tensor import Node, Tensor
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.nn.layer import buffers_of, state_of
-from ag.op import Cotangents, Need, Run
 from ag.ops.convert import ag_to_device
-from ag.tape import is_recording, no_grad
-from ag.tensor import Node, Tensor
 
 __all__ = ["copy_for_replica", "replicas_of", "replicate", "take_buffers"]
 

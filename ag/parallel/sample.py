@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ag.tensor import Tensor
+from ag.autograd.tensor import Tensor
 
 __all__ = ["flatten", "opaque", "sequence_of", "unflatten"]
 

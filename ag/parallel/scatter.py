@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ag.autograd.tensor import Tensor
 from ag.engine.device import backend_of
 from ag.errors import ShapeError
 from ag.ops.convert import ag_to_device
 from ag.parallel.reduction import shard_sizes
 from ag.parallel.sample import flatten, unflatten
-from ag.tensor import Tensor
 
 __all__ = ["moved", "scatter", "sizes_along"]
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
+from ag.autograd.tensor import Tensor
 from ag.engine.devices import ag_vulkan_devices
 from ag.optim.optimizer import Optimizer
 from ag.parallel.dp_result import DPResult
 from ag.parallel.dp_train import dp_train
-from ag.tensor import Tensor
 
 __all__ = ["start"]
 

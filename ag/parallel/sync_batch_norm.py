@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ag.create import as_input
+from ag.autograd.activation_checkpoint import is_repeating
+from ag.autograd.create import as_input
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.errors import ShapeError
 from ag.nn.batch_norm import BatchNorm
 from ag.ops.arithmetic import ag_scale, ag_sub
@@ -13,8 +15,6 @@ from ag.ops.convert import ag_cast
 from ag.ops.norm import ag_batch_norm_op, move_statistics
 from ag.ops.reduce import ag_sum
 from ag.parallel.replica_group import ReplicaGroup, current_group
-from ag.recompute import is_repeating
-from ag.tensor import Tensor, TensorLike
 
 __all__ = ["SyncBatchNorm"]
 

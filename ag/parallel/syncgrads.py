@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ag.create import ag_tensor
+from ag.autograd.create import ag_tensor
+from ag.autograd.tape import Gradients
+from ag.autograd.tensor import Array, Tensor
 from ag.errors import CommError, ShapeError
 from ag.parallel.comm import Comm, SoloComm, everyone
 from ag.parallel.reduction import tree_sum
-from ag.tape import Gradients
-from ag.tensor import Array, Tensor
 
 __all__ = ["syncgrads"]
 

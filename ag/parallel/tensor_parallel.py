@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.create import ag_param, as_input
+from ag.autograd.create import ag_param, as_input
+from ag.autograd.tensor import Array, Tensor, TensorLike
 from ag.engine.device import backend_of
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts
@@ -25,7 +26,6 @@ from ag.ops.linalg import ag_matmul
 from ag.ops.pieces import ag_concat
 from ag.parallel.collectives import broadcast, broadcast_to, reduce, split
 from ag.parallel.reduction import shard_sizes
-from ag.tensor import Array, Tensor, TensorLike
 
 __all__ = ["ColumnParallelLinear", "RowParallelLinear"]
 

@@ -13,6 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ag.autograd.tape import backward, with_grad_tape
+from ag.autograd.tensor import Tensor
 from ag.data.dataloader import Batch
 from ag.engine.device import ag_default_device, ag_device
 from ag.engine.shape import counts
@@ -24,8 +26,6 @@ from ag.parallel.pipeline import Pipeline
 from ag.parallel.recovery import failed_among, is_timeout, leave, substitutes
 from ag.parallel.scatter import moved
 from ag.parallel.world import DistributedWorld
-from ag.tape import backward, with_grad_tape
-from ag.tensor import Tensor
 from ag.train_state import ag_load_checkpoint, ag_save_checkpoint
 
 __all__ = ["train_distributed"]

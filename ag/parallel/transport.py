@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ag.create import ag_tensor
+from ag.autograd.create import ag_tensor
 from ag.engine.device import ag_synchronize, backend_of
 from ag.engine.devices import ag_vulkan_devices
 from ag.errors import AgError

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ag.create import ag_tensor
+from ag.autograd.create import ag_tensor
+from ag.autograd.tape import Gradients
+from ag.autograd.tensor import Array, Tensor
 from ag.engine.kernels.elementwise import CHUNK, sum_over
 from ag.errors import CheckpointError
 from ag.optim.adam import optimizer_adam
@@ -22,8 +24,6 @@ from ag.optim.optimizer import Optimizer, gradient_of
 from ag.parallel.data_parallel import DataParallel
 from ag.parallel.shards import all_pieces, cut_parameters
 from ag.parallel.zero_replicas import ShardedGradients, ShardedParameters
-from ag.tape import Gradients
-from ag.tensor import Array, Tensor
 
 __all__ = ["ZeroOptimizer"]
 

@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ag.create import ag_tensor
+from ag.autograd.activation_checkpoint import ag_checkpoint
+from ag.autograd.create import ag_tensor
+from ag.autograd.tape import no_grad
+from ag.autograd.tensor import Array, Tensor
 from ag.nn.layer import Layer, load_into
 from ag.ops.convert import ag_to_device
 from ag.parallel.data_parallel import DataParallel
@@ -16,9 +19,6 @@ from ag.parallel.parallel_apply import parallel_apply
 from ag.parallel.replicate import replicas_of
 from ag.parallel.shards import Sharded, all_pieces
 from ag.parallel.sync_batch_norm import SyncBatchNorm
-from ag.recompute import ag_checkpoint
-from ag.tape import no_grad
-from ag.tensor import Array, Tensor
 
 __all__ = ["ShardedGradients", "ShardedParameters"]
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.tensor import Array
 from ag.engine.cpu_threads import WIDE, scratch, shares, together
 from ag.engine.primitive import primitive
 from ag.engine.random import philox, uniform_from_bits
 from ag.engine.shape import Layout, Shape
-from ag.tensor import Array
 
 __all__ = ["attention", "attention_delta", "attention_grad"]
 

@@ -16,10 +16,10 @@ from math import sqrt
 
 import numpy as np
 
+from ag.autograd.tensor import Array
 from ag.engine.cpu_threads import BLOCK, cut, makes, scratch
 from ag.engine.kernels.elementwise import mul
 from ag.engine.primitive import Call, primitive
-from ag.tensor import Array
 
 __all__ = ["STATE_WORDS", "adam_update", "sgd_update"]
 

@@ -19,16 +19,16 @@ from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, cast
 
-from ag.create import lift
+from ag.autograd.create import lift
+from ag.autograd.slice_gradient import Partial
+from ag.autograd.tape import is_recording
+from ag.autograd.tensor import OPS, Node, Tensor
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import default_backend, default_dtype
 from ag.engine.dtype import F32, DType
 from ag.engine.kernels.convert import Widening, converted
 from ag.errors import DeviceError, DtypeError, ShapeError
-from ag.partial import Partial
-from ag.tape import is_recording
-from ag.tensor import OPS, Node, Tensor
 
 __all__ = ["Cotangents", "Need", "Op", "Run", "op", "operands_on_one_device", "part_of"]
 

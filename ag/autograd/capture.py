@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.tensor import Array, Tensor
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer, Program, Recording
 from ag.engine.device import default_backend
 from ag.engine.dtype import DType
 from ag.errors import CaptureError
-from ag.tensor import Array, Tensor
 
 __all__ = ["CapturedStep", "ag_capture"]
 

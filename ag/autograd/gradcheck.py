@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ag.create import ag_param, ag_tensor
+from ag.autograd.create import ag_param, ag_tensor
+from ag.autograd.tape import backward, with_grad_tape
+from ag.autograd.tensor import Array, Tensor, tensor_given
 from ag.engine.dtype import F64
-from ag.tape import backward, with_grad_tape
-from ag.tensor import Array, Tensor, tensor_given
 
 __all__ = ["ag_gradcheck"]
 

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
+from ag.autograd.tape import is_recording, no_grad, with_grad_tape
+from ag.autograd.tensor import Node, Tensor
 from ag.engine.buffer import Buffer
 from ag.engine.random import draws_kept, draws_repeated
 from ag.engine.shape import Shape
 from ag.errors import TapeError
-from ag.tape import is_recording, no_grad, with_grad_tape
-from ag.tensor import Node, Tensor
 
 __all__ = ["ag_checkpoint", "is_repeating"]
 

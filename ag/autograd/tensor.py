@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ag.autograd.slice_gradient import Partial
 from ag.engine.buffer import Buffer
 from ag.engine.shape import Shape
 from ag.errors import DtypeError, ShapeError
-from ag.partial import Partial
 
 __all__ = ["OPS", "Array", "ArrayLike", "Node", "Tensor", "TensorLike", "tensor_given"]
 
 Array = npt.NDArray[Any]
 ArrayLike = Any  # whatever numpy.asarray accepts
 
-OPS: dict[str, Any] = {}  # public ops by name, filled by `ag.op` at import and constant afterwards
+OPS: dict[str, Any] = {}  # public ops by name, filled by `ag.autograd.op` at import and constant afterwards
 _ids = count(1)
 _order = count()
 

@@ -1,0 +1,1 @@
+"""Tensors, ops, the tape, capture: reverse-mode differentiation over the engine."""
