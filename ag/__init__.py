@@ -41,17 +41,17 @@ from ag.autograd.tensor import Tensor
 
 # ops
 from ag.ops.activation import ag_log_softmax, ag_relu, ag_sigmoid, ag_softmax, ag_tanh
-from ag.ops.arrange import ag_flatten, ag_reshape, ag_transpose
+from ag.ops.reshape import ag_flatten, ag_reshape, ag_transpose
 from ag.ops.attention import ag_attention
 from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
 from ag.ops.conv import ag_conv2d
 from ag.ops.convert import ag_cast, ag_to_device
 from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
 from ag.ops.embedding import ag_embedding_lookup
-from ag.ops.linalg import ag_matmul
+from ag.ops.matmul import ag_matmul
 from ag.ops.loss import ag_cross_entropy_loss, ag_mse_loss, ag_softmax_cross_entropy_loss
 from ag.ops.norm import ag_batch_norm_op, ag_layer_norm_op
-from ag.ops.pieces import ag_concat, ag_slice
+from ag.ops.indexing import ag_concat, ag_slice
 from ag.ops.pool import ag_avg_pool2d, ag_global_avg_pool, ag_max_pool2d
 from ag.ops.rectifiers import ag_gelu, ag_leaky_relu, ag_silu
 from ag.ops.reduce import ag_max, ag_mean, ag_sum

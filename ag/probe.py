@@ -16,7 +16,7 @@ from ag.autograd.create import ag_tensor
 from ag.errors import AgError
 from ag.ops.arithmetic import ag_div, ag_mul
 from ag.ops.elementwise import ag_sqrt
-from ag.ops.linalg import ag_matmul
+from ag.ops.matmul import ag_matmul
 
 __all__ = ["Precision", "fault_of", "precision_of"]
 

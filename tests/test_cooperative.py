@@ -30,7 +30,7 @@ from ag.engine.backends.vulkan.tiles import Tiles
 from ag.engine.kernels.elementwise import add
 from ag.engine.window import Window
 from ag.ops.conv import conv2d
-from ag.ops.linalg import batched_matmul, matmul
+from ag.ops.matmul import batched_matmul, matmul
 
 SIZES = [(16, 16, 16), (8, 16, 16), (8, 8, 8)]  # NVIDIA and AMD, Intel, lavapipe
 KERNELS = {"matmul_coop", "batched_matmul_coop"}

@@ -20,7 +20,7 @@ from ag.engine.device import backend_of
 from ag.engine.kernels.fused import Chain, fused
 from ag.engine.primitive import PRIMITIVES
 from ag.engine.window import places
-from ag.ops.linalg import matmul, matmul_sums
+from ag.ops.matmul import matmul, matmul_sums
 
 pytestmark = pytest.mark.vulkan
 

@@ -21,7 +21,7 @@ from ag.engine.kernels.elementwise import add, copy, mul
 from ag.engine.primitive import PRIMITIVES
 from ag.nn.layer import ACTIVATIONS
 from ag.ops.arithmetic import scale
-from ag.ops.linalg import matmul
+from ag.ops.matmul import matmul
 
 relu, relu_grad = PRIMITIVES["relu"], PRIMITIVES["relu_grad"]
 @pytest.fixture

@@ -13,14 +13,14 @@ import pytest
 
 import ag.engine.kernels.optimizer  # noqa: F401  importing registers the primitives
 import ag.ops.activation
-import ag.ops.arrange
 import ag.ops.conv
+import ag.ops.dropout
 import ag.ops.elementwise
-import ag.ops.linalg
 import ag.ops.loss
+import ag.ops.matmul
 import ag.ops.pool
-import ag.ops.random
 import ag.ops.reduce
+import ag.ops.reshape
 import kernels_build
 from ag.engine.primitive import PRIMITIVES, Primitive
 from ag.engine.window import Window

@@ -17,8 +17,8 @@ from ag.engine.device import backend_of
 from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import add, copy, mul, sum_over
 from ag.ops.arithmetic import scale, sub
-from ag.ops.arrange import permute
 from ag.ops.elementwise import exp
+from ag.ops.reshape import permute
 
 
 def buffer(backend: Backend, array: Any) -> Buffer:

@@ -23,7 +23,7 @@ from ag.engine.backends.vulkan.pipelines import Product
 from ag.engine.backends.vulkan.tiles import TILES, Tiles
 from ag.engine.window import Window
 from ag.ops.conv import conv2d
-from ag.ops.linalg import batched_matmul, matmul
+from ag.ops.matmul import batched_matmul, matmul
 
 CLASS = "16x32 32x16 nn 1"
 pytestmark = pytest.mark.vulkan

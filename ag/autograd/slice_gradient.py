@@ -1,7 +1,7 @@
 """Cotangents that are 0 but for a part: what a slice of a tensor sends back.
 
 Where slices make up the whole tensor, as queries, keys and values do, their cotangents are only to be put side by side;
-nothing needs to be filled with zeros and added.  The rule of `ag.ops.pieces` makes them, `ag.autograd.tape` collects
+nothing needs to be filled with zeros and added.  The rule of `ag.ops.indexing` makes them, `ag.autograd.tape` collects
 them.
 """
 

@@ -14,7 +14,7 @@ from ag.errors import ShapeError
 from ag.nn.layer import Layer
 from ag.ops.arithmetic import ag_add
 from ag.ops.attention import attention_of_heads
-from ag.ops.linalg import ag_matmul
+from ag.ops.matmul import ag_matmul
 
 __all__ = ["MultiheadAttention", "ag_multihead_attention"]
 

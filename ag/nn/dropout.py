@@ -5,7 +5,7 @@ from __future__ import annotations
 from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.nn.layer import Layer
-from ag.ops.random import dropped
+from ag.ops.dropout import dropped
 
 __all__ = ["Dropout", "ag_dropout"]
 

@@ -12,7 +12,7 @@ from ag.engine.random import host_uniform
 from ag.engine.shape import counts
 from ag.errors import ShapeError
 from ag.nn.layer import Layer, activation_called
-from ag.ops.linalg import affine, ag_matmul
+from ag.ops.matmul import affine, ag_matmul
 
 __all__ = ["Linear", "ag_linear"]
 

@@ -18,9 +18,9 @@ from ag.engine.primitive import primitive
 from ag.engine.shape import Shape
 from ag.ops.activation import softmax_grad
 from ag.ops.arithmetic import scale
-from ag.ops.arrange import permute
-from ag.ops.linalg import products
-from ag.ops.random import dropout
+from ag.ops.dropout import dropout
+from ag.ops.matmul import products
+from ag.ops.reshape import permute
 
 __all__ = ["backward", "forward"]
 

@@ -22,8 +22,8 @@ from ag.engine.shape import Layout, Shape
 from ag.engine.window import Pair, Window, check_steps, pair, places, taps, window_layout
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_add
-from ag.ops.arrange import ag_reshape
-from ag.ops.linalg import added_up, piece_length
+from ag.ops.matmul import added_up, piece_length
+from ag.ops.reshape import ag_reshape
 
 __all__ = ["ag_conv2d"]
 

@@ -17,7 +17,7 @@ from ag.engine.kernels.elementwise import add
 from ag.engine.primitive import primitive
 from ag.engine.shape import Layout, Shape
 from ag.errors import ShapeError
-from ag.ops.ids import checked_ids
+from ag.ops.class_ids import checked_ids
 
 __all__ = ["ag_embedding_lookup"]
 

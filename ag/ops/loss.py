@@ -21,8 +21,8 @@ from ag.engine.shape import Layout, Shape
 from ag.errors import ShapeError
 from ag.ops.activation import log_softmax, shared_columns
 from ag.ops.arithmetic import div, mul, scale, sub
+from ag.ops.class_ids import checked_ids
 from ag.ops.elementwise import log
-from ag.ops.ids import checked_ids
 
 __all__ = ["ag_cross_entropy_loss", "ag_mse_loss", "ag_softmax_cross_entropy_loss"]
 

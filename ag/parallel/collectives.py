@@ -13,7 +13,7 @@ from ag.autograd.tensor import Tensor
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
-from ag.ops.pieces import ag_concat
+from ag.ops.indexing import ag_concat
 from ag.parallel.reduction import shard_sizes, tree_sum
 
 __all__ = ["all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter"]

@@ -10,7 +10,7 @@ from ag.autograd.tensor import Tensor
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_add, ag_mul
 from ag.ops.convert import ag_to_device
-from ag.ops.pieces import ag_concat
+from ag.ops.indexing import ag_concat
 from ag.parallel.sample import sequence_of
 
 __all__ = ["gather"]

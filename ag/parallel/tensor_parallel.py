@@ -22,8 +22,8 @@ from ag.errors import ShapeError
 from ag.nn.layer import Layer, activation_called
 from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
-from ag.ops.linalg import ag_matmul
-from ag.ops.pieces import ag_concat
+from ag.ops.indexing import ag_concat
+from ag.ops.matmul import ag_matmul
 from ag.parallel.collectives import broadcast, broadcast_to, reduce, split
 from ag.parallel.reduction import shard_sizes
 

@@ -16,12 +16,12 @@ from harness import reference
 
 import ag.engine.kernels.optimizer  # noqa: F401  importing registers the primitives
 import ag.ops.activation
-import ag.ops.arrange
+import ag.ops.dropout
 import ag.ops.elementwise
-import ag.ops.linalg
 import ag.ops.loss
-import ag.ops.random
+import ag.ops.matmul
 import ag.ops.reduce
+import ag.ops.reshape
 from ag.engine.primitive import PRIMITIVES
 from ag.engine.random import philox
 
