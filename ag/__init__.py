@@ -70,7 +70,7 @@ from ag.nn.residual import ag_residual
 from ag.nn.sequential import ag_sequential
 
 # training
-from ag.checkpoint import ag_load_model, ag_save_model
+from ag.io.model_file import ag_load_model, ag_save_model
 from ag.data.dataloader import Batch, ag_dataloader
 from ag.data.image_folder import ag_image_folder
 from ag.optim.adam import optimizer_adam, optimizer_adamw
@@ -97,7 +97,7 @@ from ag.parallel.transport import transport_selftest
 from ag.parallel.train_distributed import train_distributed
 from ag.parallel.world import DistributedWorld
 from ag.doctor import doctor
-from ag.train_state import Checkpoint, ag_load_checkpoint, ag_save_checkpoint
+from ag.io.checkpoint import Checkpoint, ag_load_checkpoint, ag_save_checkpoint
 from ag.version import __version__ as __version__
 
 # the same functions under ggmlR's names

@@ -13,8 +13,8 @@ from test_dp_optimizers import two
 from test_dp_train import places
 
 import ag
+from ag.io.safetensors_file import read_file, write_file
 from ag.parallel.dp_checkpoint import load_state
-from ag.tensor_file import read_file, write_file
 
 STEPS = 5
 

@@ -30,7 +30,7 @@ LAYERS = [
     ["ag.engine.device", "ag.engine.devices", "ag.engine.random", "ag.autograd.tensor", "ag.autograd.create", "ag.autograd.tape", "ag.autograd.op", "ag.capture",
      "ag.autograd.gradcheck", "ag.engine.matmul_precision", "ag.autograd.activation_checkpoint", "ag.engine.profile"],
     ["ag.ops"],
-    ["ag.nn", "ag.optim", "ag.data", "ag.tensor_file", "ag.checkpoint", "ag.train_state"],
+    ["ag.nn", "ag.optim", "ag.data", "ag.io.safetensors_file", "ag.io.model_file", "ag.io.checkpoint"],
     ["ag.parallel", "ag.probe", "ag.doctor"],
     ["ag"],
 ]
@@ -41,7 +41,7 @@ OUTSIDE = {
     "numpy": ["ag.engine.primitive", "ag.engine.cpu_threads", "ag.engine.kernels.elementwise", "ag.engine.kernels.fused", "ag.engine.kernels.epilogue", "ag.engine.kernels.convert", "ag.autograd.loss_scale",
               *(m for layer in LAYERS[3:8] for m in layer), "ag.__main__"],
     "kp": ["ag.engine.backends.vulkan"],
-    "safetensors": ["ag.tensor_file"],
+    "safetensors": ["ag.io.safetensors_file"],
     "PIL": ["ag.data.image_folder"],
     "tqdm": ["ag.parallel"],
     "mpi4py": ["ag.parallel.world"],

@@ -17,7 +17,7 @@ import numpy as np
 
 from ag.autograd.tensor import Array
 from ag.errors import CheckpointError
-from ag.tensor_file import read_file, to_json, write_file
+from ag.io.safetensors_file import read_file, to_json, write_file
 
 __all__ = ["DPState", "load_state", "save_state"]
 

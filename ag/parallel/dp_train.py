@@ -21,6 +21,7 @@ from ag.autograd.tensor import Array, Tensor
 from ag.engine.device import ag_default_device, ag_device
 from ag.engine.random import ag_seed
 from ag.errors import CheckpointError
+from ag.io.safetensors_file import to_json
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm import Comm
@@ -30,7 +31,6 @@ from ag.parallel.dp_result import DPResult, DPStep
 from ag.parallel.job import Job
 from ag.parallel.ranks import Ranks
 from ag.parallel.rate_schedules import RateSchedules
-from ag.tensor_file import to_json
 
 __all__ = ["dp_train"]
 

@@ -19,6 +19,7 @@ from ag.data.dataloader import Batch
 from ag.engine.device import ag_default_device, ag_device
 from ag.engine.shape import counts
 from ag.errors import CommError, DeviceError
+from ag.io.checkpoint import ag_load_checkpoint, ag_save_checkpoint
 from ag.nn.layer import state_of
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
@@ -26,7 +27,6 @@ from ag.parallel.pipeline import Pipeline
 from ag.parallel.recovery import failed_among, is_timeout, leave, substitutes
 from ag.parallel.scatter import moved
 from ag.parallel.world import DistributedWorld
-from ag.train_state import ag_load_checkpoint, ag_save_checkpoint
 
 __all__ = ["train_distributed"]
 

@@ -1,6 +1,6 @@
 """Files of arrays: safetensors with a text header, written atomically.
 
-Models and checkpoints are such files; what is in them is decided by `ag.checkpoint`, `ag.train_state` and
+Models and checkpoints are such files; what is in them is decided by `ag.io.model_file`, `ag.io.checkpoint` and
 `ag.parallel.dp_checkpoint`.
 """
 

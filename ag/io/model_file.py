@@ -13,6 +13,7 @@ from ag.autograd.tensor import Array, Tensor
 from ag.engine.device import ag_default_device, ag_device
 from ag.engine.dtype import DType
 from ag.errors import CheckpointError, DtypeError
+from ag.io.safetensors_file import element_type, elements_of, read_file, write_file
 from ag.nn.attention import MultiheadAttention
 from ag.nn.batch_norm import BatchNorm
 from ag.nn.conv import Conv2d
@@ -24,7 +25,6 @@ from ag.nn.linear import Linear
 from ag.nn.pool import AvgPool, Flatten, GlobalPool, MaxPool
 from ag.nn.residual import Residual
 from ag.nn.sequential import Sequential
-from ag.tensor_file import element_type, elements_of, read_file, write_file
 
 __all__ = ["ag_load_model", "ag_save_model"]
 

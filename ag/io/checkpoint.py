@@ -21,8 +21,8 @@ from ag.engine.kernels.convert import BFLOAT16
 from ag.engine.random import generator_snapshot, restore_generator
 from ag.engine.shape import counts
 from ag.errors import CheckpointError
+from ag.io.safetensors_file import elements_of, read_file, to_json, write_file
 from ag.nn.layer import load_into, state_of
-from ag.tensor_file import elements_of, read_file, to_json, write_file
 
 __all__ = ["Checkpoint", "ag_load_checkpoint", "ag_save_checkpoint"]
 

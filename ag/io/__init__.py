@@ -1,0 +1,1 @@
+"""Files: tensors, models, checkpoints."""
