@@ -90,7 +90,7 @@ from ag.parallel.replicate import replicate
 from ag.parallel.scatter import scatter
 from ag.parallel.start import start
 from ag.parallel.sync_batch_norm import SyncBatchNorm
-from ag.parallel.syncgrads import syncgrads
+from ag.parallel.comm.grad_sync import syncgrads
 from ag.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from ag.parallel.zero import ZeroOptimizer
 from ag.parallel.transport import transport_selftest

@@ -10,8 +10,8 @@ import numpy as np
 from parallel_common import X, Y, check, devices, make_model
 
 import ag
-from ag.parallel.comm import Comm
-from ag.parallel.thread_comm import thread_comms
+from ag.parallel.comm.comm import Comm
+from ag.parallel.comm.threads import thread_comms
 
 data = [(X[:, i : i + 1], Y[:, i : i + 1]) for i in range(X.shape[1])]
 

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 import ag
-from ag.parallel.comm import Comm
-from ag.parallel.thread_comm import thread_comms
+from ag.parallel.comm.comm import Comm
+from ag.parallel.comm.threads import thread_comms
 
 RNG = np.random.default_rng(0)
 TRUE = np.array([[2.0, -1.0, 0.5]], np.float32)

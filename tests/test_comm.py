@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ag
-from ag.parallel.comm import Comm, SoloComm
-from ag.parallel.thread_comm import thread_comms
+from ag.parallel.comm.comm import Comm, SoloComm
+from ag.parallel.comm.threads import thread_comms
 
 Work = Callable[[Comm], Any]
 

@@ -17,7 +17,7 @@ from test_dp_world import dealt, train
 from worlds import outcomes
 
 import ag
-from ag.parallel.comm import Comm
+from ag.parallel.comm.comm import Comm
 from ag.parallel.job import Job
 from ag.parallel.ranks import Ranks
 

@@ -9,7 +9,7 @@ import pytest
 from errors import expect_error
 
 from ag.errors import CommError
-from ag.parallel.reduction import TreeSum, shard_sizes
+from ag.parallel.comm.tree_reduction import TreeSum, shard_sizes
 
 
 def tree_of(samples: int) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ag
-from ag.parallel.thread_comm import thread_comms
+from ag.parallel.comm.threads import thread_comms
 
 RNG = np.random.default_rng(5)
 

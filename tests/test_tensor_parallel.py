@@ -10,7 +10,7 @@ import pytest
 from training_losses import training_losses
 
 import ag
-from ag.parallel import collectives
+from ag.parallel.comm import tensor_collectives as collectives
 
 RNG = np.random.default_rng(31)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ag.parallel.comm import Comm
-from ag.parallel.thread_comm import thread_comms
+from ag.parallel.comm.comm import Comm
+from ag.parallel.comm.threads import thread_comms
 
 
 def outcomes(size: int, work: Callable[[Comm], Any], timeout: float = 20.0) -> list[Any]:

@@ -3,14 +3,14 @@
 A step takes as long as its slowest device, so with `balance="auto"` shares follow the measured time per sample.  That
 is the host's time, from giving a device its samples to having their sums, and not the device's own: what the host needs
 to launch and to fetch is part of the step, too, and grows with the samples.  The gradients do not depend on it: their
-sums are made in one tree, whoever holds which sample (`ag.parallel.reduction`).
+sums are made in one tree, whoever holds which sample (`ag.parallel.comm.tree_reduction`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ag.parallel.reduction import shard_sizes
+from ag.parallel.comm.tree_reduction import shard_sizes
 
 __all__ = ["AutoBalance", "Balance"]
 

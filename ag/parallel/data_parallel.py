@@ -17,10 +17,10 @@ from ag.engine.devices import ag_vulkan_devices
 from ag.errors import TapeError
 from ag.nn.layer import Layer
 from ag.ops.arithmetic import ag_add, ag_mul
+from ag.parallel.comm.tree import flatten
 from ag.parallel.gather import gather
 from ag.parallel.parallel_apply import parallel_apply
 from ag.parallel.replicate import replicate, take_buffers
-from ag.parallel.sample import flatten
 from ag.parallel.scatter import moved, scatter, sizes_along
 
 __all__ = ["DataParallel"]

@@ -24,7 +24,7 @@ from ag.errors import CheckpointError
 from ag.io.safetensors_file import to_json
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
-from ag.parallel.comm import Comm
+from ag.parallel.comm.comm import Comm
 from ag.parallel.dp_arguments import balance_of, check_arguments, loss_rule, replica_devices
 from ag.parallel.dp_checkpoint import DPState, save_state
 from ag.parallel.dp_result import DPResult, DPStep

@@ -11,7 +11,7 @@ from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_add, ag_mul
 from ag.ops.convert import ag_to_device
 from ag.ops.indexing import ag_concat
-from ag.parallel.sample import sequence_of
+from ag.parallel.comm.tree import sequence_of
 
 __all__ = ["gather"]
 

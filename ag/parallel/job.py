@@ -19,6 +19,7 @@ from ag.errors import CommError
 from ag.nn.layer import ag_train
 from ag.parallel.balance import Balance
 from ag.parallel.capturing import Capturing, log
+from ag.parallel.comm.tree_reduction import RowSums, TreeSum
 from ag.parallel.dp_checkpoint import DPState
 from ag.parallel.host_optimizers import HostOptimizers, MakeOptimizer
 from ag.parallel.lanes import Lanes, Task
@@ -26,7 +27,6 @@ from ag.parallel.lockstep import Lockstep
 from ag.parallel.models import check_same_tables, share_constants
 from ag.parallel.moving_buffers import HostBuffers
 from ag.parallel.ranks import Ranks
-from ag.parallel.reduction import RowSums, TreeSum
 from ag.parallel.replica import LOSS_WORDS, LossOf, Node, Replica
 
 __all__ = ["Job"]

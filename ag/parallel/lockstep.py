@@ -21,12 +21,12 @@ from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import copy
 from ag.engine.random import generator_state
 from ag.errors import CommError, ShapeError
+from ag.parallel.comm.threads import Combine, ThreadComm, thread_comms
+from ag.parallel.comm.tree_reduction import tree_sum
 from ag.parallel.lanes import FollowingError, Lanes, Task
-from ag.parallel.reduction import tree_sum
 from ag.parallel.replica import Replica
 from ag.parallel.replica_group import ReplicaGroup, Turns, set_group
 from ag.parallel.sync_batch_norm import SyncBatchNorm
-from ag.parallel.thread_comm import Combine, ThreadComm, thread_comms
 
 __all__ = ["Lockstep"]
 

@@ -10,8 +10,8 @@ from typing import Any
 from ag.engine.cpu_threads import one_thread
 from ag.engine.device import ag_device, backend_of, default_backend
 from ag.errors import CommError
+from ag.parallel.comm.threads import ThreadComm, thread_comms
 from ag.parallel.replica_group import ReplicaGroup, Turns, set_group
-from ag.parallel.thread_comm import ThreadComm, thread_comms
 
 __all__ = ["parallel_apply"]
 

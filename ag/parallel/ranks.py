@@ -1,9 +1,9 @@
 """The ranks of a job: workers, each with devices of its own, that train one model together with `dp_train`.
 
 All ranks do the same in the same order.  Before anything large is exchanged they tell each other in a few bytes that
-they are ready, or what went wrong; so one that fails stops all of them at the same step, and nobody waits in vain.
-Sums of gradients go on in the tree of the samples (`ag.parallel.reduction`), of which every rank brings whole nodes:
-each adds up one part of the nodes of all ranks, and the parts are put together.
+they are ready, or what went wrong; so one that fails stops all of them at the same step, and nobody waits in vain. Sums
+of gradients go on in the tree of the samples (`ag.parallel.comm.tree_reduction`), of which every rank brings whole
+nodes: each adds up one part of the nodes of all ranks, and the parts are put together.
 
 Knows a communicator, flat arrays and one replica per rank; what a step is, `ag.parallel.job` knows.  A world of one
 rank exchanges nothing.
@@ -27,9 +27,9 @@ import numpy as np
 from ag.autograd.tensor import Array
 from ag.engine.random import ag_seed, current_seed
 from ag.errors import CommError
-from ag.parallel.comm import Comm, SoloComm, everyone
+from ag.parallel.comm.comm import Comm, SoloComm, everyone
+from ag.parallel.comm.tree_reduction import RowSums, TreeSum, shard_sizes
 from ag.parallel.dp_checkpoint import DPState, load_state
-from ag.parallel.reduction import RowSums, TreeSum, shard_sizes
 from ag.parallel.replica import Replica
 from ag.version import __version__
 
@@ -69,7 +69,7 @@ class Ranks:
         comm = SoloComm() if world is None else getattr(world, "comm", world)
         if not isinstance(comm, Comm):
             raise TypeError(f"dp_train: world is {world!r}; a communicator is required, such as one of "
-                            f"ag.parallel.thread_comm.thread_comms(2), or None.")
+                            f"ag.parallel.comm.threads.thread_comms(2), or None.")
         self._comm = comm
         self.rank, self.size = comm.rank, comm.size
         self.where = "before step 0"

@@ -25,10 +25,10 @@ from ag.engine.random import set_stream, streams_used
 from ag.errors import CaptureError, CommError
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 from ag.parallel.capturing import PROGRAMS_KEPT, Capturing
+from ag.parallel.comm.tree import flatten, opaque, unflatten
+from ag.parallel.comm.tree_reduction import TreeSum
 from ag.parallel.device_clock import DeviceClock
 from ag.parallel.moving_buffers import MovingBuffers
-from ag.parallel.reduction import TreeSum
-from ag.parallel.sample import flatten, opaque, unflatten
 
 __all__ = ["LOSS_WORDS", "LossOf", "Node", "Replica"]
 

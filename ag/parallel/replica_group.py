@@ -15,9 +15,9 @@ from ag.autograd.tensor import Tensor
 from ag.errors import CommError
 from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
-from ag.parallel.reduction import tree_sum
+from ag.parallel.comm.threads import Combine, ThreadComm
+from ag.parallel.comm.tree_reduction import tree_sum
 from ag.parallel.replicate import copy_for_replica
-from ag.parallel.thread_comm import Combine, ThreadComm
 
 __all__ = ["ReplicaGroup", "Turns", "current_group"]
 

@@ -9,8 +9,8 @@ from ag.autograd.tensor import Tensor
 from ag.engine.device import backend_of
 from ag.errors import ShapeError
 from ag.ops.convert import ag_to_device
-from ag.parallel.reduction import shard_sizes
-from ag.parallel.sample import flatten, unflatten
+from ag.parallel.comm.tree import flatten, unflatten
+from ag.parallel.comm.tree_reduction import shard_sizes
 
 __all__ = ["moved", "scatter", "sizes_along"]
 

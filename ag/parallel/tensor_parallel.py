@@ -24,8 +24,8 @@ from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
 from ag.ops.indexing import ag_concat
 from ag.ops.matmul import ag_matmul
-from ag.parallel.collectives import broadcast, broadcast_to, reduce, split
-from ag.parallel.reduction import shard_sizes
+from ag.parallel.comm.tensor_collectives import broadcast, broadcast_to, reduce, split
+from ag.parallel.comm.tree_reduction import shard_sizes
 
 __all__ = ["ColumnParallelLinear", "RowParallelLinear"]
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ag.engine.device import ag_synchronize, backend_of
 from ag.engine.devices import ag_vulkan_devices
 from ag.errors import DeviceError
-from ag.parallel.comm import Comm, SoloComm
+from ag.parallel.comm.comm import Comm, SoloComm
 
 __all__ = ["BACKENDS", "DistributedWorld"]
 

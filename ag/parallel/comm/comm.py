@@ -1,6 +1,6 @@
 """Communication between the workers of one training: what the members of a group can do together, on numpy arrays.
 
-`Comm` says what every kind of group offers; `SoloComm` is a group of one, and `ag.parallel.thread_comm` has groups of
+`Comm` says what every kind of group offers; `SoloComm` is a group of one, and `ag.parallel.comm.threads` has groups of
 threads.  Sums are made in one fixed binary tree over the ranks, so they are the same to the bit from run to run, and on
 every rank.  Whoever waits for others waits for a limited time, and the error says who did not come.  Knows arrays only,
 no tensor and no device.

@@ -17,8 +17,8 @@ from ag.autograd.create import ag_tensor
 from ag.autograd.tape import Gradients
 from ag.autograd.tensor import Array, Tensor
 from ag.errors import CommError, ShapeError
-from ag.parallel.comm import Comm, SoloComm, everyone
-from ag.parallel.reduction import tree_sum
+from ag.parallel.comm.comm import Comm, SoloComm, everyone
+from ag.parallel.comm.tree_reduction import tree_sum
 
 __all__ = ["syncgrads"]
 

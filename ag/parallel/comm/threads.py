@@ -1,4 +1,4 @@
-"""Groups of threads of one process, as `ag.parallel.comm.Comm` describes them.
+"""Groups of threads of one process, as `ag.parallel.comm.comm.Comm` describes them.
 
 Every call of all ranks is a meeting: the last to come does the work for all, the others wait.
 """
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ag.errors import CommError
-from ag.parallel.comm import Array, Comm, alike, check_rank, contiguous
-from ag.parallel.reduction import add_rows, tree_sum
+from ag.parallel.comm.comm import Array, Comm, alike, check_rank, contiguous
+from ag.parallel.comm.tree_reduction import add_rows, tree_sum
 
 __all__ = ["Combine", "ThreadComm", "thread_comms"]
 

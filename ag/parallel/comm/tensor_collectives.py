@@ -2,7 +2,7 @@
 
 They are put together from moves between devices and sums in one fixed tree, so each has its adjoint without a rule of
 its own: that of a broadcast is a reduction, that of an all-gather a reduce-scatter.  Between processes and threads,
-`ag.parallel.comm` does the same with arrays.
+`ag.parallel.comm.comm` does the same with arrays.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
 from ag.ops.indexing import ag_concat
-from ag.parallel.reduction import shard_sizes, tree_sum
+from ag.parallel.comm.tree_reduction import shard_sizes, tree_sum
 
 __all__ = ["all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter"]
 

@@ -1,0 +1,1 @@
+"""Who exchanges with whom: communicators, reductions, structures of tensors."""
