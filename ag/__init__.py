@@ -77,22 +77,22 @@ from ag.optim.adam import optimizer_adam, optimizer_adamw
 from ag.optim.clip import clip_grad_norm
 from ag.optim.schedule import lr_scheduler_cosine, lr_scheduler_step, lr_scheduler_warmup
 from ag.optim.sgd import optimizer_sgd
-from ag.parallel.compressed_data_parallel import CompressedDataParallel
+from ag.parallel.replicas.compressed import CompressedDataParallel
 from ag.parallel.config import load_config
-from ag.parallel.data_parallel import DataParallel
+from ag.parallel.replicas.data_parallel import DataParallel
 from ag.parallel.dp_result import DPResult, DPStep
 from ag.parallel.dp_train import dp_train
-from ag.parallel.gather import gather
+from ag.parallel.replicas.gather import gather
 from ag.parallel.model_parallel import ModelParallel
-from ag.parallel.parallel_apply import parallel_apply
+from ag.parallel.replicas.parallel_apply import parallel_apply
 from ag.parallel.pipeline import Pipeline
-from ag.parallel.replicate import replicate
-from ag.parallel.scatter import scatter
+from ag.parallel.replicas.replicate import replicate
+from ag.parallel.replicas.scatter import scatter
 from ag.parallel.start import start
-from ag.parallel.sync_batch_norm import SyncBatchNorm
+from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
 from ag.parallel.comm.grad_sync import syncgrads
 from ag.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear
-from ag.parallel.zero import ZeroOptimizer
+from ag.parallel.replicas.zero import ZeroOptimizer
 from ag.parallel.transport import transport_selftest
 from ag.parallel.train_distributed import train_distributed
 from ag.parallel.world import DistributedWorld

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ag
-from ag.parallel.compression import WIRES, Link, message_bytes, pack, ratio_at, unpack
+from ag.parallel.replicas.compression import WIRES, Link, message_bytes, pack, ratio_at, unpack
 
 RNG = np.random.default_rng(11)
 DIGITS: Any = run_path(str(Path(__file__).parents[1] / "examples" / "digits_cnn.py"))["load_digits"]()

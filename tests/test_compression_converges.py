@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import ag
-from ag.parallel.compression import WIRES, Link, ratio_at
+from ag.parallel.replicas.compression import WIRES, Link, ratio_at
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 DIGITS: Any = run_path(str(EXAMPLES / "digits_cnn.py"))["load_digits"]()

@@ -25,8 +25,8 @@ from ag.parallel.comm.threads import Combine, ThreadComm, thread_comms
 from ag.parallel.comm.tree_reduction import tree_sum
 from ag.parallel.lanes import FollowingError, Lanes, Task
 from ag.parallel.replica import Replica
-from ag.parallel.replica_group import ReplicaGroup, Turns, set_group
-from ag.parallel.sync_batch_norm import SyncBatchNorm
+from ag.parallel.replicas.replica_group import ReplicaGroup, Turns, set_group
+from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
 
 __all__ = ["Lockstep"]
 

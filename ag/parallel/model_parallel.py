@@ -10,7 +10,7 @@ from ag.engine.devices import ag_vulkan_devices
 from ag.nn.layer import Layer, state_of
 from ag.nn.sequential import Sequential
 from ag.parallel.placement import free_bytes, measured, place
-from ag.parallel.scatter import moved
+from ag.parallel.replicas.scatter import moved
 
 __all__ = ["ModelParallel"]
 

@@ -25,7 +25,7 @@ from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
 from ag.parallel.pipeline import Pipeline
 from ag.parallel.recovery import failed_among, is_timeout, leave, substitutes
-from ag.parallel.scatter import moved
+from ag.parallel.replicas.scatter import moved
 from ag.parallel.world import DistributedWorld
 
 __all__ = ["train_distributed"]

@@ -22,9 +22,9 @@ from ag.engine.dtype import F16, F32
 from ag.engine.kernels.convert import converted
 from ag.engine.shape import counts
 from ag.ops.convert import ag_to_device
-from ag.parallel.compression import STEPS, WIRES, Link, message_bytes, ratio_at, take_residuals
-from ag.parallel.data_parallel import DataParallel, Device
-from ag.parallel.replicate import replicas_of
+from ag.parallel.replicas.compression import STEPS, WIRES, Link, message_bytes, ratio_at, take_residuals
+from ag.parallel.replicas.data_parallel import DataParallel, Device
+from ag.parallel.replicas.replicate import replicas_of
 
 __all__ = ["CompressedDataParallel"]
 

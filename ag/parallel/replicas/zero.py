@@ -1,7 +1,7 @@
 """ZeroOptimizer: what data-parallel training keeps for every parameter, shared out over the replicas' devices.
 
-One ordinary optimizer steps the pieces (`ag.parallel.shards`), each on its device; this module says what is in pieces
-and for how long.  The update rules work element by element, so cutting changes no bit.
+One ordinary optimizer steps the pieces (`ag.parallel.replicas.zero_shards`), each on its device; this module says what
+is in pieces and for how long.  The update rules work element by element, so cutting changes no bit.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ag.optim.adam import optimizer_adam
 from ag.optim.clip import clip_factor, clip_grad_norm, square_sums
 from ag.optim.flat import named_parameters
 from ag.optim.optimizer import Optimizer, gradient_of
-from ag.parallel.data_parallel import DataParallel
-from ag.parallel.shards import all_pieces, cut_parameters
-from ag.parallel.zero_replicas import ShardedGradients, ShardedParameters
+from ag.parallel.replicas.data_parallel import DataParallel
+from ag.parallel.replicas.zero_replicas import ShardedGradients, ShardedParameters
+from ag.parallel.replicas.zero_shards import all_pieces, cut_parameters
 
 __all__ = ["ZeroOptimizer"]
 

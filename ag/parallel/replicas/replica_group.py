@@ -2,7 +2,7 @@
 
 Replicas on one device take turns, in their order, so that random numbers do not depend on timing.  A layer that needs
 something of all replicas, such as `SyncBatchNorm`, calls `exchange`; while a replica waits there, the next one of its
-device runs.  `ag.parallel.parallel_apply` makes the groups.
+device runs.  `ag.parallel.replicas.parallel_apply` makes the groups.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
 from ag.parallel.comm.threads import Combine, ThreadComm
 from ag.parallel.comm.tree_reduction import tree_sum
-from ag.parallel.replicate import copy_for_replica
+from ag.parallel.replicas.replicate import copy_for_replica
 
 __all__ = ["ReplicaGroup", "Turns", "current_group"]
 

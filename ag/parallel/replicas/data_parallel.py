@@ -18,10 +18,10 @@ from ag.errors import TapeError
 from ag.nn.layer import Layer
 from ag.ops.arithmetic import ag_add, ag_mul
 from ag.parallel.comm.tree import flatten
-from ag.parallel.gather import gather
-from ag.parallel.parallel_apply import parallel_apply
-from ag.parallel.replicate import replicate, take_buffers
-from ag.parallel.scatter import moved, scatter, sizes_along
+from ag.parallel.replicas.gather import gather
+from ag.parallel.replicas.parallel_apply import parallel_apply
+from ag.parallel.replicas.replicate import replicate, take_buffers
+from ag.parallel.replicas.scatter import moved, scatter, sizes_along
 
 __all__ = ["DataParallel"]
 

@@ -11,7 +11,7 @@ from ag.engine.cpu_threads import one_thread
 from ag.engine.device import ag_device, backend_of, default_backend
 from ag.errors import CommError
 from ag.parallel.comm.threads import ThreadComm, thread_comms
-from ag.parallel.replica_group import ReplicaGroup, Turns, set_group
+from ag.parallel.replicas.replica_group import ReplicaGroup, Turns, set_group
 
 __all__ = ["parallel_apply"]
 

@@ -14,11 +14,11 @@ from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Array, Tensor
 from ag.nn.layer import Layer, load_into
 from ag.ops.convert import ag_to_device
-from ag.parallel.data_parallel import DataParallel
-from ag.parallel.parallel_apply import parallel_apply
-from ag.parallel.replicate import replicas_of
-from ag.parallel.shards import Sharded, all_pieces
-from ag.parallel.sync_batch_norm import SyncBatchNorm
+from ag.parallel.replicas.data_parallel import DataParallel
+from ag.parallel.replicas.parallel_apply import parallel_apply
+from ag.parallel.replicas.replicate import replicas_of
+from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
+from ag.parallel.replicas.zero_shards import Sharded, all_pieces
 
 __all__ = ["ShardedGradients", "ShardedParameters"]
 
