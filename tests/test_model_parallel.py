@@ -13,7 +13,7 @@ from training_losses import training_losses
 
 import ag
 from ag.engine.device import backend_of
-from ag.parallel.placement import measured, place
+from ag.parallel.sharded.placement import measured, place
 
 RNG = np.random.default_rng(43)
 

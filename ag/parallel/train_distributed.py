@@ -23,9 +23,9 @@ from ag.io.checkpoint import ag_load_checkpoint, ag_save_checkpoint
 from ag.nn.layer import state_of
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
-from ag.parallel.pipeline import Pipeline
 from ag.parallel.recovery import failed_among, is_timeout, leave, substitutes
 from ag.parallel.replicas.scatter import moved
+from ag.parallel.sharded.pipeline import Pipeline
 from ag.parallel.world import DistributedWorld
 
 __all__ = ["train_distributed"]

@@ -16,7 +16,7 @@ from ag.ops.arithmetic import ag_add, ag_mul
 from ag.ops.convert import ag_to_device
 from ag.ops.reduce import ag_sum
 from ag.parallel.replicas.scatter import scatter, sizes_along
-from ag.parallel.schedules import SCHEDULES, Table, shown, timetable
+from ag.parallel.sharded.pipeline_schedules import SCHEDULES, Table, shown, timetable
 
 __all__ = ["Pipeline"]
 

@@ -1,7 +1,7 @@
 """Schedules of a pipeline: which stage works on which micro-batch when, as tables, without any tensor.
 
 A schedule is each stage's order of work; `timetable` plays it through, as if every forward and every backward pass
-took one tick.  `ag.parallel.pipeline` runs any table.
+took one tick.  `ag.parallel.sharded.pipeline` runs any table.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""One model cut into parts that lie on several devices."""
