@@ -80,15 +80,15 @@ from ag.optim.sgd import optimizer_sgd
 from ag.parallel.replicas.compressed import CompressedDataParallel
 from ag.parallel.config import load_config
 from ag.parallel.replicas.data_parallel import DataParallel
-from ag.parallel.dp_result import DPResult, DPStep
-from ag.parallel.dp_train import dp_train
+from ag.parallel.trainer.dp_result import DPResult, DPStep
+from ag.parallel.trainer.dp_train import dp_train
 from ag.parallel.replicas.gather import gather
 from ag.parallel.sharded.model_parallel import ModelParallel
 from ag.parallel.replicas.parallel_apply import parallel_apply
 from ag.parallel.sharded.pipeline import Pipeline
 from ag.parallel.replicas.replicate import replicate
 from ag.parallel.replicas.scatter import scatter
-from ag.parallel.start import start
+from ag.parallel.trainer.start import start
 from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
 from ag.parallel.comm.grad_sync import syncgrads
 from ag.parallel.sharded.tensor_parallel import ColumnParallelLinear, RowParallelLinear

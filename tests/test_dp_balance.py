@@ -12,8 +12,8 @@ from test_dp_train_input import DATA
 from test_dp_train_input import train as train_linear
 
 import ag
-from ag.parallel.balance import AutoBalance, Balance
-from ag.parallel.replica import Replica
+from ag.parallel.trainer.load_balance import AutoBalance, Balance
+from ag.parallel.trainer.replica import Replica
 
 
 @pytest.fixture

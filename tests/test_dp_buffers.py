@@ -12,7 +12,7 @@ from test_dp_train import assert_equal, places
 from worlds import outcomes
 
 import ag
-from ag.parallel import job
+from ag.parallel.trainer import trainer as job
 
 RNG = np.random.default_rng(8)
 DATA = [((1 + RNG.standard_normal((4, 2 + i % 3))).astype(np.float32), RNG.integers(0, 3, 2 + i % 3))

@@ -12,9 +12,9 @@ import ag
 from ag.engine.backend import Meter
 from ag.engine.backends.vulkan.timestamps import Counter
 from ag.engine.device import backend_of
-from ag.parallel import device_clock
-from ag.parallel.device_clock import DeviceClock
-from ag.parallel.replica import Replica
+from ag.parallel.trainer import device_clock
+from ag.parallel.trainer.device_clock import DeviceClock
+from ag.parallel.trainer.replica import Replica
 
 RNG = np.random.default_rng(11)
 DATA = [RNG.standard_normal((8, 4)).astype(np.float32) for _ in range(6)]

@@ -17,8 +17,8 @@ from errors import expect_error
 from test_dp_train import assert_equal
 
 import ag
-from ag.parallel import job
-from ag.parallel.replica import Replica
+from ag.parallel.trainer import trainer as job
+from ag.parallel.trainer.replica import Replica
 
 RNG = np.random.default_rng(17)
 DATA = [(RNG.standard_normal((3, 2)).astype(np.float32), RNG.standard_normal((2, 2)).astype(np.float32))

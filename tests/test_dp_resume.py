@@ -14,7 +14,7 @@ from test_dp_train import places
 
 import ag
 from ag.io.safetensors_file import read_file, write_file
-from ag.parallel.dp_checkpoint import load_state
+from ag.parallel.trainer.checkpoint import load_state
 
 STEPS = 5
 

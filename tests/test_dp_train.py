@@ -14,7 +14,7 @@ import pytest
 
 import ag
 from ag.engine.device import backend_of
-from ag.parallel.replica import Replica
+from ag.parallel.trainer.replica import Replica
 
 RNG = np.random.default_rng(3)
 DATA = [(RNG.standard_normal((4, 1)).astype(np.float32), np.array([i % 3])) for i in range(30)]

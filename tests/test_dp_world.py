@@ -21,7 +21,7 @@ import ag
 from ag.engine.random import current_seed
 from ag.parallel.comm.comm import Comm, SoloComm
 from ag.parallel.comm.tree_reduction import TreeSum, tree_sum
-from ag.parallel.ranks import Ranks
+from ag.parallel.trainer.ranks import Ranks
 
 RNG = np.random.default_rng(53)
 # Ragged: samples are columns of 1 to 3 vectors, and their number fits no batch.

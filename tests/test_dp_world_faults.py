@@ -18,8 +18,8 @@ from worlds import outcomes
 
 import ag
 from ag.parallel.comm.comm import Comm
-from ag.parallel.job import Job
-from ag.parallel.ranks import Ranks
+from ag.parallel.trainer.ranks import Ranks
+from ag.parallel.trainer.trainer import Job
 
 RNG = np.random.default_rng(59)
 DATA = [(RNG.standard_normal((4, 1)).astype(np.float32), np.array([i % 3])) for i in range(12)]
@@ -293,7 +293,7 @@ def test_an_error_after_the_job_is_nobody_elses(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_rank_whose_weights_differ_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ag.parallel.job.CHECK_EVERY", 2)
+    monkeypatch.setattr("ag.parallel.trainer.trainer.CHECK_EVERY", 2)
     found = outcomes(2, lambda comm: train([f"cpu:{comm.rank}"], comm,
                                            optimizer=lambda p: ag.optimizer_sgd(p, lr=[0.1, 0.2][comm.rank])))
     for error in found:

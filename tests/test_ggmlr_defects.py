@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import ag
-from ag.parallel.replica import Replica
+from ag.parallel.trainer.replica import Replica
 
 RNG = np.random.default_rng(11)
 

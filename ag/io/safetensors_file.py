@@ -1,7 +1,7 @@
 """Files of arrays: safetensors with a text header, written atomically.
 
 Models and checkpoints are such files; what is in them is decided by `ag.io.model_file`, `ag.io.checkpoint` and
-`ag.parallel.dp_checkpoint`.
+`ag.parallel.trainer.checkpoint`.
 """
 
 from __future__ import annotations

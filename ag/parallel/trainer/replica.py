@@ -24,11 +24,11 @@ from ag.engine.kernels.elementwise import add, copy, zeros
 from ag.engine.random import set_stream, streams_used
 from ag.errors import CaptureError, CommError
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
-from ag.parallel.capturing import PROGRAMS_KEPT, Capturing
 from ag.parallel.comm.tree import flatten, opaque, unflatten
 from ag.parallel.comm.tree_reduction import TreeSum
-from ag.parallel.device_clock import DeviceClock
-from ag.parallel.moving_buffers import MovingBuffers
+from ag.parallel.trainer.capturing import PROGRAMS_KEPT, Capturing
+from ag.parallel.trainer.device_clock import DeviceClock
+from ag.parallel.trainer.model_buffers import MovingBuffers
 
 __all__ = ["LOSS_WORDS", "LossOf", "Node", "Replica"]
 

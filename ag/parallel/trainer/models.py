@@ -5,7 +5,7 @@ from __future__ import annotations
 from ag.autograd.tensor import Tensor
 from ag.errors import CommError
 from ag.nn.layer import buffers_of, load_into
-from ag.parallel.replica import Replica
+from ag.parallel.trainer.replica import Replica
 
 __all__ = ["check_same_tables", "share_constants"]
 

@@ -5,8 +5,8 @@ they are ready, or what went wrong; so one that fails stops all of them at the s
 of gradients go on in the tree of the samples (`ag.parallel.comm.tree_reduction`), of which every rank brings whole
 nodes: each adds up one part of the nodes of all ranks, and the parts are put together.
 
-Knows a communicator, flat arrays and one replica per rank; what a step is, `ag.parallel.job` knows.  A world of one
-rank exchanges nothing.
+Knows a communicator, flat arrays and one replica per rank; what a step is, `ag.parallel.trainer.trainer` knows.  A
+world of one rank exchanges nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from ag.engine.random import ag_seed, current_seed
 from ag.errors import CommError
 from ag.parallel.comm.comm import Comm, SoloComm, everyone
 from ag.parallel.comm.tree_reduction import RowSums, TreeSum, shard_sizes
-from ag.parallel.dp_checkpoint import DPState, load_state
-from ag.parallel.replica import Replica
+from ag.parallel.trainer.checkpoint import DPState, load_state
+from ag.parallel.trainer.replica import Replica
 from ag.version import __version__
 
 __all__ = ["Ranks"]

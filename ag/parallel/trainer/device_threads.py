@@ -2,7 +2,7 @@
 
 A call that does not come back in time is reported, and its thread left behind: Python cannot end a thread.  Others wait
 for the next job, as drivers keep some memory for every thread that ever used them.  Knows calls only, no model and no
-arithmetic; `ag.parallel.job` gives it the work of the replicas.
+arithmetic; `ag.parallel.trainer.trainer` gives it the work of the replicas.
 """
 
 from __future__ import annotations

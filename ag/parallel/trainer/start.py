@@ -12,8 +12,8 @@ from typing import Any
 from ag.autograd.tensor import Tensor
 from ag.engine.devices import ag_vulkan_devices
 from ag.optim.optimizer import Optimizer
-from ag.parallel.dp_result import DPResult
-from ag.parallel.dp_train import dp_train
+from ag.parallel.trainer.dp_result import DPResult
+from ag.parallel.trainer.dp_train import dp_train
 
 __all__ = ["start"]
 

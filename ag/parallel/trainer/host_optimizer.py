@@ -21,7 +21,7 @@ from ag.nn.layer import load_into
 from ag.optim.clip import clip_grad_norm
 from ag.optim.flat import FlatGroup
 from ag.optim.optimizer import Optimizer
-from ag.parallel.capturing import log
+from ag.parallel.trainer.capturing import log
 
 __all__ = ["HostOptimizers", "MakeOptimizer"]
 

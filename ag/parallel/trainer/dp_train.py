@@ -25,12 +25,12 @@ from ag.io.safetensors_file import to_json
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Comm
-from ag.parallel.dp_arguments import balance_of, check_arguments, loss_rule, replica_devices
-from ag.parallel.dp_checkpoint import DPState, save_state
-from ag.parallel.dp_result import DPResult, DPStep
-from ag.parallel.job import Job
-from ag.parallel.ranks import Ranks
-from ag.parallel.rate_schedules import RateSchedules
+from ag.parallel.trainer.checkpoint import DPState, save_state
+from ag.parallel.trainer.dp_arguments import balance_of, check_arguments, loss_rule, replica_devices
+from ag.parallel.trainer.dp_result import DPResult, DPStep
+from ag.parallel.trainer.ranks import Ranks
+from ag.parallel.trainer.rate_schedules import RateSchedules
+from ag.parallel.trainer.trainer import Job
 
 __all__ = ["dp_train"]
 

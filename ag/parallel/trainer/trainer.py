@@ -17,17 +17,17 @@ from ag.engine import cpu_threads as blocks
 from ag.engine.random import current_seed
 from ag.errors import CommError
 from ag.nn.layer import ag_train
-from ag.parallel.balance import Balance
-from ag.parallel.capturing import Capturing, log
 from ag.parallel.comm.tree_reduction import RowSums, TreeSum
-from ag.parallel.dp_checkpoint import DPState
-from ag.parallel.host_optimizers import HostOptimizers, MakeOptimizer
-from ag.parallel.lanes import Lanes, Task
-from ag.parallel.lockstep import Lockstep
-from ag.parallel.models import check_same_tables, share_constants
-from ag.parallel.moving_buffers import HostBuffers
-from ag.parallel.ranks import Ranks
-from ag.parallel.replica import LOSS_WORDS, LossOf, Node, Replica
+from ag.parallel.trainer.capturing import Capturing, log
+from ag.parallel.trainer.checkpoint import DPState
+from ag.parallel.trainer.device_threads import Lanes, Task
+from ag.parallel.trainer.host_optimizer import HostOptimizers, MakeOptimizer
+from ag.parallel.trainer.load_balance import Balance
+from ag.parallel.trainer.model_buffers import HostBuffers
+from ag.parallel.trainer.models import check_same_tables, share_constants
+from ag.parallel.trainer.ranks import Ranks
+from ag.parallel.trainer.replica import LOSS_WORDS, LossOf, Node, Replica
+from ag.parallel.trainer.synchronized_samples import Lockstep
 
 __all__ = ["Job"]
 

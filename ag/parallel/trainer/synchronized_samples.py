@@ -3,7 +3,7 @@
 Every sample has a thread and a tape of its own.  Where a layer needs a sum over all samples, each thread gives its
 part and waits for the others, and in the backward pass again: the gradient of a part is the sum of all gradients of
 the total.  Both sums are made on the host in one tree in the order of the samples, so they do not depend on who holds
-which sample.  Samples on one device take turns.  `ag.parallel.job` calls this in place of `Replica.run`.
+which sample.  Samples on one device take turns.  `ag.parallel.trainer.trainer` calls this in place of `Replica.run`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ag.engine.random import generator_state
 from ag.errors import CommError, ShapeError
 from ag.parallel.comm.threads import Combine, ThreadComm, thread_comms
 from ag.parallel.comm.tree_reduction import tree_sum
-from ag.parallel.lanes import FollowingError, Lanes, Task
-from ag.parallel.replica import Replica
 from ag.parallel.replicas.replica_group import ReplicaGroup, Turns, set_group
 from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
+from ag.parallel.trainer.device_threads import FollowingError, Lanes, Task
+from ag.parallel.trainer.replica import Replica
 
 __all__ = ["Lockstep"]
 

@@ -8,9 +8,9 @@ from typing import Any
 from ag.autograd.tensor import Tensor
 from ag.engine.device import canonical
 from ag.engine.devices import ag_vulkan_devices
-from ag.parallel.balance import AutoBalance, Balance
-from ag.parallel.capturing import log
-from ag.parallel.replica import LossOf
+from ag.parallel.trainer.capturing import log
+from ag.parallel.trainer.load_balance import AutoBalance, Balance
+from ag.parallel.trainer.replica import LossOf
 
 __all__ = ["balance_of", "check_arguments", "loss_rule", "replica_devices"]
 

@@ -1,0 +1,1 @@
+"""Data-parallel training: `dp_train` and its parts."""
