@@ -78,7 +78,7 @@ from ag.optim.clip import clip_grad_norm
 from ag.optim.schedule import lr_scheduler_cosine, lr_scheduler_step, lr_scheduler_warmup
 from ag.optim.sgd import optimizer_sgd
 from ag.parallel.replicas.compressed import CompressedDataParallel
-from ag.parallel.config import load_config
+from ag.parallel.elastic.config import load_config
 from ag.parallel.replicas.data_parallel import DataParallel
 from ag.parallel.trainer.dp_result import DPResult, DPStep
 from ag.parallel.trainer.dp_train import dp_train
@@ -94,8 +94,8 @@ from ag.parallel.comm.grad_sync import syncgrads
 from ag.parallel.sharded.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from ag.parallel.replicas.zero import ZeroOptimizer
 from ag.parallel.transport import transport_selftest
-from ag.parallel.train_distributed import train_distributed
-from ag.parallel.world import DistributedWorld
+from ag.parallel.elastic.train_distributed import train_distributed
+from ag.parallel.elastic.world import DistributedWorld
 from ag.doctor import doctor
 from ag.io.checkpoint import Checkpoint, ag_load_checkpoint, ag_save_checkpoint
 from ag.version import __version__ as __version__

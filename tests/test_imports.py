@@ -44,8 +44,8 @@ OUTSIDE = {
     "safetensors": ["ag.io.safetensors_file"],
     "PIL": ["ag.data.image_folder"],
     "tqdm": ["ag.parallel"],
-    "mpi4py": ["ag.parallel.world"],
-    "yaml": ["ag.parallel.config"],
+    "mpi4py": ["ag.parallel.elastic.world"],
+    "yaml": ["ag.parallel.elastic.config"],
 }
 
 

@@ -23,10 +23,10 @@ from ag.io.checkpoint import ag_load_checkpoint, ag_save_checkpoint
 from ag.nn.layer import state_of
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
-from ag.parallel.recovery import failed_among, is_timeout, leave, substitutes
+from ag.parallel.elastic.recovery import failed_among, is_timeout, leave, substitutes
+from ag.parallel.elastic.world import DistributedWorld
 from ag.parallel.replicas.scatter import moved
 from ag.parallel.sharded.pipeline import Pipeline
-from ag.parallel.world import DistributedWorld
 
 __all__ = ["train_distributed"]
 

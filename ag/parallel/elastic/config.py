@@ -13,10 +13,10 @@ from typing import Any
 
 from ag.engine.device import backend_of
 from ag.errors import DeviceError
+from ag.parallel.elastic.world import BACKENDS, DistributedWorld
 from ag.parallel.replicas.data_parallel import DataParallel
 from ag.parallel.sharded.model_parallel import ModelParallel
 from ag.parallel.sharded.pipeline import Pipeline
-from ag.parallel.world import BACKENDS, DistributedWorld
 
 __all__ = ["Config", "load_config"]
 

@@ -1,0 +1,1 @@
+"""Training that is described in a file and outlives lost devices."""
