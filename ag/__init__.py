@@ -93,10 +93,10 @@ from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
 from ag.parallel.comm.grad_sync import syncgrads
 from ag.parallel.sharded.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from ag.parallel.replicas.zero import ZeroOptimizer
-from ag.parallel.transport import transport_selftest
+from ag.tools.transport_selftest import transport_selftest
 from ag.parallel.elastic.train_distributed import train_distributed
 from ag.parallel.elastic.world import DistributedWorld
-from ag.doctor import doctor
+from ag.tools.doctor import doctor
 from ag.io.checkpoint import Checkpoint, ag_load_checkpoint, ag_save_checkpoint
 from ag.version import __version__ as __version__
 

@@ -11,11 +11,11 @@ import json
 import sys
 
 from ag import __version__
-from ag.doctor import doctor
 from ag.engine.backend import DeviceInfo
 from ag.engine.device import backend_of
 from ag.engine.devices import ag_vulkan_devices, ag_vulkan_status, device_table
-from ag.probe import fault_of
+from ag.tools.doctor import doctor
+from ag.tools.probe import fault_of
 
 _LEGEND = """
 features: f16 f64 i8 i16 i64 are element types that kernels can compute with besides f32, atomic adds floats in memory,

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import ag
-from ag import probe
 from ag.__main__ import main
+from ag.tools import probe
 
 DOCTOR = sys.modules["ag.doctor"]  # ag.doctor itself is the function
 

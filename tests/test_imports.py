@@ -31,7 +31,7 @@ LAYERS = [
      "ag.autograd.gradcheck", "ag.engine.matmul_precision", "ag.autograd.activation_checkpoint", "ag.engine.profile"],
     ["ag.ops"],
     ["ag.nn", "ag.optim", "ag.data", "ag.io.safetensors_file", "ag.io.model_file", "ag.io.checkpoint"],
-    ["ag.parallel", "ag.probe", "ag.doctor"],
+    ["ag.parallel", "ag.tools.probe", "ag.doctor"],
     ["ag"],
 ]
 BACKENDS = 3  # device.py loads them by name; nothing above imports them

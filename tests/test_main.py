@@ -31,7 +31,7 @@ def test_devices_lists_and_tries_all(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_device_that_computes_nonsense_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("ag.probe.ag_matmul", lambda a, b: ag.ag_tensor([[0.0]]))
+    monkeypatch.setattr("ag.tools.probe.ag_matmul", lambda a, b: ag.ag_tensor([[0.0]]))
     assert main(["devices"]) == 1
     assert "cpu does not work: a matrix product is [[0.0]], not [[20.0, " in capsys.readouterr().out
 
@@ -42,7 +42,7 @@ def test_a_device_without_kernels_is_named(
     def refuse(a: ag.Tensor, b: ag.Tensor) -> ag.Tensor:
         raise ag.KernelError("Vulkan: no compiled kernels were found in spv/; run `python kernels_build.py`.")
 
-    monkeypatch.setattr("ag.probe.ag_matmul", refuse)
+    monkeypatch.setattr("ag.tools.probe.ag_matmul", refuse)
     assert main(["devices"]) == 1
     assert "cpu does not work: Vulkan: no compiled kernels were found" in capsys.readouterr().out
 

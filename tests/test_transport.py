@@ -8,7 +8,7 @@ import pytest
 
 import ag
 
-TRANSPORT = sys.modules["ag.parallel.transport"]
+TRANSPORT = sys.modules["ag.tools.transport_selftest"]
 
 
 def test_every_pair_both_ways() -> None:

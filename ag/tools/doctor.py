@@ -1,7 +1,7 @@
 """The doctor: what this machine has to train on, whether it works, how exactly and how fast, and what is missing.
 
-Puts together what others find (`ag.engine.devices`, `ag.probe`, `ag.parallel.transport`) in one report, for people and
-for programs.  Called by users and by `python -m ag doctor`.
+Puts together what others find (`ag.engine.devices`, `ag.tools.probe`, `ag.tools.transport_selftest`) in one report, for
+people and for programs.  Called by users and by `python -m ag doctor`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ag.engine.backend import DeviceInfo
 from ag.engine.device import backend_of
 from ag.engine.devices import device_table, devices_or_why_none
 from ag.errors import AgError
-from ag.parallel.transport import Transport, transport_selftest
-from ag.probe import Precision, fault_of, precision_of
+from ag.tools.probe import Precision, fault_of, precision_of
+from ag.tools.transport_selftest import Transport, transport_selftest
 
 __all__ = ["Diagnosis", "doctor"]
 

@@ -1,0 +1,1 @@
+"""Diagnostics: what devices there are, and whether they work."""
