@@ -53,7 +53,7 @@ from ag.ops.loss import ag_cross_entropy_loss, ag_mse_loss, ag_softmax_cross_ent
 from ag.ops.norm import ag_batch_norm_op, ag_layer_norm_op
 from ag.ops.indexing import ag_concat, ag_slice
 from ag.ops.pool import ag_avg_pool2d, ag_global_avg_pool, ag_max_pool2d
-from ag.ops.rectifiers import ag_gelu, ag_leaky_relu, ag_silu
+from ag.ops.activation import ag_gelu, ag_leaky_relu, ag_silu
 from ag.ops.reduce import ag_max, ag_mean, ag_sum
 
 # layers

@@ -126,8 +126,8 @@ def machine(args: argparse.Namespace) -> Row:
              if line.startswith("model name")] if cpuinfo.exists() else []
     found = {
         "processor": model[0] if model else platform.processor(), "cores": os.cpu_count(), "threads": THREADS,
-        "device": output(sys.executable, "-c", f"from ag.engine.device import backend_of; print(backend_of({args.device!r})."
-                                               f"info)"),
+        "device": output(sys.executable, "-c", "from ag.engine.device import backend_of; "
+                                               f"print(backend_of({args.device!r}).info)"),
         "python": platform.python_version(), "commit": output("git", "rev-parse", "--short", "HEAD"),
         "changed": bool(output("git", "status", "--porcelain", "--untracked-files=no")),
         "numpy": output(sys.executable, "-c", "import numpy; print(numpy.__version__)"),

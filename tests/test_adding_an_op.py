@@ -53,9 +53,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("kernels_build.py", "pyproject.toml"):
         shutil.copy(ROOT / name, folder / name)
     found = blocks()
-    assert set(found) == {"ag/ops/rectifiers.py", "ag/__init__.py", "", "shaders/softplus.comp",
+    assert set(found) == {"ag/ops/activation.py", "ag/__init__.py", "", "shaders/softplus.comp",
                           "shaders/softplus_grad.comp", "tests/cases_pointwise.py"}
-    append(folder / "ag/ops/rectifiers.py", "\n\n" + found["ag/ops/rectifiers.py"])
+    append(folder / "ag/ops/activation.py", "\n\n" + found["ag/ops/rectifiers.py"])
     append(folder / "ag/__init__.py", "\n" + found["ag/__init__.py"] + '__all__ += ["ag_softplus"]\n')
     for name in ("shaders/softplus.comp", "shaders/softplus_grad.comp"):
         (folder / name).write_text(found[name], "utf-8")
@@ -79,7 +79,7 @@ def promised_tests(copy: Path, *selection: str) -> int:
 
 def test_the_op_on_the_cpu(copy: Path) -> None:
     run(copy, "-W", "error", "-c", blocks()[""])
-    run(copy, "-W", "error", "-c", "import doctest, ag.ops.rectifiers as module\n"
+    run(copy, "-W", "error", "-c", "import doctest, ag.ops.activation as module\n"
         "found = doctest.testmod(module)\nassert found.attempted > 4 and not found.failed")
     assert promised_tests(copy, "-m", "not vulkan") > 20
 

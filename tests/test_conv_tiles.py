@@ -17,10 +17,16 @@ from rows import EPS, Array
 from tiled import blank, launched_twice, normal, on, tiled_backend
 
 from ag.engine.backends.vulkan.tiles import TILES
+from ag.engine.kernels.conv import (
+    conv2d,
+    conv2d_direct,
+    conv2d_input_grad,
+    conv2d_input_grad_direct,
+    conv2d_weight_grad,
+)
 from ag.engine.primitive import Primitive
 from ag.engine.window import Pair, Window, places
 from ag.errors import ShapeError
-from ag.ops.conv import conv2d, conv2d_direct, conv2d_input_grad, conv2d_input_grad_direct, conv2d_weight_grad
 
 pytestmark = pytest.mark.vulkan
 GEOMETRIES = int(os.environ.get("AG_TEST_GEOMETRIES", "25"))

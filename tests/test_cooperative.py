@@ -27,10 +27,10 @@ from ag.engine.backends.vulkan import pipelines as kernels
 from ag.engine.backends.vulkan.autotune_cache import choices_of
 from ag.engine.backends.vulkan.cooperative import CooperativeTile, CooperativeTiles, sizes_of
 from ag.engine.backends.vulkan.tiles import Tiles
+from ag.engine.kernels.conv import conv2d
 from ag.engine.kernels.elementwise import add
+from ag.engine.kernels.matmul import batched_matmul, matmul
 from ag.engine.window import Window
-from ag.ops.conv import conv2d
-from ag.ops.matmul import batched_matmul, matmul
 
 SIZES = [(16, 16, 16), (8, 16, 16), (8, 8, 8)]  # NVIDIA and AMD, Intel, lavapipe
 KERNELS = {"matmul_coop", "batched_matmul_coop"}

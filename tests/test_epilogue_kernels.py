@@ -18,9 +18,9 @@ from tiled import blank, normal, on, tiled_backend
 from ag.engine.backends.vulkan.tiles import TILES
 from ag.engine.device import backend_of
 from ag.engine.kernels.fused import Chain, fused
+from ag.engine.kernels.matmul import matmul, matmul_sums
 from ag.engine.primitive import PRIMITIVES
 from ag.engine.window import places
-from ag.ops.matmul import matmul, matmul_sums
 
 pytestmark = pytest.mark.vulkan
 

@@ -17,11 +17,10 @@ from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
-from ag.engine.kernels.elementwise import add, copy, mul
+from ag.engine.kernels.elementwise import add, copy, mul, scale
+from ag.engine.kernels.matmul import matmul
 from ag.engine.primitive import PRIMITIVES
 from ag.nn.layer import ACTIVATIONS
-from ag.ops.arithmetic import scale
-from ag.ops.matmul import matmul
 
 relu, relu_grad = PRIMITIVES["relu"], PRIMITIVES["relu_grad"]
 @pytest.fixture

@@ -13,12 +13,12 @@ from test_memory_plan import buffer
 import ag
 from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend
-from ag.engine.buffer import Buffer, Program
+from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
-from ag.engine.kernels.elementwise import add, copy, mul
+from ag.engine.kernels.elementwise import add, copy, div, mul, scale, sub
 from ag.engine.kernels.fused import FUNCTIONS, MOST_STEPS, OPERANDS
 from ag.engine.primitive import PRIMITIVES
-from ag.ops.arithmetic import div, scale, sub
+from ag.engine.program import Program
 
 Array = np.ndarray[Any, Any]
 SHADERS = Path(__file__).parents[1] / "shaders"

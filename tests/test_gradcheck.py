@@ -12,7 +12,8 @@ import ag
 from ag.autograd.op import op
 from ag.autograd.tensor import OPS, Tensor, TensorLike
 from ag.engine.buffer import Buffer
-from ag.ops.arithmetic import mul, scale
+from ag.engine.kernels.elementwise import scale
+from ag.ops.arithmetic import mul
 
 Inputs = dict[str, Tensor]
 

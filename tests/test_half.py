@@ -14,8 +14,7 @@ from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.dtype import BF16, F16, F32, DType
-from ag.engine.kernels.convert import loaded, narrow, stored, widen
-from ag.optim.flat import reconcile
+from ag.engine.kernels.convert import loaded, narrow, reconcile, stored, widen
 
 Array = np.ndarray[Any, Any]
 BITS = np.arange(1 << 16, dtype=np.uint16)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from rows import Array, Shape
 
 import ag
+from ag.engine.kernels.conv import conv2d, conv2d_input_grad
 from ag.engine.window import Window
-from ag.ops.conv import conv2d, conv2d_input_grad
 
 # One set of devices per test; shapes come from a fixed seed, so that a failure comes again.
 examples = settings(max_examples=60, derandomize=True, deadline=None,

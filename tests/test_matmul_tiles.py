@@ -18,7 +18,8 @@ from ag.engine.backends.vulkan import pipelines as kernels
 from ag.engine.backends.vulkan.tiles import TILES, Tile, Tiles, tiles_of
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
-from ag.ops.matmul import batched_matmul, matmul, piece_length, product, products
+from ag.engine.kernels.matmul import batched_matmul, matmul
+from ag.ops.matmul import piece_length, product, products
 
 SHAPES = 300  # per kind of tiles and driver
 

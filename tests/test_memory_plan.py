@@ -15,10 +15,9 @@ from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32
-from ag.engine.kernels.elementwise import add, copy, mul, sum_over
-from ag.ops.arithmetic import scale, sub
-from ag.ops.elementwise import exp
-from ag.ops.reshape import permute
+from ag.engine.kernels.elementwise import add, copy, exp, mul, scale, sub
+from ag.engine.kernels.indexing import permute
+from ag.engine.kernels.reduce import sum_over
 
 
 def buffer(backend: Backend, array: Any) -> Buffer:

@@ -7,13 +7,13 @@ import pytest
 
 import ag
 from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer, Program
+from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32
-from ag.engine.kernels.elementwise import add, copy
+from ag.engine.kernels.elementwise import add, copy, exp, scale
 from ag.engine.kernels.optimizer import STATE_WORDS, sgd_update
-from ag.ops.arithmetic import mul, scale
-from ag.ops.elementwise import exp
+from ag.engine.program import Program
+from ag.ops.arithmetic import mul
 
 
 @pytest.fixture

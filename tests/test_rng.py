@@ -9,7 +9,8 @@ from rows import EPS, restart_generator
 
 import ag
 from ag.engine.device import backend_of
-from ag.engine.random import draw_key, host_seed, host_uniform, philox, set_stream, streams_used, uniform_from_bits
+from ag.engine.kernels.random import philox, uniform_from_bits
+from ag.engine.random import draw_key, host_seed, host_uniform, set_stream, streams_used
 
 # kat_vectors of the Random123 distribution, philox4x32 with 10 rounds: counter, key, result
 KNOWN = [

@@ -10,7 +10,7 @@ from rows import EPS, Array, tensor
 
 import ag
 from ag.engine.device import backend_of
-from ag.ops.activation import shared_columns
+from ag.engine.kernels.softmax import shared_columns
 
 SHAPES = {(10, 300): 1, (100, 5): 16, (1500, 3): 128, (1500, 70): 16, (50257, 2): 128}  # who share a column
 LAST = {(300, 10): 1, (5, 100): 16, (3, 1500): 128}  # columns that are contiguous

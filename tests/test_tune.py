@@ -21,9 +21,9 @@ from ag.engine.backends.vulkan.autotune import Tune, class_of
 from ag.engine.backends.vulkan.autotune_cache import Choices, choices_of
 from ag.engine.backends.vulkan.pipelines import Product
 from ag.engine.backends.vulkan.tiles import TILES, Tiles
+from ag.engine.kernels.conv import conv2d
+from ag.engine.kernels.matmul import batched_matmul, matmul
 from ag.engine.window import Window
-from ag.ops.conv import conv2d
-from ag.ops.matmul import batched_matmul, matmul
 
 CLASS = "16x32 32x16 nn 1"
 pytestmark = pytest.mark.vulkan

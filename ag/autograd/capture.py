@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from ag.autograd.tensor import Array, Tensor
+from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer, Program, Recording
+from ag.engine.buffer import Buffer
 from ag.engine.device import default_backend
 from ag.engine.dtype import DType
+from ag.engine.primitive import Array
+from ag.engine.program import Program, Recording
 from ag.errors import CaptureError
 
 __all__ = ["CapturedStep", "ag_capture"]

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from ag.autograd.tensor import Array, ArrayLike, Tensor, TensorLike
+from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of, default_backend, default_dtype
 from ag.engine.dtype import DType, as_dtype
+from ag.engine.primitive import Array
 from ag.errors import CaptureError, DtypeError, ShapeError
 
 __all__ = ["ag_param", "ag_tensor", "as_input", "is_ag_tensor", "lift", "to_buffer"]

@@ -9,8 +9,9 @@ import numpy as np
 
 from ag.autograd.create import ag_param, ag_tensor
 from ag.autograd.tape import backward, with_grad_tape
-from ag.autograd.tensor import Array, Tensor, tensor_given
+from ag.autograd.tensor import Tensor, tensor_given
 from ag.engine.dtype import F64
+from ag.engine.primitive import Array
 
 __all__ = ["ag_gradcheck"]
 

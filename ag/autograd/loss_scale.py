@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial, reduce
-from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -21,14 +20,14 @@ from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32
 from ag.engine.kernels.convert import converted
-from ag.engine.kernels.elementwise import add, mul, sum_over, zeros
-from ag.engine.primitive import primitive
-from ag.engine.shape import Layout, Shape
+from ag.engine.kernels.elementwise import add, mul, zeros
+from ag.engine.kernels.optimizer import nonfinite, scale_update
+from ag.engine.kernels.reduce import sum_over
+from ag.engine.primitive import Array
 
-__all__ = ["FIRST_SCALE", "INTERVAL", "SCALE_WORDS", "is_scaled", "move_scale", "pieces", "pieces_layout",
-           "read_scale", "scaled", "set_scale", "unfit", "unscaled"]
+__all__ = ["FIRST_SCALE", "INTERVAL", "SCALE_WORDS", "is_scaled", "move_scale", "read_scale", "scaled", "set_scale",
+           "unfit", "unscaled"]
 
-Array = np.ndarray[Any, Any]
 
 FIRST_SCALE = 65536.0
 INTERVAL = 2000
@@ -37,37 +36,6 @@ _LARGEST = 2.0**24  # beyond, gradients of a few units would overflow float32 on
 _CHUNK = 1 << 12
 
 _states: WeakValueDictionary[Backend, Buffer] = WeakValueDictionary()  # optimizers hold them
-
-
-def pieces(x: Shape, *_others: Shape, chunk: int) -> Shape:
-    """Shape rule: one number for every `chunk` elements of a vector."""
-    return (max(1, -(-x[0] // chunk)),)
-
-
-def pieces_layout(out: Shape, x: Shape, *_others: Shape, chunk: int) -> Layout:
-    """What a kernel of that shape rule is given."""
-    return {"pieces": out[0], "n": x[0]}
-
-
-@primitive(pieces, layout=pieces_layout, scaling=(mul, "x", "factor"))
-def nonfinite(out: Array, x: Array, factor: Array, *, chunk: int) -> None:
-    # How many elements of each piece of x times factor are infinite or NaN.
-    for k in range(len(out)):
-        part = x[k * chunk : (k + 1) * chunk] * factor
-        out[k] = part.size - np.count_nonzero(np.isfinite(part))
-
-
-@primitive(outputs=0, updates=("scaling",), layout=lambda scaling, bad, **_params: {})
-def scale_update(scaling: Array, bad: Array, *, interval: int, largest: float) -> None:
-    # scaling = (scale, 1 / scale, good steps in a row, skipped steps); a step is good if `bad` is 0.
-    scale, _, good, skipped = scaling.tolist()
-    if bad.reshape(()) > 0:
-        scale, good, skipped = max(scale / 2, 1 / largest), 0, skipped + 1
-    elif good + 1 < interval:
-        good += 1
-    else:
-        scale, good = min(scale * 2, largest), 0
-    scaling[:] = scale, 1 / scale, good, skipped
 
 
 def scaled(g: Buffer) -> Buffer:

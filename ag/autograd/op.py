@@ -20,6 +20,7 @@ from functools import update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, cast
 
 from ag.autograd.create import lift
+from ag.autograd.mixed_precision import Widening
 from ag.autograd.slice_gradient import Partial
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import OPS, Node, Tensor
@@ -27,7 +28,7 @@ from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import default_backend, default_dtype
 from ag.engine.dtype import F32, DType
-from ag.engine.kernels.convert import Widening, converted
+from ag.engine.kernels.convert import converted
 from ag.errors import DeviceError, DtypeError, ShapeError
 
 __all__ = ["Cotangents", "Need", "Op", "Run", "op", "operands_on_one_device", "part_of"]

@@ -16,12 +16,14 @@ from typing import Any, TypeVar, overload
 
 from ag.autograd.create import lift
 from ag.autograd.loss_scale import scaled, unscaled
+from ag.autograd.mixed_precision import launch_on
 from ag.autograd.slice_gradient import Partial
 from ag.autograd.tensor import Node, Tensor, tensor_given
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F16, F32
-from ag.engine.kernels.convert import converted, launch_on
-from ag.engine.kernels.elementwise import add, sum_to
+from ag.engine.kernels.convert import converted
+from ag.engine.kernels.elementwise import add
+from ag.engine.kernels.reduce import sum_to
 from ag.errors import TapeError
 
 __all__ = ["Gradients", "backward", "is_recording", "no_grad", "with_grad_tape"]

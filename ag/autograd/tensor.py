@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from ag.autograd.slice_gradient import Partial
 from ag.engine.buffer import Buffer
+from ag.engine.primitive import Array
 from ag.engine.shape import Shape
 from ag.errors import DtypeError, ShapeError
 
 __all__ = ["OPS", "Array", "ArrayLike", "Node", "Tensor", "TensorLike", "tensor_given"]
 
-Array = npt.NDArray[Any]
 ArrayLike = Any  # whatever numpy.asarray accepts
 
 OPS: dict[str, Any] = {}  # public ops by name, filled by `ag.autograd.op` at import and constant afterwards

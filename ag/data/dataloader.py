@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from ag.autograd.create import ag_tensor
-from ag.autograd.tensor import Array, Tensor
+from ag.autograd.tensor import Tensor
 from ag.data.samples import samples_of
+from ag.engine.primitive import Array
 from ag.engine.random import host_seed
 from ag.engine.shape import counts
 from ag.errors import CheckpointError, ShapeError

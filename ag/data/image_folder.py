@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.autograd.tensor import Array
 from ag.data.dataloader import DataLoader
+from ag.engine.primitive import Array
 
 __all__ = ["ImageFolder", "ag_image_folder"]
 

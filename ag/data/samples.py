@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ag.autograd.tensor import Array, Tensor
+from ag.autograd.tensor import Tensor
+from ag.engine.primitive import Array
 from ag.errors import DtypeError, ShapeError
 
 __all__ = ["Samples", "samples_of"]

@@ -27,10 +27,11 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ag.engine.arena import Arena
-from ag.engine.buffer import Buffer, HostArray, Launch, Program, Recording
+from ag.engine.buffer import Buffer, HostArray
 from ag.engine.compile.pipeline import optimize
 from ag.engine.dtype import DType
 from ag.engine.primitive import Primitive
+from ag.engine.program import Launch, Program, Recording
 from ag.engine.shape import Shape
 from ag.errors import ArenaError, CaptureError, DtypeError
 

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
 
+import numpy.typing as npt
+
 from ag.engine.shape import Layout, broadcast_layout, elementwise_layout, same
 
-__all__ = ["PRIMITIVES", "Call", "Primitive", "primitive"]
+__all__ = ["PRIMITIVES", "Array", "Call", "Primitive", "primitive"]
 
+Array = npt.NDArray[Any]
 Call = Callable[[], object]  # a computation with its arrays bound to it
 Reference = Callable[..., None]
 ShapeRule = Callable[..., Any]

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.autograd.tensor import Array
 from ag.engine.kernels.convert import BFLOAT16
+from ag.engine.primitive import Array
 from ag.engine.random import generator_snapshot, restore_generator
 from ag.engine.shape import counts
 from ag.errors import CheckpointError

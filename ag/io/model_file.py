@@ -9,9 +9,10 @@ from math import prod
 from operator import index
 from typing import Any
 
-from ag.autograd.tensor import Array, Tensor
+from ag.autograd.tensor import Tensor
 from ag.engine.device import ag_default_device, ag_device
 from ag.engine.dtype import DType
+from ag.engine.primitive import Array
 from ag.errors import CheckpointError, DtypeError
 from ag.io.safetensors_file import element_type, elements_of, read_file, write_file
 from ag.nn.attention import MultiheadAttention

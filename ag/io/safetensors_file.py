@@ -19,9 +19,10 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError, deserialize, safe_open
 
-from ag.autograd.tensor import Array, Tensor
+from ag.autograd.tensor import Tensor
 from ag.engine.dtype import BF16, DType, as_dtype
 from ag.engine.kernels.convert import BFLOAT16, stored
+from ag.engine.primitive import Array
 from ag.errors import CheckpointError
 
 __all__ = ["element_type", "elements_of", "read_file", "to_json", "write_file"]

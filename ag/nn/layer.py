@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ag.autograd.tape import no_grad
-from ag.autograd.tensor import Array, Tensor, TensorLike
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.device import backend_of
 from ag.engine.kernels.convert import numbers
+from ag.engine.primitive import Array
 from ag.errors import CaptureError, CheckpointError
-from ag.ops.activation import ag_log_softmax, ag_relu, ag_sigmoid, ag_softmax, ag_tanh
+from ag.ops.activation import ag_gelu, ag_leaky_relu, ag_log_softmax, ag_relu, ag_sigmoid, ag_silu, ag_softmax, ag_tanh
 from ag.ops.convert import ag_to_device
-from ag.ops.rectifiers import ag_gelu, ag_leaky_relu, ag_silu
 
 __all__ = ["ACTIVATIONS", "Layer", "activation_called", "ag_eval", "ag_train", "buffers_of", "load_into",
            "state_of"]

@@ -5,105 +5,31 @@ Every rule works from the output, which the next layer keeps anyway, so no input
 
 from __future__ import annotations
 
-from functools import partial
-from math import prod
 from typing import Any
 
-import numpy as np
-
 from ag.autograd.op import Cotangents, Need, Run, op
-from ag.autograd.tensor import Array, TensorLike
+from ag.autograd.tensor import TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.cpu_threads import in_blocks
-from ag.engine.primitive import Call, primitive
-from ag.engine.shape import Layout, Shape, axis_layout, normalize_axis
+from ag.engine.kernels.activation import (
+    gelu,
+    gelu_grad,
+    gelu_tanh,
+    gelu_tanh_grad,
+    leaky_relu,
+    leaky_relu_grad,
+    relu,
+    relu_grad,
+    sigmoid,
+    sigmoid_grad,
+    silu,
+    silu_grad,
+    tanh,
+    tanh_grad,
+)
+from ag.engine.kernels.softmax import log_softmax, log_softmax_grad, softmax, softmax_grad
+from ag.engine.shape import normalize_axis
 
-__all__ = ["ag_log_softmax", "ag_relu", "ag_sigmoid", "ag_softmax", "ag_tanh", "log_softmax",
-           "shared_columns"]
-
-_ZERO = np.zeros((), np.float32)
-_SMALL = 1 << 12  # elements; up to here numpy is quickest with operands of one shape
-_SHORT, _LONG, _FEW = 32, 1024, 64  # columns that one invocation does; that a workgroup may do, if they are few
-
-
-def shared_columns(length: int, inner: int, columns: int) -> Layout:
-    """How many invocations share a column of `length` elements, `inner` apart, and how many columns a workgroup has."""
-    shares = 16
-    if length <= _SHORT:
-        shares = 1
-    elif length >= _LONG and (inner == 1 or columns <= _FEW):
-        shares = 128
-    return {"shares": shares, "columns": 128 // shares}
-
-
-def _columns_layout(out: Shape, x: Shape, *_others: Shape, axis: int, **_params: object) -> Layout:
-    inner = prod(x[axis + 1 :])
-    return {**axis_layout(out, x, axis=axis), **shared_columns(x[axis], inner, prod(x[:axis]) * inner)}
-
-
-@primitive(bound=True)
-def relu(out: Array, x: Array) -> Call:
-    return partial(np.maximum, x, np.zeros_like(x) if x.size <= _SMALL else _ZERO, out=out)
-
-
-@primitive(bound=True)
-def relu_grad(out: Array, y: Array, g: Array) -> Call:
-    mask = np.empty_like(y)
-
-    def call() -> None:
-        np.sign(y, mask)  # y is never negative
-        np.multiply(g, mask, out)
-
-    return call
-
-
-@primitive()
-def sigmoid(out: Array, x: Array) -> None:
-    np.multiply(x, 0.5, out=out)
-    np.tanh(out, out=out)  # the same function, and no overflow at either end
-    np.multiply(out, 0.5, out=out)
-    np.add(out, 0.5, out=out)
-
-
-@primitive(bound=True)
-@in_blocks
-def sigmoid_grad(out: Array, y: Array, g: Array) -> None:
-    np.multiply(g, y * (1 - y), out=out)
-
-
-@primitive(bound=True)
-def tanh(out: Array, x: Array) -> Call:
-    return partial(np.tanh, x, out)
-
-
-@primitive(bound=True)
-@in_blocks
-def tanh_grad(out: Array, y: Array, g: Array) -> None:
-    np.multiply(g, 1 - y * y, out=out)
-
-
-@primitive(layout=_columns_layout)
-def softmax(out: Array, x: Array, *, axis: int) -> None:
-    np.subtract(x, np.maximum.reduce(x, axis, keepdims=True, initial=-np.inf), out=out)  # an empty axis is fine
-    np.exp(out, out=out)
-    np.divide(out, np.add.reduce(out, axis, keepdims=True), out=out)
-
-
-@primitive(layout=_columns_layout)
-def softmax_grad(out: Array, y: Array, g: Array, *, axis: int) -> None:
-    np.multiply(y, g - np.add.reduce(y * g, axis, keepdims=True), out=out)
-
-
-@primitive(layout=_columns_layout)
-def log_softmax(out: Array, x: Array, *, axis: int) -> None:
-    np.subtract(x, np.maximum.reduce(x, axis, keepdims=True, initial=-np.inf), out=out)
-    np.subtract(out, np.log(np.add.reduce(np.exp(out), axis, keepdims=True)), out=out)
-
-
-@primitive(layout=_columns_layout)
-def log_softmax_grad(out: Array, y: Array, g: Array, *, axis: int) -> None:
-    np.subtract(g, np.exp(y) * np.add.reduce(g, axis, keepdims=True), out=out)
-
+__all__ = ["ag_log_softmax", "ag_relu", "ag_sigmoid", "ag_softmax", "ag_tanh", "ag_gelu", "ag_leaky_relu", "ag_silu"]
 
 @op
 def ag_relu(run: Run, x: TensorLike) -> tuple[Any, Any]:
@@ -288,3 +214,109 @@ def ag_log_softmax(run: Run, x: TensorLike, dim: int = 0) -> tuple[Any, Any]:
 @ag_log_softmax.vjp
 def _log_softmax_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, dim: int) -> Cotangents:
     return (run(log_softmax_grad, saved, g, axis=dim % g.ndim),)
+
+
+@op
+def ag_leaky_relu(run: Run, x: TensorLike, slope: float = 0.01) -> tuple[Any, Any]:
+    """Leaky rectified linear unit, ``x`` where ``x > 0``, else ``slope * x``.
+
+    Parameters
+    ----------
+    x : Tensor, array_like or float, of any shape
+    slope : float, optional
+        Slope for negative arguments; no gradient flows to it.
+
+    Returns
+    -------
+    Tensor of the same shape
+
+    Notes
+    -----
+    The gradient at 0 is `slope`.
+
+    References
+    ----------
+    Maas, Hannun, Ng, "Rectifier nonlinearities improve neural network acoustic models", ICML 2013.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.ag_leaky_relu([[-2.0, 2.0]], 0.5).numpy().tolist()
+    [[-1.0, 2.0]]
+    """
+    return run(leaky_relu, x, slope=float(slope)), x
+
+
+@ag_leaky_relu.vjp
+def _leaky_relu_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, slope: float) -> Cotangents:
+    return (run(leaky_relu_grad, saved, g, slope=float(slope)),)
+
+
+@op
+def ag_silu(run: Run, x: TensorLike) -> tuple[Any, Any]:
+    """Sigmoid linear unit (swish), ``x / (1 + exp(-x))``.
+
+    Parameters
+    ----------
+    x : Tensor, array_like or float, of any shape
+
+    Returns
+    -------
+    Tensor of the same shape
+
+    References
+    ----------
+    Elfwing, Uchibe, Doya, "Sigmoid-weighted linear units for neural network function approximation in reinforcement
+    learning", Neural Networks 107 (2018).
+
+    Examples
+    --------
+    >>> import ag
+    >>> round(ag.ag_silu([[1.0]]).item(), 4)
+    0.7311
+    """
+    return run(silu, x), x
+
+
+@ag_silu.vjp
+def _silu_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
+    return (run(silu_grad, saved, g),)
+
+
+@op
+def ag_gelu(run: Run, x: TensorLike, approximate: str = "none") -> tuple[Any, Any]:
+    """Gaussian error linear unit, ``x`` times the normal distribution function of ``x``.
+
+    Parameters
+    ----------
+    x : Tensor, array_like or float, of any shape
+    approximate : {"none", "tanh"}, optional
+        ``"none"`` is exact, by the error function; ``"tanh"`` the approximation that GPT-2 was trained with.
+
+    Returns
+    -------
+    Tensor of the same shape
+
+    Raises
+    ------
+    ValueError
+        If `approximate` is neither of the two.
+
+    References
+    ----------
+    Hendrycks, Gimpel, "Gaussian error linear units (GELUs)", arXiv:1606.08415.
+
+    Examples
+    --------
+    >>> import ag
+    >>> round(ag.ag_gelu([[1.0]]).item(), 4)
+    0.8413
+    """
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"ag_gelu: approximate is {approximate!r}; use 'none' or 'tanh'.")
+    return run(gelu if approximate == "none" else gelu_tanh, x), x
+
+
+@ag_gelu.vjp
+def _gelu_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, approximate: str) -> Cotangents:
+    return (run(gelu_grad if approximate == "none" else gelu_tanh_grad, saved, g),)

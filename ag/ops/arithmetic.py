@@ -5,34 +5,14 @@ Broadcasting needs no thought in the gradient rules: the tape sums a cotangent b
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-import numpy as np
-
 from ag.autograd.op import Cotangents, Need, Run, op
-from ag.autograd.tensor import Array, TensorLike
+from ag.autograd.tensor import TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.kernels.elementwise import add, mul
-from ag.engine.primitive import Call, primitive
-from ag.engine.shape import broadcast, broadcast_layout
+from ag.engine.kernels.elementwise import add, div, mul, scale, sub
 
-__all__ = ["ag_add", "ag_div", "ag_mul", "ag_scale", "ag_sub", "div", "mul", "scale", "sub"]
-
-
-@primitive(broadcast, layout=broadcast_layout, bound=True)
-def sub(out: Array, a: Array, b: Array) -> Call:
-    return partial(np.subtract, a, b, out)
-
-
-@primitive(broadcast, layout=broadcast_layout, bound=True)
-def div(out: Array, a: Array, b: Array) -> Call:
-    return partial(np.divide, a, b, out)
-
-
-@primitive(bound=True)
-def scale(out: Array, x: Array, *, factor: float) -> Call:
-    return partial(np.multiply, x, factor, out)
+__all__ = ["ag_add", "ag_div", "ag_mul", "ag_scale", "ag_sub", "mul"]
 
 
 @op

@@ -13,11 +13,15 @@ from typing import Any
 from ag.autograd.op import Cotangents, Need, Run, op, part_of
 from ag.autograd.tensor import TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.kernels.attention import attention, attention_delta, attention_grad
+from ag.engine.kernels.attention import attention, attention_delta, attention_grad, attention_weights
+from ag.engine.kernels.elementwise import scale
+from ag.engine.kernels.indexing import permute
+from ag.engine.kernels.random import dropout
+from ag.engine.kernels.softmax import softmax_grad
 from ag.engine.random import draw_key
-from ag.engine.shape import counts
+from ag.engine.shape import Shape, counts
 from ag.errors import ShapeError
-from ag.ops import composed_attention
+from ag.ops.matmul import products
 
 __all__ = ["ag_attention", "attention_of_heads"]
 
@@ -58,19 +62,75 @@ def _forward(run: Run, q: Any, k: Any, v: Any, heads: int, causal: bool, rate: f
         out = out.view((v.shape[0], *q.shape[1:]))
         made: Any = [out, lse]  # a list: the result in float32, also where users get it rounded to 16 bits
     else:
-        out, made = composed_attention.forward(run, q, k, v, key, **params)
+        out, made = _composed(run, q, k, v, key, **params)
     return out, (q, k, v, key, params, made)
 
 
 def _backward(run: Run, g: Buffer, saved: Any, need: Need) -> Cotangents:
     q, k, v, key, params, made = saved
     if not _is_tiled(q, k, v, params["heads"]):
-        return composed_attention.backward(run, g, q, k, v, key, made, need, **params)
+        return _composed_gradients(run, g, q, k, v, key, made, need, **params)
     out, lse = made
     g = _with_batch(g)
     delta = run(attention_delta, _with_batch(out), g, heads=params["heads"])
     found = run(attention_grad, *map(_with_batch, (q, k, v)), g, lse, delta, key, **params)
     return tuple(d.view(x.shape) if wanted else None for d, x, wanted in zip(found, (q, k, v), need, strict=True))
+
+
+# ---------------------------------------------------------------------------------------------- composed of products
+
+# A matrix per sample and head comes first: [batch * heads, features, time].  Features-first tensors of one sample are
+# that already; with several samples the axes are put in order first and back afterwards.
+
+
+def _matrices(run: Run, x: Any, heads: int) -> Buffer:
+    """[heads * d, time, batch] as [batch * heads, d, time]; without a copy if there is one sample."""
+    features, time = x.shape[0] // heads, x.shape[1]
+    batch = x.shape[2] if x.ndim == 3 else 1
+    if batch != 1:
+        x = run(permute, x.view((heads * features, time, batch)), axes=(2, 0, 1))
+    return x.view((batch * heads, features, time))  # type: ignore[no-any-return]
+
+
+def _features_first(run: Run, m: Buffer, shape: Shape) -> Buffer:
+    """The reverse: `m` as a buffer of `shape`."""
+    batch = shape[2] if len(shape) == 3 else 1
+    m = m.view((batch, shape[0], shape[1]))
+    return (m if batch == 1 else run(permute, m, axes=(1, 2, 0))).view(shape)
+
+
+def _composed(
+    run: Run, q: Any, k: Any, v: Any, key: Buffer, heads: int, factor: float, causal: bool, rate: float
+) -> tuple[Buffer, Buffer]:
+    """The result, and the weights before dropout, which `_composed_gradients` wants."""
+    mq, mk, mv = (_matrices(run, x, heads) for x in (q, k, v))
+    weights = run(attention_weights, products(run, mq, mk, ta=True, tb=False), factor=factor, causal=causal)
+    kept = run(dropout, weights, key, rate=rate) if rate else weights
+    return _features_first(run, products(run, mv, kept, ta=False, tb=True), (v.shape[0], *q.shape[1:])), weights
+
+
+def _composed_gradients(
+    run: Run, g: Buffer, q: Any, k: Any, v: Any, key: Buffer, weights: Buffer, need: Need,
+    heads: int, factor: float, causal: bool, rate: float,
+) -> Cotangents:
+    """Cotangents of `q`, `k` and `v`."""
+    mq, mk, mv, mg = (_matrices(run, x, heads) for x in (q, k, v, g))
+    found: list[Buffer | None] = [None, None, None]
+    if need[2]:
+        kept = run(dropout, weights, key, rate=rate) if rate else weights
+        found[2] = products(run, mg, kept, ta=False, tb=False)
+    if need[0] or need[1]:
+        slope = products(run, mg, mv, ta=True, tb=False)
+        if rate:
+            slope = run(dropout, slope, key, rate=rate)
+        slope = run(scale, run(softmax_grad, weights, slope, axis=2), factor=factor)
+        found[0] = products(run, mk, slope, ta=False, tb=True) if need[0] else None
+        found[1] = products(run, mq, slope, ta=False, tb=False) if need[1] else None
+    return tuple(None if m is None else _features_first(run, m, x.shape)
+                 for m, x in zip(found, (q, k, v), strict=True))
+
+
+# ---------------------------------------------------------------------------------------------- public
 
 
 @op

@@ -8,8 +8,9 @@ import numpy as np
 
 from ag.autograd.create import to_buffer
 from ag.autograd.op import operands_on_one_device
-from ag.autograd.tensor import Array, Tensor
+from ag.autograd.tensor import Tensor
 from ag.engine.dtype import I32
+from ag.engine.primitive import Array
 from ag.errors import DeviceError, DtypeError
 
 __all__ = ["checked_ids"]

@@ -5,73 +5,16 @@ Each op is one or two primitives whose numpy reference is one line.
 
 from __future__ import annotations
 
-from functools import partial
 from math import inf
 from typing import Any
 
-import numpy as np
-
 from ag.autograd.op import Cotangents, Need, Run, op
-from ag.autograd.tensor import Array, TensorLike
+from ag.autograd.tensor import TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.cpu_threads import in_blocks
-from ag.engine.primitive import Call, primitive
-from ag.ops.arithmetic import div, mul, scale
+from ag.engine.kernels.elementwise import abs, abs_grad, clamp, clamp_grad, div, exp, log, pow, pow_grad, scale, sqrt
+from ag.ops.arithmetic import mul
 
-__all__ = ["ag_abs", "ag_clamp", "ag_exp", "ag_log", "ag_pow", "ag_sqrt", "log"]
-
-
-@primitive(bound=True)
-def exp(out: Array, x: Array) -> Call:
-    return partial(np.exp, x, out)
-
-
-@primitive(bound=True)
-def log(out: Array, x: Array) -> Call:
-    return partial(np.log, x, out)
-
-
-@primitive(bound=True)
-def sqrt(out: Array, x: Array) -> Call:
-    return partial(np.sqrt, x, out)
-
-
-@primitive(bound=True)
-def abs(out: Array, x: Array) -> Call:
-    return partial(np.abs, x, out)
-
-
-@primitive(bound=True)
-@in_blocks
-def abs_grad(out: Array, x: Array, g: Array) -> None:
-    np.multiply(g, np.sign(x), out=out)
-
-
-@primitive()
-def pow(out: Array, x: Array, *, p: float) -> None:
-    _power(x, p, out)
-
-
-@primitive(bound=True)
-@in_blocks
-def pow_grad(out: Array, x: Array, g: Array, *, p: float) -> None:
-    np.multiply(g, p * _power(x, p - 1) if p != 0 else 0.0, out=out)
-
-
-def _power(x: Array, p: float, out: Array | None = None) -> Array:
-    # Whether the power 1/2 is the root at -0 and -inf depends on numpy's version; here it is.
-    result: Array = np.sqrt(x, out=out) if p == 0.5 else np.power(x, p, out=out)
-    return result
-
-
-@primitive()
-def clamp(out: Array, x: Array, *, lo: float, hi: float) -> None:
-    np.minimum(np.maximum(x, lo, out=out), hi, out=out)
-
-
-@primitive()
-def clamp_grad(out: Array, x: Array, g: Array, *, lo: float, hi: float) -> None:
-    np.multiply(g, (x >= lo) & (x <= hi), out=out)
+__all__ = ["ag_abs", "ag_clamp", "ag_exp", "ag_log", "ag_pow", "ag_sqrt"]
 
 
 @op

@@ -11,41 +11,16 @@ from typing import Any
 import numpy as np
 
 from ag.autograd.op import Cotangents, Need, Run, part_of
-from ag.autograd.tensor import Array, Tensor, TensorLike
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import add
-from ag.engine.primitive import primitive
-from ag.engine.shape import Layout, Shape
+from ag.engine.kernels.indexing import gather_columns, scatter_columns
 from ag.errors import ShapeError
 from ag.ops.class_ids import checked_ids
 
 __all__ = ["ag_embedding_lookup"]
 
 _MOST_PLACES = 1 << 15  # per launch: a driver ends an invocation's loops after 65,535 iterations
-
-
-def _gather_layout(out: Shape, weight: Shape, ids: Shape) -> Layout:
-    return {"dim": weight[0], "vocab": weight[1], "places": ids[0]}
-
-
-@primitive(lambda weight, ids: (weight[0], *ids), layout=_gather_layout, cheap=True)
-def gather_columns(out: Array, weight: Array, ids: Array) -> None:
-    np.take(weight, ids, axis=1, out=out)
-
-
-def _scatter_layout(out: Shape, g: Shape, ids: Shape, **_params: object) -> Layout:
-    return {"dim": out[0], "places": ids[0]}
-
-
-@primitive(lambda g, _ids, *, vocab, first, last: (g[0], vocab), layout=_scatter_layout)
-def scatter_columns(out: Array, g: Array, ids: Array, *, vocab: int, first: int, last: int) -> None:
-    # Column v of out is the sum of the columns of g, from first to last, whose id is v.
-    order = np.argsort(ids[first:last], kind="stable")
-    words = ids[first:last][order]
-    starts = np.flatnonzero(np.diff(words, prepend=-1))
-    out.fill(0)
-    if starts.size:
-        out[:, words[starts]] = np.add.reduceat(np.take(g[:, first:last], order, 1), starts, 1)
 
 
 def ag_embedding_lookup(weight: TensorLike, idx: Any) -> Tensor:

@@ -11,47 +11,15 @@ from math import prod
 from operator import index
 from typing import Any
 
-import numpy as np
-
 from ag.autograd.op import Cotangents, Need, Run, op
 from ag.autograd.slice_gradient import Partial
-from ag.autograd.tensor import Array, TensorLike
+from ag.autograd.tensor import TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.primitive import primitive
-from ag.engine.shape import Layout, Shape, axis_layout, normalize_axis
+from ag.engine.kernels.indexing import insert, part, resized, spread
+from ag.engine.shape import Shape, normalize_axis
 from ag.errors import ShapeError
 
 __all__ = ["ag_concat", "ag_slice"]
-
-
-def _resized(shape: Shape, axis: int, n: int) -> Shape:
-    return (*shape[:axis], n, *shape[axis + 1 :])
-
-
-def _count_layout(whole: Shape, part: Shape, *, axis: int, **_params: object) -> Layout:
-    return {**axis_layout(whole, whole, axis=axis), "count": part[axis]}
-
-
-def _places(whole: Array, axis: int, start: int, step: int, count: int) -> Array:
-    """The view of `count` places along an axis: `start`, `start + step` …"""
-    stop = start + step * count
-    return whole[(slice(None),) * axis + (slice(start, stop if stop >= 0 else None, step),)]
-
-
-@primitive(lambda x, *, axis, start, step, count: _resized(x, axis, count), layout=axis_layout)
-def part(out: Array, x: Array, *, axis: int, start: int, step: int, count: int) -> None:
-    np.copyto(out, _places(x, axis, start, step, count))
-
-
-@primitive(lambda x, *, axis, start, step, length: _resized(x, axis, length), layout=_count_layout)
-def spread(out: Array, x: Array, *, axis: int, start: int, step: int, length: int) -> None:
-    out.fill(0)
-    np.copyto(_places(out, axis, start, step, x.shape[axis]), x)
-
-
-@primitive(outputs=0, updates=("whole",), layout=_count_layout)
-def insert(whole: Array, x: Array, *, axis: int, start: int) -> None:
-    np.copyto(_places(whole, axis, start, 1, x.shape[axis]), x)
 
 
 # ---------------------------------------------------------------------------------------------- slicing
@@ -201,7 +169,7 @@ def ag_concat(run: Run, tensors: Sequence[TensorLike], dim: int = 0) -> tuple[An
     first, *others = pieces
     axis = normalize_axis(dim, first.ndim, "ag_concat")
     for i, x in enumerate(others, 2):
-        if x.ndim != first.ndim or _resized(x.shape, axis, 0) != _resized(first.shape, axis, 0):
+        if x.ndim != first.ndim or resized(x.shape, axis, 0) != resized(first.shape, axis, 0):
             raise ShapeError(f"ag_concat: tensor 1 is {first.shape} and tensor {i} is {x.shape}; "
                              f"the shapes must be equal except along dim {axis}.")
     sizes = [x.shape[axis] for x in pieces]

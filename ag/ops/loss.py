@@ -13,66 +13,19 @@ from typing import Any
 import numpy as np
 
 from ag.autograd.op import Cotangents, Need, Run, op, part_of
-from ag.autograd.tensor import Array, Tensor, TensorLike
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.kernels.elementwise import ones, sum_over
-from ag.engine.primitive import Call, primitive
-from ag.engine.shape import Layout, Shape
+from ag.engine.kernels.elementwise import div, log, scale, sub
+from ag.engine.kernels.reduce import sum_over
+from ag.engine.kernels.softmax import log_softmax, softmax_cross_entropy, softmax_cross_entropy_ids
+from ag.engine.shape import Shape
 from ag.errors import ShapeError
-from ag.ops.activation import log_softmax, shared_columns
-from ag.ops.arithmetic import div, mul, scale, sub
+from ag.ops.arithmetic import mul
 from ag.ops.class_ids import checked_ids
-from ag.ops.elementwise import log
 
 __all__ = ["ag_cross_entropy_loss", "ag_mse_loss", "ag_softmax_cross_entropy_loss"]
 
 _SOFTMAX_CE = "ag_softmax_cross_entropy_loss"
-
-
-def _columns_layout(_losses: Shape, dx: Shape, *_others: Shape, **_params: object) -> Layout:
-    return {"classes": dx[0], "batch": dx[1], **shared_columns(dx[0], dx[1], dx[1])}
-
-
-@primitive(lambda x, t, *, factor: ((1, x[1]), x), layout=_columns_layout, outputs=2, bound=True,
-           in_place=("dx", "x"))
-def softmax_cross_entropy(losses: Array, dx: Array, x: Array, t: Array, *, factor: float) -> Call:
-    # Per column: the loss sum_c t (lse - x), and factor times its gradient, softmax(x) * sum(t) - t.
-    row = ones(len(x), x.dtype)  # multiplying with ones is the quickest sum over a few rows
-    scale, loss = np.asarray(factor, x.dtype), losses[0]
-    e = np.empty_like(x)
-    top, total, weight = np.empty_like(x, shape=(3, x.shape[1]))
-
-    def call() -> None:
-        np.maximum.reduce(x, 0, out=top)
-        np.subtract(x, top, dx)
-        np.exp(dx, e)
-        row.dot(e, out=total)
-        row.dot(t, out=weight)
-        np.multiply(dx, t, dx)
-        row.dot(dx, out=loss)
-        np.log(total, top)
-        np.multiply(top, weight, top)
-        np.subtract(top, loss, loss)
-        np.divide(weight, total, weight)
-        np.multiply(e, weight, dx)
-        np.subtract(dx, t, dx)
-        np.multiply(dx, scale, dx)
-
-    return call
-
-
-@primitive(lambda x, ids, *, factor: ((1, x[1]), x), layout=_columns_layout, outputs=2,
-           in_place=("dx", "x"))
-def softmax_cross_entropy_ids(losses: Array, dx: Array, x: Array, ids: Array, *, factor: float) -> None:
-    # The same with the class number of each column instead of a distribution.
-    columns = np.arange(x.shape[1])
-    np.subtract(x, np.maximum.reduce(x, 0), out=dx)
-    picked = dx[ids, columns]
-    np.exp(dx, out=dx)
-    total = np.add.reduce(dx, 0)
-    np.subtract(np.log(total), picked, out=losses[0])
-    np.multiply(dx, factor / total, out=dx)
-    dx[ids, columns] -= factor
 
 
 def _same_shape(function: str, pred: Any, target: Any) -> None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from ag.autograd.op import Cotangents, Need, Run, op, part_of
-from ag.autograd.tensor import Array, TensorLike
+from ag.autograd.tensor import TensorLike
 from ag.engine import shape as shapes
 from ag.engine.buffer import Buffer
-from ag.engine.kernels.elementwise import add, sum, sum_over, sum_to
-from ag.engine.kernels.epilogue import with_epilogue_pair
-from ag.engine.primitive import Call, primitive
-from ag.engine.shape import Layout
+from ag.engine.kernels.elementwise import add
+from ag.engine.kernels.matmul import batched_matmul, matmul, matmul_sums
+from ag.engine.kernels.reduce import sum_over, sum_to
 from ag.errors import ShapeError
 
 __all__ = ["ag_matmul", "affine", "products"]
@@ -25,65 +21,6 @@ _LONGEST = 1 << 15
 _SHORTEST = 512  # of a piece: below, adding the pieces up costs more than it gains
 _MOST_PIECES = 16
 _TILE = 64  # rows and columns of what a unit of a device makes at a time, about
-
-
-def _quads(rows: int, cols: int, inner: int, ta: bool, tb: bool) -> bool:
-    """Whether the rows of both operands and of the product are whole quads of words."""
-    return not ((rows if ta else inner) | (inner if tb else cols) | cols) & 3
-
-
-def _layout(out: shapes.Shape, a: shapes.Shape, _b: shapes.Shape, *, ta: bool, tb: bool) -> Layout:
-    (rows, cols), inner = out, a[0] if ta else a[1]
-    return {"rows": rows, "cols": cols, "inner": inner, "vector": _quads(rows, cols, inner, ta, tb)}
-
-
-@with_epilogue_pair
-@primitive(shapes.matmul, layout=_layout, bound=True)
-def matmul(out: Array, a: Array, b: Array, *, ta: bool, tb: bool) -> Call:
-    return partial(np.dot, a.T if ta else a, b.T if tb else b, out=out)
-
-
-def _and_sums(a: shapes.Shape, b: shapes.Shape, *, ta: bool, tb: bool) -> tuple[shapes.Shape, shapes.Shape]:
-    out = shapes.matmul(a, b, ta=ta, tb=tb)
-    return out, (out[0], 1)
-
-
-def _and_sums_layout(out: shapes.Shape, _sums: shapes.Shape, *operands: shapes.Shape, ta: bool, tb: bool) -> Layout:
-    return _layout(out, *operands, ta=ta, tb=tb)
-
-
-@primitive(_and_sums, layout=_and_sums_layout, outputs=2, bound=True)
-def matmul_sums(out: Array, row_sums: Array, a: Array, b: Array, *, ta: bool, tb: bool) -> Call:
-    # The product, and the sums of the rows of its first factor.
-    multiply = matmul.bind(out, a, b, ta=ta, tb=tb)
-    axis = 0 if ta else 1
-    add_up = sum.bind(row_sums.T if ta else row_sums, a, axis=axis, chunk=a.shape[axis], scale=1.0)
-
-    def both() -> None:
-        multiply()
-        add_up()
-
-    return both
-
-
-def _pieces(a: shapes.Shape, b: shapes.Shape, *, ta: bool, tb: bool, chunk: int) -> shapes.Shape:
-    inner = a[1] if ta else a[2]
-    return (max(1, -(-inner // chunk)), a[0], *shapes.matmul(a[1:], b[1:], ta=ta, tb=tb))
-
-
-def _pieces_layout(
-    out: shapes.Shape, a: shapes.Shape, b: shapes.Shape, *, ta: bool, tb: bool, chunk: int
-) -> Layout:
-    one = _layout(out[2:], a[1:], b[1:], ta=ta, tb=tb)
-    return {**one, "pieces": out[0], "batch": out[1], "vector": one["vector"] and not chunk & 3}
-
-
-@primitive(_pieces, layout=_pieces_layout)
-def batched_matmul(out: Array, a: Array, b: Array, *, ta: bool, tb: bool, chunk: int) -> None:
-    # One product per matrix of the batch and piece of the inner axis.
-    a, b = a.swapaxes(1, 2) if ta else a, b.swapaxes(1, 2) if tb else b
-    for piece, first in zip(out, range(0, max(1, a.shape[2]), chunk), strict=True):
-        np.matmul(a[:, :, first : first + chunk], b[:, first : first + chunk], out=piece)
 
 
 def piece_length(inner: int, rows: int, cols: int, count: int, units: int) -> int:

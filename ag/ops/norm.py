@@ -12,7 +12,7 @@ from typing import Any
 from ag.autograd.op import Cotangents, Need, Run, op, part_of
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.kernels.elementwise import sum_over
+from ag.engine.kernels.elementwise import scale, sub
 from ag.engine.kernels.norm import (
     batch_norm_grad,
     inverse_std,
@@ -24,9 +24,10 @@ from ag.engine.kernels.norm import (
     normalize,
     running_update,
 )
+from ag.engine.kernels.reduce import sum_over
 from ag.engine.shape import Shape
 from ag.errors import ShapeError
-from ag.ops.arithmetic import mul, scale, sub
+from ag.ops.arithmetic import mul
 
 __all__ = ["ag_batch_norm_op", "ag_layer_norm_op", "batch_norm_train", "move_statistics"]
 

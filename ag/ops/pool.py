@@ -6,87 +6,17 @@ every time.
 
 from __future__ import annotations
 
-from math import inf, prod
 from typing import Any
 
-import numpy as np
-
 from ag.autograd.op import Cotangents, Need, Run, op, operands_on_one_device
-from ag.autograd.tensor import Array, Tensor, TensorLike
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.primitive import primitive
-from ag.engine.shape import Layout, Shape
-from ag.engine.window import Pair, Window, check_steps, pair, places, taps, window_layout
+from ag.engine.kernels.pool import avg_pool2d, avg_pool2d_grad, max_pool2d, max_pool2d_grad
+from ag.engine.window import Pair, Window, check_steps, pair
 from ag.errors import ShapeError
 from ag.ops.reduce import ag_mean
 
 __all__ = ["ag_avg_pool2d", "ag_global_avg_pool", "ag_max_pool2d", "pool_window"]
-
-
-def _pooled(x: Shape, window: Window) -> Shape:
-    return (x[0], *places(x[1:3], window), x[3])
-
-
-def _image(g: Shape, image: Pair) -> Shape:
-    return (g[0], *image, g[3])
-
-
-def _max_layout(out: Shape, _tap: Shape, x: Shape, *, window: Window) -> Layout:
-    return window_layout(x, out, window, prod(out))
-
-
-def _avg_layout(out: Shape, x: Shape, *, window: Window) -> Layout:
-    return window_layout(x, out, window, prod(out))
-
-
-def _grad_layout(out: Shape, *seen: Shape, window: Window, image: Pair) -> Layout:
-    return window_layout(out, seen[-1], window, prod(out))
-
-
-@primitive(lambda x, *, window: (_pooled(x, window),) * 2, layout=_max_layout, outputs=2)
-def max_pool2d(out: Array, tap: Array, x: Array, *, window: Window) -> None:
-    # tap: from which tap the first maximum came, counted row by row; NaN is larger than any number
-    out.fill(-inf)
-    for _, (down, across), (rows, cols) in taps(x.shape[1:3], out.shape[1:3], window):
-        best = out[:, down, across]
-        np.maximum(best, x[:, rows, cols], out=best)
-    none = prod(window.kernel)
-    tap.fill(none)
-    for (i, j), (down, across), (rows, cols) in taps(x.shape[1:3], out.shape[1:3], window):
-        seen, first = x[:, rows, cols], tap[:, down, across]
-        is_best = (seen == out[:, down, across]) | (seen != seen)
-        np.minimum(first, i * window.kernel[1] + j + ~is_best * first.dtype.type(none), out=first)
-
-
-def _only(chosen: Array, g: Array) -> Array:
-    """`g`, and 0 elsewhere; np.where takes five times as long, as processors cannot guess what is chosen."""
-    bits = np.dtype(f"i{g.itemsize}")
-    only: Array = (g.view(bits) & -chosen.astype(bits)).view(g.dtype)
-    return only
-
-
-@primitive(lambda _tap, g, *, window, image: _image(g, image), layout=_grad_layout)
-def max_pool2d_grad(out: Array, tap: Array, g: Array, *, window: Window, image: Pair) -> None:
-    out.fill(0)
-    for (i, j), (down, across), (rows, cols) in taps(image, g.shape[1:3], window):
-        chosen = tap[:, down, across] == i * window.kernel[1] + j
-        out[:, rows, cols] += _only(chosen, g[:, down, across])
-
-
-@primitive(lambda x, *, window: _pooled(x, window), layout=_avg_layout)
-def avg_pool2d(out: Array, x: Array, *, window: Window) -> None:
-    out.fill(0)
-    for _, (down, across), (rows, cols) in taps(x.shape[1:3], out.shape[1:3], window):
-        out[:, down, across] += x[:, rows, cols]
-    np.divide(out, prod(window.kernel), out=out)
-
-
-@primitive(lambda g, *, window, image: _image(g, image), layout=_grad_layout)
-def avg_pool2d_grad(out: Array, g: Array, *, window: Window, image: Pair) -> None:
-    out.fill(0)
-    for _, (down, across), (rows, cols) in taps(image, g.shape[1:3], window):
-        out[:, rows, cols] += g[:, down, across]
-    np.divide(out, prod(window.kernel), out=out)
 
 
 def pool_window(size: int | Pair, stride: int | Pair | None, padding: int | Pair, function: str) -> Window:

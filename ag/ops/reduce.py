@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from ag.autograd.op import Cotangents, Need, Run, op
-from ag.autograd.tensor import Array, TensorLike
+from ag.autograd.tensor import TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.kernels.elementwise import CHUNK, LONGEST_ROW, runs, sum_over
-from ag.engine.primitive import Call, primitive
-from ag.engine.shape import Shape, broadcast, broadcast_layout, expand_layout, normalize_axes, sum_layout, summed
+from ag.engine.kernels.elementwise import div
+from ag.engine.kernels.reduce import CHUNK, LONGEST_ROW, equal, expand, max, runs, sum_over
+from ag.engine.shape import Shape, normalize_axes
 from ag.errors import ShapeError
-from ag.ops.arithmetic import div, mul
+from ag.ops.arithmetic import mul
 
 __all__ = ["ag_max", "ag_mean", "ag_sum"]
 
 Dim = int | tuple[int, ...] | None
-
-
-@primitive(lambda _x, *, shape, factor: shape, layout=expand_layout)
-def expand(out: Array, x: Array, *, shape: Shape, factor: float) -> None:
-    np.multiply(x, factor, out=out)
-
-
-@primitive(summed, layout=sum_layout, bound=True)
-def max(out: Array, x: Array, *, axis: int, chunk: int) -> Call:
-    n = x.shape[axis]
-    if chunk >= n:
-        return partial(np.maximum.reduce, x, axis, out=out, keepdims=True)
-    return partial(np.maximum.reduceat, x, range(0, n, chunk), axis, out=out)
-
-
-@primitive(broadcast, layout=broadcast_layout, bound=True)
-def equal(out: Array, a: Array, b: Array) -> Call:
-    return partial(np.equal, a, b, out)  # 1 or 0
 
 
 def _reduce(run: Run, x: Any, dim: Dim, keepdim: bool, mean: bool, function: str) -> tuple[Any, Any]:

@@ -8,18 +8,13 @@ from typing import Any
 import numpy as np
 
 from ag.autograd.op import Cotangents, Need, Run, op
-from ag.autograd.tensor import Array, TensorLike
+from ag.autograd.tensor import TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.primitive import primitive
-from ag.engine.shape import Shape, normalize_axes, normalize_axis, permute_layout, permuted, reshaped
+from ag.engine.kernels.indexing import permute
+from ag.engine.shape import Shape, normalize_axes, normalize_axis, reshaped
 from ag.errors import ShapeError
 
 __all__ = ["ag_flatten", "ag_reshape", "ag_transpose"]
-
-
-@primitive(permuted, layout=permute_layout)
-def permute(out: Array, x: Array, *, axes: Shape) -> None:
-    np.copyto(out, np.transpose(x, axes))
 
 
 @op

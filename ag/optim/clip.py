@@ -8,32 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from ag.autograd.loss_scale import pieces, pieces_layout
 from ag.autograd.tape import Gradients
-from ag.autograd.tensor import Array, Tensor
+from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F16
-from ag.engine.kernels.elementwise import CHUNK, mul, sum_over
-from ag.engine.primitive import primitive
-from ag.ops.arithmetic import scale
-from ag.ops.elementwise import sqrt as sqrt_of
+from ag.engine.kernels.elementwise import mul, scale
+from ag.engine.kernels.elementwise import sqrt as sqrt_of
+from ag.engine.kernels.optimizer import clip_factor, pieces, square_sums
+from ag.engine.kernels.reduce import CHUNK, sum_over
 from ag.optim.flat import named_parameters
 from ag.optim.optimizer import gradient_of
 
 __all__ = ["clip_grad_norm"]
-
-
-@primitive(pieces, layout=pieces_layout)
-def square_sums(out: Array, x: Array, *, chunk: int) -> None:
-    for k in range(len(out)):
-        part = x[k * chunk : (k + 1) * chunk]
-        out[k] = part.dot(part)
-
-
-@primitive()
-def clip_factor(out: Array, x: Array, *, max_norm: float) -> None:
-    norm = np.sqrt(x)  # x is the square of the norm
-    np.copyto(out, np.where(np.isfinite(norm) & (norm > max_norm), max_norm / norm, 1.0))
 
 
 def clip_grad_norm(params: Any, grads: Gradients | Mapping[str, Tensor] | None, max_norm: float) -> float | Tensor:

@@ -13,27 +13,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
-from ag.autograd.tensor import Array, Tensor
+from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
-from ag.engine.dtype import BF16, F16, F32, DType
-from ag.engine.kernels.convert import loaded, narrow, stored
+from ag.engine.dtype import BF16, F32, DType
+from ag.engine.kernels.convert import narrow, reconcile
 from ag.engine.kernels.elementwise import copy, zeros
-from ag.engine.primitive import primitive
 from ag.errors import DeviceError, ShapeError
 
 __all__ = ["FlatGroup", "flat_groups", "named_parameters"]
 
 _ALIGN = 16  # bytes, so that every parameter starts where a vec4 may
-
-
-@primitive(outputs=0, updates=("master",))
-def reconcile(master: Array, x: Array, *, bfloat: bool) -> None:
-    # Where x is not what master rounds to, somebody changed it: that is the value from now on.
-    same = stored(master, BF16 if bfloat else F16) == x
-    np.copyto(master, loaded(x, BF16) if bfloat else x, where=~same)
 
 
 def named_parameters(params: Any, function: str) -> dict[str, Tensor]:

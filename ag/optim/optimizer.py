@@ -15,12 +15,13 @@ import numpy as np
 from ag.autograd.create import ag_tensor, lift
 from ag.autograd.loss_scale import FIRST_SCALE, SCALE_WORDS, is_scaled, move_scale, read_scale, set_scale, unfit
 from ag.autograd.tape import Gradients
-from ag.autograd.tensor import Array, Tensor
+from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer, Recording
+from ag.engine.buffer import Buffer
 from ag.engine.dtype import F16, F32
 from ag.engine.kernels.optimizer import STATE_WORDS
-from ag.engine.primitive import Primitive
+from ag.engine.primitive import Array, Primitive
+from ag.engine.program import Recording
 from ag.errors import CaptureError, CheckpointError, DtypeError
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 

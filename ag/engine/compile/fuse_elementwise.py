@@ -10,9 +10,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from math import prod
 
-from ag.engine.buffer import Buffer, Launch
+from ag.engine.buffer import Buffer
 from ag.engine.compile.liveness import private_blocks
 from ag.engine.kernels.fused import FUNCTIONS, MOST_STEPS, OPERANDS, Instruction, fused, fused_pair
+from ag.engine.program import Launch
 from ag.engine.shape import Shape, chain_axes
 
 __all__ = ["with_chains"]

@@ -11,9 +11,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from ag.engine.arena import Block
-from ag.engine.buffer import Buffer, Launch
+from ag.engine.buffer import Buffer
+from ag.engine.program import Launch
 
-__all__ = ["Span", "private_blocks", "without_unread"]
+__all__ = ["Span", "private_blocks"]
 
 
 @dataclass
@@ -88,16 +89,3 @@ def _with(stretches: list[tuple[int, int]], start: int, end: int) -> list[tuple[
     apart = [s for s in stretches if s[1] < start or end < s[0]]
     near = [s for s in stretches if s not in apart]
     return [*apart, (min([start, *(s[0] for s in near)]), max([end, *(s[1] for s in near)]))]
-
-
-def without_unread(launches: list[Launch]) -> list[Launch]:
-    """Leave out launches whose results are private and read by no launch that stays."""
-    private = private_blocks(launches)
-    kept: list[Launch] = []
-    wanted: set[int] = set()  # private blocks that are read further on
-    for launch in reversed(launches):
-        if all(b.block.address in private and b.block.address not in wanted for b in launch.written):
-            continue
-        kept.append(launch)
-        wanted.update(b.block.address for b in launch.operands)
-    return kept[::-1]

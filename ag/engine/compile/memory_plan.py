@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from math import inf
 
 from ag.engine.arena import Arena, Block
-from ag.engine.buffer import Launch
 from ag.engine.compile.liveness import Span, private_blocks
+from ag.engine.program import Launch
 
 __all__ = ["share_memory"]
 

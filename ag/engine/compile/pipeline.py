@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ag.engine.buffer import Launch
-from ag.engine.compile.copy_elimination import with_factors, without_copies
+from ag.engine.compile.copy_elimination import without_copies
+from ag.engine.compile.dead_code import without_unread
+from ag.engine.compile.fold_scaling import with_factors
 from ag.engine.compile.fuse_elementwise import with_chains
-from ag.engine.compile.liveness import without_unread
+from ag.engine.compile.fuse_epilogues import with_epilogues
 from ag.engine.compile.memory_plan import share_memory
 from ag.engine.compile.rematerialize import rematerialize
-from ag.engine.kernels.epilogue import with_epilogues
+from ag.engine.program import Launch
 
 __all__ = ["optimize"]
 

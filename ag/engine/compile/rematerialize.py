@@ -12,8 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ag.engine.buffer import Buffer, Launch
+from ag.engine.buffer import Buffer
 from ag.engine.compile.liveness import Span, private_blocks
+from ag.engine.program import Launch
 
 __all__ = ["rematerialize"]
 

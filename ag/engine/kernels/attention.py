@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ag.autograd.tensor import Array
 from ag.engine.cpu_threads import WIDE, scratch, shares, together
-from ag.engine.primitive import primitive
-from ag.engine.random import philox, uniform_from_bits
+from ag.engine.kernels.random import philox, uniform_from_bits
+from ag.engine.primitive import Array, primitive
 from ag.engine.shape import Layout, Shape
 
-__all__ = ["attention", "attention_delta", "attention_grad"]
+__all__ = ["attention", "attention_delta", "attention_grad", "attention_weights"]
 
 _TILE = 64  # times of which one workgroup has the results
 _LINE = 16  # samples that share a line of the cache, which two threads must not write to
@@ -192,3 +191,13 @@ def _kept(key: Array, shape: Shape, rate: float, dtype: Any) -> Array | None:
     uniform = uniform_from_bits(philox((k[0], k[1]), (k[2], k[3]), prod(shape))).reshape(shape).swapaxes(2, 3)
     mask: Array = np.multiply(uniform >= np.float32(rate), dtype.type(1.0 / (1.0 - rate)), order="C")
     return mask
+
+
+@primitive(layout=lambda out, _x, **_params: {"batch": out[0], "queries": out[1], "keys": out[2]})
+def attention_weights(out: Array, x: Array, *, factor: float, causal: bool) -> None:
+    np.multiply(x, factor, out=out)
+    if causal:
+        out[:, np.tri(x.shape[1], x.shape[2]) == 0] = -np.inf
+    np.subtract(out, np.maximum.reduce(out, 2, keepdims=True), out=out)
+    np.exp(out, out=out)
+    np.divide(out, np.add.reduce(out, 2, keepdims=True), out=out)

@@ -8,18 +8,14 @@ between its own launches stays float32.  Backends convert host values with `stor
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import BF16, F16, F32, DType
-from ag.engine.primitive import Primitive, primitive
+from ag.engine.primitive import Array, primitive
 
-__all__ = ["BFLOAT16", "Widening", "converted", "launch_on", "loaded", "narrow", "numbers", "stored", "widen"]
+__all__ = ["BFLOAT16", "converted", "loaded", "narrow", "numbers", "stored", "widen", "reconcile"]
 
-Array = np.ndarray[Any, Any]
 
 BFLOAT16 = np.dtype("V2")  # of arrays that hold bfloat16 elements: files have them, and numpy has no such type
 _QUIET_BIT = np.uint16(0x0040)
@@ -79,28 +75,8 @@ def converted(x: Buffer, dtype: DType) -> Buffer:
     return out
 
 
-class Widening:
-    """`Backend.launch` for rules whose operands may be 16-bit buffers: those are widened first.
-
-    An object serves one call of a rule: it remembers what it widened, so that no operand is converted twice.
-    """
-
-    def __init__(self, launch: Callable[..., Any]) -> None:
-        self._launch = launch
-        self._widened: dict[tuple[int, int], tuple[Buffer, Buffer]] = {}
-
-    def __call__(self, primitive: Primitive, *operands: Buffer, into: Any = None, **params: Any) -> Any:
-        return self._launch(primitive, *[self._wide(x) for x in operands], into=into, **params)
-
-    def _wide(self, x: Buffer) -> Buffer:
-        if not x.dtype.is_half:
-            return x
-        known = self._widened.get((x.address, x.size))
-        if known is None:
-            known = self._widened[x.address, x.size] = x, converted(x, F32)
-        return known[1].view(x.shape)
-
-
-def launch_on(x: Buffer) -> Callable[..., Any]:
-    """The launch of the device of `x` that can take `x`."""
-    return Widening(x.backend.launch) if x.dtype.is_half else x.backend.launch
+@primitive(outputs=0, updates=("master",))
+def reconcile(master: Array, x: Array, *, bfloat: bool) -> None:
+    # Where x is not what master rounds to, somebody changed it: that is the value from now on.
+    same = stored(master, BF16 if bfloat else F16) == x
+    np.copyto(master, loaded(x, BF16) if bfloat else x, where=~same)

@@ -6,28 +6,19 @@ Everything else that computes is declared in `ag.ops` or next to the optimizer t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache, partial
-from math import prod
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
+from ag.engine.cpu_threads import in_blocks
 from ag.engine.dtype import DType
-from ag.engine.primitive import Call, primitive
-from ag.engine.shape import Shape, broadcast, broadcast_axes, broadcast_layout, same, sum_layout, summed
+from ag.engine.primitive import Array, Call, primitive
+from ag.engine.shape import Shape, broadcast, broadcast_layout, same
 
-__all__ = ["CHUNK", "LONGEST_ROW", "add", "copy", "mul", "ones", "runs", "sum", "sum_over", "sum_to", "zeros"]
-
-Array = np.ndarray[Any, Any]
-
-# One workgroup adds up one row; longer rows are cut first, so that the work spreads and loops stay short
-# (lavapipe silently ends an invocation's loops after 65,535 iterations).
-LONGEST_ROW = 1 << 17
-CHUNK = 1 << 12
-_SMALL = 1 << 12  # elements; above, numpy's pairwise reduction is as fast and more accurate
+__all__ = ["add", "copy", "mul", "zeros", "div", "scale", "sub", "abs", "abs_grad", "clamp", "clamp_grad", "exp", "log",
+           "pow", "pow_grad", "sqrt"]
 
 
 def zeros(backend: Backend, shape: Shape, dtype: DType) -> Buffer:
@@ -52,67 +43,69 @@ def mul(out: Array, a: Array, b: Array) -> Call:
     return partial(np.multiply, a, b, out)
 
 
-@primitive(summed, layout=sum_layout, bound=True)
-def sum(out: Array, x: Array, *, axis: int, chunk: int, scale: float) -> Call:
-    n = x.shape[axis]
-    row = ones(n, x.dtype) if x.size <= _SMALL else None  # a product with ones takes half the time of a reduction
-    if row is not None and out.size == 1:
-        return partial(_sum_all, out, x.reshape(-1).dot, row, scale)
-    if row is not None and x.ndim == 2 and axis == 1 and chunk >= n:
-        return _scaled(partial(x.dot, row, out=out[:, 0]), out, scale)
-    if chunk >= n:
-        return _scaled(partial(np.add.reduce, x, axis, out=out, keepdims=True), out, scale)
-    return _scaled(partial(np.add.reduceat, x, range(0, n, chunk), axis, out=out), out, scale)
+@primitive(broadcast, layout=broadcast_layout, bound=True)
+def sub(out: Array, a: Array, b: Array) -> Call:
+    return partial(np.subtract, a, b, out)
 
 
-def _sum_all(out: Array, dot: Callable[[Array], Any], row: Array, scale: float) -> None:
-    out.fill(scale * float(dot(row)))
+@primitive(broadcast, layout=broadcast_layout, bound=True)
+def div(out: Array, a: Array, b: Array) -> Call:
+    return partial(np.divide, a, b, out)
 
 
-def _scaled(call: Call, out: Array, scale: float) -> Call:
-    """`call`, and then `out` times `scale`."""
-    if scale == 1.0:
-        return call
-
-    def both() -> None:
-        call()
-        np.multiply(out, scale, out=out)
-
-    return both
+@primitive(bound=True)
+def scale(out: Array, x: Array, *, factor: float) -> Call:
+    return partial(np.multiply, x, factor, out)
 
 
-@lru_cache(maxsize=256)
-def ones(n: int, dtype: Any) -> Array:
-    """A vector of ones, shared: not to be written."""
-    return np.ones(n, dtype)
+@primitive(bound=True)
+def exp(out: Array, x: Array) -> Call:
+    return partial(np.exp, x, out)
 
 
-def sum_over(launch: Any, x: Buffer, axes: Shape, scale: float = 1.0) -> Buffer:
-    """`scale` times the sum of `x` over `axes`, which stay as axes of size 1."""
-    shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
-    for first, last in reversed(runs(axes)):
-        # Neighbouring axes are one long axis; views cost nothing.
-        length = prod(x.shape[first : last + 1])
-        x = x.view((*x.shape[:first], length, *x.shape[last + 1 :]))
-        if length > LONGEST_ROW:
-            x = launch(sum, x, axis=first, chunk=CHUNK, scale=1.0)
-        x = launch(sum, x, axis=first, chunk=x.shape[first], scale=scale)
-        scale = 1.0
-        x = x.view((*x.shape[:first], *(1,) * (last + 1 - first), *x.shape[first + 1 :]))
-    return x.view(shape)
+@primitive(bound=True)
+def log(out: Array, x: Array) -> Call:
+    return partial(np.log, x, out)
 
 
-def sum_to(launch: Any, x: Buffer, shape: Shape) -> Buffer:
-    """The adjoint of broadcasting: `x` summed back to `shape`."""
-    return sum_over(launch, x, broadcast_axes(shape, x.shape)).view(shape)
+@primitive(bound=True)
+def sqrt(out: Array, x: Array) -> Call:
+    return partial(np.sqrt, x, out)
 
 
-def runs(axes: Shape) -> list[tuple[int, int]]:
-    """Sorted axes as runs of neighbours, each as (first, last)."""
-    runs: list[tuple[int, int]] = []
-    for axis in axes:
-        if runs and runs[-1][1] == axis - 1:
-            runs[-1] = (runs[-1][0], axis)
-        else:
-            runs.append((axis, axis))
-    return runs
+@primitive(bound=True)
+def abs(out: Array, x: Array) -> Call:
+    return partial(np.abs, x, out)
+
+
+@primitive(bound=True)
+@in_blocks
+def abs_grad(out: Array, x: Array, g: Array) -> None:
+    np.multiply(g, np.sign(x), out=out)
+
+
+@primitive()
+def pow(out: Array, x: Array, *, p: float) -> None:
+    _power(x, p, out)
+
+
+@primitive(bound=True)
+@in_blocks
+def pow_grad(out: Array, x: Array, g: Array, *, p: float) -> None:
+    np.multiply(g, p * _power(x, p - 1) if p != 0 else 0.0, out=out)
+
+
+def _power(x: Array, p: float, out: Array | None = None) -> Array:
+    # Whether the power 1/2 is the root at -0 and -inf depends on numpy's version; here it is.
+    result: Array = np.sqrt(x, out=out) if p == 0.5 else np.power(x, p, out=out)
+    return result
+
+
+@primitive()
+def clamp(out: Array, x: Array, *, lo: float, hi: float) -> None:
+    np.minimum(np.maximum(x, lo, out=out), hi, out=out)
+
+
+@primitive()
+def clamp_grad(out: Array, x: Array, g: Array, *, lo: float, hi: float) -> None:
+    np.multiply(g, (x >= lo) & (x <= hi), out=out)

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 
 from ag.engine.cpu_threads import BLOCK, WIDE, one_by_one, shares, together
-from ag.engine.primitive import PRIMITIVES, Call, primitive
+from ag.engine.primitive import PRIMITIVES, Array, Call, primitive
 from ag.engine.shape import Layout, Shape, broadcast, chain_layout
 
 __all__ = ["FUNCTIONS", "MOST_STEPS", "OPERANDS", "Chain", "fused", "fused_pair"]
 
-Array = np.ndarray[Any, Any]
 Instruction = tuple[str, int, int, float]
 Chain = tuple[Instruction, ...]
 

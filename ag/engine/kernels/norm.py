@@ -11,9 +11,8 @@ from math import prod
 
 import numpy as np
 
-from ag.autograd.tensor import Array
-from ag.engine.kernels.elementwise import ones
-from ag.engine.primitive import primitive
+from ag.engine.kernels.reduce import ones
+from ag.engine.primitive import Array, primitive
 from ag.engine.shape import Layout, Shape
 
 __all__ = ["batch_norm_grad", "inverse_std", "joined_statistics", "layer_norm", "layer_norm_grad", "norm_statistics",

@@ -16,12 +16,13 @@ from math import sqrt
 
 import numpy as np
 
-from ag.autograd.tensor import Array
 from ag.engine.cpu_threads import BLOCK, cut, makes, scratch
 from ag.engine.kernels.elementwise import mul
-from ag.engine.primitive import Call, primitive
+from ag.engine.primitive import Array, Call, primitive
+from ag.engine.shape import Layout, Shape
 
-__all__ = ["STATE_WORDS", "adam_update", "sgd_update"]
+__all__ = ["STATE_WORDS", "adam_update", "sgd_update", "nonfinite", "pieces", "pieces_layout", "scale_update",
+           "clip_factor", "square_sums"]
 
 STATE_WORDS = 8
 
@@ -97,3 +98,47 @@ def sgd_update(
 def _scale(g: Array, factor: Array) -> None:
     if factor.item() != 1:
         np.multiply(g, factor, g)
+
+
+def pieces(x: Shape, *_others: Shape, chunk: int) -> Shape:
+    """Shape rule: one number for every `chunk` elements of a vector."""
+    return (max(1, -(-x[0] // chunk)),)
+
+
+def pieces_layout(out: Shape, x: Shape, *_others: Shape, chunk: int) -> Layout:
+    """What a kernel of that shape rule is given."""
+    return {"pieces": out[0], "n": x[0]}
+
+
+@primitive(pieces, layout=pieces_layout, scaling=(mul, "x", "factor"))
+def nonfinite(out: Array, x: Array, factor: Array, *, chunk: int) -> None:
+    # How many elements of each piece of x times factor are infinite or NaN.
+    for k in range(len(out)):
+        part = x[k * chunk : (k + 1) * chunk] * factor
+        out[k] = part.size - np.count_nonzero(np.isfinite(part))
+
+
+@primitive(outputs=0, updates=("scaling",), layout=lambda scaling, bad, **_params: {})
+def scale_update(scaling: Array, bad: Array, *, interval: int, largest: float) -> None:
+    # scaling = (scale, 1 / scale, good steps in a row, skipped steps); a step is good if `bad` is 0.
+    scale, _, good, skipped = scaling.tolist()
+    if bad.reshape(()) > 0:
+        scale, good, skipped = max(scale / 2, 1 / largest), 0, skipped + 1
+    elif good + 1 < interval:
+        good += 1
+    else:
+        scale, good = min(scale * 2, largest), 0
+    scaling[:] = scale, 1 / scale, good, skipped
+
+
+@primitive(pieces, layout=pieces_layout)
+def square_sums(out: Array, x: Array, *, chunk: int) -> None:
+    for k in range(len(out)):
+        part = x[k * chunk : (k + 1) * chunk]
+        out[k] = part.dot(part)
+
+
+@primitive()
+def clip_factor(out: Array, x: Array, *, max_norm: float) -> None:
+    norm = np.sqrt(x)  # x is the square of the norm
+    np.copyto(out, np.where(np.isfinite(norm) & (norm > max_norm), max_norm / norm, 1.0))

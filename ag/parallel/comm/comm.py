@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from ag.engine.primitive import Array
 from ag.errors import CommError
 
 __all__ = ["Comm", "SoloComm", "everyone"]
-
-Array = np.ndarray[Any, Any]
 
 
 class Comm(ABC):

@@ -15,7 +15,8 @@ import numpy as np
 
 from ag.autograd.create import ag_tensor
 from ag.autograd.tape import Gradients
-from ag.autograd.tensor import Array, Tensor
+from ag.autograd.tensor import Tensor
+from ag.engine.primitive import Array
 from ag.errors import CommError, ShapeError
 from ag.parallel.comm.comm import Comm, SoloComm, everyone
 from ag.parallel.comm.tree_reduction import tree_sum

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from ag.engine.primitive import Array
 from ag.errors import CommError
-from ag.parallel.comm.comm import Array, Comm, alike, check_rank, contiguous
+from ag.parallel.comm.comm import Comm, alike, check_rank, contiguous
 from ag.parallel.comm.tree_reduction import add_rows, tree_sum
 
 __all__ = ["Combine", "ThreadComm", "thread_comms"]

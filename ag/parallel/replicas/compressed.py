@@ -16,10 +16,11 @@ from ag.autograd.create import ag_tensor
 from ag.autograd.loss_scale import scaled, unscaled
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording, no_grad
-from ag.autograd.tensor import Array, Node, Tensor
+from ag.autograd.tensor import Node, Tensor
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F16, F32
 from ag.engine.kernels.convert import converted
+from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.ops.convert import ag_to_device
 from ag.parallel.replicas.compression import STEPS, WIRES, Link, message_bytes, ratio_at, take_residuals

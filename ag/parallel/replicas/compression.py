@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ag.autograd.tensor import Array
 from ag.engine.dtype import BF16, F16, F32, DType
 from ag.engine.kernels.convert import loaded, stored
+from ag.engine.primitive import Array
 from ag.errors import CheckpointError
 
 __all__ = ["STEPS", "WIRES", "Link", "Message", "elements_sent", "message_bytes", "pack", "ratio_at",

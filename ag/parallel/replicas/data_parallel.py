@@ -11,9 +11,10 @@ from functools import reduce
 from typing import Any
 
 from ag.autograd.tape import Gradients, backward, with_grad_tape
-from ag.autograd.tensor import Array, Tensor
+from ag.autograd.tensor import Tensor
 from ag.engine.device import backend_of, default_backend
 from ag.engine.devices import ag_vulkan_devices
+from ag.engine.primitive import Array
 from ag.errors import TapeError
 from ag.nn.layer import Layer
 from ag.ops.arithmetic import ag_add, ag_mul

@@ -14,11 +14,13 @@ import numpy as np
 
 from ag.autograd.create import ag_tensor
 from ag.autograd.tape import Gradients
-from ag.autograd.tensor import Array, Tensor
-from ag.engine.kernels.elementwise import CHUNK, sum_over
+from ag.autograd.tensor import Tensor
+from ag.engine.kernels.optimizer import clip_factor, square_sums
+from ag.engine.kernels.reduce import CHUNK, sum_over
+from ag.engine.primitive import Array
 from ag.errors import CheckpointError
 from ag.optim.adam import optimizer_adam
-from ag.optim.clip import clip_factor, clip_grad_norm, square_sums
+from ag.optim.clip import clip_grad_norm
 from ag.optim.flat import named_parameters
 from ag.optim.optimizer import Optimizer, gradient_of
 from ag.parallel.replicas.data_parallel import DataParallel

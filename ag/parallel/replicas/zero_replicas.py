@@ -11,7 +11,8 @@ import numpy as np
 from ag.autograd.activation_checkpoint import ag_checkpoint
 from ag.autograd.create import ag_tensor
 from ag.autograd.tape import no_grad
-from ag.autograd.tensor import Array, Tensor
+from ag.autograd.tensor import Tensor
+from ag.engine.primitive import Array
 from ag.nn.layer import Layer, load_into
 from ag.ops.convert import ag_to_device
 from ag.parallel.replicas.data_parallel import DataParallel

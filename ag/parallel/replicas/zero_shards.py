@@ -15,10 +15,11 @@ from ag.autograd.create import ag_param, ag_tensor
 from ag.autograd.loss_scale import scaled, unscaled
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording
-from ag.autograd.tensor import Array, Node, Tensor
+from ag.autograd.tensor import Node, Tensor
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F16, F32
 from ag.engine.kernels.convert import converted
+from ag.engine.primitive import Array
 
 __all__ = ["Sharded", "all_pieces", "cut_parameters"]
 

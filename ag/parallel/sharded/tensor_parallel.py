@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from ag.autograd.create import ag_param, as_input
-from ag.autograd.tensor import Array, Tensor, TensorLike
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.device import backend_of
+from ag.engine.primitive import Array
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts
 from ag.errors import ShapeError

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ag.autograd.tensor import Array
+from ag.engine.primitive import Array
 from ag.errors import CheckpointError
 from ag.io.safetensors_file import read_file, to_json, write_file
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ag.autograd.tensor import Array, Tensor
+from ag.autograd.tensor import Tensor
+from ag.engine.primitive import Array
 
 __all__ = ["DPResult", "DPStep"]
 

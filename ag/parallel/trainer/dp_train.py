@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from ag.autograd.tensor import Array, Tensor
+from ag.autograd.tensor import Tensor
 from ag.engine.device import ag_default_device, ag_device
+from ag.engine.primitive import Array
 from ag.engine.random import ag_seed
 from ag.errors import CheckpointError
 from ag.io.safetensors_file import to_json

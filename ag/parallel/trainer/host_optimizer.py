@@ -12,10 +12,12 @@ from math import isfinite
 from typing import Any
 
 from ag.autograd.create import ag_param, lift
-from ag.autograd.tensor import Array, Tensor
-from ag.engine.buffer import Buffer, Program
+from ag.autograd.tensor import Tensor
+from ag.engine.buffer import Buffer
 from ag.engine.dtype import F16, F32
 from ag.engine.kernels.elementwise import copy
+from ag.engine.primitive import Array
+from ag.engine.program import Program
 from ag.errors import CheckpointError
 from ag.nn.layer import load_into
 from ag.optim.clip import clip_grad_norm

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from ag.autograd.create import ag_tensor
-from ag.autograd.tensor import Array, Tensor
+from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import DType
-from ag.engine.kernels.elementwise import copy
+from ag.engine.kernels.elementwise import copy, sub
+from ag.engine.primitive import Array
 from ag.errors import CheckpointError
 from ag.nn.layer import buffers_of, load_into
-from ag.ops.arithmetic import sub
 from ag.optim.flat import FlatGroup
 
 __all__ = ["HostBuffers", "MovingBuffers"]

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ag.autograd.tensor import Array
+from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, current_seed
 from ag.errors import CommError
 from ag.parallel.comm.comm import Comm, SoloComm, everyone

@@ -17,10 +17,11 @@ from ag.autograd.capture import CapturedStep
 from ag.autograd.create import ag_tensor
 from ag.autograd.loss_scale import set_scale
 from ag.autograd.tape import backward, with_grad_tape
-from ag.autograd.tensor import Array, Tensor
+from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer
 from ag.engine.device import ag_device, backend_of
 from ag.engine.kernels.elementwise import add, copy, zeros
+from ag.engine.primitive import Array
 from ag.engine.random import set_stream, streams_used
 from ag.errors import CaptureError, CommError
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from ag.autograd.op import Cotangents, Need, Run, part_of
-from ag.autograd.tensor import Array, Tensor, TensorLike
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import copy
+from ag.engine.primitive import Array
 from ag.engine.random import generator_state
 from ag.errors import CommError, ShapeError
 from ag.parallel.comm.threads import Combine, ThreadComm, thread_comms

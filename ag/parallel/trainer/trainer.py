@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.autograd.tensor import Array
 from ag.engine import cpu_threads as blocks
+from ag.engine.primitive import Array
 from ag.engine.random import current_seed
 from ag.errors import CommError
 from ag.nn.layer import ag_train

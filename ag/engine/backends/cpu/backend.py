@@ -20,10 +20,11 @@ import numpy as np
 
 from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backend import Backend, DeviceInfo, Event
-from ag.engine.buffer import Buffer, Launch, Program, held_bytes
+from ag.engine.buffer import Buffer
 from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Call, Primitive
+from ag.engine.program import Launch, Program, held_bytes
 from ag.engine.shape import Shape
 
 __all__ = ["NumpyBackend"]

@@ -23,10 +23,11 @@ from ag.engine.backends.vulkan.shadow import Shadow
 from ag.engine.backends.vulkan.stock import StockRecorder
 from ag.engine.backends.vulkan.tiles import Rule
 from ag.engine.backends.vulkan.timestamps import Stopwatch
-from ag.engine.buffer import Buffer, Launch, Program, held_bytes
+from ag.engine.buffer import Buffer
 from ag.engine.dtype import BF16, F16, F32, I32, U32
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Primitive
+from ag.engine.program import Launch, Program, held_bytes
 from ag.engine.shape import Shape
 from ag.errors import DeviceError, DtypeError
 
@@ -182,7 +183,7 @@ class VulkanBackend(Backend):
                                   f"{self.name}; move it with ag_to_device.")
             if b.dtype.is_half and "bfloat" not in primitive.params:
                 raise DtypeError(f"{primitive.name}: an operand holds {b.dtype} elements, which are only for storage; "
-                                 f"launch it through ag.engine.kernels.convert.launch_on.")
+                                 f"launch it through ag.autograd.mixed_precision.launch_on.")
         with self.lock:
             command = self.command(primitive, buffers, params)
             if command is None:

@@ -282,4 +282,3 @@ class Recorder:
             self.wait()
             result[start : start + length] = view[:length]
         return result
-

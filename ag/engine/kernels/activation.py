@@ -1,22 +1,61 @@
-"""Rectifiers beyond relu: leaky_relu, silu, gelu.
-
-Their outputs do not tell the inputs (they are not monotonic, or may be scaled by 0), so the rules save the input.
-"""
+"""Activation functions and their derivatives, element by element."""
 
 from __future__ import annotations
 
+from functools import partial
 from math import pi, sqrt
-from typing import Any
 
 import numpy as np
 
-from ag.autograd.op import Cotangents, Need, Run, op
-from ag.autograd.tensor import Array, TensorLike
-from ag.engine.buffer import Buffer
 from ag.engine.cpu_threads import in_blocks, scratch
-from ag.engine.primitive import primitive
+from ag.engine.primitive import Array, Call, primitive
 
-__all__ = ["ag_gelu", "ag_leaky_relu", "ag_silu"]
+__all__ = ["relu", "relu_grad", "sigmoid", "sigmoid_grad", "tanh", "tanh_grad", "gelu", "gelu_grad", "gelu_tanh",
+           "gelu_tanh_grad", "leaky_relu", "leaky_relu_grad", "silu", "silu_grad"]
+
+_ZERO = np.zeros((), np.float32)
+_SMALL = 1 << 12  # elements; up to here numpy is quickest with operands of one shape
+
+
+@primitive(bound=True)
+def relu(out: Array, x: Array) -> Call:
+    return partial(np.maximum, x, np.zeros_like(x) if x.size <= _SMALL else _ZERO, out=out)
+
+
+@primitive(bound=True)
+def relu_grad(out: Array, y: Array, g: Array) -> Call:
+    mask = np.empty_like(y)
+
+    def call() -> None:
+        np.sign(y, mask)  # y is never negative
+        np.multiply(g, mask, out)
+
+    return call
+
+
+@primitive()
+def sigmoid(out: Array, x: Array) -> None:
+    np.multiply(x, 0.5, out=out)
+    np.tanh(out, out=out)  # the same function, and no overflow at either end
+    np.multiply(out, 0.5, out=out)
+    np.add(out, 0.5, out=out)
+
+
+@primitive(bound=True)
+@in_blocks
+def sigmoid_grad(out: Array, y: Array, g: Array) -> None:
+    np.multiply(g, y * (1 - y), out=out)
+
+
+@primitive(bound=True)
+def tanh(out: Array, x: Array) -> Call:
+    return partial(np.tanh, x, out)
+
+
+@primitive(bound=True)
+@in_blocks
+def tanh_grad(out: Array, y: Array, g: Array) -> None:
+    np.multiply(g, 1 - y * y, out=out)
 
 
 def _slopes(x: Array, slope: float) -> Array:
@@ -53,10 +92,14 @@ def silu_grad(out: Array, x: Array, g: Array) -> None:
 _NEAR = 0.46875
 _P = (1.85777706184603153e-1, 3.16112374387056560e0, 1.13864154151050156e2, 3.77485237685302021e2,
       3.20937758913846947e3)
+
+
 _Q = (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3)
 _R = (2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594e0, 6.61191906371416295e1,
       2.98635138197400131e2, 8.81952221241769090e2, 1.71204761263407058e3, 2.05107837782607147e3,
       1.23033935479799725e3)
+
+
 _S = (1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2, 1.62138957456669019e3,
       3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3, 1.23033935480374942e3)
 
@@ -136,109 +179,3 @@ def _tanh_part(out: Array, x: Array, square: Array) -> None:
     np.add(out, _SLOPE, out=out)
     np.multiply(out, x, out=out)
     np.tanh(out, out=out)
-
-
-@op
-def ag_leaky_relu(run: Run, x: TensorLike, slope: float = 0.01) -> tuple[Any, Any]:
-    """Leaky rectified linear unit, ``x`` where ``x > 0``, else ``slope * x``.
-
-    Parameters
-    ----------
-    x : Tensor, array_like or float, of any shape
-    slope : float, optional
-        Slope for negative arguments; no gradient flows to it.
-
-    Returns
-    -------
-    Tensor of the same shape
-
-    Notes
-    -----
-    The gradient at 0 is `slope`.
-
-    References
-    ----------
-    Maas, Hannun, Ng, "Rectifier nonlinearities improve neural network acoustic models", ICML 2013.
-
-    Examples
-    --------
-    >>> import ag
-    >>> ag.ag_leaky_relu([[-2.0, 2.0]], 0.5).numpy().tolist()
-    [[-1.0, 2.0]]
-    """
-    return run(leaky_relu, x, slope=float(slope)), x
-
-
-@ag_leaky_relu.vjp
-def _leaky_relu_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, slope: float) -> Cotangents:
-    return (run(leaky_relu_grad, saved, g, slope=float(slope)),)
-
-
-@op
-def ag_silu(run: Run, x: TensorLike) -> tuple[Any, Any]:
-    """Sigmoid linear unit (swish), ``x / (1 + exp(-x))``.
-
-    Parameters
-    ----------
-    x : Tensor, array_like or float, of any shape
-
-    Returns
-    -------
-    Tensor of the same shape
-
-    References
-    ----------
-    Elfwing, Uchibe, Doya, "Sigmoid-weighted linear units for neural network function approximation in reinforcement
-    learning", Neural Networks 107 (2018).
-
-    Examples
-    --------
-    >>> import ag
-    >>> round(ag.ag_silu([[1.0]]).item(), 4)
-    0.7311
-    """
-    return run(silu, x), x
-
-
-@ag_silu.vjp
-def _silu_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
-    return (run(silu_grad, saved, g),)
-
-
-@op
-def ag_gelu(run: Run, x: TensorLike, approximate: str = "none") -> tuple[Any, Any]:
-    """Gaussian error linear unit, ``x`` times the normal distribution function of ``x``.
-
-    Parameters
-    ----------
-    x : Tensor, array_like or float, of any shape
-    approximate : {"none", "tanh"}, optional
-        ``"none"`` is exact, by the error function; ``"tanh"`` the approximation that GPT-2 was trained with.
-
-    Returns
-    -------
-    Tensor of the same shape
-
-    Raises
-    ------
-    ValueError
-        If `approximate` is neither of the two.
-
-    References
-    ----------
-    Hendrycks, Gimpel, "Gaussian error linear units (GELUs)", arXiv:1606.08415.
-
-    Examples
-    --------
-    >>> import ag
-    >>> round(ag.ag_gelu([[1.0]]).item(), 4)
-    0.8413
-    """
-    if approximate not in ("none", "tanh"):
-        raise ValueError(f"ag_gelu: approximate is {approximate!r}; use 'none' or 'tanh'.")
-    return run(gelu if approximate == "none" else gelu_tanh, x), x
-
-
-@ag_gelu.vjp
-def _gelu_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, approximate: str) -> Cotangents:
-    return (run(gelu_grad if approximate == "none" else gelu_tanh_grad, saved, g),)

@@ -1,0 +1,69 @@
+"""Kernels that move elements without computing: slices, concatenation, transposition, columns by their ids."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ag.engine.primitive import Array, primitive
+from ag.engine.shape import Layout, Shape, axis_layout, permute_layout, permuted
+
+__all__ = ["insert", "part", "resized", "spread", "permute", "gather_columns", "scatter_columns"]
+
+
+def resized(shape: Shape, axis: int, n: int) -> Shape:
+    return (*shape[:axis], n, *shape[axis + 1 :])
+
+
+def _count_layout(whole: Shape, part: Shape, *, axis: int, **_params: object) -> Layout:
+    return {**axis_layout(whole, whole, axis=axis), "count": part[axis]}
+
+
+def _places(whole: Array, axis: int, start: int, step: int, count: int) -> Array:
+    """The view of `count` places along an axis: `start`, `start + step` …"""
+    stop = start + step * count
+    return whole[(slice(None),) * axis + (slice(start, stop if stop >= 0 else None, step),)]
+
+
+@primitive(lambda x, *, axis, start, step, count: resized(x, axis, count), layout=axis_layout)
+def part(out: Array, x: Array, *, axis: int, start: int, step: int, count: int) -> None:
+    np.copyto(out, _places(x, axis, start, step, count))
+
+
+@primitive(lambda x, *, axis, start, step, length: resized(x, axis, length), layout=_count_layout)
+def spread(out: Array, x: Array, *, axis: int, start: int, step: int, length: int) -> None:
+    out.fill(0)
+    np.copyto(_places(out, axis, start, step, x.shape[axis]), x)
+
+
+@primitive(outputs=0, updates=("whole",), layout=_count_layout)
+def insert(whole: Array, x: Array, *, axis: int, start: int) -> None:
+    np.copyto(_places(whole, axis, start, 1, x.shape[axis]), x)
+
+
+@primitive(permuted, layout=permute_layout)
+def permute(out: Array, x: Array, *, axes: Shape) -> None:
+    np.copyto(out, np.transpose(x, axes))
+
+
+def _gather_layout(out: Shape, weight: Shape, ids: Shape) -> Layout:
+    return {"dim": weight[0], "vocab": weight[1], "places": ids[0]}
+
+
+@primitive(lambda weight, ids: (weight[0], *ids), layout=_gather_layout, cheap=True)
+def gather_columns(out: Array, weight: Array, ids: Array) -> None:
+    np.take(weight, ids, axis=1, out=out)
+
+
+def _scatter_layout(out: Shape, g: Shape, ids: Shape, **_params: object) -> Layout:
+    return {"dim": out[0], "places": ids[0]}
+
+
+@primitive(lambda g, _ids, *, vocab, first, last: (g[0], vocab), layout=_scatter_layout)
+def scatter_columns(out: Array, g: Array, ids: Array, *, vocab: int, first: int, last: int) -> None:
+    # Column v of out is the sum of the columns of g, from first to last, whose id is v.
+    order = np.argsort(ids[first:last], kind="stable")
+    words = ids[first:last][order]
+    starts = np.flatnonzero(np.diff(words, prepend=-1))
+    out.fill(0)
+    if starts.size:
+        out[:, words[starts]] = np.add.reduceat(np.take(g[:, first:last], order, 1), starts, 1)

@@ -1,0 +1,109 @@
+"""Reductions: sum, maximum, and broadcasting, which is the adjoint of a sum.
+
+`sum_over` and `sum_to` launch them over several axes; the tape undoes broadcasting with `sum_to`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ag.engine.buffer import Buffer
+from ag.engine.primitive import Array, Call, primitive
+from ag.engine.shape import Shape, broadcast, broadcast_axes, broadcast_layout, expand_layout, sum_layout, summed
+
+__all__ = ["CHUNK", "LONGEST_ROW", "ones", "runs", "sum", "sum_over", "sum_to", "equal", "expand", "max"]
+
+# One workgroup adds up one row; longer rows are cut first, so that the work spreads and loops stay short
+# (lavapipe silently ends an invocation's loops after 65,535 iterations).
+LONGEST_ROW = 1 << 17
+CHUNK = 1 << 12
+_SMALL = 1 << 12  # elements; above, numpy's pairwise reduction is as fast and more accurate
+
+
+@primitive(summed, layout=sum_layout, bound=True)
+def sum(out: Array, x: Array, *, axis: int, chunk: int, scale: float) -> Call:
+    n = x.shape[axis]
+    row = ones(n, x.dtype) if x.size <= _SMALL else None  # a product with ones takes half the time of a reduction
+    if row is not None and out.size == 1:
+        return partial(_sum_all, out, x.reshape(-1).dot, row, scale)
+    if row is not None and x.ndim == 2 and axis == 1 and chunk >= n:
+        return _scaled(partial(x.dot, row, out=out[:, 0]), out, scale)
+    if chunk >= n:
+        return _scaled(partial(np.add.reduce, x, axis, out=out, keepdims=True), out, scale)
+    return _scaled(partial(np.add.reduceat, x, range(0, n, chunk), axis, out=out), out, scale)
+
+
+def _sum_all(out: Array, dot: Callable[[Array], Any], row: Array, scale: float) -> None:
+    out.fill(scale * float(dot(row)))
+
+
+def _scaled(call: Call, out: Array, scale: float) -> Call:
+    """`call`, and then `out` times `scale`."""
+    if scale == 1.0:
+        return call
+
+    def both() -> None:
+        call()
+        np.multiply(out, scale, out=out)
+
+    return both
+
+
+@lru_cache(maxsize=256)
+def ones(n: int, dtype: Any) -> Array:
+    """A vector of ones, shared: not to be written."""
+    return np.ones(n, dtype)
+
+
+def sum_over(launch: Any, x: Buffer, axes: Shape, scale: float = 1.0) -> Buffer:
+    """`scale` times the sum of `x` over `axes`, which stay as axes of size 1."""
+    shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    for first, last in reversed(runs(axes)):
+        # Neighbouring axes are one long axis; views cost nothing.
+        length = prod(x.shape[first : last + 1])
+        x = x.view((*x.shape[:first], length, *x.shape[last + 1 :]))
+        if length > LONGEST_ROW:
+            x = launch(sum, x, axis=first, chunk=CHUNK, scale=1.0)
+        x = launch(sum, x, axis=first, chunk=x.shape[first], scale=scale)
+        scale = 1.0
+        x = x.view((*x.shape[:first], *(1,) * (last + 1 - first), *x.shape[first + 1 :]))
+    return x.view(shape)
+
+
+def sum_to(launch: Any, x: Buffer, shape: Shape) -> Buffer:
+    """The adjoint of broadcasting: `x` summed back to `shape`."""
+    return sum_over(launch, x, broadcast_axes(shape, x.shape)).view(shape)
+
+
+def runs(axes: Shape) -> list[tuple[int, int]]:
+    """Sorted axes as runs of neighbours, each as (first, last)."""
+    runs: list[tuple[int, int]] = []
+    for axis in axes:
+        if runs and runs[-1][1] == axis - 1:
+            runs[-1] = (runs[-1][0], axis)
+        else:
+            runs.append((axis, axis))
+    return runs
+
+
+@primitive(lambda _x, *, shape, factor: shape, layout=expand_layout)
+def expand(out: Array, x: Array, *, shape: Shape, factor: float) -> None:
+    np.multiply(x, factor, out=out)
+
+
+@primitive(summed, layout=sum_layout, bound=True)
+def max(out: Array, x: Array, *, axis: int, chunk: int) -> Call:
+    n = x.shape[axis]
+    if chunk >= n:
+        return partial(np.maximum.reduce, x, axis, out=out, keepdims=True)
+    return partial(np.maximum.reduceat, x, range(0, n, chunk), axis, out=out)
+
+
+@primitive(broadcast, layout=broadcast_layout, bound=True)
+def equal(out: Array, a: Array, b: Array) -> Call:
+    return partial(np.equal, a, b, out)  # 1 or 0

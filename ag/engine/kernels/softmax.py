@@ -1,0 +1,100 @@
+"""Softmax, its logarithm and softmax cross-entropy, with their gradients."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ag.engine.kernels.reduce import ones
+from ag.engine.primitive import Array, Call, primitive
+from ag.engine.shape import Layout, Shape, axis_layout
+
+__all__ = ["log_softmax", "log_softmax_grad", "shared_columns", "softmax", "softmax_grad", "softmax_cross_entropy",
+           "softmax_cross_entropy_ids"]
+
+_SHORT, _LONG, _FEW = 32, 1024, 64  # columns that one invocation does; that a workgroup may do, if they are few
+
+
+def shared_columns(length: int, inner: int, columns: int) -> Layout:
+    """How many invocations share a column of `length` elements, `inner` apart, and how many columns a workgroup has."""
+    shares = 16
+    if length <= _SHORT:
+        shares = 1
+    elif length >= _LONG and (inner == 1 or columns <= _FEW):
+        shares = 128
+    return {"shares": shares, "columns": 128 // shares}
+
+
+def _columns_layout(out: Shape, x: Shape, *_others: Shape, axis: int, **_params: object) -> Layout:
+    inner = prod(x[axis + 1 :])
+    return {**axis_layout(out, x, axis=axis), **shared_columns(x[axis], inner, prod(x[:axis]) * inner)}
+
+
+@primitive(layout=_columns_layout)
+def softmax(out: Array, x: Array, *, axis: int) -> None:
+    np.subtract(x, np.maximum.reduce(x, axis, keepdims=True, initial=-np.inf), out=out)  # an empty axis is fine
+    np.exp(out, out=out)
+    np.divide(out, np.add.reduce(out, axis, keepdims=True), out=out)
+
+
+@primitive(layout=_columns_layout)
+def softmax_grad(out: Array, y: Array, g: Array, *, axis: int) -> None:
+    np.multiply(y, g - np.add.reduce(y * g, axis, keepdims=True), out=out)
+
+
+@primitive(layout=_columns_layout)
+def log_softmax(out: Array, x: Array, *, axis: int) -> None:
+    np.subtract(x, np.maximum.reduce(x, axis, keepdims=True, initial=-np.inf), out=out)
+    np.subtract(out, np.log(np.add.reduce(np.exp(out), axis, keepdims=True)), out=out)
+
+
+@primitive(layout=_columns_layout)
+def log_softmax_grad(out: Array, y: Array, g: Array, *, axis: int) -> None:
+    np.subtract(g, np.exp(y) * np.add.reduce(g, axis, keepdims=True), out=out)
+
+
+def _loss_layout(_losses: Shape, dx: Shape, *_others: Shape, **_params: object) -> Layout:
+    return {"classes": dx[0], "batch": dx[1], **shared_columns(dx[0], dx[1], dx[1])}
+
+
+@primitive(lambda x, t, *, factor: ((1, x[1]), x), layout=_loss_layout, outputs=2, bound=True,
+           in_place=("dx", "x"))
+def softmax_cross_entropy(losses: Array, dx: Array, x: Array, t: Array, *, factor: float) -> Call:
+    # Per column: the loss sum_c t (lse - x), and factor times its gradient, softmax(x) * sum(t) - t.
+    row = ones(len(x), x.dtype)  # multiplying with ones is the quickest sum over a few rows
+    scale, loss = np.asarray(factor, x.dtype), losses[0]
+    e = np.empty_like(x)
+    top, total, weight = np.empty_like(x, shape=(3, x.shape[1]))
+
+    def call() -> None:
+        np.maximum.reduce(x, 0, out=top)
+        np.subtract(x, top, dx)
+        np.exp(dx, e)
+        row.dot(e, out=total)
+        row.dot(t, out=weight)
+        np.multiply(dx, t, dx)
+        row.dot(dx, out=loss)
+        np.log(total, top)
+        np.multiply(top, weight, top)
+        np.subtract(top, loss, loss)
+        np.divide(weight, total, weight)
+        np.multiply(e, weight, dx)
+        np.subtract(dx, t, dx)
+        np.multiply(dx, scale, dx)
+
+    return call
+
+
+@primitive(lambda x, ids, *, factor: ((1, x[1]), x), layout=_loss_layout, outputs=2,
+           in_place=("dx", "x"))
+def softmax_cross_entropy_ids(losses: Array, dx: Array, x: Array, ids: Array, *, factor: float) -> None:
+    # The same with the class number of each column instead of a distribution.
+    columns = np.arange(x.shape[1])
+    np.subtract(x, np.maximum.reduce(x, 0), out=dx)
+    picked = dx[ids, columns]
+    np.exp(dx, out=dx)
+    total = np.add.reduce(dx, 0)
+    np.subtract(np.log(total), picked, out=losses[0])
+    np.multiply(dx, factor / total, out=dx)
+    dx[ids, columns] -= factor
