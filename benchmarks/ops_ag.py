@@ -14,6 +14,8 @@ from typing import Any
 from common import THREADS, emit, limit_threads
 from ops import SIZES, Case
 
+from ag.engine.compile.pipeline import record
+
 parser = argparse.ArgumentParser()
 parser.add_argument("--device", default="cpu")
 parser.add_argument("--seconds", type=float, default=1.0)
@@ -108,7 +110,7 @@ def work(case: Case) -> Work:
 
 def measured(launches: Work) -> tuple[float, int]:
     """Median seconds of a replay on the device, and the number of its launches."""
-    with backend.record() as recording:
+    with record(backend) as recording:
         kept = launches()
     program = recording.finished()
     per_run = program.launches

@@ -9,6 +9,8 @@ from typing import Any
 
 from common import emit, limit_threads, repeated
 
+from ag.engine.compile.pipeline import record
+
 parser = argparse.ArgumentParser()
 parser.add_argument("--device", default="cpu")
 parser.add_argument("--seconds", type=float, default=0.3)
@@ -44,7 +46,7 @@ for words in [1, 1 << 10, *((1 << 16,) if args.quick else (1 << 18, 1 << 22, 1 <
     figure("download", repeated(download, args.seconds), 4 * words)
 
 source, target = backend.alloc((1,), F32), backend.alloc((1,), F32)
-with backend.record() as recording:
+with record(backend) as recording:
     backend.launch(copy, source, into=target)
 program = recording.finished()
 

@@ -10,6 +10,7 @@ from cases_sequences import attention_size
 from rows import EPS, Array, bound, restart_generator, tensor
 
 import ag
+from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.ops import attention as module
 from ag.ops.attention import attention_of_heads
@@ -87,7 +88,7 @@ def test_the_longest_sequences(device: str, queries: int, keys: int) -> None:
 def test_three_launches_and_no_matrix_of_weights() -> None:
     backend = backend_of("cpu")
     q, k, v = (tensor(x, backend, param=True) for x in operands(2, 4, 4, 300, 300, 1)[:3])
-    with backend.record() as recording:
+    with record(backend) as recording:
         with ag.with_grad_tape():
             loss = ag.ag_sum(ag.ag_attention(q, k, v, causal=True))
         ag.backward(loss)

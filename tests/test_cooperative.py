@@ -27,6 +27,7 @@ from ag.engine.backends.vulkan import pipelines as kernels
 from ag.engine.backends.vulkan.autotune_cache import choices_of
 from ag.engine.backends.vulkan.cooperative import CooperativeTile, CooperativeTiles, sizes_of
 from ag.engine.backends.vulkan.tiles import Tiles
+from ag.engine.compile.pipeline import record
 from ag.engine.kernels.conv import conv2d
 from ag.engine.kernels.elementwise import add
 from ag.engine.kernels.matmul import batched_matmul, matmul
@@ -253,7 +254,7 @@ def test_a_captured_step_is_the_eager_one(injected: Callable[..., Any], tmp_path
     a, b, c = (on(backend, normal(rng, 40, 40)) for _ in range(3))
     for precision, names in (("highest", ["matmul_chain"]), ("high", ["matmul", "add"])):
         with ag.ag_matmul_precision(precision):
-            with backend.record() as recording:
+            with record(backend) as recording:
                 out = backend.launch(add, backend.launch(matmul, a, b, ta=False, tb=False), c)
             eager = backend.download(out)
             recording.program.run()

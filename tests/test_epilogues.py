@@ -16,6 +16,7 @@ import ag
 from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.buffer import Buffer
+from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.engine.kernels.elementwise import add, copy, mul, scale
 from ag.engine.kernels.matmul import matmul
@@ -49,7 +50,7 @@ class Layer:
 
     def check(self, compute: Any, *expected: str) -> None:
         """What a program of these kernels gives, also on new operands, is what the launches do."""
-        with self.backend.record() as recording:
+        with record(self.backend) as recording:
             outs = compute(self.backend.launch)
         program = recording.finished()
         assert kernels(program) == list(expected)
@@ -163,7 +164,7 @@ def test_a_factor_that_changes_in_between_keeps_them_apart(layer: Layer) -> None
         run(copy, start, into=layer.x)
         return [run(add, y, layer.bias)]
 
-    with layer.backend.record() as recording:
+    with record(layer.backend) as recording:
         [out] = compute(layer.backend.launch)
     assert kernels(recording.finished()) == ["matmul", "copy", "add"]
     assert out.shape == (6, 8)
@@ -172,7 +173,7 @@ def test_a_factor_that_changes_in_between_keeps_them_apart(layer: Layer) -> None
 def test_a_result_in_the_place_of_a_factor_keeps_them_apart(backend: Backend) -> None:
     """The product still reads it."""
     w, x = (buffer(backend, normal(np.random.default_rng(11), 70, 70)) for _ in range(2))
-    with backend.record() as recording:
+    with record(backend) as recording:
         backend.launch(copy, backend.launch(relu, backend.launch(matmul, w, x, ta=False, tb=False)), into=w)
     program = recording.finished()
     assert kernels(program) == ["matmul", "relu"]
@@ -183,7 +184,7 @@ def test_a_result_in_the_place_of_a_factor_keeps_them_apart(backend: Backend) ->
 
 def test_an_empty_sum_stays_apart(backend: Backend) -> None:
     a, b = buffer(backend, np.zeros((3, 0))), buffer(backend, np.zeros((0, 4)))
-    with backend.record() as recording:
+    with record(backend) as recording:
         out = backend.launch(relu, backend.launch(matmul, a, b, ta=False, tb=False))
     program = recording.finished()
     program.run()
@@ -207,7 +208,7 @@ def test_replays_of_random_launches(backend: Backend, seed: int) -> None:
             found.append(backend.launch(rule, *(found[i], found[j])[: len(rule.operands) - 1], **params))
         return {k: found[k] for k in kept}
 
-    with backend.record() as recording:
+    with record(backend) as recording:
         outs = compute()
     program = recording.finished()
     for b in (x, y):

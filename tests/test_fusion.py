@@ -14,6 +14,7 @@ import ag
 from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.buffer import Buffer
+from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.engine.kernels.elementwise import add, copy, div, mul, scale, sub
 from ag.engine.kernels.fused import FUNCTIONS, MOST_STEPS, OPERANDS
@@ -62,7 +63,7 @@ def test_every_function_in_a_chain_is_its_launch(backend: Backend, name: str, sh
     x, y = (buffer(backend, v) for v in values)
     with backend.quiet():
         want = backend.download(compute(x, y))
-        with backend.record() as recording:
+        with record(backend) as recording:
             out = compute(x, y)
         program = recording.finished()
         assert kernels(program) == ["fused"]
@@ -72,7 +73,7 @@ def test_every_function_in_a_chain_is_its_launch(backend: Backend, name: str, sh
 
 def test_a_result_that_is_read_later_is_stored_too(backend: Backend) -> None:
     x = buffer(backend, np.arange(12.0).reshape(3, 4))
-    with backend.record() as recording:
+    with record(backend) as recording:
         doubled = backend.launch(scale, x, factor=2.0)
         out = backend.launch(add, doubled, x)
         late = backend.launch(PRIMITIVES["permute"], doubled, axes=(1, 0))
@@ -87,7 +88,7 @@ def test_a_result_that_is_read_later_is_stored_too(backend: Backend) -> None:
 
 def test_a_result_that_somebody_holds_is_its_own_launch(backend: Backend) -> None:
     x = buffer(backend, [1.0, 2.0])
-    with backend.record() as recording:
+    with record(backend) as recording:
         held = backend.launch(scale, x, factor=2.0)
         out = backend.launch(add, held, x)
     program = recording.finished()
@@ -100,7 +101,7 @@ def test_a_result_that_somebody_holds_is_its_own_launch(backend: Backend) -> Non
 
 def test_a_change_of_an_operand_in_between_keeps_launches_apart(backend: Backend) -> None:
     x, y = buffer(backend, [1.0, 2.0]), buffer(backend, [10.0, 20.0])
-    with backend.record() as recording:
+    with record(backend) as recording:
         doubled = backend.launch(scale, x, factor=2.0)
         backend.launch(copy, y, into=x)  # the sum wants the x of before
         out = backend.launch(add, doubled, y)
@@ -120,7 +121,7 @@ def test_operands_that_repeat(backend: Backend, a: Any, b: Any, c: Any) -> None:
     rng = np.random.default_rng(1)
     arrays = [rng.normal(size=shape).astype(np.float32) for shape in (a, b, c)]
     x, y, z = (buffer(backend, array) for array in arrays)
-    with backend.record() as recording:
+    with record(backend) as recording:
         out = backend.launch(sub, backend.launch(mul, backend.launch(add, x, y), z), y)
     program = recording.finished()
     assert kernels(program) == ["fused"]
@@ -131,7 +132,7 @@ def test_operands_that_repeat(backend: Backend, a: Any, b: Any, c: Any) -> None:
 
 def test_a_reshape_does_not_part_a_chain(backend: Backend) -> None:
     x = buffer(backend, np.arange(12.0).reshape(3, 4))
-    with backend.record() as recording:
+    with record(backend) as recording:
         y = backend.launch(scale, x, factor=2.0).view((2, 6))
         out = backend.launch(mul, y, y)
         del y
@@ -143,7 +144,7 @@ def test_a_reshape_does_not_part_a_chain(backend: Backend) -> None:
 
 def test_long_chains_and_many_operands_are_cut(backend: Backend) -> None:
     xs = [buffer(backend, np.full(5, float(i))) for i in range(12)]
-    with backend.record() as recording:
+    with record(backend) as recording:
         total = xs[0]
         for x in xs[1:]:
             total = backend.launch(add, total, x)
@@ -151,7 +152,7 @@ def test_long_chains_and_many_operands_are_cut(backend: Backend) -> None:
     assert program.launches == -(-11 // (OPERANDS - 1))
     program.run()
     assert backend.download(total).tolist() == [66.0] * 5
-    with backend.record() as recording:
+    with record(backend) as recording:
         y = xs[1]
         for _ in range(3 * MOST_STEPS):
             y = backend.launch(scale, y, factor=0.5)
@@ -160,7 +161,7 @@ def test_long_chains_and_many_operands_are_cut(backend: Backend) -> None:
 
 def test_two_chains_meet(backend: Backend) -> None:
     x, y = buffer(backend, [1.0, 2.0]), buffer(backend, [3.0, 4.0])
-    with backend.record() as recording:
+    with record(backend) as recording:
         left = backend.launch(scale, x, factor=2.0)
         right = backend.launch(mul, y, y)
         out = backend.launch(div, backend.launch(add, left, right), left)
@@ -189,7 +190,7 @@ def test_replays_of_random_launches(backend: Backend, seed: int) -> None:
                 found.append(backend.launch(rule, *(found[i], found[j])[: len(rule.operands) - 1]))
         return {k: found[k] for k in kept}
 
-    with backend.record() as recording:
+    with record(backend) as recording:
         outs = compute()
     program = recording.finished()
     for b in (x, y):
@@ -205,7 +206,7 @@ def test_small_arrays_stay_apart_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> 
     backend = backend_of("cpu")
     for size, expected in ((100, 2), (1 << 15, 1)):
         x = buffer(backend, np.ones(size))
-        with backend.record() as recording:
+        with record(backend) as recording:
             out = backend.launch(scale, backend.launch(scale, x, factor=2.0), factor=2.0)
         assert recording.finished().launches == expected
         assert out.size == size

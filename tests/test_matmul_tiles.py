@@ -17,6 +17,7 @@ from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan import pipelines as kernels
 from ag.engine.backends.vulkan.tiles import TILES, Tile, Tiles, tiles_of
 from ag.engine.buffer import Buffer
+from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.engine.kernels.matmul import batched_matmul, matmul
 from ag.ops.matmul import piece_length, product, products
@@ -111,7 +112,7 @@ def test_pieces_of_the_inner_axis(backend: Any) -> None:
         assert -(-inner // piece_length(inner, rows, cols, 1, backend.units)) == cut
         x, y, found = on(backend, a[0]), on(backend, b[0]), []
         for _ in range(3):
-            with backend.record() as recording:
+            with record(backend) as recording:
                 out = product(backend.launch, x, y, True, False)
             names = [launch.primitive.name for launch in recording.launches]
             assert names == (["matmul"] if cut == 1 else ["batched_matmul", "sum"])
@@ -178,7 +179,7 @@ def test_the_host_needs_no_pieces() -> None:
     a, b = np.ones((1, 3, 4096), np.float32), np.ones((1, 4096, 2), np.float32)
     backend = backend_of("cpu")
     x, y = on(backend, a), on(backend, b)
-    with backend.record() as recording:
+    with record(backend) as recording:
         out = products(backend.launch, x, y, False, False)
     assert [launch.primitive.name for launch in recording.launches] == ["batched_matmul"]
     assert backend.download(out).tolist() == [[[4096.0] * 2] * 3]

@@ -13,6 +13,7 @@ import ag
 from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.buffer import Buffer
+from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import add, copy, exp, mul, scale, sub
@@ -67,7 +68,7 @@ def test_a_replay_computes_what_the_launches_did(device: str, steps: list[tuple[
     flat = buffer(backend, np.zeros(64))
     with backend.quiet(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(NumpyBackend, "chains_from", 1)  # as on a device
-        with backend.record(recompute=recompute) as recording:
+        with record(backend, recompute=recompute) as recording:
             kept = run_steps(backend, steps, inputs, flat)
         program = recording.finished()
         for values in (first, second):
@@ -87,7 +88,7 @@ def test_a_replay_computes_what_the_launches_did(device: str, steps: list[tuple[
 def test_a_chain_needs_few_buffers(device: str) -> None:
     backend = backend_of(device)
     x = buffer(backend, np.ones((64, 64)))
-    with backend.record() as recording:
+    with record(backend) as recording:
         y = x
         for _ in range(20):
             y = sum_over(backend.launch, y.view((64, 1, 64)), (1,)).view((64, 64))  # not index by index
@@ -100,7 +101,7 @@ def test_a_chain_needs_few_buffers(device: str) -> None:
 def test_an_elementwise_chain_works_in_place(device: str) -> None:
     backend = backend_of(device)
     x = buffer(backend, np.ones((64, 64)))
-    with backend.record() as recording:
+    with record(backend) as recording:
         y = x
         for _ in range(20):
             y = backend.launch(scale, y, factor=2.0)
@@ -114,7 +115,7 @@ def test_an_elementwise_chain_works_in_place(device: str) -> None:
 def test_what_nobody_reads_is_not_computed(device: str) -> None:
     backend = backend_of(device)
     x = buffer(backend, [1.0, 2.0])
-    with backend.record() as recording:
+    with record(backend) as recording:
         unread = backend.launch(exp, backend.launch(scale, x, factor=2.0))
         kept = backend.launch(scale, x, factor=3.0)
         del unread
@@ -144,7 +145,7 @@ def test_what_is_updated_in_place_is_not_dropped(device: str) -> None:
 def test_what_is_yet_to_be_written_is_memory_for_others(device: str) -> None:
     backend = backend_of(device)
     x = buffer(backend, np.ones((64, 64)))
-    with backend.record() as recording:
+    with record(backend) as recording:
         y = backend.launch(exp, sum_over(backend.launch, x.view((64, 1, 64)), (1,)))
         sums = sum_over(backend.launch, y.view((64, 64)), (0, 1))
         for _ in range(4):  # memory rests for some launches
@@ -165,7 +166,7 @@ def test_cheap_results_are_computed_again(device: str) -> None:
     x = buffer(backend, np.linspace(0, 1, 64 * 64).reshape(64, 64))
     programs = []
     for recompute in (False, True):
-        with backend.record(recompute=recompute) as recording:
+        with record(backend, recompute=recompute) as recording:
             early = [backend.launch(exp, x) for _ in range(4)]
             total = x
             for y in early:
@@ -226,7 +227,7 @@ def test_constants_made_in_the_step_keep_their_memory(device: str) -> None:
 def test_guard_words_survive_a_replay() -> None:
     backend = NumpyBackend(guard=64)
     x = buffer(backend, np.ones((5, 7)))
-    with backend.record() as recording:
+    with record(backend) as recording:
         y = backend.launch(exp, x)
         z = backend.launch(permute, backend.launch(mul, y, y), axes=(1, 0))
         out = backend.launch(scale, z, factor=2.0)

@@ -9,6 +9,7 @@ import pytest
 from rows import EPS, Array, tensor
 
 import ag
+from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.ops import norm
 
@@ -61,7 +62,7 @@ def test_a_large_mean_costs_no_digits(device: str) -> None:
 def test_launches(layer: Any, names: list[str]) -> None:
     backend = backend_of("cpu")
     operands = [tensor(np.ones(s), backend, param=True) for s in ((4, 7), (4, 1), (4, 1))]
-    with backend.record() as recording:
+    with record(backend) as recording:
         with ag.with_grad_tape():
             loss = ag.ag_sum(layer(*operands))
         ag.backward(loss)

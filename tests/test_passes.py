@@ -8,6 +8,7 @@ import pytest
 import ag
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
+from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import add, copy, exp, scale
@@ -36,7 +37,7 @@ def replay(backend: Backend, program: Program, **inputs: tuple[Buffer, list[floa
 def test_a_producer_writes_where_its_output_would_be_copied(backend: Backend) -> None:
     x, flat = buffer(backend, 1, 2), buffer(backend, 0, 0, 0, 0)
     target = flat.view((2,), 2)
-    with backend.record() as recording:
+    with record(backend) as recording:
         doubled = backend.launch(scale, x, factor=2.0)
         backend.launch(copy, doubled, into=target)
     program = recording.finished()
@@ -49,7 +50,7 @@ def test_a_producer_writes_where_its_output_would_be_copied(backend: Backend) ->
 
 def test_views_of_the_moved_output_move_along(backend: Backend) -> None:
     x, target = buffer(backend, 1, 2, 3, 4), buffer(backend, 0, 0, 0, 0)
-    with backend.record() as recording:
+    with record(backend) as recording:
         column = backend.launch(scale, x, factor=2.0).view((4, 1))
         halves = backend.launch(scale, column.view((2, 2)), factor=0.5)
         backend.launch(copy, column.view((4,)), into=target)
@@ -61,7 +62,7 @@ def test_views_of_the_moved_output_move_along(backend: Backend) -> None:
 
 def test_a_view_outside_the_recording_keeps_the_copy(backend: Backend) -> None:
     x, target = buffer(backend, 1, 2), buffer(backend, 0, 0)
-    with backend.record() as recording:
+    with record(backend) as recording:
         doubled = backend.launch(scale, x, factor=2.0)
         outside = doubled.view((2, 1))
         backend.launch(copy, doubled, into=target)
@@ -74,7 +75,7 @@ def test_a_view_outside_the_recording_keeps_the_copy(backend: Backend) -> None:
 
 def test_a_later_reader_of_the_source_keeps_the_copy(backend: Backend) -> None:
     x, target = buffer(backend, 1, 2), buffer(backend, 0, 0)
-    with backend.record() as recording:
+    with record(backend) as recording:
         doubled = backend.launch(scale, x, factor=2.0)
         backend.launch(copy, doubled, into=target)
         backend.launch(scale, target, factor=0.0, into=target)
@@ -88,7 +89,7 @@ def test_a_later_reader_of_the_source_keeps_the_copy(backend: Backend) -> None:
 @pytest.mark.parametrize("reads", [True, False])
 def test_a_target_in_use_keeps_the_copy(backend: Backend, reads: bool) -> None:
     x, target = buffer(backend, 1, 2), buffer(backend, 10, 20)
-    with backend.record() as recording:
+    with record(backend) as recording:
         doubled = backend.launch(scale, x, factor=2.0)
         if reads:
             between = backend.launch(scale, target, factor=1.0)
@@ -104,7 +105,7 @@ def test_a_target_in_use_keeps_the_copy(backend: Backend, reads: bool) -> None:
 
 def test_an_accumulated_source_keeps_its_copy(backend: Backend) -> None:
     x, target = buffer(backend, 1, 2), buffer(backend, 0, 0)
-    with backend.record() as recording:
+    with record(backend) as recording:
         total = backend.launch(scale, x, factor=2.0)
         backend.launch(add, total, x, into=total)
         backend.launch(copy, total, into=target)
@@ -115,7 +116,7 @@ def test_an_accumulated_source_keeps_its_copy(backend: Backend) -> None:
 
 def test_what_lives_on_between_replays_is_not_moved(backend: Backend) -> None:
     x, state, target = buffer(backend, 1, 2), buffer(backend, 0, 0), buffer(backend, 0, 0)
-    with backend.record() as recording:
+    with record(backend) as recording:
         backend.launch(scale, x, factor=2.0, into=state)  # written into memory that was there before
         backend.launch(copy, state, into=target)
     program = recording.finished()
@@ -126,7 +127,7 @@ def test_what_lives_on_between_replays_is_not_moved(backend: Backend) -> None:
 
 def test_one_output_copied_twice(backend: Backend) -> None:
     x, a, b = buffer(backend, 1, 2), buffer(backend, 0, 0), buffer(backend, 0, 0)
-    with backend.record() as recording:
+    with record(backend) as recording:
         doubled = backend.launch(scale, x, factor=2.0)
         backend.launch(copy, doubled, into=a)
         backend.launch(copy, doubled, into=b)
@@ -137,7 +138,7 @@ def test_one_output_copied_twice(backend: Backend) -> None:
 
 def test_a_target_that_is_overwritten_keeps_the_copy(backend: Backend) -> None:
     x, target = buffer(backend, 1, 2), buffer(backend, 0, 0)
-    with backend.record() as recording:
+    with record(backend) as recording:
         doubled = backend.launch(scale, x, factor=2.0)
         backend.launch(copy, doubled, into=target)
         backend.launch(copy, x, into=target)
@@ -151,7 +152,7 @@ def test_multiplying_with_the_constant_one_costs_nothing(backend: Backend) -> No
     x = buffer(backend, 1, 2)
     one = ag.autograd.create.lift(1.0, backend, F32, "test").buffer
     variable = buffer(backend, 1)
-    with backend.record() as recording:
+    with record(backend) as recording:
         first = backend.launch(mul, backend.launch(scale, x, factor=2.0), one)
         second = backend.launch(mul, backend.launch(scale, x, factor=3.0), variable)
     program = recording.finished()
@@ -196,7 +197,7 @@ def clipped_step(backend: Backend, between: str = "") -> tuple[Program, dict[str
     kept = {"x": buffer(backend, 1, 2), "y": buffer(backend, 1, 2, 3), "factor": buffer(backend, 0.5),
             "p": buffer(backend, *[0.0] * 16), "flat": buffer(backend, *[0.0] * 16)}
     state, one, zero = buffer(backend, 1, *[0.0] * (STATE_WORDS - 1)), constant(backend, 1.0), constant(backend, 0.0)
-    with backend.record() as recording:
+    with record(backend) as recording:
         grads = [backend.launch(scale, kept["x"], factor=2.0), backend.launch(scale, kept["y"], factor=3.0)]
         factor = backend.launch(scale, kept["factor"], factor=1.0)
         for g in grads if between != "half" else grads[:1]:

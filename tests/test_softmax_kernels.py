@@ -9,6 +9,7 @@ import pytest
 from rows import EPS, Array, tensor
 
 import ag
+from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.engine.kernels.softmax import shared_columns
 
@@ -67,7 +68,7 @@ def test_no_matrix_of_probabilities_is_stored(target: Array) -> None:
     backend = backend_of("cpu")
     x = tensor(np.zeros((20, 30), np.float32), backend, param=True)
     given = tensor(target, backend) if target.ndim == 2 else target
-    with backend.record(lambda _array, _dtype: None) as recording:
+    with record(backend, lambda _array, _dtype: None) as recording:
         with ag.with_grad_tape():
             loss = ag.ag_softmax_cross_entropy_loss(x, given)
         grads = ag.backward(loss)

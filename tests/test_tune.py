@@ -21,6 +21,7 @@ from ag.engine.backends.vulkan.autotune import Tune, class_of
 from ag.engine.backends.vulkan.autotune_cache import Choices, choices_of
 from ag.engine.backends.vulkan.pipelines import Product
 from ag.engine.backends.vulkan.tiles import TILES, Tiles
+from ag.engine.compile.pipeline import record
 from ag.engine.kernels.conv import conv2d
 from ag.engine.kernels.matmul import batched_matmul, matmul
 from ag.engine.window import Window
@@ -222,7 +223,7 @@ def test_a_captured_step_is_the_eager_one(opened: Callable[[], Any], folder: Pat
     """Whatever is chosen: eager and captured launches of a product are of one class."""
     backend, rng = opened(), np.random.default_rng(3)
     a, b = on(backend, normal(rng, 40, 30)), on(backend, normal(rng, 30, 40))
-    with backend.record() as recording:
+    with record(backend) as recording:
         out = backend.launch(matmul, a, b, ta=False, tb=False)
     eager = backend.download(out)
     recording.program.run()

@@ -16,6 +16,7 @@ import numpy as np
 from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
+from ag.engine.compile.pipeline import record
 from ag.engine.device import default_backend
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array
@@ -166,7 +167,7 @@ class CapturedStep:
             else:
                 arrays.append(_ArraySlot(i, _apart(x, arrays), backend))
                 slots.append(arrays[-1])
-        with backend.record(lambda array, dtype: _slot_buffer(arrays, array, dtype), self._recompute) as recording:
+        with record(backend, lambda array, dtype: _slot_buffer(arrays, array, dtype), self._recompute) as recording:
             output = self._step(*[s.argument for s in slots])
         _refuse_host_values(output)
         for slot in arrays:

@@ -10,15 +10,16 @@ still works on it: launches run in order, so whoever gets the block next writes 
 
 A **launch** returns at once on an asynchronous backend.  Only `download` and `synchronize` wait.
 
-A **recording** collects every launch made while it is open, on top of running it, into a **Program** that can be
-run again without Python deciding anything.  A program holds every buffer it touches, so its memory stays its own.
-While recording, the host may not read device memory or write into existing buffers: the program would not see it.
+A **recording** collects every launch made while it is open, on top of running it; `ag.engine.compile` makes a
+**Program** of it, which can be run again without Python deciding anything.  A program holds every buffer it touches, so
+its memory stays its own. While recording, the host may not read device memory or write into existing buffers: the
+program would not see it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import prod
@@ -28,7 +29,6 @@ from weakref import WeakKeyDictionary
 
 from ag.engine.arena import Arena
 from ag.engine.buffer import Buffer, HostArray
-from ag.engine.compile.pipeline import optimize
 from ag.engine.dtype import DType
 from ag.engine.primitive import Primitive
 from ag.engine.program import Launch, Program, Recording
@@ -37,7 +37,6 @@ from ag.errors import ArenaError, CaptureError, DtypeError
 
 __all__ = ["Backend", "DeviceInfo", "Event", "Meter"]
 
-_REST = 3  # launches for which memory rests where several may run at once
 _GUARD_BYTE = 0xA5
 _NOTHING = nullcontext()
 
@@ -222,26 +221,19 @@ class Backend(ABC):
         return
 
     @abstractmethod
-    def _program(self, launches: list[Launch]) -> Program:
+    def program(self, launches: list[Launch]) -> Program:
         """A program that makes these launches."""
 
     @contextmanager
-    def record(self, on_upload: Callable[[HostArray, DType], Buffer | None] | None = None,
-               recompute: bool = False) -> Iterator[Recording]:
-        """Collect every launch made inside into a program (they also run); it may compute things twice to save memory.
-        """
+    def collecting(self, recording: Recording) -> Iterator[None]:
+        """Note every launch made inside in `recording`; they also run."""
         if self._open_recording is not None:
             raise CaptureError(f"record: {self.name} is already recording; captured steps do not nest.")
-        recording = Recording(on_upload)
         self._open_recording = get_ident(), recording
         try:
-            yield recording
+            yield
         finally:
             self._open_recording = None
-        optimize(recording.launches, recompute=recompute, chains_from=self.chains_from,
-                 epilogues=self.epilogues and self.precision == "highest",  # the other kernels have none
-                 rest=_REST if self.asynchronous else 0)
-        recording.program = self._program(recording.launches)
 
     @property
     def recording(self) -> Recording | None:

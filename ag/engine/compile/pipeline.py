@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ag.engine.backend import Backend
+from ag.engine.buffer import Buffer, HostArray
 from ag.engine.compile.copy_elimination import without_copies
 from ag.engine.compile.dead_code import without_unread
 from ag.engine.compile.fold_scaling import with_factors
@@ -9,9 +14,25 @@ from ag.engine.compile.fuse_elementwise import with_chains
 from ag.engine.compile.fuse_epilogues import with_epilogues
 from ag.engine.compile.memory_plan import share_memory
 from ag.engine.compile.rematerialize import rematerialize
-from ag.engine.program import Launch
+from ag.engine.dtype import DType
+from ag.engine.program import Launch, Recording
 
-__all__ = ["optimize"]
+__all__ = ["optimize", "record"]
+
+_REST = 3  # launches for which memory rests where several may run at once
+
+
+@contextmanager
+def record(backend: Backend, on_upload: Callable[[HostArray, DType], Buffer | None] | None = None,
+           recompute: bool = False) -> Iterator[Recording]:
+    """Collect every launch made inside into a program (they also run); it may compute things twice to save memory."""
+    recording = Recording(on_upload)
+    with backend.collecting(recording):
+        yield recording
+    optimize(recording.launches, recompute=recompute, chains_from=backend.chains_from,
+             epilogues=backend.epilogues and backend.precision == "highest",  # the other kernels have none
+             rest=_REST if backend.asynchronous else 0)
+    recording.program = backend.program(recording.launches)
 
 
 def optimize(launches: list[Launch], *, recompute: bool, chains_from: int, epilogues: bool, rest: int) -> None:

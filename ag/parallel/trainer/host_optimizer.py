@@ -14,6 +14,7 @@ from typing import Any
 from ag.autograd.create import ag_param, lift
 from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer
+from ag.engine.compile.pipeline import record
 from ag.engine.dtype import F16, F32
 from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import Array
@@ -152,7 +153,7 @@ class HostOptimizers:
         if self._step is not None:
             self._step.run()
             return
-        with self._grads.backend.record() as recording:
+        with record(self._grads.backend) as recording:
             for part in self._parts:
                 part.to_mine(self._grads, part.grads)
                 runs = part.group.runs([own for name, own in part.names.items() if name in self._used])

@@ -154,7 +154,7 @@ class NumpyBackend(Backend):
         if self.events is not None:
             self.events.append(Event(self.name, primitive.name, begin, perf_counter_ns()))
 
-    def _program(self, launches: list[Launch]) -> Program:
+    def program(self, launches: list[Launch]) -> Program:
         return NumpyProgram(self, launches)
 
     def submit(self) -> None:

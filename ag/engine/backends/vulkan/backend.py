@@ -195,7 +195,7 @@ class VulkanBackend(Backend):
             else:
                 self.recorder.dispatch(command)
 
-    def _program(self, launches: list[Launch]) -> Program:
+    def program(self, launches: list[Launch]) -> Program:
         with self.lock:
             commands = [self.command(x.primitive, x.buffers, x.params) for x in launches]
             return VulkanProgram(self, launches, [c for c in commands if c is not None])
