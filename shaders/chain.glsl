@@ -1,7 +1,7 @@
 // A chain of elementwise functions.  Registers hold four operands and then the results, one per instruction, whose code
-// says which function (numbered as in ag/engine/kernels/fused.py) and which registers it reads: function << 16 | x << 8 | y.  Codes
-// are specialization constants, so a driver compiles the chain and not the choice.  The kernel has the functions'
-// numbers in its Args, as value; where it has tiles, too, their constants come first.
+// says which function (numbered as in ag/engine/kernels/fused.py) and which registers it reads:
+// function << 16 | x << 8 | y.  Codes are specialization constants, so a driver compiles the chain and not the choice.
+// The kernel has the functions' numbers in its Args, as value; where it has tiles, too, their constants come first.
 #include "functions.glsl"
 #define GIVEN 4
 

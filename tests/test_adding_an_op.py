@@ -55,7 +55,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = blocks()
     assert set(found) == {"ag/ops/activation.py", "ag/__init__.py", "", "shaders/softplus.comp",
                           "shaders/softplus_grad.comp", "tests/cases_pointwise.py"}
-    append(folder / "ag/ops/activation.py", "\n\n" + found["ag/ops/rectifiers.py"])
+    append(folder / "ag/ops/activation.py", "\n\n" + found["ag/ops/activation.py"])
     append(folder / "ag/__init__.py", "\n" + found["ag/__init__.py"] + '__all__ += ["ag_softplus"]\n')
     for name in ("shaders/softplus.comp", "shaders/softplus_grad.comp"):
         (folder / name).write_text(found[name], "utf-8")

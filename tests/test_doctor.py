@@ -14,7 +14,7 @@ import ag
 from ag.__main__ import main
 from ag.tools import probe
 
-DOCTOR = sys.modules["ag.doctor"]  # ag.doctor itself is the function
+DOCTOR = sys.modules["ag.tools.doctor"]
 
 
 def test_all_devices_and_all_pairs() -> None:

@@ -47,13 +47,21 @@ def test_a_module_says_what_it_is_for(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text("utf-8"))), f"{path.name} has no docstring"
 
 
+def code_lines(path: Path) -> int:
+    """Lines of a file without its docstrings."""
+    text = path.read_text("utf-8")
+    if path.suffix != ".py":
+        return len(text.splitlines())
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    strings = [node.body[0] for node in ast.walk(ast.parse(text))
+               if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None]
+    return len(text.splitlines()) - sum((s.end_lineno or s.lineno) - s.lineno + 1 for s in strings)
+
+
 def test_files_are_short() -> None:
-    long = {
-        str(path.relative_to(ROOT)): lines
-        for path in [*FILES, *(ROOT / "shaders").iterdir()]
-        if path.is_file() and (lines := len(path.read_text("utf-8").splitlines())) > 300
-    }
-    assert not long, f"files of more than 300 lines, to be split by meaning: {long}"
+    long = {str(path.relative_to(ROOT)): lines for path in [*FILES, *(ROOT / "shaders").iterdir()]
+            if path.is_file() and (lines := code_lines(path)) > 300}
+    assert not long, f"files of more than 300 lines of code, to be split by meaning: {long}"
 
 
 # ---------------------------------------------------------------------------------------------- import ag

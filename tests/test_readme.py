@@ -9,7 +9,6 @@ from contextvars import copy_context
 from pathlib import Path
 
 import pytest
-from test_imports import LAYERS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -78,8 +77,3 @@ def test_files_named_exist(page: Path) -> None:
     named = re.findall(r"`((?:ag|docs|examples|tests|tools|benchmarks)/[\w/.]+|\w+\.py)`", text)
     missing = [name for name in named if not (ROOT / name).exists()]
     assert not missing, f"{page.name} names {missing}"
-
-
-def test_layers_are_those_that_are_enforced() -> None:
-    rows = re.findall(r"^\| (\d) \| ((?:`[\w.]+` ?)+)\|", ARCHITECTURE, re.M)
-    assert [re.findall(r"`([\w.]+)`", modules) for _, modules in rows] == LAYERS
