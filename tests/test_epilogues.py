@@ -4,6 +4,7 @@ linear layer are one launch with the same values.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ relu, relu_grad = PRIMITIVES["relu"], PRIMITIVES["relu_grad"]
 def backend(device: str, monkeypatch: pytest.MonkeyPatch) -> Backend:
     """On the CPU, too, as on a device."""
     monkeypatch.setattr(NumpyBackend, "epilogues", True)
-    monkeypatch.setattr(NumpyBackend, "chains_from", 1)
+    monkeypatch.setattr(NumpyBackend, "target", replace(NumpyBackend.target, fuse_from=1))
     return backend_of(device)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ SHADERS = Path(__file__).parents[1] / "shaders"
 @pytest.fixture(autouse=True)
 def _chains_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU, too, as on a device."""
-    monkeypatch.setattr(NumpyBackend, "chains_from", 1)
+    monkeypatch.setattr(NumpyBackend, "target", replace(NumpyBackend.target, fuse_from=1))
 
 
 @pytest.fixture
@@ -215,7 +216,7 @@ def test_small_arrays_stay_apart_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_layer_norm_step_is_as_without_chains(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     for least in (1, 1 << 60):
-        monkeypatch.setattr(type(backend_of(device)), "chains_from", least)
+        monkeypatch.setattr(backend_of(device), "target", replace(backend_of(device).target, fuse_from=least))
         ag.ag_seed(5)
         model = ag.ag_sequential(ag.ag_linear(6, 8, "gelu"), ag.ag_layer_norm(8), ag.ag_linear(8, 3, "silu"))
         optimizer = ag.optimizer_adam(model, lr=0.01)

@@ -5,6 +5,7 @@ guard words, the same to the bit each time; and which tiles are chosen, and when
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ from ag.engine.buffer import Buffer
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.engine.kernels.matmul import batched_matmul, matmul
-from ag.ops.matmul import piece_length, product, products
+from ag.engine.target import Target
+from ag.ops.matmul import product, products
 
 SHAPES = 300  # per kind of tiles and driver
 
@@ -105,11 +107,11 @@ def test_nan_and_infinity_stay_where_they_belong(backend: Any) -> None:
 def test_pieces_of_the_inner_axis(backend: Any) -> None:
     """As on a device with many units: in pieces, added up in order, always to the same bits."""
     rng = np.random.default_rng(6)
-    backend.units = 132
+    backend.target = replace(backend.target, units=132)
     for shape, cut in (((9, 2048, 70), 4), ((3, 1500, 5), 2), ((64, 600, 64), 1)):
         rows, inner, cols = shape
         a, b = normal(rng, 1, inner, rows), normal(rng, 1, inner, cols)
-        assert -(-inner // piece_length(inner, rows, cols, 1, backend.units)) == cut
+        assert -(-inner // backend.target.split_inner(inner, rows, cols, 1)) == cut
         x, y, found = on(backend, a[0]), on(backend, b[0]), []
         for _ in range(3):
             with record(backend) as recording:
@@ -171,7 +173,7 @@ def test_an_unknown_kind_of_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     (8192, 512, 512, 132, 4), (8192, 4096, 4096, 132, 1), (65536, 64, 64, 132, 16), (1024, 64, 64, 132, 2),
 ])
 def test_the_number_of_pieces(inner: int, rows: int, cols: int, units: int, pieces: int) -> None:
-    length = piece_length(inner, rows, cols, 1, units)
+    length = Target(units=units).split_inner(inner, rows, cols, 1)
     assert length % 64 == 0 and (-(-inner // length) if inner else 0) == pieces
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ def test_a_replay_computes_what_the_launches_did(device: str, steps: list[tuple[
     inputs = [buffer(backend, x) for x in first]
     flat = buffer(backend, np.zeros(64))
     with backend.quiet(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(NumpyBackend, "chains_from", 1)  # as on a device
+        patch.setattr(NumpyBackend, "target", replace(NumpyBackend.target, fuse_from=1))  # as on a device
         with record(backend, recompute=recompute) as recording:
             kept = run_steps(backend, steps, inputs, flat)
         program = recording.finished()

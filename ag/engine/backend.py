@@ -33,6 +33,7 @@ from ag.engine.dtype import DType
 from ag.engine.primitive import Primitive
 from ag.engine.program import Launch, Program, Recording
 from ag.engine.shape import Shape
+from ag.engine.target import Target
 from ag.errors import ArenaError, CaptureError, DtypeError
 
 __all__ = ["Backend", "DeviceInfo", "Event", "Meter"]
@@ -97,20 +98,16 @@ class Backend(ABC):
         Whether launches return before the work is done.
     dtypes : frozenset of DType
         Element types the device can hold.
-    units : int
-        How many parts of a product of matrices are worked on at once, as far as is known; 1 where that is no concern.
+    target : Target
+        What the compiler and the choice of kernels go by.
     recording : Recording or None
         The recording that the calling thread has open, if any.
     events : list of Event or None
         Where launches are to be noted with their times; set on the class, so that it holds for every device.
     timestamps : bool
         Whether the device can say itself how long it has worked, as `meter` needs it.
-    chains_from : int
-        Elements from which a program makes chains of elementwise launches one.
     precision : str
         Of products of matrices in float32, as `ag_matmul_precision` says; set on the class, for every device.
-    epilogues : bool
-        Whether a program takes elementwise launches into the products of matrices that make their operands.
     """
 
     name: str
@@ -118,12 +115,10 @@ class Backend(ABC):
     arena: Arena
     asynchronous: bool
     dtypes: frozenset[DType]
-    units: int = 1
+    target: Target = Target()
     events: list[Event] | None = None
     timestamps: bool = False
-    chains_from: int = 1
     precision: str = "highest"
-    epilogues: bool = True
     _open_recording: tuple[int, Recording] | None = None
 
     def alloc(self, shape: Shape, dtype: DType) -> Buffer:

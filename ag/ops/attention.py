@@ -25,9 +25,6 @@ from ag.ops.matmul import products
 
 __all__ = ["ag_attention", "attention_of_heads"]
 
-_MOST_FEATURES = 128  # of a head, in the kernels
-_LONGEST = 1 << 13  # times; a driver ends an invocation's loops after 65,535 turns
-
 
 def _check(function: str, q: Any, k: Any, v: Any, heads: int, rate: float) -> None:
     given = f"{function}: q is {q.shape}, k is {k.shape} and v is {v.shape}"
@@ -45,8 +42,8 @@ def _check(function: str, q: Any, k: Any, v: Any, heads: int, rate: float) -> No
 
 def _is_tiled(q: Any, k: Any, v: Any, heads: int) -> bool:
     """Whether the kernels can do it."""
-    features, times = max(q.shape[0], v.shape[0]), max(q.shape[1], k.shape[1])
-    return bool(features <= heads * _MOST_FEATURES and times <= _LONGEST)
+    features, times = max(q.shape[0], v.shape[0]) // heads, max(q.shape[1], k.shape[1])
+    return bool(q.backend.target.tiled_attention(features, times))
 
 
 def _with_batch(x: Any) -> Buffer:

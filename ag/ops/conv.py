@@ -24,22 +24,16 @@ from ag.engine.kernels.conv import (
 from ag.engine.window import Pair, Window, pair
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_add
-from ag.ops.matmul import added_up, piece_length
+from ag.ops.matmul import added_up
 from ag.ops.reshape import ag_reshape
 
 __all__ = ["ag_conv2d"]
 
-_THIN = 2  # rows of a group's matrix of results up to which tiles would be nearly empty
-
-
-def _element_by_element(rows: int, units: int) -> bool:
-    """Whether tiles do not pay: they would be nearly empty, or the device is a processor, where lookups cost most."""
-    return rows <= _THIN or units == 1
 
 
 @part_of(NAME)
 def _conv2d(run: Run, x: TensorLike, w: TensorLike, window: Window, groups: int) -> tuple[Any, Any]:
-    direct = _element_by_element(w.shape[0] // groups, x.backend.units)  # type: ignore[union-attr]
+    direct = x.backend.target.direct_convolution(w.shape[0] // groups)  # type: ignore[union-attr]
     return run(conv2d_direct if direct else conv2d, x, w, window=window, groups=groups), (x, w)
 
 
@@ -49,11 +43,11 @@ def _conv2d_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need, w
     x, w = saved
     dx = dw = None
     if need[0]:
-        direct = _element_by_element(w.shape[1], x.backend.units)
+        direct = x.backend.target.direct_convolution(w.shape[1])
         kernel = conv2d_input_grad_direct if direct else conv2d_input_grad
         dx = run(kernel, w, g, window=window, groups=groups, image=x.shape[1:3])
     if need[1]:
-        chunk = piece_length(prod(g.shape[1:]), w.shape[0] // groups, prod(w.shape[1:]), groups, x.backend.units)
+        chunk = x.backend.target.split_inner(prod(g.shape[1:]), w.shape[0] // groups, prod(w.shape[1:]), groups)
         dw = added_up(run, run(conv2d_weight_grad, x, g, window=window, groups=groups, chunk=chunk))
     return dx, dw
 

@@ -16,23 +16,6 @@ from ag.errors import ShapeError
 
 __all__ = ["ag_matmul", "affine", "products"]
 
-# Longer sums are made in pieces: they keep more digits, and a driver ends an invocation's loops after 65,535 turns.
-_LONGEST = 1 << 15
-_SHORTEST = 512  # of a piece: below, adding the pieces up costs more than it gains
-_MOST_PIECES = 16
-_TILE = 64  # rows and columns of what a unit of a device makes at a time, about
-
-
-def piece_length(inner: int, rows: int, cols: int, count: int, units: int) -> int:
-    """How long pieces of the inner axis should be, so that `count` products give all units of a device work.
-
-    Depends on nothing else, so a device always adds up in the same order.
-    """
-    tiles = -(-rows // _TILE) * -(-cols // _TILE) * count
-    pieces = max(1, min(2 * units // max(1, tiles), inner // _SHORTEST, _MOST_PIECES)) if units > 1 else 1
-    length = -(-inner // max(pieces, -(-inner // _LONGEST)))
-    return max(1, -(-length // _TILE)) * _TILE  # whole quads, and whole slices of a tile
-
 
 def added_up(run: Run, pieces: Buffer) -> Buffer:
     """The sum over the first axis, which goes."""
@@ -42,13 +25,13 @@ def added_up(run: Run, pieces: Buffer) -> Buffer:
 def products(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:
     """Products of the matrices of two batches, [batch, rows, cols] each before `ta` and `tb` transpose them."""
     rows, cols = shapes.matmul(a.shape[1:], b.shape[1:], ta=ta, tb=tb)
-    chunk = piece_length(a.shape[1 if ta else 2], rows, cols, a.shape[0], a.backend.units)
+    chunk = a.backend.target.split_inner(a.shape[1 if ta else 2], rows, cols, a.shape[0])
     return added_up(run, run(batched_matmul, a, b, ta=ta, tb=tb, chunk=chunk))
 
 
 def _in_one_piece(a: Buffer, b: Buffer, ta: bool, tb: bool) -> bool:
     inner, (rows, cols) = a.shape[0 if ta else 1], shapes.matmul(a.shape, b.shape, ta=ta, tb=tb)
-    return inner <= piece_length(inner, rows, cols, 1, a.backend.units)
+    return inner <= a.backend.target.split_inner(inner, rows, cols, 1)
 
 
 def product(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:

@@ -19,8 +19,6 @@ from ag.engine.program import Launch, Recording
 
 __all__ = ["optimize", "record"]
 
-_REST = 3  # launches for which memory rests where several may run at once
-
 
 @contextmanager
 def record(backend: Backend, on_upload: Callable[[HostArray, DType], Buffer | None] | None = None,
@@ -29,9 +27,10 @@ def record(backend: Backend, on_upload: Callable[[HostArray, DType], Buffer | No
     recording = Recording(on_upload)
     with backend.collecting(recording):
         yield recording
-    optimize(recording.launches, recompute=recompute, chains_from=backend.chains_from,
-             epilogues=backend.epilogues and backend.precision == "highest",  # the other kernels have none
-             rest=_REST if backend.asynchronous else 0)
+    target = backend.target
+    optimize(recording.launches, recompute=recompute, chains_from=target.fuse_from,
+             epilogues=target.epilogues and backend.precision == "highest",  # the other kernels have none
+             rest=target.rest)
     recording.program = backend.program(recording.launches)
 
 

@@ -26,6 +26,7 @@ from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Call, Primitive
 from ag.engine.program import Launch, Program, held_bytes
 from ag.engine.shape import Shape
+from ag.engine.target import Target
 
 __all__ = ["NumpyBackend"]
 
@@ -94,8 +95,8 @@ class NumpyBackend(Backend):
     """
 
     asynchronous = False
-    chains_from = 1 << 15  # smaller arrays are in the cache anyway
-    epilogues = False  # a product is a call of its own, whatever follows
+    # Smaller arrays are in the cache anyway; a product is a call of its own, whatever follows.
+    target = Target(fuse_from=1 << 15, epilogues=False)
     dtypes = frozenset(_NUMPY)
 
     def __init__(self, index: int = 0, *, guard: int = 0, limit_bytes: int | None = None) -> None:

@@ -29,6 +29,7 @@ from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Primitive
 from ag.engine.program import Launch, Program, held_bytes
 from ag.engine.shape import Shape
+from ag.engine.target import Target
 from ag.errors import DeviceError, DtypeError
 
 __all__ = ["VulkanBackend"]
@@ -38,6 +39,7 @@ _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
 _LARGEST_BYTES = (1 << 32) - 4096  # Kompute counts bytes in 32 bits
 _SMALLEST_RANGE = 1 << 27  # maxStorageBufferRange that every Vulkan driver must offer
+_REST = 3  # launches for which memory rests, as several may run at once
 _COMMANDS_PER_SEQUENCE = 512  # a submission must end before a driver's watchdog bites
 
 
@@ -120,7 +122,7 @@ class VulkanBackend(Backend):
         )
         self._stock = not hasattr(kompute(), "OpBarrier")
         self._kernels = Kernels(self._manager, self._stock, self.info)
-        self.units = self._kernels.tiles.units
+        self.target = Target(units=self._kernels.tiles.units, rest=_REST)
         self.recorder: Any = (
             StockRecorder(self._manager, self.name, self._segments, self._kernels)
             if self._stock
