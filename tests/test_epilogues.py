@@ -28,8 +28,7 @@ relu, relu_grad = PRIMITIVES["relu"], PRIMITIVES["relu_grad"]
 @pytest.fixture
 def backend(device: str, monkeypatch: pytest.MonkeyPatch) -> Backend:
     """On the CPU, too, as on a device."""
-    monkeypatch.setattr(NumpyBackend, "epilogues", True)
-    monkeypatch.setattr(NumpyBackend, "target", replace(NumpyBackend.target, fuse_from=1))
+    monkeypatch.setattr(NumpyBackend, "target", replace(NumpyBackend.target, fuse_from=1, epilogues=True))
     return backend_of(device)
 
 
