@@ -1,7 +1,14 @@
 """The base of all layers: parameters by name, state dicts, train and eval mode, a readable repr.
 
 A layer's parameters and buffers are its tensor attributes, its children are its layer attributes, also in lists,
-tuples and dicts; nothing has to be registered.  Names are joined with underscores, as ggmlR does: ``layer1_W``.
+tuples and dicts; nothing has to be registered.  An attribute whose name begins with an underscore is never state.
+`Layer.modules` is the one walk over a model, from which names, parameters, buffers and conversions follow:
+
+    model.modules()     ("", model)  ("layer1", linear)  ("layer2", residual)  ("layer2_body", linear)
+    model.parameters()   layer1_W     layer1_b            layer2_body_W         layer2_body_b
+
+Names are joined with underscores, as ggmlR does.  Knows tensors and the devices' names; no layer by name, no file
+format, no parallelism.  Every layer and model derives from `Layer`; checkpoints, optimizers and replicas call it.
 """
 
 from __future__ import annotations
@@ -21,7 +28,7 @@ from ag.errors import CaptureError, CheckpointError
 from ag.ops.activation import ag_gelu, ag_leaky_relu, ag_log_softmax, ag_relu, ag_sigmoid, ag_silu, ag_softmax, ag_tanh
 from ag.ops.convert import ag_to_device
 
-__all__ = ["ACTIVATIONS", "Layer", "activation_called", "ag_eval", "ag_train", "buffers_of", "load_into",
+__all__ = ["ACTIVATIONS", "Layer", "activation_called", "ag_eval", "ag_train", "buffers_of", "load_into", "objects_in",
            "state_of"]
 
 M = TypeVar("M")
@@ -69,30 +76,48 @@ class Layer:
     # -------------------------------------------------------------------------------------- contents
 
     def children(self) -> dict[str, Layer]:
-        """Layers inside this one, by name."""
-        return {name: x for name, x in _members(vars(self)) if isinstance(x, Layer)}
+        """Layers directly inside this one, by name."""
+        return {name: x for name, x in self._members() if isinstance(x, Layer)}
 
-    def _tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-        for name, x in _members(vars(self)):
-            if isinstance(x, Tensor):
-                yield prefix + name, x
+    def modules(self, prefix: str = "") -> Iterator[tuple[str, Layer]]:
+        """This layer, called `prefix`, and all layers inside it with their names, each before its children.
+
+        A layer that stands in two places comes twice, under both names.
+
+        References
+        ----------
+        PyTorch ``torch.nn.Module.named_modules``.
+
+        Examples
+        --------
+        >>> import ag
+        >>> model = ag.ag_sequential(ag.ag_residual(ag.ag_linear(2, 2)))
+        >>> [name for name, layer in model.modules()]
+        ['', 'layer1', 'layer1_body']
+        """
+        yield prefix, self
         for name, child in self.children().items():
-            yield from child._tensors(f"{prefix}{name}_")
+            yield from child.modules(_joined(prefix, name))
+
+    def _members(self) -> Iterator[tuple[str, Layer | Tensor]]:
+        return _members({name: x for name, x in vars(self).items() if not _is_private(name, x)})
 
     def _named(self, trained: bool) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
-        for name, x in self._tensors():
-            if found.setdefault(name, x) is not x:
-                raise ValueError(f"{type(self).__name__}: two different tensors come out under the name {name!r}; "
-                                 f"rename one of the attributes.")
-        return {name: x for name, x in found.items() if x.requires_grad is trained}
+        tensors: dict[str, Tensor] = {}
+        for prefix, layer in self.modules():
+            for own_name, x in layer._members():
+                name = _joined(prefix, own_name)
+                if isinstance(x, Tensor) and tensors.setdefault(name, x) is not x:
+                    raise ValueError(f"{type(self).__name__}: two different tensors come out under the name {name!r}; "
+                                     f"rename one of the attributes.")
+        return {name: x for name, x in tensors.items() if x.requires_grad is trained}
 
     def parameters(self) -> dict[str, Tensor]:
         """Trained tensors by name; also sets each tensor's ``name``."""
-        found = self._named(True)
-        for name, p in found.items():
+        trained = self._named(True)
+        for name, p in trained.items():
             p.name = name
-        return found
+        return trained
 
     params = parameters
 
@@ -131,14 +156,13 @@ class Layer:
 
     # -------------------------------------------------------------------------------------- mode
 
-    def train(self, mode: bool = True) -> Layer:
+    def train(self: M, mode: bool = True) -> M:
         """Set train mode (or eval mode) here and in all children; returns the layer."""
-        _set_mode(self, mode, set())
-        return self
+        return _with_mode(self, mode)
 
-    def eval(self) -> Layer:
+    def eval(self: M) -> M:
         """Set eval mode here and in all children; returns the layer."""
-        return self.train(False)
+        return _with_mode(self, False)
 
     def mode_for(self, x: Tensor) -> bool:
         """`training`, and a guard that a captured step is not replayed in the other mode."""
@@ -166,13 +190,25 @@ class Layer:
 
     def _lines(self, label: str) -> Iterator[str]:
         args = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.settings)
-        own = [f"{name} {x.shape}" for name, x in _members(vars(self)) if isinstance(x, Tensor)]
+        own = [f"{name} {x.shape}" for name, x in self._members() if isinstance(x, Tensor)]
         count = sum(p.size for p in self.parameters().values())
         detail = f"  {', '.join(own)}" if own else ""
         yield f"{label}{type(self).__name__}({args}){detail}  [{count:,} parameters]"
         for name, child in self.children().items():
             for line in child._lines(f"{name}: "):
                 yield "  " + line
+
+
+def _joined(prefix: str, name: str) -> str:
+    return f"{prefix}_{name}" if prefix else name
+
+
+def _is_private(name: str, x: object) -> bool:
+    """Whether an attribute is none of the layer's state; one that looks like state all the same is refused."""
+    if name.startswith("_") and (isinstance(x, Layer) or (isinstance(x, Tensor) and x.requires_grad and not x.node)):
+        raise TypeError(f"Layer: attribute {name!r} is a {'layer' if isinstance(x, Layer) else 'parameter'}, and what "
+                        f"begins with an underscore would not be trained; call it {name.lstrip('_')!r}.")
+    return name.startswith("_")
 
 
 def _members(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Layer | Tensor]]:
@@ -217,21 +253,36 @@ def load_into(mine: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool
             x.data = arrays[k]
 
 
-def _set_mode(model: Any, mode: bool, seen: set[int]) -> None:
-    if id(model) in seen:
-        return
-    seen.add(id(model))
-    parts: Iterable[Any] = ()
-    if isinstance(model, (list, tuple)):
-        parts = model
-    elif isinstance(model, dict):
-        parts = model.values()
-    elif hasattr(model, "__dict__") and not isinstance(model, (type, ModuleType)):
-        if hasattr(model, "training"):
-            model.training = mode
-        parts = vars(model).values()
-    for part in parts:
-        _set_mode(part, mode, seen)
+def objects_in(model: object) -> Iterator[object]:
+    """A model and every object inside it, each once, however nested; models need not be layers.
+
+    Attributes of objects are followed, and items of lists, tuples and dicts.
+    """
+    seen: set[int] = set()
+
+    def walk(x: object) -> Iterator[object]:
+        if id(x) in seen:
+            return
+        seen.add(id(x))
+        yield x
+        parts: Iterable[object] = ()
+        if isinstance(x, (list, tuple)):
+            parts = x
+        elif isinstance(x, dict):
+            parts = x.values()
+        elif hasattr(x, "__dict__") and not isinstance(x, (type, ModuleType)):
+            parts = vars(x).values()
+        for part in parts:
+            yield from walk(part)
+
+    return walk(model)
+
+
+def _with_mode(model: M, mode: bool) -> M:
+    for x in objects_in(model):
+        if hasattr(x, "training") and not isinstance(x, (type, ModuleType)):
+            x.training = mode
+    return model
 
 
 def ag_train(model: M) -> M:
@@ -256,8 +307,7 @@ def ag_train(model: M) -> M:
     >>> ag.ag_train(ag.ag_sequential(ag.ag_dropout(0.5))).training
     True
     """
-    _set_mode(model, True, set())
-    return model
+    return _with_mode(model, True)
 
 
 def ag_eval(model: M) -> M:
@@ -282,5 +332,4 @@ def ag_eval(model: M) -> M:
     >>> ag.ag_eval(ag.ag_sequential(ag.ag_dropout(0.5))).training
     False
     """
-    _set_mode(model, False, set())
-    return model
+    return _with_mode(model, False)

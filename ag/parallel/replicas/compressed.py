@@ -30,14 +30,6 @@ from ag.parallel.replicas.replicate import replicas_of
 __all__ = ["CompressedDataParallel"]
 
 
-class _Links:
-    """One link per replica, and how many steps they have carried; no list, as that would be the layer's state."""
-
-    def __init__(self, links: list[Link]) -> None:
-        self.all = links
-        self.steps = 0
-
-
 class CompressedDataParallel(DataParallel):
     """A `DataParallel` whose replicas send the largest elements of their gradients only.
 
@@ -113,24 +105,25 @@ class CompressedDataParallel(DataParallel):
             raise ValueError(f"CompressedDataParallel: warmup_steps is {warmup_steps!r}; a whole number of at least 0 "
                              f"is required.")
         self.compression_ratio, self.wire, self.warmup_steps = compression_ratio, wire, warmup_steps
-        self._links = _Links([Link(WIRES[wire], momentum) for _ in self.device_ids])
+        self._links = [Link(WIRES[wire], momentum) for _ in self.device_ids]
+        self._steps = 0  # that the links have carried
 
     @property
     def bytes_sent(self) -> int:
         """Bytes of all gradients that replicas have sent so far."""
-        return sum(link.sent for link in self._links.all)
+        return sum(link.sent for link in self._links)
 
     @property
     def bytes_per_step(self) -> int:
         """Bytes that all replicas together send in a step after the warm-up in which every one has samples."""
         sizes = [p.size for p in self.parameters().values()]
-        return len(self._links.all) * sum(message_bytes(n, self.compression_ratio, WIRES[self.wire]) for n in sizes)
+        return len(self._links) * sum(message_bytes(n, self.compression_ratio, WIRES[self.wire]) for n in sizes)
 
     def compressor_state(self) -> dict[str, Array]:
         """What replicas have not sent yet, by replica and parameter, and the number of steps."""
-        state = {f"residual{i}.{name}": residual.copy() for i, link in enumerate(self._links.all)
+        state = {f"residual{i}.{name}": residual.copy() for i, link in enumerate(self._links)
                  for name, residual in link.residuals.items()}
-        return {STEPS: np.array([self._links.steps], np.int32), **state}
+        return {STEPS: np.array([self._steps], np.int32), **state}
 
     def load_compressor_state(self, state: Mapping[str, Any]) -> None:
         """Take over what `compressor_state` returned; nothing changes if it does not fit.
@@ -141,14 +134,14 @@ class CompressedDataParallel(DataParallel):
             Listing the names that are unexpected or of another shape.
         """
         shapes = {name: p.shape for name, p in self.parameters().items()}
-        self._links.steps = take_residuals(self._links.all, state, shapes)
+        self._steps = take_residuals(self._links, state, shapes)
 
     def _replicas(self, count: int) -> list[Any]:
         names = {p.id: name for name, p in self.parameters().items()}
-        ratio = ratio_at(self._links.steps, self.compression_ratio, self.warmup_steps)
-        self._links.steps += is_recording()
+        ratio = ratio_at(self._steps, self.compression_ratio, self.warmup_steps)
+        self._steps += is_recording()
         return replicas_of(self.module, self.device_ids[:count],
-                           lambda i, p, device: _linked(p, device, self._links.all[i], names[p.id], ratio))
+                           lambda i, p, device: _linked(p, device, self._links[i], names[p.id], ratio))
 
 
 def _linked(p: Tensor, device: str, link: Link, name: str, ratio: float) -> Tensor:

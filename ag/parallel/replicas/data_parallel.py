@@ -29,13 +29,6 @@ __all__ = ["DataParallel"]
 Device = str | int
 
 
-class _Losses:
-    """What the last call returned; no list, as that would be the layer's state."""
-
-    def __init__(self, tensors: list[Tensor]) -> None:
-        self.tensors = tensors
-
-
 class DataParallel(Layer):
     """A model on several devices, each working on its part of every batch.
 
@@ -94,7 +87,7 @@ class DataParallel(Layer):
         self.device_ids = tuple(group[0] if len(group) == 1 else group for group in devices)
         self.output_device = devices[0][0] if output_device is None else _names(output_device)[0]
         self.dim = dim
-        self._returned = _Losses([])
+        self._losses: list[Tensor] = []  # that the last call returned
 
     @property
     def wrapped_module(self) -> Any:
@@ -117,7 +110,7 @@ class DataParallel(Layer):
         out = gather(results, self.output_device, self.dim, counts if any(counts) else None)
         take_buffers(self.module, replicas[0])
         returned = [t for t in flatten(out)[1] if isinstance(t, Tensor)]
-        self._returned = _Losses([t for t in returned if t.ndim == 0 and t.requires_grad])
+        self._losses = [t for t in returned if t.ndim == 0 and t.requires_grad]
         return out
 
     def _results(self, replicas: Sequence[Any], parts: Sequence[tuple[Any, Any]],
@@ -140,7 +133,7 @@ class DataParallel(Layer):
         TapeError
             If the last call returned no recorded loss, or `backward` was called for it already.
         """
-        losses, self._returned = self._returned.tensors, _Losses([])
+        losses, self._losses = self._losses, []
         if not losses:
             raise TapeError("DataParallel.backward: the last call returned no recorded tensor without axes; call the "
                             "model inside `with with_grad_tape():`, or use ag.backward on a loss of its result.")

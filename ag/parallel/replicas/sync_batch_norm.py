@@ -10,6 +10,7 @@ from ag.autograd.create import as_input
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.errors import ShapeError
 from ag.nn.batch_norm import BatchNorm
+from ag.nn.layer import objects_in
 from ag.ops.arithmetic import ag_scale, ag_sub
 from ag.ops.convert import ag_cast
 from ag.ops.norm import ag_batch_norm_op, move_statistics
@@ -65,7 +66,7 @@ class SyncBatchNorm(BatchNorm):
     @classmethod
     def convert(cls, model: Any) -> Any:
         """Make every batch norm in a model synchronous, in place; returns the model."""
-        for layer in _layers(model):
+        for layer in objects_in(model):
             if type(layer) is BatchNorm:
                 layer.__class__ = cls
         return model
@@ -101,9 +102,3 @@ def _total(group: ReplicaGroup, counts: list[int], rows: Tensor, of: Any) -> Ten
     """The sum over the samples of all replicas, on this one's device."""
     mine = ag_sum(of(rows), dim=1, keepdim=True) if counts[group.rank] else None
     return group.total(mine, rows.device)
-
-
-def _layers(model: Any) -> list[Any]:
-    """A layer and all that are in it."""
-    children = model.children().values() if hasattr(model, "children") else ()
-    return [model, *(layer for child in children for layer in _layers(child))]

@@ -24,24 +24,17 @@ from ag.parallel.replicas.zero_shards import Sharded, all_pieces
 __all__ = ["ShardedGradients", "ShardedParameters"]
 
 
-class _Pieces:
-    """A model's parameters in pieces; no list, as that would be the layer's state."""
-
-    def __init__(self, sharded: Sequence[Sharded]) -> None:
-        self.all = {s.param.id: s for s in sharded}
-
-
 class ShardedGradients(DataParallel):
     """Replicas whose gradients go to the pieces of the parameters, and to the parameters not."""
 
     def __init__(self, model: Any, devices: Sequence[str], sharded: Sequence[Sharded]) -> None:
         super().__init__(model, devices)
-        self._pieces = _Pieces(sharded)
+        self._sharded = {s.param.id: s for s in sharded}
 
     def _replicas(self, count: int) -> list[Any]:
         devices = [str(device) for device in self.device_ids[:count]]
         return replicas_of(self.module, devices,
-                           lambda i, p, device: self._pieces.all[p.id].linked(_copied(p, devices[i])))
+                           lambda i, p, device: self._sharded[p.id].linked(_copied(p, devices[i])))
 
 
 class ShardedParameters(DataParallel):
@@ -51,10 +44,10 @@ class ShardedParameters(DataParallel):
         super().__init__(model, devices)
         if not isinstance(model, Layer):
             raise TypeError(f"ZeroOptimizer: the model is a {type(model).__name__}; at stage 3 it must be a layer.")
-        if any(isinstance(layer, SyncBatchNorm) for layer in _layers(model)):
+        if any(isinstance(layer, SyncBatchNorm) for _, layer in model.modules()):
             raise ValueError("ZeroOptimizer: the model has a SyncBatchNorm, and at stage 3 replicas run one after the "
                              "other; use stage 2 or ag_batch_norm.")
-        self._pieces = _Pieces(sharded)
+        self._sharded = {s.param.id: s for s in sharded}
         for s in sharded:
             s.param.buffer = ag_tensor(np.zeros((0, 1)), s.param.device, s.dtype).buffer
 
@@ -67,7 +60,7 @@ class ShardedParameters(DataParallel):
             memo[id(x)] = x if i == 0 and x.device == device else ag_tensor(x.numpy(), device, x.dtype)
         memo |= {id(p): p for p in self.module.parameters().values()}
         for layer in _owners(self.module):
-            memo[id(layer)] = _Unit(copy.deepcopy(layer, memo), self._pieces, device)
+            memo[id(layer)] = _Unit(copy.deepcopy(layer, memo), self._sharded, device)
         return copy.deepcopy(self.module, memo)
 
     def _results(self, replicas: Sequence[Any], parts: Sequence[tuple[Any, Any]], devices: Sequence[Any]) -> list[Any]:
@@ -79,33 +72,34 @@ class ShardedParameters(DataParallel):
 
     def parameters(self) -> dict[str, Tensor]:
         """The pieces by name."""
-        return all_pieces(list(self._pieces.all.values()))
+        return all_pieces(list(self._sharded.values()))
 
     params = parameters
 
     def state_dict(self) -> dict[str, Array]:
         """The model's state, put together."""
-        whole = {s.name: s.numpy() for s in self._pieces.all.values()}
+        whole = {s.name: s.numpy() for s in self._sharded.values()}
         return whole | {name: x.numpy() for name, x in self.buffers().items()}
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Take over values by the model's names; nothing changes if they do not fit."""
-        whole = {s.name: ag_tensor(s.numpy(), "cpu", s.dtype) for s in self._pieces.all.values()}
+        whole = {s.name: ag_tensor(s.numpy(), "cpu", s.dtype) for s in self._sharded.values()}
         load_into(whole | self.buffers(), state, strict)
-        for s in self._pieces.all.values():
+        for s in self._sharded.values():
             s.assign(whole[s.name].numpy())
 
 
 class _Unit(Layer):
     """A layer that has its weights only while it runs."""
 
-    def __init__(self, layer: Layer, pieces: _Pieces, device: str) -> None:
+    def __init__(self, layer: Layer, sharded: Mapping[int, Sharded], device: str) -> None:
         self.layer = layer
-        self._whole, self._device = pieces, device
+        self._sharded, self._device = sharded, device  # parameters by the id of the whole
         self.training = layer.training
 
-    def _tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-        return self.layer._tensors(prefix)  # by the names that they have in the model
+    def modules(self, prefix: str = "") -> Iterator[tuple[str, Layer]]:
+        """The layer's, so that tensors have the names that they have in the model."""
+        return self.layer.modules(prefix)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's result; `backward` computes it again."""
@@ -113,17 +107,13 @@ class _Unit(Layer):
 
     def _run(self, args: Any, kwargs: Any) -> Any:
         memo: dict[int, Any] = {id(x): x for x in self.layer.buffers().values()}
-        memo |= {id(p): self._whole.all[p.id].whole(self._device) for p in self.layer.parameters().values()}
+        memo |= {id(p): self._sharded[p.id].whole(self._device) for p in self.layer.parameters().values()}
         return copy.deepcopy(self.layer, memo)(*args, **kwargs)
 
 
 def _copied(p: Tensor, device: str) -> Tensor:
     with no_grad():
         return ag_to_device(p, device)
-
-
-def _layers(model: Layer) -> list[Layer]:
-    return [model, *(inner for child in model.children().values() for inner in _layers(child))]
 
 
 def _owners(model: Layer) -> list[Layer]:
