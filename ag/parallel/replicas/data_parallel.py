@@ -18,7 +18,7 @@ from ag.engine.primitive import Array
 from ag.errors import TapeError
 from ag.nn.layer import Layer
 from ag.ops.arithmetic import ag_add, ag_mul
-from ag.parallel.comm.tree import flatten
+from ag.parallel.comm.tree import tree_leaves
 from ag.parallel.replicas.gather import gather
 from ag.parallel.replicas.parallel_apply import parallel_apply
 from ag.parallel.replicas.replicate import replicate, take_buffers
@@ -109,7 +109,7 @@ class DataParallel(Layer):
         counts = [max(sizes_along(part, self.dim), default=1) for part in parts]
         out = gather(results, self.output_device, self.dim, counts if any(counts) else None)
         take_buffers(self.module, replicas[0])
-        returned = [t for t in flatten(out)[1] if isinstance(t, Tensor)]
+        returned = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
         self._losses = [t for t in returned if t.ndim == 0 and t.requires_grad]
         return out
 

@@ -9,7 +9,7 @@ from ag.autograd.tensor import Tensor
 from ag.engine.device import backend_of
 from ag.errors import ShapeError
 from ag.ops.convert import ag_to_device
-from ag.parallel.comm.tree import flatten, unflatten
+from ag.parallel.comm.tree import tree_leaves, tree_map
 from ag.parallel.comm.tree_reduction import shard_sizes
 
 __all__ = ["moved", "scatter", "sizes_along"]
@@ -72,7 +72,7 @@ def scatter(tensor: Any, devices: Sequence[str], dim: int = -1) -> list[Any]:
 def sizes_along(value: Any, dim: int) -> set[int]:
     """The sizes that tensors and arrays in `value` have along an axis."""
     found = set()
-    for x in flatten(value)[1]:
+    for x in tree_leaves(value):
         if x.ndim > 0:
             if not -x.ndim <= dim < x.ndim:
                 raise ShapeError(f"scatter: dim is {dim} for a tensor of shape {x.shape}; "
@@ -83,8 +83,7 @@ def sizes_along(value: Any, dim: int) -> set[int]:
 
 def _part(value: Any, device: str, dim: int, places: slice) -> Any:
     """The places of `value` on a device."""
-    structure, leaves = flatten(value)
-    return moved(unflatten(structure, [_cut(x, dim, places) if x.ndim > 0 else x for x in leaves]), device)
+    return moved(tree_map(lambda x: _cut(x, dim, places) if x.ndim > 0 else x, value), device)
 
 
 def _cut(x: Any, dim: int, places: slice) -> Any:
@@ -93,5 +92,4 @@ def _cut(x: Any, dim: int, places: slice) -> Any:
 
 def moved(value: Any, device: str) -> Any:
     """`value` with the tensors in it on a device."""
-    structure, leaves = flatten(value)
-    return unflatten(structure, [ag_to_device(x, device) if isinstance(x, Tensor) else x for x in leaves])
+    return tree_map(lambda x: ag_to_device(x, device) if isinstance(x, Tensor) else x, value)

@@ -25,7 +25,7 @@ from ag.engine.primitive import Array
 from ag.engine.random import set_stream, streams_used
 from ag.errors import CaptureError, CommError
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
-from ag.parallel.comm.tree import flatten, opaque, unflatten
+from ag.parallel.comm.tree import TreeDef, opaque_type, tree_flatten, tree_leaves, tree_map, tree_unflatten
 from ag.parallel.comm.tree_reduction import TreeSum
 from ag.parallel.trainer.capturing import PROGRAMS_KEPT, Capturing
 from ag.parallel.trainer.device_clock import DeviceClock
@@ -79,7 +79,7 @@ class Replica:
         self.used: set[str] = set()
         self._loss_of = loss_of
         self._capturing = capturing
-        self._programs: dict[Any, CapturedStep] = {}
+        self._programs: dict[TreeDef, CapturedStep] = {}
         self._plans: dict[int, tuple[Any, CapturedStep | None, list[Any]]] = {}
         self.buffers = MovingBuffers(self.model, self.backend, self.group.dtype)
         ahead = self.group.size + LOSS_WORDS
@@ -208,26 +208,25 @@ class Replica:
     def _planned(self, sample: Any) -> tuple[Any, CapturedStep | None, list[Any]]:
         if not self._capturing.on:
             return sample, None, []
-        structure, leaves = flatten(sample)
-        kind = opaque(structure)
+        leaves, treedef = tree_flatten(sample)
+        kind = opaque_type(treedef)
         if kind is not None:
             self._capturing.refused(CaptureError(
                 f"dp_train: a sample holds a {kind}, and a replay would not see what changes in it; give samples as "
                 f"arrays, numbers and strings, and dicts, lists and tuples of them."))
             return sample, None, []
-        captured = self._programs.get(structure)
+        captured = self._programs.get(treedef)
         if captured is None:
             if len(self._programs) == PROGRAMS_KEPT:
                 self._capturing.ran_out()
                 return sample, None, []
-            captured = CapturedStep(lambda *xs: self._gradients(unflatten(structure, xs)), self.backend)
-            self._programs[structure] = captured
+            captured = CapturedStep(lambda *xs: self._gradients(tree_unflatten(treedef, xs)), self.backend)
+            self._programs[treedef] = captured
         return sample, captured, leaves
 
     def _gradients(self, sample: Any) -> None:
-        structure, leaves = flatten(sample)
-        if any(isinstance(x, Tensor) and x.device != self.device for x in leaves):
-            sample = unflatten(structure, [ag_tensor(x, self.device) if isinstance(x, Tensor) else x for x in leaves])
+        if any(isinstance(x, Tensor) and x.device != self.device for x in tree_leaves(sample)):
+            sample = tree_map(lambda x: ag_tensor(x, self.device) if isinstance(x, Tensor) else x, sample)
         self.buffers.begin()
         with ag_device(self.device), with_grad_tape():
             loss = self._loss_of(self.model, sample)
