@@ -154,6 +154,19 @@ class Layer:
                 x.grad = None
         return self
 
+    def replace_devices(self, instead: Mapping[str, str]) -> None:
+        """Use other devices in the place of failed ones; for layers that keep names of devices, such as replicas.
+
+        Called by recovery, which puts the tensors there; a layer that keeps no names has nothing to do.
+        """
+
+    def extra_state(self) -> dict[str, dict[str, Array]]:
+        """What a checkpoint of a training holds of the layer besides its `state_dict`, by part; most have nothing."""
+        return {}
+
+    def load_extra_state(self, part: str, state: Mapping[str, Any]) -> None:
+        """Take over a part of `extra_state`; nothing changes if it does not fit."""
+
     # -------------------------------------------------------------------------------------- mode
 
     def train(self: M, mode: bool = True) -> M:

@@ -16,12 +16,10 @@ from ag.engine.device import backend_of
 from ag.engine.kernels.elementwise import zeros
 from ag.engine.random import forget_generator
 from ag.errors import CommError, DeviceError
-from ag.nn.layer import state_of
+from ag.nn.layer import Layer, objects_in, state_of
 from ag.optim.optimizer import Optimizer
 
 __all__ = ["failed_among", "is_timeout", "leave", "substitutes"]
-
-_DEVICE_NAMES = {"devices", "device_ids", "output_device", "_groups"}  # attributes in which layers keep them
 
 
 def failed_among(devices: Iterable[str]) -> list[str]:
@@ -65,28 +63,6 @@ def leave(model: Any, optimizer: Optimizer, instead: Mapping[str, str]) -> None:
         if x.device in instead:
             x.buffer = zeros(backend_of(instead[x.device]), x.shape, x.buffer.dtype)
     optimizer.follow()
-    _rename(model, instead, set())
-
-
-def _rename(part: Any, instead: Mapping[str, str], seen: set[int]) -> None:
-    """Let layers that keep names of devices, as the parallel ones do, keep the others' names."""
-    if id(part) in seen:
-        return
-    seen.add(id(part))
-    parts: Iterable[Any] = ()
-    if isinstance(part, (list, tuple)):
-        parts = part
-    elif isinstance(part, dict):
-        parts = part.values()
-    elif hasattr(part, "parameters") and not isinstance(part, type):
-        for name in _DEVICE_NAMES & vars(part).keys():
-            setattr(part, name, _renamed(getattr(part, name), instead))
-        parts = vars(part).values()
-    for inner in parts:
-        _rename(inner, instead, seen)
-
-
-def _renamed(value: Any, instead: Mapping[str, str]) -> Any:
-    if isinstance(value, (list, tuple)):
-        return type(value)(_renamed(item, instead) for item in value)
-    return instead.get(value, value) if isinstance(value, str) else value
+    for part in objects_in(model):
+        if isinstance(part, Layer):
+            part.replace_devices(instead)

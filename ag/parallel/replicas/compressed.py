@@ -136,6 +136,14 @@ class CompressedDataParallel(DataParallel):
         shapes = {name: p.shape for name, p in self.parameters().items()}
         self._steps = take_residuals(self._links, state, shapes)
 
+    def extra_state(self) -> dict[str, dict[str, Array]]:
+        """`compressor_state`, for `ag_save_checkpoint`."""
+        return {"compressor": self.compressor_state()}
+
+    def load_extra_state(self, part: str, state: Mapping[str, Any]) -> None:
+        """`load_compressor_state`, for `ag_load_checkpoint`."""
+        self.load_compressor_state(state)
+
     def _replicas(self, count: int) -> list[Any]:
         names = {p.id: name for name, p in self.parameters().items()}
         ratio = ratio_at(self._steps, self.compression_ratio, self.warmup_steps)

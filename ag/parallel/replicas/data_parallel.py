@@ -84,10 +84,19 @@ class DataParallel(Layer):
             raise ValueError(f"DataParallel: device_ids is {device_ids}; name at least one device per replica.")
         self.module = model
         self._groups = devices
-        self.device_ids = tuple(group[0] if len(group) == 1 else group for group in devices)
         self.output_device = devices[0][0] if output_device is None else _names(output_device)[0]
         self.dim = dim
         self._losses: list[Tensor] = []  # that the last call returned
+
+    @property
+    def device_ids(self) -> tuple[str | tuple[str, ...], ...]:
+        """The device of each replica, or its group of devices."""
+        return tuple(group[0] if len(group) == 1 else group for group in self._groups)
+
+    def replace_devices(self, instead: Mapping[str, str]) -> None:
+        """Let replicas, and the results, be on other devices in the place of failed ones."""
+        self._groups = [tuple(instead.get(name, name) for name in group) for group in self._groups]
+        self.output_device = instead.get(self.output_device, self.output_device)
 
     @property
     def wrapped_module(self) -> Any:

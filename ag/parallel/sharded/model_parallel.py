@@ -76,6 +76,10 @@ class ModelParallel(Layer):
         """Layers by name: ``layer1``, ``layer2``, …"""
         return {f"layer{i}": layer for i, layer in enumerate(self.layers, 1)}
 
+    def replace_devices(self, instead: Mapping[str, str]) -> None:
+        """Use other devices in the place of failed ones."""
+        self.devices = [instead.get(name, name) for name in self.devices]
+
     def forward(self, *x: Any) -> Any:
         """The last layer's output, on its device."""
         out: Any = x

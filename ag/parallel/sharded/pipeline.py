@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -79,6 +79,10 @@ class Pipeline(Layer):
                 stage.to(device)
         self.devices = [_device_of(stage) for stage in stages] if devices is None else [
             backend_of(device).name for device in devices]
+
+    def replace_devices(self, instead: Mapping[str, str]) -> None:
+        """Use other devices in the place of failed ones."""
+        self.devices = [instead.get(name, name) for name in self.devices]
 
     def timetable(self, micros: int) -> Table:
         """Who does what when, for so many micro-batches."""

@@ -7,7 +7,7 @@ layers need no gradient rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 from typing import Any
 
@@ -60,6 +60,10 @@ class _ParallelLinear(Layer):
         self._set_weight(host_uniform((self.out_features, self.in_features), -limit, limit))
         if bias:
             self._set_bias(np.zeros((self.out_features, 1), np.float32))
+
+    def replace_devices(self, instead: Mapping[str, str]) -> None:
+        """Use other devices in the place of failed ones."""
+        self.devices = tuple(instead.get(name, name) for name in self.devices)
 
     def _set_weight(self, whole: Array) -> None:
         ends = np.cumsum(self.sizes)[:-1]
