@@ -24,7 +24,7 @@ from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.device import backend_of
 from ag.engine.kernels.convert import numbers
 from ag.engine.primitive import Array
-from ag.errors import CaptureError, CheckpointError
+from ag.errors import CaptureError, compare_names
 from ag.ops.activation import ag_gelu, ag_leaky_relu, ag_log_softmax, ag_relu, ag_sigmoid, ag_silu, ag_softmax, ag_tanh
 from ag.ops.convert import ag_to_device
 
@@ -253,14 +253,8 @@ def load_into(mine: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool
               source: str = "load_state_dict: the state") -> None:
     """Copy arrays into tensors by name, all or nothing; `source` begins the message if they do not fit."""
     arrays = {k: v.numpy() if isinstance(v, Tensor) else numbers(np.asarray(v)) for k, v in state.items()}
-    wrong = []
-    if strict:
-        wrong += [f"missing {k}" for k in mine if k not in arrays]
-        wrong += [f"unexpected {k}" for k in arrays if k not in mine]
-    wrong += [f"{k} is {arrays[k].shape} instead of {x.shape}"
-              for k, x in mine.items() if k in arrays and arrays[k].shape != x.shape]
-    if wrong:
-        raise CheckpointError(f"{source} does not fit this model: {', '.join(wrong)}.")
+    compare_names(f"{source} does not fit this model", {k: x.shape for k, x in mine.items()},
+                  {k: array.shape for k, array in arrays.items()}, mine if strict else (), others=not strict)
     for k, x in mine.items():
         if k in arrays:
             x.data = arrays[k]

@@ -20,7 +20,7 @@ import numpy as np
 from ag.engine.dtype import BF16, F16, F32, DType
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array
-from ag.errors import CheckpointError
+from ag.errors import compare_names
 
 __all__ = ["STEPS", "WIRES", "Link", "Message", "elements_sent", "message_bytes", "pack", "ratio_at",
            "take_residuals", "unpack"]
@@ -134,13 +134,10 @@ class Link:
 def take_residuals(links: list[Link], state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> int:
     """Give links the residuals of a state with names such as ``residual0.layer1_W``, all or nothing; its steps."""
     fitting = {f"residual{i}.{name}": (i, name) for i in range(len(links)) for name in shapes}
-    wrong = [f"missing {STEPS}"] if STEPS not in state else []
-    wrong += [f"unexpected {key}" for key in state if key not in fitting and key != STEPS]
-    wrong += [f"{key} is {np.shape(state[key])} instead of {shapes[name]}"
-              for key, (_, name) in fitting.items() if key in state and np.shape(state[key]) != shapes[name]]
-    if wrong:
-        raise CheckpointError(f"load_compressor_state: the state does not fit {len(links)} replicas of this model: "
-                              f"{', '.join(wrong)}.")
+    given = {key: np.shape(x) for key, x in state.items()}
+    expected = {STEPS: given.get(STEPS, ())} | {key: shapes[name] for key, (_, name) in fitting.items()}
+    compare_names(f"load_compressor_state: the state does not fit {len(links)} replicas of this model", expected,
+                  given, required=[STEPS])
     for i, link in enumerate(links):
         link.residuals = {name: np.array(state[key], np.float32) for key, (of, name) in fitting.items()
                           if of == i and key in state}

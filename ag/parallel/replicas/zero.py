@@ -18,7 +18,7 @@ from ag.autograd.tensor import Tensor
 from ag.engine.kernels.optimizer import clip_factor, square_sums
 from ag.engine.kernels.reduce import CHUNK, sum_over
 from ag.engine.primitive import Array
-from ag.errors import CheckpointError
+from ag.errors import compare_names
 from ag.optim.adam import optimizer_adam
 from ag.optim.clip import clip_grad_norm
 from ag.optim.flat import named_parameters
@@ -232,12 +232,8 @@ class ZeroOptimizer:
             Listing the names that are missing, unexpected or of another shape.
         """
         mine, inner = self.state_dict(), self.optimizer.state_dict()
-        wrong = [f"missing {k}" for k in mine if k not in state]
-        wrong += [f"unexpected {k}" for k in state if k not in mine]
-        wrong += [f"{k} is {np.shape(state[k])} instead of {x.shape}"
-                  for k, x in mine.items() if k in state and np.shape(state[k]) != x.shape]
-        if wrong:
-            raise CheckpointError(f"load_state_dict: the state does not fit this optimizer: {', '.join(wrong)}.")
+        compare_names("load_state_dict: the state does not fit this optimizer",
+                      {k: x.shape for k, x in mine.items()}, {k: np.shape(x) for k, x in state.items()})
         dealt: dict[str, Array] = {name: np.asarray(state["state"]) for name in inner if _is_numbers(name)}
         if "loss_scale" in inner:
             dealt["loss_scale"] = np.asarray(state["loss_scale"])
