@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ag.autograd.create import ag_tensor
-from ag.autograd.loss_scale import scaled, unscaled
+from ag.autograd.loss_scale import fetch_cotangent, place_cotangent
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording, no_grad
 from ag.autograd.tensor import Node, Tensor
 from ag.engine.buffer import Buffer
-from ag.engine.dtype import F16, F32
-from ag.engine.kernels.convert import converted
+from ag.engine.device import backend_of
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.ops.convert import ag_to_device
@@ -163,6 +161,4 @@ def _linked(p: Tensor, device: str, link: Link, name: str, ratio: float) -> Tens
 
 
 def _carried(run: Run, g: Buffer, saved: str, need: Need, *, carry: Callable[[Array], Array]) -> Cotangents:
-    gradient = Tensor(unscaled(g) if g.dtype is F16 else converted(g, F32)).numpy()
-    arrived = ag_tensor(carry(gradient), saved, "f32").buffer
-    return (scaled(arrived) if g.dtype is F16 else arrived,)  # by the scale of the module's device
+    return (place_cotangent(carry(fetch_cotangent(g)), backend_of(saved), g.dtype),)

@@ -12,13 +12,12 @@ from itertools import pairwise
 import numpy as np
 
 from ag.autograd.create import ag_param, ag_tensor
-from ag.autograd.loss_scale import scaled, unscaled
+from ag.autograd.loss_scale import fetch_cotangent, place_cotangent
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Node, Tensor
 from ag.engine.buffer import Buffer
-from ag.engine.dtype import F16, F32
-from ag.engine.kernels.convert import converted
+from ag.engine.device import backend_of
 from ag.engine.primitive import Array
 
 __all__ = ["Sharded", "all_pieces", "cut_parameters"]
@@ -85,11 +84,9 @@ class Sharded:
 
 def _dealt_out(run: Run, g: Buffer, saved: tuple[Sharded, list[str]], need: Need) -> Cotangents:
     sharded, devices = saved
-    half = g.dtype is F16
-    gradient = Tensor(unscaled(g) if half else converted(g, F32) if g.dtype.is_half else g)
-    parts = [ag_tensor(part, device, gradient.dtype).buffer
-             for part, device in zip(sharded.shares(gradient.numpy()).values(), devices, strict=True)]
-    return tuple(scaled(part) if half else part for part in parts)  # by the scale of each piece's device
+    parts = sharded.shares(fetch_cotangent(g)).values()
+    return tuple(place_cotangent(part, backend_of(device), g.dtype)
+                 for part, device in zip(parts, devices, strict=True))
 
 
 def cut_parameters(params: Mapping[str, Tensor], devices: Sequence[str]) -> list[Sharded]:
