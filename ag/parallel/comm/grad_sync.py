@@ -8,7 +8,7 @@ communicator; not where they came from.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from ag.autograd.tape import Gradients
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.errors import CommError, ShapeError
+from ag.optim.flat import flat_layout
 from ag.parallel.comm.comm import Comm, SoloComm, everyone
 from ag.parallel.comm.tree_reduction import tree_sum
 
@@ -77,19 +78,19 @@ def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, Any]], weights: Seque
     if total[0] == 0:
         raise ValueError("syncgrads: all weights are 0; at least one set must count.")
     dtype = np.result_type(np.float32, *[kind for _, kind in layout.values()])
-    flat = np.zeros(sum(int(np.prod(shape)) for shape, _ in layout.values()), dtype)
+    starts, size = flat_layout({name: prod(shape) for name, (shape, _) in layout.items()})
+    flat = np.zeros(size, dtype)
     if named:
-        rows = (_flat(grads, weight, layout, flat.size, dtype) for grads, weight in zip(named, counts, strict=True))
+        rows = (_flat(g, weight, starts, np.zeros_like(flat)) for g, weight in zip(named, counts, strict=True))
         flat[:] = tree_sum(rows, np.add)
     group.all_reduce(flat)
     flat /= total[0]
-    found, at = {}, 0
+    averages = {}
     for name, (shape, kind) in layout.items():
-        size = int(np.prod(shape))
         device = next((g[name].device for g in named if isinstance(g.get(name), Tensor)), None)
-        found[name] = ag_tensor(flat[at : at + size].reshape(shape), device, "f64" if kind == "float64" else "f32")
-        at += size
-    return found
+        average = flat[starts[name] : starts[name] + prod(shape)].reshape(shape)
+        averages[name] = ag_tensor(average, device, "f64" if kind == "float64" else "f32")
+    return averages
 
 
 def _by_name(i: int, grads: Gradients | Mapping[str, Any]) -> dict[str, Any]:
@@ -135,13 +136,9 @@ def _agreed(mine: dict[str, tuple[tuple[int, ...], str]], group: Comm) -> dict[s
     return found
 
 
-def _flat(grads: dict[str, Any], weight: float, layout: Mapping[str, tuple[tuple[int, ...], str]], size: int,
-          dtype: Any) -> Array:
-    """A set's gradients times its weight, one after the other."""
-    flat, at = np.zeros(size, dtype), 0
-    for name, (shape, _) in layout.items():
-        n = int(np.prod(shape))
-        if weight and name in grads:
-            np.multiply(_array(grads[name]).reshape(-1), dtype.type(weight), out=flat[at : at + n])
-        at += n
-    return flat
+def _flat(grads: dict[str, Any], weight: float, starts: Mapping[str, int], row: Array) -> Array:
+    """A set's gradients times its weight, in the places of a row of zeros."""
+    for name, g in grads.items() if weight else ():
+        values = _array(g).reshape(-1)
+        np.multiply(values, row.dtype.type(weight), out=row[starts[name] : starts[name] + values.size])
+    return row

@@ -19,10 +19,9 @@ from ag.autograd.tensor import Node, Tensor
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.primitive import Array
+from ag.optim.flat import ALIGN, flat_layout
 
 __all__ = ["Sharded", "all_pieces", "cut_parameters"]
-
-_ALIGN = 16  # bytes
 
 
 class Sharded:
@@ -91,11 +90,8 @@ def _dealt_out(run: Run, g: Buffer, saved: tuple[Sharded, list[str]], need: Need
 
 def cut_parameters(params: Mapping[str, Tensor], devices: Sequence[str]) -> list[Sharded]:
     """Parameters in pieces, so that every device has as many bytes."""
-    starts, end = {}, 0
-    for name, p in params.items():
-        starts[name] = end
-        end += -(-p.size * p.buffer.dtype.itemsize // _ALIGN) * _ALIGN
-    cuts = [end // _ALIGN * i // len(devices) * _ALIGN for i in range(len(devices) + 1)]
+    starts, end = flat_layout({name: p.buffer.nbytes for name, p in params.items()}, ALIGN)
+    cuts = [end // ALIGN * i // len(devices) * ALIGN for i in range(len(devices) + 1)]
     found = []
     for name, p in params.items():
         places: list[tuple[str, slice]] = []
