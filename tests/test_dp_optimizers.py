@@ -12,7 +12,7 @@ from test_dp_buffers import DATA, assert_same, make_model, train
 from test_dp_train import places
 
 import ag
-from ag.engine.device import backend_of
+from ag.parallel.trainer import host_optimizer
 
 Params = dict[str, ag.Tensor]
 
@@ -145,9 +145,8 @@ def test_an_optimizer_over_other_parameters() -> None:
 
 def test_a_step_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One optimizer or several: the host's step is replayed from the second on."""
-    backend = backend_of("cpu")
-    original, opened = backend.record, []
-    monkeypatch.setattr(backend, "record", lambda *args: opened.append(args) or original(*args))
+    original, opened = host_optimizer.record, []
+    monkeypatch.setattr(host_optimizer, "record", lambda *args: opened.append(args) or original(*args))
     for optimizer in (None, two):
         opened.clear()
         train(["cpu:1"], optimizer=optimizer, n_iter=6)

@@ -29,8 +29,8 @@ from ag.parallel.comm.comm import Comm
 from ag.parallel.trainer.checkpoint import DPState, save_state
 from ag.parallel.trainer.dp_arguments import balance_of, check_arguments, loss_rule, replica_devices
 from ag.parallel.trainer.dp_result import DPResult, DPStep
+from ag.parallel.trainer.host_optimizer import RateSchedules
 from ag.parallel.trainer.ranks import Ranks
-from ag.parallel.trainer.rate_schedules import RateSchedules
 from ag.parallel.trainer.trainer import Job
 
 __all__ = ["dp_train"]

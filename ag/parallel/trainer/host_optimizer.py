@@ -6,8 +6,10 @@ that layout itself; the parameters of several are copied to where each keeps its
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import isfinite
 from typing import Any
 
@@ -24,9 +26,10 @@ from ag.nn.layer import load_into
 from ag.optim.clip import clip_grad_norm
 from ag.optim.flat import FlatGroup
 from ag.optim.optimizer import Optimizer
-from ag.parallel.trainer.capturing import log
 
-__all__ = ["HostOptimizers", "MakeOptimizer"]
+__all__ = ["HostOptimizers", "MakeOptimizer", "RateSchedules"]
+
+log = logging.getLogger("ag")
 
 MakeOptimizer = Callable[[dict[str, Tensor]], Optimizer | Sequence[Optimizer]]
 
@@ -198,3 +201,57 @@ class HostOptimizers:
             self.values.backend.upload(p.numpy(), self.values.view(p.shape, self._offsets[name]))
         for part in self._parts:
             part.from_mine(part.group.values, self.values)
+
+
+class RateSchedules:
+    """What `scheduler` makes of each optimizer.
+
+    Parameters
+    ----------
+    scheduler : callable or None
+        ``scheduler(optimizer)``: an object with ``step()``.  None: no schedules.
+    optimizers : sequence of Optimizer
+
+    Raises
+    ------
+    TypeError
+        If it makes something else.
+    """
+
+    def __init__(self, scheduler: Callable[[Optimizer], Any] | None, optimizers: Sequence[Optimizer]) -> None:
+        self._schedules = [scheduler(optimizer) for optimizer in optimizers] if scheduler is not None else []
+        for schedule in self._schedules:
+            if not hasattr(schedule, "step"):
+                raise TypeError(f"dp_train: scheduler(optimizer) returned {schedule!r}; an object with step() is "
+                                f"required.")
+
+    def step(self) -> None:
+        """Step all."""
+        for schedule in self._schedules:
+            schedule.step()
+
+    def state(self) -> list[Any]:
+        """The state of each; None for those that do not tell it."""
+        return [schedule.state_dict() if _has_state(schedule) else None for schedule in self._schedules]
+
+    def restore(self, step: int, states: Sequence[Any]) -> None:
+        """Go on after `step` steps: with the states, or by stepping as often where there are none.
+
+        Raises
+        ------
+        CheckpointError
+            If there are states of another number of schedules.
+        """
+        if states and self._schedules and len(states) != len(self._schedules):
+            raise CheckpointError(f"dp_train: the checkpoint holds the state of {len(states)} schedule(s) and the job "
+                                  f"has {len(self._schedules)}, one for each optimizer; make as many as before.")
+        for schedule, state in zip_longest(self._schedules, states if self._schedules else ()):
+            if state is not None and _has_state(schedule):
+                schedule.load_state_dict(state)
+                continue
+            for _ in range(step):
+                schedule.step()
+
+
+def _has_state(schedule: Any) -> bool:
+    return hasattr(schedule, "state_dict") and hasattr(schedule, "load_state_dict")

@@ -7,7 +7,9 @@ of one sample is captured on first sight and replayed after that.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from threading import Lock
 from time import perf_counter
 from typing import Any
 
@@ -18,25 +20,28 @@ from ag.autograd.create import ag_tensor
 from ag.autograd.loss_scale import set_scale
 from ag.autograd.tape import backward, with_grad_tape
 from ag.autograd.tensor import Tensor
+from ag.engine.backend import Meter
 from ag.engine.buffer import Buffer
 from ag.engine.device import ag_device, backend_of
 from ag.engine.kernels.elementwise import add, copy, zeros
 from ag.engine.primitive import Array
-from ag.engine.random import set_stream, streams_used
+from ag.engine.random import set_stream
 from ag.errors import CaptureError, CommError
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 from ag.parallel.comm.tree import TreeDef, opaque_type, tree_flatten, tree_leaves, tree_map, tree_unflatten
 from ag.parallel.comm.tree_reduction import TreeSum
-from ag.parallel.trainer.capturing import PROGRAMS_KEPT, Capturing
-from ag.parallel.trainer.device_clock import DeviceClock
 from ag.parallel.trainer.model_buffers import MovingBuffers
 
-__all__ = ["LOSS_WORDS", "LossOf", "Node", "Replica"]
+__all__ = ["LOSS_WORDS", "METERED_EVERY", "PROGRAMS_KEPT", "Capturing", "DeviceClock", "LossOf", "Node", "Replica"]
 
 LossOf = Callable[[Any, Any], Tensor]  # (model, sample) -> loss
 Node = tuple[int, int, Array]  # first sample, number of samples, their summed row: gradients, loss, movement of buffers
 
 LOSS_WORDS = 4  # the loss sits behind the gradients, padded to 16 bytes
+PROGRAMS_KEPT = 32  # captured steps per replica; samples of yet other shapes run eagerly
+METERED_EVERY = 16  # steps
+
+log = logging.getLogger("ag")
 
 
 class Replica:
@@ -173,10 +178,6 @@ class Replica:
         result: Buffer = self.backend.launch(add, left, right, into=left)
         return result
 
-    def streams_used(self) -> int:
-        """How many random streams the samples since the last `set_stream` took; waits."""
-        return streams_used(self.backend)
-
     def collect(self) -> list[Node]:
         """The sums that `run` started, on the host, in one transfer; waits for the device."""
         if not self.nodes:
@@ -292,6 +293,66 @@ class Replica:
     def state(self) -> list[Array]:
         """All parameters and all buffers, in their flat layouts; waits for the device."""
         return [self.backend.download(self.group.values), self.buffers.read()]
+
+
+class Capturing:
+    """Whether the replicas of a job replay captured steps; "auto" goes on without at the first that cannot be."""
+
+    def __init__(self, wanted: bool | str) -> None:
+        self.on = bool(wanted)
+        self._must = wanted is True
+        self._out = False
+        self._one = Lock()  # replicas ask from threads of their own, and it is said once
+
+    def refused(self, error: CaptureError) -> None:
+        """Go on without, and say why; or raise `error` if captured steps were asked for."""
+        if self._must:
+            raise error
+        with self._one:
+            on, self.on = self.on, False
+        if on:
+            log.warning("dp_train: steps run uncaptured, which is slower: %s", error)
+
+    def ran_out(self) -> None:
+        """Say once that samples come in too many kinds to keep a captured step for each."""
+        with self._one:
+            out, self._out = self._out, True
+        if not out:
+            log.warning("dp_train: the samples have more than %d different shapes or numbers in them; from the next "
+                        "on they run uncaptured, which is slower. Give numbers that differ as arrays.", PROGRAMS_KEPT)
+
+
+class DeviceClock:
+    """Meters the first two steps of a replica and every 16th; a sample of another step counts as one of the last such.
+
+    Two, as the first one records what later ones replay.
+
+    Attributes
+    ----------
+    seconds : float
+        How long the device has worked in all steps.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._meter = Meter()
+        self._steps = 0
+        self._per_sample = 0.0
+
+    @property
+    def meter(self) -> Meter | None:
+        """What the work of the step at hand is to be measured with; None: that is not measured."""
+        return self._meter if self._steps < 2 or self._steps % METERED_EVERY == 0 else None
+
+    def note(self, samples: int) -> None:
+        """End a step with so many samples, whose work was waited for; one without samples does not count."""
+        if not samples:
+            return
+        if self.meter is not None:
+            self._per_sample = self._meter.seconds / samples
+            self._meter.seconds = 0.0
+        self.seconds += samples * self._per_sample
+        self._steps += 1
 
 
 def _not_finite(tensors: dict[str, Tensor], offsets: dict[str, int], flat: Array) -> str | None:

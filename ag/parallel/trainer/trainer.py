@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import sha256
@@ -12,26 +13,27 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.tensor import Tensor
 from ag.engine import cpu_threads as blocks
 from ag.engine.primitive import Array
-from ag.engine.random import current_seed
+from ag.engine.random import current_seed, streams_used
 from ag.errors import CommError
-from ag.nn.layer import ag_train
+from ag.nn.layer import ag_train, buffers_of, load_into
 from ag.parallel.comm.tree_reduction import RowSums, TreeSum
-from ag.parallel.trainer.capturing import Capturing, log
 from ag.parallel.trainer.checkpoint import DPState
 from ag.parallel.trainer.device_threads import Lanes, Task
 from ag.parallel.trainer.host_optimizer import HostOptimizers, MakeOptimizer
 from ag.parallel.trainer.load_balance import Balance
 from ag.parallel.trainer.model_buffers import HostBuffers
-from ag.parallel.trainer.models import check_same_tables, share_constants
 from ag.parallel.trainer.ranks import Ranks
-from ag.parallel.trainer.replica import LOSS_WORDS, LossOf, Node, Replica
+from ag.parallel.trainer.replica import LOSS_WORDS, Capturing, LossOf, Node, Replica
 from ag.parallel.trainer.synchronized_samples import Lockstep
 
 __all__ = ["Job"]
 
 CHECK_EVERY = 100  # steps between checks that all replicas have the weights and buffers of the host
+
+log = logging.getLogger("ag")
 
 Sample = tuple[int, int | None, Any]  # position in the step, place in the data if it is held there, sample
 
@@ -65,13 +67,13 @@ class Job:
         current_seed()  # chooses one, if there is none yet, for all threads
         capturing = Capturing(capture)
         self.replicas = [Replica(i, d, make_model, loss_of, capturing) for i, d in enumerate(devices)]
-        check_same_tables(self.replicas)
+        _check_same_models(self.replicas)
         first = self.replicas[0]
         ranks.begin_alike(first)
         self._ranks = ranks
         self.optimizers = HostOptimizers(first.group, make_optimizer, max_norm, ranks.host, tells=ranks.rank == 0)
         self._buffers = HostBuffers(first.buffers, ranks.host)
-        share_constants(self.replicas)
+        _share_constants(self.replicas)
         self._skip = on_nonfinite == "skip"
         self._draws: int | None = None
         self._trained = 0
@@ -179,7 +181,7 @@ class Job:
         """Run the first sample of all, where it is, to learn how many random streams a sample takes."""
         def count() -> None:
             replica.run(first, self._trained, None)
-            self._draws = replica.streams_used()
+            self._draws = streams_used(replica.backend)
 
         replica = self.replicas[0]
         if first and first[0][0] == 0:
@@ -265,3 +267,37 @@ class Job:
 
 def _digest(array: Array) -> str:
     return f"{sha256(array.tobytes()).hexdigest()[:16]}…"
+
+
+def _check_same_models(replicas: list[Replica]) -> None:
+    """Every replica must have parameters of its own, and like the others; its buffers must be like theirs, too."""
+    first = replicas[0]
+    owners: dict[int, int] = {}
+    for replica in replicas:
+        _check_same_tensors("parameter", first.params, replica.params, replica.index)
+        _check_same_tensors("buffer", first.buffers.tensors, replica.buffers.tensors, replica.index)
+        for name, p in replica.params.items():
+            if owners.setdefault(p.id, replica.index) != replica.index:
+                raise CommError(f"dp_train: parameter {name} of replica {replica.index} is the same tensor as on "
+                                f"replica {owners[p.id]}; make_model must create new parameters on every call.")
+
+
+def _check_same_tensors(kind: str, first: dict[str, Tensor], other: dict[str, Tensor], index: int) -> None:
+    theirs, mine = ([(name, x.shape, x.dtype) for name, x in tensors.items()] for tensors in (first, other))
+    for a, b in zip(theirs, mine, strict=False):
+        if a != b:
+            raise CommError(f"dp_train: replica 0 has {kind} {a} where replica {index} has {b}; make_model must build "
+                            f"the same model every time.")
+    if len(mine) != len(theirs):
+        raise CommError(f"dp_train: replica 0 has {len(theirs)} {kind}s and replica {index} {len(mine)}; make_model "
+                        f"must build the same model every time.")
+
+
+def _share_constants(replicas: list[Replica]) -> None:
+    """Give all models the first one's buffers that no step moves."""
+    def constants(replica: Replica) -> dict[str, Tensor]:
+        return {name: x for name, x in buffers_of(replica.model).items() if name not in replica.buffers.tensors}
+
+    values = {name: x.numpy() for name, x in constants(replicas[0]).items()}
+    for replica in replicas[1:]:
+        load_into(constants(replica), values, source="dp_train: a buffer of replica 0")
