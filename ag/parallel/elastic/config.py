@@ -13,7 +13,7 @@ from typing import Any
 
 from ag.engine.device import backend_of
 from ag.errors import DeviceError
-from ag.parallel.elastic.world import BACKENDS, DistributedWorld
+from ag.parallel.elastic.world import DistributedWorld
 from ag.parallel.replicas.data_parallel import DataParallel
 from ag.parallel.sharded.model_parallel import ModelParallel
 from ag.parallel.sharded.pipeline import Pipeline
@@ -25,7 +25,7 @@ STRATEGIES: dict[str, Callable[[Any, tuple[str, ...]], Any]] = {
     "model_parallel": lambda layers, devices: ModelParallel(layers, "auto", devices),
     "pipeline": lambda stages, devices: Pipeline(stages, devices),
 }
-_CHOICES = {"strategy": tuple(STRATEGIES), "backend": BACKENDS, "gradient_sync": ("all_reduce",)}
+_CHOICES = {"strategy": tuple(STRATEGIES), "backend": ("local",), "gradient_sync": ("all_reduce",)}
 _LEAST = {"checkpoint_every": 1, "max_restarts": 0}
 
 

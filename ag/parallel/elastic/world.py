@@ -13,9 +13,7 @@ from ag.engine.devices import ag_vulkan_devices
 from ag.errors import DeviceError
 from ag.parallel.comm.comm import Comm, SoloComm
 
-__all__ = ["BACKENDS", "DistributedWorld"]
-
-BACKENDS = ("local",)
+__all__ = ["DistributedWorld"]
 
 
 class DistributedWorld:
@@ -73,7 +71,7 @@ class DistributedWorld:
         DeviceError
             If a device is not there, or there are fewer than `num_devices`.
         """
-        if backend not in BACKENDS:
+        if backend != "local":
             raise ValueError(f"DistributedWorld.init: backend is {backend!r}; it must be 'local', which moves values "
                              f"between devices through the host.")
         if devices is not None:

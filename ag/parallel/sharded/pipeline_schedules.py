@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["SCHEDULES", "Table", "Work", "gpipe", "most_at_once", "one_forward_one_backward", "shown", "timetable"]
+__all__ = ["SCHEDULES", "Table", "Work", "gpipe", "one_forward_one_backward", "shown", "timetable"]
 
 
 class Work(NamedTuple):
@@ -83,18 +83,6 @@ def _is_ready(work: Work, stage: int, done: list[set[Work]]) -> bool:
         return stage == 0 or work in done[stage - 1]
     behind = stage == len(done) - 1 or work in done[stage + 1]
     return behind and Work(False, work.micro) in done[stage]
-
-
-def most_at_once(orders: Orders) -> list[int]:
-    """Per stage, the largest number of micro-batches whose results it holds for the backward pass."""
-    found = []
-    for order in orders:
-        held = most = 0
-        for work in order:
-            held += -1 if work.backward else 1
-            most = max(most, held)
-        found.append(most)
-    return found
 
 
 def shown(table: Table) -> str:

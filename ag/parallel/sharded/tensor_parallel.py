@@ -25,7 +25,7 @@ from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
 from ag.ops.indexing import ag_concat
 from ag.ops.matmul import ag_matmul
-from ag.parallel.comm.tensor_collectives import broadcast, broadcast_to, reduce, split
+from ag.parallel.comm.tensor_collectives import broadcast, on_device, reduce, split
 from ag.parallel.comm.tree_reduction import shard_sizes
 
 __all__ = ["ColumnParallelLinear", "RowParallelLinear"]
@@ -165,7 +165,7 @@ class ColumnParallelLinear(_ParallelLinear):
             if self.bias:
                 y = ag_add(y, _column(self.b[i], y))
             parts.append(y if self._activate is None else self._activate(y))
-        return ag_concat(broadcast_to(parts, parts[0].device), 0) if self.gather_output else parts
+        return ag_concat(on_device(parts, parts[0].device), 0) if self.gather_output else parts
 
 
 class RowParallelLinear(_ParallelLinear):
