@@ -1,4 +1,12 @@
-"""The replicas of a `ZeroOptimizer`: a `DataParallel` whose gradients, and at stage 3 weights, are in pieces."""
+"""The replicas of a `ZeroOptimizer`: a `DataParallel` whose gradients, and at stage 3 weights, are in shards.
+
+    stage 2   every replica has all weights; a gradient is cut up as soon as it is complete: each shard's owner gets its
+              part, and the model's parameter gets none
+    stage 3   nobody has all weights; a layer's are put together on a replica's device when the layer runs, forgotten,
+              and put together again when `backward` comes to it (activation checkpointing around every layer)
+
+Knows shards and models; no optimizer.  Only `ag.parallel.replicas.zero` makes these.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +27,15 @@ from ag.parallel.replicas.data_parallel import DataParallel
 from ag.parallel.replicas.parallel_apply import parallel_apply
 from ag.parallel.replicas.replicate import replicas_of
 from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
-from ag.parallel.replicas.zero_shards import Sharded, all_pieces
+from ag.parallel.replicas.zero_shards import ShardedParameter, all_shards
 
 __all__ = ["ShardedGradients", "ShardedParameters"]
 
 
 class ShardedGradients(DataParallel):
-    """Replicas whose gradients go to the pieces of the parameters, and to the parameters not."""
+    """Stage 2: replicas whose gradients are scattered to the parameter shards; the full parameters receive none."""
 
-    def __init__(self, model: Any, devices: Sequence[str], sharded: Sequence[Sharded]) -> None:
+    def __init__(self, model: Any, devices: Sequence[str], sharded: Sequence[ShardedParameter]) -> None:
         super().__init__(model, devices)
         self._sharded = {s.param.id: s for s in sharded}
 
@@ -38,9 +46,9 @@ class ShardedGradients(DataParallel):
 
 
 class ShardedParameters(DataParallel):
-    """Replicas that put the weights of a layer together when it runs, and again in the backward pass."""
+    """Stage 3: replicas that gather the weights of a layer when it runs, and again in the backward pass."""
 
-    def __init__(self, model: Any, devices: Sequence[str], sharded: Sequence[Sharded]) -> None:
+    def __init__(self, model: Any, devices: Sequence[str], sharded: Sequence[ShardedParameter]) -> None:
         super().__init__(model, devices)
         if not isinstance(model, Layer):
             raise TypeError(f"ZeroOptimizer: the model is a {type(model).__name__}; at stage 3 it must be a layer.")
@@ -60,19 +68,19 @@ class ShardedParameters(DataParallel):
             memo[id(x)] = x if i == 0 and x.device == device else ag_tensor(x.numpy(), device, x.dtype)
         memo |= {id(p): p for p in self.module.parameters().values()}
         for layer in _owners(self.module):
-            memo[id(layer)] = _Unit(copy.deepcopy(layer, memo), self._sharded, device)
+            memo[id(layer)] = _GatheredLayer(copy.deepcopy(layer, memo), self._sharded, device)
         return copy.deepcopy(self.module, memo)
 
     def _results(self, replicas: Sequence[Any], parts: Sequence[tuple[Any, Any]], devices: Sequence[Any]) -> list[Any]:
-        found = {}
+        results = {}
         for i in [*range(1, len(parts)), 0]:  # as in replicas_of
             args, named = parts[i]
-            found[i] = parallel_apply([replicas[i]], [args], [named], [devices[i]])[0]
-        return [found[i] for i in range(len(parts))]
+            results[i] = parallel_apply([replicas[i]], [args], [named], [devices[i]])[0]
+        return [results[i] for i in range(len(parts))]
 
     def parameters(self) -> dict[str, Tensor]:
-        """The pieces by name."""
-        return all_pieces(list(self._sharded.values()))
+        """The shards by name."""
+        return all_shards(self._sharded.values())
 
     params = parameters
 
@@ -89,10 +97,10 @@ class ShardedParameters(DataParallel):
             s.assign(whole[s.name].numpy())
 
 
-class _Unit(Layer):
+class _GatheredLayer(Layer):
     """A layer that has its weights only while it runs."""
 
-    def __init__(self, layer: Layer, sharded: Mapping[int, Sharded], device: str) -> None:
+    def __init__(self, layer: Layer, sharded: Mapping[int, ShardedParameter], device: str) -> None:
         self.layer = layer
         self._sharded, self._device = sharded, device  # parameters by the id of the whole
         self.training = layer.training
