@@ -1,9 +1,9 @@
-"""Communication between the workers of one training: what the members of a group can do together, on numpy arrays.
+"""Communicators: what the members (ranks) of a group can do together, on numpy arrays.
 
 `Comm` says what every kind of group offers; `SoloComm` is a group of one, and `ag.parallel.comm.threads` has groups of
 threads.  Sums are made in one fixed binary tree over the ranks, so they are the same to the bit from run to run, and on
-every rank.  Whoever waits for others waits for a limited time, and the error says who did not come.  Knows arrays only,
-no tensor and no device.
+every rank.  Every wait has a limit, and the error names the rank that did not come.  Knows arrays only, no tensor and
+no device.  `syncgrads`, replicas that exchange values, and the trainer's ranks call it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["Comm", "SoloComm", "everyone"]
 
 
 class Comm(ABC):
-    """A worker's place in a group.  All members make the same calls in the same order.
+    """A member's place in a group.  All members make the same calls in the same order.
 
     Attributes
     ----------
     rank : int
-        The worker's number in the group, from 0.
+        The member's number in the group, from 0.
     size : int
-        How many workers there are.
+        How many members there are.
     """
 
     rank: int
@@ -70,10 +70,10 @@ class Comm(ABC):
 
     @abstractmethod
     def abort(self, reason: str) -> None:
-        """End the group: whoever waits in it, now or later, gets a CommError with the reason."""
+        """End the group: every rank that waits in it, now or later, gets a CommError with the reason."""
 
     def shares_of(self, length: int) -> list[slice]:
-        """The parts of a flat array that the ranks are responsible for: nearly equal, in order."""
+        """The parts of a flat array that the ranks add up: nearly equal, in the order of the ranks."""
         ends = [length * i // self.size for i in range(self.size + 1)]
         return [slice(a, b) for a, b in pairwise(ends)]
 
@@ -127,7 +127,7 @@ class SoloComm(Comm):
 
 
 def everyone(comm: Comm, value: Any) -> list[Any]:
-    """What all ranks give, in their order: anything that JSON can hold."""
+    """The values of all ranks, in their order: anything that JSON can hold."""
     if comm.size == 1:
         return [value]
     texts = comm.all_gather(np.frombuffer((json.dumps(value) + "\n").encode(), np.uint8))

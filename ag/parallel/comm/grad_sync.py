@@ -1,8 +1,11 @@
-"""Syncgrads: the weighted average of several sets of gradients, over the sets of one process and of a whole group.
+"""Gradient synchronization: the weighted average of sets of gradients, within a process and over a group of ranks.
 
-For training loops written by hand: whoever computed gradients in parts puts them together here.  Sums are made in one
-fixed binary tree, over the sets and then over the ranks, and divided once.  Knows gradients by name and a
-communicator; not where they came from.
+For training loops written by hand that compute gradients in parts, such as gradient accumulation.  Sums are made in one
+fixed binary tree, over the sets and then over the ranks, and divided once:
+
+    rank 0: sets a, b with weights 2, 1      rank 1: set c with weight 1      ->   ((2 a + 1 b) + 1 c) / 4 on both
+
+Knows gradients by name and a communicator; not where they came from.  Users call it.
 """
 
 from __future__ import annotations
@@ -96,13 +99,13 @@ def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, Any]], weights: Seque
 def _by_name(i: int, grads: Gradients | Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(grads, Gradients):
         return dict(grads)
-    found: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     for p, g in grads.items():
-        if p.name is None or p.name in found:
+        if p.name is None or p.name in named:
             raise ValueError(f"syncgrads: set {i} has a gradient of {'two parameters' if p.name else 'a parameter'} "
                              f"called {p.name}; call parameters() of their model, which names them, or pass a dict.")
-        found[p.name] = g
-    return found
+        named[p.name] = g
+    return named
 
 
 def _array(g: Any) -> Array:
@@ -126,14 +129,14 @@ def _layout(named: list[dict[str, Any]]) -> dict[str, tuple[tuple[int, ...], str
 
 def _agreed(mine: dict[str, tuple[tuple[int, ...], str]], group: Comm) -> dict[str, tuple[tuple[int, ...], str]]:
     """The gradients that some rank has, in the same order on all of them."""
-    found: dict[str, tuple[tuple[int, ...], str]] = {}
+    agreed: dict[str, tuple[tuple[int, ...], str]] = {}
     for rank, layout in enumerate(everyone(group, mine)):
         for name, (sizes, kind) in layout.items():
-            known = found.setdefault(name, (tuple(sizes), kind))
+            known = agreed.setdefault(name, (tuple(sizes), kind))
             if known != (tuple(sizes), kind):
                 raise CommError(f"syncgrads: the gradient of {name!r} is {tuple(sizes)} {kind} on rank {rank} and "
                                 f"{known[0]} {known[1]} on one before; they must be equal.")
-    return found
+    return agreed
 
 
 def _flat(grads: dict[str, Any], weight: float, starts: Mapping[str, int], row: Array) -> Array:

@@ -1,9 +1,19 @@
-"""The one reduction rule: sums over samples in one fixed binary tree, whoever holds which samples.
+"""Tree reduction: sums over samples in one fixed binary tree, wherever the samples were computed.
 
-The samples of a step are numbered 0, 1, 2, …; an aligned block of 2**k of them is a node of the tree, and its sum is
-the sum of its two halves.  A replica that holds samples a..b adds up the nodes that lie inside; the host goes on with
-the nodes of all replicas.  Floating-point addition is not associative, but every node is the same addition wherever
-it is made, so the result is the same, bit for bit, for every way to deal the samples out.
+The samples of a step are numbered 0, 1, 2, ...; an aligned block of 2**k of them is a node of the tree, and its sum is
+the sum of its two halves.  A replica adds up the nodes that lie inside its shard; the host goes on with the nodes of
+all replicas.  Seven samples, of which replica 0 has 0-2 and replica 1 has 3-6:
+
+    samples       0   1   2   3   4   5   6
+    replica 0     (0 + 1)   2                               nodes 0-1 and 2
+    replica 1                 3   (4 + 5)   6               nodes 3, 4-5 and 6
+    host          ((0 + 1) + (2 + 3)) + ((4 + 5) + 6)       a last partial block is added from the right
+
+Floating-point addition is not associative, but every node is the same addition wherever it is made: the result is the
+same, bit for bit, for every way to deal the samples out.
+
+Knows numbers and how to add two of them; no tensor, no device, no replica.  Communicators, replicas and the trainer
+call it.
 """
 
 from __future__ import annotations
@@ -62,7 +72,8 @@ class TreeSum(Generic[V]):
 def shard_sizes(samples: int, weights: Sequence[float]) -> list[int]:
     """How many of `samples` each replica gets, in proportion to `weights`, adding up exactly.
 
-    Whole numbers by largest remainder; ties go to the lower index.
+    By largest remainder, ties to the lower index: 7 samples by the weights 1, 1, 2 are exactly 1.75, 1.75 and 3.5; the
+    whole parts are 1, 1 and 3, and the two samples that are left go to the first two.
     """
     total = sum(weights)
     exact = [samples * w / total for w in weights]
@@ -83,25 +94,25 @@ def tree_sum(values: Iterable[V], add: Callable[[V, V], V]) -> V:
 
 def add_rows(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any],
              out: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Put the sum of two flat arrays into `out`, in as many threads as there are cores; returns `out`."""
+    """Write the sum of two flat arrays to `out`, with a thread per core; returns `out`."""
     pieces = cut(out.size)
     makes(pieces)([partial(np.add, left[p], right[p], out=out[p]) for p in pieces])
     return out
 
 
 class RowSums:
-    """Sums of rows, in memory that stays from step to step; the rows themselves are left alone."""
+    """Adds rows in buffers that are reused from step to step; the rows themselves are not written to."""
 
     def __init__(self) -> None:
         self._rows: list[np.ndarray[Any, Any]] = []
         self._used = 0
 
     def restart(self) -> None:
-        """The sums of the last step are not needed any more."""
+        """Reuse the buffers: the sums of the last step are not needed any more."""
         self._used = 0
 
     def added(self, left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The sum of two rows, in the place of `left` if that is a sum itself; all threads take part."""
+        """The sum of two rows, written over `left` if that is a sum itself; all cores take part."""
         if any(left is row for row in self._rows[: self._used]):
             out = left
         else:

@@ -1,7 +1,8 @@
 """CompressedDataParallel: a DataParallel whose replicas send short messages instead of their gradients.
 
-Only the node between the module's parameter and a replica's copy is another one: forward it is a copy, backward what
-arrives over a `Link`.  Everything else is `DataParallel`.
+Everything is `DataParallel` but the node between the module's parameter and a replica's copy: forward it is a copy;
+backward it passes the replica's gradient over a `Link` (`ag.parallel.replicas.compression`), and what arrives is the
+gradient.  Knows tensors and links; not what a message holds.  Users call it.
 """
 
 from __future__ import annotations
@@ -156,9 +157,9 @@ def _linked(p: Tensor, device: str, link: Link, name: str, ratio: float) -> Tens
         copy = ag_to_device(p, device)
     if not is_recording():
         return copy
-    rule = partial(_carried, carry=partial(link.carry, name, ratio=ratio))
+    rule = partial(_carried_vjp, carry=partial(link.carry, name, ratio=ratio))
     return Tensor(copy.buffer, True, Node("CompressedDataParallel", rule, (p,), (True,), p.device, ()))
 
 
-def _carried(run: Run, g: Buffer, saved: str, need: Need, *, carry: Callable[[Array], Array]) -> Cotangents:
+def _carried_vjp(run: Run, g: Buffer, saved: str, need: Need, *, carry: Callable[[Array], Array]) -> Cotangents:
     return (place_cotangent(carry(fetch_cotangent(g)), backend_of(saved), g.dtype),)

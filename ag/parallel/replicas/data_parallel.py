@@ -1,7 +1,15 @@
-"""DataParallel: a model that deals every batch out to several devices.
+"""DataParallel: a model that deals every batch out to replicas on several devices.
 
-A forward pass is `scatter`, `replicate`, `parallel_apply`, `gather`; each is an ordinary function of tensors, and so
-gradients need no hook: `backward` finds its way through all devices to the one set of parameters.
+A forward pass is four steps, each an ordinary function of tensors:
+
+    scatter         x of 6 samples                    ->  3 samples on cpu, 3 on cpu:1
+    replicate       model                             ->  a copy on each device
+    parallel_apply  copies, parts of the batch        ->  a result on each device, computed at the same time
+    gather          results                           ->  one result, on the output device
+
+So gradients need no hook: `backward` finds its way through all devices to the one set of parameters, where the
+gradients of the replicas add up.  Knows models and devices; no optimizer and no loop.  Users call it; compression and
+ZeRO derive from it and say how a parameter gets to a replica.
 """
 
 from __future__ import annotations
@@ -108,11 +116,11 @@ class DataParallel(Layer):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The model's result for a batch; all tensors and arrays among the arguments are dealt out."""
-        given = (inputs, kwargs)
-        if sizes_along(given, self.dim):
-            parts = scatter(given, [group[0] for group in self._groups], self.dim)
+        arguments = (inputs, kwargs)
+        if sizes_along(arguments, self.dim):
+            parts = scatter(arguments, [group[0] for group in self._groups], self.dim)
         else:  # nothing to deal out
-            parts = [moved(given, self._groups[0][0])]
+            parts = [moved(arguments, self._groups[0][0])]
         replicas = self._replicas(len(parts))
         results = self._results(replicas, parts, self._groups[: len(parts)])
         counts = [max(sizes_along(part, self.dim), default=1) for part in parts]
@@ -152,8 +160,8 @@ class DataParallel(Layer):
 
     def parameters(self) -> dict[str, Tensor]:
         """The model's parameters, by the model's names."""
-        found: dict[str, Tensor] = self.module.parameters()
-        return found
+        parameters: dict[str, Tensor] = self.module.parameters()
+        return parameters
 
     params = parameters
 
@@ -167,8 +175,8 @@ class DataParallel(Layer):
 
     def state_dict(self) -> dict[str, Array]:
         """The model's state, without any prefix."""
-        found: dict[str, Array] = self.module.state_dict()
-        return found
+        state: dict[str, Array] = self.module.state_dict()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Take over values by the model's names; nothing changes if they do not fit."""

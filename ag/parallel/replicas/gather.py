@@ -1,4 +1,8 @@
-"""Gather: what replicas returned, put together on one device."""
+"""Gather: the results of replicas, put together on one device.
+
+The counterpart of `scatter`: tensors are joined along the batch axis, losses become their weighted mean, and gradients
+flow back to every replica.  Knows tensors and devices; no model.  `DataParallel` calls it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Scatter: what a call is given, dealt out to devices along the batch axis."""
+"""Scatter: a batch dealt out to devices along an axis.
+
+Works on whole trees of arguments (`ag.parallel.comm.tree`), and gradients flow back.  Knows tensors and devices; no
+model.  `DataParallel` and `Pipeline` call it.
+"""
 
 from __future__ import annotations
 
@@ -56,11 +60,11 @@ def scatter(tensor: Any, devices: Sequence[str], dim: int = -1) -> list[Any]:
         raise ValueError("scatter: devices is empty; name at least one.")
     for device in devices:
         backend_of(device)
-    found = sizes_along(tensor, dim)
-    if len(found) > 1:
-        raise ShapeError(f"scatter: the sizes along dim {dim} are {' and '.join(map(str, sorted(found)))}; "
+    counts = sizes_along(tensor, dim)
+    if len(counts) > 1:
+        raise ShapeError(f"scatter: the sizes along dim {dim} are {' and '.join(map(str, sorted(counts)))}; "
                          f"they must be equal.")
-    size = found.pop() if found else len(devices)
+    size = counts.pop() if counts else len(devices)
     sizes = [n for n in shard_sizes(size, [1.0] * len(devices)) if n > 0] or [0]
     parts, start = [], 0
     for device, n in zip(devices, sizes, strict=False):
@@ -71,14 +75,14 @@ def scatter(tensor: Any, devices: Sequence[str], dim: int = -1) -> list[Any]:
 
 def sizes_along(value: Any, dim: int) -> set[int]:
     """The sizes that tensors and arrays in `value` have along an axis."""
-    found = set()
+    sizes = set()
     for x in tree_leaves(value):
         if x.ndim > 0:
             if not -x.ndim <= dim < x.ndim:
                 raise ShapeError(f"scatter: dim is {dim} for a tensor of shape {x.shape}; "
                                  f"it must be in {-x.ndim}..{x.ndim - 1}.")
-            found.add(x.shape[dim])
-    return found
+            sizes.add(x.shape[dim])
+    return sizes
 
 
 def _part(value: Any, device: str, dim: int, places: slice) -> Any:

@@ -1,4 +1,8 @@
-"""Model parallelism: layers one after the other, each on its device."""
+"""Model parallelism: layers one after the other, each on its device, for models that are too large for one.
+
+Only one device works at a time.  The device of each layer is given, or `ag.parallel.sharded.placement` finds one by
+memory.  Knows layers and devices; no batch is cut and nothing is copied.  Users call it, and `DataParallel` around it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,7 @@ class ModelParallel(Layer):
     ValueError
         If there is no layer, `device_map` names a layer that does not exist, or not one device per layer is given.
     ArenaError
-        If the layers do not fit, with the bytes needed and those that there are.
+        If the layers do not fit, with the bytes that are needed and the bytes that are free.
 
     Notes
     -----
@@ -107,15 +111,15 @@ def _mapped(names: list[str], device_map: Any) -> list[str]:
             raise ValueError(f"ModelParallel: device_map has {len(device_map)} devices for {len(names)} layers; give "
                              f"one for each.")
         return [backend_of(device).name for device in device_map]
-    given = {str(name): device for name, device in device_map.items()}
-    unknown = [name for name in given if name not in names]
-    if unknown or names[0] not in given:
+    mapped = {str(name): device for name, device in device_map.items()}
+    unknown = [name for name in mapped if name not in names]
+    if unknown or names[0] not in mapped:
         what = f"names {', '.join(unknown)}" if unknown else f"leaves out the first layer, {names[0]}"
         raise ValueError(f"ModelParallel: device_map {what}; the layers are {', '.join(names)}.")
-    found: list[str] = []
+    devices: list[str] = []
     for name in names:
-        found.append(backend_of(given[name]).name if name in given else found[-1])
-    return found
+        devices.append(backend_of(mapped[name]).name if name in mapped else devices[-1])
+    return devices
 
 
 def _automatic(layers: list[Layer], devices: Sequence[str] | None, budgets: Mapping[str, int] | None,

@@ -1,7 +1,16 @@
-"""Schedules of a pipeline: which stage works on which micro-batch when, as tables, without any tensor.
+"""Pipeline schedules: which stage works on which micro-batch when, as tables, without any tensor.
 
-A schedule is each stage's order of work; `timetable` plays it through, as if every forward and every backward pass
-took one tick.  `ag.parallel.sharded.pipeline` runs any table.
+A schedule is each stage's order of work; `timetable` plays it through, as if every forward (F) and every backward (B)
+pass took one tick, and a stage works as soon as its input is there.  Two stages, three micro-batches:
+
+    gpipe    stage 0  F0 F1 F2  .  . B2 B1 B0        all forward passes first: a stage holds the results of
+             stage 1   . F0 F1 F2 B2 B1 B0  .        every micro-batch
+
+    1f1b     stage 0  F0 F1  . B0 F2 B1  . B2        one forward, one backward (1F1B): it holds at most as
+             stage 1   . F0 B0 F1 B1 F2 B2  .        many as there are stages behind it and itself
+
+Both take 2 * micro-batches + 2 * (stages - 1) ticks: filling and emptying the pipeline cannot be saved.  Knows numbers
+only.  `ag.parallel.sharded.pipeline` runs any table.
 """
 
 from __future__ import annotations
@@ -51,7 +60,7 @@ SCHEDULES: dict[str, Callable[[int, int], Orders]] = {"gpipe": gpipe, "1f1b": on
 
 
 def timetable(orders: Orders) -> Table:
-    """What every stage does in each tick, nobody waiting longer than it must.
+    """What every stage does in each tick; no stage waits longer than it must.
 
     A forward pass needs the stage before to be done with the micro-batch, a backward pass the stage after.
 

@@ -1,8 +1,13 @@
 """Tensor parallelism: fully connected layers whose weights are spread over devices, in equal parts or not.
 
-A `ColumnParallelLinear` has some of the output features on each device, a `RowParallelLinear` some of the inputs;
-one behind the other exchange nothing between them.  Moves between devices are ordinary functions of tensors, so the
-layers need no gradient rule.
+A `ColumnParallelLinear` has some of the output features on each device, a `RowParallelLinear` some of the inputs.  One
+behind the other they exchange one sum, as in Megatron-LM:
+
+    cpu      x  ->  W1[:h]  ->  relu  ->  W2[:, :h]  ->  +  ->  y
+    cpu:1    x  ->  W1[h:]  ->  relu  ->  W2[:, h:]  ->  |
+
+Moves between devices (`ag.parallel.comm.tensor_collectives`) are ordinary functions of tensors, so the layers need no
+gradient rule.  Knows tensors and devices; no replica and no loop.  Users call it.
 """
 
 from __future__ import annotations
