@@ -37,11 +37,14 @@ def can_move(graph: Graph, j: int, without: Collection[int] = (), update: Launch
     """
     target, source = graph[j].buffers[:2]
     block = source.block
-    first, *_, last = [i for i in graph.users(block.address) if i not in without]
+    users = [i for i in graph.users(block.address) if i not in without]
+    first, last = users[0], users[-1]
     producer = graph[first]
     results = [b for b in producer.buffers[: producer.primitive.outputs]
                if b.block is block and b.address == source.address and b.nbytes == source.nbytes]
-    if last != j or not producer.fresh or len(results) != 1 or source.nbytes != target.nbytes or target.block is block:
+    if last != j or first == j or not producer.fresh or len(results) != 1:
+        return False
+    if source.nbytes != target.nbytes or target.block is block:
         return False
     if any(i != first and i not in without for i in graph.writers[block.address]):
         return False

@@ -192,6 +192,7 @@ class Graph:
             self._enter(i)
         for places in (self._escaped, self._viewed):
             if old in places:
+                places.remove(old)  # the block dies, and another may get its address
                 places.add(new)
 
     def _leave(self, position: int) -> None:

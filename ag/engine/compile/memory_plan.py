@@ -139,7 +139,7 @@ class _Lasting:
         self.rooms: list[_Room] = []
         free_until: list[float] = []
         for place, known in pieces.items():
-            latest = max(since for since, _, _ in known.all())
+            latest = max((since for since, _, _ in known.all()), default=0)
             if latest > 0:
                 known.add(-inf, place, place + blocks[place].nbytes)
                 self.rooms.append(_Room(blocks[place], lasting=True))
