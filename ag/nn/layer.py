@@ -260,29 +260,25 @@ def load_into(mine: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool
             x.data = arrays[k]
 
 
-def objects_in(model: object) -> Iterator[object]:
+def objects_in(model: object, seen: set[int] | None = None) -> Iterator[object]:
     """A model and every object inside it, each once, however nested; models need not be layers.
 
-    Attributes of objects are followed, and items of lists, tuples and dicts.
+    Attributes of objects are followed, and items of lists, tuples and dicts; objects with an id in `seen` are not.
     """
-    seen: set[int] = set()
-
-    def walk(x: object) -> Iterator[object]:
-        if id(x) in seen:
-            return
-        seen.add(id(x))
-        yield x
-        parts: Iterable[object] = ()
-        if isinstance(x, (list, tuple)):
-            parts = x
-        elif isinstance(x, dict):
-            parts = x.values()
-        elif hasattr(x, "__dict__") and not isinstance(x, (type, ModuleType)):
-            parts = vars(x).values()
-        for part in parts:
-            yield from walk(part)
-
-    return walk(model)
+    seen = set() if seen is None else seen
+    if id(model) in seen:
+        return
+    seen.add(id(model))
+    yield model
+    parts: Iterable[object] = ()
+    if isinstance(model, (list, tuple)):
+        parts = model
+    elif isinstance(model, dict):
+        parts = model.values()
+    elif hasattr(model, "__dict__") and not isinstance(model, (type, ModuleType)):
+        parts = vars(model).values()
+    for part in parts:
+        yield from objects_in(part, seen)
 
 
 def _with_mode(model: M, mode: bool) -> M:

@@ -58,19 +58,20 @@ def tree_flatten(tree: Any) -> tuple[list[Any], TreeDef]:
     and element type, and everything else is equal.
     """
     leaves: list[Any] = []
-
-    def structure(x: Any) -> TreeDef:
-        if isinstance(x, (Tensor, np.ndarray)):
-            leaves.append(x)
-            return _Leaf(len(leaves) - 1, (type(x).__name__, tuple(x.shape), str(x.dtype)))
-        if isinstance(x, dict):
-            return _Container(dict, tuple(structure(item) for item in x.values()), tuple(x))
-        if isinstance(x, (list, tuple)):
-            return _Container(type(x), tuple(structure(item) for item in x))
-        return _Constant(type(x), x)
-
-    treedef = structure(tree)
+    treedef = _structure(tree, leaves)
     return leaves, treedef
+
+
+def _structure(x: Any, leaves: list[Any]) -> TreeDef:
+    """The structure of a tree, whose arrays are appended to `leaves`."""
+    if isinstance(x, (Tensor, np.ndarray)):
+        leaves.append(x)
+        return _Leaf(len(leaves) - 1, (type(x).__name__, tuple(x.shape), str(x.dtype)))
+    if isinstance(x, dict):
+        return _Container(dict, tuple([_structure(item, leaves) for item in x.values()]), tuple(x))
+    if isinstance(x, (list, tuple)):
+        return _Container(type(x), tuple([_structure(item, leaves) for item in x]))
+    return _Constant(type(x), x)
 
 
 def tree_unflatten(treedef: TreeDef, leaves: Sequence[Any]) -> Any:
