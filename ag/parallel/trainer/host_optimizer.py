@@ -1,7 +1,12 @@
-"""The optimizers of a `dp_train` job, on the host's copies of the parameters.
+"""The optimizers of a training, on the host's copies of the parameters, and their learning rate schedules.
 
-Gradients come in and weights go out as one array in the layout of the replicas.  One optimizer of all parameters has
-that layout itself; the parameters of several are copied to where each keeps its own, and back.
+Gradients come in and weights go out as one array in the layout of the replicas.  A single optimizer of all parameters
+has that layout itself; several have flat buffers of their own, to and from which their parameters are copied:
+
+    layout     | W1 | b1 | W2 | b2 |      AdamW of W1, W2: | W1 | W2 |      SGD of b1, b2: | b1 | b2 |
+
+Each is an ordinary `Optimizer` on the CPU, whose step is recorded once and replayed.  Knows arrays, optimizers and
+schedules; no device but the host's.  The trainer steps them once per step, `dp_train` the schedules.
 """
 
 from __future__ import annotations
@@ -36,13 +41,13 @@ MakeOptimizer = Callable[[dict[str, Tensor]], Optimizer | Sequence[Optimizer]]
 
 @dataclass(frozen=True)
 class _Part:
-    """An optimizer, and where its parameters lie: each first in the job's layout, then in its own, and its length."""
+    """An optimizer, and where its parameters lie."""
 
     optimizer: Optimizer
     group: FlatGroup
     grads: Buffer
     names: dict[str, str]  # of its parameters, by their names in the model
-    places: list[tuple[int, int, int]]
+    places: list[tuple[int, int, int]]  # of each: start in the layout of the replicas, start in its own, length
 
     def to_mine(self, flat: Buffer, mine: Buffer) -> None:
         for there, here, length in self.places:
@@ -66,7 +71,7 @@ class HostOptimizers:
     device : str
         Of the host.
     tells : bool
-        Whether parameters that are frozen, or that no sample uses, are this one's to name in the log.
+        Whether this rank names parameters in the log that are frozen or that no sample uses.
 
     Attributes
     ----------
@@ -84,10 +89,10 @@ class HostOptimizers:
         for name, p in replica.params.items():
             self.params[name] = ag_param(p.numpy(), device=device, dtype=p.dtype)
             self.params[name].name = name
-        made = make(dict(self.params))
-        self.several = isinstance(made, Sequence)
-        self.optimizers = list(made) if isinstance(made, Sequence) else [made]
-        owners = self._owners(made)
+        returned = make(dict(self.params))
+        self.several = isinstance(returned, Sequence)
+        self.optimizers = list(returned) if isinstance(returned, Sequence) else [returned]
+        owners = self._owners(returned)
         self._frozen = [name for name in self.params if name not in owners]
         if self._frozen and tells:
             log.warning("dp_train: no optimizer has %s; they keep their values.", ", ".join(self._frozen))
@@ -112,10 +117,10 @@ class HostOptimizers:
         for optimizer in self.optimizers:
             optimizer.restart_loss_scale()
 
-    def _owners(self, made: Any) -> dict[str, Optimizer]:
+    def _owners(self, returned: Any) -> dict[str, Optimizer]:
         """The optimizer of every parameter that has one."""
         if not self.optimizers or not all(isinstance(o, Optimizer) for o in self.optimizers):
-            raise ValueError(f"dp_train: optimizer(params) returned {made!r}; an optimizer over parameters from "
+            raise ValueError(f"dp_train: optimizer(params) returned {returned!r}; an optimizer over parameters from "
                              f"params is required, or several in a list.")
         names = {p.id: name for name, p in self.params.items()}
         owners: dict[str, Optimizer] = {}
@@ -141,7 +146,7 @@ class HostOptimizers:
     # -------------------------------------------------------------------------------------- a step
 
     def use(self, used: Collection[str]) -> None:
-        """Step the parameters that some sample has used; names the others once."""
+        """Step only parameters that some sample has used; names the others in the log once."""
         self._used, self._step = set(used), None
         unused = [name for name in self.params if name not in used and name not in self._frozen]
         if unused and self._tells:

@@ -1,8 +1,13 @@
 """One replica of a model on one device: gradients of its samples, summed; weights in.
 
-All parameters are one flat buffer, and so are all gradients with the loss behind them and what the sample does to the
-model's buffers: a step moves one array each way, and one more in if there are such buffers.  The gradient computation
-of one sample is captured on first sight and replayed after that.
+All parameters are one flat buffer, and so is a row: all gradients, behind them the loss, then how far the sample moved
+the model's buffers.  A step moves one array each way, and one more in if there are such buffers:
+
+    row     | gradient of W1 | of b1 | ... | loss . . . | movement of running_mean | of running_var |
+    in      | weights |   | buffers |
+
+The gradients of one sample are computed eagerly and captured on first sight, and replayed for every later sample of the
+same structure.  Knows its device, its model and how to sum rows; no other replica, no optimizer.  The trainer calls it.
 """
 
 from __future__ import annotations
@@ -30,9 +35,9 @@ from ag.errors import CaptureError, CommError
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 from ag.parallel.comm.tree import TreeDef, opaque_type, tree_flatten, tree_leaves, tree_map, tree_unflatten
 from ag.parallel.comm.tree_reduction import TreeSum
-from ag.parallel.trainer.model_buffers import MovingBuffers
+from ag.parallel.trainer.model_buffers import ReplicaBuffers
 
-__all__ = ["LOSS_WORDS", "METERED_EVERY", "PROGRAMS_KEPT", "Capturing", "DeviceClock", "LossOf", "Node", "Replica"]
+__all__ = ["LOSS_WORDS", "METERED_EVERY", "PROGRAMS_KEPT", "CapturePolicy", "DeviceClock", "LossOf", "Node", "Replica"]
 
 LossOf = Callable[[Any, Any], Tensor]  # (model, sample) -> loss
 Node = tuple[int, int, Array]  # first sample, number of samples, their summed row: gradients, loss, movement of buffers
@@ -56,12 +61,12 @@ class Replica:
         Called once, with `device` as the default device.
     loss_of : callable
         ``loss_of(model, sample)``: the sample's loss.
-    capturing : Capturing
-        Shared by the replicas of a job.
+    policy : CapturePolicy
+        Shared by the replicas of a training.
     """
 
     def __init__(self, index: int, device: str, make_model: Callable[[], Any], loss_of: LossOf,
-                 capturing: Capturing) -> None:
+                 policy: CapturePolicy) -> None:
         self.index = index
         self.backend = backend_of(device)
         self.device = self.backend.name
@@ -83,10 +88,10 @@ class Replica:
         self._scaling: Buffer | None = None  # keeps the device's loss scale
         self.used: set[str] = set()
         self._loss_of = loss_of
-        self._capturing = capturing
+        self._policy = policy
         self._programs: dict[TreeDef, CapturedStep] = {}
         self._plans: dict[int, tuple[Any, CapturedStep | None, list[Any]]] = {}
-        self.buffers = MovingBuffers(self.model, self.backend, self.group.dtype)
+        self.buffers = ReplicaBuffers(self.model, self.backend, self.group.dtype)
         ahead = self.group.size + LOSS_WORDS
         self._work = zeros(self.backend, (ahead + self.buffers.size,), self.group.dtype)
         self.row_size = self._work.size
@@ -118,7 +123,7 @@ class Replica:
         self.ended = perf_counter()
 
     def start_and_finish(self, shard: Sequence[tuple[int, int | None, Any]], first: int, draws: int | None) -> None:
-        """Both, on a device that works while it is given work."""
+        """Both, on a synchronous device, which computes in the thread that launches."""
         self.start(shard, first, draws)
         self.finish()
 
@@ -141,7 +146,7 @@ class Replica:
                 set_stream(self.backend, (first + position) * (draws or 0))
             self._one_sample(index, sample)
             with self.backend.quiet():
-                tree.push(position, 1, self._work if len(shard) == 1 else self._kept(len(tree.nodes)))
+                tree.push(position, 1, self._work if len(shard) == 1 else self._stacked(len(tree.nodes)))
         self.nodes = tree.nodes
         self.backend.submit()
 
@@ -153,7 +158,7 @@ class Replica:
         return row
 
     def add_up(self, rows: Sequence[tuple[int, Buffer]]) -> None:
-        """Let `collect` find the sums of these rows, each with its sample's position in the step."""
+        """Sum these rows for `collect`; each comes with its sample's position in the step."""
         tree: TreeSum[Buffer] = TreeSum(self._added)
         self._reserve(len(rows))
         with self.backend.quiet():
@@ -162,14 +167,14 @@ class Replica:
         self.nodes = tree.nodes
 
     def _reserve(self, samples: int) -> None:
-        """Have a row for every node that the tree of a shard can be left with."""
+        """Have a row for every node that can be left when a shard is summed: at most two of each size."""
         most = 2 * samples.bit_length()
         if len(self._stack) < most:
             length = self._work.size
             rows = self.backend.alloc((most, length), self.group.dtype)
             self._stack = [rows.view((length,), i * length) for i in range(most)]
 
-    def _kept(self, depth: int) -> Buffer:
+    def _stacked(self, depth: int) -> Buffer:
         """A copy of the work row, in the row for nodes at this depth of the tree's stack."""
         result: Buffer = self.backend.launch(copy, self._work, into=self._stack[depth])
         return result
@@ -197,29 +202,29 @@ class Replica:
             if index is not None:
                 self._plans[index] = plan
         _, captured, leaves = plan
-        if captured is None or not self._capturing.on:
+        if captured is None or not self._policy.on:
             self._gradients(sample)
             return
         try:
             captured(*leaves)
         except CaptureError as error:
-            self._capturing.refused(error)
+            self._policy.refused(error)
             self._gradients(sample)
 
     def _planned(self, sample: Any) -> tuple[Any, CapturedStep | None, list[Any]]:
-        if not self._capturing.on:
+        if not self._policy.on:
             return sample, None, []
         leaves, treedef = tree_flatten(sample)
         kind = opaque_type(treedef)
         if kind is not None:
-            self._capturing.refused(CaptureError(
+            self._policy.refused(CaptureError(
                 f"dp_train: a sample holds a {kind}, and a replay would not see what changes in it; give samples as "
                 f"arrays, numbers and strings, and dicts, lists and tuples of them."))
             return sample, None, []
         captured = self._programs.get(treedef)
         if captured is None:
             if len(self._programs) == PROGRAMS_KEPT:
-                self._capturing.ran_out()
+                self._policy.ran_out()
                 return sample, None, []
             captured = CapturedStep(lambda *xs: self._gradients(tree_unflatten(treedef, xs)), self.backend)
             self._programs[treedef] = captured
@@ -235,19 +240,19 @@ class Replica:
             raise TypeError(f"dp_train: the loss is a {type(loss).__name__}; loss_fn (or forward_fn, without loss_fn) "
                             f"must return a tensor of one element.")
         grads = backward(loss)
-        found = {name: grads[p] for name, p in self.params.items() if p in grads}
+        used = {name: grads[p] for name, p in self.params.items() if p in grads}
         for p in self.params.values():
             p.grad = None
-        self.used |= found.keys()
-        self.group.gather(found, self._grad_views)
-        for name in self.params.keys() - found.keys():
+        self.used |= used.keys()
+        self.group.gather(used, self._grad_views)
+        for name in self.params.keys() - used.keys():
             view = self._grad_views[name]
             self.backend.launch(copy, zeros(self.backend, view.shape, view.dtype), into=view)
         self.backend.launch(copy, loss.buffer.view(()), into=self._loss_view)
         self.buffers.end(self._moved_view)
 
     def note(self, samples: int, elapsed_s: float, wait_s: float) -> None:
-        """Remember a step: the size of the shard, how long it took, how long the last replica took after that."""
+        """Add a step to the report: the size of the shard, its time, and how long it waited for the last replica."""
         self._shard = samples
         self._samples += samples
         self._elapsed_s += elapsed_s
@@ -263,12 +268,12 @@ class Replica:
                 "compute_ms": compute_s * 1e3, "elapsed_ms": self._elapsed_s * 1e3, "wait_ms": self._wait_s * 1e3}
 
     def close(self) -> None:
-        """Let go of the captured steps, whose functions hold the replica, and so of its memory."""
+        """Release the captured steps, whose functions hold the replica, and with them its memory."""
         self._programs.clear()
         self._plans.clear()
 
     def not_finite(self, row: Array) -> str:
-        """What in a row with infinities or NaN is not finite, in words."""
+        """The first thing in a row that is not finite, in words."""
         name = _not_finite(self.params, self.group.offsets, row)
         if name is None and np.isfinite(row[self.group.size]):
             moved = row[self.group.size + LOSS_WORDS :]
@@ -295,17 +300,17 @@ class Replica:
         return [self.backend.download(self.group.values), self.buffers.read()]
 
 
-class Capturing:
-    """Whether the replicas of a job replay captured steps; "auto" goes on without at the first that cannot be."""
+class CapturePolicy:
+    """Whether replicas replay captured steps; "auto" stops doing so at the first step that cannot be captured."""
 
     def __init__(self, wanted: bool | str) -> None:
         self.on = bool(wanted)
         self._must = wanted is True
         self._out = False
-        self._one = Lock()  # replicas ask from threads of their own, and it is said once
+        self._one = Lock()  # replicas call from their device's thread, and a warning is logged once
 
     def refused(self, error: CaptureError) -> None:
-        """Go on without, and say why; or raise `error` if captured steps were asked for."""
+        """Go on uncaptured and log why; with ``capture=True``, raise `error`."""
         if self._must:
             raise error
         with self._one:
@@ -314,7 +319,7 @@ class Capturing:
             log.warning("dp_train: steps run uncaptured, which is slower: %s", error)
 
     def ran_out(self) -> None:
-        """Say once that samples come in too many kinds to keep a captured step for each."""
+        """Log once that samples have too many structures to keep a captured step for each."""
         with self._one:
             out, self._out = self._out, True
         if not out:
@@ -323,14 +328,15 @@ class Capturing:
 
 
 class DeviceClock:
-    """Meters the first two steps of a replica and every 16th; a sample of another step counts as one of the last such.
+    """Estimates a replica's device time.
 
-    Two, as the first one records what later ones replay.
+    Timestamps cost up to 20 % of a small step, so only steps 0, 1 and every 16th are timed; other steps are charged the
+    time per sample of the last timed one.  Step 0 is not typical: it also records.
 
     Attributes
     ----------
     seconds : float
-        How long the device has worked in all steps.
+        Estimated time of the device's work in all steps.
     """
 
     def __init__(self) -> None:
@@ -341,11 +347,11 @@ class DeviceClock:
 
     @property
     def meter(self) -> Meter | None:
-        """What the work of the step at hand is to be measured with; None: that is not measured."""
+        """The meter of the current step; None if it is not timed."""
         return self._meter if self._steps < 2 or self._steps % METERED_EVERY == 0 else None
 
     def note(self, samples: int) -> None:
-        """End a step with so many samples, whose work was waited for; one without samples does not count."""
+        """End a step with so many samples, after its work is done; a step without samples does not count."""
         if not samples:
             return
         if self.meter is not None:
