@@ -1,7 +1,7 @@
 """Training described in a YAML file: read with the safe loader, and every mistake named with its line.
 
-The keys are those of ML Odyssey's ``distributed`` section, and what a job needs to outlive its devices.  Knows which
-values are allowed and what they stand for, and nothing of how the models work that it makes.
+The keys are those of ML Odyssey's ``distributed`` section, and what a training needs to survive its devices.  Knows
+which values are allowed and what they stand for; nothing of how the models work that it makes.  Users call it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A world: the devices that train together.
 
-In this version a world is one process, which is rank 0 of 1 and has all devices; the names are those of the programs
-that have several.  Knows devices by name only; models know how they use them.
+In this version a world is one process, which is rank 0 of 1 and has all devices; the names are those of programs with
+several.  Knows names of devices and a communicator; models know how they use devices.  Users and configuration files
+make it, and `train_distributed` waits at its barrier.
 """
 
 from __future__ import annotations
