@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -28,10 +28,19 @@ from ag.errors import CaptureError, compare_names
 from ag.ops.activation import ag_gelu, ag_leaky_relu, ag_log_softmax, ag_relu, ag_sigmoid, ag_silu, ag_softmax, ag_tanh
 from ag.ops.convert import ag_to_device
 
-__all__ = ["ACTIVATIONS", "Layer", "activation_called", "ag_eval", "ag_train", "buffers_of", "load_into", "objects_in",
-           "state_of"]
+__all__ = ["ACTIVATIONS", "Layer", "Model", "State", "activation_called", "ag_eval", "ag_train", "buffers_of",
+           "load_into", "objects_in", "state_of"]
 
 M = TypeVar("M")
+State = Mapping[str, TensorLike]  # values by name
+
+
+class Model(Protocol):
+    """What can be trained: a `Layer`, or any object with ``parameters()``."""
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Trained tensors by name."""
+
 
 ACTIVATIONS: dict[str, Callable[[TensorLike], Tensor]] = {
     "relu": ag_relu,
@@ -129,7 +138,7 @@ class Layer:
         """Host copies of parameters and buffers, by name."""
         return {name: x.numpy() for name, x in {**self.parameters(), **self.buffers()}.items()}
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+    def load_state_dict(self, state: State, strict: bool = True) -> None:
         """Take over values by name; nothing changes if they do not fit.
 
         Parameters
@@ -164,7 +173,7 @@ class Layer:
         """What a checkpoint of a training holds of the layer besides its `state_dict`, by part; most have nothing."""
         return {}
 
-    def load_extra_state(self, part: str, state: Mapping[str, Any]) -> None:
+    def load_extra_state(self, part: str, state: Mapping[str, Array]) -> None:
         """Take over a part of `extra_state`; nothing changes if it does not fit."""
 
     # -------------------------------------------------------------------------------------- mode
@@ -224,7 +233,7 @@ def _is_private(name: str, x: object) -> bool:
     return name.startswith("_")
 
 
-def _members(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Layer | Tensor]]:
+def _members(attributes: Mapping[str, object]) -> Iterator[tuple[str, Layer | Tensor]]:
     """Layers and tensors among attributes; in lists they are numbered from 1, in dicts the key follows the name."""
     for name, x in attributes.items():
         if isinstance(x, (Layer, Tensor)):
@@ -238,18 +247,18 @@ def _members(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Layer | Tenso
                             f"would not be trained; derive {type(x).__name__} from ag.Layer.")
 
 
-def state_of(model: Any) -> dict[str, Tensor]:
+def state_of(model: Model) -> dict[str, Tensor]:
     """Parameters and buffers of a layer, or of any object with ``parameters()``."""
     return {**model.parameters(), **buffers_of(model)}
 
 
-def buffers_of(model: Any) -> dict[str, Tensor]:
+def buffers_of(model: object) -> dict[str, Tensor]:
     """Buffers of a layer, or of any object that has some."""
     found: dict[str, Tensor] = model.buffers() if hasattr(model, "buffers") else {}
     return found
 
 
-def load_into(mine: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool = True,
+def load_into(mine: Mapping[str, Tensor], state: State, strict: bool = True,
               source: str = "load_state_dict: the state") -> None:
     """Copy arrays into tensors by name, all or nothing; `source` begins the message if they do not fit."""
     arrays = {k: v.numpy() if isinstance(v, Tensor) else numbers(np.asarray(v)) for k, v in state.items()}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +20,9 @@ import numpy as np
 from ag.engine.primitive import Array
 from ag.errors import CommError
 
-__all__ = ["Comm", "SoloComm", "everyone"]
+__all__ = ["Comm", "Json", "SoloComm", "everyone"]
+
+Json = Any  # numbers, strings, None, and lists and dicts of them
 
 
 class Comm(ABC):
@@ -126,7 +129,7 @@ class SoloComm(Comm):
         self._error = reason
 
 
-def everyone(comm: Comm, value: Any) -> list[Any]:
+def everyone(comm: Comm, value: Json) -> list[Json]:
     """The values of all ranks, in their order: anything that JSON can hold."""
     if comm.size == 1:
         return [value]
@@ -146,7 +149,7 @@ def contiguous(operation: str, array: Array) -> Array:
     return array
 
 
-def alike(operation: str, values: list[Any], what: str) -> None:
+def alike(operation: str, values: Sequence[object], what: str) -> None:
     for rank, value in enumerate(values):
         if value != values[0]:
             raise CommError(f"{operation}: rank 0 has {values[0]} and rank {rank} has {value}; the {what} must be "

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import isfinite, prod
-from typing import Any
 
 import numpy as np
 
 from ag.autograd.create import ag_tensor
 from ag.autograd.tape import Gradients
-from ag.autograd.tensor import Tensor
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.primitive import Array
 from ag.errors import CommError, ShapeError
 from ag.optim.flat import flat_layout
@@ -28,7 +27,7 @@ from ag.parallel.comm.tree_reduction import tree_sum
 __all__ = ["syncgrads"]
 
 
-def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, Any]], weights: Sequence[float] | None = None,
+def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, TensorLike]], weights: Sequence[float] | None = None,
               world: Comm | None = None) -> dict[str, Tensor]:
     """Average sets of gradients, such as those of several replicas or micro-batches.
 
@@ -90,16 +89,17 @@ def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, Any]], weights: Seque
     flat /= total[0]
     averages = {}
     for name, (shape, kind) in layout.items():
-        device = next((g[name].device for g in named if isinstance(g.get(name), Tensor)), None)
+        sets = (grads.get(name) for grads in named)
+        device = next((g.device for g in sets if isinstance(g, Tensor)), None)
         average = flat[starts[name] : starts[name] + prod(shape)].reshape(shape)
         averages[name] = ag_tensor(average, device, "f64" if kind == "float64" else "f32")
     return averages
 
 
-def _by_name(i: int, grads: Gradients | Mapping[str, Any]) -> dict[str, Any]:
+def _by_name(i: int, grads: Gradients | Mapping[str, TensorLike]) -> dict[str, TensorLike]:
     if not isinstance(grads, Gradients):
         return dict(grads)
-    named: dict[str, Any] = {}
+    named: dict[str, TensorLike] = {}
     for p, g in grads.items():
         if p.name is None or p.name in named:
             raise ValueError(f"syncgrads: set {i} has a gradient of {'two parameters' if p.name else 'a parameter'} "
@@ -108,11 +108,11 @@ def _by_name(i: int, grads: Gradients | Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
-def _array(g: Any) -> Array:
+def _array(g: TensorLike) -> Array:
     return g.numpy() if isinstance(g, Tensor) else np.asarray(g)
 
 
-def _layout(named: list[dict[str, Any]]) -> dict[str, tuple[tuple[int, ...], str]]:
+def _layout(named: list[dict[str, TensorLike]]) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and type of every gradient that some set has."""
     layout: dict[str, tuple[tuple[int, ...], str]] = {}
     for i, grads in enumerate(named):
@@ -139,7 +139,7 @@ def _agreed(mine: dict[str, tuple[tuple[int, ...], str]], group: Comm) -> dict[s
     return agreed
 
 
-def _flat(grads: dict[str, Any], weight: float, starts: Mapping[str, int], row: Array) -> Array:
+def _flat(grads: dict[str, TensorLike], weight: float, starts: Mapping[str, int], row: Array) -> Array:
     """A set's gradients times its weight, in the places of a row of zeros."""
     for name, g in grads.items() if weight else ():
         values = _array(g).reshape(-1)

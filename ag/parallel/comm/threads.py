@@ -36,7 +36,7 @@ class _Meeting:
 
     def __init__(self, operation: str) -> None:
         self.operation = operation
-        self.brought: dict[int, Any] = {}
+        self.brought: dict[int, object] = {}
         self.result: Any = None
         self.done = False
         self.left = 0
@@ -82,7 +82,7 @@ class ThreadComm(Comm):
         self._group = group
         self._calls = 0
 
-    def _meet(self, operation: str, brought: Any, combine: Callable[[list[Any]], Any]) -> Any:
+    def _meet(self, operation: str, brought: object, combine: Callable[[list[Any]], Any]) -> Any:
         """Wait for all ranks; `combine` is called once, with their values in the order of the ranks."""
         group = self._group
         with group.changed:
@@ -169,7 +169,7 @@ class ThreadComm(Comm):
         mine: ThreadComm = self._meet("split", color, groups)[self.rank]
         return mine
 
-    def exchange(self, value: Any, combine: Combine = list) -> list[Any]:
+    def exchange(self, value: object, combine: Combine = list) -> list[Any]:
         """The result of `combine`, called once with the values of all ranks, of any type; nothing is copied."""
         result: list[Any] = self._meet("exchange", value, combine)
         return result

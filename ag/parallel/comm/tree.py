@@ -18,7 +18,8 @@ import numpy as np
 
 from ag.autograd.tensor import Tensor
 
-__all__ = ["TreeDef", "opaque_type", "sequence_of", "tree_flatten", "tree_leaves", "tree_map", "tree_unflatten"]
+__all__ = ["Leaf", "Tree", "TreeDef", "opaque_type", "sequence_of", "tree_flatten", "tree_leaves", "tree_map",
+           "tree_unflatten"]
 
 _PLAIN = (int, float, complex, str, bytes, type(None), np.generic)  # unchangeable, and compared by value
 
@@ -36,7 +37,7 @@ class _Constant:
     """What is no array.  The type counts: 1, 1.0 and True are equal, and yet not the same to a captured step."""
 
     kind: type
-    value: Any
+    value: object
 
 
 @dataclass(frozen=True)
@@ -45,24 +46,26 @@ class _Container:
 
     kind: type
     items: tuple[TreeDef, ...]
-    keys: tuple[Any, ...] | None = None
+    keys: tuple[object, ...] | None = None
 
 
 TreeDef = _Leaf | _Constant | _Container
+Tree = Any  # of leaves, containers and constants
+Leaf = Any  # a tensor or a numpy array
 
 
-def tree_flatten(tree: Any) -> tuple[list[Any], TreeDef]:
+def tree_flatten(tree: Tree) -> tuple[list[Leaf], TreeDef]:
     """The arrays of a tree in order, and its hashable structure.
 
     Two samples with equal structures can be trained on by the same captured step: their arrays agree in type, shape
     and element type, and everything else is equal.
     """
-    leaves: list[Any] = []
+    leaves: list[Leaf] = []
     treedef = _structure(tree, leaves)
     return leaves, treedef
 
 
-def _structure(x: Any, leaves: list[Any]) -> TreeDef:
+def _structure(x: Tree, leaves: list[Leaf]) -> TreeDef:
     """The structure of a tree, whose arrays are appended to `leaves`."""
     if isinstance(x, (Tensor, np.ndarray)):
         leaves.append(x)
@@ -74,7 +77,7 @@ def _structure(x: Any, leaves: list[Any]) -> TreeDef:
     return _Constant(type(x), x)
 
 
-def tree_unflatten(treedef: TreeDef, leaves: Sequence[Any]) -> Any:
+def tree_unflatten(treedef: TreeDef, leaves: Sequence[Leaf]) -> Tree:
     """The tree with `leaves` in their places."""
     if isinstance(treedef, _Leaf):
         return leaves[treedef.index]
@@ -86,12 +89,12 @@ def tree_unflatten(treedef: TreeDef, leaves: Sequence[Any]) -> Any:
     return sequence_of(treedef.kind, items)
 
 
-def tree_leaves(tree: Any) -> list[Any]:
+def tree_leaves(tree: Tree) -> list[Leaf]:
     """The arrays of a tree in order."""
     return tree_flatten(tree)[0]
 
 
-def tree_map(f: Callable[[Any], Any], tree: Any) -> Any:
+def tree_map(f: Callable[[Leaf], Leaf], tree: Tree) -> Tree:
     """The tree with ``f(leaf)`` in the place of every leaf."""
     leaves, treedef = tree_flatten(tree)
     return tree_unflatten(treedef, [f(leaf) for leaf in leaves])
@@ -106,6 +109,6 @@ def opaque_type(treedef: TreeDef) -> str | None:
     return next((name for name in map(opaque_type, treedef.items) if name), None)
 
 
-def sequence_of(kind: type, items: list[Any]) -> Any:
+def sequence_of(kind: type, items: list[Tree]) -> Tree:
     """A list, tuple or named tuple of items."""
     return kind(*items) if hasattr(kind, "_fields") else kind(items)

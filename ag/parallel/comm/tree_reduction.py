@@ -20,11 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from ag.engine.cpu_threads import cut, makes
+from ag.engine.primitive import Array
 from ag.errors import CommError
 
 __all__ = ["RowSums", "TreeSum", "add_rows", "shard_sizes", "tree_sum"]
@@ -92,8 +93,7 @@ def tree_sum(values: Iterable[V], add: Callable[[V, V], V]) -> V:
     return tree.total()
 
 
-def add_rows(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any],
-             out: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def add_rows(left: Array, right: Array, out: Array) -> Array:
     """Write the sum of two flat arrays to `out`, with a thread per core; returns `out`."""
     pieces = cut(out.size)
     makes(pieces)([partial(np.add, left[p], right[p], out=out[p]) for p in pieces])
@@ -104,14 +104,14 @@ class RowSums:
     """Adds rows in buffers that are reused from step to step; the rows themselves are not written to."""
 
     def __init__(self) -> None:
-        self._rows: list[np.ndarray[Any, Any]] = []
+        self._rows: list[Array] = []
         self._used = 0
 
     def restart(self) -> None:
         """Reuse the buffers: the sums of the last step are not needed any more."""
         self._used = 0
 
-    def added(self, left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def added(self, left: Array, right: Array) -> Array:
         """The sum of two rows, written over `left` if that is a sum itself; all cores take part."""
         if any(left is row for row in self._rows[: self._used]):
             out = left

@@ -12,7 +12,6 @@ loop.  `train_distributed` calls it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from ag.engine.device import backend_of
 from ag.engine.kernels.elementwise import zeros
 from ag.engine.random import forget_generator
 from ag.errors import CommError, DeviceError
-from ag.nn.layer import Layer, objects_in, state_of
+from ag.nn.layer import Layer, Model, objects_in, state_of
 from ag.optim.optimizer import Optimizer
 
 __all__ = ["evacuate", "failed_among", "is_timeout", "substitutes"]
@@ -60,7 +59,7 @@ def substitutes(devices: tuple[str, ...], failed: list[str]) -> dict[str, str]:
     return instead
 
 
-def evacuate(model: Any, optimizer: Optimizer, instead: Mapping[str, str]) -> None:
+def evacuate(model: Model, optimizer: Optimizer, instead: Mapping[str, str]) -> None:
     """Move a model and its optimizer off failed devices, to the devices `instead`; values are lost."""
     for device in instead:
         forget_generator(backend_of(device))

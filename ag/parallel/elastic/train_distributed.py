@@ -30,6 +30,7 @@ from ag.io.checkpoint import ag_load_checkpoint, ag_save_checkpoint
 from ag.nn.layer import state_of
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
+from ag.parallel.comm.tree import Tree
 from ag.parallel.elastic.recovery import evacuate, failed_among, is_timeout, substitutes
 from ag.parallel.elastic.world import DistributedWorld
 from ag.parallel.replicas.scatter import moved
@@ -37,11 +38,13 @@ from ag.parallel.sharded.pipeline import Pipeline
 
 __all__ = ["train_distributed"]
 
+LossFn = Callable[[Any, Any], Tensor]  # (output, targets) -> loss
+
 log = logging.getLogger("ag")
 
 
-def train_distributed(model: Any, data: Iterable[Any], world: DistributedWorld,
-                      loss_fn: Callable[[Any, Any], Tensor] | None = None, optimizer: Optimizer | None = None,
+def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
+                      loss_fn: LossFn | None = None, optimizer: Optimizer | None = None,
                       epochs: int = 1, checkpoint: str | os.PathLike[str] | None = None,
                       checkpoint_every: int | None = None, max_restarts: int = 3, resume: bool = False) -> list[float]:
     """Train a model that is spread over the devices of a world.
@@ -141,8 +144,8 @@ def train_distributed(model: Any, data: Iterable[Any], world: DistributedWorld,
 class _Loop:
     """The training loop, and its place in the data."""
 
-    def __init__(self, model: Any, data: Iterable[Any], world: DistributedWorld,
-                 loss_fn: Callable[[Any, Any], Tensor] | None, optimizer: Optimizer, epochs: int) -> None:
+    def __init__(self, model: Any, data: Iterable[Tree], world: DistributedWorld,
+                 loss_fn: LossFn | None, optimizer: Optimizer, epochs: int) -> None:
         self.model, self.data, self.world, self.loss_fn = model, data, world, loss_fn
         self.optimizer, self.epochs = optimizer, epochs
         self.epoch = self.batch = 0  # epochs done, and batches done of the next one
@@ -166,7 +169,7 @@ class _Loop:
             self.after_epoch()
         return self.losses_so_far()
 
-    def _rest_of_epoch(self) -> Iterator[Any]:
+    def _rest_of_epoch(self) -> Iterator[Tree]:
         """The batches that are left; a loader knows its place itself."""
         return iter(self.data) if hasattr(self.data, "load_state_dict") else islice(self.data, self.batch, None)
 
@@ -186,8 +189,8 @@ class _Loop:
 class _SavedLoop(_Loop):
     """A training loop with a checkpoint to go back to."""
 
-    def __init__(self, model: Any, data: Iterable[Any], world: DistributedWorld,
-                 loss_fn: Callable[[Any, Any], Tensor] | None, optimizer: Optimizer, epochs: int, path: Path,
+    def __init__(self, model: Any, data: Iterable[Tree], world: DistributedWorld,
+                 loss_fn: LossFn | None, optimizer: Optimizer, epochs: int, path: Path,
                  every: int | None, restarts: int) -> None:
         super().__init__(model, data, world, loss_fn, optimizer, epochs)
         self._path, self._every, self._restarts = path, every, restarts
@@ -247,7 +250,7 @@ class _SavedLoop(_Loop):
                     self._saved, ", ".join(dict.fromkeys(self.world.devices)))
 
 
-def _step(model: Any, x: Any, y: Any, loss_fn: Callable[[Any, Any], Tensor] | None) -> Tensor:
+def _step(model: Any, x: Tree, y: Tree, loss_fn: LossFn | None) -> Tensor:
     """The loss of a batch; gradients are added to the parameters."""
     if isinstance(model, Pipeline) and loss_fn is not None:
         return model.step(x, y, loss_fn)

@@ -124,7 +124,7 @@ class CompressedDataParallel(DataParallel):
                  for name, residual in link.residuals.items()}
         return {STEPS: np.array([self._steps], np.int32), **state}
 
-    def load_compressor_state(self, state: Mapping[str, Any]) -> None:
+    def load_compressor_state(self, state: Mapping[str, Array]) -> None:
         """Take over what `compressor_state` returned; nothing changes if it does not fit.
 
         Raises
@@ -139,7 +139,7 @@ class CompressedDataParallel(DataParallel):
         """`compressor_state`, for `ag_save_checkpoint`."""
         return {"compressor": self.compressor_state()}
 
-    def load_extra_state(self, part: str, state: Mapping[str, Any]) -> None:
+    def load_extra_state(self, part: str, state: Mapping[str, Array]) -> None:
         """`load_compressor_state`, for `ag_load_checkpoint`."""
         self.load_compressor_state(state)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -136,7 +136,7 @@ class Link:
         return arrived.reshape(gradient.shape)
 
 
-def take_residuals(links: list[Link], state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> int:
+def take_residuals(links: list[Link], state: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> int:
     """Give links the residuals of a state with names such as ``residual0.layer1_W``, all or nothing; its steps."""
     fitting = {f"residual{i}.{name}": (i, name) for i in range(len(links)) for name in shapes}
     shapes_there = {key: np.shape(x) for key, x in state.items()}

@@ -24,9 +24,9 @@ from ag.engine.device import backend_of, default_backend
 from ag.engine.devices import ag_vulkan_devices
 from ag.engine.primitive import Array
 from ag.errors import TapeError
-from ag.nn.layer import Layer
+from ag.nn.layer import Layer, State
 from ag.ops.arithmetic import ag_add, ag_mul
-from ag.parallel.comm.tree import tree_leaves
+from ag.parallel.comm.tree import Tree, tree_leaves
 from ag.parallel.replicas.gather import gather
 from ag.parallel.replicas.parallel_apply import parallel_apply
 from ag.parallel.replicas.replicate import replicate, take_buffers
@@ -111,10 +111,10 @@ class DataParallel(Layer):
         """The model; another name of `module`."""
         return self.module
 
-    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+    def __call__(self, *inputs: Tree, **kwargs: Tree) -> Tree:
         return self.forward(*inputs, **kwargs)
 
-    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+    def forward(self, *inputs: Tree, **kwargs: Tree) -> Tree:
         """The model's result for a batch; all tensors and arrays among the arguments are dealt out."""
         arguments = (inputs, kwargs)
         if sizes_along(arguments, self.dim):
@@ -130,8 +130,8 @@ class DataParallel(Layer):
         self._losses = [t for t in returned if t.ndim == 0 and t.requires_grad]
         return out
 
-    def _results(self, replicas: Sequence[Any], parts: Sequence[tuple[Any, Any]],
-                 devices: Sequence[tuple[str, ...]]) -> list[Any]:
+    def _results(self, replicas: Sequence[Any], parts: Sequence[tuple[Tree, Tree]],
+                 devices: Sequence[tuple[str, ...]]) -> list[Tree]:
         return parallel_apply(replicas, [args for args, _ in parts], [named for _, named in parts], devices)
 
     def _replicas(self, count: int) -> list[Any]:
@@ -178,7 +178,7 @@ class DataParallel(Layer):
         state: dict[str, Array] = self.module.state_dict()
         return state
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+    def load_state_dict(self, state: State, strict: bool = True) -> None:
         """Take over values by the model's names; nothing changes if they do not fit."""
         self.module.load_state_dict(state, strict)
 

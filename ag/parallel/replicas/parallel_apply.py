@@ -10,19 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any
 
+from ag.autograd.tensor import Tensor
 from ag.engine.cpu_threads import one_thread
 from ag.engine.device import ag_device, backend_of, default_backend
 from ag.errors import CommError
 from ag.parallel.comm.threads import ThreadComm, thread_comms
+from ag.parallel.comm.tree import Tree
 from ag.parallel.replicas.replica_group import ReplicaGroup, Turns, set_group
 
 __all__ = ["parallel_apply"]
 
 
-def parallel_apply(models: Sequence[Any], inputs: Sequence[Any], kwargs: Sequence[Mapping[str, Any]] | None = None,
-                   devices: Sequence[str | Sequence[str]] | None = None) -> list[Any]:
+def parallel_apply(models: Sequence[Callable[..., Tree]], inputs: Sequence[Tree],
+                   kwargs: Sequence[Mapping[str, Tree]] | None = None,
+                   devices: Sequence[str | Sequence[str]] | None = None) -> list[Tree]:
     """Call each model with its arguments, those on different devices at the same time.
 
     Parameters
@@ -83,11 +85,11 @@ def parallel_apply(models: Sequence[Any], inputs: Sequence[Any], kwargs: Sequenc
 class _Call:
     """One replica's work, and what came of it."""
 
-    def __init__(self, rank: int, model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any],
+    def __init__(self, rank: int, model: Callable[..., Tree], args: tuple[Tree, ...], kwargs: Mapping[str, Tree],
                  devices: Sequence[str]) -> None:
         self.rank, self.device, self.devices = rank, devices[0], devices
         self._model, self._args, self._kwargs = model, args, kwargs
-        self.result: Any = None
+        self.result: Tree = None
         self.error: Exception | None = None
         self.follows = False  # whether the error is what another replica's failure brought about
 
@@ -143,6 +145,6 @@ def _names(where: str | Sequence[str]) -> list[str]:
     return [backend_of(device).name for device in ([where] if isinstance(where, str) else where)]
 
 
-def _devices_of(model: Any) -> list[str]:
-    params = model.parameters() if hasattr(model, "parameters") else {}
+def _devices_of(model: object) -> list[str]:
+    params: dict[str, Tensor] = model.parameters() if hasattr(model, "parameters") else {}
     return list(dict.fromkeys(p.device for p in params.values())) or [default_backend().name]

@@ -73,7 +73,7 @@ class ReplicaGroup:
         self._has_ended = True
         self._turns.pass_on(self._place, last=True)
 
-    def exchange(self, value: Any, combine: Combine = list) -> list[Any]:
+    def exchange(self, value: object, combine: Combine = list) -> list[Any]:
         """The values that all replicas gave in this call, in their order; each must make the same calls.
 
         With `combine`, its result for those values: one thread calls it while the others wait.

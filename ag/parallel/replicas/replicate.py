@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeVar
 
 from ag.autograd.create import ag_tensor
 from ag.autograd.op import Cotangents, Need, Run
@@ -17,15 +17,16 @@ from ag.autograd.tape import is_recording, no_grad
 from ag.autograd.tensor import Node, Tensor
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
-from ag.nn.layer import buffers_of, state_of
+from ag.nn.layer import Model, buffers_of, state_of
 from ag.ops.convert import ag_to_device
 
 __all__ = ["copy_for_replica", "replicas_of", "replicate", "take_buffers"]
 
+M = TypeVar("M", bound=Model)
 CopyOf = Callable[[int, Tensor, str], Tensor]  # (replica, parameter, device) -> its copy there
 
 
-def replicate(model: Any, devices: Sequence[str | Sequence[str]]) -> list[Any]:
+def replicate(model: M, devices: Sequence[str | Sequence[str]]) -> list[M]:
     """Copies of a model, one per device, for one forward pass.
 
     Parameters
@@ -82,7 +83,7 @@ def _same_gradient(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:
     return (g,)
 
 
-def replicas_of(model: Any, devices: Sequence[str | Sequence[str]], copy_of: CopyOf) -> list[Any]:
+def replicas_of(model: M, devices: Sequence[str | Sequence[str]], copy_of: CopyOf) -> list[M]:
     """`replicate`, where ``copy_of(i, p, device)`` makes replica i's copy of a parameter."""
     if not devices:
         raise ValueError("replicate: devices is empty; name at least one.")
@@ -95,7 +96,7 @@ def replicas_of(model: Any, devices: Sequence[str | Sequence[str]], copy_of: Cop
     copies = {i: {id(p): copy_of(i, p, moves[i][p.device]) for p in params} for i in [*range(1, len(devices)), 0]}
     replicas = []
     for i, goes in enumerate(moves):
-        memo: dict[int, Any] = copies[i]
+        memo: dict[int, object] = {**copies[i]}
         with no_grad():
             for x in state:
                 own = i == 0 and x.device == goes[x.device]
@@ -104,7 +105,7 @@ def replicas_of(model: Any, devices: Sequence[str | Sequence[str]], copy_of: Cop
     return replicas
 
 
-def take_buffers(model: Any, replica: Any) -> None:
+def take_buffers(model: Model, replica: Model) -> None:
     """Give the buffers of a model the values that they have in a replica of it."""
     theirs = buffers_of(replica)
     with no_grad():

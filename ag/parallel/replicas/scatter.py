@@ -7,19 +7,18 @@ model.  `DataParallel` and `Pipeline` call it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ag.autograd.tensor import Tensor
 from ag.engine.device import backend_of
 from ag.errors import ShapeError
 from ag.ops.convert import ag_to_device
-from ag.parallel.comm.tree import tree_leaves, tree_map
+from ag.parallel.comm.tree import Leaf, Tree, tree_leaves, tree_map
 from ag.parallel.comm.tree_reduction import shard_sizes
 
 __all__ = ["moved", "scatter", "sizes_along"]
 
 
-def scatter(tensor: Any, devices: Sequence[str], dim: int = -1) -> list[Any]:
+def scatter(tensor: Tree, devices: Sequence[str], dim: int = -1) -> list[Tree]:
     """Deal a tensor out to devices, in nearly equal parts.
 
     Parameters
@@ -73,7 +72,7 @@ def scatter(tensor: Any, devices: Sequence[str], dim: int = -1) -> list[Any]:
     return parts
 
 
-def sizes_along(value: Any, dim: int) -> set[int]:
+def sizes_along(value: Tree, dim: int) -> set[int]:
     """The sizes that tensors and arrays in `value` have along an axis."""
     sizes = set()
     for x in tree_leaves(value):
@@ -85,15 +84,15 @@ def sizes_along(value: Any, dim: int) -> set[int]:
     return sizes
 
 
-def _part(value: Any, device: str, dim: int, places: slice) -> Any:
+def _part(value: Tree, device: str, dim: int, places: slice) -> Tree:
     """The places of `value` on a device."""
     return moved(tree_map(lambda x: _cut(x, dim, places) if x.ndim > 0 else x, value), device)
 
 
-def _cut(x: Any, dim: int, places: slice) -> Any:
+def _cut(x: Leaf, dim: int, places: slice) -> Leaf:
     return x if places == slice(0, x.shape[dim]) else x[(slice(None),) * (dim % x.ndim) + (places,)]
 
 
-def moved(value: Any, device: str) -> Any:
+def moved(value: Tree, device: str) -> Tree:
     """`value` with the tensors in it on a device."""
     return tree_map(lambda x: ag_to_device(x, device) if isinstance(x, Tensor) else x, value)

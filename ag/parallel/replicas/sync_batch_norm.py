@@ -7,8 +7,9 @@ trainer where samples of a step run together.  Outside a group it is a plain `Ba
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 from ag.autograd.activation_checkpoint import is_repeating
 from ag.autograd.create import as_input
@@ -23,6 +24,8 @@ from ag.ops.reduce import ag_sum
 from ag.parallel.replicas.replica_group import ReplicaGroup, current_group
 
 __all__ = ["SyncBatchNorm"]
+
+M = TypeVar("M")
 
 
 class SyncBatchNorm(BatchNorm):
@@ -69,7 +72,7 @@ class SyncBatchNorm(BatchNorm):
     """
 
     @classmethod
-    def convert(cls, model: Any) -> Any:
+    def convert(cls, model: M) -> M:
         """Make every batch norm in a model synchronous, in place; returns the model."""
         for layer in objects_in(model):
             if type(layer) is BatchNorm:
@@ -103,7 +106,7 @@ def _squares(x: Tensor) -> Tensor:
     return x * x
 
 
-def _total(group: ReplicaGroup, counts: list[int], rows: Tensor, of: Any) -> Tensor:
+def _total(group: ReplicaGroup, counts: list[int], rows: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
     """The sum over the samples of all replicas, on this one's device."""
     mine = ag_sum(of(rows), dim=1, keepdim=True) if counts[group.rank] else None
     return group.total(mine, rows.device)

@@ -21,8 +21,9 @@ from ag.autograd.create import ag_tensor
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
-from ag.nn.layer import Layer, load_into
+from ag.nn.layer import Layer, Model, State, load_into
 from ag.ops.convert import ag_to_device
+from ag.parallel.comm.tree import Tree
 from ag.parallel.replicas.data_parallel import DataParallel
 from ag.parallel.replicas.parallel_apply import parallel_apply
 from ag.parallel.replicas.replicate import replicas_of
@@ -35,11 +36,11 @@ __all__ = ["ShardedGradients", "ShardedParameters"]
 class ShardedGradients(DataParallel):
     """Stage 2: replicas whose gradients are scattered to the parameter shards; the full parameters receive none."""
 
-    def __init__(self, model: Any, devices: Sequence[str], sharded: Sequence[ShardedParameter]) -> None:
+    def __init__(self, model: Model, devices: Sequence[str], sharded: Sequence[ShardedParameter]) -> None:
         super().__init__(model, devices)
         self._sharded = {s.param.id: s for s in sharded}
 
-    def _replicas(self, count: int) -> list[Any]:
+    def _replicas(self, count: int) -> list[Model]:
         devices = [str(device) for device in self.device_ids[:count]]
         return replicas_of(self.module, devices,
                            lambda i, p, device: self._sharded[p.id].linked(_copied(p, devices[i])))
@@ -48,7 +49,7 @@ class ShardedGradients(DataParallel):
 class ShardedParameters(DataParallel):
     """Stage 3: replicas that gather the weights of a layer when it runs, and again in the backward pass."""
 
-    def __init__(self, model: Any, devices: Sequence[str], sharded: Sequence[ShardedParameter]) -> None:
+    def __init__(self, model: Model, devices: Sequence[str], sharded: Sequence[ShardedParameter]) -> None:
         super().__init__(model, devices)
         if not isinstance(model, Layer):
             raise TypeError(f"ZeroOptimizer: the model is a {type(model).__name__}; at stage 3 it must be a layer.")
@@ -59,19 +60,21 @@ class ShardedParameters(DataParallel):
         for s in sharded:
             s.param.buffer = ag_tensor(np.zeros((0, 1)), s.param.device, s.dtype).buffer
 
-    def _replicas(self, count: int) -> list[Any]:
+    def _replicas(self, count: int) -> list[Model]:
         return [self._replica(i, str(device)) for i, device in enumerate(self.device_ids[:count])]
 
-    def _replica(self, i: int, device: str) -> Any:
-        memo: dict[int, Any] = {}
+    def _replica(self, i: int, device: str) -> Model:
+        memo: dict[int, object] = {}
         for x in self.buffers().values():
             memo[id(x)] = x if i == 0 and x.device == device else ag_tensor(x.numpy(), device, x.dtype)
         memo |= {id(p): p for p in self.module.parameters().values()}
         for layer in _owners(self.module):
             memo[id(layer)] = _GatheredLayer(copy.deepcopy(layer, memo), self._sharded, device)
-        return copy.deepcopy(self.module, memo)
+        replica: Model = copy.deepcopy(self.module, memo)
+        return replica
 
-    def _results(self, replicas: Sequence[Any], parts: Sequence[tuple[Any, Any]], devices: Sequence[Any]) -> list[Any]:
+    def _results(self, replicas: Sequence[Any], parts: Sequence[tuple[Tree, Tree]],
+                 devices: Sequence[tuple[str, ...]]) -> list[Tree]:
         results = {}
         for i in [*range(1, len(parts)), 0]:  # as in replicas_of
             args, named = parts[i]
@@ -89,7 +92,7 @@ class ShardedParameters(DataParallel):
         whole = {s.name: s.numpy() for s in self._sharded.values()}
         return whole | {name: x.numpy() for name, x in self.buffers().items()}
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+    def load_state_dict(self, state: State, strict: bool = True) -> None:
         """Take over values by the model's names; nothing changes if they do not fit."""
         whole = {s.name: ag_tensor(s.numpy(), "cpu", s.dtype) for s in self._sharded.values()}
         load_into(whole | self.buffers(), state, strict)
@@ -109,12 +112,12 @@ class _GatheredLayer(Layer):
         """The layer's, so that tensors have the names that they have in the model."""
         return self.layer.modules(prefix)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: Tree, **kwargs: Tree) -> Tree:
         """The layer's result; `backward` computes it again."""
         return ag_checkpoint(self._run, args, kwargs)
 
-    def _run(self, args: Any, kwargs: Any) -> Any:
-        memo: dict[int, Any] = {id(x): x for x in self.layer.buffers().values()}
+    def _run(self, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> Tree:
+        memo: dict[int, object] = {id(x): x for x in self.layer.buffers().values()}
         memo |= {id(p): self._sharded[p.id].whole(self._device) for p in self.layer.parameters().values()}
         return copy.deepcopy(self.layer, memo)(*args, **kwargs)
 

@@ -7,16 +7,19 @@ memory.  Knows layers and devices; no batch is cut and nothing is copied.  Users
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ag.engine.device import ag_device, backend_of, default_backend
 from ag.engine.devices import ag_vulkan_devices
 from ag.nn.layer import Layer, state_of
 from ag.nn.sequential import Sequential
+from ag.parallel.comm.tree import Tree
 from ag.parallel.replicas.scatter import moved
 from ag.parallel.sharded.placement import free_bytes, measured, place
 
 __all__ = ["ModelParallel"]
+
+Layers = Sequence[Layer] | Mapping[str, Layer] | Sequential
+DeviceMap = str | Sequence[str] | Mapping[str | int, str]
 
 _COPIES = 4  # of a parameter: its values, its gradient, and two moments of Adam
 
@@ -62,8 +65,8 @@ class ModelParallel(Layer):
     (['cpu', 'cpu:1'], 'cpu:1')
     """
 
-    def __init__(self, layers: Any, device_map: Any = "auto", devices: Sequence[str] | None = None,
-                 budgets: Mapping[str, int] | None = None, sample: Any = None) -> None:
+    def __init__(self, layers: Layers, device_map: DeviceMap = "auto", devices: Sequence[str] | None = None,
+                 budgets: Mapping[str, int] | None = None, sample: Tree = None) -> None:
         named = _named(layers)
         self.layers = list(named.values())
         if isinstance(device_map, str):
@@ -84,9 +87,9 @@ class ModelParallel(Layer):
         """Use other devices in the place of failed ones."""
         self.devices = [instead.get(name, name) for name in self.devices]
 
-    def forward(self, *x: Any) -> Any:
+    def forward(self, *x: Tree) -> Tree:
         """The last layer's output, on its device."""
-        out: Any = x
+        out: Tree = x
         for layer, device in zip(self.layers, self.devices, strict=True):
             held = next(iter(state_of(layer).values()), None)
             here = device if held is None else held.device  # elsewhere in a replica
@@ -95,7 +98,7 @@ class ModelParallel(Layer):
         return out
 
 
-def _named(layers: Any) -> dict[str, Layer]:
+def _named(layers: Layers) -> dict[str, Layer]:
     if isinstance(layers, Sequential):
         layers = list(layers)
     named = dict(layers) if isinstance(layers, Mapping) else {str(i): layer for i, layer in enumerate(layers)}
@@ -104,7 +107,7 @@ def _named(layers: Any) -> dict[str, Layer]:
     return named
 
 
-def _mapped(names: list[str], device_map: Any) -> list[str]:
+def _mapped(names: list[str], device_map: Sequence[str] | Mapping[str | int, str]) -> list[str]:
     """A device for each layer."""
     if not isinstance(device_map, Mapping):
         if len(device_map) != len(names):
@@ -123,7 +126,7 @@ def _mapped(names: list[str], device_map: Any) -> list[str]:
 
 
 def _automatic(layers: list[Layer], devices: Sequence[str] | None, budgets: Mapping[str, int] | None,
-               sample: Any) -> list[str]:
+               sample: Tree) -> list[str]:
     wanted = devices or [info.name for info in ag_vulkan_devices()] or [default_backend().name]
     names = [backend_of(device).name for device in wanted]
     for layer in layers:

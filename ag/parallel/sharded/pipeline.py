@@ -20,10 +20,13 @@ from ag.nn.layer import Layer
 from ag.ops.arithmetic import ag_add, ag_mul
 from ag.ops.convert import ag_to_device
 from ag.ops.reduce import ag_sum
+from ag.parallel.comm.tree import Tree
 from ag.parallel.replicas.scatter import scatter, sizes_along
 from ag.parallel.sharded.pipeline_schedules import SCHEDULES, Table, shown, timetable
 
 __all__ = ["Pipeline"]
+
+LossFn = Callable[[Any, Any], Tensor]  # (output, targets) -> loss
 
 
 class Pipeline(Layer):
@@ -97,13 +100,13 @@ class Pipeline(Layer):
         """The same as text."""
         return shown(self.timetable(self.micro_batches if micros is None else micros))
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tree) -> Tree:
         """The last stage's result for a whole batch."""
         for stage, device in zip(self.stages, self.devices, strict=True):
             x = _called(stage, device, tuple(ag_to_device(t, device) for t in _tuple(x)))
         return x
 
-    def step(self, x: Tensor, y: Any, loss_fn: Callable[[Any, Any], Tensor]) -> Tensor:
+    def step(self, x: Tensor, y: Tree, loss_fn: LossFn) -> Tensor:
         """Forward and backward passes of a batch, by the schedule.
 
         Parameters
@@ -145,8 +148,8 @@ class Pipeline(Layer):
 class _Run:
     """A batch on its way through the pipeline: inputs and outputs of stages, by (stage, micro-batch)."""
 
-    def __init__(self, pipe: Pipeline, xs: list[tuple[Tensor, ...]], ys: list[Any], shares: list[float],
-                 loss_fn: Callable[[Any, Any], Tensor]) -> None:
+    def __init__(self, pipe: Pipeline, xs: list[tuple[Tensor, ...]], ys: list[Tree], shares: list[float],
+                 loss_fn: LossFn) -> None:
         self._pipe, self._ys, self._shares, self._loss_fn = pipe, ys, shares, loss_fn
         self._end = len(pipe.stages) - 1
         self._inputs: dict[tuple[int, int], tuple[Tensor, ...]] = {(0, m): x for m, x in enumerate(xs)}
@@ -186,12 +189,12 @@ class _Run:
                                                   for t in inputs]
 
 
-def _called(stage: Layer, device: str, args: tuple[Any, ...]) -> Any:
+def _called(stage: Layer, device: str, args: tuple[Tree, ...]) -> Tree:
     with ag_device(device):
         return stage(*args)
 
 
-def _tuple(x: Any) -> tuple[Any, ...]:
+def _tuple(x: Tree) -> tuple[Tree, ...]:
     return tuple(x) if isinstance(x, (tuple, list)) else (x,)
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 from ag.autograd.tape import no_grad, with_grad_tape
 from ag.autograd.tensor import Tensor
@@ -22,6 +21,7 @@ from ag.engine.device import ag_device, backend_of
 from ag.errors import ArenaError
 from ag.nn.layer import Layer, state_of
 from ag.ops.convert import ag_to_device
+from ag.parallel.comm.tree import Tree
 
 __all__ = ["LayerNeed", "free_bytes", "measured", "place"]
 
@@ -39,7 +39,7 @@ class LayerNeed:
         return self.state + self.activations
 
 
-def measured(layers: Sequence[Layer], sample: Any, copies: int) -> list[LayerNeed]:
+def measured(layers: Sequence[Layer], sample: Tree, copies: int) -> list[LayerNeed]:
     """What each layer needs to be trained: `copies` of each parameter, and the activations of a batch like `sample`.
 
     The batch is passed through the model on the CPU, and the memory it takes is counted there; without a sample only

@@ -19,6 +19,7 @@ import numpy as np
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError
 from ag.io.safetensors_file import read_file, to_json, write_file
+from ag.parallel.comm.comm import Json
 
 __all__ = ["DPState", "load_state", "save_state"]
 
@@ -59,7 +60,7 @@ class DPState:
     buffers: dict[str, Array]
     optimizers: list[dict[str, Array]]
     rates: list[float]
-    schedules: list[Any]
+    schedules: list[Json]
 
 
 def save_state(path: str | os.PathLike[str], state: DPState) -> None:

@@ -31,6 +31,7 @@ from ag.nn.layer import load_into
 from ag.optim.clip import clip_grad_norm
 from ag.optim.flat import FlatGroup
 from ag.optim.optimizer import Optimizer
+from ag.parallel.comm.comm import Json
 
 __all__ = ["HostOptimizers", "MakeOptimizer", "RateSchedules"]
 
@@ -117,7 +118,7 @@ class HostOptimizers:
         for optimizer in self.optimizers:
             optimizer.restart_loss_scale()
 
-    def _owners(self, returned: Any) -> dict[str, Optimizer]:
+    def _owners(self, returned: object) -> dict[str, Optimizer]:
         """The optimizer of every parameter that has one."""
         if not self.optimizers or not all(isinstance(o, Optimizer) for o in self.optimizers):
             raise ValueError(f"dp_train: optimizer(params) returned {returned!r}; an optimizer over parameters from "
@@ -235,11 +236,11 @@ class RateSchedules:
         for schedule in self._schedules:
             schedule.step()
 
-    def state(self) -> list[Any]:
+    def state(self) -> list[Json]:
         """The state of each; None for those that do not tell it."""
         return [schedule.state_dict() if _has_state(schedule) else None for schedule in self._schedules]
 
-    def restore(self, step: int, states: Sequence[Any]) -> None:
+    def restore(self, step: int, states: Sequence[Json]) -> None:
         """Go on after `step` steps: with the states, or by stepping as often where there are none.
 
         Raises
@@ -258,5 +259,5 @@ class RateSchedules:
                 schedule.step()
 
 
-def _has_state(schedule: Any) -> bool:
+def _has_state(schedule: object) -> bool:
     return hasattr(schedule, "state_dict") and hasattr(schedule, "load_state_dict")

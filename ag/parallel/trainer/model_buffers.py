@@ -12,7 +12,6 @@ the `HostBuffers`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from ag.engine.dtype import DType
 from ag.engine.kernels.elementwise import copy, sub
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError
-from ag.nn.layer import buffers_of, load_into
+from ag.nn.layer import Model, buffers_of, load_into
 from ag.optim.flat import FlatGroup
 
 __all__ = ["HostBuffers", "ReplicaBuffers"]
@@ -57,7 +56,7 @@ class ReplicaBuffers:
     two is no number.
     """
 
-    def __init__(self, model: Any, backend: Backend, dtype: DType) -> None:
+    def __init__(self, model: Model, backend: Backend, dtype: DType) -> None:
         self._model = model
         self._backend = backend
         self.tensors: dict[str, Tensor] = {}

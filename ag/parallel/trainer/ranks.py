@@ -32,7 +32,7 @@ import numpy as np
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, current_seed
 from ag.errors import CommError
-from ag.parallel.comm.comm import Comm, SoloComm, everyone
+from ag.parallel.comm.comm import Comm, Json, SoloComm, everyone
 from ag.parallel.comm.tree_reduction import RowSums, TreeSum, shard_sizes
 from ag.parallel.trainer.checkpoint import DPState, load_state
 from ag.parallel.trainer.replica import Replica
@@ -70,7 +70,7 @@ class Ranks:
         If `world` is no communicator.
     """
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: object) -> None:
         comm = SoloComm() if world is None else getattr(world, "comm", world)
         if not isinstance(comm, Comm):
             raise TypeError(f"dp_train: world is {world!r}; a communicator is required, such as one of "
@@ -119,7 +119,7 @@ class Ranks:
                                 f"those of the last step that was finished.") from error
             raise
 
-    def gather(self, value: Any = None) -> list[Any]:
+    def gather(self, value: Json = None) -> list[Json]:
         """The values of all ranks, in their order: anything that JSON can hold.
 
         Raises
@@ -138,7 +138,7 @@ class Ranks:
                                 f"ranks made.")
         return [theirs["value"] for theirs in messages]
 
-    def compare(self, named: Sequence[tuple[str, Any]], advice: str) -> None:
+    def compare(self, named: Sequence[tuple[str, object]], advice: str) -> None:
         """Raise unless all ranks have the same names and values; `advice` ends the message."""
         lists = self.gather([(what, str(value)) for what, value in named])
         for rank, theirs in enumerate(lists):
@@ -155,7 +155,7 @@ class Ranks:
 
     # -------------------------------------------------------------------------------------- before the first step
 
-    def meet(self, alike: Sequence[tuple[str, Any]], weights: Sequence[float], devices: Sequence[str]) -> None:
+    def meet(self, alike: Sequence[tuple[str, object]], weights: Sequence[float], devices: Sequence[str]) -> None:
         """Compare the arguments of all ranks, and learn their shares of the samples.
 
         Parameters

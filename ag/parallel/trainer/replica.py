@@ -32,14 +32,18 @@ from ag.engine.kernels.elementwise import add, copy, zeros
 from ag.engine.primitive import Array
 from ag.engine.random import set_stream
 from ag.errors import CaptureError, CommError
+from ag.nn.layer import Model
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
-from ag.parallel.comm.tree import TreeDef, opaque_type, tree_flatten, tree_leaves, tree_map, tree_unflatten
+from ag.parallel.comm.tree import Leaf, Tree, TreeDef, opaque_type, tree_flatten, tree_leaves, tree_map, tree_unflatten
 from ag.parallel.comm.tree_reduction import TreeSum
 from ag.parallel.trainer.model_buffers import ReplicaBuffers
 
-__all__ = ["LOSS_WORDS", "METERED_EVERY", "PROGRAMS_KEPT", "CapturePolicy", "DeviceClock", "LossOf", "Node", "Replica"]
+__all__ = ["LOSS_WORDS", "CapturePolicy", "DeviceClock", "LossOf", "MakeModel", "Node", "Replica", "Sample"]
 
-LossOf = Callable[[Any, Any], Tensor]  # (model, sample) -> loss
+LossOf = Callable[[Model, Tree], Tensor]  # (model, sample) -> loss
+MakeModel = Callable[[], Model]
+Sample = tuple[int, int | None, Tree]  # position in the step, index in the data if it is held there, sample
+_Plan = tuple[Tree, CapturedStep | None, list[Leaf]]  # a sample, the captured step to replay, and its arguments
 Node = tuple[int, int, Array]  # first sample, number of samples, their summed row: gradients, loss, movement of buffers
 
 LOSS_WORDS = 4  # the loss sits behind the gradients, padded to 16 bytes
@@ -65,7 +69,7 @@ class Replica:
         Shared by the replicas of a training.
     """
 
-    def __init__(self, index: int, device: str, make_model: Callable[[], Any], loss_of: LossOf,
+    def __init__(self, index: int, device: str, make_model: MakeModel, loss_of: LossOf,
                  policy: CapturePolicy) -> None:
         self.index = index
         self.backend = backend_of(device)
@@ -90,7 +94,7 @@ class Replica:
         self._loss_of = loss_of
         self._policy = policy
         self._programs: dict[TreeDef, CapturedStep] = {}
-        self._plans: dict[int, tuple[Any, CapturedStep | None, list[Any]]] = {}
+        self._plans: dict[int, _Plan] = {}
         self.buffers = ReplicaBuffers(self.model, self.backend, self.group.dtype)
         ahead = self.group.size + LOSS_WORDS
         self._work = zeros(self.backend, (ahead + self.buffers.size,), self.group.dtype)
@@ -106,9 +110,7 @@ class Replica:
         self.clock = DeviceClock()
         self._elapsed_s = self._wait_s = 0.0
 
-    # -------------------------------------------------------------------------------------- gradients
-
-    def start(self, shard: Sequence[tuple[int, int | None, Any]], first: int, draws: int | None) -> None:
+    def start(self, shard: Sequence[Sample], first: int, draws: int | None) -> None:
         """`run`, noting the time, here and on the device."""
         self.began = perf_counter()
         self.backend.meter(self.clock.meter)
@@ -122,12 +124,12 @@ class Replica:
         self.collected = self.collect()
         self.ended = perf_counter()
 
-    def start_and_finish(self, shard: Sequence[tuple[int, int | None, Any]], first: int, draws: int | None) -> None:
+    def start_and_finish(self, shard: Sequence[Sample], first: int, draws: int | None) -> None:
         """Both, on a synchronous device, which computes in the thread that launches."""
         self.start(shard, first, draws)
         self.finish()
 
-    def run(self, shard: Sequence[tuple[int, int | None, Any]], first: int, draws: int | None) -> None:
+    def run(self, shard: Sequence[Sample], first: int, draws: int | None) -> None:
         """Start computing the summed gradients of some samples; does not wait on an asynchronous device.
 
         Parameters
@@ -146,11 +148,12 @@ class Replica:
                 set_stream(self.backend, (first + position) * (draws or 0))
             self._one_sample(index, sample)
             with self.backend.quiet():
-                tree.push(position, 1, self._work if len(shard) == 1 else self._stacked(len(tree.nodes)))
+                row = self._work if len(shard) == 1 else self._copied(self._work, len(tree.nodes))
+                tree.push(position, 1, row)
         self.nodes = tree.nodes
         self.backend.submit()
 
-    def gradients_of(self, sample: Any, stream: int) -> Buffer:
+    def gradients_of(self, sample: Tree, stream: int) -> Buffer:
         """The gradients and the loss of one sample, uncaptured, in a row of its own."""
         set_stream(self.backend, stream)
         self._gradients(sample)
@@ -163,7 +166,7 @@ class Replica:
         self._reserve(len(rows))
         with self.backend.quiet():
             for position, row in rows:
-                tree.push(position, 1, self.backend.launch(copy, row, into=self._stack[len(tree.nodes)]))
+                tree.push(position, 1, self._copied(row, len(tree.nodes)))
         self.nodes = tree.nodes
 
     def _reserve(self, samples: int) -> None:
@@ -174,9 +177,9 @@ class Replica:
             rows = self.backend.alloc((most, length), self.group.dtype)
             self._stack = [rows.view((length,), i * length) for i in range(most)]
 
-    def _stacked(self, depth: int) -> Buffer:
-        """A copy of the work row, in the row for nodes at this depth of the tree's stack."""
-        result: Buffer = self.backend.launch(copy, self._work, into=self._stack[depth])
+    def _copied(self, row: Buffer, depth: int) -> Buffer:
+        """A copy of a row, in the memory for nodes at this depth of the tree's stack."""
+        result: Buffer = self.backend.launch(copy, row, into=self._stack[depth])
         return result
 
     def _added(self, left: Buffer, right: Buffer) -> Buffer:
@@ -194,7 +197,7 @@ class Replica:
         rows = self.backend.download(first.view((len(self.nodes), first.size)))  # node i is in row i of the stack
         return [(start, count, row) for (start, count, _), row in zip(self.nodes, rows, strict=True)]
 
-    def _one_sample(self, index: int | None, sample: Any) -> None:
+    def _one_sample(self, index: int | None, sample: Tree) -> None:
         """Leave the sample's gradients and loss in the work row."""
         plan = None if index is None else self._plans.get(index)
         if plan is None or plan[0] is not sample:
@@ -211,7 +214,7 @@ class Replica:
             self._policy.refused(error)
             self._gradients(sample)
 
-    def _planned(self, sample: Any) -> tuple[Any, CapturedStep | None, list[Any]]:
+    def _planned(self, sample: Tree) -> _Plan:
         if not self._policy.on:
             return sample, None, []
         leaves, treedef = tree_flatten(sample)
@@ -230,7 +233,7 @@ class Replica:
             self._programs[treedef] = captured
         return sample, captured, leaves
 
-    def _gradients(self, sample: Any) -> None:
+    def _gradients(self, sample: Tree) -> None:
         if any(isinstance(x, Tensor) and x.device != self.device for x in tree_leaves(sample)):
             sample = tree_map(lambda x: ag_tensor(x, self.device) if isinstance(x, Tensor) else x, sample)
         self.buffers.begin()
@@ -279,8 +282,6 @@ class Replica:
             moved = row[self.group.size + LOSS_WORDS :]
             return f"buffer {_not_finite(self.buffers.tensors, self.buffers.offsets, moved)}"
         return "the loss" if name is None else f"the gradient of {name}"
-
-    # -------------------------------------------------------------------------------------- weights
 
     def load(self, weights: Array, buffers: Array) -> None:
         """Overwrite all parameters and buffers, each given as one array in the flat layout; does not wait."""

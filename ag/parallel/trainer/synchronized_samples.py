@@ -30,11 +30,12 @@ from ag.engine.primitive import Array
 from ag.engine.random import generator_state
 from ag.errors import CommError, ShapeError
 from ag.parallel.comm.threads import Combine, ThreadComm, thread_comms
+from ag.parallel.comm.tree import Tree
 from ag.parallel.comm.tree_reduction import tree_sum
 from ag.parallel.replicas.replica_group import ReplicaGroup, Turns, set_group
 from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
 from ag.parallel.trainer.device_threads import DeviceThreads, FollowingError, Task
-from ag.parallel.trainer.replica import Replica
+from ag.parallel.trainer.replica import Replica, Sample
 
 __all__ = ["SynchronizedSamples"]
 
@@ -58,7 +59,7 @@ class SampleGroup(ReplicaGroup):
         self.waits = True
         self._backend, self._meter, self._buffers = replica.backend, replica.clock.meter, replica.buffers
 
-    def exchange(self, value: Any, combine: Combine = list) -> list[Any]:
+    def exchange(self, value: object, combine: Combine = list) -> list[Any]:
         """As in a `ReplicaGroup`; samples that run meanwhile have random numbers, buffers and a meter of their own."""
         state = generator_state(self._backend)
         own_state = self._backend.launch(copy, state)
@@ -94,7 +95,7 @@ def _sum_of_all(run: Run, x: TensorLike, group: SampleGroup) -> tuple[Any, Any]:
 
 
 @_sum_of_all.vjp
-def _sum_of_all_vjp(run: Run, g: Buffer, saved: Any, need: Need, group: SampleGroup) -> Cotangents:
+def _sum_of_all_vjp(run: Run, g: Buffer, saved: None, need: Need, group: SampleGroup) -> Cotangents:
     return (group.sum(g),)
 
 
@@ -116,7 +117,7 @@ class SynchronizedSamples:
         for replica in replicas:
             SyncBatchNorm.convert(replica.model)
 
-    def run(self, step: int, shards: Sequence[Sequence[tuple[int, int | None, Any]]], trained: int) -> None:
+    def run(self, step: int, shards: Sequence[Sequence[Sample]], trained: int) -> None:
         """Compute every sample; each replica adds up the sums of its shard, for `Replica.collect`."""
         began = perf_counter()
         samples = sum(len(shard) for shard in shards)
@@ -147,8 +148,8 @@ class SynchronizedSamples:
             self._threads.close()
 
 
-def _compute(group: SampleGroup, comm: ThreadComm, turns: Turns, place: int, replica: Replica, sample: Any, stream: int,
-             rows: dict[int, Buffer]) -> None:
+def _compute(group: SampleGroup, comm: ThreadComm, turns: Turns, place: int, replica: Replica, sample: Tree,
+             stream: int, rows: dict[int, Buffer]) -> None:
     """One sample's work in its thread."""
     turns.wait(place)
     group.waits = False

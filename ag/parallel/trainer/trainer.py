@@ -26,6 +26,7 @@ from ag.engine.primitive import Array
 from ag.engine.random import current_seed, streams_used
 from ag.errors import CommError
 from ag.nn.layer import ag_train, buffers_of, load_into
+from ag.parallel.comm.comm import Json
 from ag.parallel.comm.tree_reduction import RowSums, TreeSum
 from ag.parallel.trainer.checkpoint import DPState
 from ag.parallel.trainer.device_threads import DeviceThreads, Task
@@ -33,7 +34,7 @@ from ag.parallel.trainer.host_optimizer import HostOptimizers, MakeOptimizer
 from ag.parallel.trainer.load_balance import Balance
 from ag.parallel.trainer.model_buffers import HostBuffers
 from ag.parallel.trainer.ranks import Ranks
-from ag.parallel.trainer.replica import LOSS_WORDS, CapturePolicy, LossOf, Node, Replica
+from ag.parallel.trainer.replica import LOSS_WORDS, CapturePolicy, LossOf, MakeModel, Node, Replica, Sample
 from ag.parallel.trainer.synchronized_samples import SynchronizedSamples
 
 __all__ = ["Trainer"]
@@ -41,8 +42,6 @@ __all__ = ["Trainer"]
 CHECK_EVERY = 100  # steps between checks that all replicas have the weights and buffers of the host
 
 log = logging.getLogger("ag")
-
-Sample = tuple[int, int | None, Any]  # position in the step, place in the data if it is held there, sample
 
 
 class Trainer:
@@ -68,7 +67,7 @@ class Trainer:
         The ranks that train together.
     """
 
-    def __init__(self, make_model: Callable[[], Any], devices: list[str], loss_of: LossOf, capture: bool | str,
+    def __init__(self, make_model: MakeModel, devices: list[str], loss_of: LossOf, capture: bool | str,
                  make_optimizer: MakeOptimizer, max_norm: float, on_nonfinite: str, balance: Balance, timeout: float,
                  together: bool, ranks: Ranks) -> None:
         current_seed()  # chooses one, if there is none yet, for all threads
@@ -110,7 +109,7 @@ class Trainer:
             if not self._threads.hangs(replica.device):
                 replica.close()
 
-    def state(self, step: int, batch: int, losses: Array, schedules: list[Any]) -> DPState:
+    def state(self, step: int, batch: int, losses: Array, schedules: list[Json]) -> DPState:
         """Everything to go on from, after `step` steps."""
         optimizers = self.optimizers.optimizers
         return DPState(step, batch, current_seed(), self._draws or 0, losses,
