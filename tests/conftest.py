@@ -40,6 +40,14 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     return result
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark a test slow on the devices that its mark `slow_on` names."""
+    params = getattr(item, "callspec", None)
+    for mark in item.iter_markers("slow_on"):
+        if params and set(mark.args) & {x for x in params.params.values() if isinstance(x, str)}:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(params=["cpu", *VULKAN])
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each device in turn, as the default device."""
