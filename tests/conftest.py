@@ -8,6 +8,7 @@ and `vulkan`.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from time import perf_counter
@@ -40,8 +41,16 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     return result
 
 
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over the thousands of tests; without that, one `gc.collect()` takes 0.3 s."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark a test slow on the devices that its mark `slow_on` names."""
+    """Mark a test `vulkan` if it takes such a device, and slow on the devices that its mark `slow_on` names."""
+    if {"vulkan", "lavapipe", "swiftshader"} & set(getattr(item, "fixturenames", ())):
+        item.add_marker(pytest.mark.vulkan)
     params = getattr(item, "callspec", None)
     for mark in item.iter_markers("slow_on"):
         if params and set(mark.args) & {x for x in params.params.values() if isinstance(x, str)}:
