@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ag.autograd.create import ag_tensor
@@ -23,8 +24,9 @@ class Residual(Layer):
     shortcut : Layer or None, optional
         Gives the input the shape of the body's output, such as a convolution with the same stride and a kernel of
         size 1; default: the input itself.
-    activation : {"relu", "sigmoid", "tanh", "softmax"} or None, optional
-        Applied to the sum.
+    activation : str, optional
+        Name of a function of `ag.ops.activation` without its ``ag_``, such as "relu" or "gelu"; default: none.
+        It is applied to the sum.
 
     Raises
     ------
@@ -74,6 +76,11 @@ class Residual(Layer):
         """The configurations of body and shortcut, and the activation."""
         shortcut = None if self.shortcut is None else self.shortcut.config()
         return {**super().config(), "body": self.body.config(), "shortcut": shortcut}
+
+    @classmethod
+    def configs_inside(cls, config: Mapping[str, Any]) -> list[Any]:
+        """Those of body and shortcut."""
+        return [config["body"], *([] if config["shortcut"] is None else [config["shortcut"]])]
 
 
 ag_residual = Residual

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ag.autograd.tensor import Tensor, TensorLike
@@ -62,6 +62,11 @@ class Sequential(Layer):
     def config(self) -> dict[str, Any]:
         """The layers' configurations, in order."""
         return {"layer": type(self).__name__, "layers": [layer.config() for layer in self.layers]}
+
+    @classmethod
+    def configs_inside(cls, config: Mapping[str, Any]) -> list[Any]:
+        """Those of the layers, in order."""
+        return list(config["layers"])
 
     def __len__(self) -> int:
         return len(self.layers)
