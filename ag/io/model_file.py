@@ -1,4 +1,11 @@
-"""Models in files: their tensors and a JSON description of how to build them, loaded without running code."""
+"""Model files: a model's tensors and a JSON description of how to build it, loaded without running code.
+
+    {"layer": "Sequential", "layers": [{"layer": "Linear", "args": {"in_features": 4, "out_features": 3, ...}}, ...]}
+
+The names in a description are looked up among the layers of `ag.nn`, which register themselves, and nowhere else.  A
+file is not trusted: its sizes are compared with what it holds before anything is allocated.  Knows no layer by name.
+Users call it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The multi-head attention layer."""
+"""Multi-head attention between linear projections: the layer of transformers.
+
+The computation is `ag.ops.attention`; this file holds the weights, checks shapes and draws initial values.  It knows no
+other layer but its base.  Users' models call it.
+"""
 
 from __future__ import annotations
 

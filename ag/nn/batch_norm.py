@@ -1,4 +1,8 @@
-"""The batch norm layer."""
+"""Batch norm with running statistics: a layer whose output depends on the whole batch in train mode.
+
+The computation is `ag.ops.norm`.  It knows one device only; `ag.parallel.replicas.sync_batch_norm` derives the layer
+that looks at the samples of all replicas.  Users' models call it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The convolution layer."""
+"""Convolution over images: weights, bias and activation around `ag.ops.conv`.
+
+Which kernel computes it is the device's choice and not known here.  Users' models call it.
+"""
 
 from __future__ import annotations
 

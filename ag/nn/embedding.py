@@ -1,4 +1,7 @@
-"""The embedding layer."""
+"""Embedding: a layer that looks up a vector for each class id.
+
+The lookup and its gradient are `ag.ops.embedding`.  Users' models call it.
+"""
 
 from __future__ import annotations
 

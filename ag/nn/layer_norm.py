@@ -1,4 +1,7 @@
-"""The layer norm layer."""
+"""Layer norm: a layer that normalises each sample's features, in train and eval mode alike.
+
+The computation is `ag.ops.norm`.  Users' models call it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The fully connected layer."""
+"""The fully connected layer, ``activation(W @ x + b)``.
+
+The product is `ag.ops.matmul`.  It knows one device only; `ag.parallel.sharded.tensor_parallel` has layers whose
+weights are spread over several.  Users' models call it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The residual block: a layer whose input is added to its output."""
+"""The residual block: a layer whose input is added to its output.
+
+It knows of the layers inside it only `forward` and `config`.  Users' models call it.
+"""
 
 from __future__ import annotations
 

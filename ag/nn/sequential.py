@@ -1,4 +1,8 @@
-"""Layers one after the other."""
+"""The sequence: layers one after the other.
+
+It knows of the layers inside it only `forward` and `config`.  Most of users' models are sequences;
+`ag.parallel.sharded` cuts them into stages.
+"""
 
 from __future__ import annotations
 

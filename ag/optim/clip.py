@@ -1,4 +1,11 @@
-"""Clipping gradients by their global norm, on the device."""
+"""Gradient clipping: scale all gradients so that their global norm is at most a given one, on the device.
+
+    norm = sqrt(sum of all squares);  every gradient *= min(1, max_norm / norm)
+
+One launch per gradient adds up its squares and another multiplies it; in a captured step the compiler lets the
+optimizer's launch multiply instead (`ag.engine.compile.fold_scaling`).  Knows parameters and gradients, and no kind of
+optimizer.  Training loops and `dp_train` call it.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,14 @@
-"""What all optimizers share: adopting parameters, gathering gradients, state on the device, state dicts.
+"""The base of the optimizers: adopting parameters, gathering gradients, state on the device, state dicts.
 
-A subclass names its primitive and its per-parameter moments.  All numbers that change between steps are in one small
-buffer per device, so a captured step replays correctly after ``lr`` was set.  Parameters of a 16-bit type are updated
-in float32; with f16 ones, a step whose gradients are not all finite is skipped and the loss scale halved.
+A subclass is a table: its primitive (`_rule`), its moments per parameter, the names of its state words, its settings.
+All numbers that change between steps are in one small buffer per device, so a captured step replays correctly after
+``lr`` was set.  Master weights of 16-bit parameters are updated in float32; with f16 parameters, a step whose gradients
+are not all finite is skipped and the loss scale halved.
+
+To add an optimizer: the table, in a file beside this one; its primitive in `ag.engine.kernels.optimizer` and a shader
+of that name; a row in the tests' table of optimizers; its names in ``ag/optim/__init__.py`` and ``ag/__init__.py``.
+
+Knows no update rule and no layer.  Training loops step it; `ag.io.checkpoint` and `ag.parallel` save and move it.
 """
 
 from __future__ import annotations
