@@ -151,7 +151,7 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any 
     header, arrays = read_file(path, _FORMAT, "ag_load_checkpoint")
     try:
         said = {name: json.loads(text) for name, text in header.items() if name != "format"}
-        found = Checkpoint(int(header["step"]), said["extra"])
+        checkpoint = Checkpoint(int(header["step"]), said["extra"])
         generator = said["generator"]
     except (KeyError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{where} has no readable header ({error!r}); the file is not a complete "
@@ -178,7 +178,7 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any 
         if wrong:
             raise CheckpointError(f"{where} does not fit: {'; '.join(wrong)}.")
         undo.pop_all()
-    return found
+    return checkpoint
 
 
 @dataclass(frozen=True)

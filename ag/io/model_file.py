@@ -63,9 +63,9 @@ def ag_save_model(model: Any, path: str | os.PathLike[str], model_fn: Callable[[
     """
     state = {name: elements_of(x) for name, x in state_of(model).items()}
     if model_fn is not None:
-        made = {name: x.shape for name, x in state_of(model_fn()).items()}
-        if made != {name: x.shape for name, x in state.items()}:
-            raise CheckpointError(f"ag_save_model: model_fn builds {made}, and the model has "
+        built = {name: x.shape for name, x in state_of(model_fn()).items()}
+        if built != {name: x.shape for name, x in state.items()}:
+            raise CheckpointError(f"ag_save_model: model_fn builds {built}, and the model has "
                                   f"{ {n: x.shape for n, x in state.items()} }; they must be the same.")
     config = model.config() if isinstance(model, Layer) and _known(model) else None
     write_file(path, state, {"format": _FORMAT, "model": json.dumps(config)})

@@ -68,11 +68,11 @@ class Residual(Layer):
     def forward(self, x: TensorLike) -> Tensor:
         """The body's output plus the shortcut's, activated."""
         x = x if isinstance(x, Tensor) else ag_tensor(x)
-        y, kept = self.body.forward(x), x if self.shortcut is None else self.shortcut.forward(x)
-        if y.shape != kept.shape:
-            raise ShapeError(f"ag_residual: the body gives {y.shape} and the shortcut {kept.shape}; they must be "
+        y, shortcut = self.body.forward(x), x if self.shortcut is None else self.shortcut.forward(x)
+        if y.shape != shortcut.shape:
+            raise ShapeError(f"ag_residual: the body gives {y.shape} and the shortcut {shortcut.shape}; they must be "
                              f"equal, so give a shortcut that changes the shape as the body does.")
-        y = ag_add(y, kept)
+        y = ag_add(y, shortcut)
         return y if self._activate is None else self._activate(y)
 
     def config(self) -> dict[str, Any]:

@@ -45,13 +45,13 @@ class Sequential(Layer):
     """
 
     def __init__(self, *layers: Layer | Sequence[Layer]) -> None:
-        given: list[Any] = list(layers)
-        if len(given) == 1 and isinstance(given[0], (list, tuple)):
-            given = list(given[0])
-        for i, layer in enumerate(given, 1):
+        items: list[Any] = list(layers)
+        if len(items) == 1 and isinstance(items[0], (list, tuple)):
+            items = list(items[0])
+        for i, layer in enumerate(items, 1):
             if not isinstance(layer, Layer):
                 raise TypeError(f"ag_sequential: item {i} is a {type(layer).__name__}; every item must be a layer.")
-        self.layers: list[Layer] = given
+        self.layers: list[Layer] = items
 
     def children(self) -> dict[str, Layer]:
         """Layers by name: ``layer1``, ``layer2``, …"""

@@ -44,7 +44,7 @@ def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
     else:
         listed = [params] if isinstance(params, Tensor) else list(params)
         pairs = [(getattr(p, "name", None) or f"param{i}", p) for i, p in enumerate(listed, 1)]
-    found: dict[str, Tensor] = {}
+    named: dict[str, Tensor] = {}
     names: dict[int, str] = {}
     for name, p in pairs:
         if not isinstance(p, Tensor) or not p.requires_grad or p.node is not None:
@@ -52,13 +52,13 @@ def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
             raise ValueError(f"{function}: {name!r} is a {kind}, not a parameter; make it with ag_param.")
         if p.id in names:
             raise ValueError(f"{function}: {name!r} and {names[p.id]!r} are the same tensor; list it once.")
-        if name in found:
+        if name in named:
             raise ValueError(f"{function}: two different tensors are called {name!r}; give each its own name.")
-        found[name] = p
+        named[name] = p
         names[p.id] = name
-    if not found:
+    if not named:
         raise ValueError(f"{function}: there are no parameters; a model needs at least one ag_param.")
-    return found
+    return named
 
 
 class FlatGroup:
