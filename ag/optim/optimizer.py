@@ -6,7 +6,7 @@ All numbers that change between steps are in one small buffer per device, so a c
 are not all finite is skipped and the loss scale halved.
 
 To add an optimizer: the table, in a file beside this one; its primitive in `ag.engine.kernels.optimizer` and a shader
-of that name; a row in the tests' table of optimizers; its names in ``ag/optim/__init__.py`` and ``ag/__init__.py``.
+of that name; a row in ``tests/table/optimizers.py``; its names in ``ag/optim/__init__.py`` and ``ag/__init__.py``.
 
 Knows no update rule and no layer.  Training loops step it; `ag.io.checkpoint` and `ag.parallel` save and move it.
 """
