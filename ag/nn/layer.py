@@ -26,6 +26,7 @@ __all__ = ["ACTIVATIONS", "LIBRARY", "Layer", "activation_called", "ag_eval", "a
 
 M = TypeVar("M")
 
+# What layers call "relu" is `ag_relu`, and so on.
 ACTIVATIONS: dict[str, Callable[[TensorLike], Tensor]] = {
     name.removeprefix("ag_"): getattr(activation, name) for name in activation.__all__}
 

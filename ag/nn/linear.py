@@ -30,8 +30,8 @@ class Linear(Layer):
     ----------
     in_features, out_features : int
         Sizes of input and output, at least 1.
-    activation : str, optional
-        Name of a function of `ag.ops.activation` without its ``ag_``, such as "relu" or "gelu"; default: none.
+    activation : str or None, optional
+        A function of `ag.ops.activation` by its name without the prefix, such as ``"relu"`` for `ag_relu`.
     bias : bool, optional
         Whether there is a `b`.
 
