@@ -1,8 +1,14 @@
-"""What all optimizers share: adopting parameters, gathering gradients, state on the device, state dicts.
+"""The base of the optimizers: adopting parameters, gathering gradients, state on the device, state dicts.
 
-A subclass names its primitive and its per-parameter moments.  All numbers that change between steps are in one small
-buffer per device, so a captured step replays correctly after ``lr`` was set.  Parameters of a 16-bit type are updated
-in float32; with f16 ones, a step whose gradients are not all finite is skipped and the loss scale halved.
+A subclass is a table: its primitive (`_rule`), its moments per parameter, the names of its state words, its settings.
+All numbers that change between steps are in one small buffer per device, so a captured step replays correctly after
+``lr`` was set.  Master weights of 16-bit parameters are updated in float32; with f16 parameters, a step whose gradients
+are not all finite is skipped and the loss scale halved.
+
+To add an optimizer: the table, in a file beside this one; its primitive in `ag.engine.kernels.optimizer` and a shader
+of that name; a row in ``tests/table/optimizers.py``; its names in ``ag/optim/__init__.py`` and ``ag/__init__.py``.
+
+Knows no update rule and no layer.  Training loops step it; `ag.io.checkpoint` and `ag.parallel` save and move it.
 """
 
 from __future__ import annotations
@@ -145,14 +151,14 @@ class Optimizer:
         work: list[tuple[_Slots, list[tuple[int, int]]]] = []
         for slots in self._slots:
             group = slots.group
-            found = {name: g for name, p in group.params.items() if (g := gradient_of(name, p, grads)) is not None}
-            if not found:
+            present = {name: g for name, p in group.params.items() if (g := gradient_of(name, p, grads)) is not None}
+            if not present:
                 continue
             if grads is None and group.backend.recording is not None:
-                _guard_accumulation(group.backend.recording, {name: group.params[name] for name in found})
+                _guard_accumulation(group.backend.recording, {name: group.params[name] for name in present})
             group.adopt()
-            group.gather(found, slots.grad_views)
-            work.append((slots, group.runs(found)))
+            group.gather(present, slots.grad_views)
+            work.append((slots, group.runs(present)))
         scaled = any(is_scaled(slots.group.backend) for slots, _ in work)
         bad = self._unfit(work) if scaled else {}
         for slots, runs in work:
@@ -254,7 +260,7 @@ class Optimizer:
 
 def _guard_accumulation(recording: OpenRecording, params: dict[str, Tensor]) -> None:
     """Refuse replays where `backward` would add to a gradient that is still there: a replay only makes the new one."""
-    made = {name: p.grad for name, p in params.items()}
+    recorded = {name: p.grad for name, p in params.items()}
 
     def fresh() -> None:
         for name, p in params.items():
@@ -263,7 +269,7 @@ def _guard_accumulation(recording: OpenRecording, params: dict[str, Tensor]) -> 
             if p.grad is not None:
                 raise CaptureError(f"ag_capture: {name!r} still has the gradient of the step before, and a replay "
                                    f"cannot add to it; call zero_grad in the step or between steps.")
-            p.grad = made[name]
+            p.grad = recorded[name]
 
     recording.guards.append(fresh)
 
@@ -274,10 +280,10 @@ def gradient_of(name: str, p: Tensor, grads: Any) -> Tensor | None:
         return p.grad
     if isinstance(grads, Gradients):
         return grads.get(p)
-    given = grads.get(name, grads.get(p))
-    if isinstance(given, Tensor) and given.buffer.dtype.is_half:
-        raise DtypeError(f"step: the gradient of {name!r} has type {given.dtype}; gradients are float32. "
+    gradient = grads.get(name, grads.get(p))
+    if isinstance(gradient, Tensor) and gradient.buffer.dtype.is_half:
+        raise DtypeError(f"step: the gradient of {name!r} has type {gradient.dtype}; gradients are float32. "
                          f"Convert it with t.astype('f32').")
-    if given is None or isinstance(given, Tensor):
-        return given
-    return ag_tensor(given, device=p.device, dtype="f32" if p.buffer.dtype.is_half else p.dtype)
+    if gradient is None or isinstance(gradient, Tensor):
+        return gradient
+    return ag_tensor(gradient, device=p.device, dtype="f32" if p.buffer.dtype.is_half else p.dtype)
