@@ -35,7 +35,8 @@ def place(b: Buffer) -> int:
 def example(backend: Backend) -> tuple[list[Launch], list[Buffer]]:
     """y = exp(x); z = y * y; s = z + x, as launches, and the buffers."""
     x, y, z, s = (backend.alloc((4,), F32) for _ in range(4))
-    return [Launch(exp, (y, x), {}, True), Launch(mul, (z, y, y), {}, True), Launch(add, (s, z, x), {}, True)], [x, y, z, s]
+    launches = [Launch(exp, (y, x), {}, True), Launch(mul, (z, y, y), {}, True), Launch(add, (s, z, x), {}, True)]
+    return launches, [x, y, z, s]
 
 
 def test_who_reads_and_writes(backend: Backend) -> None:
@@ -67,7 +68,8 @@ def test_positions_stay_the_same_while_others_go(backend: Backend) -> None:
 
 def test_a_move_takes_all_views_along(backend: Backend) -> None:
     x, flat, made = values(backend, 1, 2), values(backend, 0, 0, 0, 0), backend.alloc((2,), F32)
-    graph = Graph([Launch(exp, (made, x), {}, True), Launch(exp, (backend.alloc((2, 1), F32), made.view((2, 1))), {}, True),
+    graph = Graph([Launch(exp, (made, x), {}, True),
+                   Launch(exp, (backend.alloc((2, 1), F32), made.view((2, 1))), {}, True),
                    Launch(copy, (flat.view((2,), 2), made), {}, False)])
     graph.move(made, flat.view((2,), 2))
     graph.remove(2)
