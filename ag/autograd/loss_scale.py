@@ -17,8 +17,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ag.autograd.create import to_buffer
-from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import F16, F32, DType
 from ag.engine.kernels.convert import converted
 from ag.engine.kernels.elementwise import add, mul, zeros
@@ -35,7 +34,7 @@ SCALE_WORDS = ("scale", "inverse", "good steps", "skipped steps")
 _LARGEST = 2.0**24  # beyond, gradients of a few units would overflow float32 on their way
 _CHUNK = 1 << 12
 
-_states: WeakValueDictionary[Backend, Buffer] = WeakValueDictionary()  # optimizers hold them
+_states: WeakValueDictionary[Device, Buffer] = WeakValueDictionary()  # optimizers hold them
 
 
 def scaled(g: Buffer) -> Buffer:
@@ -61,20 +60,20 @@ def fetch_cotangent(g: Buffer) -> Array:
     return array
 
 
-def place_cotangent(values: Array, target: Backend, dtype: DType) -> Buffer:
+def place_cotangent(values: Array, target: Device, dtype: DType) -> Buffer:
     """A cotangent of a tensor of type `dtype`, from its true values: if that is f16, times the scale of `target`."""
     wide = to_buffer(values, target, F32 if dtype.is_half else dtype)
     return scaled(wide) if dtype is F16 else wide
 
 
-def move_cotangent(g: Buffer, target: Backend) -> Buffer:
+def move_cotangent(g: Buffer, target: Device) -> Buffer:
     """A cotangent on another device, whose scale may be another one."""
     if g.dtype is F16:
         return place_cotangent(fetch_cotangent(g), target, F16)
     return to_buffer(g.backend.download(g), target, g.dtype)
 
 
-def set_scale(backend: Backend, scale: float, *counts: float) -> Buffer:
+def set_scale(backend: Device, scale: float, *counts: float) -> Buffer:
     """Scale gradients on a device as long as somebody keeps what is returned; does not wait.
 
     The counts of steps are set if they are given.
@@ -88,12 +87,12 @@ def set_scale(backend: Backend, scale: float, *counts: float) -> Buffer:
     return state
 
 
-def is_scaled(backend: Backend) -> bool:
+def is_scaled(backend: Device) -> bool:
     """Whether a gradient on this device may be infinite because it was scaled."""
     return backend in _states
 
 
-def read_scale(backend: Backend) -> Array:
+def read_scale(backend: Device) -> Array:
     """The numbers of `SCALE_WORDS`; waits for the device."""
     array: Array = backend.download(_states[backend])
     return array
@@ -109,6 +108,6 @@ def unfit(parts: Sequence[Buffer], one: Buffer) -> Buffer:
     return reduce(partial(launch, add), [(sum_over(launch, x, (0,)) if x.size > 1 else x).view(()) for x in counts])
 
 
-def move_scale(backend: Backend, bad: Buffer) -> None:
+def move_scale(backend: Device, bad: Buffer) -> None:
     """Halve or raise the device's scale after a step with `bad` gradients that are not finite."""
     backend.launch(scale_update, _states[backend], bad, interval=INTERVAL, largest=_LARGEST)
