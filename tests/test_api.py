@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpydoc.docscrape import ClassDoc, FunctionDoc
+from table.optimizers import OPTIMIZERS
 
 import ag
 
@@ -178,7 +179,7 @@ def result() -> ag.DPResult:
 
 SCHEDULE = "step get_lr state_dict load_state_dict"
 LOADER = "epoch reset has_next next_batch n_batches order state_dict load_state_dict __len__ __iter__"
-OPTIMIZER = "step zero_grad lr t state_dict load_state_dict"
+METHODS = "step zero_grad lr t state_dict load_state_dict"
 MEMBERS: dict[str, tuple[Callable[[], Any], str]] = {
     "Tensor": (lambda: ag.ag_param([[1.0]]), """
         id shape ndim size dtype device requires_grad grad data T numpy item __float__ __len__ __repr__ __array__
@@ -186,9 +187,7 @@ MEMBERS: dict[str, tuple[Callable[[], Any], str]] = {
         __matmul__ __rmatmul__ __pow__ __neg__ __getitem__ reshape sum mean detach"""),
     "a layer": (lambda: ag.ag_linear(2, 1), """
         forward __call__ parameters params buffers state_dict load_state_dict to training __repr__"""),
-    "optimizer_sgd": (lambda: ag.optimizer_sgd([ag.ag_param([[1.0]])]), OPTIMIZER),
-    "optimizer_adam": (optimizer, OPTIMIZER),
-    "optimizer_adamw": (lambda: ag.optimizer_adamw([ag.ag_param([[1.0]])]), OPTIMIZER),
+    **{row.name: (lambda row=row: row.make([ag.ag_param([[1.0]])]), METHODS) for row in OPTIMIZERS},
     "lr_scheduler_step": (lambda: ag.lr_scheduler_step(optimizer(), 1), SCHEDULE),
     "lr_scheduler_cosine": (lambda: ag.lr_scheduler_cosine(optimizer(), 1), SCHEDULE),
     "lr_scheduler_warmup": (lambda: ag.lr_scheduler_warmup(optimizer(), 1), SCHEDULE),

@@ -35,6 +35,13 @@ class Launch:
     operands: list[Array]
     params: dict[str, Any]
 
+    def cut(self, n: int, **operands: Array) -> Launch:
+        """The same on the first `n` elements, with some operands replaced by name."""
+        longest = max(x.size for x in self.operands)
+        by_name = zip(self.primitive.operands, self.operands, strict=True)
+        return Launch(self.primitive, [operands.get(name, x[:n] if x.size == longest else x) for name, x in by_name],
+                      self.params)
+
     def __str__(self) -> str:
         return f"{self.primitive.name}{[x.shape for x in self.operands]} {self.params}"
 

@@ -1,8 +1,8 @@
 """Every primitive on every backend equals its numpy reference, with guard words around all operands.
 
 The launches are those that the case table makes, forward and backward, collected on a CPU device that keeps copies
-of operands; a few primitives that only optimizers and capture launch are added.  So an op's row tests its kernels.
-Those that know 16-bit elements are tested in autograd/test_mixed_precision.py.
+of operands; the optimizers' updates, and a few primitives that only capture launches, are added.  So an op's row, or
+an optimizer's, tests its kernels.  Those that know 16-bit elements are tested in autograd/test_mixed_precision.py.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from helpers.guarded import Launch, check, reference, run
 from table.cases import CASES
+from table.optimizers import RULES
 from table.rows import EPS, TINY, Array, loss_of, restart_generator, tensor, weights_like
 
 import ag
 from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.dtype import F32, as_dtype
-from ag.engine.kernels.optimizer import STATE_WORDS
 from ag.engine.primitive import PRIMITIVES, Primitive
 from ag.engine.window import Window
 
@@ -41,6 +41,21 @@ class Collector(NumpyBackend):
         return super().launch(primitive, *operands, into=into, **params)
 
 
+def updates() -> list[Launch]:
+    """The optimizers' updates in the third step of a training, with every row of their table."""
+    found = []
+    for row, settings in RULES.values():
+        device = Collector()
+        rng = np.random.default_rng(0)
+        params = [tensor(rng.standard_normal(max(SIZES)).astype(np.float32), device, param=True)]
+        optimizer = row.make(params, **settings)
+        for _ in range(3):
+            device.launches.clear()
+            optimizer.step({params[0]: tensor(rng.standard_normal(max(SIZES)).astype(np.float32), device)})
+        found += [x for x in device.launches.values() if x.primitive is optimizer._rule]
+    return found
+
+
 @cache
 def launches() -> list[Launch]:
     """All distinct launches of the case table, and those that no op makes."""
@@ -57,16 +72,8 @@ def launches() -> list[Launch]:
     gradients_are = [np.float32(pair)[:, None] for pair in ((1, 0), (0.3, 0), (0.3, 2), (1, 7))]  # (factor, bad)
     for n in SIZES:
         x, y, g = rng.standard_normal((3, n)).astype(np.float32)
-        adam_state, sgd_state = np.zeros((2, STATE_WORDS), np.float32)
-        adam_state[:4] = 0.125, 0.25, 0.0625, 3  # learning rate, 1 - beta1^t, 1 - beta2^t, t
-        sgd_state[:2] = 0.125, 3
-        adam = {"rate1": 0.125, "rate2": 0.03125, "eps": 1e-8, "weight_decay": 0.125, "last": True}
-        sgd = {"mu": 0.875, "weight_decay": 0.25, "nesterov": True, "last": True}
-        extra += [Launch(PRIMITIVES["copy"], [x], {}),
-                  *[Launch(PRIMITIVES["adam_update"], [x, y, g * g, adam_state, g, factor, bad], adam)
-                    for factor, bad in gradients_are],
-                  *[Launch(PRIMITIVES["sgd_update"], [x, y, sgd_state, g, factor, bad], sgd)
-                    for factor, bad in gradients_are]]
+        extra += [Launch(PRIMITIVES["copy"], [x], {})]
+        extra += [launch.cut(n, factor=factor, bad=bad) for launch in updates() for factor, bad in gradients_are]
         chain = (("mul", 0, 1, 0.0), ("scale", 4, 4, 2.0), ("add", 5, 2, 0.0), ("tanh", 6, 6, 0.0), ("sub", 7, 3, 0.0))
         extra += [Launch(PRIMITIVES["fused"], [x, y, g, x[:1]], {"chain": chain}),
                   Launch(PRIMITIVES["fused_pair"], [x, y, g, x[:1]], {"chain": chain, "kept": 5})]
