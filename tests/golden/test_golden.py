@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from golden.entries import ENTRIES, FILE, fingerprint, machine_of, measured
 
-HEAVY = {"W3 eager", "W3 recomputed", "W3 recomputed costs"}  # seconds on SwiftShader, where others of W3 and W4 are long
+HEAVY = {"W3 eager", "W3 recomputed", "W3 recomputed costs"}  # seconds on SwiftShader
 HOW = "run `python tests/golden/record.py` at a commit whose results you trust"
 
 
@@ -42,7 +42,7 @@ def marked(name: str) -> Any:
     return pytest.param(name, marks=pytest.mark.slow_on("swiftshader") if name.startswith(("W3", "W4")) else ())
 
 
-@pytest.mark.parametrize("name", map(marked, ENTRIES))
+@pytest.mark.parametrize("name", list(map(marked, ENTRIES)))
 def test_bits_are_the_same(device: str, name: str) -> None:
     entries = recorded(device)
     if isinstance(entries, str):
