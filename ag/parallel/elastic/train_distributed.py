@@ -30,10 +30,10 @@ from ag.io.checkpoint import ag_load_checkpoint, ag_save_checkpoint
 from ag.nn.layer import state_of
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
+from ag.parallel.comm.scatter import moved
 from ag.parallel.comm.tree import Tree
 from ag.parallel.elastic.recovery import evacuate, failed_among, is_timeout, substitutes
 from ag.parallel.elastic.world import DistributedWorld
-from ag.parallel.replicas.scatter import moved
 from ag.parallel.sharded.pipeline import Pipeline
 
 __all__ = ["train_distributed"]

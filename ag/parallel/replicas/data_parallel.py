@@ -26,11 +26,11 @@ from ag.engine.primitive import Array
 from ag.errors import TapeError
 from ag.nn.layer import Layer, State
 from ag.ops.arithmetic import ag_add, ag_mul
+from ag.parallel.comm.gather import gather
+from ag.parallel.comm.scatter import moved, scatter, sizes_along
 from ag.parallel.comm.tree import Tree, tree_leaves
-from ag.parallel.replicas.gather import gather
 from ag.parallel.replicas.parallel_apply import parallel_apply
 from ag.parallel.replicas.replicate import replicate, take_buffers
-from ag.parallel.replicas.scatter import moved, scatter, sizes_along
 
 __all__ = ["DataParallel"]
 

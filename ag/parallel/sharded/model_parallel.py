@@ -12,8 +12,8 @@ from ag.engine.device import ag_device, backend_of, default_backend
 from ag.engine.devices import ag_vulkan_devices
 from ag.nn.layer import Layer, state_of
 from ag.nn.sequential import Sequential
+from ag.parallel.comm.scatter import moved
 from ag.parallel.comm.tree import Tree
-from ag.parallel.replicas.scatter import moved
 from ag.parallel.sharded.placement import free_bytes, measured, place
 
 __all__ = ["ModelParallel"]

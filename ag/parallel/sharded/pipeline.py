@@ -20,8 +20,8 @@ from ag.nn.layer import Layer
 from ag.ops.arithmetic import ag_add, ag_mul
 from ag.ops.convert import ag_to_device
 from ag.ops.reduce import ag_sum
+from ag.parallel.comm.scatter import scatter, sizes_along
 from ag.parallel.comm.tree import Tree
-from ag.parallel.replicas.scatter import scatter, sizes_along
 from ag.parallel.sharded.pipeline_schedules import SCHEDULES, Table, shown, timetable
 
 __all__ = ["Pipeline"]
