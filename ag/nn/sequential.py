@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ag.autograd.tensor import Tensor, TensorLike
 from ag.nn.layer import Layer
 
 __all__ = ["Sequential", "ag_sequential"]
@@ -26,7 +25,7 @@ class Sequential(Layer):
     Raises
     ------
     TypeError
-        If something given is not a layer.
+        If an item is not a layer.
 
     Notes
     -----
@@ -57,11 +56,11 @@ class Sequential(Layer):
         """Layers by name: ``layer1``, ``layer2``, …"""
         return {f"layer{i}": layer for i, layer in enumerate(self.layers, 1)}
 
-    def forward(self, x: TensorLike) -> Tensor:
-        """The last layer's output for the first layer's input `x`."""
+    def forward(self, x: Any) -> Any:
+        """The last layer's output for the first layer's input `x`: tensors, unless own layers pass on others."""
         for layer in self.layers:
             x = layer.forward(x)
-        return x  # type: ignore[return-value]
+        return x
 
     def config(self) -> dict[str, Any]:
         """The layers' configurations, in order."""
