@@ -26,7 +26,6 @@ from ag.errors import (
 # devices
 from ag.engine.backend import DeviceInfo
 from ag.engine.device import ag_default_device, ag_default_dtype, ag_device, ag_dtype, ag_shutdown, ag_synchronize
-from ag.engine.devices import ag_vulkan_device_count, ag_vulkan_devices, ag_vulkan_status
 
 # tensors and the tape
 from ag.autograd.capture import CapturedStep, ag_capture
@@ -96,6 +95,7 @@ from ag.parallel.replicas.zero import ZeroOptimizer
 from ag.tools.transport_selftest import transport_selftest
 from ag.parallel.elastic.train_distributed import train_distributed
 from ag.parallel.elastic.world import DistributedWorld
+from ag.tools.device_table import ag_vulkan_device_count, ag_vulkan_devices, ag_vulkan_status
 from ag.tools.doctor import doctor
 from ag.io.checkpoint import Checkpoint, ag_load_checkpoint, ag_save_checkpoint
 from ag.version import __version__ as __version__

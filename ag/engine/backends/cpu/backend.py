@@ -28,7 +28,7 @@ from ag.engine.program import Launch, Program, held_bytes
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 
-__all__ = ["NumpyBackend"]
+__all__ = ["NumpyBackend", "device_info"]
 
 _ALIGN = 64  # bytes: a cache line, and the widest vector load
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
@@ -45,6 +45,12 @@ def _processor() -> str:
     lines = listed.read_text().splitlines() if listed.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
+
+
+def device_info(name: str) -> DeviceInfo:
+    """Description of the machine's processor, which all CPU devices share."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+    return DeviceInfo(name, _processor(), platform.machine(), f"numpy {np.__version__}", "cpu", memory, ("float64",))
 
 
 class NumpyProgram:
@@ -101,15 +107,9 @@ class NumpyBackend(Backend):
 
     def __init__(self, index: int = 0, *, guard: int = 0, limit_bytes: int | None = None) -> None:
         self.name = "cpu" if index == 0 else f"cpu:{index}"
+        self.info = device_info(self.name)
         self._segments: list[np.ndarray[Any, Any]] = []
         self.arena = Arena(self._grow, align=_ALIGN, guard=guard, limit_bytes=limit_bytes)
-
-    @property
-    def info(self) -> DeviceInfo:  # type: ignore[override]
-        """Description of the machine's processor."""
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
-        return DeviceInfo(self.name, _processor(), platform.machine(), f"numpy {np.__version__}", "cpu", memory,
-                          ("float64",))
 
     # -------------------------------------------------------------------------------------- memory
 
