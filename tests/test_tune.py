@@ -233,8 +233,9 @@ def test_a_captured_step_is_the_eager_one(opened: Callable[[], Any], folder: Pat
 
 def test_a_second_process_on_lavapipe(folder: Path, lavapipe: str) -> None:
     """From the outside: the variable, the file, and a process that would fail if it measured."""
-    program = ("import sys, ag, numpy as np\nfrom ag.engine.backends.vulkan import tune\ntune._MOST_SECONDS = 0\n"
-               "if sys.argv[2] == 'kept': tune.seconds_of = None\n"
+    program = ("import sys, ag, numpy as np\nfrom ag.engine.backends.vulkan import autotune\n"
+               "autotune._MOST_SECONDS = 0\n"
+               "if sys.argv[2] == 'kept': autotune.seconds_of = None\n"
                "ag.ag_device(sys.argv[1])\nx = ag.ag_tensor(np.ones((4, 4), np.float32))\n"
                "print(ag.ag_matmul(x, x).numpy().sum())")
     environment = {**os.environ, "AG_TUNE": "1"}
@@ -265,7 +266,7 @@ def test_kinds_that_have_no_turn_in_time(
 def test_kinds_that_do_not_fit_the_device(opened: Callable[[], Any]) -> None:
     backend = opened()
     rule = Tiles(1, ())
-    for limits, kinds in (({"max_work_group_invocations": 64}, ["S"]),
+    for limits, kinds in (({"max_work_group_invocations": 64, "max_shared_memory": 16384}, ["S"]),
                           ({"max_work_group_invocations": 128, "max_shared_memory": 10000}, ["S"]),
-                          ({"max_work_group_invocations": 128}, ["S", "V"])):
+                          ({"max_work_group_invocations": 128, "max_shared_memory": 16384}, ["S", "V"])):
         assert list(Tune(backend, rule, limits)._rules) == kinds

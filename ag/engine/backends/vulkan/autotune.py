@@ -35,7 +35,6 @@ _MOST_SECONDS = 1.5  # for a class; kinds of tiles that have not had their turn 
 _RUN_SECONDS = 2e-3  # of a run, in which launches follow each other: what a submission costs is little beside it
 _RUNS = 3
 _MOST_LAUNCHES = 200
-_LEAST_SHARED = 16384  # bytes, of every Vulkan device
 _NUMBERS = np.random.default_rng(0).standard_normal(1 << 16, np.float32)
 _FIXED = "fixed"  # the kernels for software devices, which come in tiles of one kind
 
@@ -57,7 +56,7 @@ class Tune:
     def __init__(self, backend: Backend, rule: Tiles, limits: dict[str, Any]) -> None:
         self._backend: Any = backend
         self._rule = rule
-        threads, shared = limits["max_work_group_invocations"], limits.get("max_shared_memory", _LEAST_SHARED)
+        threads, shared = limits["max_work_group_invocations"], limits["max_shared_memory"]
         self._rules = {_FIXED: rule} if rule.fixed else {}
         self._rules |= {kind: replace(rule, forced=kind, fixed=False) for kind, tile in TILES.items()
                         if tile.threads <= threads and tile.shared_bytes <= shared}

@@ -16,11 +16,10 @@ from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backend import Backend, Meter
 from ag.engine.backends.vulkan.autotune import Tune
 from ag.engine.backends.vulkan.cooperative import Cooperative
-from ag.engine.backends.vulkan.loader import device_info, forked, heap_bytes, kompute, manager, release
+from ag.engine.backends.vulkan.loader import device_info, forked, heap_bytes, manager, release
 from ag.engine.backends.vulkan.pipelines import Kernels
 from ag.engine.backends.vulkan.recorder import Command, Recorder
 from ag.engine.backends.vulkan.shadow import Shadow
-from ag.engine.backends.vulkan.stock import StockRecorder
 from ag.engine.backends.vulkan.tiles import Rule
 from ag.engine.backends.vulkan.timestamps import Stopwatch
 from ag.engine.buffer import Buffer
@@ -38,7 +37,6 @@ _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, I32, U32)}
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
 _LARGEST_BYTES = (1 << 32) - 4096  # Kompute counts bytes in 32 bits
-_SMALLEST_RANGE = 1 << 27  # maxStorageBufferRange that every Vulkan driver must offer
 _REST = 3  # launches for which memory rests, as several may run at once
 _COMMANDS_PER_SEQUENCE = 512  # a submission must end before a driver's watchdog bites
 
@@ -116,18 +114,13 @@ class VulkanBackend(Backend):
         self.arena = Arena(
             self._grow,
             first_bytes=_FIRST_BYTES,
-            max_segment_bytes=min(properties.get("max_storage_buffer_range", _SMALLEST_RANGE), _LARGEST_BYTES),
+            max_segment_bytes=min(properties["max_storage_buffer_range"], _LARGEST_BYTES),
             limit_bytes=heap * 15 // 16 if heap else None,  # software drivers enforce no limit of their own
             guard=guard,
         )
-        self._stock = not hasattr(kompute(), "OpBarrier")
-        self._kernels = Kernels(self._manager, self._stock, self.info)
+        self._kernels = Kernels(self._manager, self.info)
         self.target = Target(units=self._kernels.tiles.units, rest=_REST)
-        self.recorder: Any = (
-            StockRecorder(self._manager, self.name, self._segments, self._kernels)
-            if self._stock
-            else Recorder(self._manager, self.name, self._segments)
-        )
+        self.recorder = Recorder(self._manager, self.name, self._segments)
         self.timestamps = self.recorder.timestamps
         tuned = os.environ.get("AG_TUNE") == "1" and not self._kernels.tiles.forced
         self._tune = Tune(self, self._kernels.tiles, properties) if tuned else None
@@ -140,11 +133,7 @@ class VulkanBackend(Backend):
     # -------------------------------------------------------------------------------------- memory
 
     def _grow(self, nbytes: int) -> None:
-        if self._stock:
-            zeros = np.zeros(nbytes // 4, np.uint32)
-            self._segments.append(self._manager.tensor_t(zeros, kompute().TensorTypes.storage))
-        else:
-            self._segments.append(self._manager.arena(nbytes // 4))
+        self._segments.append(self._manager.arena(nbytes // 4))
 
     def upload(self, array: Any, into: Buffer) -> None:
         dense = np.ascontiguousarray(stored(array, into.dtype)).reshape(-1)

@@ -138,8 +138,7 @@ class Cooperative:
         self._backend: Any = backend
         self._usual = usual
         self._limits = manager.get_device_properties()
-        stock = not hasattr(manager, "cooperative_matrices")
-        self._sizes = None if stock else sizes_of(manager.cooperative_matrices())
+        self._sizes = sizes_of(manager.cooperative_matrices())
         self._rules: dict[tuple[str, str], CooperativeTiles | None] = {}
         self._told: set[str] = set()
 

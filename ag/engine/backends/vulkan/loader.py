@@ -49,17 +49,22 @@ def check_not_forked(name: str) -> None:
 
 
 def kompute() -> ModuleType:
-    """The `kp` module.
+    """The `kp` module, with the additions of third_party/kp.
 
     Raises
     ------
     DeviceError
-        If it is not installed.
+        If it is not installed, or is the unpatched release, which races and crashes.
     """
     try:
-        return importlib.import_module("kp")
+        kp = importlib.import_module("kp")
     except ImportError as error:
         raise DeviceError(f"Vulkan: the Kompute binding `kp` cannot be imported ({error}); {_INSTALL_KP}.") from error
+    if not hasattr(kp, "OpBarrier"):
+        version = getattr(kp, "__version__", "of unknown version")
+        raise DeviceError(f"Vulkan: the Kompute binding `kp` {version} is the release of PyPI, which ag cannot use; "
+                          f"{_INSTALL_KP}.")
+    return kp
 
 
 def manager(index: int) -> Any:
@@ -108,26 +113,23 @@ def list_devices() -> list[DeviceInfo]:
 
 
 def device_info(index: int) -> DeviceInfo:
-    """What Kompute tells about a device; stock Kompute tells little more than its name."""
+    """What Kompute tells about a device."""
     device = manager(index)
     properties = device.get_device_properties()
-    vendor_id = properties.get("vendor_id", 0)
-    features = device.features() if hasattr(device, "features") else {}
+    vendor_id = properties["vendor_id"]
     return DeviceInfo(
         f"vulkan:{index}",
         properties["device_name"],
         _VENDORS.get(vendor_id, f"vendor {vendor_id:#x}"),
-        _version(vendor_id, properties.get("driver_version", 0)),
-        _KINDS.get(properties.get("device_type", 0), "other"),
+        _version(vendor_id, properties["driver_version"]),
+        _KINDS.get(properties["device_type"], "other"),
         heap_bytes(device),
-        tuple(sorted(name for name, on in features.items() if on)),
+        tuple(sorted(name for name, on in device.features().items() if on)),
     )
 
 
 def heap_bytes(device: Any) -> int:
-    """Size of the largest memory heap of the device's own; 0 if unknown."""
-    if not hasattr(device, "memory_heaps"):
-        return 0
+    """Size of the largest memory heap of the device's own; 0 if it has none."""
     return max((size for size, local in device.memory_heaps() if local), default=0)
 
 

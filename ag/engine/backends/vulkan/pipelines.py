@@ -241,16 +241,13 @@ class Kernels:
     Parameters
     ----------
     manager : kp.Manager
-    fixed_grid : bool
-        Whether an Algorithm has its grid built in, as in stock Kompute.
     device : DeviceInfo
         Decides the tiles of products of matrices.
     """
 
-    def __init__(self, manager: Any, fixed_grid: bool, device: DeviceInfo) -> None:
+    def __init__(self, manager: Any, device: DeviceInfo) -> None:
         self.tiles = tiles_of(device)
         self._manager = manager
-        self._fixed_grid = fixed_grid
         self._algorithms: dict[Any, Any] = {}
         self._spirv: dict[str, bytes] = {}
 
@@ -261,7 +258,7 @@ class Kernels:
 
     def algorithm(self, plan: Plan, segments: tuple[int, ...], tensors: list[Any]) -> Any:
         """The Algorithm for a plan, bound to the segments its operands lie in."""
-        key = (plan.file, plan.spec, segments, plan.grid if self._fixed_grid else None)
+        key = (plan.file, plan.spec, segments)
         found = self._algorithms.get(key)
         if found is None:
             spirv = self._spirv.get(plan.file)

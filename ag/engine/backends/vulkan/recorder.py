@@ -57,7 +57,7 @@ class _Submission(NamedTuple):
 
 
 class Recorder:
-    """Command stream of one device, on the patched Kompute.
+    """Command stream of one device.
 
     Parameters
     ----------
@@ -67,8 +67,6 @@ class Recorder:
     segments : list of kp.Tensor
         The arena's segments; the backend appends to it.
     """
-
-    fixed_grid = False
 
     def __init__(self, manager: Any, name: str, segments: list[Any]) -> None:
         self._manager = manager

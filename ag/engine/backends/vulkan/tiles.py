@@ -20,7 +20,6 @@ __all__ = ["TILES", "Rule", "Tile", "Tiles", "tiles_of"]
 _SKINNY = 8  # rows or columns up to which a product is bound by memory, and wants tiles of one kind
 _UNITS_PER_GIB = 4  # of discrete cards: RTX 4060 to 4090, RX 7600 to 7900 and Arc lie within a factor of 2 of it
 _INTEGRATED_UNITS = 12
-_SOFTWARE = ("llvmpipe", "SwiftShader")  # stock Kompute tells a device's name only, and results must not differ
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ def tiles_of(device: DeviceInfo) -> Tiles:
     forced = os.environ.get("AG_MATMUL_TILE", "")
     if forced and forced not in TILES:
         raise KernelError(f"AG_MATMUL_TILE is {forced!r}; it must be one of {', '.join(TILES)}, or not set.")
-    if device.kind == "cpu" or device.description.startswith(_SOFTWARE):
+    if device.kind == "cpu":
         return Tiles(1, tuple(_OTHER_RATES.items()), forced, fixed=not forced)
     most = _MOST_UNITS.get(device.vendor, _OTHER_MOST)
     units = min(most, _UNITS_PER_GIB * (device.memory_bytes >> 30)) if device.kind == "discrete" else 0
