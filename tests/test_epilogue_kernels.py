@@ -4,6 +4,7 @@ they replace, in several kinds of tiles, with guard words.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from rows import EPS
 from test_conv_tiles import geometry
 from test_matmul_tiles import assert_product, random_operands
 from test_memory_plan import buffer
-from tiled import blank, normal, on, tiled_backend
+from tiled import blank, make_directly, normal, on, tiled_backend
 
 from ag.engine.backends.vulkan.tiles import TILES
 from ag.engine.device import backend_of
@@ -97,8 +98,10 @@ def test_long_sums_keep_their_digits(lavapipe: str, swiftshader: str) -> None:
         np.testing.assert_allclose(sums, length * np.float64(np.float32(1.1)), rtol=(length / 32) * EPS["f32"] / 4)
 
 
-@pytest.mark.parametrize("name", ["conv2d", "conv2d_direct", "conv2d_input_grad", "conv2d_input_grad_direct"])
-def test_a_chain_behind_a_convolution(tiled: Any, name: str) -> None:
+@pytest.mark.parametrize("direct_rows", [0, sys.maxsize], ids=["in_tiles", "direct"])
+@pytest.mark.parametrize("name", ["conv2d", "conv2d_input_grad"])
+def test_a_chain_behind_a_convolution(tiled: Any, name: str, direct_rows: int) -> None:
+    make_directly(tiled, direct_rows)
     rng, rule = np.random.default_rng(9), PRIMITIVES[name]
     for i in range(ROUNDS):
         image, weights, window, groups = geometry(rng)

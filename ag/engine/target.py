@@ -16,7 +16,6 @@ _LONGEST_SUM = 1 << 15
 _SHORTEST_PIECE = 512  # below, adding the pieces up costs more than it gains
 _MOST_PIECES = 16
 _TILE = 64  # rows and columns of what a unit of a device makes at a time, about
-_THIN = 2  # rows of a group's matrix of results up to which tiles would be nearly empty
 _MOST_FEATURES = 128  # of an attention head, in the kernels that hold a tile of it
 _LONGEST_SEQUENCE = 1 << 13  # a driver ends an invocation's loops after 65,535 turns
 
@@ -55,10 +54,6 @@ class Target:
             pieces = max(1, min(2 * self.units // max(1, tiles), inner // _SHORTEST_PIECE, _MOST_PIECES))
         length = -(-inner // max(pieces, -(-inner // _LONGEST_SUM)))
         return max(1, -(-length // _TILE)) * _TILE  # whole quads, and whole slices of a tile
-
-    def direct_convolution(self, rows: int) -> bool:
-        """Whether to compute convolutions element by element: tiles would be nearly empty, or lookups cost most."""
-        return rows <= _THIN or self.units == 1
 
     def tiled_attention(self, features: int, times: int) -> bool:
         """Whether the attention kernels, which hold a tile of every head, take heads and sequences of this size."""

@@ -66,7 +66,7 @@ class Tune:
 
     def rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: dict[str, Any]) -> Tiles:
         """The rule for a launch; measures if its class is new."""
-        product = product_of(primitive, shapes, tuple(params.items()))
+        product = product_of(primitive, shapes, tuple(params.items()), self._rule)
         if product is None or not all(prod(shape) for shape in shapes):
             return self._rule
         name = class_of(product)

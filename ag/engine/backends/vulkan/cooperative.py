@@ -99,6 +99,10 @@ class CooperativeTiles:
     units: int
     suffix: str = _SUFFIX
 
+    def is_direct(self, rows: int) -> bool:
+        """Never: these rules are for products that are made in tiles."""
+        return False
+
     def choose(self, rows: int, cols: int, count: int) -> CooperativeTile:
         """Tiles for `count` products of so many rows and columns each."""
         for tile in self.tiles:
@@ -145,7 +149,7 @@ class Cooperative:
     def rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: dict[str, Any],
              precision: str) -> CooperativeTiles | None:
         """The rule for a launch, or None if it runs in float32; tests a kernel that was not used before."""
-        product = product_of(primitive, shapes, tuple(params.items()))
+        product = product_of(primitive, shapes, tuple(params.items()), self._usual)
         if product is None or min(product.rows, product.cols) < _SMALLEST:
             return None
         key = primitive.name, precision

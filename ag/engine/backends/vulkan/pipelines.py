@@ -131,14 +131,15 @@ def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[s
     if primitive.name not in kernels:
         raise KernelError(f"Vulkan: primitive {primitive.name} has no kernel; write shaders/{primitive.name}.comp "
                           f"and {_BUILD}.")
-    file = primitive.name + (tiles.suffix if _in_tiles(kernels[primitive.name]) else "")
+    values: dict[str, Any] = {**dict(params), **primitive.layout(*shapes, **dict(params))}
+    name = _variant(primitive, values, tiles)
+    file = name + (tiles.suffix if _in_tiles(kernels[name]) else "")
     entry = kernels[kernel := file.partition(".")[0]]
     _refuse_stale(kernel, entry["sha256"])
     names = tuple(o["name"] for o in entry["operands"])
     if names != primitive.operands:
         raise KernelError(f"Vulkan: kernel {primitive.name} takes {names} and its primitive {primitive.operands}; "
                           f"the names and their order must be equal.")
-    values: dict[str, Any] = {**dict(params), **primitive.layout(*shapes, **dict(params))}
     constants = {c["name"]: c["default"] for c in entry["spec"]}
     if "TILE_ROWS" in constants:
         values |= tiles.choose(values["rows"], values["cols"], _count(entry, values)).constants()
@@ -147,16 +148,27 @@ def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[s
     words: list[int] = []
     offsets = []
     for member in entry["push"]:
-        name = member["name"]
-        if name.endswith("_at"):
-            offsets.append((len(words), names.index(name[:-3])))
+        argument = member["name"]
+        if argument.endswith("_at"):
+            offsets.append((len(words), names.index(argument[:-3])))
             words.append(0)
         else:
-            given = values[name] if member["count"] > 1 else (values[name],)
-            words += [_word(v, member["type"]) for v in given]
+            numbers = values[argument] if member["count"] > 1 else (values[argument],)
+            words += [_word(v, member["type"]) for v in numbers]
     spec = tuple(_word(values[c["name"]], c["type"]) for c in entry["spec"])
     writes = tuple(o["writes"] for o in entry["operands"])
-    return Plan(primitive.name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes)
+    return Plan(name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes)
+
+
+def _variant(primitive: Primitive, values: dict[str, Any], tiles: Rule) -> str:
+    """The kernel for a primitive: its own, or the one of the same operands that works element by element.
+
+    That of ``conv2d`` is ``conv2d_direct``, and that of ``conv2d_chain``, the same with an epilogue, is
+    ``conv2d_direct_chain``.
+    """
+    product, chain, kind = primitive.name.partition("_chain")
+    direct = f"{product}_direct{chain}{kind}"
+    return direct if direct in _manifest()["kernels"] and tiles.is_direct(values["rows"]) else primitive.name
 
 
 def _count(entry: dict[str, Any], values: dict[str, Any]) -> int:
@@ -170,12 +182,15 @@ def _in_tiles(entry: dict[str, Any]) -> bool:
 
 
 @lru_cache(maxsize=_PLANS_KEPT)
-def product_of(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[str, Any], ...]) -> Product | None:
-    """The product of matrices that a launch makes in tiles; None if it makes none."""
+def product_of(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[str, Any], ...],
+               tiles: Rule) -> Product | None:
+    """The product of matrices that a launch makes in tiles, by this rule; None if it makes none."""
     entry = _manifest()["kernels"].get(primitive.name)
     if entry is None or not _in_tiles(entry):
         return None
     values: dict[str, Any] = {**dict(params), **primitive.layout(*shapes, **dict(params))}
+    if _variant(primitive, values, tiles) != primitive.name:
+        return None
     looks = "nt"[values["ta"]] + "nt"[values["tb"]] if "ta" in values else "taps"
     return Product(values["rows"], values["cols"], values["inner"], _count(entry, values), looks)
 
