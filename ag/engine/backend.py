@@ -22,9 +22,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ag.engine.arena import Arena
@@ -36,7 +37,7 @@ from ag.engine.shape import Shape
 from ag.engine.target import Target
 from ag.errors import ArenaError, CaptureError, DtypeError
 
-__all__ = ["Backend", "DeviceInfo", "Event", "Meter"]
+__all__ = ["Backend", "DeviceInfo", "Event", "Meter", "Settings"]
 
 _GUARD_BYTE = 0xA5
 _NOTHING = nullcontext()
@@ -79,6 +80,22 @@ class Event(NamedTuple):
 
 
 @dataclass
+class Settings:
+    """What holds for all devices of the process: services of the engine change it, backends read it.
+
+    Attributes
+    ----------
+    precision : str
+        Of products of matrices in float32, as `ag_matmul_precision` says.
+    events : list of Event or None
+        Where launches are to be noted with their times, while `ag.profile` is active.
+    """
+
+    precision: str = "highest"
+    events: list[Event] | None = None
+
+
+@dataclass
 class Meter:
     """How long a device has worked for somebody, in seconds; work counts when it was waited for."""
 
@@ -102,12 +119,12 @@ class Backend(ABC):
         What the compiler and the choice of kernels go by.
     recording : Recording or None
         The recording that the calling thread has open, if any.
-    events : list of Event or None
-        Where launches are to be noted with their times; set on the class, so that it holds for every device.
+    settings : Settings
+        The same object for every device.
     timestamps : bool
         Whether the device can say itself how long it has worked, as `meter` needs it.
-    precision : str
-        Of products of matrices in float32, as `ag_matmul_precision` says; set on the class, for every device.
+    generator : (object, Buffer) or None
+        A seed and the state of the random generator that was made of it; `ag.engine.random` keeps it here.
     """
 
     name: str
@@ -116,10 +133,20 @@ class Backend(ABC):
     asynchronous: bool
     dtypes: frozenset[DType]
     target: Target = Target()
-    events: list[Event] | None = None
+    settings: ClassVar[Settings] = Settings()
     timestamps: bool = False
-    precision: str = "highest"
+    generator: tuple[object, Buffer] | None = None
     _open_recording: tuple[int, Recording] | None = None
+
+    @cached_property
+    def constants(self) -> dict[tuple[float | str, DType], Buffer]:
+        """Buffers of one number each, by number and element type; `ag.autograd.create` shares them among ops."""
+        return {}
+
+    @cached_property
+    def _guarded(self) -> WeakKeyDictionary[Buffer, int]:
+        """Buffers with painted guard words, and the addresses at which they were painted."""
+        return WeakKeyDictionary()
 
     def alloc(self, shape: Shape, dtype: DType) -> Buffer:
         """An uninitialised buffer.
@@ -208,7 +235,7 @@ class Backend(ABC):
         """Wait and release the device."""
 
     def retime(self) -> None:
-        """Begin or end noting launches, as `events` was changed; waits for those before."""
+        """Begin or end noting launches, as `settings.events` was changed; waits for those before."""
         self.synchronize()
 
     def meter(self, meter: Meter | None) -> None:
@@ -262,7 +289,7 @@ class Backend(ABC):
     def _paint_guards(self, buffer: Buffer) -> None:
         for _, address, nbytes in self._guards(buffer):
             self._write_bytes(address, bytes([_GUARD_BYTE]) * nbytes)
-        self.__dict__.setdefault("_guarded", WeakKeyDictionary())[buffer] = buffer.address
+        self._guarded[buffer] = buffer.address
 
     def check_guards(self) -> None:
         """Raise if memory beside a live buffer was overwritten, where it was made (needs an arena with guards).
@@ -274,7 +301,7 @@ class Backend(ABC):
         """
         if not self.arena.guard:
             raise ArenaError(f"check_guards: {self.name} keeps no guard words; create the backend with guard > 0.")
-        for buffer, painted in list(self.__dict__.get("_guarded", {}).items()):
+        for buffer, painted in list(self._guarded.items()):
             for side, address, nbytes in self._guards(buffer) if buffer.address == painted else ():  # or it was moved
                 if self._read_bytes(address, nbytes) != bytes([_GUARD_BYTE]) * nbytes:
                     raise ArenaError(f"check_guards: memory {side} {buffer!r} was overwritten.")

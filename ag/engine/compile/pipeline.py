@@ -29,7 +29,7 @@ def record(backend: Backend, on_upload: Callable[[HostArray, DType], Buffer | No
         yield recording
     target = backend.target
     optimize(recording.launches, recompute=recompute, chains_from=target.fuse_from,
-             epilogues=target.epilogues and backend.precision == "highest",  # the other kernels have none
+             epilogues=target.epilogues and backend.settings.precision == "highest",  # the other kernels have none
              rest=target.rest)
     recording.program = backend.program(recording.launches)
 

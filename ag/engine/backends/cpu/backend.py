@@ -74,7 +74,7 @@ class NumpyProgram:
     def run(self) -> None:
         """Make all calls again."""
         with _quiet():
-            if self._backend.events is None:
+            if self._backend.settings.events is None:
                 for call in self._calls:
                     call()
             else:
@@ -143,7 +143,7 @@ class NumpyBackend(Backend):
         return _quiet()
 
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any]) -> None:
-        if self.events is None:
+        if self.settings.events is None:
             primitive.reference(*[b.native for b in buffers], **params)
         else:
             self.timed(primitive, partial(primitive.reference, *[b.native for b in buffers], **params))
@@ -152,8 +152,8 @@ class NumpyBackend(Backend):
         """Make a call and note how long it took."""
         begin = perf_counter_ns()
         call()
-        if self.events is not None:
-            self.events.append(Event(self.name, primitive.name, begin, perf_counter_ns()))
+        if self.settings.events is not None:
+            self.settings.events.append(Event(self.name, primitive.name, begin, perf_counter_ns()))
 
     def program(self, launches: list[Launch]) -> Program:
         return NumpyProgram(self, launches)

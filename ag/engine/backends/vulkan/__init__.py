@@ -4,7 +4,7 @@ Nothing outside this folder imports `kp`.
 """
 
 from ag.engine.backends.vulkan.backend import VulkanBackend
-from ag.engine.backends.vulkan.loader import list_devices
+from ag.engine.backends.vulkan.loader import DRIVERS
 from ag.engine.registry import register_backend
 
-register_backend("vulkan", list_devices, VulkanBackend, title="Vulkan", priority=1)
+register_backend("vulkan", DRIVERS.list_devices, VulkanBackend, title="Vulkan", priority=1)

@@ -16,7 +16,7 @@ from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backend import Backend, Meter
 from ag.engine.backends.vulkan.autotune import Tune
 from ag.engine.backends.vulkan.cooperative import Cooperative
-from ag.engine.backends.vulkan.loader import device_info, forked, heap_bytes, manager, release
+from ag.engine.backends.vulkan.loader import DRIVERS, heap_bytes
 from ag.engine.backends.vulkan.pipelines import Kernels
 from ag.engine.backends.vulkan.recorder import Command, Recorder
 from ag.engine.backends.vulkan.shadow import Shadow
@@ -105,8 +105,8 @@ class VulkanBackend(Backend):
     def __init__(self, index: int = 0, *, guard: int = 0) -> None:
         self.name = f"vulkan:{index}"
         self._index = index
-        self._manager = manager(index)
-        self.info = device_info(index)
+        self._manager = DRIVERS.manager(index)
+        self.info = DRIVERS.device_info(index)
         self.lock = threading.RLock()
         self._segments: list[Any] = []
         properties = self._manager.get_device_properties()
@@ -127,7 +127,7 @@ class VulkanBackend(Backend):
         self._cooperative = Cooperative(self, self._manager, self._kernels.tiles)
         self._shadow = Shadow(self) if os.environ.get("AG_SHADOW") == "1" else None
         self._trace = os.environ.get("AG_TRACE") == "1"
-        if self.events is not None:
+        if self.settings.events is not None:
             self.retime()
 
     # -------------------------------------------------------------------------------------- memory
@@ -210,8 +210,8 @@ class VulkanBackend(Backend):
     def _rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: dict[str, Any]) -> Rule | None:
         """The tiles of a product where they are not those of the device's table."""
         found: Rule | None = None
-        if self.precision != "highest":
-            found = self._cooperative.rule(primitive, shapes, params, self.precision)
+        if self.settings.precision != "highest":
+            found = self._cooperative.rule(primitive, shapes, params, self.settings.precision)
         if found is None and self._tune is not None:
             found = self._tune.rule(primitive, shapes, params)
         return found
@@ -226,13 +226,13 @@ class VulkanBackend(Backend):
 
     def retime(self) -> None:
         with self.lock:
-            self.recorder.retime(self.events)
+            self.recorder.retime(self.settings.events)
 
     def meter(self, meter: Meter | None) -> None:
         with self.lock:
             self.recorder.meter(meter)
 
     def close(self) -> None:
-        if not forked() and not self.recorder.lost:  # there, nothing is left to wait for
+        if not DRIVERS.inherited and not self.recorder.lost:  # there, nothing is left to wait for
             self.synchronize()
-        release(self._index)
+        DRIVERS.release(self._index)

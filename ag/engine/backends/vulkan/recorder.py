@@ -20,7 +20,7 @@ import numpy as np
 from ag.engine.arena import OFFSET_BITS
 from ag.engine.backend import Event, Meter
 from ag.engine.backends.vulkan.hazards import HazardTracker, Range
-from ag.engine.backends.vulkan.loader import check_not_forked, kompute
+from ag.engine.backends.vulkan.loader import DRIVERS, kompute
 from ag.engine.backends.vulkan.timestamps import Counter, Stopwatch
 from ag.errors import DeviceError
 
@@ -161,7 +161,7 @@ class Recorder:
         self._open = self._unused()
 
     def _start(self, sequence: Any, idle: list[Any] | None = None) -> None:
-        check_not_forked(self._name)
+        DRIVERS.check_not_inherited(self._name)
         while len(self._in_flight) >= _MOST_IN_FLIGHT:
             self._wait_oldest()
         with self._errors():
