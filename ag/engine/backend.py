@@ -31,7 +31,7 @@ from weakref import ReferenceType, WeakKeyDictionary
 from ag.engine.arena import Arena
 from ag.engine.buffer import Buffer, HostArray
 from ag.engine.dtype import DType
-from ag.engine.primitive import Primitive
+from ag.engine.primitive import Params, Primitive
 from ag.engine.program import Launch, Program, Recording
 from ag.engine.shape import Shape
 from ag.engine.target import Target
@@ -175,7 +175,7 @@ class Backend(ABC):
         return None
 
     def operands_of(self, primitive: Primitive, operands: tuple[Buffer, ...], into: Any,
-                    params: dict[str, Any]) -> tuple[Any, tuple[Buffer, ...]]:
+                    params: Params) -> tuple[Any, tuple[Buffer, ...]]:
         """What a launch returns, outputs allocated where `into` is None, and all operands in the reference's order."""
         if primitive.outputs == 0:
             return None, operands
@@ -205,7 +205,7 @@ class Backend(ABC):
         return _NOTHING
 
     @abstractmethod
-    def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any]) -> None:
+    def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
         """Run `primitive` on all its operands."""
 
     @abstractmethod

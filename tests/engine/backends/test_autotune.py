@@ -22,7 +22,7 @@ from ag.engine.backends.vulkan.autotune_cache import Choices, choices_of
 from ag.engine.backends.vulkan.pipelines import Product
 from ag.engine.backends.vulkan.tiles import TILES, Tiles
 from ag.engine.compile.pipeline import record
-from ag.engine.kernels.conv import conv2d
+from ag.engine.kernels.conv import conv2d, conv2d_weight_grad
 from ag.engine.kernels.matmul import batched_matmul, matmul
 from ag.engine.window import Window
 
@@ -214,8 +214,9 @@ def test_products_and_convolutions_have_classes(
     empty = backend.launch(matmul, on(backend, normal(rng, 3, 0)), on(backend, normal(rng, 0, 4)), ta=False, tb=False)
     assert not backend.download(empty).any()
     image, weight = on(backend, normal(rng, 4, 6, 6, 2)), on(backend, normal(rng, 8, 4, 3, 3))
-    backend.launch(conv2d, image, weight, window=Window((3, 3)), groups=1)
-    assert sorted(kept(folder)) == ["16x8 8x8 tn 4", "8x64 64x32 taps 1"]
+    out = backend.launch(conv2d, image, weight, window=Window((3, 3)), groups=1)  # element by element
+    backend.launch(conv2d_weight_grad, image, out, window=Window((3, 3)), groups=1, chunk=64)
+    assert sorted(kept(folder)) == ["16x8 8x8 tn 4", "8x32 32x64 taps 1"]
     assert class_of(Product(1, 2, 3, 4, "nt")) == "1x4 4x2 nt 4"
 
 

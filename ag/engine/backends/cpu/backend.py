@@ -22,7 +22,7 @@ from ag.engine.backend import Backend, DeviceInfo, Event
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
 from ag.engine.kernels.convert import loaded, stored
-from ag.engine.primitive import Call, Primitive
+from ag.engine.primitive import Call, Params, Primitive
 from ag.engine.program import Launch, Program, held_bytes
 from ag.engine.shape import Shape
 from ag.engine.target import Target
@@ -135,7 +135,7 @@ class NumpyBackend(Backend):
     def quiet(self) -> AbstractContextManager[object]:
         return _quiet()
 
-    def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any]) -> None:
+    def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
         if self.settings.events is None:
             primitive.reference(*[b.native for b in buffers], **params)
         else:

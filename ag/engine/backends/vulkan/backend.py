@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any
 
 import numpy as np
 
@@ -16,16 +15,17 @@ from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backend import Backend, Meter
 from ag.engine.backends.vulkan.autotune import Tune
 from ag.engine.backends.vulkan.cooperative import Cooperative
+from ag.engine.backends.vulkan.kp_types import Sequence, Tensor
 from ag.engine.backends.vulkan.loader import DRIVERS, heap_bytes
 from ag.engine.backends.vulkan.pipelines import Kernels
 from ag.engine.backends.vulkan.recorder import Command, Recorder
 from ag.engine.backends.vulkan.shadow import Shadow
 from ag.engine.backends.vulkan.tiles import Rule
 from ag.engine.backends.vulkan.timestamps import Stopwatch
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, HostArray
 from ag.engine.dtype import BF16, F16, F32, I32, U32
 from ag.engine.kernels.convert import loaded, stored
-from ag.engine.primitive import Primitive
+from ag.engine.primitive import Params, Primitive
 from ag.engine.program import Launch, Program, held_bytes
 from ag.engine.shape import Shape
 from ag.engine.target import Target
@@ -49,12 +49,12 @@ class VulkanProgram:
         self._launches = launches
         self.launches = len(commands)
         self._commands = commands
-        self._built: dict[object, list[Any]] = {}  # by what they have timestamps for
+        self._built: dict[object, list[Sequence]] = {}  # by what they have timestamps for
         before = backend.recorder.barriers
         self._sequences()
         self.barriers: int = backend.recorder.barriers - before
 
-    def _sequences(self) -> list[Any]:
+    def _sequences(self) -> list[Sequence]:
         """Those with the timestamps that somebody asks for now, built when first needed."""
         recorder = self._backend.recorder
         if recorder.timing not in self._built:
@@ -108,7 +108,7 @@ class VulkanBackend(Backend):
         self._manager = DRIVERS.manager(index)
         self.info = DRIVERS.device_info(index)
         self.lock = threading.RLock()
-        self._segments: list[Any] = []
+        self._segments: list[Tensor] = []
         properties = self._manager.get_device_properties()
         heap = heap_bytes(self._manager)
         self.arena = Arena(
@@ -135,7 +135,7 @@ class VulkanBackend(Backend):
     def _grow(self, nbytes: int) -> None:
         self._segments.append(self._manager.arena(nbytes // 4))
 
-    def upload(self, array: Any, into: Buffer) -> None:
+    def upload(self, array: HostArray, into: Buffer) -> None:
         dense = np.ascontiguousarray(stored(array, into.dtype)).reshape(-1)
         if dense.nbytes % 4:
             dense = np.append(dense, dense.dtype.type(0))
@@ -148,7 +148,7 @@ class VulkanBackend(Backend):
             with self.lock:
                 self.recorder.assign(target.address, source.address, source.nbytes // 4)
 
-    def download(self, buffer: Buffer) -> Any:
+    def download(self, buffer: Buffer) -> HostArray:
         self.refuse_while_recording("reads a tensor on the host")
         if not buffer.size:
             return loaded(np.empty(buffer.shape, _NUMPY[buffer.dtype]), buffer.dtype)
@@ -167,7 +167,7 @@ class VulkanBackend(Backend):
 
     # -------------------------------------------------------------------------------------- launches
 
-    def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any]) -> None:
+    def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
         for b in buffers:
             if b.backend is not self:
                 raise DeviceError(f"{primitive.name}: an operand is on {b.backend.name} and the launch on "
@@ -191,7 +191,7 @@ class VulkanBackend(Backend):
             commands = [self.command(x.primitive, x.buffers, x.params) for x in launches]
             return VulkanProgram(self, launches, [c for c in commands if c is not None])
 
-    def command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any],
+    def command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
                 tiles: Rule | None = None) -> Command | None:
         """The dispatch of a launch, in tiles by the device's rule unless another is given; None if nothing is to do."""
         words = [(b.address & _OFFSET_MASK) // 4 for b in buffers]
@@ -207,7 +207,7 @@ class VulkanBackend(Backend):
                        [r for r, w in zip(ranges, plan.writes, strict=True) if not w],
                        [r for r, w in zip(ranges, plan.writes, strict=True) if w])
 
-    def _rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: dict[str, Any]) -> Rule | None:
+    def _rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params) -> Rule | None:
         """The tiles of a product where they are not those of the device's table."""
         found: Rule | None = None
         if self.settings.precision != "highest":

@@ -11,9 +11,9 @@ import importlib
 import logging
 import os
 from types import ModuleType
-from typing import Any
 
 from ag.engine.backend import DeviceInfo
+from ag.engine.backends.vulkan.kp_types import Manager
 from ag.errors import DeviceError
 
 __all__ = ["DRIVERS", "Drivers", "heap_bytes", "kompute"]
@@ -51,7 +51,7 @@ class Drivers:
     """What this process knows of Vulkan devices: the `kp.Manager` of each that was opened."""
 
     def __init__(self) -> None:
-        self._managers: dict[int, Any] = {}
+        self._managers: dict[int, Manager] = {}
         self._reported: set[int] = set()  # devices whose failure to open is in the log
         self._parent: int | None = None  # the process that opened the devices, if this one was forked from it
         if hasattr(os, "register_at_fork"):
@@ -72,7 +72,7 @@ class Drivers:
             raise DeviceError(f"{name}: the device was opened in process {self._parent} and this is a forked child, "
                               f"where drivers hang; start workers with multiprocessing's 'spawn' method.")
 
-    def manager(self, index: int) -> Any:
+    def manager(self, index: int) -> Manager:
         """The `kp.Manager` of a device.
 
         Raises
@@ -134,7 +134,7 @@ class Drivers:
 DRIVERS = Drivers()  # of the process, as devices are
 
 
-def heap_bytes(device: Any) -> int:
+def heap_bytes(device: Manager) -> int:
     """Size of the largest memory heap of the device's own; 0 if it has none."""
     return max((size for size, local in device.memory_heaps() if local), default=0)
 
