@@ -19,7 +19,7 @@ from ag.engine.device import backend_of
 from ag.engine.registry import list_devices, missing_devices
 from ag.errors import AgError
 from ag.tools.device_table import device_table
-from ag.tools.probe import Precision, fault_of, precision_of
+from ag.tools.probe import Accuracy, accuracy_of, fault_of
 from ag.tools.transport_selftest import Transport, transport_selftest
 
 __all__ = ["Diagnosis", "doctor"]
@@ -35,7 +35,7 @@ class Checked:
 
     info: DeviceInfo
     fault: str
-    precision: Precision | None
+    precision: Accuracy | None
     reserved_bytes: int
 
 
@@ -121,7 +121,7 @@ def _checked(info: DeviceInfo) -> Checked:
     fault, precision = fault_of(info.name), None
     if not fault:
         try:
-            precision = precision_of(info.name)
+            precision = accuracy_of(info.name)
         except AgError as error:
             fault = str(error)
     return Checked(info, fault, precision, 0 if fault else backend_of(info.name).arena.stats().reserved)

@@ -2,7 +2,7 @@
 
 The batch is the last axis, so a tap of a window sees whole rows of memory and no layout is ever changed.  The
 references gather what the taps see as ``[channels * taps, places * batch]``; convolution and gradients are then
-matrix products.
+matrix products.  A backend may have several kernels for one of these and chooses itself.  `ag.ops.conv` launches them.
 """
 
 from __future__ import annotations

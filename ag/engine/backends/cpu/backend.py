@@ -2,7 +2,7 @@
 
 Arrays are views into the arena's segments, so that offsets and lifetimes are exercised exactly as on a GPU.
 Launches are synchronous.  A program is the list of bound calls; running it involves no shape rule, no allocation
-and no dictionary.
+and no dictionary.  It runs whatever primitive it is given and must not know one by name.  `ag.engine.device` opens it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """The Vulkan backend: buffers are offsets into the arena's segments, a launch is a recorded dispatch.
 
 A launch evaluates the shape rule, allocates outputs, packs offsets into push constants and hands the command to the
-recorder; nothing waits before a download.  A program is the same commands in sequences of their own.
+recorder; nothing waits before a download.  A program is the same commands in sequences of their own.  It runs whatever
+primitive it is given and must not know one by name: which kernel runs is the matter of `pipelines` and `tiles`.
+`ag.engine.device` opens it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One `kp.Manager` per device for the life of the process: making a second one on the same device would double its
 memory bookkeeping, and drivers dislike being torn down.  A forked child inherits handles it cannot use, so it is
-refused.
+refused.  Knows no buffer and no kernel.  The registry lists devices through it, and the backend opens its own.
 """
 
 from __future__ import annotations

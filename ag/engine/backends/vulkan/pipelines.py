@@ -2,7 +2,9 @@
 
 The shader is its own description: kernels_build.py read its operands, push constants, specialization constants and
 grid into a manifest, and everything here follows the manifest by name.  An Algorithm (a pipeline bound to segments)
-is made once per kernel, specialization and tuple of segments, never per launch.
+is made once per kernel, specialization and tuple of segments, never per launch.  No primitive is known by name; where
+one has two kernels, or a kernel several kinds of tiles, a rule of `ag.engine.backends.vulkan.tiles` chooses.  The
+backend asks for a plan per launch.
 """
 
 from __future__ import annotations

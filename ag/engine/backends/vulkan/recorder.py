@@ -3,7 +3,7 @@
 Commands go into one open sequence; `submit` starts it and opens the next, and nothing waits until a host needs a
 value.  Every submission has a ticket, a growing number; waiting for a ticket waits for everything before it too, as
 one queue runs in order.  A barrier is recorded only where the hazard tracker asks for one, and at the start of every
-sequence.
+sequence.  Knows addresses and commands, and no buffer or primitive; the Vulkan backend is its only caller.
 """
 
 from __future__ import annotations

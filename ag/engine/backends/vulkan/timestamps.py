@@ -2,7 +2,7 @@
 
 The recorder takes its sequences from here while a profile is active, and from Kompute otherwise.  A device writes a
 timestamp when everything before it is done, so a command's time includes its wait at a barrier, and of two commands
-that overlapped the second has only what it took longer.
+that overlapped the second has only what it took longer.  Knows no command but by its kernel's name.
 """
 
 from __future__ import annotations
