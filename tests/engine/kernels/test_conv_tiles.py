@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from helpers.random_operands import geometry
-from helpers.tiled import blank, launched_twice, make_directly, normal, on, tiled_backend
+from helpers.tiled import KINDS, blank, launched_twice, make_directly, normal, on, tiled_backend
 from table.rows import EPS, Array
 
-from ag.engine.backends.vulkan.tiles import TILES
 from ag.engine.kernels.conv import conv2d, conv2d_input_grad, conv2d_weight_grad
 from ag.engine.primitive import Primitive
 from ag.engine.window import Window, places
@@ -37,7 +36,7 @@ class Case(NamedTuple):
     allowed: Array
 
 
-@pytest.fixture(params=["", *TILES], ids=["chosen", *TILES])
+@pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found
