@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,11 +10,12 @@ from ag.autograd.tensor import Tensor
 from ag.engine.device import canonical, is_accelerator
 from ag.engine.devices import default_devices
 from ag.engine.registry import accelerator_titles
-from ag.parallel.trainer.capturing import log
 from ag.parallel.trainer.load_balance import AutoBalance, Balance
 from ag.parallel.trainer.replica import LossOf
 
 __all__ = ["balance_of", "check_arguments", "loss_rule", "replica_devices"]
+
+log = logging.getLogger("ag")
 
 
 def check_arguments(data: Sequence[Any], n_gpu: int | None, n_iter: int, max_norm: float, verbose: int | None,
