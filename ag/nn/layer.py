@@ -91,7 +91,7 @@ class Layer:
 
     def children(self) -> dict[str, Layer]:
         """Layers directly inside this one, by name."""
-        return {name: x for name, x in self._members() if isinstance(x, Layer)}
+        return {name: x for name, x in _members(vars(self)) if isinstance(x, Layer)}
 
     def modules(self, prefix: str = "") -> Iterator[tuple[str, Layer]]:
         """This layer, called `prefix`, and all layers inside it with their names, each before its children.
@@ -113,15 +113,11 @@ class Layer:
         for name, child in self.children().items():
             yield from child.modules(_joined(prefix, name))
 
-    def _members(self) -> Iterator[tuple[str, Layer | Tensor]]:
-        return _members({name: x for name, x in vars(self).items() if not _is_private(name, x)})
-
     def _named(self, trained: bool) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = {}
         for prefix, layer in self.modules():
-            for own_name, x in layer._members():
-                name = _joined(prefix, own_name)
-                if isinstance(x, Tensor) and tensors.setdefault(name, x) is not x:
+            for own_name, x in _members(vars(layer)):
+                if isinstance(x, Tensor) and tensors.setdefault(name := _joined(prefix, own_name), x) is not x:
                     raise ValueError(f"{type(self).__name__}: two different tensors come out under the name {name!r}; "
                                      f"rename one of the attributes.")
         return {name: x for name, x in tensors.items() if x.requires_grad is trained}
@@ -230,7 +226,7 @@ class Layer:
 
     def _lines(self, label: str) -> Iterator[str]:
         args = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.settings)
-        own = [f"{name} {x.shape}" for name, x in self._members() if isinstance(x, Tensor)]
+        own = [f"{name} {x.shape}" for name, x in _members(vars(self)) if isinstance(x, Tensor)]
         count = sum(p.size for p in self.parameters().values())
         detail = f"  {', '.join(own)}" if own else ""
         yield f"{label}{type(self).__name__}({args}){detail}  [{count:,} parameters]"
@@ -243,18 +239,12 @@ def _joined(prefix: str, name: str) -> str:
     return f"{prefix}_{name}" if prefix else name
 
 
-def _is_private(name: str, x: object) -> bool:
-    """Whether an attribute is none of the layer's state; one that looks like state all the same is refused."""
-    if name.startswith("_") and (isinstance(x, Layer) or (isinstance(x, Tensor) and x.requires_grad and not x.node)):
-        raise TypeError(f"Layer: attribute {name!r} is a {'layer' if isinstance(x, Layer) else 'parameter'}, and what "
-                        f"begins with an underscore would not be trained; call it {name.lstrip('_')!r}.")
-    return name.startswith("_")
-
-
 def _members(attributes: Mapping[str, object]) -> Iterator[tuple[str, Layer | Tensor]]:
     """Layers and tensors among attributes; in lists they are numbered from 1, in dicts the key follows the name."""
     for name, x in attributes.items():
-        if isinstance(x, (Layer, Tensor)):
+        if name[0] == "_":
+            _check_private(name, x)
+        elif isinstance(x, (Layer, Tensor)):
             yield name, x
         elif isinstance(x, (list, tuple)):
             yield from _members({f"{name}{i}": item for i, item in enumerate(x, 1)})
@@ -263,6 +253,13 @@ def _members(attributes: Mapping[str, object]) -> Iterator[tuple[str, Layer | Te
         elif callable(getattr(x, "parameters", None)) and not isinstance(x, type):
             raise TypeError(f"Layer: attribute {name!r} is a {type(x).__name__} with parameters of its own, which "
                             f"would not be trained; derive {type(x).__name__} from ag.Layer.")
+
+
+def _check_private(name: str, x: object) -> None:
+    """Refuse an attribute with an underscore that looks like state, which it is not."""
+    if isinstance(x, Layer) or (isinstance(x, Tensor) and x.requires_grad and x.node is None):
+        raise TypeError(f"Layer: attribute {name!r} is a {'layer' if isinstance(x, Layer) else 'parameter'}, and what "
+                        f"begins with an underscore would not be trained; call it {name.lstrip('_')!r}.")
 
 
 def state_of(model: Model) -> dict[str, Tensor]:
