@@ -33,9 +33,9 @@ def to_buffer(array: Array, backend: Device, dtype: DType) -> Buffer:
 def lift(value: Any, backend: Device, dtype: DType, function: str) -> Tensor:
     """`value` as a tensor on `backend`; numbers become shared constants."""
     if isinstance(value, (int, float)):
-        constants = backend.__dict__.setdefault("_constants", {})
+        constants = backend.constants
         key = value or str(value), dtype  # 0.0 and -0.0 are equal, and not the same
-        found: Buffer | None = constants.get(key)
+        found = constants.get(key)
         if found is None:
             if len(constants) >= _CONSTANTS_KEPT:
                 constants.clear()

@@ -41,6 +41,10 @@ class Device(Protocol):
     asynchronous: bool
     noted_views: list[ReferenceType[Buffer]] | None
 
+    generator: tuple[object, Buffer] | None
+
+    @property
+    def constants(self) -> dict[tuple[float | str, DType], Buffer]: ...
     @property
     def recording(self) -> OpenRecording | None: ...
     def native(self, address: int, shape: Shape, dtype: DType) -> Any: ...

@@ -18,10 +18,11 @@ import numpy.typing as npt
 
 from ag.engine.shape import Layout, broadcast_layout, elementwise_layout, same
 
-__all__ = ["PRIMITIVES", "Array", "Call", "Primitive", "primitive"]
+__all__ = ["PRIMITIVES", "Array", "Call", "Params", "Primitive", "primitive"]
 
 Array = npt.NDArray[Any]
 Call = Callable[[], object]  # a computation with its arrays bound to it
+Params = dict[str, Any]  # keyword parameters of a launch, by name; each primitive says what it takes
 Reference = Callable[..., None]
 ShapeRule = Callable[..., Any]
 LayoutRule = Callable[..., Layout]

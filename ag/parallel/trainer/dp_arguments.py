@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ag.autograd.tensor import Tensor
-from ag.engine.device import canonical
-from ag.engine.devices import ag_vulkan_devices
+from ag.engine.device import canonical, is_accelerator
+from ag.engine.devices import default_devices
+from ag.engine.registry import accelerator_titles
 from ag.parallel.trainer.load_balance import AutoBalance, Balance
 from ag.parallel.trainer.replica import LossOf
 
@@ -51,18 +52,16 @@ def balance_of(balance: str | Sequence[float], names: list[str]) -> Balance:
 
 
 def replica_devices(n_gpu: int | None, devices: Sequence[str] | None) -> list[str]:
-    """The device of every replica: as told, or dealt out over all Vulkan devices, or CPU devices."""
+    """The device of every replica: as told, or dealt out over all accelerators, or CPU devices."""
     if devices is not None:
         if not devices:
             raise ValueError("dp_train: devices is empty; name at least one.")
         return [canonical(d) for d in devices]
-    found = [d.name for d in ag_vulkan_devices()]
-    count = n_gpu if n_gpu is not None else max(1, len(found))
-    if found:
-        return [found[i % len(found)] for i in range(count)]
-    log.warning("dp_train: no Vulkan device was found; %d replica(s) run on the CPU. "
-                "`python -m ag devices` says what is missing.", count)
-    return ["cpu" if i == 0 else f"cpu:{i}" for i in range(count)]
+    names = default_devices(n_gpu)
+    if not is_accelerator(names[0]):
+        log.warning("dp_train: no %s device was found; %d replica(s) run on the CPU. "
+                    "`python -m ag devices` says what is missing.", accelerator_titles(), len(names))
+    return names
 
 
 def loss_rule(loss_fn: Any, forward_fn: Any, target_fn: Any) -> LossOf:
