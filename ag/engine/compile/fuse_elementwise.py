@@ -12,13 +12,11 @@ from math import prod
 
 from ag.engine.buffer import Buffer
 from ag.engine.compile.liveness import private_blocks
-from ag.engine.kernels.fused import FUNCTIONS, MOST_STEPS, OPERANDS, Instruction, fused, fused_pair
+from ag.engine.kernels.fused import MOST_STEPS, OPERANDS, Instruction, fused, fused_pair
 from ag.engine.program import Launch
 from ag.engine.shape import Shape, chain_axes
 
 __all__ = ["with_chains"]
-
-_FUNCTIONS = frozenset(FUNCTIONS)
 
 
 @dataclass
@@ -39,7 +37,7 @@ class _Chain:
 
 def with_chains(launches: list[Launch], least: int) -> list[Launch]:
     """The launches with chains of elementwise ones, of at least `least` elements, made one."""
-    if not any(launch.primitive.name in _FUNCTIONS for launch in launches):
+    if not any(launch.primitive.fusable for launch in launches):
         return launches
     private = private_blocks(launches)
     reads: dict[int, list[int]] = defaultdict(list)
@@ -82,7 +80,7 @@ def with_chains(launches: list[Launch], least: int) -> list[Launch]:
 def _single(i: int, launch: Launch, least: int) -> _Chain | None:
     """A launch as a chain of one step."""
     primitive, out = launch.primitive, launch.buffers[0]
-    if primitive.name not in _FUNCTIONS or not launch.fresh or out.size < least:
+    if not primitive.fusable or not launch.fresh or out.size < least:
         return None
     operands = list(dict.fromkeys(launch.buffers[1:]))
     x, y = (operands.index(launch.buffers[k]) for k in (1, len(launch.buffers) - 1))

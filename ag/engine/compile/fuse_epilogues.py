@@ -12,14 +12,12 @@ from math import prod
 from ag.engine.buffer import Buffer
 from ag.engine.compile.liveness import private_blocks
 from ag.engine.kernels.epilogue import OTHERS, as_matrix
-from ag.engine.kernels.fused import FUNCTIONS, OPERANDS, Chain, fused, fused_pair
+from ag.engine.kernels.fused import OPERANDS, Chain, fused, fused_pair
 from ag.engine.primitive import PRIMITIVES
 from ag.engine.program import Launch
 from ag.engine.shape import Shape
 
 __all__ = ["with_epilogues"]
-
-_FUNCTIONS = frozenset(FUNCTIONS)
 
 
 def with_epilogues(launches: list[Launch]) -> list[Launch]:
@@ -94,7 +92,7 @@ class _Chain:
             return cls(buffers[0], None, buffers[1:], params["chain"])
         if rule is fused_pair:
             return cls(buffers[0], (buffers[1], params["kept"]), buffers[2:], params["chain"])
-        if rule.name in _FUNCTIONS:
+        if rule.fusable:
             value = float(params[rule.params[0]]) if rule.params else 0.0
             return cls(buffers[0], None, buffers[1:], ((rule.name, 0, len(buffers) - 2, value),))
         return None

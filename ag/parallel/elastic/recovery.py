@@ -13,7 +13,6 @@ import numpy as np
 from ag.autograd.create import ag_tensor
 from ag.autograd.tape import no_grad
 from ag.engine.device import backend_of
-from ag.engine.kernels.elementwise import zeros
 from ag.engine.random import forget_generator
 from ag.errors import CommError, DeviceError
 from ag.nn.layer import state_of
@@ -63,7 +62,7 @@ def leave(model: Any, optimizer: Optimizer, instead: Mapping[str, str]) -> None:
     for x in state_of(model).values():
         x.grad = None
         if x.device in instead:
-            x.buffer = zeros(backend_of(instead[x.device]), x.shape, x.buffer.dtype)
+            x.buffer = backend_of(instead[x.device]).zeros(x.shape, x.buffer.dtype)
     optimizer.follow()
     _rename(model, instead, set())
 

@@ -20,7 +20,7 @@ from ag.autograd.tape import backward, with_grad_tape
 from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer
 from ag.engine.device import ag_device, backend_of
-from ag.engine.kernels.elementwise import add, copy, zeros
+from ag.engine.kernels.elementwise import add, copy
 from ag.engine.primitive import Array
 from ag.engine.random import set_stream, streams_used
 from ag.errors import CaptureError, CommError
@@ -83,7 +83,7 @@ class Replica:
         self._plans: dict[int, tuple[Any, CapturedStep | None, list[Any]]] = {}
         self.buffers = MovingBuffers(self.model, self.backend, self.group.dtype)
         ahead = self.group.size + LOSS_WORDS
-        self._work = zeros(self.backend, (ahead + self.buffers.size,), self.group.dtype)
+        self._work = self.backend.zeros((ahead + self.buffers.size,), self.group.dtype)
         self.row_size = self._work.size
         self._grad_views = self.group.split(self._work)
         self._loss_view = self._work.view((), self.group.size)
@@ -242,7 +242,7 @@ class Replica:
         self.group.gather(found, self._grad_views)
         for name in self.params.keys() - found.keys():
             view = self._grad_views[name]
-            self.backend.launch(copy, zeros(self.backend, view.shape, view.dtype), into=view)
+            self.backend.launch(copy, self.backend.zeros(view.shape, view.dtype), into=view)
         self.backend.launch(copy, loss.buffer.view(()), into=self._loss_view)
         self.buffers.end(self._moved_view)
 

@@ -119,18 +119,18 @@ def _refuse_stale(kernel: str, sha256: str) -> None:
     if not (_SPV / f"{kernel}.spv").is_file():
         raise KernelError(f"Vulkan: the manifest lists kernel {kernel} and its file is not there; {_BUILD}.")
     builder, shader = _builder(), _SHADERS / f"{kernel}.comp"
-    if builder is not None and not (shader.is_file() and builder.source_hash(shader) == sha256):
-        raise KernelError(f"Vulkan: the compiled kernel {kernel} does not come from shaders/{kernel}.comp as it is "
-                          f"now; {_BUILD}.")
+    if builder is not None and builder.source_hash(shader) != sha256:
+        raise KernelError(f"Vulkan: the compiled kernel {kernel} does not come from what is in shaders/ now; {_BUILD}.")
 
 
 @lru_cache(maxsize=_PLANS_KEPT)
 def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[str, Any], ...], tiles: Rule,
           aligned: bool) -> Plan:
     kernels = _manifest()["kernels"]
-    if primitive.name not in kernels:
-        raise KernelError(f"Vulkan: primitive {primitive.name} has no kernel; write shaders/{primitive.name}.comp "
-                          f"and {_BUILD}.")
+    for name in (primitive.name, *(function for function, *_ in dict(params).get("chain", ()))):
+        if name not in kernels:
+            raise KernelError(f"Vulkan: primitive {name} has no kernel; write shaders/{name}.comp, or {name}_of in "
+                              f"shaders/functions.glsl, and {_BUILD}.")
     file = primitive.name + (tiles.suffix if _in_tiles(kernels[primitive.name]) else "")
     entry = kernels[kernel := file.partition(".")[0]]
     _refuse_stale(kernel, entry["sha256"])
