@@ -33,7 +33,8 @@ class Conv2d(Layer):
         Pixels from one place of the window to the next.
     padding : int or (int, int), optional
         Zeros around the image, on each side; ``kernel // 2`` keeps the size of the image if `kernel` is odd.
-    activation : {"relu", "sigmoid", "tanh", "softmax"} or None, optional
+    activation : str or None, optional
+        A function of `ag.ops.activation` by its name without the prefix, such as ``"relu"`` for `ag_relu`.
         Softmax is over the channels.
     bias : bool, optional
         Whether there is a `b`.

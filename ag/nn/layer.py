@@ -18,7 +18,7 @@ from ag.engine.device import backend_of
 from ag.engine.kernels.convert import numbers
 from ag.engine.primitive import Array
 from ag.errors import CaptureError, CheckpointError
-from ag.ops.activation import ag_gelu, ag_leaky_relu, ag_log_softmax, ag_relu, ag_sigmoid, ag_silu, ag_softmax, ag_tanh
+from ag.ops import activation
 from ag.ops.convert import ag_to_device
 
 __all__ = ["ACTIVATIONS", "Layer", "activation_called", "ag_eval", "ag_train", "buffers_of", "load_into",
@@ -26,16 +26,9 @@ __all__ = ["ACTIVATIONS", "Layer", "activation_called", "ag_eval", "ag_train", "
 
 M = TypeVar("M")
 
+# What layers call "relu" is `ag_relu`, and so on.
 ACTIVATIONS: dict[str, Callable[[TensorLike], Tensor]] = {
-    "relu": ag_relu,
-    "sigmoid": ag_sigmoid,
-    "tanh": ag_tanh,
-    "softmax": ag_softmax,
-    "leaky_relu": ag_leaky_relu,
-    "silu": ag_silu,
-    "gelu": ag_gelu,
-    "log_softmax": ag_log_softmax,
-}
+    name.removeprefix("ag_"): getattr(activation, name) for name in activation.__all__}
 
 
 def activation_called(name: str | None, function: str) -> Callable[[TensorLike], Tensor] | None:

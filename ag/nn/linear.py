@@ -24,7 +24,8 @@ class Linear(Layer):
     ----------
     in_features, out_features : int
         Sizes of input and output, at least 1.
-    activation : {"relu", "sigmoid", "tanh", "softmax", "leaky_relu", "silu", "gelu", "log_softmax"} or None, optional
+    activation : str or None, optional
+        A function of `ag.ops.activation` by its name without the prefix, such as ``"relu"`` for `ag_relu`.
     bias : bool, optional
         Whether there is a `b`.
 

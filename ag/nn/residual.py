@@ -23,8 +23,9 @@ class Residual(Layer):
     shortcut : Layer or None, optional
         Gives the input the shape of the body's output, such as a convolution with the same stride and a kernel of
         size 1; default: the input itself.
-    activation : {"relu", "sigmoid", "tanh", "softmax"} or None, optional
-        Applied to the sum.
+    activation : str or None, optional
+        A function of `ag.ops.activation` by its name without the prefix, such as ``"relu"`` for `ag_relu`,
+        applied to the sum.
 
     Raises
     ------

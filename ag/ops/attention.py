@@ -23,7 +23,7 @@ from ag.engine.shape import Shape, counts
 from ag.errors import ShapeError
 from ag.ops.matmul import products
 
-__all__ = ["ag_attention", "attention_of_heads"]
+__all__ = ["ag_attention"]
 
 
 def _check(function: str, q: Any, k: Any, v: Any, heads: int, rate: float) -> None:

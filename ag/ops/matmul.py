@@ -14,7 +14,7 @@ from ag.engine.kernels.matmul import batched_matmul, matmul, matmul_sums
 from ag.engine.kernels.reduce import sum_over, sum_to
 from ag.errors import ShapeError
 
-__all__ = ["ag_matmul", "affine", "products"]
+__all__ = ["ag_matmul"]
 
 
 def added_up(run: Run, pieces: Buffer) -> Buffer:

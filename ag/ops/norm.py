@@ -12,7 +12,7 @@ from typing import Any
 from ag.autograd.op import Cotangents, Need, Run, op, part_of
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.kernels.elementwise import scale, sub
+from ag.engine.kernels.elementwise import mul, scale, sub
 from ag.engine.kernels.norm import (
     batch_norm_grad,
     inverse_std,
@@ -27,9 +27,8 @@ from ag.engine.kernels.norm import (
 from ag.engine.kernels.reduce import sum_over
 from ag.engine.shape import Shape
 from ag.errors import ShapeError
-from ag.ops.arithmetic import mul
 
-__all__ = ["ag_batch_norm_op", "ag_layer_norm_op", "batch_norm_train", "move_statistics"]
+__all__ = ["ag_batch_norm_op", "ag_layer_norm_op"]
 
 _FEATURES, _SAMPLES = (0,), (1,)  # axes of the matrix to standardise over
 _LONGEST_ROW = 1 << 16  # longer ones are cut into pieces for several workgroups
