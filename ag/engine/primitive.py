@@ -3,7 +3,7 @@
 A primitive is a name, a shape rule and a numpy function that defines what it computes.  That one function is the
 CPU backend's implementation, the documentation, and the oracle for the Vulkan kernel of the same name.  Its
 signature is the contract: outputs first, then inputs, all positional; parameters are keyword-only.  Nothing here
-knows tensors, gradients or devices; `ag.ops` declares primitives and the backends run them.
+knows tensors, gradients or devices; `ag.engine.kernels` declares primitives and the backends run them.
 """
 
 from __future__ import annotations
