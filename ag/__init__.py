@@ -1,14 +1,15 @@
 # mypy: implicit-reexport
 """ag: automatic differentiation and data-parallel training on any Vulkan device, and on the CPU.
 
-Every public name is here, grouped as the documentation is.  Importing `ag` loads neither Kompute nor a driver.
+Every public name is here, grouped as the documentation is, and by subject in the namespaces `nn`, `ops`, `optim`,
+`data`, `io` and `parallel`, next to the classes behind it.  Importing `ag` loads neither Kompute nor a driver.
 """
 
-import os
+import os as _os
 
 # After a product of matrices numpy's idle threads spin for 20 ms, on cores that the rest of a step could use; 2^16
 # cycles are enough.  Takes effect if numpy is not loaded yet.
-os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
+_os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 
 # errors
 from ag.errors import (
@@ -45,47 +46,65 @@ from ag import ops
 from ag.ops import *
 
 # layers
-from ag.nn.attention import ag_multihead_attention
-from ag.nn.batch_norm import ag_batch_norm
-from ag.nn.conv import ag_conv2d_layer
-from ag.nn.dropout import ag_dropout
-from ag.nn.embedding import ag_embedding
-from ag.nn.layer import Layer, ag_eval, ag_train
-from ag.nn.layer_norm import ag_layer_norm
-from ag.nn.linear import ag_linear
-from ag.nn.pool import ag_avg_pool, ag_flatten_layer, ag_global_pool, ag_max_pool
-from ag.nn.residual import ag_residual
-from ag.nn.sequential import ag_sequential
+from ag.nn import (
+    Layer,
+    ag_avg_pool,
+    ag_batch_norm,
+    ag_conv2d_layer,
+    ag_dropout,
+    ag_embedding,
+    ag_eval,
+    ag_flatten_layer,
+    ag_global_pool,
+    ag_layer_norm,
+    ag_linear,
+    ag_max_pool,
+    ag_multihead_attention,
+    ag_residual,
+    ag_sequential,
+    ag_train,
+)
 
 # training
-from ag.io.model_file import ag_load_model, ag_save_model
-from ag.data.dataloader import Batch, ag_dataloader
-from ag.data.image_folder import ag_image_folder
-from ag.optim.adam import optimizer_adam, optimizer_adamw
-from ag.optim.clip import clip_grad_norm
-from ag.optim.schedule import lr_scheduler_cosine, lr_scheduler_step, lr_scheduler_warmup
-from ag.optim.sgd import optimizer_sgd
-from ag.parallel.replicas.compressed import CompressedDataParallel
-from ag.parallel.elastic.config import load_config
-from ag.parallel.replicas.data_parallel import DataParallel
-from ag.parallel.trainer.dp_result import DPResult, DPStep
-from ag.parallel.trainer.dp_train import dp_train
-from ag.parallel.replicas.gather import gather
-from ag.parallel.sharded.model_parallel import ModelParallel
-from ag.parallel.replicas.parallel_apply import parallel_apply
-from ag.parallel.sharded.pipeline import Pipeline
-from ag.parallel.replicas.replicate import replicate
-from ag.parallel.replicas.scatter import scatter
-from ag.parallel.trainer.start import start
-from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
-from ag.parallel.comm.grad_sync import syncgrads
-from ag.parallel.sharded.tensor_parallel import ColumnParallelLinear, RowParallelLinear
-from ag.parallel.replicas.zero import ZeroOptimizer
-from ag.tools.transport_selftest import transport_selftest
-from ag.parallel.elastic.train_distributed import train_distributed
-from ag.parallel.elastic.world import DistributedWorld
+from ag.data import Batch, ag_dataloader, ag_image_folder
+from ag.io import Checkpoint, ag_load_checkpoint, ag_load_model, ag_save_checkpoint, ag_save_model
+from ag.optim import (
+    clip_grad_norm,
+    lr_scheduler_cosine,
+    lr_scheduler_step,
+    lr_scheduler_warmup,
+    optimizer_adam,
+    optimizer_adamw,
+    optimizer_sgd,
+)
+
+# several devices
+from ag.parallel import (
+    ColumnParallelLinear,
+    CompressedDataParallel,
+    DataParallel,
+    DistributedWorld,
+    DPResult,
+    DPStep,
+    ModelParallel,
+    Pipeline,
+    RowParallelLinear,
+    SyncBatchNorm,
+    ZeroOptimizer,
+    dp_train,
+    gather,
+    load_config,
+    parallel_apply,
+    replicate,
+    scatter,
+    start,
+    syncgrads,
+    train_distributed,
+)
+
+# diagnostics
 from ag.tools.doctor import doctor
-from ag.io.checkpoint import Checkpoint, ag_load_checkpoint, ag_save_checkpoint
+from ag.tools.transport_selftest import transport_selftest
 from ag.version import __version__ as __version__
 
 # the same functions under ggmlR's names
@@ -191,4 +210,8 @@ if not MYPY:
         "ggml_vulkan_list_devices",
         "ggml_vulkan_status",
     ]
+
+    def __dir__() -> list[str]:
+        """What completion shows: the public names and the namespaces, without the modules that they are made of."""
+        return sorted([*__all__, "data", "io", "nn", "ops", "optim", "parallel", "__version__"])
 del MYPY

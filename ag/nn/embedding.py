@@ -1,7 +1,11 @@
-"""The embedding layer."""
+"""Embedding: a layer that looks up a vector for each class id.
+
+The lookup and its gradient are `ag.ops.embedding`.  Users' models call it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import sqrt
 from typing import Any
 
@@ -55,6 +59,11 @@ class Embedding(Layer):
         self.vocab_size = int(vocab_size)
         self.dim = int(dim)
         self.weight = ag_param(host_uniform((self.dim, self.vocab_size), -sqrt(3), sqrt(3)))
+
+    @classmethod
+    def largest_tensor(cls, args: Mapping[str, Any]) -> tuple[int, ...]:
+        """The shape of `weight`."""
+        return args["dim"], args["vocab_size"]
 
     def forward(self, x: Any) -> Tensor:
         """Vectors of shape (dim, *S) for ids of any shape S."""

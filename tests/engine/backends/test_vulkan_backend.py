@@ -27,7 +27,7 @@ from ag.engine.dtype import F32, F64, I32, U32
 from ag.engine.kernels.elementwise import copy
 from ag.engine.kernels.fused import fused
 
-pytestmark = pytest.mark.vulkan
+pytestmark = [pytest.mark.vulkan, pytest.mark.sync]
 RNG = np.random.default_rng(6)
 
 
