@@ -13,7 +13,7 @@ all gradients, or all weights, of a replica in one transfer.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Protocol
 
 from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
@@ -23,12 +23,21 @@ from ag.engine.kernels.convert import narrow, reconcile
 from ag.engine.kernels.elementwise import copy, zeros
 from ag.errors import DeviceError, ShapeError
 
-__all__ = ["FlatGroup", "flat_groups", "named_parameters"]
+__all__ = ["FlatGroup", "Parameters", "flat_groups", "named_parameters"]
 
 _ALIGN = 16  # bytes, so that every parameter starts where a vec4 may
 
 
-def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
+class _Model(Protocol):
+    """A layer, or an object of the user's."""
+
+    def parameters(self) -> Mapping[str, Tensor]: ...
+
+
+Parameters = _Model | Mapping[str, Tensor] | Iterable[Tensor] | Tensor
+
+
+def named_parameters(params: Parameters, function: str) -> dict[str, Tensor]:
     """Parameters by name, from a dict, a list or a model.
 
     Raises
@@ -36,14 +45,13 @@ def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
     ValueError
         If there is none, a tensor occurs twice, or two tensors have one name.
     """
-    if hasattr(params, "parameters"):
-        params = params.parameters()
+    listed = params.parameters() if hasattr(params, "parameters") else params
     pairs: Iterable[tuple[str, Tensor]]
-    if isinstance(params, Mapping):
-        pairs = list(params.items())
+    if isinstance(listed, Mapping):
+        pairs = listed.items()
     else:
-        listed = [params] if isinstance(params, Tensor) else list(params)
-        pairs = [(getattr(p, "name", None) or f"param{i}", p) for i, p in enumerate(listed, 1)]
+        tensors = [listed] if isinstance(listed, Tensor) else listed
+        pairs = [(getattr(p, "name", None) or f"param{i}", p) for i, p in enumerate(tensors, 1)]
     named: dict[str, Tensor] = {}
     names: dict[int, str] = {}
     for name, p in pairs:
