@@ -16,8 +16,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import F32
 from ag.engine.kernels.convert import converted
 from ag.engine.kernels.elementwise import add, mul, zeros
@@ -35,7 +34,7 @@ SCALE_WORDS = ("scale", "inverse", "good steps", "skipped steps")
 _LARGEST = 2.0**24  # beyond, gradients of a few units would overflow float32 on their way
 _CHUNK = 1 << 12
 
-_states: WeakValueDictionary[Backend, Buffer] = WeakValueDictionary()  # optimizers hold them
+_states: WeakValueDictionary[Device, Buffer] = WeakValueDictionary()  # optimizers hold them
 
 
 def scaled(g: Buffer) -> Buffer:
@@ -54,7 +53,7 @@ def _times(g: Buffer, word: int) -> Buffer:
     return wide if state is None else g.backend.launch(mul, wide, state.view((), word))
 
 
-def set_scale(backend: Backend, scale: float, *counts: float) -> Buffer:
+def set_scale(backend: Device, scale: float, *counts: float) -> Buffer:
     """Scale gradients on a device as long as somebody keeps what is returned; does not wait.
 
     The counts of steps are set if they are given.
@@ -68,12 +67,12 @@ def set_scale(backend: Backend, scale: float, *counts: float) -> Buffer:
     return state
 
 
-def is_scaled(backend: Backend) -> bool:
+def is_scaled(backend: Device) -> bool:
     """Whether a gradient on this device may be infinite because it was scaled."""
     return backend in _states
 
 
-def read_scale(backend: Backend) -> Array:
+def read_scale(backend: Device) -> Array:
     """The numbers of `SCALE_WORDS`; waits for the device."""
     array: Array = backend.download(_states[backend])
     return array
@@ -89,6 +88,6 @@ def unfit(parts: Sequence[Buffer], one: Buffer) -> Buffer:
     return reduce(partial(launch, add), [(sum_over(launch, x, (0,)) if x.size > 1 else x).view(()) for x in counts])
 
 
-def move_scale(backend: Backend, bad: Buffer) -> None:
+def move_scale(backend: Device, bad: Buffer) -> None:
     """Halve or raise the device's scale after a step with `bad` gradients that are not finite."""
     backend.launch(scale_update, _states[backend], bad, interval=INTERVAL, largest=_LARGEST)

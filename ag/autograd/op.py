@@ -24,8 +24,7 @@ from ag.autograd.mixed_precision import Widening
 from ag.autograd.slice_gradient import Partial
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import OPS, Node, Tensor
-from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, Device
 from ag.engine.device import default_backend, default_dtype
 from ag.engine.dtype import F32, DType
 from ag.engine.kernels.convert import converted
@@ -58,7 +57,7 @@ class Op(Protocol[P]):
 
 def operands_on_one_device(
     function: str, operands: tuple[Any, ...], mixed: bool = False
-) -> tuple[Backend, tuple[Tensor, ...], DType]:
+) -> tuple[Device, tuple[Tensor, ...], DType]:
     """The device shared by the tensors among `operands`, everything as tensors there, and the result's element type.
 
     Raises
@@ -69,7 +68,7 @@ def operands_on_one_device(
         If tensors have different element types, or an operand is not numeric.  Beside 16-bit tensors, float32 ones
         without axes are fine, and with `mixed` all float32 ones.
     """
-    backend: Backend | None = None
+    backend: Device | None = None
     dtype: DType | None = None
     plain = False
     for x in operands:
@@ -85,7 +84,7 @@ def operands_on_one_device(
         elif b.dtype is not dtype:
             dtype = _common_type(function, operands, mixed)
     if not plain:
-        return cast(Backend, backend), operands, cast(DType, dtype)
+        return cast(Device, backend), operands, cast(DType, dtype)
     if backend is None or dtype is None:
         backend, dtype = default_backend(), default_dtype()
     number = F32 if dtype.is_half else dtype  # a number keeps its digits, one of numpy's too

@@ -16,8 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from ag.autograd.tensor import Tensor
-from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import BF16, F32, DType
 from ag.engine.kernels.convert import narrow, reconcile
 from ag.engine.kernels.elementwise import copy, zeros
@@ -75,7 +74,7 @@ class FlatGroup:
     Attributes
     ----------
     params : dict of str to Tensor
-    backend : Backend
+    backend : Device
     size : int
         Elements of the flat buffer; parameters are padded to multiples of 16 bytes with zeros.
     offsets : dict of str to int
@@ -91,7 +90,7 @@ class FlatGroup:
     def __init__(self, params: Mapping[str, Tensor]) -> None:
         self.params = dict(params)
         first = next(iter(self.params.values())).buffer
-        self.backend: Backend = first.backend
+        self.backend: Device = first.backend
         self.stored_dtype: DType = first.dtype
         self.dtype: DType = F32 if first.dtype.is_half else first.dtype
         self.offsets: dict[str, int] = {}

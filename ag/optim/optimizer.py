@@ -22,12 +22,10 @@ from ag.autograd.create import ag_tensor, lift
 from ag.autograd.loss_scale import FIRST_SCALE, SCALE_WORDS, is_scaled, move_scale, read_scale, set_scale, unfit
 from ag.autograd.tape import Gradients
 from ag.autograd.tensor import Tensor
-from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, Device, OpenRecording
 from ag.engine.dtype import F16, F32
 from ag.engine.kernels.optimizer import STATE_WORDS
 from ag.engine.primitive import Array, Primitive
-from ag.engine.program import Recording
 from ag.errors import CaptureError, CheckpointError, DtypeError
 from ag.optim.flat import FlatGroup, Parameters, flat_groups, named_parameters
 
@@ -92,7 +90,7 @@ class Optimizer:
         self._scaled = self._scaled_backends()
         self.restart_loss_scale()
 
-    def _scaled_backends(self) -> list[Backend]:
+    def _scaled_backends(self) -> list[Device]:
         return list(dict.fromkeys(g.backend for g in self.groups if g.stored_dtype is F16))
 
     @property
@@ -123,7 +121,7 @@ class Optimizer:
         """Steps skipped because a gradient was not finite, with f16 parameters only; waits for the device."""
         return int(read_scale(self._scaled[0])[SCALE_WORDS.index("skipped steps")]) if self._scaled else 0
 
-    def move_loss_scale(self, bad: Mapping[Backend, Buffer]) -> None:
+    def move_loss_scale(self, bad: Mapping[Device, Buffer]) -> None:
         """Let the loss scale follow a step with so many gradients, by device, that are not finite."""
         for backend in self._scaled:
             if backend in bad:
@@ -166,9 +164,9 @@ class Optimizer:
         for slots, runs in work:
             self.update(slots.group, slots.grads, runs, bad.get(slots.group.backend))
 
-    def _unfit(self, work: list[tuple[_Slots, list[tuple[int, int]]]]) -> dict[Backend, Buffer]:
+    def _unfit(self, work: list[tuple[_Slots, list[tuple[int, int]]]]) -> dict[Device, Buffer]:
         """How many gradients are not finite, on every device; the loss scale follows."""
-        parts: dict[Backend, list[Buffer]] = {}
+        parts: dict[Device, list[Buffer]] = {}
         for slots, runs in work:
             parts.setdefault(slots.group.backend, []).extend(slots.grads.view((n,), start) for start, n in runs)
         ones = {slots.group.backend: slots.one for slots, _ in work}
@@ -260,7 +258,7 @@ class Optimizer:
         return f"{type(self).__name__}({len(self.params)} parameters, {shown})"
 
 
-def _guard_accumulation(recording: Recording, params: dict[str, Tensor]) -> None:
+def _guard_accumulation(recording: OpenRecording, params: dict[str, Tensor]) -> None:
     """Refuse replays where `backward` would add to a gradient that is still there: a replay only makes the new one."""
     recorded = {name: p.grad for name, p in params.items()}
 
