@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import fsum, hypot, isfinite, sqrt
+from typing import Any
 
 import numpy as np
 
@@ -22,14 +23,13 @@ from ag.engine.kernels.elementwise import mul, scale
 from ag.engine.kernels.elementwise import sqrt as sqrt_of
 from ag.engine.kernels.optimizer import clip_factor, pieces, square_sums
 from ag.engine.kernels.reduce import CHUNK, sum_over
-from ag.optim.flat import Parameters, named_parameters
+from ag.optim.flat import named_parameters
 from ag.optim.optimizer import gradient_of
 
 __all__ = ["clip_grad_norm"]
 
 
-def clip_grad_norm(params: Parameters, grads: Gradients | Mapping[str, Tensor] | None,
-                   max_norm: float) -> float | Tensor:
+def clip_grad_norm(params: Any, grads: Gradients | Mapping[str, Tensor] | None, max_norm: float) -> float | Tensor:
     """Scale gradients so that their global norm is at most `max_norm`.
 
     Parameters

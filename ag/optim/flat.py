@@ -13,7 +13,7 @@ all gradients, or all weights, of a replica in one transfer.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from typing import Any
 
 from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer, Device
@@ -22,21 +22,12 @@ from ag.engine.kernels.convert import narrow, reconcile
 from ag.engine.kernels.elementwise import copy, zeros
 from ag.errors import DeviceError, ShapeError
 
-__all__ = ["FlatGroup", "Parameters", "flat_groups", "named_parameters"]
+__all__ = ["FlatGroup", "flat_groups", "named_parameters"]
 
 _ALIGN = 16  # bytes, so that every parameter starts where a vec4 may
 
 
-class _Model(Protocol):
-    """A layer, or an object of the user's."""
-
-    def parameters(self) -> Mapping[str, Tensor]: ...
-
-
-Parameters = _Model | Mapping[str, Tensor] | Iterable[Tensor] | Tensor
-
-
-def named_parameters(params: Parameters, function: str) -> dict[str, Tensor]:
+def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
     """Parameters by name, from a dict, a list or a model.
 
     Raises
@@ -44,13 +35,14 @@ def named_parameters(params: Parameters, function: str) -> dict[str, Tensor]:
     ValueError
         If there is none, a tensor occurs twice, or two tensors have one name.
     """
-    listed = params.parameters() if hasattr(params, "parameters") else params
+    if hasattr(params, "parameters"):
+        params = params.parameters()
     pairs: Iterable[tuple[str, Tensor]]
-    if isinstance(listed, Mapping):
-        pairs = listed.items()
+    if isinstance(params, Mapping):
+        pairs = list(params.items())
     else:
-        tensors = [listed] if isinstance(listed, Tensor) else listed
-        pairs = [(getattr(p, "name", None) or f"param{i}", p) for i, p in enumerate(tensors, 1)]
+        listed = [params] if isinstance(params, Tensor) else list(params)
+        pairs = [(getattr(p, "name", None) or f"param{i}", p) for i, p in enumerate(listed, 1)]
     named: dict[str, Tensor] = {}
     names: dict[int, str] = {}
     for name, p in pairs:

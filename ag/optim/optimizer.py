@@ -27,7 +27,7 @@ from ag.engine.dtype import F16, F32
 from ag.engine.kernels.optimizer import STATE_WORDS
 from ag.engine.primitive import Array, Primitive
 from ag.errors import CaptureError, CheckpointError, DtypeError
-from ag.optim.flat import FlatGroup, Parameters, flat_groups, named_parameters
+from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 
 __all__ = ["Optimizer", "gradient_of"]
 
@@ -78,7 +78,7 @@ class Optimizer:
     _moments: tuple[str, ...] = ()
     _state: tuple[str, ...] = ("lr", "t")
 
-    def __init__(self, params: Parameters, lr: float, **rule_params: float | bool) -> None:
+    def __init__(self, params: Any, lr: float, **rule_params: float | bool) -> None:
         if not lr >= 0:
             raise ValueError(f"{self._function}: lr is {lr}; it must be 0 or more.")
         self.params = named_parameters(params, self._function)
