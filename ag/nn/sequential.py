@@ -7,7 +7,7 @@ It knows of the layers inside it only `forward` and `config`.  Most of users' mo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.nn.layer import Layer
@@ -61,7 +61,7 @@ class Sequential(Layer):
         """The last layer's output for the first layer's input `x`."""
         for layer in self.layers:
             x = layer.forward(x)
-        return x  # type: ignore[return-value]
+        return cast(Tensor, x)
 
     def config(self) -> dict[str, Any]:
         """The layers' configurations, in order."""
