@@ -26,7 +26,7 @@ class Sequential(Layer):
     Raises
     ------
     TypeError
-        If something given is not a layer.
+        If an item is not a layer.
 
     Notes
     -----
@@ -58,7 +58,7 @@ class Sequential(Layer):
         return {f"layer{i}": layer for i, layer in enumerate(self.layers, 1)}
 
     def forward(self, x: TensorLike) -> Tensor:
-        """The last layer's output for the first layer's input `x`."""
+        """The last layer's output for the first layer's input `x`: tensors, unless own layers pass on others."""
         for layer in self.layers:
             x = layer.forward(x)
         return cast(Tensor, x)
