@@ -233,7 +233,8 @@ def test_a_captured_step_is_the_eager_one(opened: Callable[[], Any], folder: Pat
 
 def test_a_second_process_on_lavapipe(folder: Path, lavapipe: str) -> None:
     """From the outside: the variable, the file, and a process that would fail if it measured."""
-    program = ("import sys, ag, numpy as np\nfrom ag.engine.backends.vulkan import tune\ntune._MOST_SECONDS = 0\n"
+    program = ("import sys, ag, numpy as np\nfrom ag.engine.backends.vulkan import autotune as tune\n"
+               "tune._MOST_SECONDS = 0\n"
                "if sys.argv[2] == 'kept': tune.seconds_of = None\n"
                "ag.ag_device(sys.argv[1])\nx = ag.ag_tensor(np.ones((4, 4), np.float32))\n"
                "print(ag.ag_matmul(x, x).numpy().sum())")
