@@ -12,8 +12,7 @@ from typing import Any
 from ag.autograd.tensor import Tensor
 from ag.engine.devices import default_devices
 from ag.optim.optimizer import Optimizer
-from ag.parallel.trainer.dp_result import DPResult
-from ag.parallel.trainer.dp_train import dp_train
+from ag.parallel.trainer.dp_train import DPResult, dp_train
 
 __all__ = ["start"]
 
