@@ -16,17 +16,17 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from ag.autograd.create import to_buffer
 from ag.engine.buffer import Buffer, Device
-from ag.engine.dtype import F32
+from ag.engine.dtype import F16, F32, DType
 from ag.engine.kernels.convert import converted
 from ag.engine.kernels.elementwise import add, mul, zeros
 from ag.engine.kernels.optimizer import nonfinite, scale_update
 from ag.engine.kernels.reduce import sum_over
 from ag.engine.primitive import Array
 
-__all__ = ["FIRST_SCALE", "INTERVAL", "SCALE_WORDS", "is_scaled", "move_scale", "read_scale", "scaled", "set_scale",
-           "unfit", "unscaled"]
-
+__all__ = ["FIRST_SCALE", "INTERVAL", "SCALE_WORDS", "fetch_cotangent", "is_scaled", "move_cotangent", "move_scale",
+           "place_cotangent", "read_scale", "scaled", "set_scale", "unfit", "unscaled"]
 
 FIRST_SCALE = 65536.0
 INTERVAL = 2000
@@ -51,6 +51,26 @@ def _times(g: Buffer, word: int) -> Buffer:
     state = _states.get(g.backend)
     wide = converted(g, F32)
     return wide if state is None else g.backend.launch(mul, wide, state.view((), word))
+
+
+def fetch_cotangent(g: Buffer) -> Array:
+    """The true values of a cotangent, without its device's scale; 16-bit ones in float32."""
+    wide = unscaled(g) if g.dtype is F16 else converted(g, F32) if g.dtype.is_half else g
+    array: Array = g.backend.download(wide)
+    return array
+
+
+def place_cotangent(values: Array, target: Device, dtype: DType) -> Buffer:
+    """A cotangent of a tensor of type `dtype`, from its true values: if that is f16, times the scale of `target`."""
+    wide = to_buffer(values, target, F32 if dtype.is_half else dtype)
+    return scaled(wide) if dtype is F16 else wide
+
+
+def move_cotangent(g: Buffer, target: Device) -> Buffer:
+    """A cotangent on another device, whose scale may be another one."""
+    if g.dtype is F16:
+        return place_cotangent(fetch_cotangent(g), target, F16)
+    return to_buffer(g.backend.download(g), target, g.dtype)
 
 
 def set_scale(backend: Device, scale: float, *counts: float) -> Buffer:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -23,7 +24,7 @@ from ag.engine.random import generator_snapshot, restore_generator
 from ag.engine.shape import counts
 from ag.errors import CheckpointError
 from ag.io.safetensors_file import elements_of, read_file, to_json, write_file
-from ag.nn.layer import load_into, state_of
+from ag.nn.layer import Layer, load_into, state_of
 
 __all__ = ["Checkpoint", "ag_load_checkpoint", "ag_save_checkpoint"]
 
@@ -95,8 +96,8 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any 
     header = {"format": _FORMAT, "step": str(int(step)), "extra": to_json(extra, "extra", "ag_save_checkpoint"),
               "generator": to_json(generator_snapshot(), "the generator", "ag_save_checkpoint")}
     arrays = {f"model.{name}": elements_of(x) for name, x in state_of(model).items()}
-    if hasattr(model, "compressor_state"):
-        arrays |= {f"compressor.{name}": array for name, array in model.compressor_state().items()}
+    for part, state in _extra_state(model).items():
+        arrays |= {f"{part}.{name}": array for name, array in state.items()}
     if optimizer is not None:
         arrays |= {f"optimizer.{name}": array for name, array in optimizer.state_dict().items()}
         header["lr"] = json.dumps(float(optimizer.lr))  # with all its digits; the device holds it in float32
@@ -159,9 +160,8 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any 
     tensors = state_of(model)
     parts = [_Part("model", {n: elements_of(x) for n, x in tensors.items()}, _below("model.", arrays),
                    lambda state: load_into(tensors, state))]
-    if hasattr(model, "compressor_state"):
-        parts.append(_Part("compressor", model.compressor_state(), _below("compressor.", arrays) or None,
-                           model.load_compressor_state))
+    for name, state in _extra_state(model).items():
+        parts.append(_Part(name, state, _below(f"{name}.", arrays) or None, partial(model.load_extra_state, name)))
     if optimizer is not None:
         held = _below("optimizer.", arrays) or None
         parts.append(_Part("optimizer", optimizer.state_dict(), held, optimizer.load_state_dict, _check_counts))
@@ -203,6 +203,11 @@ class _Part:
         except CheckpointError as error:
             return f"{self.name}: {str(error).partition(': ')[2].rstrip('.')}"
         return None
+
+
+def _extra_state(model: Any) -> dict[str, dict[str, Array]]:
+    """What the model has besides its tensors, by part; a model that is no layer has nothing."""
+    return model.extra_state() if isinstance(model, Layer) else {}
 
 
 def _same_types(before: Any, after: Any) -> None:
