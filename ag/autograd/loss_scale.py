@@ -20,7 +20,7 @@ from ag.autograd.create import to_buffer
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import F16, F32, DType
 from ag.engine.kernels.convert import converted
-from ag.engine.kernels.elementwise import add, mul, zeros
+from ag.engine.kernels.elementwise import add, mul
 from ag.engine.kernels.optimizer import nonfinite, scale_update
 from ag.engine.kernels.reduce import sum_over
 from ag.engine.primitive import Array
@@ -81,7 +81,7 @@ def set_scale(backend: Device, scale: float, *counts: float) -> Buffer:
     backend.refuse_while_recording("sets the loss scale")
     state = _states.get(backend)
     if state is None:
-        state = _states[backend] = zeros(backend, (len(SCALE_WORDS),), F32)
+        state = _states[backend] = backend.zeros((len(SCALE_WORDS),), F32)
     words = np.array([scale, 1 / scale, *counts])
     backend.upload(words, state.view(words.shape))
     return state

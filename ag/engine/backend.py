@@ -28,6 +28,8 @@ from threading import get_ident
 from typing import Any, ClassVar, NamedTuple
 from weakref import ReferenceType, WeakKeyDictionary
 
+import numpy as np
+
 from ag.engine.arena import Arena
 from ag.engine.buffer import Buffer, HostArray
 from ag.engine.dtype import DType
@@ -168,6 +170,12 @@ class Backend(ABC):
         buffer = Buffer(self, block, block.address, shape, dtype, self.native(block.address, shape, dtype))
         if self.arena.guard:
             self._paint_guards(buffer)
+        return buffer
+
+    def zeros(self, shape: Shape, dtype: DType) -> Buffer:
+        """A fresh buffer of zeros; does not wait."""
+        buffer = self.alloc(shape, dtype)
+        self.upload(np.zeros(shape, np.float32), buffer)
         return buffer
 
     def native(self, address: int, shape: Shape, dtype: DType) -> Any:

@@ -3,7 +3,7 @@
 A primitive is a name, a shape rule and a numpy function that defines what it computes.  That one function is the
 CPU backend's implementation, the documentation, and the oracle for the Vulkan kernel of the same name.  Its
 signature is the contract: outputs first, then inputs, all positional; parameters are keyword-only.  Nothing here
-knows tensors, gradients or devices; `ag.ops` declares primitives and the backends run them.
+knows tensors, gradients or devices; `ag.engine.kernels` declares primitives and the backends run them.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class Primitive:
         not read any more where the output was written.
     cheap : bool
         Whether computing the output again costs little more than reading and writing it.
+    fusable : bool
+        Whether a chain of elementwise functions may contain it.
     scaling : tuple of (Primitive, int, int), or None
         A product, and the positions of an input and of a number: it begins as if by ``input = product(input, number)``.
     operands, params : tuple of str
@@ -74,6 +76,7 @@ class Primitive:
     neutral: float | None
     in_place: tuple[tuple[int, int], ...]
     cheap: bool
+    fusable: bool
     scaling: tuple[Primitive, int, int] | None
     operands: tuple[str, ...]
     params: tuple[str, ...]
@@ -104,6 +107,7 @@ def primitive(
     neutral: float | None = None,
     in_place: bool | tuple[str, str] | None = None,
     cheap: bool | None = None,
+    fusable: bool = False,
     scaling: tuple[Primitive, str, str] | None = None,
 ) -> Callable[[Callable[..., Any]], Primitive]:
     """Declare the decorated numpy function as a primitive.
@@ -131,6 +135,9 @@ def primitive(
     cheap : bool, optional
         Whether computing the output again costs little more than reading and writing it; default: True for the layouts
         of elementwise functions.
+    fusable : bool, optional
+        Whether a chain of elementwise functions may contain it (`ag.engine.kernels.fused`).  It has one or two inputs
+        and at most one parameter, a number, and its kernel is a function in shaders/functions.glsl.
     scaling : tuple of (Primitive, str, str), optional
         A product, and the names of an input and of a number that it is multiplied with first; where the input is in
         `updates`, the product is stored there.
@@ -143,6 +150,9 @@ def primitive(
         name = function.__name__
         if name in PRIMITIVES:
             raise ValueError(f"primitive {name} is declared twice; names must be unique.")
+        if fusable and (outputs != 1 or len(operands) > 3 or len(params) > 1):
+            raise ValueError(f"primitive {name}, with operands {operands} and parameters {params}, cannot be fusable; "
+                             f"a chain's functions have one output, one or two inputs and at most one parameter.")
         reference, bind = (_calling(function), function) if bound else (function, partial(partial, function))
         elementwise = outputs == 1 and layout in (elementwise_layout, broadcast_layout)
         shared = elementwise if in_place is None else in_place
@@ -152,7 +162,7 @@ def primitive(
             pairs = ((operands.index(shared[0]), operands.index(shared[1])),)
         found = Primitive(name, reference, bind, shape, layout, outputs,
                           tuple(operands.index(u) for u in updates), copies, neutral, pairs,
-                          elementwise if cheap is None else cheap,
+                          elementwise if cheap is None else cheap, fusable,
                           scaling and (scaling[0], operands.index(scaling[1]), operands.index(scaling[2])),
                           operands, params)
         PRIMITIVES[name] = found

@@ -7,8 +7,9 @@ It knows of the layers inside it only `forward` and `config`.  Most of users' mo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.nn.layer import Layer
 
 __all__ = ["Sequential", "ag_sequential"]
@@ -56,11 +57,11 @@ class Sequential(Layer):
         """Layers by name: ``layer1``, ``layer2``, …"""
         return {f"layer{i}": layer for i, layer in enumerate(self.layers, 1)}
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: TensorLike) -> Tensor:
         """The last layer's output for the first layer's input `x`: tensors, unless own layers pass on others."""
         for layer in self.layers:
             x = layer.forward(x)
-        return x
+        return cast(Tensor, x)
 
     def config(self) -> dict[str, Any]:
         """The layers' configurations, in order."""

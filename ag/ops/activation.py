@@ -1,6 +1,6 @@
-"""Activations: relu, sigmoid, tanh, softmax, log_softmax.
+"""Activations: what is listed in `__all__` here, layers apply by name (``activation="relu"``).
 
-Every rule works from the output, which the next layer keeps anyway, so no input is saved twice.
+Where the output gives the derivative, as of relu, it is what is saved: the next layer keeps it anyway.
 """
 
 from __future__ import annotations

@@ -32,9 +32,9 @@ CHAINS: tuple[tuple[Chain, int | None], ...] = (  # and the register that is sto
 )
 
 
-@pytest.fixture(params=["lavapipe", "swiftshader"])
-def tiled(request: pytest.FixtureRequest, kind: str) -> Iterator[Any]:
-    with tiled_backend(request.getfixturevalue(request.param), kind) as found:
+@pytest.fixture
+def tiled(vulkan: str, kind: str) -> Iterator[Any]:
+    with tiled_backend(vulkan, kind) as found:
         yield found
 
 

@@ -18,13 +18,14 @@ from functools import lru_cache
 from hashlib import sha256
 from math import prod
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import numpy as np
 
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.kp_types import Algorithm, Manager, Tensor
 from ag.engine.backends.vulkan.tiles import TILES, Rule, tiles_of
+from ag.engine.kernels.fused import Chain
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
 from ag.errors import KernelError
@@ -171,18 +172,19 @@ def _refuse_stale(kernel: str, sha256: str) -> None:
     if not (_SPV / f"{kernel}.spv").is_file():
         raise KernelError(f"Vulkan: the manifest lists kernel {kernel} and its file is not there; {_BUILD}.")
     builder, shader = _builder(), _SHADERS / f"{kernel}.comp"
-    if builder is not None and not (shader.is_file() and builder.source_hash(shader) == sha256):
-        raise KernelError(f"Vulkan: the compiled kernel {kernel} does not come from shaders/{kernel}.comp as it is "
-                          f"now; {_BUILD}.")
+    if builder is not None and builder.source_hash(shader) != sha256:
+        raise KernelError(f"Vulkan: the compiled kernel {kernel} does not come from what is in shaders/ now; {_BUILD}.")
 
 
 @lru_cache(maxsize=_PLANS_KEPT)
 def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[str, object], ...], tiles: Rule,
           aligned: bool) -> Plan:
     kernels = _manifest()["kernels"]
-    if primitive.name not in kernels:
-        raise KernelError(f"Vulkan: primitive {primitive.name} has no kernel; write shaders/{primitive.name}.comp "
-                          f"and {_BUILD}.")
+    chain = cast(Chain, dict(params).get("chain", ()))
+    for name in (primitive.name, *(function for function, *_ in chain)):
+        if name not in kernels:
+            raise KernelError(f"Vulkan: primitive {name} has no kernel; write shaders/{name}.comp, or {name}_of in "
+                              f"shaders/functions.glsl, and {_BUILD}.")
     values: Params = {**dict(params), **primitive.layout(*shapes, **dict(params))}
     name = _variant(primitive, values, tiles)
     file = name + (tiles.suffix if _in_tiles(kernels[name]) else "")
