@@ -30,7 +30,7 @@ from weakref import WeakKeyDictionary
 from ag.engine.arena import Arena
 from ag.engine.buffer import Buffer, HostArray
 from ag.engine.dtype import DType
-from ag.engine.primitive import Primitive
+from ag.engine.primitive import Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import Launch, Program, Recording
 from ag.engine.shape import Shape
 from ag.engine.target import Target
@@ -150,7 +150,7 @@ class Backend(ABC):
         return None
 
     def operands_of(self, primitive: Primitive, operands: tuple[Buffer, ...], into: Any,
-                    params: dict[str, Any]) -> tuple[Any, tuple[Buffer, ...]]:
+                    params: Params) -> tuple[Any, tuple[Buffer, ...]]:
         """What a launch returns, outputs allocated where `into` is None, and all operands in the reference's order."""
         if primitive.outputs == 0:
             return None, operands
@@ -163,12 +163,14 @@ class Backend(ABC):
         outs = tuple(self.alloc(s, operands[0].dtype) for s in shapes)
         return outs, (*outs, *operands)
 
-    def launch(self, primitive: Primitive, *operands: Any, into: Any = None, **params: Any) -> Any:
+    def launch(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
+               **params: object) -> Returned:
         """Run `primitive`; returns its output buffer, or a tuple of them, or None if it only updates.
 
         `into` gives the output buffer(s) instead of fresh ones; an output may be an input that is read at the
         same index only.
         """
+        result: Returned
         result, buffers = self.operands_of(primitive, operands, into, params)
         self._run(primitive, buffers, params)
         if self._open_recording is not None and self.recording is not None:
@@ -180,7 +182,7 @@ class Backend(ABC):
         return _NOTHING
 
     @abstractmethod
-    def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any]) -> None:
+    def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
         """Run `primitive` on all its operands."""
 
     @abstractmethod

@@ -12,19 +12,22 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Any
+from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 
 import numpy.typing as npt
 
+from ag.engine.buffer import Buffer
 from ag.engine.shape import Layout, broadcast_layout, elementwise_layout, same
 
-__all__ = ["PRIMITIVES", "Array", "Call", "Primitive", "primitive"]
+__all__ = ["PRIMITIVES", "Array", "Call", "Params", "Primitive", "PrimitiveTo", "Returned", "Run", "primitive"]
 
 Array = npt.NDArray[Any]
+Params = dict[str, Any]  # what a launch is given beside buffers, by name
 Call = Callable[[], object]  # a computation with its arrays bound to it
 Reference = Callable[..., None]
-ShapeRule = Callable[..., Any]
+ShapeRule = Callable[..., Any]  # a Shape, or a tuple of them
 LayoutRule = Callable[..., Layout]
+Returned = TypeVar("Returned", covariant=True)  # of a launch: a buffer, a tuple of buffers, or None
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,17 +84,52 @@ class Primitive:
         return f"<primitive {self.name}>"
 
 
+class PrimitiveTo(Primitive, Generic[Returned]):
+    """A primitive whose launch returns a `Returned`: the type says what `outputs` does.
+
+    ``exp: PrimitiveTo[Buffer]``, ``layer_norm: PrimitiveTo[tuple[Buffer, Buffer, Buffer]]`` and, as it only updates an
+    operand, ``sgd: PrimitiveTo[None]``.
+    """
+
+
+class Run(Protocol):
+    """`Backend.launch` of a device, or what stands for it: all of the engine that a rule or a launch helper sees."""
+
+    def __call__(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
+                 **params: object) -> Returned: ...
+
+
 def _calling(bind: Callable[..., Call]) -> Reference:
     @wraps(bind)
-    def reference(*arrays: Any, **params: Any) -> None:
+    def reference(*arrays: Array, **params: object) -> None:
         bind(*arrays, **params)()
 
     return reference
 
 
 PRIMITIVES: dict[str, Primitive] = {}
+Declare = Callable[[Callable[..., object]], PrimitiveTo[Returned]]
+Scaling = tuple[Primitive, str, str]
 
 
+@overload
+def primitive(
+    shape: ShapeRule = ..., *, outputs: Literal[1] = ..., layout: LayoutRule = ..., updates: tuple[str, ...] = ...,
+    bound: bool = ..., copies: bool = ..., neutral: float | None = ..., in_place: bool | tuple[str, str] | None = ...,
+    cheap: bool | None = ..., scaling: Scaling | None = ...) -> Declare[Buffer]: ...
+@overload
+def primitive(
+    *, outputs: Literal[0], layout: LayoutRule = ..., updates: tuple[str, ...], bound: bool = ...,
+    scaling: Scaling | None = ...) -> Declare[None]: ...
+@overload
+def primitive(
+    shape: ShapeRule, *, outputs: Literal[2], layout: LayoutRule = ..., bound: bool = ...,
+    in_place: bool | tuple[str, str] | None = ..., cheap: bool | None = ...) -> Declare[tuple[Buffer, Buffer]]: ...
+@overload
+def primitive(
+    shape: ShapeRule, *, outputs: Literal[3], layout: LayoutRule = ..., bound: bool = ...,
+    in_place: bool | tuple[str, str] | None = ..., cheap: bool | None = ...,
+) -> Declare[tuple[Buffer, Buffer, Buffer]]: ...
 def primitive(
     shape: ShapeRule = same,
     *,
@@ -103,8 +141,8 @@ def primitive(
     neutral: float | None = None,
     in_place: bool | tuple[str, str] | None = None,
     cheap: bool | None = None,
-    scaling: tuple[Primitive, str, str] | None = None,
-) -> Callable[[Callable[..., Any]], Primitive]:
+    scaling: Scaling | None = None,
+) -> Declare[Any]:
     """Declare the decorated numpy function as a primitive.
 
     Parameters
@@ -135,7 +173,7 @@ def primitive(
         `updates`, the product is stored there.
     """
 
-    def declare(function: Callable[..., Any]) -> Primitive:
+    def declare(function: Callable[..., Any]) -> PrimitiveTo[Any]:
         signature = inspect.signature(function).parameters.values()
         operands = tuple(p.name for p in signature if p.kind is p.POSITIONAL_OR_KEYWORD)
         params = tuple(p.name for p in signature if p.kind is p.KEYWORD_ONLY)
@@ -149,12 +187,11 @@ def primitive(
             pairs = tuple((0, i) for i in range(outputs, len(operands)) if shared and operands[i] not in updates)
         else:
             pairs = ((operands.index(shared[0]), operands.index(shared[1])),)
-        found = Primitive(name, reference, bind, shape, layout, outputs,
-                          tuple(operands.index(u) for u in updates), copies, neutral, pairs,
-                          elementwise if cheap is None else cheap,
-                          scaling and (scaling[0], operands.index(scaling[1]), operands.index(scaling[2])),
-                          operands, params)
-        PRIMITIVES[name] = found
-        return found
+        declared: PrimitiveTo[Any] = PrimitiveTo(
+            name, reference, bind, shape, layout, outputs, tuple(operands.index(u) for u in updates), copies, neutral,
+            pairs, elementwise if cheap is None else cheap,
+            scaling and (scaling[0], operands.index(scaling[1]), operands.index(scaling[2])), operands, params)
+        PRIMITIVES[name] = declared
+        return declared
 
     return declare

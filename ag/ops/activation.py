@@ -5,10 +5,7 @@ Every rule works from the output, which the next layer keeps anyway, so no input
 
 from __future__ import annotations
 
-from typing import Any
-
-from ag.autograd.op import Cotangents, Need, Run, op
-from ag.autograd.tensor import TensorLike
+from ag.autograd.op import Cotangents, Need, Result, Run, op
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.activation import (
     gelu,
@@ -32,7 +29,7 @@ from ag.engine.shape import normalize_axis
 __all__ = ["ag_log_softmax", "ag_relu", "ag_sigmoid", "ag_softmax", "ag_tanh", "ag_gelu", "ag_leaky_relu", "ag_silu"]
 
 @op
-def ag_relu(run: Run, x: TensorLike) -> tuple[Any, Any]:
+def ag_relu(run: Run, x: Buffer) -> Result[Buffer]:
     """Rectified linear unit, ``max(x, 0)``.
 
     Parameters
@@ -67,7 +64,7 @@ def _relu_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
 
 
 @op
-def ag_sigmoid(run: Run, x: TensorLike) -> tuple[Any, Any]:
+def ag_sigmoid(run: Run, x: Buffer) -> Result[Buffer]:
     """Logistic function, ``1 / (1 + exp(-x))``.
 
     Parameters
@@ -102,7 +99,7 @@ def _sigmoid_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
 
 
 @op
-def ag_tanh(run: Run, x: TensorLike) -> tuple[Any, Any]:
+def ag_tanh(run: Run, x: Buffer) -> Result[Buffer]:
     """Hyperbolic tangent.
 
     Parameters
@@ -133,7 +130,7 @@ def _tanh_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
 
 
 @op
-def ag_softmax(run: Run, x: TensorLike, dim: int = 0) -> tuple[Any, Any]:
+def ag_softmax(run: Run, x: Buffer, dim: int = 0) -> Result[Buffer]:
     """Softmax along one axis: positive numbers that sum to 1.
 
     Parameters
@@ -165,7 +162,7 @@ def ag_softmax(run: Run, x: TensorLike, dim: int = 0) -> tuple[Any, Any]:
     >>> ag.ag_softmax([[1.0], [1.0]]).numpy().tolist()
     [[0.5], [0.5]]
     """
-    out = run(softmax, x, axis=normalize_axis(dim, x.ndim, "ag_softmax"))  # type: ignore[union-attr]
+    out = run(softmax, x, axis=normalize_axis(dim, x.ndim, "ag_softmax"))
     return out, out
 
 
@@ -175,7 +172,7 @@ def _softmax_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, dim: int) -> Co
 
 
 @op
-def ag_log_softmax(run: Run, x: TensorLike, dim: int = 0) -> tuple[Any, Any]:
+def ag_log_softmax(run: Run, x: Buffer, dim: int = 0) -> Result[Buffer]:
     """Logarithm of the softmax along one axis.
 
     Parameters
@@ -207,7 +204,7 @@ def ag_log_softmax(run: Run, x: TensorLike, dim: int = 0) -> tuple[Any, Any]:
     >>> ag.ag_log_softmax([[0.0], [1000.0]]).numpy().tolist()
     [[-1000.0], [0.0]]
     """
-    out = run(log_softmax, x, axis=normalize_axis(dim, x.ndim, "ag_log_softmax"))  # type: ignore[union-attr]
+    out = run(log_softmax, x, axis=normalize_axis(dim, x.ndim, "ag_log_softmax"))
     return out, out
 
 
@@ -217,7 +214,7 @@ def _log_softmax_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, dim: int) -
 
 
 @op
-def ag_leaky_relu(run: Run, x: TensorLike, slope: float = 0.01) -> tuple[Any, Any]:
+def ag_leaky_relu(run: Run, x: Buffer, slope: float = 0.01) -> Result[Buffer]:
     """Leaky rectified linear unit, ``x`` where ``x > 0``, else ``slope * x``.
 
     Parameters
@@ -253,7 +250,7 @@ def _leaky_relu_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, slope: float
 
 
 @op
-def ag_silu(run: Run, x: TensorLike) -> tuple[Any, Any]:
+def ag_silu(run: Run, x: Buffer) -> Result[Buffer]:
     """Sigmoid linear unit (swish), ``x / (1 + exp(-x))``.
 
     Parameters
@@ -284,7 +281,7 @@ def _silu_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
 
 
 @op
-def ag_gelu(run: Run, x: TensorLike, approximate: str = "none") -> tuple[Any, Any]:
+def ag_gelu(run: Run, x: Buffer, approximate: str = "none") -> Result[Buffer]:
     """Gaussian error linear unit, ``x`` times the normal distribution function of ``x``.
 
     Parameters

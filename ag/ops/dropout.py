@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ag.autograd.op import Cotangents, Need, Run, part_of
-from ag.autograd.tensor import TensorLike
+from ag.autograd.op import Cotangents, Need, Result, Run, part_of
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.random import dropout
 from ag.engine.random import draw_key
@@ -14,9 +11,9 @@ __all__ = ["dropped"]
 
 
 @part_of("ag_dropout")
-def dropped(run: Run, x: TensorLike, rate: float) -> tuple[Any, Any]:
+def dropped(run: Run, x: Buffer, rate: float) -> Result[Buffer]:
     """`x` with each element set to 0 with probability `rate`, the others scaled to keep the mean."""
-    key = draw_key(x.backend)  # type: ignore[union-attr]
+    key = draw_key(x.backend)
     return run(dropout, x, key, rate=rate), key
 
 

@@ -6,10 +6,8 @@ Each op is one or two primitives whose numpy reference is one line.
 from __future__ import annotations
 
 from math import inf
-from typing import Any
 
-from ag.autograd.op import Cotangents, Need, Run, op
-from ag.autograd.tensor import TensorLike
+from ag.autograd.op import Cotangents, Need, Result, Run, op
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import abs, abs_grad, clamp, clamp_grad, div, exp, log, pow, pow_grad, scale, sqrt
 from ag.ops.arithmetic import mul
@@ -18,7 +16,7 @@ __all__ = ["ag_abs", "ag_clamp", "ag_exp", "ag_log", "ag_pow", "ag_sqrt"]
 
 
 @op
-def ag_pow(run: Run, x: TensorLike, p: float) -> tuple[Any, Any]:
+def ag_pow(run: Run, x: Buffer, p: float) -> Result[Buffer]:
     """Elementwise power with a constant exponent.
 
     Parameters
@@ -55,7 +53,7 @@ def _pow_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, p: float) -> Cotang
 
 
 @op
-def ag_exp(run: Run, x: TensorLike) -> tuple[Any, Any]:
+def ag_exp(run: Run, x: Buffer) -> Result[Buffer]:
     """Elementwise exponential.
 
     Parameters
@@ -86,7 +84,7 @@ def _exp_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
 
 
 @op
-def ag_log(run: Run, x: TensorLike) -> tuple[Any, Any]:
+def ag_log(run: Run, x: Buffer) -> Result[Buffer]:
     """Elementwise natural logarithm.
 
     Parameters
@@ -117,7 +115,7 @@ def _log_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
 
 
 @op
-def ag_sqrt(run: Run, x: TensorLike) -> tuple[Any, Any]:
+def ag_sqrt(run: Run, x: Buffer) -> Result[Buffer]:
     """Elementwise square root.
 
     Parameters
@@ -153,7 +151,7 @@ def _sqrt_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
 
 
 @op
-def ag_abs(run: Run, x: TensorLike) -> tuple[Any, Any]:
+def ag_abs(run: Run, x: Buffer) -> Result[Buffer]:
     """Elementwise absolute value.
 
     Parameters
@@ -187,7 +185,7 @@ def _abs_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
 
 
 @op
-def ag_clamp(run: Run, x: TensorLike, lo: float = -inf, hi: float = inf) -> tuple[Any, Any]:
+def ag_clamp(run: Run, x: Buffer, lo: float = -inf, hi: float = inf) -> Result[Buffer]:
     """Limit every element to an interval.
 
     Parameters

@@ -37,7 +37,7 @@ def _in_one_piece(a: Buffer, b: Buffer, ta: bool, tb: bool) -> bool:
 def product(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:
     """Product of two matrices, after `ta` and `tb` transpose them."""
     if _in_one_piece(a, b, ta, tb):
-        return run(matmul, a, b, ta=ta, tb=tb)  # type: ignore[no-any-return]
+        return run(matmul, a, b, ta=ta, tb=tb)
     out = products(run, a.view((1, *a.shape)), b.view((1, *b.shape)), ta, tb)
     return out.view(out.shape[1:])
 

@@ -20,7 +20,7 @@ from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F16, F32
 from ag.engine.kernels.optimizer import STATE_WORDS
-from ag.engine.primitive import Array, Primitive
+from ag.engine.primitive import Array, PrimitiveTo
 from ag.engine.program import Recording
 from ag.errors import CaptureError, CheckpointError, DtypeError
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
@@ -70,7 +70,7 @@ class Optimizer:
 
     settings: tuple[str, ...] = ("lr",)  # attributes that repr shows
     _function = "optimizer"  # the name users know it by
-    _rule: Primitive
+    _rule: PrimitiveTo[None]
     _moments: tuple[str, ...] = ()
     _state: tuple[str, ...] = ("lr", "t")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from inspect import Parameter, Signature
 from math import prod
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -21,13 +21,14 @@ from ag.engine.shape import Layout, Shape
 __all__ = ["with_epilogue", "with_epilogue_pair"]
 
 
+P = TypeVar("P", bound=Primitive)
 OTHERS = "c", "d", "e"  # operands beside the product, which is the chain's register 0
 
 
 # ---------------------------------------------------------------------------------------------- the primitives
 
 
-def with_epilogue(product: Primitive) -> Primitive:
+def with_epilogue(product: P) -> P:
     """Declare ``<product>_chain``, a chain of functions of each element of a product.
 
     Beside the product's operands it takes three of the shape of the result seen as a matrix, or of size 1 where they
@@ -37,13 +38,13 @@ def with_epilogue(product: Primitive) -> Primitive:
     return product
 
 
-def with_epilogue_pair(product: Primitive) -> Primitive:
+def with_epilogue_pair(product: P) -> P:
     """`with_epilogue`, and ``<product>_chain_pair``, which stores another of the chain's registers, too."""
     _declare(product, 2, f"{product.name}_chain_pair")
     return with_epilogue(product)
 
 
-def _declare(product: Primitive, outputs: int, name: str) -> None:
+def _declare(product: Primitive, outputs: Literal[1, 2], name: str) -> None:
     primitive(_shape(product, outputs), layout=_layout(product, outputs), outputs=outputs, bound=True)(
         _reference(product, outputs, name))
 

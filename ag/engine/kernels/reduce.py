@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ag.engine.buffer import Buffer
-from ag.engine.primitive import Array, Call, primitive
+from ag.engine.primitive import Array, Call, Run, primitive
 from ag.engine.shape import Shape, broadcast, broadcast_axes, broadcast_layout, expand_layout, sum_layout, summed
 
 __all__ = ["CHUNK", "LONGEST_ROW", "ones", "runs", "sum", "sum_over", "sum_to", "equal", "expand", "max"]
@@ -60,7 +60,7 @@ def ones(n: int, dtype: Any) -> Array:
     return np.ones(n, dtype)
 
 
-def sum_over(launch: Any, x: Buffer, axes: Shape, scale: float = 1.0) -> Buffer:
+def sum_over(run: Run, x: Buffer, axes: Shape, scale: float = 1.0) -> Buffer:
     """`scale` times the sum of `x` over `axes`, which stay as axes of size 1."""
     shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
     for first, last in reversed(runs(axes)):
@@ -68,16 +68,16 @@ def sum_over(launch: Any, x: Buffer, axes: Shape, scale: float = 1.0) -> Buffer:
         length = prod(x.shape[first : last + 1])
         x = x.view((*x.shape[:first], length, *x.shape[last + 1 :]))
         if length > LONGEST_ROW:
-            x = launch(sum, x, axis=first, chunk=CHUNK, scale=1.0)
-        x = launch(sum, x, axis=first, chunk=x.shape[first], scale=scale)
+            x = run(sum, x, axis=first, chunk=CHUNK, scale=1.0)
+        x = run(sum, x, axis=first, chunk=x.shape[first], scale=scale)
         scale = 1.0
         x = x.view((*x.shape[:first], *(1,) * (last + 1 - first), *x.shape[first + 1 :]))
     return x.view(shape)
 
 
-def sum_to(launch: Any, x: Buffer, shape: Shape) -> Buffer:
+def sum_to(run: Run, x: Buffer, shape: Shape) -> Buffer:
     """The adjoint of broadcasting: `x` summed back to `shape`."""
-    return sum_over(launch, x, broadcast_axes(shape, x.shape)).view(shape)
+    return sum_over(run, x, broadcast_axes(shape, x.shape)).view(shape)
 
 
 def runs(axes: Shape) -> list[tuple[int, int]]:
