@@ -3,7 +3,8 @@
 A gradient that is stored in f16 is stored times the scale of its device; all others are what they are, so parameters
 always receive true gradients.  The scale is a power of two and lives in device memory, where optimizers move it:
 halved, and the step skipped, when a gradient is not finite; doubled after `INTERVAL` steps that went well.  A device
-has a scale as long as there is an optimizer with f16 parameters on it.  bf16 has the range of float32 and needs none.
+has a scale as long as there is an optimizer with f16 parameters on it: the optimizer holds the state, the backend knows
+where it is.  bf16 has the range of float32 and needs none.
 
 Micikevicius et al., "Mixed Precision Training", 2018.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial, reduce
-from weakref import WeakValueDictionary
+from weakref import ref
 
 import numpy as np
 
@@ -35,8 +36,6 @@ SCALE_WORDS = ("scale", "inverse", "good steps", "skipped steps")
 _LARGEST = 2.0**24  # beyond, gradients of a few units would overflow float32 on their way
 _CHUNK = 1 << 12
 
-_states: WeakValueDictionary[Backend, Buffer] = WeakValueDictionary()  # optimizers hold them
-
 
 def scaled(g: Buffer) -> Buffer:
     """`g` times its device's scale, in float32."""
@@ -49,9 +48,14 @@ def unscaled(g: Buffer) -> Buffer:
 
 
 def _times(g: Buffer, word: int) -> Buffer:
-    state = _states.get(g.backend)
+    state = _state(g.backend)
     wide = converted(g, F32)
     return wide if state is None else g.backend.launch(mul, wide, state.view((), word))
+
+
+def _state(backend: Backend) -> Buffer | None:
+    """The numbers of `SCALE_WORDS` on the device; None if nobody scales gradients there."""
+    return None if backend.loss_scale is None else backend.loss_scale()
 
 
 def set_scale(backend: Backend, scale: float, *counts: float) -> Buffer:
@@ -60,9 +64,10 @@ def set_scale(backend: Backend, scale: float, *counts: float) -> Buffer:
     The counts of steps are set if they are given.
     """
     backend.refuse_while_recording("sets the loss scale")
-    state = _states.get(backend)
+    state = _state(backend)
     if state is None:
-        state = _states[backend] = zeros(backend, (len(SCALE_WORDS),), F32)
+        state = zeros(backend, (len(SCALE_WORDS),), F32)
+        backend.loss_scale = ref(state)
     words = np.array([scale, 1 / scale, *counts])
     backend.upload(words, state.view(words.shape))
     return state
@@ -70,13 +75,14 @@ def set_scale(backend: Backend, scale: float, *counts: float) -> Buffer:
 
 def is_scaled(backend: Backend) -> bool:
     """Whether a gradient on this device may be infinite because it was scaled."""
-    return backend in _states
+    return _state(backend) is not None
 
 
 def read_scale(backend: Backend) -> Array:
     """The numbers of `SCALE_WORDS`; waits for the device."""
-    array: Array = backend.download(_states[backend])
-    return array
+    state = _state(backend)
+    assert state is not None, "whoever reads the scale holds its state"
+    return backend.download(state)
 
 
 def unfit(parts: Sequence[Buffer], one: Buffer) -> Buffer:
@@ -91,4 +97,6 @@ def unfit(parts: Sequence[Buffer], one: Buffer) -> Buffer:
 
 def move_scale(backend: Backend, bad: Buffer) -> None:
     """Halve or raise the device's scale after a step with `bad` gradients that are not finite."""
-    backend.launch(scale_update, _states[backend], bad, interval=INTERVAL, largest=_LARGEST)
+    state = _state(backend)
+    assert state is not None, "whoever moves the scale holds its state"
+    backend.launch(scale_update, state, bad, interval=INTERVAL, largest=_LARGEST)

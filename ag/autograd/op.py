@@ -20,9 +20,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
+from ag.autograd.cotangent import Cotangent
 from ag.autograd.create import lift
 from ag.autograd.mixed_precision import Widening, rounded, widening
-from ag.autograd.slice_gradient import Partial
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import OPS, Node, Tensor, TensorLike
 from ag.engine.backend import Backend
@@ -39,7 +39,7 @@ S = TypeVar("S")
 
 Result = tuple[Buffer, S]  # what a forward rule returns: the output, and what the gradient rule wants to see again
 Need = tuple[bool, ...]  # which tensor operands want a cotangent
-Cotangents = tuple[Buffer | Partial | None, ...]  # what a gradient rule returns, one per tensor operand
+Cotangents = tuple[Cotangent | None, ...]  # what a gradient rule returns, one per tensor operand
 GradientRule = Callable[Concatenate[Run, Buffer, S, Need, ...], Cotangents]
 
 
@@ -163,7 +163,8 @@ class _Function(Generic[S]):
                     rule = self.rule
                     if rule is None:
                         raise NotImplementedError(f"{name} has no gradient rule")
-                    return Tensor(out, True, Node(name, widening(rule) if half else rule, inputs, need, saved, params))
+                    return Tensor(out, True, Node(name, widening(rule) if half else rule, inputs, need, saved, params,
+                                                  half))
             return Tensor(out)
 
         def vjp(rule: GradientRule[S]) -> GradientRule[S]:

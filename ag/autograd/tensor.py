@@ -8,15 +8,15 @@ for a device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ag.autograd.slice_gradient import Partial
+from ag.autograd.cotangent import Cotangent, shaped_like, stored_for, whole
 from ag.engine.buffer import Buffer
+from ag.engine.dtype import DType
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape
 from ag.errors import DtypeError, ShapeError
@@ -48,12 +48,14 @@ class Node:
         What the forward pass kept for the rule.
     params : tuple
         The op's other arguments.
+    half : bool
+        Whether an input has 16 bits.
     """
 
-    __slots__ = ("inputs", "name", "need", "order", "params", "saved", "spent", "vjp")
+    __slots__ = ("half", "inputs", "name", "need", "order", "params", "saved", "spent", "vjp")
 
-    def __init__(self, name: str, vjp: Callable[..., Any], inputs: tuple[Tensor, ...], need: tuple[bool, ...],
-                 saved: Any, params: tuple[Any, ...]) -> None:
+    def __init__(self, name: str, vjp: Callable[..., tuple[Cotangent | None, ...]], inputs: tuple[Tensor, ...],
+                 need: tuple[bool, ...], saved: Any, params: tuple[object, ...], half: bool = False) -> None:
         self.order = next(_order)
         self.name = name
         self.vjp = vjp
@@ -61,18 +63,29 @@ class Node:
         self.need = need
         self.saved = saved
         self.params = params
+        self.half = half
         self.spent = False
 
     def __lt__(self, other: Node) -> bool:
         return self.order > other.order  # a heap of nodes yields the newest first
 
-    def pull(self, g: Buffer) -> Iterable[tuple[Tensor, Buffer | Partial | None]]:
-        """Where the cotangent of the output goes on to: tensors, each with its cotangent or None."""
-        return zip(self.inputs, self.vjp(g.backend.launch, g, self.saved, self.need, *self.params), strict=True)
+    def pull(self, total: Buffer) -> Iterable[tuple[Tensor, Cotangent | None]]:
+        """The inputs, each with the cotangent that follows from the output's, or None."""
+        cotangents = zip(self.inputs, self.vjp(total.backend.launch, total, self.saved, self.need, *self.params),
+                         strict=True)
+        return _stored(cotangents, total.dtype) if self.half or total.dtype.is_half else cotangents
 
     def spend(self) -> None:
         """Free what was saved; the node cannot be used again."""
         self.inputs, self.saved, self.spent = (), None, True
+
+
+def _stored(cotangents: Iterable[tuple[Tensor, Cotangent | None]], made_of: DType
+            ) -> Iterator[tuple[Tensor, Buffer]]:
+    """Cotangents of 16-bit tensors, or made of such ones, as the tape stores them."""
+    for x, g in cotangents:
+        if g is not None and x.requires_grad:
+            yield x, stored_for(x, whole(shaped_like(x, g)), made_of)
 
 
 class Tensor:
@@ -121,15 +134,7 @@ class Tensor:
 
     @property
     def dtype(self) -> str:
-        """Short name of the element type, such as ``"f32"``."""
-        return self.buffer.dtype.name
-
-    @property
-    def effective_dtype(self) -> str:
-        """The element type the device really stores.
-
-        Always `dtype`: what a device cannot hold is refused when it is asked for, and never replaced silently.
-        """
+        """Short name of the element type, such as ``"f32"``; what a device cannot hold is refused, never replaced."""
         return self.buffer.dtype.name
 
     @property
@@ -264,7 +269,7 @@ class Tensor:
         return _call("ag_mean", self, dim, keepdim)
 
 
-TensorLike = Tensor | npt.NDArray[Any] | float | int
+TensorLike = Tensor | Array | float | int
 
 
 def tensor_given(function: str, x: object) -> Tensor:

@@ -25,12 +25,12 @@ from dataclasses import dataclass
 from math import prod
 from threading import get_ident
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from ag.engine.arena import Arena
-from ag.engine.buffer import Buffer, HostArray
+from ag.engine.buffer import Buffer
 from ag.engine.dtype import DType
-from ag.engine.primitive import Params, Primitive, PrimitiveTo, Returned
+from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import Launch, Program, Recording
 from ag.engine.shape import Shape
 from ag.engine.target import Target
@@ -106,6 +106,8 @@ class Backend(ABC):
         Where launches are to be noted with their times; set on the class, so that it holds for every device.
     timestamps : bool
         Whether the device can say itself how long it has worked, as `meter` needs it.
+    loss_scale : weak reference to Buffer, or None
+        The state of the loss scale, which optimizers with f16 parameters hold; `ag.autograd.loss_scale` alone uses it.
     precision : str
         Of products of matrices in float32, as `ag_matmul_precision` says; set on the class, for every device.
     """
@@ -118,6 +120,7 @@ class Backend(ABC):
     target: Target = Target()
     events: list[Event] | None = None
     timestamps: bool = False
+    loss_scale: ref[Buffer] | None = None
     precision: str = "highest"
     _open_recording: tuple[int, Recording] | None = None
 
@@ -186,7 +189,7 @@ class Backend(ABC):
         """Run `primitive` on all its operands."""
 
     @abstractmethod
-    def upload(self, array: HostArray, into: Buffer) -> None:
+    def upload(self, array: Array, into: Buffer) -> None:
         """Copy a host array of the same shape into `into`, converting its element type; does not wait."""
 
     @abstractmethod
@@ -194,7 +197,7 @@ class Backend(ABC):
         """Copy one buffer into another of the same size and type; never part of a recording, does not wait."""
 
     @abstractmethod
-    def download(self, buffer: Buffer) -> HostArray:
+    def download(self, buffer: Buffer) -> Array:
         """A host copy; waits for everything launched before."""
 
     @abstractmethod

@@ -16,9 +16,7 @@ from ag.engine.shape import Shape
 if TYPE_CHECKING:
     from ag.engine.backend import Backend
 
-__all__ = ["Buffer", "HostArray"]
-
-HostArray = Any  # numpy.ndarray; layers above decide how it is typed
+__all__ = ["Buffer"]
 
 
 class Buffer:

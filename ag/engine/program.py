@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ag.engine.buffer import Buffer, HostArray
+from ag.engine.buffer import Buffer
 from ag.engine.dtype import DType
-from ag.engine.primitive import Primitive
+from ag.engine.primitive import Array, Primitive
 from ag.errors import CaptureError
 
 __all__ = ["Launch", "Program", "Recording", "held_bytes"]
@@ -101,9 +101,9 @@ class Recording:
         What was launched so far.
     """
 
-    on_upload: Callable[[HostArray, DType], Buffer | None] | None = None
+    on_upload: Callable[[Array, DType], Buffer | None] | None = None
     guards: list[Callable[[], object]] = field(default_factory=list)
-    value_checks: list[tuple[Buffer, Callable[[HostArray], None]]] = field(default_factory=list)
+    value_checks: list[tuple[Buffer, Callable[[Array], None]]] = field(default_factory=list)
     cleared: set[int] = field(default_factory=set)
     launches: list[Launch] = field(default_factory=list)
     program: Program | None = None

@@ -116,7 +116,7 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
         out = converted(t.buffer, wanted)
     if not (is_recording() and t.requires_grad):
         return Tensor(out)
-    return Tensor(out, True, Node("ag_cast", _cast_vjp, (t,), (True,), None, ()))
+    return Tensor(out, True, Node("ag_cast", _cast_vjp, (t,), (True,), None, (), half=True))
 
 
 def _cast_vjp(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:

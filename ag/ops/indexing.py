@@ -13,8 +13,8 @@ from operator import index
 from types import EllipsisType
 from typing import SupportsIndex
 
+from ag.autograd.cotangent import SliceCotangent
 from ag.autograd.op import Cotangents, Need, Result, Run, op
-from ag.autograd.slice_gradient import Partial
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.indexing import insert, part, resized, spread
 from ag.engine.shape import Shape, normalize_axis
@@ -84,7 +84,7 @@ def _slice_vjp(run: Run, g: Buffer, saved: tuple[Shape, Shape, list[Cut]], need:
     if len(cuts) == 1 and not g.dtype.is_half:
         axis, start, step, _ = cuts[0]
         if step == 1 and prod(shape[:axis]) == 1:
-            return (Partial(shape, start * prod(shape[axis + 1 :]), g, whole),)
+            return (SliceCotangent(shape, start * prod(shape[axis + 1 :]), g, whole),)
     return (whole(),)
 
 

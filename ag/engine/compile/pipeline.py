@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer, HostArray
+from ag.engine.buffer import Buffer
 from ag.engine.compile.copy_elimination import without_copies
 from ag.engine.compile.dead_code import without_unread
 from ag.engine.compile.fold_scaling import with_factors
@@ -15,13 +15,14 @@ from ag.engine.compile.fuse_epilogues import with_epilogues
 from ag.engine.compile.memory_plan import share_memory
 from ag.engine.compile.rematerialize import rematerialize
 from ag.engine.dtype import DType
+from ag.engine.primitive import Array
 from ag.engine.program import Launch, Recording
 
 __all__ = ["optimize", "record"]
 
 
 @contextmanager
-def record(backend: Backend, on_upload: Callable[[HostArray, DType], Buffer | None] | None = None,
+def record(backend: Backend, on_upload: Callable[[Array, DType], Buffer | None] | None = None,
            recompute: bool = False) -> Iterator[Recording]:
     """Collect every launch made inside into a program (they also run); it may compute things twice to save memory."""
     recording = Recording(on_upload)
