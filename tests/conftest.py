@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from devices import VULKAN, vulkan_device
+from helpers.devices import VULKAN, vulkan_device
 
 import ag
 

@@ -1,7 +1,7 @@
 """docs/errors.md: the named errors, as the tests have seen them.
 
 Run it to write the file anew: it runs the whole suite (a few minutes) and collects what `expect_error` recorded.
-tests/test_errors_doc.py uses `table` to check that the file is true.
+tests/docs/test_errors_page.py uses `table` to check that the file is true.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ def table(recorded: Iterable[tuple[str, str, str]]) -> str:
 class _Writer:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if exitstatus == 0:
-            DOCUMENT.write_text(table(sys.modules["errors"].RECORDED), encoding="utf-8")
+            DOCUMENT.write_text(table(sys.modules["helpers.errors"].RECORDED), encoding="utf-8")
 
 
 def main() -> int:
     """Run the tests and write the file if they passed."""
     sys.path.insert(0, str(ROOT))  # the tests import kernels_build, as under `python -m pytest`
-    arguments = ["-q", "-m", "not stock_kp", "--rootdir", str(ROOT), "--ignore", str(ROOT / "tests/test_errors_doc.py"),
-                 str(ROOT / "tests")]
+    arguments = ["-q", "-m", "not stock_kp", "--rootdir", str(ROOT), "--ignore",
+                 str(ROOT / "tests/docs/test_errors_page.py"), str(ROOT / "tests")]
     return int(pytest.main(arguments, plugins=[_Writer()]))
 
 

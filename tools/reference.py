@@ -1,6 +1,6 @@
 """Writes the reference of the public names, from their docstrings, as HTML into a folder. Every warning is an error.
 
-`make docs` calls it; tests/test_reference.py looks at what it wrote.
+`make docs` calls it; tests/docs/test_reference.py looks at what it wrote.
 """
 
 from __future__ import annotations

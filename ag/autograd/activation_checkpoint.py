@@ -1,4 +1,4 @@
-"""Activation checkpointing, on the tape: a function's intermediate results are dropped, and computed again by `backward`.
+"""Activation checkpointing, on the tape: a function's intermediate results go, and `backward` computes them again.
 
     call       fn(x) without the tape                     ->  its result, and a node that knows fn and x
     backward   at that node: fn(x) again, with the tape   ->  go on in the new record as if it had always been there

@@ -230,9 +230,9 @@ def ag_capture(step_fn: Callable[..., Any], *, recompute: bool = False) -> Captu
         Takes tensors and numpy arrays (integer labels too) as positional arguments; returns tensors, in tuples,
         lists or dicts if it likes, or None.  It may compute losses, call `backward` and step optimizers.
     recompute : bool, optional
-        Rematerialize: compute cheap results (activations, normalizations, embeddings) a second time in the backward
-        pass rather than keep them, chosen by the compiler, where that lowers the most memory a replay needs: a replay of a transformer needs a quarter less and
-        takes some percent longer.
+        Rematerialization: the compiler computes cheap results (activations, normalizations, embeddings) a second time
+        in the backward pass rather than keep them, where that lowers the most memory a replay needs: a replay of a
+        transformer needs a quarter less and takes some percent longer.
 
     Returns
     -------

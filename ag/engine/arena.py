@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ag.errors import ArenaError
@@ -36,7 +37,7 @@ class Block:
         Usable bytes (the request, rounded up to the alignment).
     """
 
-    __slots__ = ("_arena", "address", "nbytes")
+    __slots__ = ("__weakref__", "_arena", "address", "nbytes")
 
     def __init__(self, arena: Arena, address: int, nbytes: int) -> None:
         self._arena = arena
@@ -111,6 +112,8 @@ class Arena:
         self._lock = threading.Lock()
         self._live = 0
         self._peak = 0
+        self._pinned: dict[int, int] | None = None  # address -> bytes of blocks that died while they were pinned
+        self._pinning, self._pinned_lock = threading.Lock(), threading.RLock()
 
     def alloc(self, nbytes: int) -> Block:
         """A block of at least `nbytes` bytes (at least one alignment unit).
@@ -144,8 +147,36 @@ class Arena:
         """Start measuring `peak` anew from what is live now."""
         self._peak = self._live
 
+    @contextmanager
+    def pinned(self) -> Iterator[Callable[[int], Block]]:
+        """Inside, the memory of blocks that die is not given to anybody else.
+
+        Yields
+        ------
+        callable
+            ``revive(address)``: a new block in the place of one that died inside.
+        """
+        with self._pinning:  # one at a time
+            self._pinned = {}
+            try:
+                yield self._revive
+            finally:
+                with self._pinned_lock:
+                    dead, self._pinned = self._pinned, None
+                for address, usable in dead.items():
+                    self._release(address, usable)
+
+    def _revive(self, address: int) -> Block:
+        assert self._pinned is not None
+        return Block(self, address, self._pinned.pop(address))
+
     def _release(self, address: int, usable: int) -> None:
-        # Called from __del__, possibly in the middle of an allocation: it must not take the lock.
+        # Called from __del__, possibly in the middle of an allocation: it must not take the lock of the free lists.
+        if self._pinned is not None:
+            with self._pinned_lock:
+                if self._pinned is not None:
+                    self._pinned[address] = usable
+                    return
         size = usable + 2 * self.guard
         self._live -= size
         self._bins.setdefault(size, []).append(address - self.guard)

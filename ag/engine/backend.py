@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from math import prod
 from threading import get_ident
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, ref
+from weakref import ReferenceType, WeakKeyDictionary
 
 from ag.engine.arena import Arena
 from ag.engine.buffer import Buffer
@@ -100,6 +100,8 @@ class Backend(ABC):
         Element types the device can hold.
     target : Target
         What the compiler and the choice of kernels go by.
+    noted_views : list of weak references, or None
+        Where views are noted that are made while a recording is open: who holds one holds its block.
     recording : Recording or None
         The recording that the calling thread has open, if any.
     events : list of Event or None
@@ -120,8 +122,9 @@ class Backend(ABC):
     target: Target = Target()
     events: list[Event] | None = None
     timestamps: bool = False
-    loss_scale: ref[Buffer] | None = None
+    loss_scale: ReferenceType[Buffer] | None = None
     precision: str = "highest"
+    noted_views: list[ReferenceType[Buffer]] | None = None
     _open_recording: tuple[int, Recording] | None = None
 
     def alloc(self, shape: Shape, dtype: DType) -> Buffer:
@@ -142,11 +145,6 @@ class Backend(ABC):
         if self.arena.guard:
             self._paint_guards(buffer)
         return buffer
-
-    def view(self, buffer: Buffer, shape: Shape, offset: int = 0) -> Buffer:
-        """A buffer over the same block, `offset` elements further on."""
-        address = buffer.address + offset * buffer.dtype.itemsize
-        return Buffer(self, buffer.block, address, shape, buffer.dtype, self.native(address, shape, buffer.dtype))
 
     def native(self, address: int, shape: Shape, dtype: DType) -> Any:
         """What the backend wants to find in `Buffer.native`."""
@@ -229,11 +227,11 @@ class Backend(ABC):
         """Note every launch made inside in `recording`; they also run."""
         if self._open_recording is not None:
             raise CaptureError(f"record: {self.name} is already recording; captured steps do not nest.")
-        self._open_recording = get_ident(), recording
+        self._open_recording, self.noted_views = (get_ident(), recording), recording.views
         try:
             yield
         finally:
-            self._open_recording = None
+            self._open_recording = self.noted_views = None
 
     @property
     def recording(self) -> Recording | None:

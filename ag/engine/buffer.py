@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import prod
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from ag.engine.arena import Block
 from ag.engine.dtype import DType
@@ -40,14 +41,15 @@ class Buffer:
 
     __slots__ = ("__weakref__", "address", "backend", "block", "constant", "dtype", "native", "shape")
 
-    def __init__(self, backend: Backend, block: Block, address: int, shape: Shape, dtype: DType, native: Any) -> None:
+    def __init__(self, backend: Backend, block: Block, address: int, shape: Shape, dtype: DType, native: Any,
+                 constant: float | None = None) -> None:
         self.backend = backend
         self.block = block
         self.address = address
         self.shape = shape
         self.dtype = dtype
         self.native = native
-        self.constant: float | None = None
+        self.constant = constant
 
     @property
     def ndim(self) -> int:
@@ -66,7 +68,11 @@ class Buffer:
 
     def view(self, shape: Shape, offset: int = 0) -> Buffer:
         """The same memory from element `offset` on, with another shape."""
-        return self.backend.view(self, shape, offset)
+        owner, address = self.backend, self.address + offset * self.dtype.itemsize
+        view = Buffer(owner, self.block, address, shape, self.dtype, owner.native(address, shape, self.dtype))
+        if owner.noted_views is not None:
+            owner.noted_views.append(ref(view))
+        return view
 
     def overlaps(self, other: Buffer) -> bool:
         """Whether both have memory in common."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from weakref import ReferenceType
 
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import DType
@@ -98,7 +99,11 @@ class Recording:
     cleared : set of int
         Tensors (by ``id``) whose gradient is set back inside the recording.
     launches : list of Launch
-        What was launched so far.
+        What was launched so far; once it is compiled, what the program launches.
+    views : list of weak references
+        Views of the device's buffers that were made meanwhile.
+    recompute : bool
+        Whether its program may compute cheap results twice to save memory.
     """
 
     on_upload: Callable[[Array, DType], Buffer | None] | None = None
@@ -106,6 +111,8 @@ class Recording:
     value_checks: list[tuple[Buffer, Callable[[Array], None]]] = field(default_factory=list)
     cleared: set[int] = field(default_factory=set)
     launches: list[Launch] = field(default_factory=list)
+    views: list[ReferenceType[Buffer]] = field(default_factory=list)
+    recompute: bool = False
     program: Program | None = None
 
     def finished(self) -> Program:

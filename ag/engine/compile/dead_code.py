@@ -1,21 +1,27 @@
-"""Dead-code elimination: launches whose results nobody reads are left out."""
+"""Dead-code elimination: launches whose results nobody reads are left out.
+
+    y = exp(x); z = tanh(x); return y   ->   y = exp(x); return y
+
+Going backwards, a launch stays if it writes memory that somebody else holds, or that a launch which stays reads.
+`ag.engine.compile.pipeline` runs the pass; it knows no primitive.
+"""
 
 from __future__ import annotations
 
-from ag.engine.compile.liveness import private_blocks
-from ag.engine.program import Launch
+from ag.engine.compile.graph import Graph
+from ag.engine.target import Target
 
-__all__ = ["without_unread"]
+__all__ = ["eliminate_dead_launches"]
 
 
-def without_unread(launches: list[Launch]) -> list[Launch]:
-    """Leave out launches whose results are private and read by no launch that stays."""
-    private = private_blocks(launches)
-    kept: list[Launch] = []
-    wanted: set[int] = set()  # private blocks that are read further on
-    for launch in reversed(launches):
-        if all(b.block.address in private and b.block.address not in wanted for b in launch.written):
-            continue
-        kept.append(launch)
-        wanted.update(b.block.address for b in launch.operands)
-    return kept[::-1]
+def eliminate_dead_launches(graph: Graph, target: Target) -> None:
+    """Leave out launches that write only private memory which no launch that stays reads."""
+    wanted: set[int] = set()  # blocks that are read further on
+    dead = []
+    for i, launch in reversed([*graph]):
+        if all(b.block.address not in wanted and graph.is_private(b.block.address) for b in launch.written):
+            dead.append(i)
+        else:
+            wanted.update(b.block.address for b in launch.operands)
+    for i in dead:
+        graph.remove(i)

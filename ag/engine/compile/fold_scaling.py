@@ -1,55 +1,64 @@
-"""Scaling folded into the optimizer: its launch multiplies gradients with the clip factor as it reads them."""
+"""Scaling folded into the optimizer: its kernel applies the clip factor itself.
+
+`clip_grad_norm` launches ``g *= factor`` per parameter, gathering copies each g into the flat buffer, then one update
+runs.  The update's kernel can multiply as it reads (its primitive declares `scaling`), so the n multiplications and n
+copies go:
+
+    mul g1 g1 f; mul g2 g2 f; copy flat[0:6] g1; copy flat[6:8] g2; adam(flat, one)   ->   adam(flat, f)
+
+Only if every part of the flat buffer is scaled by the same factor, and nobody reads it in between but launches that
+can multiply as well.  `ag.engine.compile.pipeline` runs the pass; it knows no primitive by name.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from ag.engine.buffer import Buffer
-from ag.engine.compile.copy_elimination import _can_move, _move, _users
+from ag.engine.compile.copy_elimination import can_move
+from ag.engine.compile.graph import Graph
 from ag.engine.program import Launch
+from ag.engine.target import Target
 
-__all__ = ["with_factors"]
+__all__ = ["fold_scaling"]
 
 _PADDING = 32  # bytes: what lies between the parts of a flat buffer is less, and zeros
 
 
-def with_factors(launches: list[Launch]) -> list[Launch]:
-    """Let a launch that can begin with a product make the products that were made in place before.
-
-    Gradients that are clipped one by one and then gathered are computed where the optimizer reads them, and its launch
-    gets the factor: instead of a product and a copy per parameter there is nothing left to do.
-    """
-    for update in [x for x in launches if x.primitive.scaling and x.primitive.scaling[1] in x.primitive.updates]:
-        launches = _with_factor(launches, update)
-    return launches
+def fold_scaling(graph: Graph, target: Target) -> None:
+    """Let launches that can multiply an operand with a number do so, instead of launches before them."""
+    for i, launch in graph:
+        scaling = launch.primitive.scaling
+        if scaling and scaling[1] in launch.primitive.updates:
+            _fold(graph, i)
 
 
-def _with_factor(launches: list[Launch], update: Launch) -> list[Launch]:
-    until = next(i for i, launch in enumerate(launches) if launch is update)
-    flat = _scaled_operand(update)
+def _fold(graph: Graph, update: int) -> None:
+    flat = _scaled_operand(graph[update])
     if flat is None:
-        return launches
-    touching = [i for i in range(until) if any(b.overlaps(flat) for b in launches[i].buffers)]
-    copies = [i for i in touching if launches[i].copies and launches[i].buffers[0].overlaps(flat)]
-    readers = [i for i in touching if i not in copies]
-    products = [i for copy in copies if (i := _product_before(launches, copy, until, update)) is not None]
-    if not products or len(products) < len(copies) or not _cover(flat, [launches[i].buffers[0] for i in copies]):
-        return launches
-    factor = launches[products[0]].buffers[2]
-    same = all(launches[i].buffers[2].address == factor.address for i in products)
-    written = any(b.overlaps(factor) for launch in launches[min(products) : until] for b in launch.written)
-    if not same or written or any(i < max(copies) or _scaled_operand(launches[i]) is None for i in readers):
-        return launches
-    changed = {id(update), *(id(launches[i]) for i in readers)}
-    rest = [launch for i, launch in enumerate(launches) if i not in products]
-    copies = [i - sum(p < i for p in products) for i in copies]
-    users = _users(rest)
-    if not all(_can_move(rest, i, users, update) for i in copies):
-        return launches
+        return
+    before = [i for i in graph.touching(flat) if i < update]
+    copies = [i for i in before if graph[i].copies and graph[i].buffers[0].overlaps(flat)]
+    readers = [i for i in before if i not in copies]
+    products = [i for copy in copies if (i := _product_before(graph, copy, update)) is not None]
+    if not products or len(products) < len(copies) or not _cover(flat, [graph[i].buffers[0] for i in copies]):
+        return
+    factor = graph[products[0]].buffers[2]
+    if any(graph[i].buffers[2].address != factor.address for i in products) or (
+            graph.is_written(factor, min(products), update)):
+        return
+    if any(i < max(copies) or _scaled_operand(graph[i]) is None for i in readers):
+        return
+    gone, last = {*products}, graph[update]
+    if not all(can_move(graph, i, without=gone, update=last) for i in copies):
+        return
+    for i in products:
+        graph.remove(i)
     for i in copies:
-        _move(rest, i, users)
-    return [_multiplied(launch, factor) if id(launch) in changed else launch
-            for i, launch in enumerate(rest) if i not in copies]
+        graph.move(graph[i].buffers[1], graph[i].buffers[0])
+        graph.remove(i)
+    for i in (*readers, update):
+        graph.replace(i, _multiplied(graph[i], factor))
 
 
 def _scaled_operand(launch: Launch) -> Buffer | None:
@@ -65,15 +74,15 @@ def _multiplied(launch: Launch, factor: Buffer) -> Launch:
     return replace(launch, buffers=(*launch.buffers[:position], factor, *launch.buffers[position + 1 :]))
 
 
-def _product_before(launches: list[Launch], copy: int, until: int, update: Launch) -> int | None:
-    """The product in place, as `update` can make it, after which only launch `copy` touches the copied memory."""
-    source = launches[copy].buffers[1]
-    i, *others = [i for i in range(until) if any(b.block is source.block for b in launches[i].buffers)][-2:]
-    found, scaling = launches[i], update.primitive.scaling
-    if others != [copy] or scaling is None or found.primitive is not scaling[0] or found.buffers[2].size != 1:
+def _product_before(graph: Graph, copy: int, update: int) -> int | None:
+    """The product in place, as launch `update` can make it, after which only launch `copy` touches what it copies."""
+    source, scaling = graph[copy].buffers[1], graph[update].primitive.scaling
+    position, *later = [i for i in graph.users(source.block.address) if i < update][-2:]
+    product = graph[position]
+    if later != [copy] or scaling is None or product.primitive is not scaling[0] or product.buffers[2].size != 1:
         return None
-    whole = all((b.address, b.nbytes) == (source.address, source.nbytes) for b in found.buffers[:2])
-    return i if whole else None
+    whole = all((b.address, b.nbytes) == (source.address, source.nbytes) for b in product.buffers[:2])
+    return position if whole else None
 
 
 def _cover(flat: Buffer, parts: list[Buffer]) -> bool:

@@ -1,46 +1,64 @@
-"""Packing: buffers of a recorded program that are never needed together get the same memory.
+"""Memory planning: buffers of a program that are never needed together get the same memory.
 
-All private blocks (`ag.engine.compile.liveness`) are laid out anew: the largest first, each into the smallest gap that
-is free while it is needed.  Gaps are in blocks that outlast the program, too, before it writes them: a step that
-computes its gradients anew has their memory for the forward pass.  What is left goes to a heap of the program's own.
-Launches keep their order; whoever runs them sees from the addresses what may not overlap.
+All private blocks are laid out anew: the largest first, each into the smallest gap that is free while it is needed.
+Gaps are in blocks that outlast the program, too, before it writes them: a step that computes its gradients anew has
+their memory for the forward pass.  What is left goes to a heap of the program's own.
+
+    launch       0  1  2  3  4
+    a (64 KB)    ========                     heap:   0 ..  64 KB   a, then c
+    b (32 KB)       ========          ->             64 ..  96 KB   b
+    c (64 KB)                ====             160 KB become 96 KB
+
+Launches keep their order; whoever runs them sees from the addresses what may not overlap.  `ag.engine.compile.pipeline`
+runs the pass, last; it knows of primitives only which operand an output may take the place of.
+
+References: Pisarchyk, Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020 (greedy by size).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass
 from math import inf
 
+import numpy as np
+
 from ag.engine.arena import Arena, Block
-from ag.engine.compile.liveness import Span, private_blocks
+from ag.engine.compile.graph import Graph, Span
+from ag.engine.primitive import Array
 from ag.engine.program import Launch
+from ag.engine.target import Target
 
-__all__ = ["share_memory"]
+__all__ = ["plan_memory"]
 
 
-def share_memory(launches: list[Launch], rest: int) -> None:
+def plan_memory(graph: Graph, target: Target) -> None:
     """Move private buffers to where they need as little memory as possible together.
 
-    Memory rests for some launches: on a device that runs several at once, whoever gets it earlier waits for its last
-    reader.
+    Memory rests for `target.rest` launches: on a device that runs several at once, whoever gets it earlier waits for
+    its last reader.
     """
-    spans = private_blocks(launches)
+    graph.compact()  # so that positions count launches
+    spans = graph.spans()
     if not spans:
         return
-    arena = launches[0].buffers[0].backend.arena
-    items = _items(launches, spans)
-    rooms = _lasting(launches, spans)
+    arena = next(iter(spans.values())).buffers[0].backend.arena
+    items = _items(graph, spans)
+    lasting = _Lasting(graph, spans)
     nowhere = arena.alloc(1)
     for span in spans.values():
         for b in span.buffers:
             b.block = nowhere  # their own blocks are free, and the arena has room for a heap
     enough = sum(item.nbytes + arena.align for item in items)
+    heaps: list[_Room] = []
     for item in sorted(items, key=lambda x: (-x.nbytes, x.first)):
-        if not any(room.place(item, rest, arena.align) for room in rooms):
-            rooms.append(_Room(arena.alloc(max(min(arena.stats().largest_free, enough), item.nbytes)), lasting=False))
-            rooms[-1].place(item, rest, arena.align)
-    for room in rooms:
+        rooms = [*lasting.rooms_for(item, target.rest), *heaps]
+        if not any(room.place(item, target.rest, arena.align) for room in rooms):
+            size = max(min(arena.stats().largest_free, enough), item.nbytes)
+            heaps.append(_Room(arena.alloc(size), lasting=False))
+            heaps[-1].place(item, target.rest, arena.align)
+    for room in (*lasting.rooms, *heaps):
         room.settle(arena)
 
 
@@ -55,32 +73,42 @@ class _Item:
 
 
 class _Room:
-    """Memory to put items into: a block that outlasts the program, or else a heap, which may still grow."""
+    """Memory to put items into: a block that outlasts the program, or else a heap, which may still grow.
+
+    Columns of `_taken`: from which launch to which, from which byte to which, memory is needed.
+    """
 
     def __init__(self, block: Block, lasting: bool) -> None:
         self._nbytes = block.nbytes
         self._lasting = lasting
         self._block = block
-        self._taken: list[tuple[float, float, int, int]] = []  # from which launch to which, from which byte to which
+        self._taken: Array = np.empty((4, 64))
+        self._count = 0
         self._items: list[tuple[_Item, int]] = []
 
     def take(self, first: float, last: float, start: int, end: int) -> None:
         """The bytes from `start` to `end` are needed from launch `first` to launch `last`."""
-        self._taken.append((first, last, start, end))
+        if self._count == self._taken.shape[1]:
+            self._taken = np.concatenate([self._taken, np.empty_like(self._taken)], axis=1)
+        self._taken[:, self._count] = first, last, start, end
+        self._count += 1
 
     def place(self, item: _Item, rest: int, align: int) -> bool:
         """Put an item into the smallest gap that is large enough, if there is one."""
-        until = item.last + rest
-        busy = sorted((start, end) for first, last, start, end in self._taken if first <= until and item.first <= last)
-        gaps: list[tuple[float, int]] = []
-        at = 0
-        for start, end in [*busy, (self._nbytes, self._nbytes)]:
-            if start - at >= item.nbytes:
-                gaps.append((start - at if start < self._nbytes else inf, at))
-            at = max(at, -(-end // align) * align)
-        if not gaps:
+        if item.nbytes > self._nbytes:
             return False
-        at = min(gaps)[1]
+        until = item.last + rest
+        first, last, start, end = self._taken[:, : self._count]
+        busy = np.flatnonzero((first <= until) & (last >= item.first))
+        busy = busy[np.argsort(start[busy], kind="stable")]
+        begins = np.append(start[busy], self._nbytes)
+        ends = np.maximum.accumulate(np.append(0, np.ceil(end[busy] / align) * align))  # where each gap begins
+        gaps = begins - ends
+        fits = np.flatnonzero(gaps >= item.nbytes)
+        if not fits.size:
+            return False
+        gaps[-1] = inf  # behind everything, where a heap may still become smaller
+        at = int(ends[fits[np.argmin(gaps[fits])]])
         self.take(item.first, until, at, at + item.nbytes)
         self._items.append((item, at))
         return True
@@ -96,12 +124,72 @@ class _Room:
                     b.relocate(self._block, self._block.address + at + b.address - start)
 
 
-def _items(launches: list[Launch], spans: dict[int, Span]) -> list[_Item]:
+class _Lasting:
+    """Rooms in blocks that outlast the program, free until the launch that writes them."""
+
+    def __init__(self, graph: Graph, spans: dict[int, Span]) -> None:
+        pieces: dict[int, _Pieces] = defaultdict(_Pieces)
+        blocks: dict[int, Block] = {}
+        for i, launch in graph:
+            for k, b in reversed([*enumerate(launch.buffers)]):  # what it reads comes first
+                place = b.block.address
+                if place not in spans:
+                    blocks[place] = b.block
+                    pieces[place].add(i if k < launch.primitive.outputs else -inf, b.address, b.address + b.nbytes)
+        self.rooms: list[_Room] = []
+        free_until: list[float] = []
+        for place, known in pieces.items():
+            latest = max((since for since, _, _ in known.all()), default=0)
+            if latest > 0:
+                known.add(-inf, place, place + blocks[place].nbytes)
+                self.rooms.append(_Room(blocks[place], lasting=True))
+                free_until.append(latest)
+                for since, start, end in known.all():
+                    self.rooms[-1].take(since, inf, start - place, end - place)
+        self._free_until, self._nbytes = np.array(free_until), np.array([r._nbytes for r in self.rooms])
+
+    def rooms_for(self, item: _Item, rest: int) -> list[_Room]:
+        """Those that are large enough, and free long enough in some part."""
+        if not self.rooms:
+            return []
+        return [self.rooms[k] for k in np.flatnonzero((self._nbytes >= item.nbytes)
+                                                      & (self._free_until > item.last + rest))]
+
+
+class _Pieces:
+    """Parts of a block, none of which overlap: since which launch each is needed."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._rest: list[tuple[float, int]] = []  # since when, and where it ends
+
+    def add(self, since: float, start: int, end: int) -> None:
+        """What of a stretch is in no part yet becomes parts."""
+        k = bisect_left(self._starts, start)
+        if k and self._rest[k - 1][1] > start:
+            start = self._rest[k - 1][1]
+        while start < end:
+            until = min(end, self._starts[k]) if k < len(self._starts) else end
+            if start < until:
+                self._starts.insert(k, start)
+                self._rest.insert(k, (since, until))
+                k += 1
+            if k == len(self._starts):
+                break
+            start = self._rest[k][1]
+            k += 1
+
+    def all(self) -> list[tuple[float, int, int]]:
+        """Since when, from where, to where."""
+        return [(since, start, end) for start, (since, end) in zip(self._starts, self._rest, strict=True)]
+
+
+def _items(graph: Graph, spans: dict[int, Span]) -> list[_Item]:
     starting = defaultdict(list)
     for span in spans.values():
         starting[span.first].append(span)
     items: dict[int, _Item] = {}  # by the address of a block in it
-    for i, launch in enumerate(launches):
+    for i, launch in graph:
         for span in starting[i]:
             item = _ending(launch, span, items, i)
             if item is None:
@@ -114,40 +202,10 @@ def _items(launches: list[Launch], spans: dict[int, Span]) -> list[_Item]:
 
 def _ending(launch: Launch, span: Span, items: dict[int, _Item], i: int) -> _Item | None:
     """What ends with launch `i` and gives its memory to a result of the launch."""
-    for made, operand in launch.primitive.in_place:
-        out, x = launch.buffers[made], launch.buffers[operand]
+    for result, operand in launch.primitive.in_place:
+        out, x = launch.buffers[result], launch.buffers[operand]
         if out.block is span.block and x.shape == out.shape and x.dtype is out.dtype:
             item = items.get(x.block.address)
             if item is not None and item.first < item.last == i and item.nbytes == span.nbytes:
                 return item
     return None
-
-
-def _lasting(launches: list[Launch], spans: dict[int, Span]) -> list[_Room]:
-    """Blocks of others, free until the launch that writes them."""
-    pieces: dict[int, list[tuple[float, int, int]]] = defaultdict(list)  # since which launch, from where, to where
-    blocks: dict[int, Block] = {}
-    for i, launch in enumerate(launches):
-        for k, b in reversed(list(enumerate(launch.buffers))):  # what it reads comes first
-            if b.block.address not in spans:
-                blocks[b.block.address] = b.block
-                known = pieces[b.block.address]
-                known += _outside(b.address, b.address + b.nbytes, known, i if k < launch.primitive.outputs else -inf)
-    rooms = []
-    for address, known in pieces.items():
-        if any(since > 0 for since, _, _ in known):
-            room = _Room(blocks[address], lasting=True)
-            for since, start, end in known + _outside(address, address + blocks[address].nbytes, known, -inf):
-                room.take(since, inf, start - address, end - address)
-            rooms.append(room)
-    return rooms
-
-
-def _outside(start: int, end: int, known: list[tuple[float, int, int]], since: float) -> list[tuple[float, int, int]]:
-    """What of a stretch is not in known ones."""
-    found = []
-    for _, a, b in sorted((x for x in known if x[1] < end and start < x[2]), key=lambda x: x[1]):
-        if start < a:
-            found.append((since, start, a))
-        start = max(start, b)
-    return [*found, (since, start, end)] if start < end else found

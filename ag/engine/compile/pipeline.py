@@ -1,62 +1,93 @@
-"""What a recording goes through on its way to a program: all passes, in their order."""
+"""The compiler's door: `record` collects launches, `compile_program` makes a program of them.
+
+    with record(backend) as recording:
+        step()                          # runs as always, and every launch is noted
+    recording.finished().run()          # the same launches again, fewer and in less memory
+
+Passes run in the order of `PASSES`, each over the same `Graph`.  What they may assume of a device is in its `Target`;
+what they leave behind in memory that somebody holds is the same, to the bit, as what the recorded launches did.
+Nothing outside `ag.engine.compile` imports anything else of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
-from ag.engine.compile.copy_elimination import without_copies
-from ag.engine.compile.dead_code import without_unread
-from ag.engine.compile.fold_scaling import with_factors
-from ag.engine.compile.fuse_elementwise import with_chains
-from ag.engine.compile.fuse_epilogues import with_epilogues
-from ag.engine.compile.memory_plan import share_memory
+from ag.engine.compile.copy_elimination import eliminate_copies
+from ag.engine.compile.dead_code import eliminate_dead_launches
+from ag.engine.compile.fold_scaling import fold_scaling
+from ag.engine.compile.fuse_elementwise import fuse_elementwise
+from ag.engine.compile.fuse_epilogues import fuse_epilogues
+from ag.engine.compile.graph import Graph
+from ag.engine.compile.memory_plan import plan_memory
+from ag.engine.compile.ownership import take_over
 from ag.engine.compile.rematerialize import rematerialize
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array
 from ag.engine.program import Launch, Recording
+from ag.engine.target import Target
 
-__all__ = ["optimize", "record"]
+__all__ = ["PASSES", "Pass", "compile_program", "record"]
+
+Pass = Callable[[Graph, Target], None]
+Wanted = Callable[[Recording, Target], bool]
+
+
+def _always(recording: Recording, target: Target) -> bool:
+    return True
+
+
+PASSES: tuple[tuple[Pass, Wanted], ...] = (
+    (fold_scaling, _always),
+    (eliminate_copies, _always),
+    (eliminate_dead_launches, _always),
+    (rematerialize, lambda recording, target: recording.recompute),
+    (fuse_elementwise, _always),
+    (fuse_epilogues, lambda recording, target: target.epilogues),
+    (plan_memory, _always),
+)
+
+
+def compile_program(recording: Recording, target: Target) -> list[Launch]:
+    """Launches that leave the same values behind as those recorded, in whose place they come.
+
+    Parameters
+    ----------
+    recording : Recording
+        Closed.
+    target : Target
+        What the device wants.
+    """
+    holders = take_over(recording)  # who outlives the program is known, not guessed
+    graph = Graph(recording.launches, holders)
+    recording.launches.clear()
+    for run_pass, is_wanted in PASSES:
+        if is_wanted(recording, target):
+            run_pass(graph, target)
+    recording.launches += graph.launches()
+    return recording.launches
 
 
 @contextmanager
 def record(backend: Backend, on_upload: Callable[[Array, DType], Buffer | None] | None = None,
            recompute: bool = False) -> Iterator[Recording]:
-    """Collect every launch made inside into a program (they also run); it may compute things twice to save memory."""
-    recording = Recording(on_upload)
-    with backend.collecting(recording):
-        yield recording
-    target = backend.target
-    optimize(recording.launches, recompute=recompute, chains_from=target.fuse_from,
-             epilogues=target.epilogues and backend.precision == "highest",  # the other kernels have none
-             rest=target.rest)
-    recording.program = backend.program(recording.launches)
-
-
-def optimize(launches: list[Launch], *, recompute: bool, chains_from: int, epilogues: bool, rest: int) -> None:
-    """Let launches leave the same values behind as those recorded, with less work and in less memory.
+    """Collect every launch made inside; they also run.  Afterwards the recording has its program.
 
     Parameters
     ----------
-    launches : list of Launch
-        In the order in which they were made; changed in place, as whoever holds another list holds its buffers.
-    recompute : bool
-        Make cheap launches twice where that saves memory.
-    chains_from : int
-        Elements from which on elementwise launches become chains.
-    epilogues : bool
-        Whether products of matrices take elementwise functions of their results with them.
-    rest : int
-        For how many launches memory rests before it is used again.
+    backend : Backend
+    on_upload : callable, optional
+        Asked for every host array that becomes a buffer inside; returns the buffer to use, or raises.
+    recompute : bool, optional
+        Compute cheap results a second time rather than keep them in memory.
     """
-    launches[:] = with_factors(launches)
-    launches[:] = without_copies(launches)
-    launches[:] = without_unread(launches)
-    if recompute:
-        rematerialize(launches)
-    launches[:] = with_chains(launches, chains_from)
-    if epilogues:
-        launches[:] = with_epilogues(launches)
-    share_memory(launches, rest)
+    recording = Recording(on_upload, recompute=recompute)
+    with backend.collecting(recording):
+        yield recording
+    exact = backend.precision == "highest"  # kernels of a lower precision take no epilogues
+    target = replace(backend.target, epilogues=backend.target.epilogues and exact)
+    recording.program = backend.program(compile_program(recording, target))

@@ -11,7 +11,6 @@ import os
 import platform
 from contextlib import AbstractContextManager
 from functools import lru_cache, partial
-from math import prod
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -120,12 +119,6 @@ class NumpyBackend(Backend):
 
     def native(self, address: int, shape: Shape, dtype: DType) -> Any:
         return np.ndarray(shape, _NUMPY[dtype], self._segments[address >> OFFSET_BITS], address & _OFFSET_MASK)
-
-    def view(self, buffer: Buffer, shape: Shape, offset: int = 0) -> Buffer:
-        if offset == 0 and prod(shape) == buffer.native.size:  # quicker than a new array over the segment
-            native = buffer.native.reshape(shape)
-            return Buffer(self, buffer.block, buffer.address, shape, buffer.dtype, native)
-        return super().view(buffer, shape, offset)
 
     def upload(self, array: Any, into: Buffer) -> None:
         into.native[...] = stored(array, into.dtype) if into.dtype.is_half else array

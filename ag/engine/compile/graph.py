@@ -1,0 +1,270 @@
+"""The compiler's intermediate representation: launches in their order, and who reads and writes which memory.
+
+A `Graph` is made once per recording; the passes ask it and change it through `remove`, `replace` and `move`, which keep
+readers and writers up to date, so that no pass walks all launches to find two.  Launches are named by their position,
+which stays the same while others go.  Blocks are named by their address.
+
+Example: ``0: exp(y, x)   1: mul(z, y, y)   2: sum(s, z)`` has ``readers[y] = [1]``, ``writers[y] = [0]``.  If neither a
+tensor nor the caller holds y, it is *private*: what is in it before launch 0 and after launch 1, its *span*, does not
+matter, so its memory may serve others there.
+
+It knows of primitives only what they declare, and no device.  The passes of `ag.engine.compile` use it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import merge
+from math import inf
+
+from ag.engine.arena import Block
+from ag.engine.buffer import Buffer
+from ag.engine.compile.ownership import Holders
+from ag.engine.program import Launch
+
+__all__ = ["Graph", "Span"]
+
+_MANY = 32  # users of a block from which on its bytes are looked up in buckets
+_BUCKETS = 1024  # of such a block
+
+Stretch = tuple[int, int]  # bytes from one address to another
+
+
+@dataclass
+class Span:
+    """A private block: its buffers in the program, and the first and last launch that touches it."""
+
+    first: int
+    last: int = 0
+    buffers: list[Buffer] = field(default_factory=list)
+
+    @property
+    def block(self) -> Block:
+        """Where the buffers lie."""
+        return self.buffers[0].block
+
+    @property
+    def start(self) -> int:
+        """Address of the first buffer."""
+        return min(b.address for b in self.buffers)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the first buffer's begin to the last one's end."""
+        return max(b.address + b.nbytes for b in self.buffers) - self.start
+
+
+class Graph:
+    """Launches by their position.
+
+    Parameters
+    ----------
+    launches : iterable of Launch
+    holders : Holders, optional
+        Who else holds their memory.
+
+    Attributes
+    ----------
+    readers, writers : dict of int to list of int
+        Positions of the launches that read from, or write to, a block, in order.
+    """
+
+    def __init__(self, launches: Iterable[Launch], holders: Holders | None = None) -> None:
+        holders = holders or Holders()
+        self._escaped, self._viewed = set(holders.escaped), set(holders.viewed)
+        self._index(launches)
+
+    def _index(self, launches: Iterable[Launch]) -> None:
+        self._launches = dict(enumerate(launches))
+        self._private: dict[int, bool] = {}  # answers of `is_private`
+        self._buckets: dict[int, _Buckets] = {}
+        self.readers: defaultdict[int, list[int]] = defaultdict(list)
+        self.writers: defaultdict[int, list[int]] = defaultdict(list)
+        for i in self._launches:
+            self._enter(i)
+
+    def __getitem__(self, position: int) -> Launch:
+        return self._launches[position]
+
+    def __iter__(self) -> Iterator[tuple[int, Launch]]:
+        """All launches with their positions, in order; the graph may change meanwhile."""
+        return iter([*self._launches.items()])
+
+    def launches(self) -> list[Launch]:
+        """All launches, in order."""
+        return [*self._launches.values()]
+
+    # -------------------------------------------------------------------------------------- questions
+
+    def users(self, place: int) -> list[int]:
+        """Positions of the launches that touch a block, in order."""
+        return [*dict.fromkeys(merge(self.readers[place], self.writers[place]))]
+
+    def touching(self, buffer: Buffer) -> list[int]:
+        """Positions of the launches that touch any byte of a buffer, in order."""
+        place = buffer.block.address
+        near: Collection[int] = self.users(place) if place not in self._buckets else ()
+        if len(near) > _MANY:
+            self._buckets[place] = buckets = _Buckets(buffer.block)
+            for i in near:
+                buckets.enter(i, self._launches[i])
+        if place in self._buckets:
+            near = self._buckets[place].near(buffer)
+        return [i for i in near if i in self._launches and any(b.overlaps(buffer) for b in self._launches[i].buffers)]
+
+    def is_written(self, buffer: Buffer, since: int, until: int) -> bool:
+        """Whether a launch from position `since` to before `until` writes any byte of a buffer."""
+        writers = self.writers[buffer.block.address]
+        return any(b.overlaps(buffer) for i in writers[bisect_left(writers, since) : bisect_left(writers, until)]
+                   for b in self._launches[i].written)
+
+    def is_private(self, place: int) -> bool:
+        """Whether nobody else holds a block, and the launches write everything in it before they read it."""
+        if place not in self._private:
+            self._private[place] = place not in self._escaped and self._is_made(place)
+        return self._private[place]
+
+    def is_viewed(self, place: int) -> bool:
+        """Whether somebody else holds a view of a block that would stay behind if its buffers moved."""
+        return place in self._viewed
+
+    def spans(self) -> dict[int, Span]:
+        """All private blocks."""
+        spans: dict[int, Span] = {}
+        known: set[int] = set()
+        for i, launch in self._launches.items():
+            for b in launch.buffers:
+                place = b.block.address
+                if not self.is_private(place):
+                    continue
+                span = spans.setdefault(place, Span(first=i))
+                span.last = i
+                if id(b) not in known:
+                    known.add(id(b))
+                    span.buffers.append(b)
+        return spans
+
+    def _is_made(self, place: int) -> bool:
+        stretches: list[Stretch] = []  # what was written, in order, with gaps between
+        for i in self.users(place):
+            launch = self._launches[i]
+            if not all(_covered(b, stretches) for b in launch.operands if b.block.address == place):
+                return False
+            for b in launch.buffers[: launch.primitive.outputs]:
+                if b.block.address == place:
+                    _cover(stretches, b.address, b.address + b.nbytes)
+        return True
+
+    # -------------------------------------------------------------------------------------- changes
+
+    def remove(self, position: int) -> None:
+        """Leave a launch out."""
+        self._leave(position)
+        del self._launches[position]
+
+    def replace(self, position: int, launch: Launch) -> None:
+        """Put another launch in the place of one."""
+        self._leave(position)
+        self._launches[position] = launch
+        self._enter(position)
+
+    def insert(self, launches: Mapping[int, list[Launch]]) -> None:
+        """Put launches before those at the given positions; all get new positions, without gaps."""
+        self._index([launch for i, here in self._launches.items() for launch in (*launches.get(i, ()), here)])
+
+    def compact(self) -> None:
+        """Give all launches new positions, without gaps."""
+        self.insert({})
+
+    def move(self, source: Buffer, target: Buffer) -> None:
+        """Let what lies in the block of `source` lie in that of `target` instead, `source` in the place of `target`."""
+        old, new, start = source.block.address, target.block.address, source.address
+        positions = self.users(old)
+        moving = {id(b): b for i in positions for b in self._launches[i].buffers if b.block.address == old}
+        for i in positions:
+            self._leave(i)
+        for b in moving.values():
+            b.relocate(target.block, target.address + b.address - start)
+        for i in positions:
+            self._enter(i)
+        for places in (self._escaped, self._viewed):
+            if old in places:
+                places.remove(old)  # the block dies, and another may get its address
+                places.add(new)
+
+    def _leave(self, position: int) -> None:
+        for index, place in self._indexed(position):
+            positions = index[place]
+            del positions[bisect_left(positions, position)]
+            self._private.pop(place, None)
+
+    def _enter(self, position: int) -> None:
+        launch = self._launches[position]
+        for index, place in self._indexed(position):
+            _enter(index[place], position)
+            self._private.pop(place, None)
+            if place in self._buckets:
+                self._buckets[place].enter(position, launch)
+
+    def _indexed(self, position: int) -> Iterator[tuple[defaultdict[int, list[int]], int]]:
+        """The lists of `readers` and `writers`, by their block, in which a launch stands."""
+        launch = self._launches[position]
+        for index, buffers in ((self.readers, launch.operands), (self.writers, launch.written)):
+            for place in {b.block.address for b in buffers}:
+                yield index, place
+
+    def check(self) -> None:
+        """Raise if readers, writers or spans are not those of the launches; for tests."""
+        fresh = Graph(self._launches.values(), Holders(frozenset(self._escaped), frozenset(self._viewed)))
+        numbers = [*self._launches]
+        for kept, new in ((self.readers, fresh.readers), (self.writers, fresh.writers)):
+            assert {place: where for place, where in kept.items() if where} == {
+                place: [numbers[k] for k in where] for place, where in new.items() if where}
+        assert numbers == sorted(numbers)
+        assert {*self.spans()} == {*fresh.spans()}
+
+
+def _enter(positions: list[int], position: int) -> None:
+    """Add to a sorted list what is not in it."""
+    k = bisect_left(positions, position)
+    if k == len(positions) or positions[k] != position:
+        positions.insert(k, position)
+
+
+class _Buckets:
+    """The launches that touch a block of many users, by the part of the block, some of which may have gone since."""
+
+    def __init__(self, block: Block) -> None:
+        self._place, self._width = block.address, -(-block.nbytes // _BUCKETS)
+        self._positions: defaultdict[int, list[int]] = defaultdict(list)
+
+    def enter(self, position: int, launch: Launch) -> None:
+        for b in launch.buffers:
+            if b.block.address == self._place:
+                for bucket in self._of(b):
+                    _enter(self._positions[bucket], position)
+
+    def near(self, buffer: Buffer) -> list[int]:
+        """Positions of launches that may touch a byte of the buffer, in order."""
+        return sorted({i for bucket in self._of(buffer) for i in self._positions[bucket]})
+
+    def _of(self, b: Buffer) -> range:
+        start, end = b.address - self._place, b.address - self._place + b.nbytes
+        return range(start // self._width, -(-end // self._width))
+
+
+def _covered(b: Buffer, stretches: list[Stretch]) -> bool:
+    """Whether one of some stretches, which are in order, has all of a buffer."""
+    k = bisect_right(stretches, (b.address, inf)) - 1
+    return k >= 0 and b.address + b.nbytes <= stretches[k][1]
+
+
+def _cover(stretches: list[Stretch], start: int, end: int) -> None:
+    """Add a stretch to others in order, joined with its neighbours."""
+    first = bisect_left(stretches, start, key=lambda s: s[1])
+    last = bisect_right(stretches, end, lo=first, key=lambda s: s[0])
+    near = stretches[first:last]
+    stretches[first:last] = [(min([start, *(s[0] for s in near)]), max([end, *(s[1] for s in near)]))]

@@ -1,0 +1,100 @@
+"""Who holds the memory of a recording: the program alone, or somebody who may look at it later.
+
+A block has *escaped* if anything outside the recording holds it: a tensor, an optimizer, an input slot, a caller.  The
+passes may do with all other blocks what they like.  To find out, `take_over` lets go of everything the recording holds,
+while the arena keeps the memory pinned, and looks through weak references at what is still alive.  So nothing counts
+references, and no code that makes or keeps tensors has to report anything.
+
+Example: in ``y = exp(x); z = y * 2``, returned as ``z``, the caller holds x and z.  Let go, they stay alive: both have
+escaped.  y dies, and comes back in the same place, known only to the program.
+
+`ag.engine.compile.pipeline` calls it, once, before the first pass.  It knows buffers and launches, and no primitive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from weakref import ref
+
+from ag.engine.buffer import Buffer
+from ag.engine.primitive import Primitive
+from ag.engine.program import Launch, Recording
+
+__all__ = ["Holders", "take_over"]
+
+
+@dataclass(frozen=True)
+class Holders:
+    """What others hold of a recording's memory, as addresses of blocks.
+
+    Attributes
+    ----------
+    escaped : frozenset of int
+        Blocks that somebody else holds.
+    viewed : frozenset of int
+        Those of them that somebody else holds through a view that is in no launch: it would stay behind if the buffers
+        of the launches moved.
+    """
+
+    escaped: frozenset[int] = frozenset()
+    viewed: frozenset[int] = frozenset()
+
+
+def take_over(recording: Recording) -> Holders:
+    """Make the recording the only holder of what nobody else holds, and say what others hold.
+
+    Its launches afterwards are equal to those before; buffers that others hold are the same objects.
+    """
+    launches = recording.launches
+    if not launches:
+        return Holders()
+    backend = launches[0].buffers[0].backend
+    notes, numbers = _notes(launches)
+    with backend.arena.pinned() as revive:
+        launches.clear()  # here die the buffers that nobody else holds
+        held = [note.buffer() for note in notes]
+        blocks = {note.place: note.block() for note in notes}
+        escaped = frozenset(place for place, block in blocks.items() if block is not None)
+        viewed = frozenset(_views(recording, held))
+        alive = {place: block if block is not None else revive(place) for place, block in blocks.items()}
+        buffers = []
+        for note, same in zip(notes, held, strict=True):
+            native = None if same is not None else backend.native(note.address, note.shape, note.dtype)
+            buffers.append(same or Buffer(backend, alive[note.place], note.address, note.shape, note.dtype, native,
+                                          note.constant))
+    launches += [Launch(primitive, tuple([buffers[k] for k in operands]), params, fresh)
+                 for primitive, operands, params, fresh in numbers]
+    return Holders(escaped, viewed)
+
+
+class _Note:
+    """All there is to know of a buffer, without holding it; `place` is the address of its block."""
+
+    __slots__ = ("address", "block", "buffer", "constant", "dtype", "place", "shape")
+
+    def __init__(self, b: Buffer) -> None:
+        self.buffer, self.block = ref(b), ref(b.block)
+        self.place, self.address = b.block.address, b.address
+        self.shape, self.dtype, self.constant = b.shape, b.dtype, b.constant
+
+
+_Numbered = tuple[Primitive, list[int], dict[str, Any], bool]  # a launch with the numbers of its buffers
+
+
+def _notes(launches: list[Launch]) -> tuple[list[_Note], list[_Numbered]]:
+    """Notes on all buffers, and the launches by their numbers; a function of its own, so that no variable holds one."""
+    notes: list[_Note] = []
+    number: dict[int, int] = {}  # by the id of a buffer; none dies here, so ids are unique
+    for launch in launches:
+        for b in launch.buffers:
+            if id(b) not in number:
+                number[id(b)] = len(notes)
+                notes.append(_Note(b))
+    return notes, [(x.primitive, [number[id(b)] for b in x.buffers], x.params, x.fresh) for x in launches]
+
+
+def _views(recording: Recording, held: list[Buffer | None]) -> list[int]:
+    """Blocks of views that were made while recording, are alive, and are in no launch."""
+    known = {id(b) for b in held if b is not None}
+    return [b.block.address for view in recording.views if (b := view()) is not None and id(b) not in known]

@@ -1,0 +1,240 @@
+"""Tensors as users hold them: making, describing, reading and writing them, and the operators."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.errors import expect_error
+
+import ag
+
+X = np.array([[1.0, -2.0, 4.0], [0.5, 3.0, -1.0]], np.float32)
+Y = np.array([[2.0, 4.0, -8.0], [1.0, 0.5, 0.25]], np.float32)
+
+# ---------------------------------------------------------------------------------------------- making
+
+
+def test_a_vector_is_one_sample(device: str) -> None:
+    assert ag.ag_tensor([1.0, 2.0, 3.0]).shape == (3, 1)
+    assert ag.ag_param(np.arange(3)).shape == (3, 1)
+    assert ag.ag_tensor(2.0).shape == ()
+    assert ag.ag_tensor(X).shape == (2, 3)
+    assert ag.ag_tensor(np.zeros((2, 3, 4, 5))).shape == (2, 3, 4, 5)
+
+
+def test_data_are_copied(device: str) -> None:
+    source = X.copy()
+    t = ag.ag_tensor(source)
+    source[...] = 0
+    np.testing.assert_array_equal(t.numpy(), X)
+    t.numpy()[...] = 7
+    np.testing.assert_array_equal(t.numpy(), X)
+
+
+def test_dense_or_not(device: str) -> None:
+    wide = np.arange(24.0, dtype=np.float32).reshape(4, 6)
+    for view in (wide.T, wide[::2, ::3], wide[::-1]):
+        np.testing.assert_array_equal(ag.ag_tensor(view).numpy(), view)
+
+
+@pytest.mark.parametrize("kind", [bool, np.int8, np.uint8, np.int64, np.float16, np.float64])
+def test_all_kinds_of_numbers_become_float32(device: str, kind: type) -> None:
+    t = ag.ag_tensor(np.array([[0, 1]]).astype(kind))
+    assert (t.dtype, t.numpy().dtype, t.numpy().tolist()) == ("f32", np.float32, [[0, 1]])
+
+
+@pytest.mark.parametrize(("name", "short"), [("f32", "f32"), ("float32", "f32"), ("f64", "f64"), ("i32", "i32")])
+def test_element_types_have_short_names(name: str, short: str) -> None:
+    assert ag.ag_tensor([1.0], dtype=name).dtype == short
+
+
+def test_the_default_element_type_can_be_set() -> None:
+    previous = ag.ag_dtype("f64")
+    try:
+        assert (previous, ag.ag_default_dtype(), ag.ag_tensor([1.0]).dtype) == ("f32", "f64", "f64")
+    finally:
+        ag.ag_dtype(previous)
+
+
+def test_a_tensor_of_a_tensor() -> None:
+    t = ag.ag_tensor(X)
+    assert ag.ag_tensor(t) is t
+    assert ag.ag_tensor(t, device="cpu", dtype="f32") is t
+    moved = ag.ag_tensor(t, device="cpu:1", dtype="f64")
+    assert (moved.device, moved.dtype) == ("cpu:1", "f64")
+    copied = ag.ag_param(t)
+    copied.data = Y
+    np.testing.assert_array_equal(t.numpy(), X)
+
+
+def test_ids_are_unique() -> None:
+    assert len({ag.ag_tensor([1.0]).id for _ in range(10)}) == 10
+    assert ag.is_ag_tensor(ag.ag_tensor([1.0]))
+    assert not ag.is_ag_tensor(X)
+
+
+def test_what_is_not_numeric() -> None:
+    for make in (ag.ag_tensor, ag.ag_param):
+        for data in ("text", [["a"]], None, object()):
+            with expect_error("a tensor of something that is not a number", ag.DtypeError, make.__name__, "numbers"):
+                make(data)
+
+
+def test_rows_of_different_lengths() -> None:
+    for make in (ag.ag_tensor, ag.ag_param):
+        with expect_error("nested lists that are no array", ag.ShapeError, make.__name__, "the same length"):
+            make([[1.0], [2.0, 3.0]])
+
+
+def test_unknown_names() -> None:
+    with expect_error("an element type that does not exist", ag.DtypeError, "ag_tensor", "'f16x'", "f32, f64"):
+        ag.ag_tensor([1.0], dtype="f16x")
+    with expect_error("a default element type that does not exist", ag.DtypeError, "ag_dtype", "'double'", "f64"):
+        ag.ag_dtype("double")
+    with expect_error("a device that does not exist", ag.DeviceError, "unknown device 'gpu:0x'", "'vulkan:0'"):
+        ag.ag_tensor([1.0], device="gpu:0x")
+    with expect_error("an integer parameter", ag.DtypeError, "ag_param", "i32", "no gradients", "'f32'"):
+        ag.ag_param([1], dtype="i32")
+    assert (ag.ag_default_dtype(), ag.ag_default_device()) == ("f32", "cpu")
+
+
+# ---------------------------------------------------------------------------------------------- describing
+
+
+def test_description(device: str) -> None:
+    t = ag.ag_tensor(X)
+    assert (t.shape, t.ndim, t.size, len(t), t.dtype, t.device) == ((2, 3), 2, 6, 2, "f32", device)
+    assert not t.requires_grad
+    assert t.grad is None
+
+
+def test_repr(device: str) -> None:
+    assert repr(ag.ag_tensor([[1.0, 2.5]])) == f"<ag_tensor (1, 2) f32 on {device}\n[[1.  2.5]]>"
+    assert repr(ag.ag_param(2.0)) == f"<ag_param () f32 on {device}\n2.>"
+    assert len(repr(ag.ag_tensor(np.zeros((1000, 1000))))) < 1000
+
+
+def test_repr_during_capture_does_not_read() -> None:
+    texts = []
+
+    def step(x: ag.Tensor) -> ag.Tensor:
+        texts.append(repr(x))
+        return x + 1.0
+
+    ag.ag_capture(step)(ag.ag_tensor([[1.0]]))
+    assert texts == ["<ag_tensor (1, 1) f32 on cpu, being captured>"]
+
+
+def test_a_scalar_has_no_length() -> None:
+    with expect_error("the length of a scalar", TypeError, "shape ()", ".size"):
+        len(ag.ag_tensor(1.0))
+
+
+# ---------------------------------------------------------------------------------------------- reading and writing
+
+
+def test_one_element_becomes_a_number(device: str) -> None:
+    for data in (2.5, [2.5], [[2.5]]):
+        t = ag.ag_tensor(data)
+        assert (t.item(), float(t), type(t.item())) == (2.5, 2.5, float)
+
+
+@pytest.mark.parametrize("data", [[1.0, 2.0], np.zeros((0, 3))])
+def test_several_elements_are_no_number(data: Any) -> None:
+    t = ag.ag_tensor(data)
+    with expect_error("item() of several elements", ag.ShapeError, f"item: the tensor has shape {t.shape}"):
+        t.item()
+    with pytest.raises(ag.ShapeError):
+        float(t)
+
+
+def test_data_can_be_assigned(device: str) -> None:
+    t = ag.ag_tensor(X)
+    doubled = t * 2.0
+    buffer = t.buffer
+    t.data = Y
+    np.testing.assert_array_equal(t.data, Y)
+    assert t.buffer is buffer
+    np.testing.assert_array_equal(doubled.numpy(), 2 * X)  # computed before the assignment
+    t.data = t.data + 1
+    np.testing.assert_array_equal(t.data, Y + 1)
+
+
+def test_data_of_another_shape(device: str) -> None:
+    t = ag.ag_tensor(X)
+    for wrong in (X.T, X.ravel(), 1.0):
+        with expect_error("data of another shape are assigned", ag.ShapeError, str(np.shape(wrong)), "(2, 3)"):
+            t.data = wrong
+    np.testing.assert_array_equal(t.data, X)
+
+
+def test_as_a_numpy_array(device: str) -> None:
+    t = ag.ag_tensor(X)
+    np.testing.assert_array_equal(np.asarray(t), X)
+    assert np.asarray(t, dtype=np.float64).dtype == np.float64
+    np.testing.assert_array_equal(np.from_dlpack(t), X)
+    assert t.__dlpack_device__() == (1, 0)  # kDLCPU
+
+
+def test_nothing_is_a_tensor_too(device: str) -> None:
+    t = ag.ag_tensor(np.zeros((0, 3)))
+    assert (t.shape, t.size, t.numpy().shape, (t + 1.0).shape) == ((0, 3), 0, (0, 3), (0, 3))
+
+
+# ---------------------------------------------------------------------------------------------- operators
+
+OPERATORS: list[Callable[[Any, Any], Any]] = [operator.add, operator.sub, operator.mul, operator.truediv]
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_arithmetic(device: str, op: Callable[[Any, Any], Any]) -> None:
+    x, want = ag.ag_tensor(X), op(X, Y)
+    for got in (op(x, ag.ag_tensor(Y)), op(x, Y), op(X, ag.ag_tensor(Y))):
+        assert isinstance(got, ag.Tensor)
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+@pytest.mark.parametrize("number", [3, -0.5, np.float64(2.5), np.float32(0.25), np.int64(4)])
+def test_arithmetic_with_numbers(device: str, op: Callable[[Any, Any], Any], number: Any) -> None:
+    x = ag.ag_tensor(X)
+    for got, want in ((op(x, number), op(X, number)), (op(number, x), op(number, X))):
+        assert isinstance(got, ag.Tensor)
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-6)
+
+
+def test_products_and_powers(device: str) -> None:
+    x = ag.ag_tensor(X)
+    np.testing.assert_allclose((x @ ag.ag_tensor(Y.T)).numpy(), X @ Y.T, rtol=1e-6)
+    np.testing.assert_allclose((x @ Y.T).numpy(), X @ Y.T, rtol=1e-6)
+    np.testing.assert_allclose((X.T @ ag.ag_tensor(Y)).numpy(), X.T @ Y, rtol=1e-6)
+    np.testing.assert_allclose((x**2).numpy(), X**2, rtol=1e-6)
+    np.testing.assert_array_equal((-x).numpy(), -X)
+    np.testing.assert_array_equal(x.T.numpy(), X.T)
+
+
+def test_methods_are_the_functions(device: str) -> None:
+    x = ag.ag_tensor(X)
+    np.testing.assert_array_equal(x.reshape(3, -1).numpy(), X.reshape(3, 2))
+    np.testing.assert_array_equal(x.reshape((3, 2)).numpy(), X.reshape(3, 2))  # type: ignore[arg-type]
+    np.testing.assert_allclose(x.sum().numpy(), X.sum(), rtol=1e-6)
+    np.testing.assert_allclose(x.mean(dim=1, keepdim=True).numpy(), X.mean(1, keepdims=True), rtol=1e-6)
+    np.testing.assert_array_equal(x.detach().numpy(), X)
+
+
+def test_operators_are_recorded() -> None:
+    x = ag.ag_param(X)
+    with ag.with_grad_tape():
+        loss = ((2.0 * x - Y) / 4.0 + x**2 * -x.T.T).sum()
+    np.testing.assert_allclose(ag.backward(loss)[x].numpy(), 0.5 - 3 * X**2, rtol=1e-5)
+
+
+def test_tensors_are_compared_and_hashed_by_identity() -> None:
+    x, y = ag.ag_tensor(X), ag.ag_tensor(X)
+    assert x == x
+    assert x != y
+    assert {x: 1, y: 2}[x] == 1

@@ -1,0 +1,310 @@
+"""The data loader over samples that are made when asked for: the same batches as from an array, and never too early."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from array import array
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.errors import expect_error
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ag
+
+X = np.arange(40, dtype=np.float32).reshape(4, 10)  # sample k is column k, and starts with k
+IDS = np.arange(10) * 7
+
+
+class Made:
+    """`n` samples that `make` makes; remembers which were asked for, in which threads."""
+
+    def __init__(self, make: Callable[[int], Any], n: int = 10) -> None:
+        self.make = make
+        self.n = n
+        self.asked: list[int] = []
+        self.threads: set[threading.Thread] = set()
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, i: int) -> Any:
+        assert type(i) is int and 0 <= i < self.n
+        self.asked.append(i)
+        self.threads.add(threading.current_thread())
+        return self.make(i)
+
+
+@pytest.fixture
+def f64() -> Iterator[None]:
+    """The default element type f64."""
+    previous = ag.ag_dtype("f64")
+    yield
+    ag.ag_dtype(previous)
+
+
+def columns() -> Made:
+    return Made(lambda i: X[:, i])
+
+
+def pairs() -> Made:
+    return Made(lambda i: (X[:, i], IDS[i]))
+
+
+def first(x: Any, y: Any = None, **options: Any) -> ag.Batch:
+    return next(iter(ag.ag_dataloader(x, y, batch_size=4, shuffle=False, **options)))
+
+
+def firsts(loader: ag.ag_dataloader) -> list[int]:
+    """The numbers of the samples of the rest of an epoch, in order."""
+    return [int(v) for batch in loader for v in batch.x.numpy()[0]]
+
+
+def assert_equal(a: ag.Batch, b: ag.Batch) -> None:
+    np.testing.assert_array_equal(a.x.numpy(), b.x.numpy(), strict=True)
+    assert type(a.y) is type(b.y)
+    np.testing.assert_array_equal(np.asarray(a.y), np.asarray(b.y), strict=True)
+
+
+# ---------------------------------------------------------------------------------------------- as from an array
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(shape=st.lists(st.integers(1, 3), max_size=3), of_y=st.sampled_from([None, (), (3,), (2, 2)]),
+       floats=st.booleans(), n=st.integers(1, 12), batch_size=st.integers(1, 13), form=st.sampled_from(
+           ["made", "list", "tuple", "x made", "y made", "pairs", "list of pairs"]),
+       options=st.fixed_dictionaries({"shuffle": st.booleans(), "drop_last": st.booleans(), "col_major": st.booleans(),
+                                      "prefetch": st.integers(0, 3), "seed": st.integers(0, 99)}))
+def test_the_same_batches_as_from_an_array(shape: list[int], of_y: tuple[int, ...] | None, floats: bool, n: int,
+                                           batch_size: int, form: str, options: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(*shape, n)).astype(np.float32)
+    y = None if of_y is None else rng.normal(size=(*of_y, n)) if floats else rng.integers(0, 9, (*of_y, n))
+    axis = -1 if options["col_major"] else 0
+    x_array, y_array = np.moveaxis(x, -1, axis), None if y is None else np.moveaxis(y, -1, axis)
+    x_made, y_made = Made(lambda i: x[..., i], n), None if y is None else Made(lambda i: y[..., i], n)
+    both = Made(lambda i: x[..., i] if y is None else (x[..., i], y[..., i]), n)
+    given_as = {"made": (x_made, y_made), "x made": (x_made, y_array), "y made": (x_array, y_made), "pairs": (both,),
+                "list": (list(np.moveaxis(x, -1, 0)), y_array), "tuple": (tuple(np.moveaxis(x, -1, 0)), y_made),
+                "list of pairs": ([both[i] for i in range(n)],)}[form]
+    from_array = ag.ag_dataloader(x_array, y_array, batch_size, **options)
+    made = ag.ag_dataloader(*given_as, batch_size=batch_size, **options)
+    assert len(made) == len(from_array)
+    for _ in range(2):
+        for a, b in zip(from_array, made, strict=True):
+            assert_equal(a, b)
+    assert made.state_dict() == from_array.state_dict()
+
+
+def test_shapes_and_types(device: str) -> None:
+    def of(sample: Any, target: Any) -> tuple[Any, Any]:
+        batch = first(Made(lambda i: sample), Made(lambda i: target))
+        assert (batch.x.device, batch.x.dtype) == (device, "f32")
+        return batch.x.shape, batch.y.shape if ag.is_ag_tensor(batch.y) else (batch.y.dtype.kind, batch.y.shape)
+
+    assert of(2.5, 1) == ((1, 4), ("i", (4,)))
+    assert of(3, 0.5) == ((1, 4), (1, 4))
+    assert of([1, 2, 3], np.uint8(1)) == ((3, 4), ("u", (4,)))
+    assert of((1, 2), True) == ((2, 4), ("b", (4,)))
+    assert of(np.ones((3, 5, 6), np.uint8), np.ones((2, 3), int)) == ((3, 5, 6, 4), ("i", (2, 3, 4)))
+    assert of(np.ones((5, 1)), np.ones((5, 1))) == ((5, 1, 4), (5, 1, 4))
+    assert of(ag.ag_tensor([1.0, 2.0]), ag.ag_tensor([1.0, 2.0])) == ((2, 4), (2, 4))  # ag has columns for vectors
+    assert of(ag.ag_tensor(np.ones((2, 3, 1))), ag.ag_tensor(3.0)) == ((2, 3, 1, 4), (1, 4))
+
+
+def test_a_batch_has_the_default_dtype(f64: None) -> None:
+    batch = first(Made(lambda i: i / 3), Made(lambda i: i / 3), prefetch=2)
+    assert batch.x.dtype == batch.y.dtype == "f64" and batch.x.numpy()[0, 1] == batch.y.numpy()[0, 1] == 1 / 3
+
+
+@pytest.mark.parametrize("col_major", [True, False])
+def test_a_list_of_arrays_is_a_list_of_samples(col_major: bool) -> None:
+    # a square one, that could be taken for an array of samples on the last axis
+    square = [X[:, i] for i in range(4)]
+    assert np.array_equal(first(square, col_major=col_major).x.numpy(), X[:, :4])
+    assert np.array_equal(first([ag.ag_tensor(v) for v in square], col_major=col_major).x.numpy(), X[:, :4])
+    assert first([np.float32(3), np.array(4.0)], col_major=col_major).x.numpy().tolist() == [[3, 4]]
+
+
+def test_plain_numbers_are_an_array() -> None:
+    rows = [[1, 2, 3, 4], (5, 6, 7, 8.5)]
+    for x in (rows, tuple(rows), [[np.float64(v) for v in row] for row in rows]):
+        assert first(x).x.numpy().tolist() == [[1, 2, 3, 4], [5, 6, 7, 8.5]]
+        assert first(x, col_major=False).x.numpy().tolist() == [[1, 5], [2, 6], [3, 7], [4, 8.5]]
+    for ids in (range(4), array("i", range(4)), [0, 1, 2, 3]):
+        assert first(ids, ids).x.shape == (1, 4) and first(ids, ids).y.tolist() == [0, 1, 2, 3]
+
+
+def test_pairs() -> None:
+    named = namedtuple("named", "image label")
+    expected = first(X, IDS)
+    for x in (pairs(), [(X[:, i], IDS[i]) for i in range(10)], Made(lambda i: named(X[:, i], IDS[i]))):
+        assert_equal(first(x), expected)
+    alone = first(Made(lambda i: (X[:, i],)))  # as PyTorch's TensorDataset of one tensor
+    assert alone.y is None and np.array_equal(alone.x.numpy(), X[:, :4])
+    assert first(Made(lambda i: (i, i)), IDS).x.shape == (2, 4)  # with y, a tuple is a sample of two numbers
+
+
+# ---------------------------------------------------------------------------------------------- when
+
+
+def test_a_sample_is_made_when_asked_for_and_once() -> None:
+    samples = columns()
+    loader = ag.ag_dataloader(samples, IDS, batch_size=3, seed=1)
+    assert samples.asked == [] and len(loader) == 4
+    order = loader.order.tolist()
+    for k in range(4):
+        loader.next_batch()
+        assert samples.asked == order[: 3 * (k + 1)]
+
+
+def test_prefetching_makes_each_sample_once_and_few_ahead() -> None:
+    samples = columns()
+    loader = ag.ag_dataloader(samples, batch_size=2, seed=1, prefetch=2)
+    order = loader.order.tolist()
+    for k, _ in enumerate(loader):
+        assert len(samples.asked) <= 2 * (k + 1 + 2)
+    assert samples.asked == order
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_resuming_makes_only_the_samples_that_are_left(prefetch: int) -> None:
+    loader = ag.ag_dataloader(pairs(), batch_size=3, seed=5)
+    firsts(loader)
+    loader.next_batch()
+    state, left = loader.state_dict(), loader.order.tolist()[3:]
+    expected = [firsts(loader), firsts(loader)]
+    assert expected[0] == left
+    samples = pairs()
+    resumed = ag.ag_dataloader(samples, batch_size=3, seed=99, prefetch=prefetch)
+    resumed.load_state_dict(state)
+    assert samples.asked == []
+    assert firsts(resumed) == left == samples.asked
+    assert firsts(resumed) == expected[1]
+
+
+# ---------------------------------------------------------------------------------------------- the background thread
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_prefetched_samples_are_made_in_another_thread(device: str, prefetch: int) -> None:
+    x, y = columns(), Made(lambda i: ag.ag_tensor([i / 2]))
+    loader = ag.ag_dataloader(x, y, batch_size=3, prefetch=prefetch)
+    for batch in loader:
+        assert np.array_equal(batch.x.numpy()[:1], 2 * batch.y.numpy()) and batch.x.device == batch.y.device == device
+    assert len(x.threads) == 1 and x.threads == y.threads
+    assert (threading.main_thread() in x.threads) == (prefetch == 0)
+    assert prefetch == 0 or not x.threads.pop().is_alive()
+
+
+def test_the_thread_has_the_defaults_of_the_loop(f64: None) -> None:
+    seen = []
+
+    def make(i: int) -> Any:
+        seen.append((ag.ag_default_device(), ag.ag_default_dtype()))
+        return X[:, i]
+
+    with ag.ag_device("cpu:1"):
+        assert len(list(ag.ag_dataloader(Made(make), prefetch=2))) == 1
+    assert seen == [("cpu:1", "f64")] * 10
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_an_error_surfaces_in_the_loop(prefetch: int) -> None:
+    broken = {7}
+
+    def make(i: int) -> Any:
+        if i in broken:
+            raise LookupError("no row")
+        return X[:, i]
+
+    samples = Made(make)
+    loader = ag.ag_dataloader(samples, batch_size=3, shuffle=False, prefetch=prefetch)
+    seen = []
+    with pytest.raises(LookupError, match="no row") as raised:
+        for batch in loader:
+            seen.append(batch)
+    assert len(seen) == 2 and str(raised.value) == "no row"
+    assert sys.version_info < (3, 11) or raised.value.__notes__ == ["ag_dataloader was asking for sample 7 of x."]
+    assert not any(t.is_alive() for t in samples.threads - {threading.main_thread()})
+    broken.clear()
+    assert firsts(loader) == [6, 7, 8, 9]  # the batch that failed comes when it can
+
+
+def test_leaving_the_loop_ends_the_thread() -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def make(i: int) -> Any:
+        if i == 1:
+            began.set()
+            assert go_on.wait(60)
+        return X[:, i]
+
+    samples = Made(make)
+    loader = ag.ag_dataloader(samples, batch_size=1, shuffle=False, prefetch=9)
+    for _ in loader:
+        assert began.wait(60)
+        threading.Timer(0.2, go_on.set).start()
+        break
+    assert samples.asked == [0, 1]  # a batch that was begun is ended, and none begins that was only due
+    assert not any(thread.is_alive() for thread in samples.threads)
+    assert loader.state_dict()["next"] == 1 and firsts(loader) == list(range(1, 10))
+
+
+def test_moving_a_loader_that_prefetches() -> None:
+    loader = ag.ag_dataloader(columns(), batch_size=2, shuffle=False, prefetch=3)
+    start = loader.state_dict()
+    epoch = loader.epoch()
+    assert next(epoch).x.numpy()[0, 0] == 0
+    assert loader.next_batch().x.numpy()[0, 0] == 2
+    assert next(epoch).x.numpy()[0, 0] == 4
+    loader.load_state_dict(start)
+    assert [int(batch.x.numpy()[0, 0]) for batch in epoch] == [0, 2, 4, 6, 8]
+
+
+# ---------------------------------------------------------------------------------------------- refused
+
+
+def of_length(i: int) -> Any:
+    return np.ones(3 if i == 2 else 2)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize(("x", "y", "error", "fragments"), [
+    (Made(of_length), None, ag.ShapeError, ["sample 0 of x has shape (2,)", "sample 2 (3,)", "Pad or resize"]),
+    (X, Made(of_length), ag.ShapeError, ["sample 0 of y has shape (2,)", "sample 2 (3,)"]),
+    (Made(lambda i: (of_length(i), 1)), None, ag.ShapeError, ["sample 0 of x has shape (2,)", "sample 2 (3,)"]),
+    (Made(lambda i: (1, of_length(i))), None, ag.ShapeError, ["sample 0 of y has shape (2,)", "sample 2 (3,)"]),
+    (Made(lambda i: (1, 2, 3)), None, ag.ShapeError, ["sample 0 has 3 parts", "a pair (x, y)"]),
+    (Made(lambda i: (1, 2) if i < 2 else 1), None, ag.ShapeError, ["sample 2 has 1 part", "a pair (x, y)"]),
+    (pairs(), IDS, ag.ShapeError, ["sample 0 of x is a", "not an array"]),
+    (Made(lambda i: [[1, 2], [3]]), None, ag.ShapeError, ["sample 0 of x is a", "not an array"]),
+    (["a", "b"], None, ag.DtypeError, ["sample 0 of x", "<U1"]),
+    (Made(lambda i: {"x": i}), None, ag.DtypeError, ["sample 0 of x", "dict"]),
+    (Made(lambda i: (i, None)), None, ag.DtypeError, ["sample 0 of y", "NoneType"]),
+], ids=["x of two shapes", "y of two shapes", "pairs with x of two shapes", "pairs with y of two shapes", "triples",
+        "not all pairs", "pairs and y", "ragged lists", "strings one by one", "dicts", "None for y"])
+def test_refused_when_the_batch_is_due(x: Any, y: Any, error: type[Exception], fragments: list[str], prefetch: int,
+                                       request: pytest.FixtureRequest) -> None:
+    kind = request.node.callspec.id.rpartition("-")[0]
+    with expect_error(f"ag_dataloader: {kind}", error, "ag_dataloader", *fragments):
+        first(x, y, prefetch=prefetch)
+
+
+@pytest.mark.parametrize(("x", "y", "error", "fragments"), [
+    (columns(), IDS[:9], ag.ShapeError, ["10 samples", "y 9"]),
+    (X, Made(int, 9), ag.ShapeError, ["10 samples", "y 9"]),
+    (Made(int, 0), None, ValueError, ["no samples"]),
+    ((v for v in X), None, ag.DtypeError, ["x is of type generator", "len()", "Make a list"]),
+    (X, object(), ag.DtypeError, ["y is of type object", "len()"]),
+    ([[1, 2], [3]], None, ag.ShapeError, ["x is a list and not an array", "rows of one length"]),
+], ids=["fewer targets", "fewer made", "no samples made", "a generator", "an object for y", "rows of two lengths"])
+def test_refused_at_once(x: Any, y: Any, error: type[Exception], fragments: list[str],
+                         request: pytest.FixtureRequest) -> None:
+    with expect_error(f"ag_dataloader: {request.node.callspec.id}", error, "ag_dataloader", *fragments):
+        ag.ag_dataloader(x, y)

@@ -1,0 +1,78 @@
+"""Docstrings of everything public: complete after numpydoc's rules, and with examples that run.
+
+There is no list of exempt names.  Five of numpydoc's rules are off, for everything:
+
+ES01, SA01  An extended summary or a See Also section that only fills space helps nobody.
+PR07, RT03  "Tensor of shape (features, batch)" says what `x` or a result is; a sentence after it would repeat it.
+SS05        It takes a plural such as "Gradients of …" for a verb.
+"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from numpydoc.validate import validate
+
+import ag
+
+OFF = {"ES01", "SA01", "PR07", "RT03", "SS05"}
+# Classes under their own names are made by the library: they document attributes, and come without an example.
+RESULT_OFF = {"PR01", "EX01"}
+
+PUBLIC = sorted(n for n, x in vars(ag).items() if not n.startswith("_") and not inspect.ismodule(x))
+
+
+def own_methods(name: str) -> list[str]:
+    """Public methods and properties of a public class that this library wrote."""
+    members = inspect.getmembers(vars(ag)[name]) if inspect.isclass(vars(ag)[name]) else []
+    ours = {method for method, x in members if str(getattr(getattr(x, "fget", x), "__module__", "")).startswith("ag.")}
+    return [f"{name}.{method}" for method in sorted(ours) if not method.startswith("_")]
+
+
+METHODS = [method for name in PUBLIC for method in own_methods(name)]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_docstring(name: str) -> None:
+    public: Any = vars(ag)[name]
+    off = OFF | RESULT_OFF if inspect.isclass(public) and public.__name__ == name else OFF
+    wrong = [f"{code}: {text}" for code, text in validate(f"ag.{name}")["errors"] if code not in off]
+    assert not wrong, f"ag.{name}: {wrong}"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_method_has_a_docstring(name: str) -> None:
+    owner, method = name.split(".")
+    text = inspect.getdoc(getattr(vars(ag)[owner], method))
+    assert text, f"ag.{name} has no docstring"
+    assert text[0].isupper() or text[0] == "`", f"ag.{name}: {text!r} should begin with a capital"
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_lines_of_an_example(name: str) -> None:
+    lines = [line for line in (inspect.getdoc(vars(ag)[name]) or "").splitlines() if line.startswith((">>>", "..."))]
+    assert len(lines) <= 9, f"ag.{name}: an example of {len(lines)} lines; make it short"
+
+
+EXAMPLES = """
+import doctest, ag
+finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner()
+for name, x in list(vars(ag).items()):
+    if not name.startswith("_") and getattr(x, "__doc__", None):
+        for test in finder.find(x, name, module=False, globs={}):
+            runner.run(test)
+print(runner.summarize(verbose=False))
+raise SystemExit(1 if runner.failures or not runner.tries else 0)
+"""
+
+
+def test_examples_run() -> None:
+    # in a process of their own: one of them shuts all devices down
+    done = subprocess.run([sys.executable, "-W", "error", "-c", EXAMPLES], cwd=Path(__file__).parents[2],
+                          capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

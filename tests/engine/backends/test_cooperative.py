@@ -1,0 +1,322 @@
+"""ag_matmul_precision: what it accepts, that devices without matrix units say so, and which kernels pass the test.
+
+No device of the usual tests has cooperative matrices.  There the test of a kernel is itself tested, with the float32
+kernels in the place of the others.  Where a device has them and the tools can compile the shader, it runs: with float16
+in the place of bfloat16 if the device knows no better.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.devices import NAMED, vulkan_device
+from helpers.tiled import blank, normal, on
+
+import ag
+import kernels_build
+from ag.engine.backends.vulkan import cooperative
+from ag.engine.backends.vulkan import pipelines as kernels
+from ag.engine.backends.vulkan.autotune_cache import choices_of
+from ag.engine.backends.vulkan.cooperative import CooperativeTile, CooperativeTiles, sizes_of
+from ag.engine.backends.vulkan.tiles import Tiles
+from ag.engine.compile.pipeline import record
+from ag.engine.kernels.conv import conv2d
+from ag.engine.kernels.elementwise import add
+from ag.engine.kernels.matmul import batched_matmul, matmul
+from ag.engine.window import Window
+
+SIZES = [(16, 16, 16), (8, 16, 16), (8, 8, 8)]  # NVIDIA and AMD, Intel, lavapipe
+KERNELS = {"matmul_coop", "batched_matmul_coop"}
+BOUND = {"highest": 1e-6, "high": 1e-4, "medium": 1e-2}
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    choices_of.cache_clear()
+    yield
+    choices_of.cache_clear()
+    assert ag.ag_matmul_precision() == "highest"
+
+
+def opened(device: str) -> Any:
+    from ag.engine.backends.vulkan.backend import VulkanBackend
+
+    return VulkanBackend(int(device.split(":")[1]), guard=256)
+
+
+def product(backend: Any, size: int = 40) -> Any:
+    """A product of the backend, checked loosely."""
+    rng = np.random.default_rng(1)
+    a, b = normal(rng, size, 30), normal(rng, 30, size)
+    out = backend.launch(matmul, on(backend, a), on(backend, b), into=blank(backend, (size, size)), ta=False, tb=False)
+    found = backend.download(out)
+    assert np.all(abs(found - a @ b) <= BOUND[ag.ag_matmul_precision()] * (abs(a) @ abs(b)))
+    backend.check_guards()
+    return found
+
+
+def grid(backend: Any) -> Any:
+    buffers = tuple(blank(backend, shape) for shape in ((40, 40), (40, 8), (8, 40)))
+    return backend.command(matmul, buffers, {"ta": False, "tb": False}).grid
+
+
+# ---------------------------------------------------------------------------------------------- the setting
+
+
+def test_the_precision_before_is_returned_and_comes_back() -> None:
+    assert ag.ag_matmul_precision("high") == "highest"
+    with ag.ag_matmul_precision("medium") as before:
+        assert before == "high" and ag.ag_matmul_precision() == "medium"
+    assert ag.ag_matmul_precision() == "high" and ag.ag_matmul_precision("highest") == "high"
+
+
+def test_an_unknown_precision() -> None:
+    with pytest.raises(ag.DtypeError, match="there is no precision 'tf32'; use 'highest', 'high' or 'medium'"):
+        ag.ag_matmul_precision("tf32")
+
+
+def test_a_captured_step_cannot_change_it(device: str) -> None:
+    @ag.ag_capture
+    def step(x: Any) -> Any:
+        ag.ag_matmul_precision("high")
+        return ag.ag_matmul(x, x)
+
+    with pytest.raises(ag.CaptureError, match="the step changes the precision of products on"):
+        step(ag.ag_tensor([[1.0]]))
+
+
+def test_the_cpu_stays_in_float32() -> None:
+    x = ag.ag_tensor(np.random.default_rng(0).standard_normal((40, 40)))
+    expected = ag.ag_matmul(x, x).numpy()
+    with ag.ag_matmul_precision("medium"):
+        np.testing.assert_array_equal(ag.ag_matmul(x, x).numpy(), expected)
+
+
+# ---------------------------------------------------------------------------------------------- tiles and sizes
+
+
+def test_the_largest_matrices_of_bfloat16_are_taken() -> None:
+    bfloat16, f32, subgroup = 1000141000, 1, 3
+    assert sizes_of([]) is None
+    assert sizes_of([(16, 16, 16, 0, 0, 1, 1, subgroup)]) is None  # of float16
+    assert sizes_of([(16, 16, 16, bfloat16, bfloat16, bfloat16, bfloat16, subgroup)]) is None  # with rounded sums
+    right = (bfloat16, bfloat16, f32, f32, subgroup)
+    assert sizes_of([(16, 8, 16, *right), (16, 16, 16, *right), (64, 64, 16, *right)]) == (16, 16, 16)
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("subgroup", [8, 16, 32, 64])
+def test_tiles_fit(precision: str, sizes: tuple[int, int, int], subgroup: int) -> None:
+    limits = {"subgroup_size": subgroup, "max_work_group_invocations": 1024, "max_shared_memory": 32768}
+    tiles = cooperative._tiles(precision, sizes, limits)
+    assert [t.rows for t in tiles] == [128, 64]
+    for tile in tiles:
+        constants = tile.constants()
+        assert constants["THREADS"] == tile.subgroups * subgroup
+        assert (tile.rows // tile.down) * (tile.cols // tile.across) == tile.subgroups
+        assert tile.fits and constants["TERMS"] == {"high": 3, "medium": 1}[precision]
+    few = cooperative._tiles(precision, sizes, {**limits, "max_work_group_invocations": 4 * subgroup})
+    assert [t.rows for t in few] == [64]
+    assert not cooperative._tiles(precision, sizes, {**limits, "max_shared_memory": 4096})
+
+
+def test_tiles_are_as_large_as_gives_all_units_work() -> None:
+    large = CooperativeTile(128, 128, 32, 64, 32, 32, 1, (16, 16, 16))
+    small = replace(large, rows=64, cols=64, down=32)
+    rule = CooperativeTiles((large, small), 132)
+    assert rule.choose(4096, 4096, 1) == large and rule.choose(512, 512, 1) == small
+    assert rule.choose(512, 512, 16) == large and rule.choose(20, 20, 1) == small
+
+
+# ---------------------------------------------------------------------------------------------- devices without
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("driver", [NAMED] if NAMED else ["lavapipe", "swiftshader"])
+def test_a_device_without_matrix_units_says_so_once(driver: str, caplog: pytest.LogCaptureFixture) -> None:
+    backend = opened(vulkan_device(driver))
+    if backend._cooperative._sizes is not None and kernels.kernel_state("matmul_coop") == "compiled":
+        pytest.skip("this device has them")
+    expected = product(backend)
+    assert not caplog.records
+    with ag.ag_matmul_precision("high"):
+        for _ in range(3):
+            np.testing.assert_array_equal(product(backend), expected)
+    (record,) = caplog.records
+    assert "runs in float32 although the precision is 'high': " in record.message
+    why = {"left out": "its kernel was left out of the build with ", "compiled": "has no cooperative matrices"}
+    assert why[kernels.kernel_state("matmul_coop")] in record.message
+
+
+@pytest.mark.vulkan
+def test_a_device_without_the_extension(
+    swiftshader: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cooperative, "kernel_state", lambda name: "compiled")
+    with ag.ag_matmul_precision("medium"):
+        product(opened(swiftshader))
+    assert "SwiftShader" in caplog.text and "has no cooperative matrices of bfloat16 that are of use" in caplog.text
+
+
+# ---------------------------------------------------------------------------------------------- the test at first use
+
+
+@pytest.fixture
+def injected(swiftshader: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Opens a backend on which the float32 kernels in tiles of kind V pass for those on cooperative matrices."""
+    monkeypatch.setattr(cooperative, "kernel_state", lambda name: "compiled" if name in KERNELS else "none")
+    monkeypatch.setattr(cooperative, "_TIMED", 64)
+    monkeypatch.setattr(cooperative, "_TESTED", ((20, 33, 20, 0, 0),))
+    monkeypatch.setattr(cooperative, "CooperativeTiles", lambda tiles, units: Tiles(1, (), "V"))
+
+    def open_one(right: bool = True, seconds: float = 0.5) -> Any:
+        choices_of.cache_clear()
+        backend = opened(swiftshader)
+        backend._cooperative._sizes = (8, 8, 8)
+        backend.tested = 0
+        usual = backend.command
+
+        def command(primitive: Any, buffers: Any, params: Any, tiles: Any = None) -> Any:
+            made = usual(primitive, buffers, params, tiles)
+            if not isinstance(tiles, Tiles) or tiles.forced != "V":
+                return made
+            backend.tested += 1
+            words = np.frombuffer(made.push, np.uint32).copy()
+            words[2] -= 0 if right else 1  # inner: one product is left out of every sum
+            return replace(made, push=words.tobytes())
+
+        times = iter([seconds, 1.0])  # of this kernel, and of the usual one
+        monkeypatch.setattr(backend, "command", command)
+        monkeypatch.setattr(cooperative, "seconds_of", lambda recorder, command: next(times))
+        return backend
+
+    return open_one
+
+
+def verdicts(tmp_path: Path) -> dict[str, str]:
+    (file,) = (tmp_path / "ag").iterdir()
+    choices: dict[str, str] = json.loads(file.read_text())["choices"]
+    return choices
+
+
+@pytest.mark.vulkan
+def test_a_right_and_fast_kernel_is_used_and_not_tested_again(injected: Callable[..., Any], tmp_path: Path) -> None:
+    first = injected()
+    assert grid(first) == (2, 2, 1)
+    with ag.ag_matmul_precision("high"):
+        assert grid(first) == (5, 2, 1)
+        product(first)
+        assert verdicts(tmp_path) == {"matmul high": "used"} and first.tested == 2
+        second = injected()
+        assert grid(second) == (5, 2, 1) and second.tested == 0
+    assert grid(first) == (2, 2, 1)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize(("right", "seconds", "verdict"), [(False, 0.5, "wrong"), (True, 2.0, "slow")])
+def test_a_wrong_or_slow_kernel_is_not_used(
+    injected: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture, right: bool, seconds: float,
+    verdict: str
+) -> None:
+    backend = injected(right, seconds)
+    with ag.ag_matmul_precision("medium"):
+        assert grid(backend) == (2, 2, 1)
+        product(backend)
+    assert verdicts(tmp_path) == {"matmul medium": verdict}
+    (record,) = caplog.records
+    assert f"the kernel on cooperative matrices was {verdict} in a test" in record.message
+
+
+@pytest.mark.vulkan
+def test_what_is_no_product_of_large_matrices_stays(injected: Callable[..., Any], tmp_path: Path) -> None:
+    backend, rng = injected(), np.random.default_rng(2)
+    image, weight = on(backend, normal(rng, 4, 6, 6, 2)), on(backend, normal(rng, 8, 4, 3, 3))
+    with ag.ag_matmul_precision("high"):
+        backend.launch(conv2d, image, weight, window=Window((3, 3)), groups=1)
+        product(backend, 9)
+    assert backend.tested == 0 and not (tmp_path / "ag").exists()
+
+
+@pytest.mark.vulkan
+def test_a_captured_step_is_the_eager_one(injected: Callable[..., Any], tmp_path: Path) -> None:
+    """Products keep their kernels: no epilogue is taken into one, as the kernels for lower precision have none."""
+    backend, rng = injected(), np.random.default_rng(3)
+    a, b, c = (on(backend, normal(rng, 40, 40)) for _ in range(3))
+    for precision, names in (("highest", ["matmul_chain"]), ("high", ["matmul", "add"])):
+        with ag.ag_matmul_precision(precision):
+            with record(backend) as recording:
+                out = backend.launch(add, backend.launch(matmul, a, b, ta=False, tb=False), c)
+            eager = backend.download(out)
+            recording.program.run()
+            np.testing.assert_array_equal(backend.download(out), eager)
+            assert [launch.primitive.name for launch in recording.launches] == names
+    assert verdicts(tmp_path) == {"matmul high": "used"}
+
+
+# ---------------------------------------------------------------------------------------------- devices with
+
+
+@pytest.fixture
+def matrix_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A backend whose kernels on cooperative matrices are compiled; with float16 if the device has no bfloat16."""
+    backend = opened(NAMED or vulkan_device("lavapipe"))
+    matrices = backend._manager.cooperative_matrices()
+    if sizes_of(matrices) is None and not any(types == (0, 0, 1, 1, 3) for *_, types in
+                                              [(m[:3], tuple(m[3:])) for m in matrices]):
+        pytest.skip(f"{backend.info.description} ({backend.info.driver}) has no cooperative matrices")
+    if sizes_of(matrices) is None:
+        if kernels_build.missing_tools() or not kernels_build.knows_cooperative():
+            pytest.skip("the tools here cannot compile the shader for float16")
+        folder = tmp_path / "spv"
+        shutil.copytree(kernels._SPV, folder)
+        manifest = kernels_build.read_manifest(folder)
+        for name in KERNELS:
+            shader, spv = kernels_build.SHADERS / f"{name}.comp", folder / f"{name}.spv"
+            manifest["kernels"][name] = kernels_build.compile_shader(shader, spv)
+            kernels_build._to_spirv(shader, spv, kernels_build.COOPERATIVE_TARGET, "-DFLOAT16")
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        monkeypatch.setattr(kernels, "_SPV", folder)
+        monkeypatch.setattr(cooperative, "_BFLOAT16", 0)
+        backend._cooperative._sizes = sizes_of(matrices)
+    elif kernels.kernel_state("matmul_coop") != "compiled":
+        pytest.skip("the kernels were compiled by tools that do not know cooperative matrices")
+    for cache in (kernels._manifest, kernels._plan, kernels.product_of):
+        cache.cache_clear()
+    yield backend
+    backend.synchronize()
+    for cache in (kernels._manifest, kernels._plan, kernels.product_of):
+        cache.cache_clear()
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_the_kernels_are_right(
+    matrix_device: Any, precision: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On every device that can run them; whether they are fast is another matter."""
+    times = iter([0.5, 1.0] * 2)
+    monkeypatch.setattr(cooperative, "seconds_of", lambda recorder, command: next(times))
+    backend, rng = matrix_device, np.random.default_rng(5)
+    with ag.ag_matmul_precision(precision), caplog.at_level(logging.WARNING, "ag"):
+        product(backend)
+        for _ in range(5):  # a pipeline takes a software driver seconds
+            rows, cols, inner, ta, tb = *rng.integers(16, 200, 2), rng.integers(1, 100), *rng.integers(0, 2, 2)
+            a = normal(rng, 2, *((inner, rows) if ta else (rows, inner)))
+            b = normal(rng, 2, *((cols, inner) if tb else (inner, cols)))
+            x, y, out = on(backend, a), on(backend, b), blank(backend, (-(-int(inner) // 64), 2, int(rows), int(cols)))
+            backend.launch(batched_matmul, x, y, into=out, ta=bool(ta), tb=bool(tb), chunk=64)
+            a, b = a.swapaxes(1, 2) if ta else a, b.swapaxes(1, 2) if tb else b
+            found = backend.download(out).sum(0)
+            assert np.all(abs(found - a @ b) <= BOUND[precision] * (abs(a) @ abs(b)))
+    backend.check_guards()
+    assert not caplog.records

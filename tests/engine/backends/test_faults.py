@@ -1,0 +1,298 @@
+"""What happens when the machine fails: no memory, a lost device, no driver, no kp.  The process always goes on.
+
+Each case runs in a process of its own, because drivers and devices are opened once per process.  The faults of
+healthy devices come from the layer in third_party/kp/fault.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.errors import expect_error
+
+import ag
+
+FAULT = Path(__file__).parents[3] / "third_party" / "kp" / "fault"
+PREAMBLE = """
+import json, sys
+import numpy as np
+import ag
+
+said = {}
+
+def error_of(action):
+    try:
+        action()
+    except ag.AgError as error:
+        return [type(error).__name__, str(error)]
+"""
+EPILOGUE = """
+print("RESULT" + json.dumps(said))
+"""
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run() -> Run:
+    """Run code in a new process; what it put into `said`, and all it printed under "out" and "err"."""
+
+    def run(code: str, **environment: str) -> dict[str, Any]:
+        done = subprocess.run([sys.executable, "-W", "error", "-c", PREAMBLE + code + EPILOGUE], text=True, timeout=300,
+                              capture_output=True, env={**os.environ, **environment})
+        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
+        out, _, result = done.stdout.rpartition("RESULT")
+        return {**json.loads(result), "out": out, "err": done.stderr}
+
+    return run
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, lavapipe: str) -> dict[str, str]:
+    """Environment with the fault layer, built here."""
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libkpfault.so", FAULT / "fault.c"], check=True)
+    (tmp_path / "VkLayer_kpfault.json").write_text((FAULT / "VkLayer_kpfault.json").read_text())
+    return {"VK_LAYER_PATH": str(tmp_path), "VK_INSTANCE_LAYERS": "VK_LAYER_KP_fault"}
+
+
+def expect(situation: str, found: list[str] | None, error: type[BaseException], *fragments: str) -> None:
+    """`expect_error` for an error that another process reported."""
+    with expect_error(situation, error, *fragments):
+        if found is not None:
+            raise getattr(ag, found[0])(found[1])
+
+
+# ---------------------------------------------------------------------------------------------- faults of a device
+
+OUT_OF_MEMORY = """
+with ag.ag_device(DEVICE):
+    kept = []
+
+    def fill():
+        while len(kept) < 40:
+            kept.append(ag.ag_tensor(np.full((1 << 20,), len(kept), np.float32)))
+
+    said["error"] = error_of(fill)
+    said["right"] = all(bool((t.numpy() == k).all()) for k, t in enumerate(kept))
+    said["kept"] = len(kept)
+    del kept[4:]
+    again = ag.ag_tensor(np.ones((1 << 21,), np.float32))
+    said["again"] = ag.ag_sum(again).item()
+    said["small"] = ag.ag_sum(kept[3]).item()
+"""
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("driver", ["lavapipe", "swiftshader"])
+def test_out_of_memory(run: Run, faulty: dict[str, str], driver: str, request: pytest.FixtureRequest) -> None:
+    device = request.getfixturevalue(driver)
+    said = run(OUT_OF_MEMORY.replace("DEVICE", repr(device)), **faulty, KPFAULT_ALLOC_LIMIT=str(100 << 20))
+    expect("a device runs out of memory", said["error"], ag.ArenaError, "4194304 bytes", "in use", "smaller batches")
+    assert 10 <= said["kept"] < 25
+    assert said["right"] and said["again"] == 1 << 21 and said["small"] == 3 << 20
+    assert said["err"] == ""
+
+
+DEVICE_LOST = """
+lost, healthy = DEVICES
+W = ag.ag_param(np.ones((3, 3)), device=lost)
+fine = ag.ag_param(np.ones((3, 3)), device=healthy)
+
+def work():
+    for _ in range(50):
+        (W @ W).numpy()
+
+said["error"] = error_of(work)
+said["later"] = error_of(lambda: (W @ W).numpy())
+said["upload"] = error_of(lambda: ag.ag_tensor(np.ones((3, 3)), device=lost).numpy())
+said["healthy"] = (fine @ fine).numpy().tolist()
+said["cpu"] = ag.ag_sum(ag.ag_tensor([1.0, 2.0])).item()
+said["closed"] = error_of(ag.ag_shutdown)
+"""
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("number", [0, 1])
+def test_device_lost(run: Run, faulty: dict[str, str], number: int, swiftshader: str) -> None:
+    lost, healthy = f"vulkan:{number}", f"vulkan:{1 - number}"
+    said = run("ag.ag_vulkan_devices()\n" + DEVICE_LOST.replace("DEVICES", repr((lost, healthy))), **faulty,
+               KPFAULT_LOST_AFTER="10", KPFAULT_DEVICE=str(number))
+    for situation in ("error", "later", "upload"):
+        expect("a device is lost", said[situation], ag.DeviceError, f"{lost}: the device was lost", "checkpoint")
+    assert said["healthy"] == [[3.0] * 3] * 3 and said["cpu"] == 3.0
+    assert said["closed"] is None
+    assert said["err"] == ""
+
+
+TRAIN = """
+data = [(np.ones((4, 1), np.float32), np.ones((2, 1), np.float32))] * 8
+
+def train():
+    result = ag.dp_train(lambda: ag.ag_linear(4, 2), data, ag.ag_mse_loss, lambda m, s: m(s[0]), lambda s: s[1],
+                         n_iter=STEPS, seed=1, verbose=False)
+    said["devices"], said["loss"] = result.devices, result.loss
+
+"""
+
+
+@pytest.mark.vulkan
+def test_device_lost_in_dp_train(run: Run, faulty: dict[str, str], swiftshader: str) -> None:
+    said = run(TRAIN.replace("STEPS", "60") + """
+said["error"] = error_of(train)
+said["default"] = ag.ag_default_device()
+with ag.ag_device("cpu"):
+    said["cpu"] = ag.ag_sum(ag.ag_tensor([1.0, 2.0])).item()
+""", **faulty, KPFAULT_LOST_AFTER="30", KPFAULT_DEVICE="1")
+    expect("a device is lost while dp_train uses it", said["error"], ag.DeviceError, "vulkan:1", "lost")
+    assert said["default"] == "cpu" and said["cpu"] == 3.0
+    assert said["err"] == ""
+
+
+RESTART = """
+import logging
+logging.basicConfig(format="%(message)s", stream=sys.stdout)
+x, y = np.ones((4, 8), np.float32), np.ones((2, 8), np.float32)
+found = []
+for devices, options in ((["vulkan:0", "vulkan:1"], {"checkpoint": PATH, "checkpoint_every": 5}), (["cpu"] * 2, {})):
+    world = ag.DistributedWorld.init(devices=devices)
+    with ag.ag_device(devices[LOST] if len(set(devices)) == 2 else "cpu"):  # which has the weights
+        ag.ag_seed(3)
+        model = ag.DataParallel(ag.ag_linear(4, 2), devices)
+        found.append(ag.train_distributed(model, [(x, y)] * 60, world, ag.ag_mse_loss,
+                                          ag.optimizer_sgd(model, lr=0.02), **options))
+    said.setdefault("devices", world.devices)
+    said.setdefault("places", sorted({p.device for p in model.parameters().values()}))
+said["steps"] = [len(losses) for losses in found]
+said["off"] = float(np.abs(np.subtract(*found)).max())
+said["closed"] = error_of(ag.ag_shutdown)
+"""
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("number", [0, 1])
+def test_device_lost_in_train_distributed(run: Run, faulty: dict[str, str], number: int, swiftshader: str,
+                                          tmp_path: Path) -> None:
+    """The job goes on without the device."""
+    code = RESTART.replace("PATH", repr(str(tmp_path / "job.safetensors"))).replace("LOST", str(number))
+    said = run("ag.ag_vulkan_devices()\n" + code, **faulty, KPFAULT_LOST_AFTER="100", KPFAULT_DEVICE=str(number))
+    survivor = f"vulkan:{1 - number}"
+    assert said["devices"] == [survivor] * 2 and said["places"] == [survivor]
+    assert said["steps"] == [60, 60] and said["off"] < 1e-4
+    (line,) = [line for line in said["out"].splitlines() if line.startswith("train_distributed: ")]
+    assert f"vulkan:{number} failed in step" in line and f"on {survivor}." in line
+    assert said["closed"] is None and said["err"] == ""
+
+
+# ---------------------------------------------------------------------------------------------- missing pieces
+
+LOOK = """
+said["count"] = ag.ag_vulkan_device_count()
+said["list"] = ag.ag_vulkan_devices()
+said["gpu"] = error_of(lambda: ag.ag_device("gpu"))
+said["named"] = error_of(lambda: ag.ag_device("vulkan:0"))
+ag.ag_device("auto")
+said["auto"] = ag.ag_default_device()
+ag.ag_vulkan_status()
+train()
+"""
+NO_DRIVER = {"VK_ICD_FILENAMES": "/nonexistent", "VK_DRIVER_FILES": "/nonexistent"}
+
+
+def assert_cpu_only(said: dict[str, Any], missing: str) -> None:
+    """There is no Vulkan device, everything else works on the CPU, and one line says what is missing."""
+    assert said["count"] == 0 and said["list"] == [] and said["auto"] == "cpu" and said["devices"] == ["cpu"]
+    assert said["loss"] > 0
+    assert missing in said["out"]  # the status
+    (line,) = said["err"].splitlines()  # dp_train
+    assert "no Vulkan device was found" in line and "CPU" in line
+
+
+def test_no_driver(run: Run) -> None:
+    pytest.importorskip("kp", reason="kp is not installed, and then the driver is not what is missing")
+    said = run(TRAIN.replace("STEPS", "2") + LOOK, **NO_DRIVER)
+    expect("ag_device('gpu') without a Vulkan driver", said["gpu"], ag.DeviceError, "'gpu'", "no Vulkan device")
+    expect("ag_device('vulkan:0') without a Vulkan driver", said["named"], ag.DeviceError, "vulkan:0",
+           "mesa-vulkan-drivers")
+    assert_cpu_only(said, "mesa-vulkan-drivers")
+
+
+def test_no_kp(run: Run) -> None:
+    said = run("sys.modules['kp'] = None\n" + TRAIN.replace("STEPS", "2") + LOOK)
+    expect("ag_device('gpu') without kp", said["gpu"], ag.DeviceError, "'gpu'", "no Vulkan device")
+    expect("ag_device('vulkan:0') without kp", said["named"], ag.DeviceError, "`kp`", "pip install ./third_party/kp")
+    assert_cpu_only(said, "pip install ./third_party/kp")
+
+
+@pytest.mark.vulkan
+def test_no_such_device(lavapipe: str) -> None:
+    with expect_error("a Vulkan device number that is too large", ag.DeviceError, "vulkan:99", "this machine has"):
+        ag.ag_device("vulkan:99")
+    assert ag.ag_default_device() == "cpu"
+
+
+@pytest.mark.vulkan
+def test_the_status_with_devices(lavapipe: str, swiftshader: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ag.ag_vulkan_status()
+    table = capsys.readouterr().out
+    for word in (lavapipe, swiftshader, "llvmpipe", "SwiftShader", "Mesa", "Google"):
+        assert word in table
+    assert ag.ggml_vulkan_device_count() == len(ag.ggml_vulkan_list_devices()) >= 2
+
+
+@pytest.mark.vulkan
+def test_one_driver_of_two_missing(run: Run, lavapipe: str) -> None:
+    files = os.environ.get("VK_ICD_FILENAMES", "").split(os.pathsep)
+    icd = next((path for path in files if "lvp" in path), None)
+    if icd is None:
+        pytest.skip("VK_ICD_FILENAMES does not name lavapipe, so it cannot be listed beside a missing driver")
+    said = run("said['names'] = [d.description for d in ag.ag_vulkan_devices()]",
+               VK_ICD_FILENAMES=os.pathsep.join([icd, "/nonexistent"]))
+    assert len(said["names"]) == 1 and "llvmpipe" in said["names"][0]
+
+
+# ---------------------------------------------------------------------------------------------- processes
+
+FORK = """
+import os
+x = ag.ag_tensor(np.ones((3, 1)), device=DEVICE)
+x.numpy()
+pid = os.fork()
+if pid == 0:
+    error = error_of(lambda: (x + x).numpy())
+    print("CHILD" + json.dumps(error), flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+said["parent"] = (x + x).numpy().ravel().tolist()
+"""
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("driver", ["lavapipe", "swiftshader"])
+def test_a_forked_child_is_refused(run: Run, driver: str, request: pytest.FixtureRequest) -> None:
+    said = run(FORK.replace("DEVICE", repr(request.getfixturevalue(driver))))
+    error = json.loads(said["out"].partition("CHILD")[2])
+    error[1] = error[1].replace(error[1].split("process ")[1].split()[0], "1234")  # the same in every run
+    expect("a Vulkan device used in a forked child", error, ag.DeviceError, "forked child", "'spawn'")
+    assert said["parent"] == [2.0] * 3
+
+
+@pytest.mark.vulkan
+def test_a_spawned_child_works(run: Run, lavapipe: str, tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text("import ag\ndef work(device):\n"
+                                        "    return ag.ag_sum(ag.ag_tensor([1.0, 2.0], device)).item()\n")
+    said = run(f"""
+import multiprocessing
+sys.path.insert(0, {str(tmp_path)!r})
+import worker
+said["here"] = worker.work({lavapipe!r})
+with multiprocessing.get_context("spawn").Pool(1) as pool:
+    said["there"] = pool.apply(worker.work, ({lavapipe!r},))
+""", PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    assert said["here"] == said["there"] == 3.0

@@ -1,0 +1,328 @@
+"""The Vulkan backend: memory beyond the first segment, transfers beyond the staging ring, long command streams,
+threads, and kernels that are missing, stale or wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.errors import expect_error
+
+import ag
+from ag.engine.backends.vulkan import pipelines as kernels
+from ag.engine.backends.vulkan.backend import VulkanBackend
+from ag.engine.device import backend_of
+from ag.engine.dtype import F32, F64, I32, U32
+from ag.engine.kernels.elementwise import copy
+
+pytestmark = pytest.mark.vulkan
+RNG = np.random.default_rng(6)
+
+
+@pytest.fixture(params=["lavapipe", "swiftshader"])
+def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each Vulkan device in turn, as the default device."""
+    name: str = request.getfixturevalue(request.param)
+    with ag.ag_device(name):
+        yield name
+
+
+@pytest.fixture
+def backend(gpu: str) -> VulkanBackend:
+    found = backend_of(gpu)
+    assert isinstance(found, VulkanBackend)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- memory
+
+
+def test_a_tensor_larger_than_the_first_segment(backend: VulkanBackend) -> None:
+    """40 MiB: a segment of its own, and more than the staging ring of 16 MiB holds, in both directions."""
+    values = RNG.standard_normal((10 << 20,)).astype(np.float32)
+    small = ag.ag_tensor([[2.0]])
+    big = ag.ag_tensor(values)
+    assert big.buffer.block.segment != small.buffer.block.segment
+    assert np.array_equal(big.numpy().ravel(), values)
+    assert np.array_equal((big * small).numpy().ravel(), values * 2)  # a launch over two segments
+
+
+def test_a_tensor_larger_than_the_device_allows(backend: VulkanBackend) -> None:
+    before = backend.arena.stats()
+    with expect_error("a tensor that is larger than a device can address", ag.ArenaError, "17179869184 bytes",
+                      "may have"):
+        backend.alloc((1 << 32,), F32)
+    assert backend.arena.stats() == before
+    assert ag.ag_sum(ag.ag_tensor([1.0, 2.0])).item() == 3.0
+
+
+def test_freed_memory_is_used_again(backend: VulkanBackend) -> None:
+    before = backend.arena.stats().reserved
+    for k in range(50):
+        t = ag.ag_tensor(np.full((1 << 18,), k))
+        assert t.numpy()[-1, 0] == k
+    assert backend.arena.stats().reserved <= before + (32 << 20)
+
+
+def test_memory_freed_while_the_device_works(backend: VulkanBackend) -> None:
+    """A block may have a new owner before the launches that read it have run; they run first."""
+    results = []
+    for k in range(40):
+        t = ag.ag_tensor(np.full((1 << 14,), k))
+        for _ in range(10):
+            t = t + 1.0  # every intermediate result dies at once
+        results.append(ag.ag_sum(t))
+    assert [r.item() for r in results] == [(k + 10.0) * (1 << 14) for k in range(40)]
+
+
+# ---------------------------------------------------------------------------------------------- transfers
+
+
+@pytest.mark.parametrize("dtype", [F32, I32, U32], ids=str)
+def test_every_bit_survives_the_round_trip(backend: VulkanBackend, dtype: Any) -> None:
+    bits = RNG.integers(0, 1 << 32, 100_003, dtype=np.uint32)
+    bits[:4] = 0x7FC00001, 0xFF800000, 0x00000001, 0x80000000  # a NaN, an infinity, a denormal, minus zero
+    buffer = backend.alloc((100_003,), dtype)
+    backend.upload(bits.view(dtype.numpy_name), buffer)
+    moved = backend.launch(copy, buffer)
+    for b in (buffer, moved):
+        found = backend.download(b)
+        assert found.dtype == dtype.numpy_name and np.array_equal(found.view(np.uint32), bits)
+
+
+def test_uploads_convert(backend: VulkanBackend) -> None:
+    for array in (np.arange(6.0).reshape(2, 3), np.arange(6).reshape(2, 3), np.arange(12.0).reshape(2, 6)[:, ::2],
+                  np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.array([[True, False]])):
+        assert np.array_equal(ag.ag_tensor(array).numpy(), array)
+    assert ag.ag_tensor(np.arange(3), dtype="i32").numpy().dtype == np.int32
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0), ()])
+def test_empty_and_scalar(gpu: str, shape: tuple[int, ...]) -> None:
+    t = ag.ag_tensor(np.ones(shape))
+    assert np.array_equal((t + t).numpy(), 2 * t.numpy())
+    assert ag.ag_sum(t).item() == np.prod(shape)
+
+
+def test_uploads_and_launches_keep_their_order(backend: VulkanBackend) -> None:
+    """64 MiB of uploads in pieces through a ring of 16, each read by a launch before the next overwrites it."""
+    target, sums = ag.ag_tensor(np.zeros((1 << 18, 1))), []
+    for k in range(64):
+        target.data = np.full((1 << 18, 1), k)
+        sums.append(ag.ag_sum(target))
+    assert [s.item() for s in sums] == [k * float(1 << 18) for k in range(64)]
+
+
+def test_float64_is_refused(gpu: str) -> None:
+    with expect_error("a float64 tensor on a Vulkan device", ag.DtypeError, gpu, "f64", "f32, i32, u32"):
+        ag.ag_tensor([1.0], dtype="f64")
+    with expect_error("a float64 tensor moved to a Vulkan device", ag.DtypeError, gpu, "f64"):
+        ag.ag_to_device(ag.ag_tensor([1.0], device="cpu", dtype="f64"), gpu)
+    assert F64 not in backend_of(gpu).dtypes
+
+
+def test_an_operand_of_another_device(backend: VulkanBackend) -> None:
+    here, there = ag.ag_tensor([1.0]), ag.ag_tensor([1.0], device="cpu")
+    with expect_error("a launch with a buffer of another device", ag.DeviceError, "cpu", backend.name, "ag_to_device"):
+        backend.launch(copy, there.buffer)
+    with expect_error("an op on tensors of two devices", ag.DeviceError, "ag_add", "cpu", backend.name, "ag_to_device"):
+        here + there
+
+
+# ---------------------------------------------------------------------------------------------- long streams
+
+
+def test_very_many_launches_without_a_read(backend: VulkanBackend) -> None:
+    before = backend.recorder.submits
+    t = ag.ag_tensor(np.zeros((8, 1)))
+    for _ in range(3000):
+        t = t + 1.0
+    assert backend.recorder.submits - before >= 3000 // 256
+    assert backend.recorder.in_flight <= 8
+    assert t.numpy().ravel().tolist() == [3000.0] * 8
+    assert backend.recorder.in_flight == 0
+
+
+def test_a_program_longer_than_one_sequence(gpu: str) -> None:
+    def step(x: ag.Tensor) -> ag.Tensor:
+        for _ in range(700):
+            x = (x + 1.0).T  # a transpose is in no chain
+        return x
+
+    captured = ag.ag_capture(step)
+    for k in range(4):
+        assert captured(ag.ag_tensor([[float(k)]])).item() == k + 700.0
+    assert captured.program.launches == 1400
+
+
+def test_replays_may_pile_up(gpu: str) -> None:
+    W = ag.ag_param([[0.0]])
+    optimizer = ag.optimizer_sgd({"W": W}, lr=1.0)
+    step = ag.ag_capture(lambda g: optimizer.step({"W": g}))
+    for k in range(100):
+        step(ag.ag_tensor([[float(k)]]))
+    assert W.item() == -sum(range(100))
+
+
+def test_synchronize_waits(backend: VulkanBackend) -> None:
+    t = ag.ag_tensor(np.ones((64, 64)))
+    for _ in range(20):
+        t = t @ t * (1 / 64)
+    backend.submit()
+    assert backend.recorder.in_flight > 0
+    ag.ag_synchronize(backend.name)
+    assert backend.recorder.in_flight == 0
+
+
+def test_two_threads_on_one_device(gpu: str) -> None:
+    results: dict[int, list[float]] = {}
+
+    def work(seed: int) -> None:
+        with ag.ag_device(gpu):
+            x = ag.ag_tensor(np.full((50, 50), seed + 1.0))
+            sums = []
+            for k in range(40):
+                y = x * float(k)
+                W = ag.ag_param(np.full((50, 50), 0.5))
+                with ag.with_grad_tape():
+                    loss = ag.ag_sum(W * y)
+                sums.append(float(ag.backward(loss)[W].numpy().sum()))
+            results[seed] = sums
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for seed in range(4):
+        assert results[seed] == [2500.0 * (seed + 1) * k for k in range(40)]
+
+
+# ---------------------------------------------------------------------------------------------- kernels
+
+
+@pytest.fixture
+def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the compiled kernels that is used instead, and read anew."""
+    folder = tmp_path / "spv"
+    shutil.copytree(kernels._SPV, folder)
+    monkeypatch.setattr(kernels, "_SPV", folder)
+    caches = (kernels._manifest, kernels._plan)
+    for cache in caches:
+        cache.cache_clear()
+    yield folder
+    monkeypatch.undo()
+    for cache in caches:
+        cache.cache_clear()
+
+
+def edit(build: Path, change: Any) -> None:
+    manifest = json.loads((build / "manifest.json").read_text())
+    change(manifest["kernels"])
+    (build / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_no_compiled_kernels(gpu: str, build: Path) -> None:
+    (build / "manifest.json").unlink()
+    with expect_error("kernels that were never compiled", ag.KernelError, "python kernels_build.py", "glslang-tools"):
+        ag.ag_exp(ag.ag_tensor([1.0]))
+
+
+def test_stale_kernels(gpu: str, build: Path) -> None:
+    edit(build, lambda known: known["exp"].update(sha256="0" * 64))
+    with expect_error("kernels compiled from other shaders", ag.KernelError, "exp", "python kernels_build.py"):
+        ag.ag_exp(ag.ag_tensor([1.0]))
+
+
+def test_a_kernel_file_that_is_gone(gpu: str, build: Path) -> None:
+    (build / "tanh.spv").unlink()
+    with expect_error("a compiled kernel that was deleted", ag.KernelError, "tanh", "python kernels_build.py"):
+        ag.ag_tanh(ag.ag_tensor([1.0]))
+
+
+def test_a_kernel_with_other_operands(gpu: str, build: Path) -> None:
+    edit(build, lambda known: known["exp"]["operands"].reverse())
+    with expect_error("a kernel whose operands are not its primitive's", ag.KernelError, "exp", "('x', 'out')"):
+        ag.ag_exp(ag.ag_tensor([1.0]))
+
+
+def test_a_primitive_without_a_kernel(gpu: str) -> None:
+    lonely = replace(copy, name="lonely")
+    with expect_error("a primitive without a kernel", ag.KernelError, "lonely", "shaders/lonely.comp"):
+        backend_of(gpu).launch(lonely, ag.ag_tensor([1.0]).buffer)
+
+
+# ---------------------------------------------------------------------------------------------- debugging
+
+
+def child(code: str, **environment: str) -> str:
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], text=True, timeout=300, capture_output=True,
+                          env={**os.environ, **environment})
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+    assert done.stderr == ""
+    return done.stdout
+
+
+SHADOW = """
+import numpy as np, ag
+ag.ag_device({device!r})
+model = ag.ag_sequential(ag.ag_linear(4, 8, activation="relu"), ag.ag_dropout(0.5), ag.ag_linear(8, 3))
+optimizer = ag.optimizer_adam(model)
+for _ in range(2):
+    with ag.with_grad_tape():
+        loss = ag.ag_softmax_cross_entropy_loss(model(ag.ag_tensor(np.ones((4, 5)))), [0, 1, 2, 0, 1])
+    optimizer.step(ag.backward(loss))
+print("clean")
+from ag.engine.primitive import PRIMITIVES
+right = PRIMITIVES["relu"].reference
+
+def wrong(out, x):
+    right(out, x)
+    out[1, 2] += 0.5
+
+object.__setattr__(PRIMITIVES["relu"], "reference", wrong)
+try:
+    ag.ag_relu(ag.ag_tensor(np.ones((3, 4))))
+except ag.KernelError as error:
+    print(error)
+"""
+
+
+def test_shadow_names_the_first_element_that_differs(gpu: str) -> None:
+    clean, said = child(SHADOW.format(device=gpu), AG_SHADOW="1").splitlines()
+    assert clean == "clean"
+    with expect_error("AG_SHADOW=1 finds a kernel that differs from its reference", ag.KernelError, "relu", "out[1, 2]",
+                      "(3, 4)", "is 1.0", "1.5 by the reference", gpu):
+        raise ag.KernelError(said)
+
+
+def test_without_shadow_nothing_is_compared(gpu: str) -> None:
+    assert child(SHADOW.format(device=gpu)) == "clean\n"
+
+
+def test_trace_prints_launches(gpu: str) -> None:
+    out = child(f"import ag\nx = ag.ag_tensor([[1.0, 2.0]], device={gpu!r})\n(x * x).numpy()\n", AG_TRACE="1")
+    (line,) = [line for line in out.splitlines() if "mul" in line]
+    assert line.startswith(f"ag: {gpu} mul") and "(1, 2)" in line and "grid" in line
+
+
+def test_shutdown_and_open_again(gpu: str) -> None:
+    out = child(f"""
+import ag
+for _ in range(3):
+    ag.ag_device({gpu!r})
+    print(ag.ag_sum(ag.ag_tensor([1.0, 2.0])).item(), len(ag.ag_vulkan_devices()) > 0)
+    ag.ag_shutdown()
+""")
+    assert out.splitlines() == ["3.0 True"] * 3

@@ -1,0 +1,97 @@
+"""Attention's kernels at the edges of their tiles; equal to attention composed of products, to the bit of its masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from table.cases_sequences import attention_size
+from table.rows import EPS, Array, bound, restart_generator, tensor
+
+import ag
+from ag.engine.compile.pipeline import record
+from ag.engine.device import backend_of
+from ag.ops import attention as module
+from ag.ops.attention import attention_of_heads
+
+# heads, d, dv, queries, keys, batch: around tiles of 64 rows and 32 columns, in 1, 2 and 4 blocks of features
+SHAPES = [(1, 32, 32, 65, 65, 1), (3, 16, 33, 64, 32, 3), (2, 40, 8, 130, 70, 1), (1, 128, 127, 33, 97, 2)]
+VARIANTS: list[dict[str, Any]] = [{"causal": False, "rate": 0.0}, {"causal": True, "rate": 0.25}]
+
+
+def operands(heads: int, d: int, dv: int, queries: int, keys: int, batch: int) -> list[Array]:
+    rng = np.random.default_rng([heads, d, dv, queries, keys, batch])
+    sizes = [(d, queries), (d, keys), (dv, keys), (dv, queries)]  # the last: weights of the loss
+    return [rng.standard_normal((heads * f, t, batch)).astype(np.float32) for f, t in sizes]
+
+
+def step(device: str, arrays: list[Array], heads: int, dtype: str = "f32", **variant: Any) -> list[Array]:
+    """The result and its gradients."""
+    backend = backend_of(device)
+    restart_generator(backend)
+    q, k, v = (tensor(x, backend, dtype, param=True) for x in arrays[:3])
+    with ag.with_grad_tape():
+        out = attention_of_heads(q, k, v, heads, **variant)
+        loss = ag.ag_sum(out * tensor(arrays[3], backend, dtype))
+    grads = ag.backward(loss)
+    return [out.numpy(), *(grads[x].numpy() for x in (q, k, v))]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_fused_is_composed(shape: tuple[int, ...], variant: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = operands(*shape)
+    fused = step("cpu", arrays, shape[0], "f64", **variant)
+    monkeypatch.setattr(module, "_MOST_FEATURES", 0)
+    for got, want in zip(fused, step("cpu", arrays, shape[0], "f64", **variant), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_tiles(device: str, shape: tuple[int, ...], variant: dict[str, Any]) -> None:
+    arrays = operands(*shape)
+    found, again = (step(device, arrays, shape[0], **variant) for _ in range(2))
+    exact = step("cpu", arrays, shape[0], "f64", **variant)
+    q, k, v = (np.concatenate(np.split(x, shape[0]), axis=2) for x in arrays[:3])  # heads as samples
+    out = np.concatenate(np.split(np.abs(exact[0]), shape[0]), axis=2)
+    size = np.maximum(out, attention_size(q[:, :1], k, v, dropout=variant["rate"]).max())
+    terms = shape[1] + shape[4]
+    for i, (got, repeated, want) in enumerate(zip(found, again, exact, strict=True)):
+        np.testing.assert_array_equal(got, repeated)
+        allowed = bound(32, terms, np.max(size) if i == 0 else np.max(size) * np.abs(want).max(), "f32")
+        assert np.all(np.abs(got - want) <= allowed)
+
+
+def test_queries_that_are_the_keys_and_values(device: str) -> None:
+    x = np.random.default_rng(0).standard_normal((8, 5, 2)).astype(np.float32)
+    found = []
+    for share in (True, False):
+        same = [tensor(x, backend_of(device), param=True)] * 3
+        operands = same if share else [tensor(x, backend_of(device), param=True) for _ in range(3)]
+        with ag.with_grad_tape():
+            loss = ag.ag_sum(ag.ag_attention(*operands) * tensor(x, backend_of(device)))
+        grads = ag.backward(loss)
+        found.append(sum(grads[t].numpy() for t in dict.fromkeys(operands)))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 8192), (8192, 1)])
+def test_the_longest_sequences(device: str, queries: int, keys: int) -> None:
+    arrays = operands(1, 128, 128, queries, keys, 1)
+    for got, want in zip(step(device, arrays, 1, causal=False, rate=0.0),
+                         step("cpu", arrays, 1, "f64", causal=False, rate=0.0), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=512 * EPS["f32"] * max(1, np.abs(want).max()))
+
+
+def test_three_launches_and_no_matrix_of_weights() -> None:
+    backend = backend_of("cpu")
+    q, k, v = (tensor(x, backend, param=True) for x in operands(2, 4, 4, 300, 300, 1)[:3])
+    with record(backend) as recording:
+        with ag.with_grad_tape():
+            loss = ag.ag_sum(ag.ag_attention(q, k, v, causal=True))
+        ag.backward(loss)
+    found = [x for x in recording.launches if x.primitive.name.startswith("attention")]
+    assert [x.primitive.name for x in found] == ["attention", "attention_delta", "attention_grad"]
+    assert max(b.size for x in recording.launches for b in x.buffers) == 8 * 300

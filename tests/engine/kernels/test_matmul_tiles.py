@@ -1,0 +1,166 @@
+"""Products of matrices in every kind of tiles: all transposes, batches and pieces equal numpy's on both drivers, with
+guard words, the same to the bit each time; and which tiles are chosen, and when the inner axis is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.random_operands import assert_product, random_operands
+from helpers.tiled import blank, launched_twice, normal, on, tiled_backend
+
+import ag
+from ag.engine.backend import DeviceInfo
+from ag.engine.backends.vulkan import pipelines as kernels
+from ag.engine.backends.vulkan.tiles import TILES, Tile, Tiles, tiles_of
+from ag.engine.buffer import Buffer
+from ag.engine.compile.pipeline import record
+from ag.engine.device import backend_of
+from ag.engine.kernels.matmul import batched_matmul, matmul
+from ag.engine.target import Target
+from ag.ops.matmul import product, products
+
+SHAPES = 300  # per kind of tiles and driver
+
+
+@pytest.fixture
+def backend(vulkan: str, kind: str) -> Iterator[Any]:
+    with tiled_backend(vulkan, kind) as found:
+        yield found
+
+
+@pytest.fixture(params=[""], ids=["chosen"])
+def kind(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("kind", ["", *TILES], indirect=True)
+def test_random_products(backend: Any, kind: str) -> None:
+    rng = np.random.default_rng(4)
+    for i in range(SHAPES):
+        a, b, ta, tb = random_operands(rng, int(rng.integers(1, 3)), TILES[kind or "S"].depth)
+        batched = len(a) > 1 and ta != tb  # the other two cases share the code, and pipelines take time
+        a, b = (a, b) if batched else (a[:1], b[:1])
+        skips = rng.integers(0, 4, 3) if rng.random() < 0.2 else (0, 0, 0)  # rows that do not start at quads
+        operands: list[Buffer] = [on(backend, x, int(skip)) for x, skip in zip((a, b), skips[:2], strict=True)]
+        params: dict[str, Any] = {"ta": ta, "tb": tb}
+        if batched:
+            params["chunk"] = int(rng.choice([4, 16, 33, 1000]))
+        else:
+            operands = [x.view(x.shape[1:]) for x in operands]
+        primitive = batched_matmul if batched else matmul
+        shape = primitive.shape(*[x.shape for x in operands], **params)
+        got = launched_twice(backend, primitive, operands, params, blank(backend, shape, int(skips[2])))
+        assert_product(got.sum(0) if batched else got[None], a, b, ta, tb)
+        if i % 10 == 0:
+            backend.check_guards()
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("kind", ["S", "V"], indirect=True)
+def test_a_long_line_of_tiles_is_folded(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_MOST_GROUPS", 11)
+    kernels._plan.cache_clear()
+    rng = np.random.default_rng(5)
+    a, b = normal(rng, 2, 3, 5), normal(rng, 2, 5, 400)
+    got = backend.download(backend.launch(batched_matmul, on(backend, a), on(backend, b), ta=False, tb=False, chunk=5))
+    kernels._plan.cache_clear()
+    assert_product(got[0], a, b, False, False)
+
+
+@pytest.mark.vulkan
+def test_nan_and_infinity_stay_where_they_belong(backend: Any) -> None:
+    a, b = np.ones((1, 5, 3), np.float32), np.ones((1, 3, 7), np.float32)
+    a[0, 2, 1], b[0, 0, 4] = np.nan, np.inf
+    got = backend.download(product(backend.launch, on(backend, a[0]), on(backend, b[0]), False, False))
+    np.testing.assert_array_equal(got, a[0] @ b[0])
+
+
+@pytest.mark.vulkan
+def test_pieces_of_the_inner_axis(backend: Any) -> None:
+    """As on a device with many units: in pieces, added up in order, always to the same bits."""
+    rng = np.random.default_rng(6)
+    backend.target = replace(backend.target, units=132)
+    for shape, cut in (((9, 2048, 70), 4), ((3, 1500, 5), 2), ((64, 600, 64), 1)):
+        rows, inner, cols = shape
+        a, b = normal(rng, 1, inner, rows), normal(rng, 1, inner, cols)
+        assert -(-inner // backend.target.split_inner(inner, rows, cols, 1)) == cut
+        x, y, found = on(backend, a[0]), on(backend, b[0]), []
+        for _ in range(3):
+            with record(backend) as recording:
+                out = product(backend.launch, x, y, True, False)
+            names = [launch.primitive.name for launch in recording.launches]
+            assert names == (["matmul"] if cut == 1 else ["batched_matmul", "sum"])
+            found.append(backend.download(out))
+        assert_product(found[0][None], a, b, True, False)
+        assert all(np.array_equal(found[0], again) for again in found[1:])
+
+
+# ---------------------------------------------------------------------------------------------- choices
+
+
+@pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
+def test_a_tile_fits_every_device(tile: Tile) -> None:
+    for turned in (tile, tile.turned()):
+        assert turned.threads <= 256 and turned.shared_bytes <= 32768
+        assert turned.rows * turned.depth % (4 * turned.threads) == 0  # all load as many quads
+        assert turned.cols * turned.depth % (4 * turned.threads) == 0
+        assert turned.rows % turned.down == turned.cols % turned.across == turned.down % 4 == turned.across % 4 == 0
+        assert turned.depth % (2 * turned.shares) == 0
+        if turned.shares > 1:  # the shares meet where the slices were
+            assert 4 * turned.threads * turned.down * turned.across <= turned.shared_bytes
+
+
+def device(vendor: str, kind: str, gibibytes: int) -> DeviceInfo:
+    return DeviceInfo("vulkan:0", "", vendor, "", kind, gibibytes << 30)
+
+
+LARGE = device("NVIDIA", "discrete", 140)
+
+
+@pytest.mark.parametrize(("info", "rows", "cols", "count", "kind"), [
+    (LARGE, 4096, 4096, 1, "L"), (LARGE, 2048, 2048, 1, "L"), (LARGE, 1024, 1024, 1, "M1"), (LARGE, 128, 128, 1, "S"),
+    (LARGE, 4096, 1, 1, "V"), (LARGE, 8, 512, 1, "V"), (LARGE, 64, 64, 1000, "M"), (LARGE, 8192, 60, 8, "M1"),
+    (device("NVIDIA", "discrete", 8), 1024, 1024, 1, "L"), (device("Apple", "integrated", 16), 4096, 4096, 1, "L2"),
+    (device("Unheard of", "other", 0), 4096, 4096, 1, "L2"), (device("Mesa", "cpu", 4), 100, 3, 1, "S"),
+    (device("Mesa", "cpu", 4), 20, 20, 1, "S"),
+])
+def test_the_choice(info: DeviceInfo, rows: int, cols: int, count: int, kind: str) -> None:
+    tiles = tiles_of(info)
+    assert tiles.choose(rows, cols, count) in (TILES[kind], TILES[kind].turned())
+    assert tiles.choose(cols, rows, count) in (TILES[kind], TILES[kind].turned())
+
+
+def test_a_skinny_product_has_its_tiles_along_the_long_side() -> None:
+    assert Tiles(1, ()).choose(1000, 3, 1).cols == Tiles(1, ()).choose(3, 1000, 1).rows == 8
+
+
+def test_an_unknown_kind_of_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AG_MATMUL_TILE", "XL")
+    with pytest.raises(ag.KernelError, match=r"AG_MATMUL_TILE is 'XL'; it must be one of L, L2, M1, M, S, V, or"):
+        tiles_of(LARGE)
+
+
+@pytest.mark.parametrize(("inner", "rows", "cols", "units", "pieces"), [
+    (1 << 15, 4096, 4096, 1, 1), ((1 << 15) + 1, 8, 8, 1, 2), (0, 8, 8, 1, 0), (100, 8, 8, 132, 1),
+    (8192, 512, 512, 132, 4), (8192, 4096, 4096, 132, 1), (65536, 64, 64, 132, 16), (1024, 64, 64, 132, 2),
+])
+def test_the_number_of_pieces(inner: int, rows: int, cols: int, units: int, pieces: int) -> None:
+    length = Target(units=units).split_inner(inner, rows, cols, 1)
+    assert length % 64 == 0 and (-(-inner // length) if inner else 0) == pieces
+
+
+def test_the_host_needs_no_pieces() -> None:
+    a, b = np.ones((1, 3, 4096), np.float32), np.ones((1, 4096, 2), np.float32)
+    backend = backend_of("cpu")
+    x, y = on(backend, a), on(backend, b)
+    with record(backend) as recording:
+        out = products(backend.launch, x, y, False, False)
+    assert [launch.primitive.name for launch in recording.launches] == ["batched_matmul"]
+    assert backend.download(out).tolist() == [[[4096.0] * 2] * 3]

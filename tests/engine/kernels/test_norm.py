@@ -1,0 +1,69 @@
+"""Norms: rows in several pieces, large means, and how few launches a layer takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from table.rows import EPS, Array, tensor
+
+import ag
+from ag.engine.compile.pipeline import record
+from ag.engine.device import backend_of
+from ag.ops import norm
+
+
+def step(device: str, x: Array, layer: Any, dtype: str = "f32") -> list[Array]:
+    """The result and its gradients, with gamma and beta that are not all equal."""
+    backend, features = backend_of(device), len(x)
+    rng = np.random.default_rng(features)
+    arrays = [x, *rng.standard_normal((2, features, 1)).astype(np.float32)]
+    weights = rng.standard_normal(x.shape).astype(np.float32)
+    operands = [tensor(a, backend, dtype, param=True) for a in arrays]
+    with ag.with_grad_tape():
+        out = layer(*operands)
+        loss = ag.ag_sum(out * tensor(weights, backend, dtype))
+    grads = ag.backward(loss)
+    return [out.numpy(), *(grads[t].numpy() for t in operands)]
+
+
+@pytest.mark.parametrize("layer", [ag.ag_batch_norm_op, ag.ag_layer_norm_op])
+def test_rows_in_pieces(device: str, layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(0).standard_normal((3, 1000)).astype(np.float32) + 1
+    want = step("cpu", x, layer, "f64")
+    monkeypatch.setattr(norm, "_LONGEST_ROW", 300)
+    monkeypatch.setattr(norm, "_CHUNK", 256)
+    for got, exact in zip(step(device, x, layer), want, strict=True):
+        np.testing.assert_allclose(got, exact, rtol=64 * EPS["f32"], atol=64 * EPS["f32"] * np.abs(exact).max())
+    for got, exact in zip(step("cpu", x, layer, "f64"), want, strict=True):
+        np.testing.assert_allclose(got, exact, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("layer", [ag.ag_batch_norm_op, ag.ag_layer_norm_op])
+def test_one_feature_or_one_sample(device: str, layer: Any) -> None:
+    for shape in ((1, 300), (300, 1)):
+        x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+        for got, exact in zip(step(device, x, layer), step("cpu", x, layer, "f64"), strict=True):
+            np.testing.assert_allclose(got, exact, rtol=1e-4, atol=1e-3 * np.abs(exact).max() + 1e-4)
+
+
+def test_a_large_mean_costs_no_digits(device: str) -> None:
+    x = np.random.default_rng(2).integers(0, 8, (64, 40)).astype(np.float32)
+    for layer in (ag.ag_batch_norm_op, ag.ag_layer_norm_op):
+        near = step(device, x, layer)[0]
+        np.testing.assert_allclose(step(device, x + 2.0**16, layer)[0], near, atol=0.02)
+
+
+@pytest.mark.parametrize(("layer", "names"), [
+    (ag.ag_layer_norm_op, ["layer_norm", "layer_norm_grad", "norm_sums"]),
+    (ag.ag_batch_norm_op, ["norm_statistics", "normalize", "norm_sums", "batch_norm_grad"]),
+])
+def test_launches(layer: Any, names: list[str]) -> None:
+    backend = backend_of("cpu")
+    operands = [tensor(np.ones(s), backend, param=True) for s in ((4, 7), (4, 1), (4, 1))]
+    with record(backend) as recording:
+        with ag.with_grad_tape():
+            loss = ag.ag_sum(layer(*operands))
+        ag.backward(loss)
+    assert [x.primitive.name for x in recording.launches if "norm" in x.primitive.name] == names

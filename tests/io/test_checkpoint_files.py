@@ -1,0 +1,152 @@
+"""Files of checkpoints: broken or forged ones are a CheckpointError, and a kill leaves one that loads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import safetensors.numpy
+from helpers.errors import expect_error
+from helpers.training_run import Run
+
+import ag
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.safetensors"
+
+
+# ---------------------------------------------------------------------------------------------- broken files
+
+
+def test_files_of_another_kind(path: Path) -> None:
+    model = ag.ag_linear(2, 2)
+    with expect_error("loading a checkpoint that is not there", ag.CheckpointError, "cannot be read"):
+        ag.ag_load_checkpoint(path, model)
+    ag.ag_save_model(model, path)
+    with expect_error("loading a model file as a checkpoint", ag.CheckpointError, "'ag-model-1'", "'ag-checkpoint-1'"):
+        ag.ag_load_checkpoint(path, model)
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("step", None), ("step", "1.5e"), ("step", '"x"'), ("step", "9" * 5000), ("extra", None), ("extra", "[" * 100_000),
+    ("generator", None), ("generator", "3"), ("generator", '{"seed": -1, "host_streams": 0, "streams": {}}'),
+    ("generator", '{"seed": 1, "host_streams": 0, "streams": [1]}'),
+    ("generator", '{"seed": 1, "host_streams": 1e3, "streams": {}}'),
+    ("lr", None), ("lr", "NaN"), ("lr", "-0.1"), ("lr", '"0.1"'),
+    ("scheduler", None), ("scheduler", "null"), ("scheduler", "[]"), ("scheduler", '{"steps": 1}'),
+    ("dataloader", "7"), ("dataloader", '{"seed": 1, "epoch": -1, "next": 0, "samples": 12, "batch_size": 3}'),
+    ("dataloader", '{"seed": 1, "epoch": 0, "next": 5, "samples": 12, "batch_size": 3}'),
+    ("dataloader", '{"seed": "1", "epoch": 0, "next": 0, "samples": 12, "batch_size": 3}'),
+])
+def test_a_forged_header(path: Path, name: str, text: str | None) -> None:
+    run = Run()
+    run.train(3)
+    ag.ag_save_checkpoint(path, **run.parts())
+    with safetensors.safe_open(path, framework="numpy") as file:
+        header = file.metadata()
+    arrays = safetensors.numpy.load_file(path)
+    header.pop(name)
+    path.write_bytes(safetensors.numpy.save(arrays, header if text is None else {**header, name: text}))
+    run.train(2)
+    before = run.everything()
+    with expect_error("loading a checkpoint with a forged header", ag.CheckpointError, "run.safetensors"):
+        ag.ag_load_checkpoint(path, **run.parts())
+    assert run.everything() == before
+
+
+@pytest.mark.parametrize("names", [("lr", "scheduler"), ("lr", "dataloader"), ("scheduler", "dataloader")])
+def test_the_rate_keeps_its_digits_when_several_parts_are_not_there(path: Path, names: tuple[str, ...]) -> None:
+    """The rate was put back from the optimizer's state, which has the digits of a float32."""
+    run = Run()
+    run.train(3)
+    ag.ag_save_checkpoint(path, **run.parts())
+    with safetensors.safe_open(path, framework="numpy") as file:
+        header = {name: text for name, text in file.metadata().items() if name not in names}
+    path.write_bytes(safetensors.numpy.save(safetensors.numpy.load_file(path), header))
+    run.train(2)
+    before = run.everything()
+    with expect_error("loading a checkpoint without several of its parts", ag.CheckpointError,
+                      *(f"{name}: the file holds no state of it" for name in names)):
+        ag.ag_load_checkpoint(path, **run.parts())
+    assert run.everything() == before
+
+
+@pytest.mark.parametrize("number", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("place", range(4))  # learning rate, bias corrections, steps
+def test_a_forged_optimizer_state(path: Path, place: int, number: float) -> None:
+    """Some of these loaded, and the step after failed with a mathematical error."""
+    run = Run()
+    run.train(3)
+    ag.ag_save_checkpoint(path, **run.parts())
+    with safetensors.safe_open(path, framework="numpy") as file:
+        header = file.metadata()
+    arrays = safetensors.numpy.load_file(path)
+    arrays["optimizer.state"][place] = number
+    path.write_bytes(safetensors.numpy.save(arrays, header))
+    run.train(2)
+    before = run.everything()
+    with expect_error("loading a checkpoint with a forged optimizer state", ag.CheckpointError,
+                      "optimizer: state holds"):
+        ag.ag_load_checkpoint(path, **run.parts())
+    assert run.everything() == before
+
+
+# ---------------------------------------------------------------------------------------------- killed while saving
+
+SAVING = """
+import os, random, signal, sys, time
+import numpy as np
+import ag
+
+path, kills = sys.argv[1], int(sys.argv[2])
+model = ag.ag_linear(64, 64)
+optimizer = ag.optimizer_adam(model)
+moments = optimizer.state_dict()
+
+def saved(step):
+    optimizer.load_state_dict({name: np.full_like(array, step) for name, array in moments.items()})
+    model.load_state_dict({name: np.full_like(array, step) for name, array in model.state_dict().items()})
+    ag.ag_save_checkpoint(path, model, optimizer, step=step, extra=step)
+
+saved(0)
+rng = random.Random(0)
+step, seen = 0, set()
+for _ in range(kills):
+    child = os.fork()
+    if child == 0:
+        while True:
+            step += 1
+            saved(step)
+    time.sleep(rng.uniform(0, 0.02))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    found = ag.ag_load_checkpoint(path, model, optimizer)
+    assert found.extra == found.step >= step, (found, step)
+    for array in (*model.state_dict().values(), *optimizer.state_dict().values()):
+        assert (array == found.step).all(), found
+    step = found.step
+    seen.add(step)
+print(len(seen))
+"""
+
+
+def test_killed_while_saving_the_latest_file_loads(path: Path) -> None:
+    # One process forks its victims: they need not import anything, so a kill takes milliseconds.
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", SAVING, str(path), "100"], env=env, capture_output=True, text=True,
+                          timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 20  # most kills came after a save, and some of them in one
+    left = [name for name in os.listdir(path.parent) if name != path.name]
+    assert left and all(name.startswith(f".{path.name}.") for name in left)
+    for name in left:
+        os.utime(path.parent / name, (0, 0))  # long ago
+    ag.ag_save_checkpoint(path, ag.ag_linear(64, 64))
+    assert os.listdir(path.parent) == [path.name]

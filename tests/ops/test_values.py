@@ -1,0 +1,205 @@
+"""What the case table leaves out: gradients at kinks, large and special numbers, and what the losses accept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from helpers.errors import expect_error
+from table.rows import EPS, Array
+
+import ag
+from ag.autograd.tensor import Tensor
+
+INF, NAN = math.inf, math.nan
+
+
+def gradient(f: Callable[[Tensor], Tensor], x: object) -> list[float]:
+    """Gradient of the sum of f at x, as a flat list."""
+    p = ag.ag_param(x)
+    with ag.with_grad_tape():
+        loss = ag.ag_sum(f(p))
+    return ag.backward(loss)[p].numpy().ravel().tolist()
+
+
+def values(t: Tensor) -> list[float]:
+    return t.numpy().ravel().tolist()
+
+
+# ---------------------------------------------------------------------------------------------- kinks
+
+
+def test_relu_has_slope_0_at_0(device: str) -> None:
+    assert gradient(ag.ag_relu, [[-1.0, -0.0, 0.0, 1.0]]) == [0, 0, 0, 1]
+
+
+def test_clamp_has_slope_1_at_its_ends(device: str) -> None:
+    assert gradient(lambda x: ag.ag_clamp(x, -1, 1), [[-2.0, -1.0, 0.0, 1.0, 2.0]]) == [0, 1, 1, 1, 0]
+
+
+def test_clamp_without_ends_changes_nothing(device: str) -> None:
+    x = ag.ag_tensor([[-3e38, -INF, 0.0, INF]])
+    assert values(ag.ag_clamp(x)) == values(x)
+
+
+# ---------------------------------------------------------------------------------------------- powers
+
+
+@pytest.mark.parametrize(("p", "want", "slope"), [
+    (0, [1, 1, 1], [0, 0, 0]), (1, [-2, 0, 3], [1, 1, 1]), (2, [4, 0, 9], [-4, 0, 6]), (3, [-8, 0, 27], [12, 0, 27]),
+])
+def test_powers_of_negative_numbers(device: str, p: int, want: list[float], slope: list[float]) -> None:
+    # in ggmlR a negative base is NaN on the GPU
+    np.testing.assert_allclose(values(ag.ag_pow([[-2.0, 0.0, 3.0]], p)), want, rtol=8 * EPS["f32"])
+    np.testing.assert_allclose(gradient(lambda x: ag.ag_pow(x, p), [[-2.0, 0.0, 3.0]]), slope, rtol=8 * EPS["f32"])
+
+
+def test_negative_numbers_have_no_broken_powers(device: str) -> None:
+    assert np.isnan(ag.ag_pow([[-2.0]], 0.5).item())
+
+
+# ---------------------------------------------------------------------------------------------- large numbers
+
+
+def test_sigmoid_and_tanh_reach_their_limits(device: str) -> None:
+    x = [[-INF, -1e30, -200.0, 200.0, 1e30, INF]]
+    np.testing.assert_allclose(values(ag.ag_sigmoid(x)), [0, 0, 0, 1, 1, 1], atol=1e-38)
+    assert values(ag.ag_tanh(x)) == [-1, -1, -1, 1, 1, 1]
+    for f in (ag.ag_sigmoid, ag.ag_tanh):
+        np.testing.assert_allclose(gradient(f, [[-1e30, -200.0, 200.0, 1e30]]), 0, atol=1e-38)
+
+
+def test_softmax_of_large_numbers(device: str) -> None:
+    np.testing.assert_allclose(values(ag.ag_softmax([[1e30], [1e30], [0.0]])), [0.5, 0.5, 0])
+    np.testing.assert_allclose(values(ag.ag_softmax([[-1e30], [-1e30]])), [0.5, 0.5])
+
+
+@pytest.mark.parametrize("gap", [20.0, 100.0, 1e4, 1e30])
+def test_softmax_cross_entropy_is_exact_for_any_logits(device: str, gap: float) -> None:
+    # ggmlR's loss is capped at 16.118, because it takes the logarithm of a rounded probability
+    logits = [[gap, 0.0], [0.0, gap]]
+    for target in ([1, 0], np.array([[0, 1], [1, 0]])):
+        assert ag.ag_softmax_cross_entropy_loss(logits, target).item() == pytest.approx(gap)
+        p = ag.ag_param(logits)
+        with ag.with_grad_tape():
+            loss = ag.ag_softmax_cross_entropy_loss(p, target)
+        np.testing.assert_allclose(ag.backward(loss)[p].numpy(), [[0.5, -0.5], [-0.5, 0.5]], rtol=1e-6)
+    assert ag.ag_softmax_cross_entropy_loss(logits, [0, 1]).item() == pytest.approx(0, abs=1e-8)
+
+
+def test_one_inf_among_the_logits_is_not_hidden(device: str) -> None:
+    for logits in ([[NAN], [0.0]], [[INF], [0.0]]):
+        assert np.isnan(ag.ag_softmax_cross_entropy_loss(logits, [0]).item())
+
+
+def test_infinities_and_nan_are_values_without_warnings(device: str) -> None:
+    x = ag.ag_param([[0.0, 1e30, -1.0]])
+
+    def step() -> ag.Tensor:
+        with ag.with_grad_tape():
+            loss = ag.ag_sum(ag.ag_log(x) + ag.ag_exp(x) * 1e30 + x / ag.ag_tensor([[0.0, 1e-30, INF]]))
+        return ag.backward(loss)[x]
+
+    assert not np.isfinite(step().numpy()).all()  # warnings are errors here
+    captured = ag.ag_capture(lambda y: ag.ag_log(y) / y)
+    for _ in range(2):
+        assert np.isnan(captured(ag.ag_tensor([[0.0, -1.0]])).numpy()).any()
+
+
+# ---------------------------------------------------------------------------------------------- targets
+
+
+def losses(logits: Array, *targets: object) -> set[float]:
+    return {ag.ag_softmax_cross_entropy_loss(logits, t).item() for t in targets}
+
+
+def test_labels_of_any_kind(device: str) -> None:
+    logits = np.array([[1.0, 2.0, 0.0], [0.0, -1.0, 3.0]], np.float32)
+    ids = np.array([0, 1, 1])
+    same = [ids, ids.astype(np.uint8), ids.astype(np.int32), ids.astype(np.float64), ids.tolist(), ids.reshape(3, 1),
+            ag.ag_tensor(ids), ag.ag_tensor(ids, dtype="i32")]
+    assert len(losses(logits, *same)) == 1
+    one_hot = np.eye(2)[:, ids]
+    kinds = [one_hot.astype(kind) for kind in (bool, np.int64, np.uint8, np.float16, np.float32, np.float64)]
+    assert len(losses(logits, *kinds, ag.ag_tensor(one_hot))) == 1
+    assert losses(logits, one_hot).pop() == pytest.approx(losses(logits, ids).pop(), rel=1e-6)
+
+
+@pytest.mark.parametrize("label", [-1, 2, 1000])
+def test_wrong_labels_in_a_tensor(device: str, label: int) -> None:
+    for dtype in ("f32", "i32"):
+        target = ag.ag_tensor([0, label], dtype=dtype)
+        with expect_error("a label that is no class, in a tensor", IndexError, f"label {label}", "outside 0..1"):
+            ag.ag_softmax_cross_entropy_loss([[0.0, 1.0], [1.0, 0.0]], target)
+
+
+def test_labels_on_another_device(device: str) -> None:
+    target = ag.ag_tensor([0, 1], device="cpu:1", dtype="i32")
+    with expect_error("labels on another device than the logits", ag.DeviceError, device, "cpu:1", "ag_to_device"):
+        ag.ag_softmax_cross_entropy_loss([[0.0, 1.0], [1.0, 0.0]], target)
+
+
+def test_captured_labels_are_arrays(device: str) -> None:
+    step = ag.ag_capture(ag.ag_softmax_cross_entropy_loss)
+    logits = ag.ag_tensor([[0.0, 1.0], [1.0, 0.0]])
+    with expect_error("labels in a tensor in a captured step", ag.CaptureError, "reads a tensor on the host", device):
+        step(logits, ag.ag_tensor([0, 1], dtype="i32"))
+    step = ag.ag_capture(ag.ag_softmax_cross_entropy_loss)
+    step(logits, np.array([0, 1]))
+    with expect_error("a wrong label in a replay", IndexError, "label 7", "outside 0..1"):
+        step(logits, np.array([0, 7]))
+
+
+def test_gradients_flow_to_targets(device: str) -> None:
+    # in ggmlR an mse target gets none
+    pred, target = ag.ag_param([[1.0], [3.0]]), ag.ag_param([[2.0], [1.0]])
+    with ag.with_grad_tape():
+        loss = ag.ag_mse_loss(pred, target)
+    grads = ag.backward(loss)
+    assert grads[pred].numpy().ravel().tolist() == [-1, 2]
+    assert grads[target].numpy().ravel().tolist() == [1, -2]
+
+
+# ---------------------------------------------------------------------------------------------- sums and shapes
+
+
+def test_long_sums_keep_their_digits(device: str) -> None:
+    x = np.full(1_000_003, 0.1, np.float32)
+    exact = x.size * float(np.float32(0.1))
+    assert ag.ag_sum(x).item() == pytest.approx(exact, rel=1e-6)
+    assert ag.ag_mean(x).item() == pytest.approx(float(np.float32(0.1)), rel=1e-6)
+
+
+def test_reshape_shares_memory(device: str) -> None:
+    x = ag.ag_tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert ag.ag_reshape(x, 4).buffer.block is x.buffer.block
+    assert ag.ag_transpose(x).buffer.block is not x.buffer.block
+
+
+def test_moving_to_where_a_tensor_is_already(device: str) -> None:
+    x = ag.ag_tensor([1.0])
+    assert ag.ag_to_device(x, device) is x
+
+
+def test_arguments_by_name() -> None:
+    x = ag.ag_tensor([[1.0, -2.0]])
+    assert values(ag.ag_clamp(x, hi=0.5)) == [0.5, -2]
+    assert values(ag.ag_sub(B=x, A=1.0)) == [0, 3]
+    with expect_error("an argument that does not exist", TypeError, "ag_softmax: got an unexpected keyword", "'axis'"):
+        ag.ag_softmax(x, axis=0)  # type: ignore[call-arg]
+
+
+def test_many_axes(device: str) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 1, 3, 1, 2, 1, 2)).astype(np.float32)
+    np.testing.assert_array_equal(ag.ag_transpose(x).numpy(), x.T)
+    np.testing.assert_allclose(ag.ag_sum(x, dim=(0, 2, 4)).numpy(), x.sum((0, 2, 4)), rtol=1e-5)
+
+
+@pytest.mark.vulkan
+def test_more_axes_than_a_kernel_takes(lavapipe: str) -> None:
+    x = np.zeros((2, 1) * 3 + (2,) * 9, np.float32)
+    assert ag.ag_transpose(x).shape == x.shape[::-1]
+    with expect_error("a transpose of too many axes", ag.ShapeError, "ag_transpose: ", "8 are supported", "reshape"):
+        ag.ag_transpose(ag.ag_tensor(x, device=lavapipe))

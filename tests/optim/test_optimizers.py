@@ -1,0 +1,284 @@
+"""Optimizers: the formulas against loops in float64, one launch per step, state that continues exactly."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.errors import expect_error
+from helpers.parameters import GRADS, START, gradients, parameters
+
+import ag
+from ag.engine.device import backend_of
+
+# Sixty steps of about ten roundings each, of numbers up to 4, in float32: 60 * 10 * 4 * 2**-24 = 1.4e-4 if they all
+# went the same way; they do not, and a fifth of that is still a hundred times less than any wrong formula gives.
+ATOL = {"f32": 3e-5, "f64": 1e-12}
+
+
+# ---------------------------------------------------------------------------------------------- formulas in float64
+
+
+def adam_loop(lr: Callable[[int], float], beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8,
+              decay: float = 0.0) -> dict[str, np.ndarray]:
+    """Kingma and Ba, algorithm 1; with decay Loshchilov and Hutter, algorithm 2."""
+    p = {name: x.copy() for name, x in START.items()}
+    for name in p:
+        m = v = np.zeros_like(p[name])
+        for t, grads in enumerate(GRADS, 1):
+            m = beta1 * m + (1 - beta1) * grads[name]
+            v = beta2 * v + (1 - beta2) * grads[name] ** 2
+            m_hat, v_hat = m / (1 - beta1**t), v / (1 - beta2**t)
+            p[name] = p[name] - lr(t) * (m_hat / (np.sqrt(v_hat) + eps) + decay * p[name])
+    return p
+
+
+def sgd_loop(lr: Callable[[int], float], momentum: float = 0.0, decay: float = 0.0,
+             nesterov: bool = False) -> dict[str, np.ndarray]:
+    """The rule in optimizer_sgd's docstring."""
+    p = {name: x.copy() for name, x in START.items()}
+    for name in p:
+        b = np.zeros_like(p[name])
+        for t, grads in enumerate(GRADS, 1):
+            g = grads[name] + decay * p[name]
+            b = momentum * b + g
+            p[name] = p[name] - lr(t) * (g + momentum * b if nesterov else b)
+    return p
+
+
+RULES = {
+    "adam": (ag.optimizer_adam, {"lr": 0.05}, lambda lr: adam_loop(lr)),
+    "adam, other betas": (ag.optimizer_adam, {"lr": 0.05, "beta1": 0.5, "beta2": 0.9, "eps": 1e-3},
+                          lambda lr: adam_loop(lr, 0.5, 0.9, 1e-3)),
+    "adamw": (ag.optimizer_adamw, {"lr": 0.05, "weight_decay": 0.1}, lambda lr: adam_loop(lr, decay=0.1)),
+    "adamw, its default decay": (ag.optimizer_adamw, {"lr": 0.05}, lambda lr: adam_loop(lr, decay=0.01)),
+    "sgd": (ag.optimizer_sgd, {"lr": 0.05}, lambda lr: sgd_loop(lr)),
+    "sgd, weight decay": (ag.optimizer_sgd, {"lr": 0.05, "weight_decay": 0.1}, lambda lr: sgd_loop(lr, decay=0.1)),
+    "sgd, momentum": (ag.optimizer_sgd, {"lr": 0.02, "momentum": 0.8}, lambda lr: sgd_loop(lr, 0.8)),
+    "sgd, all": (ag.optimizer_sgd, {"lr": 0.02, "momentum": 0.8, "weight_decay": 0.1, "nesterov": True},
+                 lambda lr: sgd_loop(lr, 0.8, 0.1, True)),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_formula(device: str, rule: str) -> None:
+    """With lr halved after half of the steps."""
+    make, settings, loop = RULES[rule]
+    for dtype in ("f32", "f64") if device == "cpu" else ("f32",):
+        params = parameters(dtype)
+        optimizer = make(params, **settings)
+        for k in range(len(GRADS)):
+            if k == 30:
+                optimizer.lr /= 2
+            optimizer.step(gradients(k, params))
+        expected = loop(lambda t: settings["lr"] * (0.5 if t > 30 else 1.0))
+        for name, p in params.items():
+            assert np.abs(p.numpy() - expected[name]).max() < ATOL[dtype], f"{name} in {dtype}"
+        assert optimizer.t == len(GRADS)
+        assert optimizer.lr == settings["lr"] / 2
+
+
+# ---------------------------------------------------------------------------------------------- launches
+
+
+@pytest.mark.parametrize("make", [ag.optimizer_adam, ag.optimizer_adamw, ag.optimizer_sgd])
+def test_one_update_launch_per_step(device: str, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.collect()  # optimizers of other tests, whose 16-bit parameters ask for a loss scale
+    params = parameters()
+    optimizer = make(params)
+    backend, launched = backend_of(device), []
+    launch = backend.launch
+    monkeypatch.setattr(backend, "launch", lambda primitive, *a, **k: launched.append(primitive.name) or launch(
+        primitive, *a, **k))
+    optimizer.step(gradients(0, params))
+    assert len([name for name in launched if name.endswith("_update")]) == 1
+    assert sorted(set(launched)) == sorted({"copy", next(n for n in launched if n.endswith("_update"))})
+    assert launched.count("copy") == len(params)  # each gradient into the flat buffer
+
+
+def test_parameters_are_views_of_one_buffer(device: str) -> None:
+    params = parameters()
+    before = {name: p.numpy() for name, p in params.items()}
+    ag.optimizer_adam(params)
+    assert len({p.buffer.block.address for p in params.values()}) == 1
+    assert all(p.buffer.address % 16 == 0 for p in params.values())
+    assert all(np.array_equal(p.numpy(), before[name]) for name, p in params.items())
+
+
+# ---------------------------------------------------------------------------------------------- which gradients
+
+
+def test_a_missing_gradient_skips_the_parameter(device: str) -> None:
+    params = parameters()
+    optimizer = ag.optimizer_adam(params, lr=0.1)
+    optimizer.step(gradients(0, params))
+    before = {**optimizer.state_dict(), **{n: p.numpy() for n, p in params.items()}}
+    some = gradients(1, params)
+    del some["b"], some["long"]
+    optimizer.step(some)
+    after = {**optimizer.state_dict(), **{n: p.numpy() for n, p in params.items()}}
+    unchanged = {name for name in before if np.array_equal(before[name], after[name])}
+    assert unchanged == {f"{part}{name}" for part in ("", "m.", "v.") for name in ("b", "long")}
+    assert optimizer.t == 2
+
+
+def test_no_gradient_at_all_is_no_step(device: str) -> None:
+    params = parameters()
+    optimizer = ag.optimizer_adam(params)
+    optimizer.step({})
+    optimizer.step()
+    assert optimizer.t == 0 and np.array_equal(params["W"].numpy(), START["W"].astype(np.float32))
+
+
+def test_ways_to_give_gradients(device: str) -> None:
+    def trained(step: Callable[[ag.optimizer_sgd, ag.Tensor, ag.Gradients], None]) -> list[float]:
+        W = ag.ag_param([[1.0, 2.0]])
+        optimizer = ag.optimizer_sgd({"W": W}, lr=0.5)
+        with ag.with_grad_tape():
+            loss = ag.ag_sum(W * W)
+        step(optimizer, W, ag.backward(loss))
+        return W.numpy().ravel().tolist()
+
+    assert trained(lambda optimizer, W, grads: optimizer.step(grads)) == [0.0, 0.0]
+    assert trained(lambda optimizer, W, grads: optimizer.step()) == [0.0, 0.0]
+    assert trained(lambda optimizer, W, grads: optimizer.step({"W": grads[W]})) == [0.0, 0.0]
+    assert trained(lambda optimizer, W, grads: optimizer.step({W: grads[W]})) == [0.0, 0.0]
+    assert trained(lambda optimizer, W, grads: optimizer.step({"W": np.array([[2.0, 4.0]])})) == [0.0, 0.0]
+
+
+def test_zero_grad() -> None:
+    W = ag.ag_param([[1.0]])
+    optimizer = ag.optimizer_sgd([W], lr=1.0)
+    for _ in range(2):
+        with ag.with_grad_tape():
+            loss = ag.ag_sum(W * 1.0)
+        ag.backward(loss)
+    assert W.grad.item() == 2.0
+    optimizer.zero_grad()
+    assert W.grad is None
+
+
+def test_a_gradient_of_another_shape() -> None:
+    params = parameters()
+    optimizer = ag.optimizer_adam(params)
+    with expect_error("an optimizer given a gradient of another shape", ag.ShapeError, "'W'", "(3, 5)", "(5, 3)"):
+        optimizer.step({"W": ag.ag_tensor(np.ones((3, 5)))})
+
+
+@pytest.mark.vulkan
+def test_a_gradient_on_another_device(lavapipe: str) -> None:
+    W = ag.ag_param([[1.0]], device=lavapipe)
+    optimizer = ag.optimizer_sgd({"W": W})
+    with expect_error("an optimizer given a gradient on another device", ag.DeviceError, "cpu", lavapipe):
+        optimizer.step({"W": ag.ag_tensor([[1.0]], device="cpu")})
+
+
+# ---------------------------------------------------------------------------------------------- several optimizers
+
+
+def test_two_optimizers_take_turns(device: str) -> None:
+    """Whoever steps adopts the parameters; the values go with them."""
+    params = parameters()
+    first, second = ag.optimizer_sgd(params, lr=0.5), ag.optimizer_sgd(params, lr=0.25)
+    expected = {name: x.astype(np.float32) for name, x in START.items()}
+    for k in range(6):
+        optimizer, lr = ((first, 0.5), (second, 0.25))[k % 2]
+        optimizer.step(gradients(k, params))
+        for name in expected:
+            expected[name] -= np.float32(lr) * GRADS[k][name].astype(np.float32)
+    for name, p in params.items():
+        assert np.abs(p.numpy() - expected[name]).max() < 1e-6
+
+
+@pytest.mark.vulkan
+def test_a_model_that_moved_is_refused(lavapipe: str) -> None:
+    """An optimizer's moments stay where they are, so a model must be moved before."""
+    model = ag.ag_linear(3, 2)
+    optimizer = ag.optimizer_adam(model)
+    model.to(lavapipe)
+    grads = {"W": ag.ag_tensor(np.ones((2, 3)), device=lavapipe), "b": ag.ag_tensor(np.ones((2, 1)), device=lavapipe)}
+    with expect_error("an optimizer stepped after its model was moved", ag.DeviceError, "cpu", lavapipe, "optimizer"):
+        optimizer.step(grads)
+    assert model.W.device == lavapipe
+
+
+# ---------------------------------------------------------------------------------------------- state
+
+
+@pytest.mark.parametrize("rule", ["adam", "adamw", "sgd, all"])
+def test_state_continues_bit_for_bit(device: str, rule: str) -> None:
+    make, settings, _ = RULES[rule]
+    params = parameters()
+    optimizer = make(params, **settings)
+    for k in range(20):
+        optimizer.step(gradients(k, params))
+    optimizer.lr = 0.007
+    state, weights = optimizer.state_dict(), {name: p.numpy() for name, p in params.items()}
+    other_params = parameters(**weights)
+    other = make(other_params, **{**settings, "lr": 1.0})
+    other.load_state_dict(state)
+    assert other.lr == pytest.approx(0.007) and other.t == 20
+    for k in range(20, 40):
+        optimizer.step(gradients(k, params))
+        other.step(gradients(k, other_params))
+    for name in params:
+        assert np.array_equal(params[name].numpy(), other_params[name].numpy())
+    a, b = optimizer.state_dict(), other.state_dict()
+    assert a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
+
+
+def test_a_state_that_does_not_fit_changes_nothing() -> None:
+    params = parameters()
+    optimizer = ag.optimizer_adam(params)
+    optimizer.step(gradients(0, params))
+    before = optimizer.state_dict()
+    wrong = {**before, "m.W": np.zeros((2, 2)), "m.new": np.zeros(1)}
+    del wrong["v.b"]
+    with expect_error("an optimizer's state that does not fit", ag.CheckpointError, "missing v.b", "unexpected m.new",
+                      "m.W is (2, 2) instead of (5, 3)"):
+        optimizer.load_state_dict(wrong)
+    assert all(np.array_equal(before[k], v) for k, v in optimizer.state_dict().items())
+
+
+# ---------------------------------------------------------------------------------------------- bad arguments
+
+
+@pytest.mark.parametrize(("make", "settings", "fragments"), [
+    (ag.optimizer_adam, {"lr": -1.0}, ["lr is -1.0"]),
+    (ag.optimizer_adam, {"lr": float("nan")}, ["lr is nan"]),
+    (ag.optimizer_adam, {"beta1": 1.0}, ["beta1 is 1.0", "[0, 1)"]),
+    (ag.optimizer_adam, {"beta2": -0.1}, ["beta2 is -0.1"]),
+    (ag.optimizer_adam, {"eps": -1e-8}, ["eps is -1e-08"]),
+    (ag.optimizer_adamw, {"weight_decay": -1.0}, ["weight_decay is -1.0"]),
+    (ag.optimizer_sgd, {"weight_decay": -1.0}, ["weight_decay is -1.0"]),
+    (ag.optimizer_sgd, {"momentum": 1.0}, ["momentum is 1.0", "[0, 1)"]),
+    (ag.optimizer_sgd, {"nesterov": True}, ["nesterov", "momentum is 0"]),
+], ids=str)
+def test_bad_numbers(make: Any, settings: dict[str, Any], fragments: list[str]) -> None:
+    name = {ag.optimizer_adam: "adam", ag.optimizer_adamw: "adamw", ag.optimizer_sgd: "sgd"}[make]
+    said = ", ".join(f"{k}={v}" for k, v in settings.items())
+    with expect_error(f"optimizer_{name}({said})", ValueError, f"optimizer_{name}", *fragments):
+        make([ag.ag_param([[1.0]])], **settings)
+
+
+def test_bad_parameters() -> None:
+    W = ag.ag_param([[1.0]])
+    with expect_error("an optimizer over one tensor twice", ValueError, "optimizer_sgd", "b", "same tensor"):
+        ag.optimizer_sgd({"a": W, "b": W})
+    with expect_error("an optimizer over two tensors of one name", ValueError, "optimizer_sgd", "'W'"):
+        first, second = ag.ag_linear(1, 1), ag.ag_linear(1, 1)
+        first.parameters(), second.parameters()
+        ag.optimizer_sgd([first.W, second.W])
+    with expect_error("an optimizer over nothing", ValueError, "optimizer_sgd", "no parameters"):
+        ag.optimizer_sgd([])
+    with expect_error("an optimizer over a tensor that is no parameter", ValueError, "optimizer_sgd", "ag_param"):
+        ag.optimizer_sgd([ag.ag_tensor([1.0])])
+    with expect_error("an optimizer over an array", ValueError, "optimizer_sgd", "ndarray", "ag_param"):
+        ag.optimizer_sgd([np.ones(3)])
+    optimizer = ag.optimizer_sgd([W])
+    with expect_error("an optimizer's lr set to a negative number", ValueError, "lr is -0.1"):
+        optimizer.lr = -0.1
+    assert optimizer.lr == 0.01

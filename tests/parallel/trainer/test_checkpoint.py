@@ -1,0 +1,141 @@
+"""dp_train resumed from a checkpoint goes on bit for bit: parameters, buffers, optimizers, schedules and losses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.dp_buffers import Scaled, assert_same, make_model, train, two, with_average
+from helpers.dp_classifier import places
+from helpers.errors import expect_error
+
+import ag
+from ag.io.safetensors_file import read_file, write_file
+from ag.parallel.trainer.checkpoint import load_state
+
+STEPS = 5
+
+
+class Following:
+    """A schedule with a state that is more than its steps: what the weights were after each of them."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer, self.total = optimizer, 0.0
+
+    def step(self) -> None:
+        self.total += sum(float(np.abs(p.numpy()).sum()) for p in self.optimizer.params.values())
+        self.optimizer.lr *= 1 - 1 / (2 + self.total)
+
+    def state_dict(self) -> dict[str, float]:
+        return {"total": self.total}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self.total = state["total"]
+
+
+class Halving:
+    """A schedule without a state."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+
+    def step(self) -> None:
+        self.optimizer.lr /= 2
+
+
+
+SCHEDULES: dict[str, Any] = {
+    "constant": None, "cosine": lambda o: ag.lr_scheduler_cosine(o, STEPS), "with a state": Following,
+    "without a state": Halving,
+}
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
+def test_a_resumed_job_is_the_undisturbed_one(device: str, together: bool, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"n_iter": STEPS, "batch": 6, "sync_batch_norm": together,
+                               "scheduler": SCHEDULES["with a state"]}
+    whole = train(places(device, 1), with_average, **options)
+    for first, then in ((2, 1), (1, 3)):
+        path = tmp_path / f"{first}.safetensors"
+        train(places(device, first), with_average, **options | {"n_iter": 2, "checkpoint": path})
+        assert_same(train(places(device, then), with_average, **options, checkpoint=path, resume=True), whole)
+
+
+@pytest.mark.parametrize("optimizer", [None, two], ids=["one", "two"])
+@pytest.mark.parametrize("scheduler", SCHEDULES.values(), ids=SCHEDULES)
+def test_with_every_kind_of_schedule(scheduler: Any, optimizer: Any, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"n_iter": STEPS, "scheduler": scheduler, "optimizer": optimizer, "max_norm": 0.5}
+    whole = train(["cpu"], **options)
+    for k in range(1, STEPS):
+        path = tmp_path / f"{k}.safetensors"
+        train(places("cpu", 2), **options | {"n_iter": k, "checkpoint": path})
+        assert_same(train(places("cpu", 3), **options, checkpoint=path, resume=True), whole)
+    assert all(np.array_equal(p.numpy(), whole.params[n].numpy()) for n, p in whole.model.parameters().items())
+
+
+def test_16_bits_and_two_optimizers(device: str, dtype: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.safetensors"
+    options: dict[str, Any] = {"n_iter": 3, "batch": 4, "optimizer": two}
+    whole = train(places(device, 1), **options)
+    train(places(device, 2), **options | {"n_iter": 1, "checkpoint": path})
+    assert_same(train(places(device, 2), **options, checkpoint=path, resume=True), whole)
+
+
+def old_form(path: Path) -> None:
+    """Take out of a checkpoint what earlier versions did not write."""
+    header, arrays = read_file(path, "ag-dp-train-1", "test")
+    write_file(path, {name: x for name, x in arrays.items() if not name.startswith("buffer.")},
+               {name: text for name, text in header.items() if name not in ("rates", "schedules")})
+
+
+def test_a_checkpoint_of_an_earlier_version(tmp_path: Path) -> None:
+    """It goes on if the model has no buffers, and is refused if it has."""
+    path = tmp_path / "job.safetensors"
+    options: dict[str, Any] = {"n_iter": 4, "scheduler": SCHEDULES["cosine"],
+                               "make": lambda: ag.ag_sequential(ag.ag_linear(4, 3))}
+    whole = train(["cpu"], **options)
+    train(["cpu"], **options | {"n_iter": 2, "checkpoint": path})
+    old_form(path)
+    assert_same(train(places("cpu", 2), **options, checkpoint=path, resume=True), whole)
+
+    train(["cpu"], n_iter=1, checkpoint=path)
+    old_form(path)
+    with expect_error("dp_train(resume=True) with a checkpoint without buffers", ag.CheckpointError, "no buffers",
+                      "layer2_running_mean", "anew"):
+        train(["cpu"], checkpoint=path, resume=True)
+
+
+def test_checkpoints_that_do_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "job.safetensors"
+    train(["cpu"], n_iter=1, checkpoint=path, scheduler=SCHEDULES["cosine"])
+    with expect_error("dp_train(resume=True) with another number of optimizers", ag.CheckpointError, "of 1 optimizer",
+                      "made 2"):
+        train(["cpu"], checkpoint=path, resume=True, optimizer=two)
+    with expect_error("dp_train(resume=True) with another number of schedules", ag.CheckpointError, "of 1 schedule",
+                      "has 2"):
+        train(["cpu"], checkpoint=path, resume=True, optimizer=two, scheduler=SCHEDULES["cosine"])
+    with expect_error("dp_train(resume=True) with a checkpoint of another model", ag.CheckpointError, "the checkpoint",
+                      "missing W", "unexpected layer1_W"):
+        train(["cpu"], lambda: Scaled(True), checkpoint=path, resume=True)
+    state = load_state(path)
+    assert state is not None and state.buffers.keys() == make_model().buffers().keys()
+    train(["cpu"], lambda: Scaled(True), n_iter=1, checkpoint=path)
+    with expect_error("dp_train(resume=True) with a checkpoint of other buffers", ag.CheckpointError, "the checkpoint",
+                      "unexpected mean", "unexpected variance"):
+        train(["cpu"], lambda: Scaled(False), checkpoint=path, resume=True)
+
+
+def test_a_schedule_whose_state_is_not_json_is_refused_at_once(tmp_path: Path) -> None:
+    class Own(Halving):
+        def state_dict(self) -> Any:
+            return {"optimizer": self.optimizer}
+
+        def load_state_dict(self, state: Any) -> None:
+            pass
+
+    steps: list[Any] = []
+    with expect_error("dp_train with a schedule whose state is not JSON", TypeError, "the scheduler", "JSON"):
+        train(["cpu"], scheduler=Own, checkpoint=tmp_path / "job", callback=steps.append)
+    assert not steps

@@ -1,0 +1,159 @@
+"""One replica of dp_train fails, is slow, makes NaN, hangs or dies: a named error, no deadlock, nothing lost.
+
+A device that is lost is in test_faults.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.dp_classifier import assert_equal
+from helpers.errors import expect_error
+
+import ag
+from ag.parallel.trainer import trainer as job
+from ag.parallel.trainer.replica import Replica
+
+RNG = np.random.default_rng(17)
+DATA = [(RNG.standard_normal((3, 2)).astype(np.float32), RNG.standard_normal((2, 2)).astype(np.float32))
+        for _ in range(12)]
+STEPS = 3
+
+
+def make_model() -> ag.Layer:
+    return ag.ag_sequential(ag.ag_linear(3, 4), ag.ag_batch_norm(4), ag.ag_dropout(0.2), ag.ag_linear(4, 2))
+
+
+class Fault:
+    """Something that happens at one sample of one step."""
+
+    def __init__(self, kind: str, step: int, sample: int) -> None:
+        self.kind, self._step, self._sample = kind, step, sample
+        self.step = 0
+        self.released = threading.Event()
+
+    def forward(self, model: Any, sample: Any) -> Any:
+        x = sample[0]
+        if self.step == self._step and x is DATA[self._sample][0]:
+            if self.kind == "error":
+                raise KeyError("own error")
+            if self.kind == "dies":
+                raise SystemExit(3)
+            if self.kind == "hangs":
+                self.released.wait(60)
+            if self.kind == "slow":
+                time.sleep(0.01)
+            if self.kind in ("nan", "skipped nan"):
+                x = np.full_like(x, np.nan)
+        return model(x)
+
+    def after(self, step: ag.DPStep) -> None:
+        self.step = step.step + 1
+
+
+def train(n: int, fault: Fault | None, together: bool, **options: Any) -> ag.DPResult:
+    fault = fault or Fault("none", -1, 0)
+    settings = {"devices": [f"cpu:{i}" for i in range(n)], "n_iter": STEPS, "lr": 0.01, "seed": 9, "verbose": False,
+                "micro_batch": 6 // n, "capture": False}
+    return ag.dp_train(make_model, DATA, ag.ag_mse_loss, fault.forward, lambda s: s[1], callback=fault.after,
+                       sync_batch_norm=together, **{**settings, **options})
+
+
+@lru_cache
+def undisturbed(together: bool) -> ag.DPResult:
+    return train(1, None, together)
+
+
+def no_thread_is_left() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "ag_replica (left behind)":
+            thread.join(20)
+            assert not thread.is_alive(), "a thread of a replica does not end"
+
+
+ERRORS: dict[str, type[BaseException]] = {"error": KeyError, "dies": SystemExit, "nan": FloatingPointError,
+                                          "hangs": ag.CommError}
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_200_random_faults(part: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """25 in each part.  A job that failed goes on from its checkpoint, as if nothing had happened, to the bit."""
+    random = np.random.default_rng(part)
+    kinds = ["error"] * 7 + ["dies"] * 5 + ["nan"] * 4 + ["skipped nan"] * 3 + ["slow"] * 4 + ["hangs"] * 2
+    for i, kind in enumerate(kinds):
+        n, again = (int(x) for x in random.choice([1, 2, 3], 2))
+        n = max(n, 2) if kind == "hangs" else n  # one device has nobody who could tell
+        step, position = int(random.integers(STEPS)), int(random.integers(6))
+        together = bool(random.integers(2))
+        fault = Fault(kind, step, (6 * step + position) % 12)
+        path = tmp_path / f"{i}.safetensors"
+        options: dict[str, Any] = {"checkpoint": path, "checkpoint_every": 1}
+        options |= {"timeout": 0.3} if kind == "hangs" else {}
+        options |= {"on_nonfinite": "skip"} if kind == "skipped nan" else {}
+        said = f"{kind} at sample {position} of step {step}, {n} then {again} replicas, together={together}"
+        if kind in ERRORS:
+            with pytest.raises(ERRORS[kind]) as caught:
+                train(n, fault, together, **options)
+            fault.released.set()
+            no_thread_is_left()  # the device is not to be used before the call has returned
+            who = f"replica {position // (6 // n)} (cpu"
+            words = " ".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+            if kind != "nan" or not together:  # a NaN in the statistics is everybody's
+                assert who in words, f"{said}: {words}"
+            assert f"step {step}" in words and "as before" in words, f"{said}: {words}"
+            assert_equal(train(again, None, together, checkpoint=path, resume=True), undisturbed(together))
+        else:
+            result = train(n, fault, together, **options)
+            if kind == "slow":
+                assert_equal(result, undisturbed(together))
+            else:
+                assert np.isnan(result.loss_history).tolist() == [k == step for k in range(STEPS)], said
+                assert all(np.isfinite(p.numpy()).all() for p in result.params.values()), said
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["apart", "in lock step"])
+def test_a_replica_that_hangs_is_named(together: bool) -> None:
+    fault = Fault("hangs", 1, 10)
+    begin = time.monotonic()
+    with expect_error("dp_train with a device that does not finish its part", ag.CommError, "replica 1 (cpu:1)",
+                      "step 1", "within 0.3 s", "larger timeout"):
+        train(2, fault, together, timeout=0.3)
+    assert time.monotonic() - begin < 5
+    fault.released.set()
+    no_thread_is_left()
+
+
+def test_an_error_names_its_replica(device: str) -> None:
+    devices = ["cpu", "cpu:1"] if device == "cpu" else [device] * 2
+    with pytest.raises(KeyError, match="own error") as caught:
+        train(2, Fault("error", 1, 10), False, devices=devices)
+    assert caught.value.__notes__ == [f"dp_train: raised by replica 1 ({devices[1]}) in step 1; weights are as before "
+                                      f"it."]
+
+
+def test_weights_that_differ_are_found_during_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transfer that goes wrong: found at the next check, not only at the end."""
+    load = Replica.load
+
+    def wrong(self: Replica, weights: Any, buffers: Any) -> None:
+        load(self, weights * 1.01 if self.index == 1 else weights, buffers)
+
+    monkeypatch.setattr(Replica, "load", wrong)
+    monkeypatch.setattr(job, "CHECK_EVERY", 2)
+    steps: list[int] = []
+    with expect_error("dp_train with a device to which transfers are wrong", ag.CommError, "replica 1 (cpu:1)",
+                      "SHA-256", "transfer"):
+        ag.dp_train(make_model, DATA, ag.ag_mse_loss, lambda m, s: m(s[0]), lambda s: s[1], devices=["cpu", "cpu:1"],
+                    n_iter=9, verbose=False, callback=lambda step: steps.append(step.step))
+    assert steps == [0]
+
+
+def test_a_timeout_that_is_not_positive() -> None:
+    with expect_error("dp_train(timeout=0)", ValueError, "timeout is 0", "positive"):
+        train(2, None, False, timeout=0)

@@ -1,0 +1,198 @@
+"""dp_train: the samples it takes, what it returns and what it says.  What it refuses is in test_refused."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from helpers.dp_linear import DATA, XS, YS, make_model, train
+from helpers.errors import expect_error
+
+import ag
+
+# ---------------------------------------------------------------------------------------------- samples
+
+
+class Pair(NamedTuple):
+    x: np.ndarray
+    y: np.ndarray
+
+
+class Own:
+    """A user's sample; dp_train cannot see what is in it."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+        self.x, self.y = x, y
+
+
+SAMPLES = {
+    "tuples": (DATA, lambda s: s[0], lambda s: s[1]),
+    "lists": ([list(s) for s in DATA], lambda s: s[0], lambda s: s[1]),
+    "named tuples": ([Pair(*s) for s in DATA], lambda s: s.x, lambda s: s.y),
+    "dicts with numbers": ([{"x": x, "y": y, "kind": i % 2, "name": "a"} for i, (x, y) in enumerate(DATA)],
+                           lambda s: s["x"] if s["kind"] in (0, 1) else None, lambda s: s["y"]),
+    "nested": ([{"in": (x, [y])} for x, y in DATA], lambda s: s["in"][0], lambda s: s["in"][1][0]),
+    "tensors": ([(ag.ag_tensor(x), ag.ag_tensor(y)) for x, y in DATA], lambda s: s[0], lambda s: s[1]),
+    "tensors elsewhere": ([(ag.ag_tensor(x, device="cpu:3"), y) for x, y in DATA], lambda s: s[0], lambda s: s[1]),
+    "one array": (np.concatenate([XS, YS], axis=1), lambda s: s[:4].copy(), lambda s: s[4:].copy()),
+    "own objects": ([Own(x, y) for x, y in DATA], lambda s: s.x, lambda s: s.y),
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_samples_of_every_kind_give_the_same_bits(device: str, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    data, x_of, y_of = SAMPLES[kind]
+    places = ["cpu", "cpu:1"] if device == "cpu" else [device] * 2
+    found = train(data, forward_fn=lambda m, s: m(x_of(s)), target_fn=y_of, devices=places)
+    expected = train(devices=places, capture=False)
+    assert np.array_equal(found.loss_history, expected.loss_history)
+    assert np.array_equal(found.model.W.numpy(), expected.model.W.numpy())
+    assert len(caplog.records) == (kind in ("own objects", "one array")), caplog.text
+
+
+def test_samples_that_cannot_be_captured_are_announced_once(caplog: pytest.LogCaptureFixture) -> None:
+    train([Own(x, y) for x, y in DATA], forward_fn=lambda m, s: m(s.x), target_fn=lambda s: s.y)
+    (record,) = caplog.records
+    assert "uncaptured" in record.getMessage() and "Own" in record.getMessage()
+    with expect_error("dp_train(capture=True) with samples of an own type", ag.CaptureError, "Own", "arrays"):
+        train([Own(x, y) for x, y in DATA], forward_fn=lambda m, s: m(s.x), target_fn=lambda s: s.y, capture=True)
+
+
+def test_a_step_that_cannot_be_captured_is_announced_once(caplog: pytest.LogCaptureFixture) -> None:
+    def forward(model: ag.Layer, s: Any) -> ag.Tensor:
+        return model(s[0] * 2)  # an array that is no part of the sample
+
+    expected = train(forward_fn=forward, capture=False)
+    assert np.array_equal(train(forward_fn=forward).loss_history, expected.loss_history)
+    (record,) = caplog.records
+    assert "uncaptured" in record.getMessage() and "(4, 1)" in record.getMessage()
+    with expect_error("dp_train(capture=True) with a step that computes in numpy", ag.CaptureError, "(4, 1)"):
+        train(forward_fn=forward, capture=True)
+
+
+def test_the_content_of_an_own_object_may_change() -> None:
+    sample = Own(XS[0], YS[0])
+
+    def change(step: ag.DPStep) -> None:
+        sample.x = XS[step.step + 1]
+
+    own = train([sample], forward_fn=lambda m, s: m(s.x), target_fn=lambda s: s.y, callback=change, devices=["cpu"])
+    expected = train([(XS[k], YS[0]) for k in range(3)], devices=["cpu"], capture=False)
+    assert np.array_equal(own.loss_history, expected.loss_history)
+
+
+def test_numbers_in_samples_are_part_of_the_step(caplog: pytest.LogCaptureFixture) -> None:
+    """Each number needs a captured step of its own; beyond some dozens the rest runs eagerly, which is said."""
+    data = [(x, y, i / 8) for i, (x, y) in enumerate(DATA * 8)]
+    options = {"forward_fn": lambda m, s: m(s[0]) * s[2], "micro_batch": 48, "n_iter": 2}
+    assert np.array_equal(train(data, **options).loss_history, train(data, **options, capture=False).loss_history)
+    (record,) = caplog.records
+    assert "uncaptured" in record.getMessage()
+
+
+def test_one_and_one_point_zero_are_different_numbers() -> None:
+    data = [(*DATA[0], True), (*DATA[0], 1), (*DATA[0], 1.0)]
+    seen = []
+    train(data, forward_fn=lambda m, s: seen.append(type(s[2])) or m(s[0]), devices=["cpu"])
+    assert set(seen) == {bool, int, float}
+
+
+def test_fewer_samples_than_replicas_use_none_twice() -> None:
+    used = []
+    result = train(DATA[:3], lambda: ag.ag_linear(4, 2), forward_fn=lambda m, s: used.append(s[0].tobytes()) or m(s[0]),
+                   devices=[f"cpu:{i}" for i in range(5)], n_iter=1, capture=False)
+    assert len(used[1:]) == len(set(used)) == 3  # the first is run once more, to count its random streams
+    assert [row["samples"] for row in result.report] == [1, 1, 1, 0, 0]
+    assert np.array_equal(result.loss_history, train(DATA[:3], devices=["cpu"], micro_batch=3, n_iter=1).loss_history)
+
+
+def test_samples_are_dealt_out_in_order() -> None:
+    order = []
+    train(forward_fn=lambda m, s: order.append(next(i for i, x in enumerate(DATA) if x is s)) or m(s[0]),
+          devices=["cpu"], micro_batch=5, n_iter=3, capture=False)
+    assert order[1:] == [k % 12 for k in range(15)]
+
+
+# ---------------------------------------------------------------------------------------------- result and words
+
+
+def test_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    result = train()
+    assert result["loss"] == result.loss == result["loss_history"][-1]
+    assert result["params"] is result.params and list(result.params) == ["W", "b"]
+    assert result.model.W is result.params["W"]
+    assert result.devices == ["cpu", "cpu:1"]
+    assert result.optimizer_state["state"][-1] == 3
+    for k, row in enumerate(result.report):
+        assert row["replica"] == k and row["device"] == result.devices[k] and row["samples"] == 3
+        assert row["bytes_per_step"] == 2 * 12 * 4 + 16
+        assert min(row[f"{part}_ms"] for part in ("compute", "elapsed", "wait", "reduce")) >= 0
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("verbose", "steps"), [
+    (True, [1, 2, 3, 4, 5]), (1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (10, [5]), (False, []), (0, []), (None, []),
+])
+def test_verbose_prints_the_loss(verbose: Any, steps: list[int], capsys: pytest.CaptureFixture[str]) -> None:
+    result = train(n_iter=5, verbose=verbose)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"dp_train: step {k}/5, loss {result.loss_history[k - 1]:.6g}" for k in steps]
+
+
+def test_no_steps() -> None:
+    result = train(n_iter=0)
+    assert result.loss_history.shape == (0,) and np.isnan(result.loss)
+    ag.ag_seed(1)
+    assert np.array_equal(result.model.W.numpy(), make_model().W.numpy())
+
+
+def test_the_callback_sees_every_step() -> None:
+    steps: list[ag.DPStep] = []
+    result = train(callback=steps.append)
+    assert [(s.step, s.loss) for s in steps] == list(enumerate(result.loss_history))
+    assert len(steps[0].models) == 2
+
+
+def test_the_scheduler_is_stepped() -> None:
+    rates = []
+
+    class Halving:
+        def __init__(self, optimizer: Any) -> None:
+            self.optimizer = optimizer
+
+        def step(self) -> None:
+            rates.append(self.optimizer.lr)
+            self.optimizer.lr /= 2
+
+    train(scheduler=Halving, lr=0.5)
+    assert rates == [0.5, 0.25, 0.125]
+
+
+@pytest.mark.vulkan
+def test_the_default_is_every_vulkan_device(lavapipe: str, swiftshader: str) -> None:
+    names = [d.name for d in ag.ag_vulkan_devices()]
+    assert train(devices=None).devices == names
+    assert train(devices=None, n_gpu=5, n_iter=1).devices == (names * 3)[:5]
+    assert train(devices=None, n_gpu=1, n_iter=1).devices == names[:1]
+
+
+def test_without_vulkan_it_says_so_and_trains_on_the_cpu(monkeypatch: Any, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("ag.parallel.trainer.dp_arguments.ag_vulkan_devices", list)
+    result = train(devices=None, n_gpu=2)
+    assert result.devices == ["cpu", "cpu:1"]
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING and "no Vulkan device" in record.getMessage()
+
+
+def test_the_default_device_comes_back_also_after_an_error(device: str) -> None:
+    train()
+    assert ag.ag_default_device() == device
+    for place in ("make", "forward"):
+        def broken(*args: Any) -> Any:
+            raise KeyError("own error")
+
+        with pytest.raises(KeyError, match="own error"):
+            train(**{"make": broken} if place == "make" else {"forward_fn": broken})
+        assert ag.ag_default_device() == device

@@ -1,0 +1,80 @@
+"""dp_train with 16-bit models: the same bits for any number of replicas, and one loss scale for all of them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.dp_classifier import assert_equal, make_model, outcome, places, train
+
+import ag
+from ag.autograd.loss_scale import FIRST_SCALE, read_scale
+from ag.engine.device import backend_of
+
+SGD: dict[str, Any] = {"optimizer": partial(ag.optimizer_sgd, lr=0.1, momentum=0.9)}
+
+
+OPTIONS = {"captured": {}, "eager": {"capture": False}, "clipped": {"max_norm": 0.05}, "sgd": SGD}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_any_number_of_replicas_gives_the_same_bits(device: str, dtype: str, options: dict[str, Any]) -> None:
+    one = train(places(device, 1), **options)
+    for n in (2, 4):
+        assert_equal(train(places(device, n), **options), one)
+    assert {p.dtype for p in one.params.values()} == {dtype}
+    assert one.loss_history[-1] < one.loss_history[0]
+
+
+def test_two_vendors_and_the_cpu_stay_equal(lavapipe: str, swiftshader: str, dtype: str) -> None:
+    seen = []
+
+    def equal(step: ag.DPStep) -> None:
+        weights = [{n: p.numpy().tobytes() for n, p in model.parameters().items()} for model in step.models]
+        seen.append(weights[0] == weights[1] == weights[2])
+
+    train([lavapipe, swiftshader, "cpu"], callback=equal)
+    assert seen == [True] * 4
+
+
+def large(model: ag.Layer, sample: Any) -> ag.Tensor:
+    """The model with outputs so large that the gradient of what is before overflows f16 at the first scale."""
+    return ag.ag_scale(model(sample[0]), 64.0)
+
+
+def overflowing(devices: list[str], **options: Any) -> ag.DPResult:
+    from helpers.dp_classifier import BATCH, DATA
+
+    settings = {"micro_batch": BATCH // len(devices), "n_iter": 12, "lr": 0.05, "seed": 4, "verbose": False}
+    return ag.dp_train(make_model, DATA, ag.ag_softmax_cross_entropy_loss, large, lambda s: s[1], devices=devices,
+                       **{**settings, **options})
+
+
+def test_an_overflow_is_skipped_by_all(device: str, f16: None) -> None:
+    one = overflowing(places(device, 1))
+    scale, _, good, skipped = one.optimizer_state["loss_scale"]
+    assert 0 < skipped < 12 and skipped + good == 12 and scale == FIRST_SCALE / 2**skipped
+    devices, scales = places(device, 3), []
+    three = overflowing(devices, callback=lambda step: scales.append({read_scale(backend_of(d))[0] for d in devices}))
+    assert_equal(three, one)
+    assert scales[-1] == {scale}
+
+
+def test_an_infinite_loss_is_not_an_overflow(f16: None) -> None:
+    with pytest.raises(FloatingPointError, match=r"(the loss|the gradient of \w+) is not finite on replica 0"):
+        ag.dp_train(make_model, [(np.full((4, 1), np.inf, np.float32), np.array([0]))],
+                    ag.ag_softmax_cross_entropy_loss, lambda m, s: m(s[0]), lambda s: s[1], devices=["cpu"], n_iter=1,
+                    verbose=False)
+
+
+def test_resumed_on_another_number_of_replicas(device: str, f16: None, tmp_path: Path) -> None:
+    path = tmp_path / "job.safetensors"
+    whole = overflowing(places(device, 2))
+    overflowing(places(device, 2), n_iter=7, checkpoint=path, checkpoint_every=7)
+    ag.autograd.loss_scale.set_scale(backend_of(device), 1.0)  # another job meanwhile
+    resumed = overflowing(places(device, 4), checkpoint=path, resume=True)
+    assert_equal(resumed, whole)
+    assert "master.layer1_W" in outcome(whole)

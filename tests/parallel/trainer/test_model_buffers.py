@@ -1,0 +1,170 @@
+"""dp_train moves the models' buffers once in a step: the same bits for any number of replicas, on all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.dp_buffers import (
+    BATCH,
+    DATA,
+    Scaled,
+    assert_same,
+    assert_same_buffers,
+    buffers,
+    make_model,
+    train,
+    with_average,
+)
+from helpers.dp_classifier import assert_equal, places
+from helpers.errors import expect_error
+from helpers.worlds import outcomes
+
+import ag
+from ag.parallel.trainer import trainer as job
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
+@pytest.mark.parametrize("make", [make_model, with_average])
+def test_any_number_of_replicas_leaves_the_same_buffers(device: str, make: Any, together: bool) -> None:
+    models: list[Any] = []
+
+    def look(step: ag.DPStep) -> None:
+        models[:] = step.models
+        for model in models[1:]:
+            assert_same_buffers(model, models[0])
+
+    options = {"sync_batch_norm": together, "callback": look, "batch": 24 if device == "cpu" else 6}
+    one = train(places(device, 1), make, **options)
+    for n in (2, 3, 4, 8) if device == "cpu" else (2, 3):
+        assert_same(train(places(device, n), make, **options), one)
+        assert len(models) == n
+    assert_same(train(places(device, 3), make, **options, balance=[5, 0, 2]), one)
+
+
+def test_captured_and_eager_leave_the_same_buffers(device: str) -> None:
+    assert_same(train(places(device, 2), with_average, capture=True), train(places(device, 2), with_average,
+                                                                             capture=False))
+
+
+def test_a_step_moves_them_by_the_mean_over_its_samples(device: str) -> None:
+    """As PyTorch moves them in one pass; the samples are those of the step, each normalised on its own."""
+    result = train([device], lambda: ag.ag_sequential(ag.ag_batch_norm(4), ag.ag_linear(4, 3)), n_iter=2)
+    mean, variance = np.zeros((4, 1)), np.ones((4, 1))
+    for k in range(2):
+        samples = [DATA[(k * BATCH + j) % len(DATA)][0] for j in range(BATCH)]
+        mean = 0.9 * mean + 0.1 * np.mean([x.mean(1, keepdims=True) for x in samples], axis=0)
+        variance = 0.9 * variance + 0.1 * np.mean([x.var(1, keepdims=True, ddof=1) for x in samples], axis=0)
+    found = buffers(result.model)
+    np.testing.assert_allclose(found["layer1_running_mean"], mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["layer1_running_var"], variance, rtol=1e-5)
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
+def test_constants_stay_as_they_are(device: str, together: bool) -> None:
+    made: list[Any] = []
+
+    def make() -> ag.Layer:
+        model = with_average()
+        made.append((model, buffers(model)))
+        return model
+
+    result = train(places(device, 3), make, batch=6, n_iter=3, sync_batch_norm=together)
+    after, (_, first) = buffers(result.model), made[0]
+    for name in ("layer1_mask", "layer1_table", "layer1_numbers"):
+        assert np.array_equal(after[name], first[name]), name
+        assert np.array_equal(first[name], made[1][1][name]) == (name == "layer1_mask")
+    for model, _ in made:
+        assert_same_buffers(model, result.model)
+    assert after["layer1_calls"] == 3
+
+
+def test_16_bit_models(device: str, dtype: str) -> None:
+    one = train(places(device, 1), batch=4)
+    assert_same(train(places(device, 2), batch=4), one)
+    assert {x.dtype for x in one.model.buffers().values()} == {"f32"}
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
+def test_unlike_devices_have_equal_buffers_after_every_step(lavapipe: str, swiftshader: str, together: bool) -> None:
+    def look(step: ag.DPStep) -> None:
+        for model in step.models[1:]:
+            assert_same_buffers(model, step.models[0])
+
+    options: dict[str, Any] = {"sync_batch_norm": together, "n_iter": 3, "batch": 6, "callback": look,
+                               "optimizer": lambda p: ag.optimizer_sgd(p, lr=0.05)}
+    found = buffers(train([lavapipe, swiftshader, "cpu"], **options).model)
+    for name, x in buffers(train(["cpu"], **options).model).items():
+        np.testing.assert_allclose(found[name], x, atol=1e-4, err_msg=name)
+
+
+def test_a_step_that_is_left_out_leaves_them_alone(device: str) -> None:
+    seen = []
+    bad = [(np.full_like(x, np.nan), y) if i == 5 else (x, y) for i, (x, y) in enumerate(DATA[:8])]
+    ag.dp_train(make_model, bad, ag.ag_softmax_cross_entropy_loss, lambda model, s: model(s[0]), lambda s: s[1],
+                devices=places(device, 2), micro_batch=2, n_iter=2, on_nonfinite="skip", verbose=False, seed=5,
+                callback=lambda step: seen.append([buffers(m) for m in step.models]))
+    (first, other), again = seen
+    for models in (again[0], again[1], other):
+        assert all(np.array_equal(models[name], x) for name, x in first.items())
+    assert np.any(first["layer2_running_mean"])
+
+
+def test_a_statistic_that_is_not_finite_is_named(device: str) -> None:
+    class Overflowing(ag.Layer):
+        def __init__(self) -> None:
+            self.W = ag.ag_param(np.ones((3, 4)))
+            self.most = ag.ag_tensor(np.ones(1))
+
+        def forward(self, x: Any) -> Any:
+            with ag.no_grad():
+                self.most = self.most * 1e30 * 1e30
+            return self.W @ ag.ag_tensor(x)
+
+    with expect_error("dp_train meets a running statistic that is not finite", FloatingPointError, "buffer most is not",
+                      "replica 0", "step 0"):
+        train(places(device, 2), Overflowing, capture=False)
+
+
+def test_buffers_that_differ_between_replicas_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "CHECK_EVERY", 1)
+    models: list[Any] = []
+
+    def make() -> ag.Layer:
+        models.append(make_model())
+        return models[-1]
+
+    def disturb(step: ag.DPStep) -> None:
+        x = models[1].buffers()["layer2_running_var"]
+        x.data = x.numpy() + 1
+
+    with pytest.raises(ag.CommError, match=r"the buffers of replica 1 \(cpu:1\) have SHA-256"):
+        train(["cpu", "cpu:1"], make, callback=disturb, n_iter=1)
+
+
+def test_models_whose_buffers_differ() -> None:
+    features = iter([True, False])
+    with expect_error("dp_train with a make_model that builds different buffers", ag.CommError, "2 buffers",
+                      "replica 1 0"):
+        train(["cpu", "cpu:1"], lambda: Scaled(next(features)))
+
+
+def test_ranks_have_the_same_buffers_and_optimizers(tmp_path: Path) -> None:
+    """Two ranks, also after a resume, and one process with all devices."""
+    options: dict[str, Any] = {"batch": 4, "optimizer": lambda p: [
+        ag.optimizer_sgd({name: x for name, x in p.items() if name.endswith("W") is last}, lr=0.1)
+        for last in (True, False)]}
+    whole = train(places("cpu", 4), with_average, **options | {"batch": 8}, n_iter=4)
+
+    def job(comm: Any, **more: Any) -> ag.DPResult:
+        return train([f"cpu:{2 * comm.rank + i}" for i in range(2)], with_average, **options, **more, world=comm,
+                     checkpoint=tmp_path / "job")
+
+    outcomes(2, lambda comm: job(comm, n_iter=2))
+    for found in outcomes(2, lambda comm: job(comm, n_iter=4, resume=True)):
+        assert_equal(found, whole)
+        a, b = buffers(found.model), buffers(whole.model)
+        assert all(np.array_equal(a[name], b[name]) for name in b if name not in ("layer1_numbers", "layer1_mask"))

@@ -1,0 +1,142 @@
+"""dp_train with several optimizers, each with parameters of its own: the same as stepping them by hand."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.dp_buffers import DATA, Params, assert_same, decayed, make_model, train, two
+from helpers.dp_classifier import places
+from helpers.errors import expect_error
+
+import ag
+from ag.engine.device import backend_of
+
+
+@pytest.mark.parametrize("options", [{}, {"max_norm": 0.05}, {"capture": False}], ids=["free", "clipped", "eager"])
+def test_any_number_of_replicas_gives_the_same_bits(device: str, options: dict[str, Any]) -> None:
+    one = train(places(device, 1), optimizer=two, batch=6, **options)
+    for n in (2, 3):
+        assert_same(train(places(device, n), optimizer=two, batch=6, **options), one)
+
+
+@pytest.mark.parametrize("max_norm", [np.inf, 0.05], ids=["free", "clipped"])
+def test_they_step_as_by_hand(max_norm: float) -> None:
+    """One sample in a step; the norm that is clipped is that of all gradients."""
+    result = train(["cpu"], optimizer=lambda p: tuple(two(p)), max_norm=max_norm, batch=1, n_iter=9,
+                   scheduler=lambda o: ag.lr_scheduler_step(o, 3, 0.5))
+    ag.ag_seed(5)
+    model = make_model()
+    optimizers = two(model.parameters())
+    schedules = [ag.lr_scheduler_step(o, 3, 0.5) for o in optimizers]
+    norms = []
+    for x, labels in DATA[:9]:
+        with ag.with_grad_tape():
+            loss = ag.ag_softmax_cross_entropy_loss(model(ag.ag_tensor(x)), labels)
+        grads = ag.backward(loss)
+        norms.append(ag.clip_grad_norm(model, grads, max_norm))
+        for part in (*optimizers, *schedules):
+            part.step(grads) if part in optimizers else part.step()
+    assert min(norms) > 0.05
+    for name, p in model.parameters().items():
+        np.testing.assert_allclose(result.params[name].numpy(), p.numpy(), rtol=1e-5, atol=1e-6, err_msg=name)
+    assert isinstance(result.optimizer_state, list)
+    for found, optimizer in zip(result.optimizer_state, optimizers, strict=True):
+        expected = optimizer.state_dict()
+        assert found.keys() == expected.keys()
+        np.testing.assert_allclose(found["state"], expected["state"], rtol=1e-6)
+    assert [o.lr for o in optimizers] == pytest.approx([0.02 / 8, 0.05 / 8])
+
+
+def test_two_halves_of_adam_are_adam(device: str) -> None:
+    """To the bit: an update depends on nothing but its own parameter."""
+    def halves(params: Params) -> list[Any]:
+        names = list(params)
+        return [ag.optimizer_adam({n: params[n] for n in part}, lr=0.02) for part in (names[1::2], names[::2])]
+
+    one, found = train(places(device, 2), batch=6), train(places(device, 2), batch=6, optimizer=halves)
+    assert np.array_equal(found.loss_history, one.loss_history)
+    for name, p in one.params.items():
+        assert np.array_equal(found.params[name].numpy(), p.numpy()), name
+
+
+def test_one_in_a_list_or_in_another_order_is_one(device: str) -> None:
+    whole = train([device], batch=4)
+    for make in (lambda p: [ag.optimizer_adam(p, lr=0.02)], lambda p: ag.optimizer_adam(list(p.values()), lr=0.02),
+                 lambda p: ag.optimizer_adam(dict(reversed(p.items())), lr=0.02)):
+        found = train([device], batch=4, optimizer=make)
+        assert np.array_equal(found.loss_history, whole.loss_history)
+        assert all(np.array_equal(found.params[n].numpy(), p.numpy()) for n, p in whole.params.items())
+
+
+@pytest.mark.vulkan
+def test_unlike_devices_stay_equal(lavapipe: str, swiftshader: str) -> None:
+    def look(step: ag.DPStep) -> None:
+        first, *others = ({n: p.numpy().tobytes() for n, p in m.parameters().items()} for m in step.models)
+        assert all(other == first for other in others)
+
+    result = train([lavapipe, swiftshader, "cpu"], optimizer=two, batch=6, callback=look)
+    assert np.abs(result.loss_history - train(["cpu"], optimizer=two, batch=6).loss_history).max() < 1e-4
+
+
+# ---------------------------------------------------------------------------------------------- who has what
+
+
+@pytest.mark.parametrize("bits", ["f32", "f16"])
+def test_a_parameter_that_no_optimizer_has_is_frozen_and_named_once(bits: str, device: str,
+                                                                    caplog: pytest.LogCaptureFixture) -> None:
+    default = ag.ag_default_dtype()
+    ag.ag_dtype(bits)
+    try:
+        ag.ag_seed(5)
+        before = {name: p.numpy() for name, p in make_model().parameters().items()}
+        result = train(places(device, 2), optimizer=decayed, batch=4, n_iter=3)
+    finally:
+        ag.ag_dtype(default)
+    for name, p in result.params.items():
+        assert np.array_equal(p.numpy(), before[name]) == (not name.endswith("W")), name
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == ("dp_train: no optimizer has layer1_b, layer2_gamma, layer2_beta, layer4_b, "
+                                   "layer5_gamma, layer5_beta; they keep their values.")
+
+
+def test_frozen_parameters_do_not_count_in_the_norm() -> None:
+    """A huge gradient of a frozen parameter leaves the others' steps alone."""
+    def final(factor: float) -> np.ndarray:
+        def loss(model: Any, sample: Any) -> Any:
+            y = model(sample[0])
+            return ag.ag_softmax_cross_entropy_loss(y, sample[1]) + ag.ag_sum(model.parameters()["layer4_b"]) * factor
+
+        result = train(["cpu"], loss_fn=None, forward_fn=loss, max_norm=0.1,
+                       optimizer=lambda p: ag.optimizer_sgd({"W": p["layer1_W"]}, lr=0.1))
+        return result.params["layer1_W"].numpy()
+
+    assert np.array_equal(final(0.0), final(1e3))
+
+
+def test_a_parameter_in_two_optimizers() -> None:
+    with expect_error("dp_train with a parameter in two optimizers", ValueError, "layer1_W", "two optimizers"):
+        train(["cpu"], optimizer=lambda p: [ag.optimizer_sgd(p), decayed(p)])
+
+
+def test_an_optimizer_over_other_parameters() -> None:
+    with expect_error("dp_train with an optimizer over other parameters", ValueError, "a parameter mine", "none of"):
+        train(["cpu"], optimizer=lambda p: ag.optimizer_sgd({**p, "mine": ag.ag_param([[1.0]])}))
+    for nothing in (None, [], [None], "adam"):
+        with expect_error(f"dp_train with optimizer(params) returning {nothing!r}", ValueError, "params) returned",
+                          repr(nothing)):
+            train(["cpu"], optimizer=lambda p, nothing=nothing: nothing)
+
+
+def test_a_step_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One optimizer or several: the host's step is replayed from the second on."""
+    backend = backend_of("cpu")
+    original, opened = backend.record, []
+    monkeypatch.setattr(backend, "record", lambda *args: opened.append(args) or original(*args))
+    for optimizer in (None, two):
+        opened.clear()
+        train(["cpu:1"], optimizer=optimizer, n_iter=6)
+        assert len(opened) == 1

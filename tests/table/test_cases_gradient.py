@@ -1,0 +1,72 @@
+"""Gradients: once in float64 against difference quotients of the oracle, then in float32 on every device.
+
+The quotient is the five-point one, so with a step of 1e-4 its error is far below the 1e-6 that is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from table.cases import CASES
+from table.rows import EPS, Array, Case, loss_of, restart_generator, tensor, weights_like
+
+import ag
+from ag.engine.device import backend_of
+
+STEP = 1e-4
+STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
+DIFFERENTIABLE = [case for case in CASES if case.want(*case.operands()).size]
+
+
+def gradients(case: Case, operands: Sequence[Array], device: str, dtype: str) -> list[Array | None]:
+    """What `backward` gives for each operand; None for integer operands."""
+    restart_generator(backend_of(device))
+    given = case.on(backend_of(device), operands, dtype, params=True)
+    with ag.with_grad_tape():
+        out = case.call(*given)
+        loss = loss_of(out, tensor(weights_like(out), out.buffer.backend, dtype))
+    grads = ag.backward(loss)
+    return [grads[x].numpy() if ag.is_ag_tensor(x) else None for x in given]
+
+
+def slope(case: Case, operands: Sequence[Array], i: int, direction: Array) -> tuple[float, float]:
+    """Derivative of the oracle's loss along a direction of operand i, and how far rounding may put it off."""
+    out = case.want(*operands)
+    weights = weights_like(out)
+
+    def loss(distance: float) -> float:
+        moved = [x + distance * direction if k == i else x for k, x in enumerate(operands)]
+        return float(np.sum(case.want(*moved) * weights))
+
+    resolution = EPS["f64"] * float(np.sum(case.size(operands) * np.abs(weights))) / STEP
+    return sum(factor * loss(k * STEP) for k, factor in STENCIL) / STEP, resolution
+
+
+@pytest.mark.parametrize("case", DIFFERENTIABLE, ids=str)
+def test_gradient_in_three_random_directions(case: Case) -> None:
+    operands = case.operands()
+    rng = np.random.default_rng(1)
+    for i, g in enumerate(gradients(case, operands, "cpu", "f64")):
+        if g is None:
+            continue
+        assert g.shape == operands[i].shape
+        typical = np.linalg.norm(g)  # of the slope along a direction of normal numbers
+        for _ in range(3):
+            direction = rng.standard_normal(g.shape)
+            got = float(np.sum(g * direction))
+            want, resolution = slope(case, operands, i, direction)
+            allowed = 1e-6 * max(abs(want), typical) + resolution
+            assert abs(got - want) <= allowed, f"{case}: operand {i}: {got}, not {want}"
+
+
+@pytest.mark.parametrize("case", DIFFERENTIABLE, ids=str)
+def test_gradient_in_float32(device: str, case: Case) -> None:
+    operands = case.operands()
+    pairs = zip(gradients(case, operands, device, "f32"), gradients(case, operands, "cpu", "f64"), strict=True)
+    for i, (got, exact) in enumerate(pairs):
+        if got is not None and exact is not None:
+            allowed = case.gradient_tolerance(i, operands, exact, "f32")
+            assert np.all(np.abs(got - exact) <= allowed), (
+                f"{case}: operand {i}: {np.abs(got - exact).max()} off, {allowed.min()} allowed")

@@ -1,0 +1,114 @@
+"""Every benchmark runs, at its smallest size and without PyTorch, and writes what it says it writes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+SCRIPTS = sorted(p.name for p in BENCHMARKS.glob("bench_*.py"))
+
+
+def run(script: str, tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    """The result file of a benchmark, and its output as "printed"."""
+    out = tmp_path / "result.json"
+    done = subprocess.run([sys.executable, str(BENCHMARKS / script), "--quick", "--out", str(out), *arguments],
+                          capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    found: dict[str, Any] = json.loads(out.read_text("utf-8"))
+    where = found["machine"]
+    assert where["processor"] and where["cores"] and where["python"] and where["numpy"] and "torch" not in where
+    assert found["device"] in where["device"] and {"commit", "changed"} <= where.keys()
+    assert found["results"] and "torch" not in done.stdout
+    return {**found, "printed": done.stdout}
+
+
+def test_steps(tmp_path: Path) -> None:
+    found = run("bench_step.py", tmp_path, "--workloads", "W1b,W4")
+    rows = {(r["workload"], r["peer"]): r for r in found["results"]}
+    assert rows.keys() == {("W1b", "ag eager"), ("W1b", "ag captured"), ("W1b", "ag dp_train"),
+                           ("W4", "ag eager"), ("W4", "ag captured")}
+    assert all(r["same_work"] and r["us_per_step"] > 0 and len(r["rounds"]) == 1 for r in rows.values())
+    assert found["printed"].count("| ag captured |") == 2
+
+
+def operations(tmp_path: Path, device: str) -> dict[str, Any]:
+    found = run("bench_ops.py", tmp_path, "--device", device)
+    assert all(value > 0 for value in found["roofs"].values())
+    kinds = {r["op"] for r in found["results"]}
+    assert kinds == {"matmul", "matmul dW", "matmul dX", "matmul high", "matmul medium", "conv", "conv dgrad",
+                     "conv wgrad", "add", "sum", "AdamW", "softmax", "softmax-CE", "layer norm", "layer norm backward",
+                     "attention", "attention backward"}
+    for row in found["results"]:
+        assert row["us"] > 0 and row["launches"] >= 1 and row["roof_percent"] > 0 and row["torch_us"] is None, row
+        assert row["gflops"] * row["us"] / 1e3 == pytest.approx(row["intensity"] * row["gbytes"] * row["us"] / 1e3)
+    return found
+
+
+def test_operations_and_their_plot(tmp_path: Path) -> None:
+    operations(tmp_path, "cpu")
+    pytest.importorskip("matplotlib", reason="matplotlib draws the roofline, and is not installed")
+    subprocess.run([sys.executable, str(BENCHMARKS / "roofline.py"), str(tmp_path / "result.json")], check=True)
+    assert (tmp_path / "result.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.vulkan
+def test_operations_on_vulkan(tmp_path: Path, lavapipe: str) -> None:
+    operations(tmp_path, lavapipe)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("kind", ["cpu", "vulkan"])
+def test_transfers(tmp_path: Path, lavapipe: str, kind: str) -> None:
+    found = run("bench_transfer.py", tmp_path, "--device", "cpu" if kind == "cpu" else lavapipe)
+    figures = {(r["what"], r["bytes"]) for r in found["results"]}
+    assert {("upload", 4), ("download", 4), ("launch and wait", 0), ("replay and wait", 0),
+            ("replay, host only", 0)} <= figures
+    assert all(r["us"] > 0 for r in found["results"])
+
+
+def test_parallel(tmp_path: Path) -> None:
+    found = run("bench_parallel.py", tmp_path)
+    assert [r["how"] for r in found["results"]] == [f"{how} on {n}" for how in ("dp_train", "threads") for n in (1, 2)]
+    assert all(r["samples_per_s"] > 0 and (r["speedup"] == 1 or not r["how"].endswith("1")) for r in found["results"])
+
+
+def test_every_benchmark_is_run_by_make_and_described() -> None:
+    makefile, readme = (ROOT / "Makefile").read_text("utf-8"), (BENCHMARKS / "README.md").read_text("utf-8")
+    made = re.search(r"for name in (.*); do .*bench_", makefile)
+    assert made and sorted(f"bench_{name}.py" for name in made[1].split()) == SCRIPTS
+    undescribed = [p.name for p in BENCHMARKS.iterdir() if p.is_file() and f"`{p.name}`" not in readme]
+    assert undescribed == ["README.md"]
+
+
+def test_what_gpu_check_runs_is_there() -> None:
+    script = (BENCHMARKS / "gpu_check.sh").read_text("utf-8")
+    named = re.findall(r"(?:tests|benchmarks)/[\w/]+\.py", script)
+    assert len(named) > 10 and all((ROOT / name).is_file() for name in named)
+    assert {f"bench_{name}.py" for name in re.findall(r"^bench \d+ (\w+)", script, re.M)} <= set(SCRIPTS)
+    limits = [int(seconds) for seconds in re.findall(r"(?:part|bench) (\d+) ", script)]
+    assert len(limits) >= 6 and sum(limits) < 9 * 60
+    subprocess.run(["bash", "-n", str(BENCHMARKS / "gpu_check.sh")], check=True)
+
+
+def test_work_of_the_cases() -> None:
+    sys.path.append(str(BENCHMARKS))
+    from ops import Case  # the benchmarks' own module
+
+    sys.path.remove(str(BENCHMARKS))
+    assert Case("matmul", (2, 3, 5)).flops == 60 and Case("matmul", (2, 3, 5)).bytes == 4 * (6 + 15 + 10)
+    conv = Case("conv", (2, 3, 5, 8, 3))  # batch, channels in and out, side, kernel
+    assert conv.flops == 2 * (2 * 5 * 8 * 8) * (3 * 3 * 3)
+    assert conv.bytes == 4 * (2 * 3 * 8 * 8 + 2 * 5 * 8 * 8 + 5 * 3 * 3 * 3)
+    assert Case("AdamW", (100,)).bytes == 2800
+    attention = Case("attention", (2, 7, 4))
+    assert attention.flops == 4 * 2 * 7 * 7 * 4 and attention.bytes == 4 * 4 * 2 * 7 * 4
+    assert Case("softmax", (10, 20)).bytes == 1600 and Case("softmax", (10, 20)).name == "softmax 10x20"
