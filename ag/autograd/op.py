@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from ag.autograd.cotangent import Cotangent
 from ag.autograd.create import lift
@@ -86,8 +86,6 @@ class OpDecorator:
     @overload
     def __call__(self, forward: Callable[Concatenate[Run, Sequence[Buffer], P], Result[S]]
                  ) -> Op[Concatenate[Sequence[TensorLike], P], S]: ...
-    @overload
-    def __call__(self, forward: Callable[Concatenate[Run, P], tuple[Any, Any]]) -> Op[P, Any]: ...
     def __call__(self, forward: Callable[..., Result[S]]) -> Op[..., S]:
         function = _Function(forward, self._name or forward.__name__, self._mixed).published()
         if self._public:
@@ -115,7 +113,7 @@ class _Function(Generic[S]):
         self.mixed = mixed
         self.rule: GradientRule[S] | None = None
         _, *visible = inspect.signature(forward).parameters.values()  # without `run`
-        self.operands = sum(p.annotation in ("Buffer", "TensorLike") for p in visible)
+        self.operands = sum(p.annotation == "Buffer" for p in visible)
         self.listed = visible[0].name if visible and visible[0].annotation == "Sequence[Buffer]" else None
         self.signature = inspect.Signature(
             [p.replace(annotation=_PUBLISHED.get(p.annotation, p.annotation)) for p in visible],
