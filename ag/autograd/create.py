@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
@@ -31,7 +29,7 @@ def to_buffer(array: Array, backend: Backend, dtype: DType) -> Buffer:
     return buffer
 
 
-def lift(value: Any, backend: Backend, dtype: DType, function: str) -> Tensor:
+def lift(value: object, backend: Backend, dtype: DType, function: str) -> Tensor:
     """`value` as a tensor on `backend`; numbers become shared constants."""
     if isinstance(value, (int, float)):
         constants = backend.__dict__.setdefault("_constants", {})

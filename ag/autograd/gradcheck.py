@@ -17,7 +17,7 @@ __all__ = ["ag_gradcheck"]
 
 
 def ag_gradcheck(
-    fn: Callable[[Any], Tensor],
+    fn: Callable[[object], Tensor],
     inputs: Mapping[str, Tensor] | Sequence[Tensor],
     eps: float = 1e-5,
     atol: float = 1e-4,

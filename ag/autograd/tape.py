@@ -50,7 +50,7 @@ class _Switch:
 def with_grad_tape() -> _Switch: ...
 @overload
 def with_grad_tape(fn: Callable[[], R]) -> R: ...
-def with_grad_tape(fn: Callable[[], Any] | None = None) -> Any:
+def with_grad_tape(fn: Callable[[], object] | None = None) -> Any:
     """Record what is computed, so that `backward` can be called on the result.
 
     Parameters

@@ -249,7 +249,7 @@ class Tensor:
         """The axes in reverse order."""
         return _call("ag_transpose", self)
 
-    def __getitem__(self, key: Any) -> Tensor:
+    def __getitem__(self, key: object) -> Tensor:
         return _call("ag_slice", self, key)
 
     def reshape(self, *shape: int) -> Tensor:
@@ -279,6 +279,6 @@ def tensor_given(function: str, x: object) -> Tensor:
     return x
 
 
-def _call(name: str, *args: Any) -> Tensor:
+def _call(name: str, *args: object) -> Tensor:
     result: Tensor = OPS[name](*args)
     return result

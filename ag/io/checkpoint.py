@@ -45,8 +45,8 @@ class Checkpoint:
     extra: Any
 
 
-def ag_save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any = None, scheduler: Any = None,
-                       dataloader: Any = None, step: int = 0, extra: Any = None) -> None:
+def ag_save_checkpoint(path: str | os.PathLike[str], model: object, optimizer: Any = None, scheduler: Any = None,
+                       dataloader: Any = None, step: int = 0, extra: object = None) -> None:
     """Save a training loop between two steps, so that it can go on bit for bit.
 
     Parameters

@@ -39,7 +39,7 @@ _SIZES = {  # settings whose product is the number of elements of a layer's larg
 _DEEPEST = 100  # blocks inside blocks; far from Python's recursion limit, whatever called
 
 
-def ag_save_model(model: Any, path: str | os.PathLike[str], model_fn: Callable[[], Any] | None = None) -> None:
+def ag_save_model(model: object, path: str | os.PathLike[str], model_fn: Callable[[], object] | None = None) -> None:
     """Save a model's parameters and buffers, and how to build it if it is made of this library's layers.
 
     Parameters
@@ -81,7 +81,7 @@ def ag_save_model(model: Any, path: str | os.PathLike[str], model_fn: Callable[[
 
 
 def ag_load_model(
-    path: str | os.PathLike[str], model_fn: Callable[[], Any] | None = None, device: str | None = None
+    path: str | os.PathLike[str], model_fn: Callable[[], object] | None = None, device: str | None = None
 ) -> Any:
     """Load a model saved by `ag_save_model`.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import Any
 
 from ag.autograd.create import ag_param
 from ag.autograd.tensor import Tensor
@@ -56,7 +55,7 @@ class Embedding(Layer):
         self.dim = int(dim)
         self.weight = ag_param(host_uniform((self.dim, self.vocab_size), -sqrt(3), sqrt(3)))
 
-    def forward(self, x: Any) -> Tensor:
+    def forward(self, x: object) -> Tensor:
         """Vectors of shape (dim, *S) for ids of any shape S."""
         return ag_embedding_lookup(self.weight, x)
 

@@ -104,7 +104,7 @@ class Layer:
         """Host copies of parameters and buffers, by name."""
         return {name: x.numpy() for name, x in {**self.parameters(), **self.buffers()}.items()}
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+    def load_state_dict(self, state: Mapping[str, object], strict: bool = True) -> None:
         """Take over values by name; nothing changes if they do not fit.
 
         Parameters
@@ -175,7 +175,7 @@ class Layer:
                 yield "  " + line
 
 
-def _members(attributes: Mapping[str, Any]) -> Iterator[tuple[str, Layer | Tensor]]:
+def _members(attributes: Mapping[str, object]) -> Iterator[tuple[str, Layer | Tensor]]:
     """Layers and tensors among attributes; in lists they are numbered from 1, in dicts the key follows the name."""
     for name, x in attributes.items():
         if isinstance(x, (Layer, Tensor)):
@@ -200,7 +200,7 @@ def buffers_of(model: Any) -> dict[str, Tensor]:
     return found
 
 
-def load_into(mine: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool = True,
+def load_into(mine: Mapping[str, Tensor], state: Mapping[str, object], strict: bool = True,
               source: str = "load_state_dict: the state") -> None:
     """Copy arrays into tensors by name, all or nothing; `source` begins the message if they do not fit."""
     arrays = {k: v.numpy() if isinstance(v, Tensor) else numbers(np.asarray(v)) for k, v in state.items()}
@@ -217,11 +217,11 @@ def load_into(mine: Mapping[str, Tensor], state: Mapping[str, Any], strict: bool
             x.data = arrays[k]
 
 
-def _set_mode(model: Any, mode: bool, seen: set[int]) -> None:
+def _set_mode(model: object, mode: bool, seen: set[int]) -> None:
     if id(model) in seen:
         return
     seen.add(id(model))
-    parts: Iterable[Any] = ()
+    parts: Iterable[object] = ()
     if isinstance(model, (list, tuple)):
         parts = model
     elif isinstance(model, dict):

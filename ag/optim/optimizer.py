@@ -74,7 +74,7 @@ class Optimizer:
     _moments: tuple[str, ...] = ()
     _state: tuple[str, ...] = ("lr", "t")
 
-    def __init__(self, params: Any, lr: float, **rule_params: float | bool) -> None:
+    def __init__(self, params: object, lr: float, **rule_params: float | bool) -> None:
         if not lr >= 0:
             raise ValueError(f"{self._function}: lr is {lr}; it must be 0 or more.")
         self.params = named_parameters(params, self._function)
@@ -131,7 +131,7 @@ class Optimizer:
         scale, _, *counts = words
         self._scales = [set_scale(backend, scale, *counts) for backend in self._scaled]
 
-    def step(self, grads: Gradients | Mapping[Any, Any] | None = None) -> None:
+    def step(self, grads: Gradients | Mapping[object, object] | None = None) -> None:
         """Update every parameter that has a gradient.
 
         Parameters

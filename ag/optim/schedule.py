@@ -62,7 +62,7 @@ class Schedule:
         return {"kind": type(self).__name__, **{name: getattr(self, name) for name in self.settings},
                 "lr": self.lr, "steps": self.steps}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state_dict` was taken, and set the optimizer's learning rate.
 
         Raises
@@ -74,7 +74,7 @@ class Schedule:
         self._restart(state)
         self.optimizer.lr = self.get_lr()
 
-    def _check(self, state: Mapping[str, Any]) -> None:
+    def _check(self, state: Mapping[str, object]) -> None:
         mine = self.state_dict()
         if not isinstance(state, Mapping) or set(state) != set(mine):
             raise CheckpointError(f"load_state_dict: the schedule's state is {state!r}; the names "
@@ -101,7 +101,7 @@ class Schedule:
         return int(value)
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     """`value` as a float; NaN, which lies in no range, if it is no number."""
     return float(value) if isinstance(value, Real) else nan
 

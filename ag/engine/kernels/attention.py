@@ -153,7 +153,7 @@ def _put(out: Array, matrices: Array, heads: int, factor: float = 1.0) -> None:
 
 
 def _blocks(
-    matrices: int, queries: int, keys: int, causal: bool, dtype: Any
+    matrices: int, queries: int, keys: int, causal: bool, dtype: object
 ) -> Iterator[tuple[slice, slice, slice, Array | None]]:
     """Which matrices, queries and keys are done together; and what to add to scores that the future would make.
 

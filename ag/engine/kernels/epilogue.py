@@ -54,7 +54,7 @@ def as_matrix(shape: Shape) -> Shape:
 
 
 def _shape(product: Primitive, outputs: int) -> Any:
-    def shape(*inputs: Shape, chain: Chain, kept: int | None = None, **params: Any) -> Any:
+    def shape(*inputs: Shape, chain: Chain, kept: int | None = None, **params: object) -> Any:
         found = product.shape(*inputs[: -len(OTHERS)], **params)
         return found if outputs == 1 else (found, found)
 
@@ -62,7 +62,7 @@ def _shape(product: Primitive, outputs: int) -> Any:
 
 
 def _layout(product: Primitive, outputs: int) -> Any:
-    def layout(*operands: Shape, chain: Chain, kept: int | None = None, **params: Any) -> Layout:
+    def layout(*operands: Shape, chain: Chain, kept: int | None = None, **params: object) -> Layout:
         out, inputs, others = operands[0], operands[outputs : -len(OTHERS)], operands[-len(OTHERS) :]
         whole = as_matrix(out)
         rule, of_pair = (fused, {}) if kept is None else (fused_pair, {"kept": kept})
@@ -75,7 +75,7 @@ def _layout(product: Primitive, outputs: int) -> Any:
 
 
 def _reference(product: Primitive, outputs: int, name: str) -> Any:
-    def bind(*arrays: Array, chain: Chain, kept: int | None = None, **params: Any) -> Call:
+    def bind(*arrays: Array, chain: Chain, kept: int | None = None, **params: object) -> Call:
         results, inputs, others = arrays[:outputs], arrays[outputs : -len(OTHERS)], arrays[-len(OTHERS) :]
         made = results[-1] if kept == 0 else np.empty_like(results[0])
         whole = as_matrix(made.shape)
