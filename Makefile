@@ -7,7 +7,7 @@ export PYTHON PYTEST_ARGS
 run := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test lint test-main test-sync test-stock bench docs wheel clean
+.PHONY: help setup setup-test demo test test-full lint test-quick test-sync test-slow bench docs wheel clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -22,27 +22,31 @@ setup-test:  ## the same, with the validation layer and the tests' two drivers
 demo: setup  ## train iris data-parallel on every Vulkan device, or on the CPU
 	@$(run) examples/dp_iris.py
 
-test: setup-test  ## run every check: lint, test-main, test-sync, test-stock
-	@tools/test.sh lint main sync stock
+test: setup-test  ## run lint, test-quick and test-sync: below 8 minutes on two cores
+	@tools/test.sh lint quick sync
+
+test-full: setup-test  ## run what `make test` leaves out: test-slow, and every Vulkan test under validation
+	@tools/test.sh slow sync_full
 
 lint: setup  ## ruff and mypy --strict
 	@tools/test.sh lint
 
-test-main: setup-test  ## the tests on the CPU and on two Vulkan drivers
-	@tools/test.sh main
+test-quick: setup-test  ## the tests on the CPU and on two Vulkan drivers, without those marked slow
+	@tools/test.sh quick
 
-test-sync: setup-test  ## the Vulkan tests under synchronization validation
+test-sync: setup-test  ## each kernel, and what submits them, under synchronization validation
 	@tools/test.sh sync
 
-test-stock: setup-test  ## the engine on kp without our additions
-	@tools/test.sh stock
+test-slow: setup-test  ## the tests marked slow: long trainings, and the whole tables
+	@tools/test.sh slow
 
 bench: setup  ## run the benchmarks at small sizes, against PyTorch if it is installed; BENCH_ARGS for more arguments
 	@for name in step ops transfer parallel; do $(run) benchmarks/bench_$$name.py $(BENCH_ARGS) || exit 1; done
 	@$(run) benchmarks/roofline.py benchmarks/results/ops_cpu.json
 
-docs: setup  ## the public API as HTML in .make/docs
+docs: setup  ## the public API as HTML in .make/docs, and the table of all errors
 	@$(run) tools/reference.py .make/docs
+	@$(run) tools/errors_table.py >.make/docs/errors.md
 
 wheel: setup  ## build dist/*.whl and check that it holds the kernels
 	@rm -rf build dist

@@ -47,12 +47,12 @@ def main() -> None:
     lr = 0.2 * (1 - options.momentum)
     reached = train(whole, ag.optimizer_sgd(whole, lr, options.momentum), x, digits, options.steps)
     short = ag.CompressedDataParallel(make_network(), devices, options.ratio, options.wire, momentum=options.momentum)
-    found = train(short, ag.optimizer_sgd(short, lr), x, digits, more)
+    loss = train(short, ag.optimizer_sgd(short, lr), x, digits, more)
     dense = len(devices) * sum(4 * p.size for p in whole.parameters().values())
     print(f"all gradients:  loss {reached:.4f} after {options.steps} steps, {dense:,} bytes per step")
-    print(f"{options.ratio:.0%} in {options.wire}:      loss {found:.4f} after {more} steps, {short.bytes_per_step:,} "
+    print(f"{options.ratio:.0%} in {options.wire}:      loss {loss:.4f} after {more} steps, {short.bytes_per_step:,} "
           f"bytes per step, {dense / short.bytes_per_step:.0f} times fewer")
-    if found > 1.02 * reached:
+    if loss > 1.02 * reached:
         sys.exit("FAILED: compressed training must come within 2 % of the loss in 1.2 times the steps")
 
 

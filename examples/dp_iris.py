@@ -122,12 +122,12 @@ def plot(curves: dict[str, np.ndarray]) -> str:
 
 def replica_devices(names: str | None, replicas: int | None) -> list[str]:
     """The device of every replica: those named, or all Vulkan devices, or the CPU; at least two replicas."""
-    found = names.split(",") if names else [info.name for info in ag.ag_vulkan_devices()]
-    if not found:
+    devices = names.split(",") if names else [info.name for info in ag.ag_vulkan_devices()]
+    if not devices:
         print("No Vulkan device was found, so this runs on the CPU; `python -m ag devices` says what is missing.\n")
-        found = ["cpu", "cpu:1"]
-    count = replicas if replicas is not None else max(2, len(found))
-    return [found[i % len(found)] for i in range(count)]
+        devices = ["cpu", "cpu:1"]
+    count = replicas if replicas is not None else max(2, len(devices))
+    return [devices[i % len(devices)] for i in range(count)]
 
 
 def at_least_one(text: str) -> int:

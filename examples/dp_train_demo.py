@@ -83,16 +83,16 @@ def main() -> int:
     parser.add_argument("--devices", metavar="NAME,NAME", help="such as cpu,cpu:1 or vulkan:0,vulkan:1; "
                         "default: every Vulkan device, or the CPU")
     names = parser.parse_args().devices
-    found = names.split(",") if names else [info.name for info in ag.ag_vulkan_devices()] or ["cpu"]
+    available = names.split(",") if names else [info.name for info in ag.ag_vulkan_devices()] or ["cpu"]
 
     rng = np.random.default_rng(7)
     data = make_data(rng)
-    print(f"devices: {', '.join(found)}; {SAMPLES} samples, x of shape ({D_IN}, 1), y of shape ({D_OUT}, 1)\n")
+    print(f"devices: {', '.join(available)}; {SAMPLES} samples, x of shape ({D_IN}, 1), y of shape ({D_OUT}, 1)\n")
 
     results: dict[int, ag.DPResult] = {}
     distinct: dict[int, int] = {}  # replicas -> the most different SHA-256 that were seen after one step
-    for count in (1, 2, max(4, len(found))):
-        devices = [found[i % len(found)] for i in range(count)]
+    for count in (1, 2, max(4, len(available))):
+        devices = [available[i % len(available)] for i in range(count)]
         print(f"--- {count} replica(s) on {', '.join(devices)}; {count} sample(s) per step")
         seen: list[int] = []
         result = results[count] = train(data, devices, verbose=25, callback=lambda step, seen=seen: seen.append(
@@ -124,9 +124,9 @@ def main() -> int:
     for count, most in distinct.items():
         check(most == 1, f"{count} replica(s): parameters have one SHA-256 after every step")
     # The same 4 samples per step, dealt out in three ways to replicas on one device.
-    ways = [train(data, [found[0]] * n, micro_batch=4 // n, verbose=False) for n in (1, 2, 4)]
+    ways = [train(data, [available[0]] * n, micro_batch=4 // n, verbose=False) for n in (1, 2, 4)]
     check(len({digest(way.model) for way in ways}) == 1,
-          f"4 samples per step on 1, 2 or 4 replicas on {found[0]}: the same parameters, bit for bit")
+          f"4 samples per step on 1, 2 or 4 replicas on {available[0]}: the same parameters, bit for bit")
     check(all(np.array_equal(way.loss_history, ways[0].loss_history) for way in ways), "... and the same losses")
 
     print(f"\n{check.failed} checks failed" if check.failed else "\nall checks passed")

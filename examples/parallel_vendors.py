@@ -15,10 +15,10 @@ digests = []
 
 
 def equal(step: ag.DPStep) -> None:
-    found = {sha256(b"".join(p.numpy().tobytes() for p in model.parameters().values())).hexdigest()
-             for model in step.models}
-    assert len(found) == 1, f"after step {step.step} the replicas differ"
-    digests.append(found.pop())
+    hashes = {sha256(b"".join(p.numpy().tobytes() for p in model.parameters().values())).hexdigest()
+              for model in step.models}
+    assert len(hashes) == 1, f"after step {step.step} the replicas differ"
+    digests.append(hashes.pop())
 
 
 def train(used: list[str]) -> ag.DPResult:

@@ -8,12 +8,53 @@ and `vulkan`.
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Iterator
+from time import perf_counter
 
 import pytest
 from helpers.devices import VULKAN, vulkan_device
 
 import ag
+
+LONGEST_S = 5.0  # of a test that is not marked slow
+
+
+def processor_s() -> float:
+    """Seconds of processor time of this process, and of the children that it waited for."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a test that is too long for the quick leg.
+
+    It is too long only if both clocks say so: on a busy machine the wall's runs on while others work, and the
+    processor's counts the threads of a driver one by one.  Under validation everything is slow.
+    """
+    wall, processor = perf_counter(), processor_s()
+    result = yield
+    took = min(perf_counter() - wall, processor_s() - processor)
+    if took > LONGEST_S and not item.get_closest_marker("slow") and not os.environ.get("VK_INSTANCE_LAYERS"):
+        pytest.fail(f"took {took:.1f} s; a test of more than {LONGEST_S:g} s is to be made smaller, or marked slow")
+    return result
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over the thousands of tests; without that, one `gc.collect()` takes 0.3 s."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark a test `vulkan` if it takes such a device, and slow on the devices that its mark `slow_on` names."""
+    if {"vulkan", "lavapipe", "swiftshader"} & set(getattr(item, "fixturenames", ())):
+        item.add_marker(pytest.mark.vulkan)
+    params = getattr(item, "callspec", None)
+    for mark in item.iter_markers("slow_on"):
+        if params and set(mark.args) & {x for x in params.params.values() if isinstance(x, str)}:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(params=["cpu", *VULKAN])

@@ -1,4 +1,7 @@
-"""The architecture, checked on every file: what `import ag` loads, who knows backends by name, how long files get."""
+"""The architecture, checked on every file: who may import whom, what `import ag` loads, how large files are.
+
+The rules are the table of tools/rooms.py; each is also broken on purpose here, to see that it is enforced.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,82 @@ import sys
 from pathlib import Path
 
 import pytest
+from rooms import CORE, DOOR, OUTSIDE, ROOMS, circles, module_of, picture, room_of, sources, violations
 
 ROOT = Path(__file__).parents[1]
-FILES = sorted(p for p in (ROOT / "ag").rglob("*.py"))
-
-def module_of(path: Path) -> str:
-    """Dotted name of a file."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-MODULES = {module_of(path) for path in FILES}
+FILES = sorted((ROOT / "ag").rglob("*.py"))
+MODULES = sources()
+LARGEST_FOLDER, LONGEST_FILE = 18, 300  # files; lines of code
 
 
 def inside(module: str, package: str) -> bool:
     """Whether a module is a package or lies in it."""
     return module == package or module.startswith(package + ".")
+
+
+# ---------------------------------------------------------------------------------------------- imports
+
+
+def test_every_import_is_allowed() -> None:
+    assert violations(MODULES) == []
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    assert circles(MODULES) == []
+
+
+def test_the_table_is_in_order_and_about_what_is_there() -> None:
+    """A room comes after all that it may import, so there can be no circle of rooms; none is missing or gone."""
+    known: set[str] = set()
+    for room, allowed in ROOMS.items():
+        assert set(allowed) <= known, f"{room} may import rooms that come later: {set(allowed) - known}"
+        known.add(room)
+    assert {room_of(module) for module in MODULES} - {None} == known
+    assert all(f"ag.engine.{name}" in MODULES for name in CORE)
+
+
+SEEDED = {  # module, a line to add, what is said
+    "a higher room": ("ag.engine.kernels.matmul", "from ag.autograd.tape import backward", "may not"),
+    "siblings": ("ag.engine.compile.graph", "from ag.engine.backends.cpu import backend", "may not"),
+    "two backends": ("ag.engine.backends.cpu.backend", "import ag.engine.backends.vulkan.loader", "may not"),
+    "replicas and shards": ("ag.parallel.replicas.zero", "import ag.parallel.sharded.pipeline", "may not"),
+    "for type checkers only": ("ag.engine.buffer", "if TYPE_CHECKING:\n    import ag.autograd.tensor", "may not"),
+    "inside a function": ("ag.engine.arena", "def f():\n    import ag.nn.layer", "may not"),
+    "the backend's base class and the compiler": ("ag.engine.backend", f"from {DOOR} import record", "may not"),
+    "the compiler by another door": ("ag.autograd.capture", "from ag.engine.compile.graph import Graph", "only"),
+    "another name of the door": ("ag.autograd.capture", f"from {DOOR} import PASSES", "only"),
+    "another visitor": ("ag.autograd.tape", f"from {DOOR} import record", "only"),
+    "a backend by import instead of by name": ("ag.engine.device", "import ag.engine.backends.cpu.backend", "may not"),
+    "a package from outside": ("ag.nn.layer", "import torch", "nobody"),
+    "a package in another place": ("ag.ops.matmul", "import kp", "only"),
+}
+
+
+@pytest.mark.parametrize("seed", SEEDED)
+def test_a_violation_is_seen(seed: str) -> None:
+    module, line, said = SEEDED[seed]
+    wrong = violations({**MODULES, module: f"{MODULES[module]}\n{line}\n"})
+    assert len(wrong) == 1 and wrong[0].startswith(module) and said in wrong[0]
+
+
+def test_a_circle_is_seen() -> None:
+    line = "if TYPE_CHECKING:\n    from ag.engine.backend import Backend\n"
+    assert circles({**MODULES, "ag.engine.buffer": f"{MODULES['ag.engine.buffer']}\n{line}"}) == [
+        ["ag.engine.backend", "ag.engine.buffer", "ag.engine.primitive", "ag.engine.program"]]
+
+
+def test_what_may_be_imported_from_outside_is() -> None:
+    assert all(re.search(rf"^\s*(import|from) {name}\b|import_module\(\"{name}\"\)", text, re.M)
+               for name in OUTSIDE for text in ["\n".join(MODULES.values())])
+
+
+def test_the_picture_shows_every_room() -> None:
+    drawn = picture(MODULES)
+    assert drawn.count("<rect") == len(ROOMS) + 1
+    assert (ROOT / "docs" / "rooms.svg").read_text("utf-8") == drawn, "run `python tools/rooms.py docs/rooms.svg`"
+
+
+# ---------------------------------------------------------------------------------------------- names and sizes
 
 
 def test_backends_have_no_names_above_the_device_registry() -> None:
@@ -60,8 +123,20 @@ def code_lines(path: Path) -> int:
 
 def test_files_are_short() -> None:
     long = {str(path.relative_to(ROOT)): lines for path in [*FILES, *(ROOT / "shaders").iterdir()]
-            if path.is_file() and (lines := code_lines(path)) > 300}
-    assert not long, f"files of more than 300 lines of code, to be split by meaning: {long}"
+            if path.is_file() and (lines := code_lines(path)) > LONGEST_FILE}
+    assert not long, f"files of more than {LONGEST_FILE} lines of code, to be split by meaning: {long}"
+
+
+def test_folders_are_small() -> None:
+    sizes = {folder: len([*folder.glob("*.py")]) for folder in {path.parent for path in FILES}}
+    large = {str(folder.relative_to(ROOT)): count for folder, count in sizes.items() if count > LARGEST_FOLDER}
+    assert not large, f"folders of more than {LARGEST_FOLDER} files: {large}"
+
+
+def test_the_package_has_these_parts() -> None:
+    parts = {p.stem for p in (ROOT / "ag").iterdir() if p.name != "__pycache__"}
+    assert parts == {"__init__", "__main__", "errors", "version", "py", "engine", "autograd", "ops", "nn", "optim",
+                     "data", "io", "parallel", "tools"}
 
 
 # ---------------------------------------------------------------------------------------------- import ag

@@ -100,8 +100,8 @@ find_python() {
     local version
     version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     case $version in
-        3.10 | 3.11 | 3.12 | 3.13) ;;
-        *) die "$python is Python $version; ag needs 3.10 to 3.13. Choose one: make demo PYTHON=python3.12" ;;
+        3.[1-9][0-9]) ;;
+        *) die "$python is Python $version; ag needs 3.10 or newer. Choose one: make demo PYTHON=python3.12" ;;
     esac
     python=$("$python" -c 'import sys; print(sys.executable)')  # past pyenv's slow wrapper
     python_package=python$version

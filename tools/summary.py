@@ -1,8 +1,8 @@
-"""Adds up the legs of the tests: one line per leg, then "N passed, N failed". Fails when a leg failed.
+"""Adds up the legs of the tests: one line per leg with its time, then "N passed, N failed". Fails when a leg failed.
 
-Run by tools/test.sh with the folder of pytest's junit files and LEG=STATUS for each leg. A leg that failed
-without a failed test (lint, a crash, a race that the validation layer reported) counts as one failure. Status
-77 stands for a leg that lacked a piece, such as a driver.
+Run by tools/test.sh with the folder of pytest's junit files and LEG=STATUS=SECONDS for each leg; a leg LEG has written
+LEG.xml, or LEG.PART.xml for each process. A leg that failed without a failed test (lint, a crash, a race that the
+validation layer reported) counts as one failure. Status 77 stands for a leg that lacked a piece, such as a driver.
 """
 
 import sys
@@ -10,18 +10,20 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 folder = Path(sys.argv[1])
-total_passed = total_failed = 0
-for leg, status in (argument.split("=") for argument in sys.argv[2:]):
-    line = f"{leg:6}" + {"0": "ok", "77": "not run, see above for what is missing"}.get(status, "failed")
-    failed = 0
-    report = folder / f"{leg}.xml"
-    if report.exists():
+total_passed = total_failed = total_s = 0
+for leg, status, seconds in (argument.split("=") for argument in sys.argv[2:]):
+    line = f"{leg:9} {int(seconds) // 60:2}:{int(seconds) % 60:02} min  "
+    line += {"0": "ok", "77": "not run, see above for what is missing"}.get(status, "failed")
+    passed = failed = skipped = 0
+    for report in folder.glob(f"{leg}.*xml"):
         suite = next(ElementTree.parse(report).iter("testsuite"))
-        failed, skipped = int(suite.get("failures")) + int(suite.get("errors")), int(suite.get("skipped"))
-        passed = int(suite.get("tests")) - failed - skipped
+        wrong = int(suite.get("failures")) + int(suite.get("errors"))
+        failed, skipped = failed + wrong, skipped + int(suite.get("skipped"))
+        passed += int(suite.get("tests")) - wrong - int(suite.get("skipped"))
+    if passed or failed or skipped:
         line += f": {passed} passed, {failed} failed, {skipped} skipped"
-        total_passed += passed
+    total_passed, total_s = total_passed + passed, total_s + int(seconds)
     total_failed += failed or int(status not in ("0", "77"))
     print(line)
-print(f"{total_passed} passed, {total_failed} failed")
+print(f"{total_passed} passed, {total_failed} failed in {total_s // 60}:{total_s % 60:02} min")
 sys.exit(total_failed > 0)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs legs of the tests (arguments: lint main sync stock) in .venv and prints the sum of their results last. Every leg
-# runs, also after one that failed. Called by make after tools/setup.sh; PYTEST_ARGS holds more arguments for pytest.
+# Runs legs of the tests (arguments: lint quick sync slow sync_full) in .venv and prints their results and times last.
+# Every leg runs, also after one that failed. Called by make after tools/setup.sh; PYTEST_ARGS holds more arguments for
+# pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/vulkan.sh
@@ -18,14 +19,16 @@ if have_vulkan; then
     AG_TEST_ICDS=$(test_drivers)
     export AG_TEST_ICDS VK_ICD_FILENAMES=$AG_TEST_ICDS
 fi
-export VK_LOADER_LAYERS_DISABLE=VK_LAYER_KHRONOS_validation  # costs ten times a recording; only leg_sync wants it
+export VK_LOADER_LAYERS_DISABLE=VK_LAYER_KHRONOS_validation  # costs ten times a recording; only `validated` wants it
 
 say() { printf 'ag: %s\n' "$*"; }
 
-run_pytest() {  # run_pytest LEG ARGUMENTS...
-    local more
+run_pytest() {  # run_pytest REPORT ARGUMENTS...
+    local more status=0
     read -ra more <<<"${PYTEST_ARGS:-}"
-    .venv/bin/python -m pytest --junitxml="$folder/$1.xml" "${@:2}" "${more[@]}"
+    .venv/bin/python -m pytest --junitxml="$folder/$1.xml" "${@:2}" "${more[@]}" || status=$?
+    [ $status != 5 ] || status=0  # no test has been selected
+    return $status
 }
 
 leg_lint() {
@@ -35,14 +38,28 @@ leg_lint() {
     return $status
 }
 
-leg_main() { run_pytest main -m 'not stock_kp'; }
-
-leg_stock() {
-    have_vulkan || return $not_run
-    run_pytest stock -m stock_kp
+# Two processes at the same time: the one spends its time in Python, the other in the threads of the drivers.
+leg_quick() {
+    local vulkan status=0
+    run_pytest quick.vulkan -p no:cacheprovider -m 'vulkan and not slow' >"$folder/quick.vulkan.log" 2>&1 &
+    vulkan=$!
+    run_pytest quick.cpu -m 'not vulkan and not slow' || status=$?
+    wait $vulkan || status=$?
+    cat "$folder/quick.vulkan.log"
+    return $status
 }
 
+leg_slow() { run_pytest slow -m slow; }
+
 leg_sync() {
+    local first=${AG_TEST_ICDS:-}  # one driver: the layer sits above it
+    local -x AG_TEST_DEVICE=vulkan:0 AG_TEST_ICDS=${first%%:*} VK_ICD_FILENAMES=${first%%:*}
+    validated sync -m 'vulkan and sync'
+}
+
+leg_sync_full() { validated sync_full -m vulkan; }
+
+validated() {  # validated LEG ARGUMENTS...: pytest, with the synchronization of all devices checked
     { have_vulkan && validation_layer >/dev/null; } || return $not_run
     cat >"$folder/vk_layer_settings.txt" <<END
 khronos_validation.debug_action = VK_DBG_LAYER_ACTION_LOG_MSG
@@ -57,8 +74,8 @@ END
     seen=$(grep -c '^SYNC-HAZARD-WRITE-AFTER-WRITE' "$folder/races.log") || true
     say "synchronization validation saw $seen of $races deliberate races"
     [ "$seen" = "$races" ] || return 1
-    logged sync run_pytest sync -m vulkan || status=1
-    if grep -E '^(SYNC-HAZARD|VUID|UNASSIGNED)' "$folder/sync.log"; then status=1; fi
+    logged "$1" run_pytest "$@" || status=1
+    if grep -E '^(SYNC-HAZARD|VUID|UNASSIGNED)' "$folder/$1.log"; then status=1; fi
     return $status
 }
 
@@ -82,8 +99,8 @@ mkdir -p "$folder"
 results=()
 for leg in "$@"; do
     say "leg $leg"
-    status=0
+    status=0 begin=$SECONDS
     (leg_"$leg") || status=$?
-    results+=("$leg=$status")
+    results+=("$leg=$status=$((SECONDS - begin))")
 done
 .venv/bin/python tools/summary.py "$folder" "${results[@]}"

@@ -9,7 +9,7 @@ what the eager one would, bit for bit, or does not exist.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -189,7 +189,8 @@ def _device_of(args: tuple[Any, ...]) -> Backend:
     if len(backends) > 1:
         raise CaptureError(f"ag_capture: the arguments are on {' and '.join(sorted(backends))}; "
                            f"a captured step runs on one device.")
-    return next(iter(backends.values()), None) or default_backend()
+    shared = next(iter(backends.values()), None)
+    return default_backend() if shared is None else cast(Backend, shared)
 
 
 def _apart(array: Array, others: list[_ArraySlot]) -> Array:

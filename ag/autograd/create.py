@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
-from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, Device
 from ag.engine.device import backend_of, default_backend, default_dtype
 from ag.engine.dtype import DType, as_dtype
 from ag.engine.primitive import Array
@@ -17,7 +16,7 @@ __all__ = ["ag_param", "ag_tensor", "as_input", "is_ag_tensor", "lift", "to_buff
 _CONSTANTS_KEPT = 256  # per device; a training step uses a handful
 
 
-def to_buffer(array: Array, backend: Backend, dtype: DType) -> Buffer:
+def to_buffer(array: Array, backend: Device, dtype: DType) -> Buffer:
     """A fresh buffer with the values of a host array, or the input slot it stands for in a captured step."""
     recording = backend.recording
     if recording is not None and recording.on_upload is not None:
@@ -29,7 +28,7 @@ def to_buffer(array: Array, backend: Backend, dtype: DType) -> Buffer:
     return buffer
 
 
-def lift(value: object, backend: Backend, dtype: DType, function: str) -> Tensor:
+def lift(value: object, backend: Device, dtype: DType, function: str) -> Tensor:
     """`value` as a tensor on `backend`; numbers become shared constants."""
     if isinstance(value, (int, float)):
         constants = backend.__dict__.setdefault("_constants", {})
@@ -97,7 +96,7 @@ def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = No
     >>> ag.ag_tensor([1.0, 2.0, 3.0]).shape
     (3, 1)
     """
-    backend = default_backend() if device is None else backend_of(device)
+    backend: Device = default_backend() if device is None else backend_of(device)
     wanted = default_dtype() if dtype is None else as_dtype(dtype, "ag_tensor")
     if isinstance(data, Tensor):
         same_dtype = dtype is None or data.buffer.dtype is wanted

@@ -1,4 +1,4 @@
-"""Checking gradients against finite differences, in float64 on the CPU."""
+"""Gradient check: an op's or a model's gradients against finite differences, in float64 on the CPU."""
 
 from __future__ import annotations
 

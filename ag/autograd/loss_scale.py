@@ -17,8 +17,7 @@ from weakref import ref
 
 import numpy as np
 
-from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import F32
 from ag.engine.kernels.convert import converted
 from ag.engine.kernels.elementwise import add, mul, zeros
@@ -53,12 +52,12 @@ def _times(g: Buffer, word: int) -> Buffer:
     return wide if state is None else g.backend.launch(mul, wide, state.view((), word))
 
 
-def _state(backend: Backend) -> Buffer | None:
+def _state(backend: Device) -> Buffer | None:
     """The numbers of `SCALE_WORDS` on the device; None if nobody scales gradients there."""
     return None if backend.loss_scale is None else backend.loss_scale()
 
 
-def set_scale(backend: Backend, scale: float, *counts: float) -> Buffer:
+def set_scale(backend: Device, scale: float, *counts: float) -> Buffer:
     """Scale gradients on a device as long as somebody keeps what is returned; does not wait.
 
     The counts of steps are set if they are given.
@@ -73,12 +72,12 @@ def set_scale(backend: Backend, scale: float, *counts: float) -> Buffer:
     return state
 
 
-def is_scaled(backend: Backend) -> bool:
+def is_scaled(backend: Device) -> bool:
     """Whether a gradient on this device may be infinite because it was scaled."""
     return _state(backend) is not None
 
 
-def read_scale(backend: Backend) -> Array:
+def read_scale(backend: Device) -> Array:
     """The numbers of `SCALE_WORDS`; waits for the device."""
     state = _state(backend)
     assert state is not None, "whoever reads the scale holds its state"
@@ -95,7 +94,7 @@ def unfit(parts: Sequence[Buffer], one: Buffer) -> Buffer:
     return reduce(partial(launch, add), [(sum_over(launch, x, (0,)) if x.size > 1 else x).view(()) for x in counts])
 
 
-def move_scale(backend: Backend, bad: Buffer) -> None:
+def move_scale(backend: Device, bad: Buffer) -> None:
     """Halve or raise the device's scale after a step with `bad` gradients that are not finite."""
     state = _state(backend)
     assert state is not None, "whoever moves the scale holds its state"

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, Run
 from ag.engine.dtype import F32, DType
 from ag.engine.kernels.convert import converted
-from ag.engine.primitive import PrimitiveTo, Returned, Run
+from ag.engine.primitive import PrimitiveTo, Returned
 
 __all__ = ["Widening", "launch_on", "rounded", "widening"]
 

@@ -25,11 +25,9 @@ from ag.autograd.create import lift
 from ag.autograd.mixed_precision import Widening, rounded, widening
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import OPS, Node, Tensor, TensorLike
-from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, Device, Run
 from ag.engine.device import default_backend, default_dtype
 from ag.engine.dtype import F32, DType
-from ag.engine.primitive import Run
 from ag.errors import DeviceError, DtypeError, ShapeError
 
 __all__ = ["Cotangents", "Need", "Op", "Result", "Run", "op", "operands_on_one_device", "part_of"]
@@ -189,7 +187,7 @@ def _items(function: str, argument: str, values: object) -> tuple[object, ...]:
 
 def operands_on_one_device(
     function: str, operands: tuple[object, ...], mixed: bool = False
-) -> tuple[Backend, tuple[Tensor, ...], DType]:
+) -> tuple[Device, tuple[Tensor, ...], DType]:
     """The device shared by the tensors among `operands`, everything as tensors there, and the result's element type.
 
     Raises
@@ -200,7 +198,7 @@ def operands_on_one_device(
         If tensors have different element types, or an operand is not numeric.  Beside 16-bit tensors, float32 ones
         without axes are fine, and with `mixed` all float32 ones.
     """
-    backend: Backend | None = None
+    backend: Device | None = None
     dtype: DType | None = None
     plain = False
     for x in operands:
@@ -216,7 +214,7 @@ def operands_on_one_device(
         elif b.dtype is not dtype:
             dtype = _common_type(function, operands, mixed)
     if not plain:
-        return cast(Backend, backend), cast("tuple[Tensor, ...]", operands), cast(DType, dtype)
+        return cast(Device, backend), cast("tuple[Tensor, ...]", operands), cast(DType, dtype)
     if backend is None or dtype is None:
         backend, dtype = default_backend(), default_dtype()
     number = F32 if dtype.is_half else dtype  # a number keeps its digits, one of numpy's too

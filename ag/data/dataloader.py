@@ -1,4 +1,8 @@
-"""Batches of samples, shuffled reproducibly and resumable in the middle of an epoch."""
+"""Batches of samples, shuffled reproducibly and resumable in the middle of an epoch.
+
+The order of an epoch follows from the seed and the epoch's number alone, so the loader's state is a few numbers.  Knows
+samples (`ag.data.samples`) and makes tensors of them; no model, no file.  Training loops ask it.
+"""
 
 from __future__ import annotations
 

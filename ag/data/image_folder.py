@@ -79,9 +79,9 @@ class ImageFolder(DataLoader):
         if not folders:
             raise ValueError(f"ag_image_folder: {self.path} holds no folders; one per class is required.")
         self.classes = [folder.name for folder in folders]
-        found = [_images_in(folder) for folder in folders]
-        self.files = [file for files in found for file in files]
-        self.ids = np.repeat(np.arange(len(folders)), [len(files) for files in found])
+        images = [_images_in(folder) for folder in folders]
+        self.files = [file for files in images for file in files]
+        self.ids = np.repeat(np.arange(len(folders)), [len(files) for files in images])
         super().__init__(_Images(self.files, self.size), self.ids, batch_size, shuffle, drop_last=drop_last, seed=seed,
                          prefetch=prefetch)
 
@@ -123,10 +123,10 @@ def _height_and_width(size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def _images_in(folder: Path) -> list[Path]:
-    found = sorted(p for p in folder.rglob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
-    if not found:
+    images = sorted(p for p in folder.rglob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
+    if not images:
         raise ValueError(f"ag_image_folder: {folder} holds no images; every class needs at least one.")
-    return found
+    return images
 
 
 ag_image_folder = ImageFolder

@@ -1,23 +1,65 @@
-"""Buffers, and programs recorded over them: what a backend hands out.
+"""Buffers: dense row-major arrays in the arena of a device.
 
-A buffer is a dense row-major array in a backend's arena; a program is a list of launches on buffers that can be run
-again.  `ag.engine.backend` says what backends promise about both.
+Everything that computes holds buffers.  `Device` is what such code may ask of the device a buffer lies on;
+`ag.engine.backend` specifies it and adds what only the engine calls.  Nothing here knows tensors, launches or programs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from math import prod
-from typing import TYPE_CHECKING, Any
-from weakref import ref
+from typing import Any, Protocol
+from weakref import ReferenceType, ref
 
-from ag.engine.arena import Block
+from ag.engine.arena import Arena, Block
 from ag.engine.dtype import DType
+from ag.engine.primitive_types import Array, PrimitiveTo, Returned
 from ag.engine.shape import Shape
+from ag.engine.target import Target
 
-if TYPE_CHECKING:
-    from ag.engine.backend import Backend
+__all__ = ["Buffer", "Device", "OpenRecording", "Run"]
 
-__all__ = ["Buffer"]
+
+class Run(Protocol):
+    """`launch` of a device, or what stands for it: all of the engine that a rule or a launch helper sees."""
+
+    def __call__(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
+                 **params: object) -> Returned: ...
+
+
+class OpenRecording(Protocol):
+    """What code above the engine leaves in a recording (`ag.engine.program.Recording`)."""
+
+    on_upload: Callable[[Array, DType], Buffer | None] | None
+    guards: list[Callable[[], object]]
+    value_checks: list[tuple[Buffer, Callable[[Array], None]]]
+    cleared: set[int]
+
+
+class Device(Protocol):
+    """The device of a buffer, as code sees it that computes with buffers; `ag.engine.backend.Backend` is the whole."""
+
+    name: str
+    arena: Arena
+    target: Target
+    asynchronous: bool
+    noted_views: list[ReferenceType[Buffer]] | None
+    loss_scale: ReferenceType[Buffer] | None
+
+    @property
+    def recording(self) -> OpenRecording | None: ...
+    def native(self, address: int, shape: Shape, dtype: DType) -> Any: ...
+    def alloc(self, shape: Shape, dtype: DType) -> Buffer: ...
+    def launch(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
+               **params: object) -> Returned: ...
+    def upload(self, array: Array, into: Buffer) -> None: ...
+    def download(self, buffer: Buffer) -> Array: ...
+    def assign(self, target: Buffer, source: Buffer) -> None: ...
+    def quiet(self) -> AbstractContextManager[object]: ...
+    def refuse_while_recording(self, what: str) -> None: ...
+    def submit(self) -> None: ...
+    def synchronize(self) -> None: ...
 
 
 class Buffer:
@@ -25,7 +67,7 @@ class Buffer:
 
     Attributes
     ----------
-    backend : Backend
+    backend : Device
         Who owns the memory.
     block : Block
         The block it lies in, shared by all views.
@@ -41,7 +83,7 @@ class Buffer:
 
     __slots__ = ("__weakref__", "address", "backend", "block", "constant", "dtype", "native", "shape")
 
-    def __init__(self, backend: Backend, block: Block, address: int, shape: Shape, dtype: DType, native: Any,
+    def __init__(self, backend: Device, block: Block, address: int, shape: Shape, dtype: DType, native: Any,
                  constant: float | None = None) -> None:
         self.backend = backend
         self.block = block

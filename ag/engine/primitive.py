@@ -10,94 +10,24 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Any, Generic, Literal, Protocol, TypeVar, overload
-
-import numpy.typing as npt
+from typing import Any, Literal, overload
 
 from ag.engine.buffer import Buffer
-from ag.engine.shape import Layout, broadcast_layout, elementwise_layout, same
+from ag.engine.primitive_types import (
+    Array,
+    Call,
+    LayoutRule,
+    Params,
+    Primitive,
+    PrimitiveTo,
+    Reference,
+    Returned,
+    ShapeRule,
+)
+from ag.engine.shape import broadcast_layout, elementwise_layout, same
 
-__all__ = ["PRIMITIVES", "Array", "Call", "Params", "Primitive", "PrimitiveTo", "Returned", "Run", "primitive"]
-
-Array = npt.NDArray[Any]
-Params = dict[str, Any]  # what a launch is given beside buffers, by name
-Call = Callable[[], object]  # a computation with its arrays bound to it
-Reference = Callable[..., None]
-ShapeRule = Callable[..., Any]  # a Shape, or a tuple of them
-LayoutRule = Callable[..., Layout]
-Returned = TypeVar("Returned", covariant=True)  # of a launch: a buffer, a tuple of buffers, or None
-
-
-@dataclass(frozen=True, eq=False)
-class Primitive:
-    """A named array function that every backend can run.
-
-    Attributes
-    ----------
-    name : str
-        Name of the numpy function and of the shader file.
-    reference : callable
-        ``reference(*outputs, *inputs, **params)``; writes its outputs, any floating type.
-    bind : callable
-        ``bind(*outputs, *inputs, **params)``: the same as a call without arguments, to be made many times.
-    shape : callable
-        ``shape(*input_shapes, **params)``: the output's shape, or a tuple of shapes if there are several outputs.
-    layout : callable
-        ``layout(*output_shapes, *input_shapes, **params)``: the sizes and strides a kernel is given by name.
-    outputs : int
-        How many leading operands are freshly allocated outputs.
-    updates : tuple of int
-        Positions (among all operands) of inputs that are written in place.
-    copies : bool
-        Whether the output is the input, element for element.
-    neutral : float or None
-        For two inputs: a value of the second that makes the output equal to the first.
-    in_place : tuple of (int, int)
-        Positions of an output and of an input that may be one buffer, if shape and type are the same: the input is
-        not read any more where the output was written.
-    cheap : bool
-        Whether computing the output again costs little more than reading and writing it.
-    scaling : tuple of (Primitive, int, int), or None
-        A product, and the positions of an input and of a number: it begins as if by ``input = product(input, number)``.
-    operands, params : tuple of str
-        Names, read from the signature of `reference`.
-    """
-
-    name: str
-    reference: Reference
-    bind: Callable[..., Call]
-    shape: ShapeRule
-    layout: LayoutRule
-    outputs: int
-    updates: tuple[int, ...]
-    copies: bool
-    neutral: float | None
-    in_place: tuple[tuple[int, int], ...]
-    cheap: bool
-    scaling: tuple[Primitive, int, int] | None
-    operands: tuple[str, ...]
-    params: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        return f"<primitive {self.name}>"
-
-
-class PrimitiveTo(Primitive, Generic[Returned]):
-    """A primitive whose launch returns a `Returned`: the type says what `outputs` does.
-
-    ``exp: PrimitiveTo[Buffer]``, ``layer_norm: PrimitiveTo[tuple[Buffer, Buffer, Buffer]]`` and, as it only updates an
-    operand, ``sgd: PrimitiveTo[None]``.
-    """
-
-
-class Run(Protocol):
-    """`Backend.launch` of a device, or what stands for it: all of the engine that a rule or a launch helper sees."""
-
-    def __call__(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
-                 **params: object) -> Returned: ...
-
+__all__ = ["PRIMITIVES", "Array", "Call", "Params", "Primitive", "PrimitiveTo", "Returned", "primitive"]
 
 def _calling(bind: Callable[..., Call]) -> Reference:
     @wraps(bind)

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, Device
 from ag.engine.device import open_backends
 from ag.engine.dtype import U32
 from ag.engine.kernels.random import philox, rng_draw, uniform_from_bits
@@ -54,13 +53,13 @@ def _current() -> _Seed:
     return found
 
 
-def _known_state(backend: Backend) -> tuple[_Seed, Buffer] | None:
+def _known_state(backend: Device) -> tuple[_Seed, Buffer] | None:
     """The device's generator and the seed it was made for: the device has it, so it lives as long."""
     known: tuple[_Seed, Buffer] | None = backend.__dict__.get("_generator")
     return known
 
 
-def generator_state(backend: Backend) -> Buffer:
+def generator_state(backend: Device) -> Buffer:
     """The device's generator: (seed low, seed high, stream low, stream high) as 32-bit words."""
     seed = _current()
     known = _known_state(backend)
@@ -73,12 +72,12 @@ def generator_state(backend: Backend) -> Buffer:
     return buffer
 
 
-def draw_key(backend: Backend) -> Buffer:
+def draw_key(backend: Device) -> Buffer:
     """Take the next stream of the device's generator: its key and stream number, four words."""
     return _draw.get()(backend)
 
 
-def _draw_next(backend: Backend) -> Buffer:
+def _draw_next(backend: Device) -> Buffer:
     if backend.recording is not None:
         # A replay after ag_seed draws from the new seed, as the step itself would.
         backend.recording.guards.append(lambda: generator_state(backend))
@@ -86,7 +85,7 @@ def _draw_next(backend: Backend) -> Buffer:
     return key
 
 
-_draw: ContextVar[Callable[[Backend], Buffer]] = ContextVar("ag_draw", default=_draw_next)
+_draw: ContextVar[Callable[[Device], Buffer]] = ContextVar("ag_draw", default=_draw_next)
 
 
 @contextmanager
@@ -94,7 +93,7 @@ def draws_kept() -> Iterator[list[Buffer]]:
     """A list of all keys that are drawn inside the block."""
     draw, keys = _draw.get(), []
 
-    def draw_and_keep(backend: Backend) -> Buffer:
+    def draw_and_keep(backend: Device) -> Buffer:
         keys.append(draw(backend))
         return keys[-1]
 
@@ -110,7 +109,7 @@ def draws_repeated(keys: list[Buffer]) -> Iterator[list[Buffer]]:
     """Draw these keys again, in order, instead of new ones; yields those that are still to be drawn."""
     left = list(keys)
 
-    def draw_again(backend: Backend) -> Buffer:
+    def draw_again(backend: Device) -> Buffer:
         if not left or left[0].backend is not backend:
             raise TapeError(f"ag_checkpoint: a function that drew {len(keys)} times from the random generator draws "
                             f"otherwise when it is called again; it must do the same every time.")
@@ -123,7 +122,7 @@ def draws_repeated(keys: list[Buffer]) -> Iterator[list[Buffer]]:
         _draw.reset(token)
 
 
-def set_stream(backend: Backend, stream: int) -> None:
+def set_stream(backend: Device, stream: int) -> None:
     """Let the device's next draw use stream number `stream`."""
     seed = _current()
     words = [*seed.key, stream & 0xFFFFFFFF, stream >> 32]
@@ -131,12 +130,12 @@ def set_stream(backend: Backend, stream: int) -> None:
     seed.set_streams[backend.name] = stream
 
 
-def streams_used(backend: Backend) -> int:
+def streams_used(backend: Device) -> int:
     """How many streams were drawn on the device since `set_stream`; waits for it."""
     return _stream(backend, generator_state(backend)) - _current().set_streams.get(backend.name, 0)
 
 
-def _stream(backend: Backend, state: Buffer) -> int:
+def _stream(backend: Device, state: Buffer) -> int:
     words = backend.download(state)
     return int(words[2]) | int(words[3]) << 32
 
@@ -204,7 +203,7 @@ def generator_snapshot() -> dict[str, Any]:
     return {"seed": current_seed(), "host_streams": seed.host_streams, "streams": streams}
 
 
-def forget_generator(backend: Backend) -> None:
+def forget_generator(backend: Device) -> None:
     """Leave a lost device out of snapshots."""
     backend.__dict__.pop("_generator", None)
 

@@ -1,7 +1,8 @@
 """Checkpoints of a training loop: one file with everything that the next step depends on.
 
 Model, optimizer, schedule, place in the data and the random generator, in one safetensors file with JSON in its
-header, written atomically and loaded all or nothing.  Users call it between steps; `dp_train` has a file of its own.
+header, written atomically and loaded all or nothing.  It knows each part by its state alone, and no kind of layer,
+optimizer or schedule.  Users call it between steps; `dp_train` has a file of its own.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any 
     header, arrays = read_file(path, _FORMAT, "ag_load_checkpoint")
     try:
         said = {name: json.loads(text) for name, text in header.items() if name != "format"}
-        found = Checkpoint(int(header["step"]), said["extra"])
+        checkpoint = Checkpoint(int(header["step"]), said["extra"])
         generator = said["generator"]
     except (KeyError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{where} has no readable header ({error!r}); the file is not a complete "
@@ -177,7 +178,7 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any 
         if wrong:
             raise CheckpointError(f"{where} does not fit: {'; '.join(wrong)}.")
         undo.pop_all()
-    return found
+    return checkpoint
 
 
 @dataclass(frozen=True)

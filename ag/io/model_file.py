@@ -1,4 +1,11 @@
-"""Models in files: their tensors and a JSON description of how to build them, loaded without running code."""
+"""Model files: a model's tensors and a JSON description of how to build it, loaded without running code.
+
+    {"layer": "Sequential", "layers": [{"layer": "Linear", "args": {"in_features": 4, "out_features": 3, ...}}, ...]}
+
+The names in a description are looked up among the layers of `ag.nn`, which register themselves, and nowhere else.  A
+file is not trusted: its sizes are compared with what it holds before anything is allocated.  Knows no layer by name.
+Users call it.
+"""
 
 from __future__ import annotations
 
@@ -15,27 +22,11 @@ from ag.engine.dtype import DType
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError, DtypeError
 from ag.io.safetensors_file import element_type, elements_of, read_file, write_file
-from ag.nn.attention import MultiheadAttention
-from ag.nn.batch_norm import BatchNorm
-from ag.nn.conv import Conv2d
-from ag.nn.dropout import Dropout
-from ag.nn.embedding import Embedding
-from ag.nn.layer import Layer, ag_eval, load_into, state_of
-from ag.nn.layer_norm import LayerNorm
-from ag.nn.linear import Linear
-from ag.nn.pool import AvgPool, Flatten, GlobalPool, MaxPool
-from ag.nn.residual import Residual
-from ag.nn.sequential import Sequential
+from ag.nn.layer import LIBRARY, Layer, ag_eval, load_into, state_of
 
 __all__ = ["ag_load_model", "ag_save_model"]
 
 _FORMAT = "ag-model-1"
-_LAYERS: dict[str, type[Layer]] = {c.__name__: c for c in (
-    Linear, Dropout, BatchNorm, LayerNorm, Embedding, MultiheadAttention,
-    Conv2d, MaxPool, AvgPool, GlobalPool, Flatten)}
-_SIZES = {  # settings whose product is the number of elements of a layer's largest tensor
-    Linear: ("in_features", "out_features"), Conv2d: ("in_ch", "out_ch", "kernel"), BatchNorm: ("num_features",),
-    LayerNorm: ("num_features",), Embedding: ("vocab_size", "dim"), MultiheadAttention: ("d_model", "d_model")}
 _DEEPEST = 100  # blocks inside blocks; far from Python's recursion limit, whatever called
 
 
@@ -72,9 +63,9 @@ def ag_save_model(model: object, path: str | os.PathLike[str], model_fn: Callabl
     """
     state = {name: elements_of(x) for name, x in state_of(model).items()}
     if model_fn is not None:
-        made = {name: x.shape for name, x in state_of(model_fn()).items()}
-        if made != {name: x.shape for name, x in state.items()}:
-            raise CheckpointError(f"ag_save_model: model_fn builds {made}, and the model has "
+        built = {name: x.shape for name, x in state_of(model_fn()).items()}
+        if built != {name: x.shape for name, x in state.items()}:
+            raise CheckpointError(f"ag_save_model: model_fn builds {built}, and the model has "
                                   f"{ {n: x.shape for n, x in state.items()} }; they must be the same.")
     config = model.config() if isinstance(model, Layer) and _known(model) else None
     write_file(path, state, {"format": _FORMAT, "model": json.dumps(config)})
@@ -162,11 +153,8 @@ def _config(header: dict[str, str], path: Any) -> Any:
 
 
 def _known(layer: Layer) -> bool:
-    if isinstance(layer, Sequential):
-        return all(_known(x) for x in layer)
-    if type(layer) is Residual:
-        return all(_known(x) for x in layer.children().values())
-    return _LAYERS.get(type(layer).__name__) is type(layer)
+    """Whether a file can describe the layer: it and all inside are layers of this library."""
+    return LIBRARY.get(type(layer).__name__) is type(layer) and all(map(_known, layer.children().values()))
 
 
 def _build(config: Any, path: Any, elements: int) -> Layer:
@@ -188,20 +176,12 @@ def _elements(config: Any, depth: int) -> int:
     """Elements that a file must hold at least if it is to hold such a model; nothing is allocated for a larger one."""
     if depth == 0:
         raise ValueError(f"more than {_DEEPEST} blocks inside each other")
-    if config["layer"] == Sequential.__name__:
-        return sum(_elements(layer, depth - 1) for layer in config["layers"])
-    if config["layer"] == Residual.__name__:
-        return sum(_elements(config[part], depth - 1) for part in ("body", "shortcut") if config[part] is not None)
-    sizes = [config["args"][name] for name in _SIZES.get(_LAYERS[config["layer"]], ())]
-    flat = [n for size in sizes for n in (size if isinstance(size, list) else [size])]
-    return max(0, prod(map(index, flat))) if flat else 0  # a negative size must not make room for another layer
+    kind = LIBRARY[config["layer"]]
+    inside = sum(_elements(part, depth - 1) for part in kind.configs_inside(config))
+    shape = kind.largest_tensor(config.get("args", {}))
+    return inside + (max(0, prod(map(index, shape))) if shape else 0)  # a negative size makes no room for another layer
 
 
 def _layer(config: Any) -> Layer:
-    if config["layer"] == Sequential.__name__:
-        return Sequential([_layer(layer) for layer in config["layers"]])
-    if config["layer"] == Residual.__name__:
-        body, shortcut = (config[part] and _layer(config[part]) for part in ("body", "shortcut"))
-        return Residual(body, shortcut, config["args"]["activation"])
-    kind = _LAYERS[config["layer"]]
-    return kind(**{name: config["args"][name] for name in kind.settings})
+    kind = LIBRARY[config["layer"]]
+    return kind(*map(_layer, kind.configs_inside(config)), **{name: config["args"][name] for name in kind.settings})

@@ -1,8 +1,14 @@
-"""The multi-head attention layer."""
+"""Multi-head attention between linear projections: the layer of transformers.
+
+The computation is `ag.ops.attention`; this file holds the weights, checks shapes and draws initial values.  It knows no
+other layer but its base.  Users' models call it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import sqrt
+from typing import Any
 
 import numpy as np
 
@@ -75,6 +81,11 @@ class MultiheadAttention(Layer):
     def _projection(self) -> Tensor:
         limit = sqrt(3 / self.d_model)
         return ag_param(host_uniform((self.d_model, self.d_model), -limit, limit))
+
+    @classmethod
+    def largest_tensor(cls, args: Mapping[str, Any]) -> tuple[int, ...]:
+        """The shape of each projection."""
+        return args["d_model"], args["d_model"]
 
     def forward(self, q: TensorLike, k: TensorLike | None = None, v: TensorLike | None = None,
                 causal_mask: bool = False) -> Tensor:

@@ -1,6 +1,13 @@
-"""The batch norm layer."""
+"""Batch norm with running statistics: a layer whose output depends on the whole batch in train mode.
+
+The computation is `ag.ops.norm`.  It knows one device only; `ag.parallel.replicas.sync_batch_norm` derives the layer
+that looks at the samples of all replicas.  Users' models call it.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -77,6 +84,11 @@ class BatchNorm(Layer):
         exact = "f32" if default_dtype().is_half else None
         self.running_mean = ag_tensor(np.zeros(column, np.float32), dtype=exact)
         self.running_var = ag_tensor(np.ones(column, np.float32), dtype=exact)
+
+    @classmethod
+    def largest_tensor(cls, args: Mapping[str, Any]) -> tuple[int, ...]:
+        """The shape of each of the four."""
+        return args["num_features"], 1
 
     def forward(self, x: TensorLike) -> Tensor:
         """Output of the shape of `x`, (num_features, batch) or (num_features, ..., batch)."""

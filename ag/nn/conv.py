@@ -1,8 +1,13 @@
-"""The convolution layer."""
+"""Convolution over images: weights, bias and activation around `ag.ops.conv`.
+
+Which kernel computes it is the device's choice and not known here.  Users' models call it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod, sqrt
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +38,8 @@ class Conv2d(Layer):
         Pixels from one place of the window to the next.
     padding : int or (int, int), optional
         Zeros around the image, on each side; ``kernel // 2`` keeps the size of the image if `kernel` is odd.
-    activation : {"relu", "sigmoid", "tanh", "softmax"} or None, optional
+    activation : str or None, optional
+        A function of `ag.ops.activation` by its name without the prefix, such as ``"relu"`` for `ag_relu`.
         Softmax is over the channels.
     bias : bool, optional
         Whether there is a `b`.
@@ -81,6 +87,11 @@ class Conv2d(Layer):
         self.W = ag_param(host_uniform((self.out_ch, self.in_ch, *self.kernel), -limit, limit))
         if bias:
             self.b = ag_param(np.zeros((self.out_ch, 1), np.float32))
+
+    @classmethod
+    def largest_tensor(cls, args: Mapping[str, Any]) -> tuple[int, ...]:
+        """The shape of `W`."""
+        return args["out_ch"], args["in_ch"], *args["kernel"]
 
     def forward(self, x: TensorLike) -> Tensor:
         """Output of shape (out_ch, height, width, batch) for `x` of shape (in_ch, height, width, batch)."""

@@ -1,4 +1,7 @@
-"""The dropout layer."""
+"""Dropout: a layer that sets elements to 0 at random in train mode.
+
+`ag.ops.dropout` draws the mask on the device; the layer knows only its rate and its mode.  Users' models call it.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,16 @@
-"""The embedding layer."""
+"""Embedding: a layer that looks up a vector for each class id.
+
+The lookup and its gradient are `ag.ops.embedding`.  Users' models call it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import sqrt
+from typing import Any
 
 from ag.autograd.create import ag_param
-from ag.autograd.tensor import Tensor
+from ag.autograd.tensor import ArrayLike, Tensor
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts
 from ag.nn.layer import Layer
@@ -55,7 +60,12 @@ class Embedding(Layer):
         self.dim = int(dim)
         self.weight = ag_param(host_uniform((self.dim, self.vocab_size), -sqrt(3), sqrt(3)))
 
-    def forward(self, x: object) -> Tensor:
+    @classmethod
+    def largest_tensor(cls, args: Mapping[str, Any]) -> tuple[int, ...]:
+        """The shape of `weight`."""
+        return args["dim"], args["vocab_size"]
+
+    def forward(self, x: ArrayLike) -> Tensor:
         """Vectors of shape (dim, *S) for ids of any shape S."""
         return ag_embedding_lookup(self.weight, x)
 

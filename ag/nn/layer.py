@@ -18,24 +18,19 @@ from ag.engine.device import backend_of
 from ag.engine.kernels.convert import numbers
 from ag.engine.primitive import Array
 from ag.errors import CaptureError, CheckpointError
-from ag.ops.activation import ag_gelu, ag_leaky_relu, ag_log_softmax, ag_relu, ag_sigmoid, ag_silu, ag_softmax, ag_tanh
+from ag.ops import activation
 from ag.ops.convert import ag_to_device
 
-__all__ = ["ACTIVATIONS", "Layer", "activation_called", "ag_eval", "ag_train", "buffers_of", "load_into",
+__all__ = ["ACTIVATIONS", "LIBRARY", "Layer", "activation_called", "ag_eval", "ag_train", "buffers_of", "load_into",
            "state_of"]
 
 M = TypeVar("M")
 
+# What layers call "relu" is `ag_relu`, and so on.
 ACTIVATIONS: dict[str, Callable[[TensorLike], Tensor]] = {
-    "relu": ag_relu,
-    "sigmoid": ag_sigmoid,
-    "tanh": ag_tanh,
-    "softmax": ag_softmax,
-    "leaky_relu": ag_leaky_relu,
-    "silu": ag_silu,
-    "gelu": ag_gelu,
-    "log_softmax": ag_log_softmax,
-}
+    name.removeprefix("ag_"): getattr(activation, name) for name in activation.__all__}
+
+LIBRARY: dict[str, type[Layer]] = {}  # the layers of this package by name, which a file may ask for
 
 
 def activation_called(name: str | None, function: str) -> Callable[[TensorLike], Tensor] | None:
@@ -54,10 +49,20 @@ class Layer:
         True in train mode, the initial one; see `ag_train` and `ag_eval`.
     settings : tuple of str
         Names of the constructor's arguments, which are attributes too; a saved model is rebuilt from them.
+
+    Notes
+    -----
+    A file may name the layers of ``ag.nn``, which register themselves; a layer defined elsewhere is never built from
+    a file, whatever it is called.
     """
 
     settings: tuple[str, ...] = ()
     training: bool = True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.__module__.startswith(f"{__package__}.") and not cls.__name__.startswith("_"):
+            LIBRARY.setdefault(cls.__name__, cls)  # the first to have a name keeps it
 
     def forward(self, x: TensorLike) -> Tensor:
         """The layer's output for `x`."""
@@ -160,6 +165,19 @@ class Layer:
     def config(self) -> dict[str, Any]:
         """What `ag_load_model` needs to build the layer again: plain numbers, strings and lists."""
         return {"layer": type(self).__name__, "args": {name: getattr(self, name) for name in self.settings}}
+
+    @classmethod
+    def configs_inside(cls, config: Mapping[str, Any]) -> list[Any]:
+        """Those of the layers that the constructor begins with, out of what `config` returned; none for most layers."""
+        return []
+
+    @classmethod
+    def largest_tensor(cls, args: Mapping[str, Any]) -> tuple[int, ...]:
+        """Shape of the largest tensor of its own that a layer made with `args` has; () if it has none.
+
+        A file with fewer elements is refused before anything is allocated.
+        """
+        return ()
 
     def __repr__(self) -> str:
         return "\n".join(self._lines(""))

@@ -1,6 +1,12 @@
-"""The layer norm layer."""
+"""Layer norm: a layer that normalises each sample's features, in train and eval mode alike.
+
+The computation is `ag.ops.norm`.  Users' models call it.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +60,11 @@ class LayerNorm(Layer):
         self.eps = float(eps)
         self.gamma = ag_param(np.ones((self.num_features, 1), np.float32))
         self.beta = ag_param(np.zeros((self.num_features, 1), np.float32))
+
+    @classmethod
+    def largest_tensor(cls, args: Mapping[str, Any]) -> tuple[int, ...]:
+        """The shape of both."""
+        return args["num_features"], 1
 
     def forward(self, x: TensorLike) -> Tensor:
         """Output of the shape of `x`, (num_features, batch, ...)."""

@@ -1,8 +1,14 @@
-"""The fully connected layer."""
+"""The fully connected layer, ``activation(W @ x + b)``.
+
+The product is `ag.ops.matmul`.  It knows one device only; `ag.parallel.sharded.tensor_parallel` has layers whose
+weights are spread over several.  Users' models call it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import sqrt
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +30,8 @@ class Linear(Layer):
     ----------
     in_features, out_features : int
         Sizes of input and output, at least 1.
-    activation : {"relu", "sigmoid", "tanh", "softmax", "leaky_relu", "silu", "gelu", "log_softmax"} or None, optional
+    activation : str or None, optional
+        A function of `ag.ops.activation` by its name without the prefix, such as ``"relu"`` for `ag_relu`.
     bias : bool, optional
         Whether there is a `b`.
 
@@ -67,6 +74,11 @@ class Linear(Layer):
         self.W = ag_param(host_uniform((self.out_features, self.in_features), -limit, limit))
         if bias:
             self.b = ag_param(np.zeros((self.out_features, 1), np.float32))
+
+    @classmethod
+    def largest_tensor(cls, args: Mapping[str, Any]) -> tuple[int, ...]:
+        """The shape of `W`."""
+        return args["out_features"], args["in_features"]
 
     def forward(self, x: TensorLike) -> Tensor:
         """Output of shape (out_features, batch, ...) for `x` of shape (in_features, batch, ...)."""

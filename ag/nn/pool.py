@@ -1,4 +1,7 @@
-"""Layers without weights for images: pooling, and flattening for a linear layer that follows."""
+"""Layers without weights for images: pooling, and flattening for a linear layer that follows.
+
+The computation is `ag.ops.pool`; a layer only keeps its window.  Users' models call them.
+"""
 
 from __future__ import annotations
 

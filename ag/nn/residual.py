@@ -1,7 +1,11 @@
-"""The residual block: a layer whose input is added to its output."""
+"""The residual block: a layer whose input is added to its output.
+
+It knows of the layers inside it only `forward` and `config`.  Users' models call it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ag.autograd.create import ag_tensor
@@ -23,8 +27,9 @@ class Residual(Layer):
     shortcut : Layer or None, optional
         Gives the input the shape of the body's output, such as a convolution with the same stride and a kernel of
         size 1; default: the input itself.
-    activation : {"relu", "sigmoid", "tanh", "softmax"} or None, optional
-        Applied to the sum.
+    activation : str or None, optional
+        A function of `ag.ops.activation` by its name without the prefix, such as ``"relu"`` for `ag_relu`,
+        applied to the sum.
 
     Raises
     ------
@@ -63,17 +68,22 @@ class Residual(Layer):
     def forward(self, x: TensorLike) -> Tensor:
         """The body's output plus the shortcut's, activated."""
         x = x if isinstance(x, Tensor) else ag_tensor(x)
-        y, kept = self.body.forward(x), x if self.shortcut is None else self.shortcut.forward(x)
-        if y.shape != kept.shape:
-            raise ShapeError(f"ag_residual: the body gives {y.shape} and the shortcut {kept.shape}; they must be "
+        y, shortcut = self.body.forward(x), x if self.shortcut is None else self.shortcut.forward(x)
+        if y.shape != shortcut.shape:
+            raise ShapeError(f"ag_residual: the body gives {y.shape} and the shortcut {shortcut.shape}; they must be "
                              f"equal, so give a shortcut that changes the shape as the body does.")
-        y = ag_add(y, kept)
+        y = ag_add(y, shortcut)
         return y if self._activate is None else self._activate(y)
 
     def config(self) -> dict[str, Any]:
         """The configurations of body and shortcut, and the activation."""
         shortcut = None if self.shortcut is None else self.shortcut.config()
         return {**super().config(), "body": self.body.config(), "shortcut": shortcut}
+
+    @classmethod
+    def configs_inside(cls, config: Mapping[str, Any]) -> list[Any]:
+        """Those of body and shortcut."""
+        return [config["body"], *([] if config["shortcut"] is None else [config["shortcut"]])]
 
 
 ag_residual = Residual

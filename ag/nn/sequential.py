@@ -1,8 +1,12 @@
-"""Layers one after the other."""
+"""The sequence: layers one after the other.
+
+It knows of the layers inside it only `forward` and `config`.  Most of users' models are sequences;
+`ag.parallel.sharded` cuts them into stages.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ag.autograd.tensor import Tensor, TensorLike
@@ -41,13 +45,13 @@ class Sequential(Layer):
     """
 
     def __init__(self, *layers: Layer | Sequence[Layer]) -> None:
-        given: list[Any] = list(layers)
-        if len(given) == 1 and isinstance(given[0], (list, tuple)):
-            given = list(given[0])
-        for i, layer in enumerate(given, 1):
+        items: list[Any] = list(layers)
+        if len(items) == 1 and isinstance(items[0], (list, tuple)):
+            items = list(items[0])
+        for i, layer in enumerate(items, 1):
             if not isinstance(layer, Layer):
                 raise TypeError(f"ag_sequential: item {i} is a {type(layer).__name__}; every item must be a layer.")
-        self.layers: list[Layer] = given
+        self.layers: list[Layer] = items
 
     def children(self) -> dict[str, Layer]:
         """Layers by name: ``layer1``, ``layer2``, …"""
@@ -62,6 +66,11 @@ class Sequential(Layer):
     def config(self) -> dict[str, Any]:
         """The layers' configurations, in order."""
         return {"layer": type(self).__name__, "layers": [layer.config() for layer in self.layers]}
+
+    @classmethod
+    def configs_inside(cls, config: Mapping[str, Any]) -> list[Any]:
+        """Those of the layers, in order."""
+        return list(config["layers"])
 
     def __len__(self) -> int:
         return len(self.layers)

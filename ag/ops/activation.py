@@ -26,7 +26,7 @@ from ag.engine.kernels.activation import (
 from ag.engine.kernels.softmax import log_softmax, log_softmax_grad, softmax, softmax_grad
 from ag.engine.shape import normalize_axis
 
-__all__ = ["ag_log_softmax", "ag_relu", "ag_sigmoid", "ag_softmax", "ag_tanh", "ag_gelu", "ag_leaky_relu", "ag_silu"]
+__all__ = ["ag_relu", "ag_sigmoid", "ag_tanh", "ag_softmax", "ag_leaky_relu", "ag_silu", "ag_gelu", "ag_log_softmax"]
 
 @op
 def ag_relu(run: Run, x: Buffer) -> Result[Buffer]:

@@ -9,7 +9,7 @@ from ag.autograd.op import Cotangents, Need, Result, Run, op
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import add, div, mul, scale, sub
 
-__all__ = ["ag_add", "ag_div", "ag_mul", "ag_scale", "ag_sub", "mul"]
+__all__ = ["ag_add", "ag_div", "ag_mul", "ag_scale", "ag_sub"]
 
 
 @op

@@ -22,7 +22,7 @@ from ag.engine.shape import Shape, counts
 from ag.errors import ShapeError
 from ag.ops.matmul import products
 
-__all__ = ["ag_attention", "attention_of_heads"]
+__all__ = ["ag_attention"]
 
 
 class Settings(TypedDict):

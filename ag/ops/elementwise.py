@@ -9,8 +9,20 @@ from math import inf
 
 from ag.autograd.op import Cotangents, Need, Result, Run, op
 from ag.engine.buffer import Buffer
-from ag.engine.kernels.elementwise import abs, abs_grad, clamp, clamp_grad, div, exp, log, pow, pow_grad, scale, sqrt
-from ag.ops.arithmetic import mul
+from ag.engine.kernels.elementwise import (
+    abs,
+    abs_grad,
+    clamp,
+    clamp_grad,
+    div,
+    exp,
+    log,
+    mul,
+    pow,
+    pow_grad,
+    scale,
+    sqrt,
+)
 
 __all__ = ["ag_abs", "ag_clamp", "ag_exp", "ag_log", "ag_pow", "ag_sqrt"]
 

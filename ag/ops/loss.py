@@ -14,12 +14,11 @@ import numpy as np
 from ag.autograd.op import Cotangents, Need, Result, Run, op, part_of
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.kernels.elementwise import div, log, scale, sub
+from ag.engine.kernels.elementwise import div, log, mul, scale, sub
 from ag.engine.kernels.reduce import sum_over
 from ag.engine.kernels.softmax import log_softmax, softmax_cross_entropy, softmax_cross_entropy_ids
 from ag.engine.shape import Shape
 from ag.errors import ShapeError
-from ag.ops.arithmetic import mul
 from ag.ops.class_ids import checked_ids
 
 __all__ = ["ag_cross_entropy_loss", "ag_mse_loss", "ag_softmax_cross_entropy_loss"]

@@ -13,7 +13,7 @@ from ag.engine.kernels.reduce import sum_over, sum_to
 from ag.engine.shape import Shape
 from ag.errors import ShapeError
 
-__all__ = ["ag_matmul", "affine", "products"]
+__all__ = ["ag_matmul"]
 
 Factors = tuple[Buffer, Buffer, Shape]  # two matrices, and the shape that the second had
 

@@ -11,7 +11,7 @@ from math import prod
 from ag.autograd.op import Cotangents, Need, Result, Run, op, part_of
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.kernels.elementwise import scale, sub
+from ag.engine.kernels.elementwise import mul, scale, sub
 from ag.engine.kernels.norm import (
     batch_norm_grad,
     inverse_std,
@@ -26,9 +26,8 @@ from ag.engine.kernels.norm import (
 from ag.engine.kernels.reduce import sum_over
 from ag.engine.shape import Shape
 from ag.errors import ShapeError
-from ag.ops.arithmetic import mul
 
-__all__ = ["ag_batch_norm_op", "ag_layer_norm_op", "batch_norm_train", "move_statistics"]
+__all__ = ["ag_batch_norm_op", "ag_layer_norm_op"]
 
 # What is saved: x as a matrix, gamma, mean and variance; and the shapes of all operands.
 Normed = tuple[tuple[Buffer, Buffer, Buffer, Buffer], list[Shape]]

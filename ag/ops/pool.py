@@ -17,7 +17,7 @@ from ag.engine.window import Pair, Window, check_steps, pair
 from ag.errors import ShapeError
 from ag.ops.reduce import ag_mean
 
-__all__ = ["ag_avg_pool2d", "ag_global_avg_pool", "ag_max_pool2d", "pool_window"]
+__all__ = ["ag_avg_pool2d", "ag_global_avg_pool", "ag_max_pool2d"]
 
 
 def pool_window(size: int | Pair, stride: int | Pair | None, padding: int | Pair, function: str) -> Window:

@@ -6,11 +6,10 @@ from math import prod
 
 from ag.autograd.op import Cotangents, Need, Result, Run, op
 from ag.engine.buffer import Buffer
-from ag.engine.kernels.elementwise import div
+from ag.engine.kernels.elementwise import div, mul
 from ag.engine.kernels.reduce import CHUNK, LONGEST_ROW, equal, expand, max, runs, sum_over
 from ag.engine.shape import Shape, normalize_axes
 from ag.errors import ShapeError
-from ag.ops.arithmetic import mul
 
 __all__ = ["ag_max", "ag_mean", "ag_sum"]
 

@@ -1,4 +1,8 @@
-"""Adam and AdamW."""
+"""Adam and AdamW: tables of what `Optimizer` needs, and checks of the numbers.
+
+The update rule is the primitive `adam_update` of `ag.engine.kernels.optimizer`.  Training loops and `ag.parallel` call
+these optimizers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Clipping gradients by their global norm, on the device."""
+"""Gradient clipping: scale all gradients so that their global norm is at most a given one, on the device.
+
+    norm = sqrt(sum of all squares);  every gradient *= min(1, max_norm / norm)
+
+One launch per gradient adds up its squares and another multiplies it; in a captured step the compiler lets the
+optimizer's launch multiply instead (`ag.engine.compile.fold_scaling`).  Knows parameters and gradients, and no kind of
+optimizer.  Training loops and `dp_train` call it.
+"""
 
 from __future__ import annotations
 
@@ -65,24 +72,24 @@ def clip_grad_norm(params: object, grads: Gradients | Mapping[str, Tensor] | Non
     if not max_norm > 0:
         raise ValueError(f"clip_grad_norm: max_norm is {max_norm}; it must be positive.")
     named = named_parameters(params, "clip_grad_norm")
-    found = {name: g.buffer for name, p in named.items() if (g := gradient_of(name, p, grads)) is not None}
-    places = dict.fromkeys(g.backend for g in found.values())
-    totals = [_square([g for g in found.values() if g.backend is backend]) for backend in places]
+    buffers = {name: g.buffer for name, p in named.items() if (g := gradient_of(name, p, grads)) is not None}
+    places = dict.fromkeys(g.backend for g in buffers.values())
+    totals = [_square([g for g in buffers.values() if g.backend is backend]) for backend in places]
     if len(totals) == 1:
         total = totals[0]
         if total.backend.recording is not None:
-            _clip(found, total, max_norm)
+            _clip(buffers, total, max_norm)
             return Tensor(total.backend.launch(sqrt_of, total))
     norm = sqrt(fsum(float(t.backend.download(t)) for t in totals))
     if isfinite(norm) and norm > max_norm and len(totals) == 1:
-        _clip(found, total, max_norm)
+        _clip(buffers, total, max_norm)
         return norm
     if not isfinite(norm) and any(p.buffer.dtype is F16 for p in named.values()):
         return norm
     if not isfinite(norm):
-        norm = _norm_on_the_host(found)  # a square may overflow where the gradient does not
+        norm = _norm_on_the_host(buffers)  # a square may overflow where the gradient does not
     if norm > max_norm:
-        for buffer in found.values():
+        for buffer in buffers.values():
             buffer.backend.launch(scale, buffer, factor=max_norm / norm, into=buffer)
     return norm
 

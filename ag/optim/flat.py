@@ -1,11 +1,13 @@
-"""One flat buffer per device for all parameters, so that an optimizer step is one launch.
+"""The flat buffer: all parameters of a device and element type in one, so that an optimizer step is one launch.
 
-An optimizer adopts its parameters: their values move into one buffer per device and element type, and each tensor
-becomes a view of it.  Gradients are gathered into a flat buffer of the same layout.  `dp_train` uses the same flat
-buffers to move all gradients, or all weights, in one transfer.
+An optimizer adopts its parameters: their values move into the flat buffer and each tensor becomes a view of it.
+Gradients are gathered into another one of the same layout.  For W of 6 elements and b of 3, in float32:
 
-Parameters of a 16-bit type are views of a flat buffer of that type, and `values` holds them with all digits, in
-float32: that is what an optimizer updates.
+    W W W W W W . . b b b .      each begins at a multiple of 16 bytes, the padding is 0
+
+Parameters of a 16-bit type are views of a flat buffer of that type, and `values` holds their master weights, in
+float32: that is what an optimizer updates.  Knows no update rule.  Optimizers call it, and `ag.parallel`, which moves
+all gradients, or all weights, of a replica in one transfer.
 """
 
 from __future__ import annotations
@@ -14,8 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ag.autograd.tensor import Tensor
-from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import BF16, F32, DType
 from ag.engine.kernels.convert import narrow, reconcile
 from ag.engine.kernels.elementwise import copy, zeros
@@ -42,7 +43,7 @@ def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
     else:
         listed = [params] if isinstance(params, Tensor) else list(params)
         pairs = [(getattr(p, "name", None) or f"param{i}", p) for i, p in enumerate(listed, 1)]
-    found: dict[str, Tensor] = {}
+    named: dict[str, Tensor] = {}
     names: dict[int, str] = {}
     for name, p in pairs:
         if not isinstance(p, Tensor) or not p.requires_grad or p.node is not None:
@@ -50,13 +51,13 @@ def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
             raise ValueError(f"{function}: {name!r} is a {kind}, not a parameter; make it with ag_param.")
         if p.id in names:
             raise ValueError(f"{function}: {name!r} and {names[p.id]!r} are the same tensor; list it once.")
-        if name in found:
+        if name in named:
             raise ValueError(f"{function}: two different tensors are called {name!r}; give each its own name.")
-        found[name] = p
+        named[name] = p
         names[p.id] = name
-    if not found:
+    if not named:
         raise ValueError(f"{function}: there are no parameters; a model needs at least one ag_param.")
-    return found
+    return named
 
 
 class FlatGroup:
@@ -65,7 +66,7 @@ class FlatGroup:
     Attributes
     ----------
     params : dict of str to Tensor
-    backend : Backend
+    backend : Device
     size : int
         Elements of the flat buffer; parameters are padded to multiples of 16 bytes with zeros.
     offsets : dict of str to int
@@ -81,7 +82,7 @@ class FlatGroup:
     def __init__(self, params: Mapping[str, Tensor]) -> None:
         self.params = dict(params)
         first = next(iter(self.params.values())).buffer
-        self.backend: Backend = first.backend
+        self.backend: Device = first.backend
         self.stored_dtype: DType = first.dtype
         self.dtype: DType = F32 if first.dtype.is_half else first.dtype
         self.offsets: dict[str, int] = {}

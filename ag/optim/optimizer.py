@@ -1,8 +1,14 @@
-"""What all optimizers share: adopting parameters, gathering gradients, state on the device, state dicts.
+"""The base of the optimizers: adopting parameters, gathering gradients, state on the device, state dicts.
 
-A subclass names its primitive and its per-parameter moments.  All numbers that change between steps are in one small
-buffer per device, so a captured step replays correctly after ``lr`` was set.  Parameters of a 16-bit type are updated
-in float32; with f16 ones, a step whose gradients are not all finite is skipped and the loss scale halved.
+A subclass is a table: its primitive (`_rule`), its moments per parameter, the names of its state words, its settings.
+All numbers that change between steps are in one small buffer per device, so a captured step replays correctly after
+``lr`` was set.  Master weights of 16-bit parameters are updated in float32; with f16 parameters, a step whose gradients
+are not all finite is skipped and the loss scale halved.
+
+To add an optimizer: the table, in a file beside this one; its primitive in `ag.engine.kernels.optimizer` and a shader
+of that name; a row in ``tests/table/optimizers.py``; its names in ``ag/optim/__init__.py`` and ``ag/__init__.py``.
+
+Knows no update rule and no layer.  Training loops step it; `ag.io.checkpoint` and `ag.parallel` save and move it.
 """
 
 from __future__ import annotations
@@ -16,12 +22,10 @@ from ag.autograd.create import ag_tensor, lift
 from ag.autograd.loss_scale import FIRST_SCALE, SCALE_WORDS, is_scaled, move_scale, read_scale, set_scale, unfit
 from ag.autograd.tape import Gradients
 from ag.autograd.tensor import Tensor
-from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, Device, OpenRecording
 from ag.engine.dtype import F16, F32
 from ag.engine.kernels.optimizer import STATE_WORDS
 from ag.engine.primitive import Array, PrimitiveTo
-from ag.engine.program import Recording
 from ag.errors import CaptureError, CheckpointError, DtypeError
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 
@@ -86,7 +90,7 @@ class Optimizer:
         self._scaled = self._scaled_backends()
         self.restart_loss_scale()
 
-    def _scaled_backends(self) -> list[Backend]:
+    def _scaled_backends(self) -> list[Device]:
         return list(dict.fromkeys(g.backend for g in self.groups if g.stored_dtype is F16))
 
     @property
@@ -117,7 +121,7 @@ class Optimizer:
         """Steps skipped because a gradient was not finite, with f16 parameters only; waits for the device."""
         return int(read_scale(self._scaled[0])[SCALE_WORDS.index("skipped steps")]) if self._scaled else 0
 
-    def move_loss_scale(self, bad: Mapping[Backend, Buffer]) -> None:
+    def move_loss_scale(self, bad: Mapping[Device, Buffer]) -> None:
         """Let the loss scale follow a step with so many gradients, by device, that are not finite."""
         for backend in self._scaled:
             if backend in bad:
@@ -147,22 +151,22 @@ class Optimizer:
         work: list[tuple[_Slots, list[tuple[int, int]]]] = []
         for slots in self._slots:
             group = slots.group
-            found = {name: g for name, p in group.params.items() if (g := gradient_of(name, p, grads)) is not None}
-            if not found:
+            present = {name: g for name, p in group.params.items() if (g := gradient_of(name, p, grads)) is not None}
+            if not present:
                 continue
             if grads is None and group.backend.recording is not None:
-                _guard_accumulation(group.backend.recording, {name: group.params[name] for name in found})
+                _guard_accumulation(group.backend.recording, {name: group.params[name] for name in present})
             group.adopt()
-            group.gather(found, slots.grad_views)
-            work.append((slots, group.runs(found)))
+            group.gather(present, slots.grad_views)
+            work.append((slots, group.runs(present)))
         scaled = any(is_scaled(slots.group.backend) for slots, _ in work)
         bad = self._unfit(work) if scaled else {}
         for slots, runs in work:
             self.update(slots.group, slots.grads, runs, bad.get(slots.group.backend))
 
-    def _unfit(self, work: list[tuple[_Slots, list[tuple[int, int]]]]) -> dict[Backend, Buffer]:
+    def _unfit(self, work: list[tuple[_Slots, list[tuple[int, int]]]]) -> dict[Device, Buffer]:
         """How many gradients are not finite, on every device; the loss scale follows."""
-        parts: dict[Backend, list[Buffer]] = {}
+        parts: dict[Device, list[Buffer]] = {}
         for slots, runs in work:
             parts.setdefault(slots.group.backend, []).extend(slots.grads.view((n,), start) for start, n in runs)
         ones = {slots.group.backend: slots.one for slots, _ in work}
@@ -254,9 +258,9 @@ class Optimizer:
         return f"{type(self).__name__}({len(self.params)} parameters, {shown})"
 
 
-def _guard_accumulation(recording: Recording, params: dict[str, Tensor]) -> None:
+def _guard_accumulation(recording: OpenRecording, params: dict[str, Tensor]) -> None:
     """Refuse replays where `backward` would add to a gradient that is still there: a replay only makes the new one."""
-    made = {name: p.grad for name, p in params.items()}
+    recorded = {name: p.grad for name, p in params.items()}
 
     def fresh() -> None:
         for name, p in params.items():
@@ -265,7 +269,7 @@ def _guard_accumulation(recording: Recording, params: dict[str, Tensor]) -> None
             if p.grad is not None:
                 raise CaptureError(f"ag_capture: {name!r} still has the gradient of the step before, and a replay "
                                    f"cannot add to it; call zero_grad in the step or between steps.")
-            p.grad = made[name]
+            p.grad = recorded[name]
 
     recording.guards.append(fresh)
 
@@ -276,10 +280,10 @@ def gradient_of(name: str, p: Tensor, grads: Any) -> Tensor | None:
         return p.grad
     if isinstance(grads, Gradients):
         return grads.get(p)
-    given = grads.get(name, grads.get(p))
-    if isinstance(given, Tensor) and given.buffer.dtype.is_half:
-        raise DtypeError(f"step: the gradient of {name!r} has type {given.dtype}; gradients are float32. "
+    gradient = grads.get(name, grads.get(p))
+    if isinstance(gradient, Tensor) and gradient.buffer.dtype.is_half:
+        raise DtypeError(f"step: the gradient of {name!r} has type {gradient.dtype}; gradients are float32. "
                          f"Convert it with t.astype('f32').")
-    if given is None or isinstance(given, Tensor):
-        return given
-    return ag_tensor(given, device=p.device, dtype="f32" if p.buffer.dtype.is_half else p.dtype)
+    if gradient is None or isinstance(gradient, Tensor):
+        return gradient
+    return ag_tensor(gradient, device=p.device, dtype="f32" if p.buffer.dtype.is_half else p.dtype)

@@ -2,6 +2,7 @@
 
 A schedule is a function `at(k)`; nothing is accumulated, so step k has one rate whichever way it was reached.  The
 optimizer keeps the rate in device memory: a captured step follows the schedule.  Call `step` after the optimizer's.
+Knows of an optimizer only its rate.  Training loops and `dp_train` call it.
 """
 
 from __future__ import annotations

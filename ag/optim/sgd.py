@@ -1,4 +1,8 @@
-"""Stochastic gradient descent."""
+"""Stochastic gradient descent: a table of what `Optimizer` needs, and checks of the numbers.
+
+The update rule is the primitive `sgd_update` of `ag.engine.kernels.optimizer`.  Training loops and `ag.parallel` call
+this optimizer.
+"""
 
 from __future__ import annotations
 

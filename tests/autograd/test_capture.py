@@ -10,6 +10,7 @@ from helpers.errors import expect_error
 
 import ag
 
+pytestmark = pytest.mark.sync
 CLASSES = 3
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((6, 4, 8)).astype(np.float32)  # six batches

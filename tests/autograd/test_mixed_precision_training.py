@@ -295,6 +295,7 @@ def test_threads_train_side_by_side(dtype: str) -> None:
         np.testing.assert_allclose(ends[k], k - 0.625, rtol=1e-2)
 
 
+@pytest.mark.slow_on("lavapipe", "swiftshader")
 @pytest.mark.parametrize("captured", [False, True])
 def test_memory_of_steps_stays_flat(device: str, dtype: str, captured: bool) -> None:
     model = ag.ag_sequential(ag.ag_linear(4, 8, "relu"), ag.ag_batch_norm(8), ag.ag_dropout(0.1), ag.ag_linear(8, 3))

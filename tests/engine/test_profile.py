@@ -32,6 +32,7 @@ def assert_one_queue(events: list[Event]) -> None:
     assert all(a.end <= b.begin for a, b in pairwise(events))
 
 
+@pytest.mark.sync
 def test_eager_launches(device: str) -> None:
     x = ag.ag_tensor(np.ones((64, 64)))
     ag.ag_exp(x)  # before the profile
@@ -57,6 +58,7 @@ def test_long_streams(device: str) -> None:
     assert_one_queue(seen.events)
 
 
+@pytest.mark.sync
 def test_replays(device: str) -> None:
     W = ag.ag_param(np.full((8, 8), 0.1))
     optimizer = ag.optimizer_adam({"W": W})

@@ -45,6 +45,7 @@ def check_iris(text: str, replicas: int) -> None:
     assert len(accuracies) == 4 and min(accuracies) >= 0.95
 
 
+@pytest.mark.slow_on("swiftshader")
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_iris_on_one_device(device: str, replicas: int) -> None:
     check_iris(output("dp_iris.py", "--devices", device, "--replicas", str(replicas), "--n-iter", FEW_STEPS,
@@ -126,12 +127,14 @@ def test_tour() -> None:
     assert len((EXAMPLES / "autograd_tour.py").read_text("utf-8").splitlines()) <= 80
 
 
+@pytest.mark.slow_on("swiftshader")
 def test_digits(device: str) -> None:
     text = output("digits_cnn.py", "--device", device, "--epochs", "2")
     found = re.search(r"^accuracy on 359 digits held out: (\d\.\d+), after", text, re.M)
     assert found is not None and float(found[1]) >= 0.95, text
 
 
+@pytest.mark.slow
 def test_digits_at_full_size() -> None:
     text = output("digits_cnn.py")
     found = re.search(r"^accuracy on 359 digits held out: (\d\.\d+), after", text, re.M)
@@ -148,6 +151,7 @@ def test_digits_fails_when_the_accuracy_is_low(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.skipif(os.environ.get("AG_BARRIER_ALL") == "1",
                     reason="trains for a quarter of an hour under validation; its launches are those of other tests")
+@pytest.mark.slow
 def test_mixed_precision(device: str) -> None:
     seeds = 3 if device == "cpu" else 2
     text = output("mixed_precision.py", "--device", device, "--seeds", str(seeds))
@@ -168,6 +172,7 @@ def test_mixed_precision_fails_when_16_bits_are_worse(monkeypatch: pytest.Monkey
         module["main"]()
 
 
+@pytest.mark.slow
 def test_transformer() -> None:
     # On the CPU only: its many small launches take minutes on a driver that is software.
     text = output("text_transformer.py", "--steps", "150")

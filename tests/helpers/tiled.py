@@ -10,9 +10,15 @@ import numpy as np
 import pytest
 from table.rows import Array
 
+from ag.engine.backends.vulkan.tiles import TILES
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32
 from ag.engine.primitive import Primitive
+
+KINDS = [  # the chosen one on both drivers and M on one; the slow leg has them all on both
+    pytest.param("", id="chosen"), pytest.param("M", marks=pytest.mark.slow_on("swiftshader")),
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in TILES if kind != "M"),
+]
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import safetensors.numpy
 from helpers.errors import expect_error
 
 import ag
+from ag.nn.layer import LIBRARY
 
 X = np.random.default_rng(4).standard_normal((4, 5)).astype(np.float32)
 
@@ -108,6 +109,41 @@ def test_an_own_layer_is_not_taken_for_one_of_ours(path: Path) -> None:
     ag.ag_save_model(ag.ag_sequential(Linear()), path)
     with expect_error("loading a container of own layers without model_fn", ag.CheckpointError, "model_fn"):
         ag.ag_load_model(path)
+
+
+def forged(name: str, module: str, *bases: type) -> type:
+    """A layer of a user's that claims to be from another module."""
+    return type(name, bases or (ag.Layer,), {"__module__": module, "forward": lambda self, x: x})
+
+
+@pytest.mark.parametrize("module", [__name__, "ag.nn.linear", "__main__"])
+@pytest.mark.parametrize("base", [ag.Layer, ag.ag_linear])
+def test_no_other_class_is_built_under_the_name_of_a_layer(saved: Path, module: str, base: type) -> None:
+    forged("Linear", module, base)
+    assert LIBRARY["Linear"] is ag.ag_linear
+    assert type(ag.ag_load_model(saved)[0]) is ag.ag_linear
+
+
+def test_a_file_cannot_ask_for_a_layer_of_the_user(path: Path) -> None:
+    known = set(LIBRARY)
+    write(path, {"layer": forged("Mine", __name__).__name__, "args": {}})
+    with expect_error("loading a file with a forged description", ag.CheckpointError, "'Mine'", "model_fn"):
+        ag.ag_load_model(path)
+    assert set(LIBRARY) == known
+
+
+def test_every_layer_of_the_library_can_be_in_a_file() -> None:
+    layers = {c for c in vars(ag).values() if isinstance(c, type) and issubclass(c, ag.Layer)}
+    assert set(LIBRARY.values()) == {c for c in layers if c.__module__.startswith("ag.nn.") and c is not ag.Layer}
+
+
+@pytest.mark.parametrize("model", [
+    ag.ag_linear(3, 4), ag.ag_conv2d_layer(2, 3, (3, 5)), ag.ag_batch_norm(5), ag.ag_layer_norm(5),
+    ag.ag_embedding(7, 2), ag.ag_multihead_attention(4, 2), ag.ag_dropout(0.5), ag.ag_max_pool(2),
+], ids=lambda model: type(model).__name__)
+def test_the_largest_tensor(model: Any) -> None:
+    largest = max((x.shape for x in model.parameters().values()), key=np.prod, default=())
+    assert model.largest_tensor(model.config()["args"]) == largest
 
 
 def test_the_file_is_plain_safetensors(saved: Path) -> None:

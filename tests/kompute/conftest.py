@@ -51,7 +51,11 @@ def kp() -> ModuleType:
     pytest.skip(reason)
 
 
-@pytest.fixture(params=ICDS or [None], ids=lambda path: Path(path).stem if path else "no-driver")
+# One driver is enough in the quick leg: the binding is the same on both.
+DRIVERS = [pytest.param(path, id=Path(path).stem, marks=pytest.mark.slow if i else ()) for i, path in enumerate(ICDS)]
+
+
+@pytest.fixture(params=DRIVERS or [pytest.param(None, id="no-driver")])
 def icd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """One driver, which is the only one that a Manager made in this test will see."""
     if request.param is None:

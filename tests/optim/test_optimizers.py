@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers.errors import expect_error
 from helpers.parameters import GRADS, START, gradients, parameters
+from table.optimizers import OPTIMIZERS, RULES, Optimizer
 
 import ag
 from ag.engine.device import backend_of
@@ -22,61 +23,21 @@ ATOL = {"f32": 3e-5, "f64": 1e-12}
 # ---------------------------------------------------------------------------------------------- formulas in float64
 
 
-def adam_loop(lr: Callable[[int], float], beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8,
-              decay: float = 0.0) -> dict[str, np.ndarray]:
-    """Kingma and Ba, algorithm 1; with decay Loshchilov and Hutter, algorithm 2."""
-    p = {name: x.copy() for name, x in START.items()}
-    for name in p:
-        m = v = np.zeros_like(p[name])
-        for t, grads in enumerate(GRADS, 1):
-            m = beta1 * m + (1 - beta1) * grads[name]
-            v = beta2 * v + (1 - beta2) * grads[name] ** 2
-            m_hat, v_hat = m / (1 - beta1**t), v / (1 - beta2**t)
-            p[name] = p[name] - lr(t) * (m_hat / (np.sqrt(v_hat) + eps) + decay * p[name])
-    return p
-
-
-def sgd_loop(lr: Callable[[int], float], momentum: float = 0.0, decay: float = 0.0,
-             nesterov: bool = False) -> dict[str, np.ndarray]:
-    """The rule in optimizer_sgd's docstring."""
-    p = {name: x.copy() for name, x in START.items()}
-    for name in p:
-        b = np.zeros_like(p[name])
-        for t, grads in enumerate(GRADS, 1):
-            g = grads[name] + decay * p[name]
-            b = momentum * b + g
-            p[name] = p[name] - lr(t) * (g + momentum * b if nesterov else b)
-    return p
-
-
-RULES = {
-    "adam": (ag.optimizer_adam, {"lr": 0.05}, lambda lr: adam_loop(lr)),
-    "adam, other betas": (ag.optimizer_adam, {"lr": 0.05, "beta1": 0.5, "beta2": 0.9, "eps": 1e-3},
-                          lambda lr: adam_loop(lr, 0.5, 0.9, 1e-3)),
-    "adamw": (ag.optimizer_adamw, {"lr": 0.05, "weight_decay": 0.1}, lambda lr: adam_loop(lr, decay=0.1)),
-    "adamw, its default decay": (ag.optimizer_adamw, {"lr": 0.05}, lambda lr: adam_loop(lr, decay=0.01)),
-    "sgd": (ag.optimizer_sgd, {"lr": 0.05}, lambda lr: sgd_loop(lr)),
-    "sgd, weight decay": (ag.optimizer_sgd, {"lr": 0.05, "weight_decay": 0.1}, lambda lr: sgd_loop(lr, decay=0.1)),
-    "sgd, momentum": (ag.optimizer_sgd, {"lr": 0.02, "momentum": 0.8}, lambda lr: sgd_loop(lr, 0.8)),
-    "sgd, all": (ag.optimizer_sgd, {"lr": 0.02, "momentum": 0.8, "weight_decay": 0.1, "nesterov": True},
-                 lambda lr: sgd_loop(lr, 0.8, 0.1, True)),
-}
-
-
 @pytest.mark.parametrize("rule", RULES)
 def test_formula(device: str, rule: str) -> None:
     """With lr halved after half of the steps."""
-    make, settings, loop = RULES[rule]
+    row, settings = RULES[rule]
     for dtype in ("f32", "f64") if device == "cpu" else ("f32",):
         params = parameters(dtype)
-        optimizer = make(params, **settings)
+        optimizer = row.make(params, **settings)
         for k in range(len(GRADS)):
             if k == 30:
                 optimizer.lr /= 2
             optimizer.step(gradients(k, params))
-        expected = loop(lambda t: settings["lr"] * (0.5 if t > 30 else 1.0))
+        rule_settings = {**settings, "lr": lambda t: settings["lr"] * (0.5 if t > 30 else 1.0)}
         for name, p in params.items():
-            assert np.abs(p.numpy() - expected[name]).max() < ATOL[dtype], f"{name} in {dtype}"
+            expected = row.rule(START[name], [grads[name] for grads in GRADS], **rule_settings)
+            assert np.abs(p.numpy() - expected).max() < ATOL[dtype], f"{name} in {dtype}"
         assert optimizer.t == len(GRADS)
         assert optimizer.lr == settings["lr"] / 2
 
@@ -84,11 +45,11 @@ def test_formula(device: str, rule: str) -> None:
 # ---------------------------------------------------------------------------------------------- launches
 
 
-@pytest.mark.parametrize("make", [ag.optimizer_adam, ag.optimizer_adamw, ag.optimizer_sgd])
-def test_one_update_launch_per_step(device: str, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("row", OPTIMIZERS, ids=lambda row: row.name)
+def test_one_update_launch_per_step(device: str, row: Optimizer, monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()  # optimizers of other tests, whose 16-bit parameters ask for a loss scale
     params = parameters()
-    optimizer = make(params)
+    optimizer = row.make(params)
     backend, launched = backend_of(device), []
     launch = backend.launch
     monkeypatch.setattr(backend, "launch", lambda primitive, *a, **k: launched.append(primitive.name) or launch(
@@ -208,17 +169,17 @@ def test_a_model_that_moved_is_refused(lavapipe: str) -> None:
 # ---------------------------------------------------------------------------------------------- state
 
 
-@pytest.mark.parametrize("rule", ["adam", "adamw", "sgd, all"])
+@pytest.mark.parametrize("rule", RULES)
 def test_state_continues_bit_for_bit(device: str, rule: str) -> None:
-    make, settings, _ = RULES[rule]
+    row, settings = RULES[rule]
     params = parameters()
-    optimizer = make(params, **settings)
+    optimizer = row.make(params, **settings)
     for k in range(20):
         optimizer.step(gradients(k, params))
     optimizer.lr = 0.007
     state, weights = optimizer.state_dict(), {name: p.numpy() for name, p in params.items()}
     other_params = parameters(**weights)
-    other = make(other_params, **{**settings, "lr": 1.0})
+    other = row.make(other_params, **{**settings, "lr": 1.0})
     other.load_state_dict(state)
     assert other.lr == pytest.approx(0.007) and other.t == 20
     for k in range(20, 40):
@@ -246,22 +207,12 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
 # ---------------------------------------------------------------------------------------------- bad arguments
 
 
-@pytest.mark.parametrize(("make", "settings", "fragments"), [
-    (ag.optimizer_adam, {"lr": -1.0}, ["lr is -1.0"]),
-    (ag.optimizer_adam, {"lr": float("nan")}, ["lr is nan"]),
-    (ag.optimizer_adam, {"beta1": 1.0}, ["beta1 is 1.0", "[0, 1)"]),
-    (ag.optimizer_adam, {"beta2": -0.1}, ["beta2 is -0.1"]),
-    (ag.optimizer_adam, {"eps": -1e-8}, ["eps is -1e-08"]),
-    (ag.optimizer_adamw, {"weight_decay": -1.0}, ["weight_decay is -1.0"]),
-    (ag.optimizer_sgd, {"weight_decay": -1.0}, ["weight_decay is -1.0"]),
-    (ag.optimizer_sgd, {"momentum": 1.0}, ["momentum is 1.0", "[0, 1)"]),
-    (ag.optimizer_sgd, {"nesterov": True}, ["nesterov", "momentum is 0"]),
-], ids=str)
-def test_bad_numbers(make: Any, settings: dict[str, Any], fragments: list[str]) -> None:
-    name = {ag.optimizer_adam: "adam", ag.optimizer_adamw: "adamw", ag.optimizer_sgd: "sgd"}[make]
+@pytest.mark.parametrize(("row", "settings", "fragments"), [(row, *bad) for row in OPTIMIZERS for bad in row.bad],
+                         ids=lambda x: x.name if isinstance(x, Optimizer) else str(x))
+def test_bad_numbers(row: Optimizer, settings: dict[str, Any], fragments: list[str]) -> None:
     said = ", ".join(f"{k}={v}" for k, v in settings.items())
-    with expect_error(f"optimizer_{name}({said})", ValueError, f"optimizer_{name}", *fragments):
-        make([ag.ag_param([[1.0]])], **settings)
+    with expect_error(f"{row.name}({said})", ValueError, row.name, *fragments):
+        row.make([ag.ag_param([[1.0]])], **settings)
 
 
 def test_bad_parameters() -> None:

@@ -12,7 +12,7 @@ from table.rows import Case, restart_generator
 import ag
 from ag.engine.device import backend_of
 
-OPS = {name for name in dir(ag) if getattr(getattr(ag, name), "vjp", None)}
+OPS = {name for name in ag.__all__ if getattr(ag, name).__module__.startswith("ag.ops.")}
 
 
 def check(case: Case, device: str, dtype: str) -> None:
@@ -47,9 +47,7 @@ def test_runs_where_its_inputs_are(device: str, case: Case) -> None:
 
 def test_every_op_has_a_row() -> None:
     layers = {n for n, x in vars(ag).items() if n.startswith("ag_") and inspect.isclass(x) and issubclass(x, ag.Layer)}
-    composed = {"ag_batch_norm_op", "ag_conv2d", "ag_embedding_lookup", "ag_global_avg_pool", "ag_to_device",
-                "ag_softmax_cross_entropy_loss"}
-    assert {row.name for row in ROWS} == OPS | layers | composed
+    assert {row.name for row in ROWS} == (OPS | layers) - {"ag_cast"}  # which has tests of its own
 
 
 def test_case_names_are_unique() -> None:

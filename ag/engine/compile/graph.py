@@ -5,8 +5,8 @@ readers and writers up to date, so that no pass walks all launches to find two. 
 which stays the same while others go.  Blocks are named by their address.
 
 Example: ``0: exp(y, x)   1: mul(z, y, y)   2: sum(s, z)`` has ``readers[y] = [1]``, ``writers[y] = [0]``.  If neither a
-tensor nor the caller holds y, it is *private*: what is in it before launch 0 and after launch 1, its *span*, does not
-matter, so its memory may serve others there.
+tensor nor the caller holds y, it is *private*, and its *liveness* is the span from launch 0 to launch 1: what is in it
+before and after does not matter, so its memory may serve others there.
 
 It knows of primitives only what they declare, and no device.  The passes of `ag.engine.compile` use it.
 """

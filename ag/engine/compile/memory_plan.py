@@ -10,7 +10,8 @@ their memory for the forward pass.  What is left goes to a heap of the program's
     c (64 KB)                ====             160 KB become 96 KB
 
 Launches keep their order; whoever runs them sees from the addresses what may not overlap.  `ag.engine.compile.pipeline`
-runs the pass, last; it knows of primitives only which operand an output may take the place of.
+runs the pass, last, as blocks
+of the graph then share memory; it knows of primitives only which operand an output may take the place of.
 
 References: Pisarchyk, Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020 (greedy by size).
 """

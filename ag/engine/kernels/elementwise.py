@@ -10,8 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, Device
 from ag.engine.cpu_threads import in_blocks
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array, Call, primitive
@@ -21,7 +20,7 @@ __all__ = ["add", "copy", "mul", "zeros", "div", "scale", "sub", "abs", "abs_gra
            "pow", "pow_grad", "sqrt"]
 
 
-def zeros(backend: Backend, shape: Shape, dtype: DType) -> Buffer:
+def zeros(backend: Device, shape: Shape, dtype: DType) -> Buffer:
     """A fresh buffer of zeros; does not wait."""
     buffer = backend.alloc(shape, dtype)
     backend.upload(np.zeros(shape, np.float32), buffer)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.engine.buffer import Buffer
-from ag.engine.primitive import Array, Call, Run, primitive
+from ag.engine.buffer import Buffer, Run
+from ag.engine.primitive import Array, Call, primitive
 from ag.engine.shape import Shape, broadcast, broadcast_axes, broadcast_layout, expand_layout, sum_layout, summed
 
 __all__ = ["CHUNK", "LONGEST_ROW", "ones", "runs", "sum", "sum_over", "sum_to", "equal", "expand", "max"]

@@ -1,9 +1,14 @@
-"""The one reduction rule: sums over samples in one fixed binary tree, whoever holds which samples.
+"""The reduction tree: sums over samples in one fixed binary tree, whoever holds which samples.
 
-The samples of a step are numbered 0, 1, 2, …; an aligned block of 2**k of them is a node of the tree, and its sum is
-the sum of its two halves.  A replica that holds samples a..b adds up the nodes that lie inside; the host goes on with
-the nodes of all replicas.  Floating-point addition is not associative, but every node is the same addition wherever
-it is made, so the result is the same, bit for bit, for every way to deal the samples out.
+The samples of a step are its leaves, numbered from 0; an aligned run of 2**k leaves is a node, and its sum is that of
+its two halves.  A replica adds up the nodes that lie inside its samples; the host goes on with the nodes of all.  Six
+samples, dealt out as 4 + 2 or as 3 + 3:
+
+    replica 0: (s0 + s1) + (s2 + s3)    replica 1: s4 + s5             host: (...) + (...)
+    replica 0: s0 + s1, s2              replica 1: s3, s4 + s5         host: ((...) + (s2 + s3)) + (...)
+
+Floating-point addition is not associative, but every node is the same addition wherever it is made, so the result is
+the same, bit for bit, for every way to deal the samples out.
 """
 
 from __future__ import annotations

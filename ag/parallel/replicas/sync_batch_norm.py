@@ -1,4 +1,4 @@
-"""Batch norm over the samples of all replicas."""
+"""Synchronous batch norm: batch statistics over the samples of all replicas."""
 
 from __future__ import annotations
 

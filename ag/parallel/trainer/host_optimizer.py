@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
+from typing import Any, cast
 
 from ag.autograd.create import ag_param, lift
 from ag.autograd.tensor import Tensor
+from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.compile.pipeline import record
 from ag.engine.dtype import F16, F32
@@ -153,7 +154,7 @@ class HostOptimizers:
         if self._step is not None:
             self._step.run()
             return
-        with record(self._grads.backend) as recording:
+        with record(cast(Backend, self._grads.backend)) as recording:
             for part in self._parts:
                 part.to_mine(self._grads, part.grads)
                 runs = part.group.runs([own for name, own in part.names.items() if name in self._used])
@@ -163,7 +164,7 @@ class HostOptimizers:
 
     def move_loss_scale(self, bad: float) -> None:
         """Let the loss scale of f16 gradients follow a step; all optimizers share it."""
-        backend = self._grads.backend
+        backend = cast(Backend, self._grads.backend)
         self.optimizers[0].move_loss_scale({backend: lift(bad, backend, F32, "dp_train").buffer})
 
     @property

@@ -105,6 +105,7 @@ def recorder(request: pytest.FixtureRequest) -> Iterator[Recorder]:
         yield backend.recorder
 
 
+@pytest.mark.sync
 @pytest.mark.vulkan
 def test_independent_launches_have_no_barrier(recorder: Recorder) -> None:
     tensors = [ag.ag_tensor(np.full(8, k)) for k in range(6)]
@@ -121,6 +122,7 @@ def test_independent_launches_have_no_barrier(recorder: Recorder) -> None:
     assert chained.numpy()[0, 0] == 0.0
 
 
+@pytest.mark.sync
 @pytest.mark.vulkan
 def test_a_program_has_barriers_only_where_they_are_needed(recorder: Recorder) -> None:
     xs = [ag.ag_tensor(np.arange(8.0)[:, None] / (k + 4)) for k in range(5)]

@@ -26,7 +26,7 @@ from ag.engine.device import backend_of
 from ag.engine.dtype import F32, F64, I32, U32
 from ag.engine.kernels.elementwise import copy
 
-pytestmark = pytest.mark.vulkan
+pytestmark = [pytest.mark.vulkan, pytest.mark.sync]
 RNG = np.random.default_rng(6)
 
 

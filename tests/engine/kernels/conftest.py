@@ -1,23 +1,23 @@
-"""One `driver` per driver named in AG_TEST_ICDS (ICD files; by default lavapipe's), in the Vulkan loader's order."""
+"""The backend of the tests of kernels, with guard words around every operand."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
+from helpers.guarded import guarded
 
-if TYPE_CHECKING:
-    from helpers.harness import Driver
-
-LAVAPIPE = os.pathsep.join(str(path) for path in Path("/usr/share/vulkan/icd.d").glob("lvp*.json"))
-ICDS = os.environ.get("AG_TEST_ICDS") or LAVAPIPE
-os.environ.setdefault("VK_ICD_FILENAMES", ICDS)  # no other device than those under test
+import ag
+from ag.engine.backend import Backend
 
 
-@pytest.fixture(scope="session", params=range(len(ICDS.split(os.pathsep))) if ICDS else [], ids="vulkan:{}".format)
-def driver(request: pytest.FixtureRequest) -> Driver:
-    from helpers.harness import Driver
-
-    return Driver(request.param)
+@pytest.fixture
+def backend(device: str) -> Iterator[Backend]:
+    """A guarded backend whose guard words a test leaves alone."""
+    found = guarded(device)
+    yield found
+    try:
+        found.check_guards()
+    except ag.ArenaError:
+        guarded.cache_clear()  # one kernel's mistake must not fail the tests of all others
+        raise

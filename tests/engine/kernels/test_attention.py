@@ -10,9 +10,9 @@ from table.cases_sequences import attention_size
 from table.rows import EPS, Array, bound, restart_generator, tensor
 
 import ag
+from ag.engine import target
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
-from ag.ops import attention as module
 from ag.ops.attention import attention_of_heads
 
 # heads, d, dv, queries, keys, batch: around tiles of 64 rows and 32 columns, in 1, 2 and 4 blocks of features
@@ -43,7 +43,7 @@ def step(device: str, arrays: list[Array], heads: int, dtype: str = "f32", **var
 def test_fused_is_composed(shape: tuple[int, ...], variant: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = operands(*shape)
     fused = step("cpu", arrays, shape[0], "f64", **variant)
-    monkeypatch.setattr(module, "_MOST_FEATURES", 0)
+    monkeypatch.setattr(target, "_MOST_FEATURES", 0)
     for got, want in zip(fused, step("cpu", arrays, shape[0], "f64", **variant), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
 

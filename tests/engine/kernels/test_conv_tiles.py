@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from helpers.random_operands import geometry
-from helpers.tiled import blank, launched_twice, normal, on, tiled_backend
+from helpers.tiled import KINDS, blank, launched_twice, normal, on, tiled_backend
 from table.rows import EPS, Array
 
-from ag.engine.backends.vulkan.tiles import TILES
 from ag.engine.kernels.conv import (
     conv2d,
     conv2d_direct,
@@ -43,7 +42,7 @@ class Case(NamedTuple):
     allowed: Array
 
 
-@pytest.fixture(params=["", *TILES], ids=["chosen", *TILES])
+@pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found

@@ -1,46 +1,31 @@
 """Every primitive on every backend equals its numpy reference, with guard words around all operands.
 
 The launches are those that the case table makes, forward and backward, collected on a CPU device that keeps copies
-of operands; a few primitives that only optimizers and capture launch are added.  So an op's row tests its kernels.
-Those that know 16-bit elements are tested in autograd/test_mixed_precision.py.
+of operands; the optimizers' updates, and a few primitives that only capture launches, are added.  So an op's row, or
+an optimizer's, tests its kernels.  Those that know 16-bit elements are tested in autograd/test_mixed_precision.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.guarded import guarded
+from helpers.guarded import Launch, check, reference, run
 from table.cases import CASES
-from table.rows import EPS, TINY, Array, bound, loss_of, restart_generator, tensor, weights_like
+from table.optimizers import RULES
+from table.rows import EPS, TINY, Array, loss_of, restart_generator, tensor, weights_like
 
 import ag
 from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.dtype import F32, as_dtype
-from ag.engine.kernels.optimizer import STATE_WORDS
 from ag.engine.primitive import PRIMITIVES, Primitive
 from ag.engine.window import Window
 
 SIZES = (1, 7, 1031)
-DIFFERENCES = {"attention_grad"}  # where the result should be 0 it is as small as the rounding of its operands
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 3e38, -3e38], np.float32)
-
-
-@dataclass
-class Launch:
-    """A primitive with host copies of its operands, outputs left out."""
-
-    primitive: Primitive
-    operands: list[Array]
-    params: dict[str, Any]
-
-    def __str__(self) -> str:
-        return f"{self.primitive.name}{[x.shape for x in self.operands]} {self.params}"
 
 
 class Collector(NumpyBackend):
@@ -54,6 +39,21 @@ class Collector(NumpyBackend):
         launch = Launch(primitive, [b.native.copy() for b in operands], params)
         self.launches.setdefault(str(launch), launch)
         return super().launch(primitive, *operands, into=into, **params)
+
+
+def updates() -> list[Launch]:
+    """The optimizers' updates in the third step of a training, with every row of their table."""
+    found = []
+    for row, settings in RULES.values():
+        device = Collector()
+        rng = np.random.default_rng(0)
+        params = [tensor(rng.standard_normal(max(SIZES)).astype(np.float32), device, param=True)]
+        optimizer = row.make(params, **settings)
+        for _ in range(3):
+            device.launches.clear()
+            optimizer.step({params[0]: tensor(rng.standard_normal(max(SIZES)).astype(np.float32), device)})
+        found += [x for x in device.launches.values() if x.primitive is optimizer._rule]
+    return found
 
 
 @cache
@@ -72,16 +72,8 @@ def launches() -> list[Launch]:
     gradients_are = [np.float32(pair)[:, None] for pair in ((1, 0), (0.3, 0), (0.3, 2), (1, 7))]  # (factor, bad)
     for n in SIZES:
         x, y, g = rng.standard_normal((3, n)).astype(np.float32)
-        adam_state, sgd_state = np.zeros((2, STATE_WORDS), np.float32)
-        adam_state[:4] = 0.125, 0.25, 0.0625, 3  # learning rate, 1 - beta1^t, 1 - beta2^t, t
-        sgd_state[:2] = 0.125, 3
-        adam = {"rate1": 0.125, "rate2": 0.03125, "eps": 1e-8, "weight_decay": 0.125, "last": True}
-        sgd = {"mu": 0.875, "weight_decay": 0.25, "nesterov": True, "last": True}
-        extra += [Launch(PRIMITIVES["copy"], [x], {}),
-                  *[Launch(PRIMITIVES["adam_update"], [x, y, g * g, adam_state, g, factor, bad], adam)
-                    for factor, bad in gradients_are],
-                  *[Launch(PRIMITIVES["sgd_update"], [x, y, sgd_state, g, factor, bad], sgd)
-                    for factor, bad in gradients_are]]
+        extra += [Launch(PRIMITIVES["copy"], [x], {})]
+        extra += [launch.cut(n, factor=factor, bad=bad) for launch in updates() for factor, bad in gradients_are]
         chain = (("mul", 0, 1, 0.0), ("scale", 4, 4, 2.0), ("add", 5, 2, 0.0), ("tanh", 6, 6, 0.0), ("sub", 7, 3, 0.0))
         extra += [Launch(PRIMITIVES["fused"], [x, y, g, x[:1]], {"chain": chain}),
                   Launch(PRIMITIVES["fused_pair"], [x, y, g, x[:1]], {"chain": chain, "kept": 5})]
@@ -115,68 +107,17 @@ def launches() -> list[Launch]:
     return list(device.launches.values()) + extra + tiled
 
 
-@pytest.fixture
-def backend(device: str) -> Iterator[Backend]:
-    """A guarded backend whose guard words a test leaves alone."""
-    found = guarded(device)
-    yield found
-    try:
-        found.check_guards()
-    except ag.ArenaError:
-        guarded.cache_clear()  # one kernel's mistake must not fail the tests of all others
-        raise
-
-
-def run(backend: Backend, launch: Launch) -> list[Array]:
-    """All operands after the launch, outputs first."""
-    buffers = []
-    for x in launch.operands:
-        buffers.append(backend.alloc(x.shape, as_dtype(x.dtype, "tests")))
-        backend.upload(x, buffers[-1])
-    with np.errstate(all="ignore"):  # numpy warns of what IEEE 754 defines
-        made = backend.launch(launch.primitive, *buffers, **launch.params)
-    outputs = () if made is None else made if isinstance(made, tuple) else (made,)
-    after = [backend.download(b) for b in (*outputs, *buffers)]
-    backend.check_guards()
-    return after
-
-
-def reference(launch: Launch, float_type: type = np.float32) -> list[Array]:
-    """The same from the primitive's numpy function on host copies."""
-    primitive = launch.primitive
-    inputs = [x.astype(float_type) if x.dtype == np.float32 else x.copy() for x in launch.operands]
-    outputs: list[Array] = []
-    if primitive.outputs:
-        shapes = primitive.shape(*[x.shape for x in inputs], **launch.params)
-        outputs = [np.zeros(s, inputs[0].dtype) for s in (shapes if primitive.outputs > 1 else (shapes,))]
-    with np.errstate(all="ignore"):
-        primitive.reference(*outputs, *inputs, **launch.params)
-    return outputs + inputs
-
-
-def check(backend: Backend, launch: Launch) -> None:
-    """Outputs and updated operands are the reference's, all others are as they were."""
-    primitive = launch.primitive
-    for i, (got, want, exact) in enumerate(
-        zip(run(backend, launch), reference(launch), reference(launch, np.float64), strict=True)
-    ):
-        name = f"{launch}: {primitive.operands[i]}"
-        if (i >= primitive.outputs and i not in primitive.updates) or want.dtype != np.float32:
-            np.testing.assert_array_equal(got, want, name)
-        elif exact.size:
-            terms = max(1, sum(x.size for x in launch.operands) // exact.size)
-            size = np.abs(exact).max()
-            if primitive.name in DIFFERENCES:
-                size = max(size, *(np.abs(x).max(initial=0.0) for x in launch.operands))
-            allowed = bound(32, 0, np.abs(exact), "f32") + bound(4, terms, size, "f32")
-            assert np.all(np.abs(got - exact) <= allowed), f"{name}: {np.abs(got - exact).max()} off"
-
-
 @pytest.mark.parametrize("name", sorted(n for n, p in PRIMITIVES.items() if "bfloat" not in p.params))
 def test_equals_the_reference(backend: Backend, name: str) -> None:
     found = [launch for launch in launches() if launch.primitive.name == name]
     assert found, f"no case launches {name}: add a row to cases.py"
     for launch in found:
+        check(backend, launch)
+
+
+@pytest.mark.sync
+def test_one_launch_of_every_kernel(backend: Backend) -> None:
+    for launch in {launch.primitive.name: launch for launch in launches()}.values():
         check(backend, launch)
 
 
@@ -220,11 +161,15 @@ def test_special_pairs(backend: Backend, name: str) -> None:
     np.testing.assert_allclose(run(backend, launch)[0], reference(launch)[0], rtol=32 * EPS["f32"], atol=TINY)
 
 
-@pytest.mark.parametrize("name", ["relu_grad", "clamp_grad", "abs_grad"])
-def test_special_gradients(backend: Backend, name: str) -> None:
+@pytest.mark.parametrize(("name", "params"), [
+    ("relu_grad", {}), ("clamp_grad", {"lo": -0.5, "hi": 0.5}), ("abs_grad", {}), ("sigmoid_grad", {}),
+    ("tanh_grad", {}), *(("pow_grad", {"p": p}) for p in (0.0, 1.0, 2.0, 3.0, -1.0, 1.5))])
+def test_special_gradients(backend: Backend, name: str, params: dict[str, float]) -> None:
     y, g = (x.reshape(-1).copy() for x in np.meshgrid(SPECIAL, SPECIAL))
-    launch = Launch(PRIMITIVES[name], [y, g], {"lo": -0.5, "hi": 0.5} if name == "clamp_grad" else {})
-    np.testing.assert_array_equal(run(backend, launch)[0], reference(launch)[0])
+    launch = Launch(PRIMITIVES[name], [y, g], params)
+    exact = name in ("relu_grad", "clamp_grad", "abs_grad")
+    np.testing.assert_allclose(run(backend, launch)[0], reference(launch)[0], rtol=0 if exact else 4 * EPS["f32"],
+                               atol=0 if exact else TINY)
 
 
 COLUMNS = np.array([[1e30, 0, np.nan, np.inf, -np.inf], [-1e30, 0, 1, 2, -np.inf], [0, 0, 3, 4, -np.inf]], np.float32)

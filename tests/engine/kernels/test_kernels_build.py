@@ -273,14 +273,28 @@ def test_every_primitive_has_a_shader_and_every_shader_a_primitive() -> None:
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The entries of all shaders of the project, freshly read."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kernels of the project, of which only those are compiled that are not there already."""
     if kernels_build.missing_tools():
         pytest.skip(kernels_build.missing_tools())
     out = tmp_path_factory.mktemp("spv")
+    if kernels_build.OUT.is_dir():
+        shutil.copytree(kernels_build.OUT, out, dirs_exist_ok=True)
     build(kernels_build.SHADERS, out)
-    entries: dict[str, Any] = kernels_build.read_manifest(out)["kernels"]
+    return out
+
+
+@pytest.fixture(scope="module")
+def kernels(built: Path) -> dict[str, Any]:
+    """The entries of all shaders of the project."""
+    entries: dict[str, Any] = kernels_build.read_manifest(built)["kernels"]
     return entries
+
+
+@pytest.mark.slow
+def test_all_kernels_anew_are_the_same_bytes(built: Path, out: Path) -> None:
+    build(kernels_build.SHADERS, out)
+    assert contents(out) == contents(built)
 
 
 # Operand shapes and parameters that a layout accepts, for every layout that is not elementwise.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.random_operands import assert_product, random_operands
-from helpers.tiled import blank, launched_twice, normal, on, tiled_backend
+from helpers.tiled import KINDS, blank, launched_twice, normal, on, tiled_backend
 
 import ag
 from ag.engine.backend import DeviceInfo
@@ -23,8 +23,6 @@ from ag.engine.device import backend_of
 from ag.engine.kernels.matmul import batched_matmul, matmul
 from ag.engine.target import Target
 from ag.ops.matmul import product, products
-
-SHAPES = 300  # per kind of tiles and driver
 
 
 @pytest.fixture
@@ -40,10 +38,11 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.vulkan
-@pytest.mark.parametrize("kind", ["", *TILES], indirect=True)
-def test_random_products(backend: Any, kind: str) -> None:
+@pytest.mark.parametrize("shapes", [20, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", KINDS, indirect=True)
+def test_random_products(backend: Any, kind: str, shapes: int) -> None:
     rng = np.random.default_rng(4)
-    for i in range(SHAPES):
+    for i in range(shapes):
         a, b, ta, tb = random_operands(rng, int(rng.integers(1, 3)), TILES[kind or "S"].depth)
         batched = len(a) > 1 and ta != tb  # the other two cases share the code, and pipelines take time
         a, b = (a, b) if batched else (a[:1], b[:1])

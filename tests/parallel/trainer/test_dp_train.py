@@ -33,6 +33,7 @@ def test_any_number_of_replicas_gives_the_same_bits(device: str, options: dict[s
     assert len(set(one.loss_history)) == STEPS
 
 
+@pytest.mark.sync
 def test_captured_and_eager_give_the_same_bits(device: str) -> None:
     assert_equal(train(places(device, 2), capture=True), train(places(device, 2), capture=False))
 

@@ -55,9 +55,11 @@ def test_with_accumulation_too(options: dict[str, Any]) -> None:
         assert_equal(train(places("cpu", n), micro_batch=BATCH // n // 3, accumulate=3, **options), one)
 
 
+@pytest.mark.parametrize("steps", [20, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("options", [{}, {"max_norm": 0.05}], ids=["free", "clipped"])
-def test_with_synchronous_batch_norm_too(options: dict[str, Any]) -> None:
+def test_with_synchronous_batch_norm_too(options: dict[str, Any], steps: int) -> None:
     """With dropout; one of the jobs accumulates, and in one a replica has no samples."""
+    options = {**options, "n_iter": steps}
     one = train(places("cpu", 1), normed, 8, sync_batch_norm=True, **options)
     for n, more in ((2, {"micro_batch": 2, "accumulate": 2}), (4, {"balance": [3, 1, 0, 4]}), (8, {})):
         assert_equal(train(places("cpu", n), normed, 8, sync_batch_norm=True, **options, **more), one)

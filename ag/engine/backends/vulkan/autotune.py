@@ -1,4 +1,4 @@
-"""AG_TUNE=1: the quickest tiles for a product of matrices, measured when a class of shapes is first met.
+"""Autotuning (AG_TUNE=1): the quickest tiles for a product of matrices, measured when a class of shapes is first met.
 
 The table in `ag.engine.backends.vulkan.tiles` holds what others published; this measures on the device itself, for a
 second or two per class at most, and `ag.engine.backends.vulkan.autotune_cache` keeps the result, so that a later

@@ -1,0 +1,52 @@
+"""Compiling takes time in proportion to the launches of a recording."""
+
+from __future__ import annotations
+
+from time import process_time
+
+import curves.models
+import curves.workloads
+import numpy as np
+import pytest
+
+import ag
+from ag.engine.compile import pipeline
+
+
+def compiled(layers: int, device: str, patch: pytest.MonkeyPatch) -> tuple[int, float]:
+    """Launches of a GPT's captured step, and the processor seconds that compiling them took: the best of three."""
+    for module in (curves.models, curves.workloads):
+        for name, size in {"LAYERS": layers, "D": 32, "T": 16}.items():  # the launches do not depend on sizes
+            patch.setattr(module, name, size)
+    seconds = []
+    original = pipeline.compile_program
+
+    def timed(*args: object) -> object:
+        begin = process_time()
+        launches = original(*args)  # type: ignore[arg-type]
+        seconds.append(process_time() - begin)
+        return launches
+
+    patch.setattr(pipeline, "compile_program", timed)
+    ids = np.zeros((16, 2), np.int64)
+    with ag.ag_device(device):
+        for _ in range(3):
+            captured = ag.ag_capture(curves.models.training("gpt", curves.workloads.gpt(2, True)[0]))
+            captured(ids, ids)
+            assert captured.program is not None
+    return captured.program.launches, min(seconds)
+
+
+def test_four_times_the_layers_take_four_times_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches, seconds = compiled(4, "cpu", monkeypatch)
+    more_launches, more_seconds = compiled(16, "cpu", monkeypatch)
+    assert 3 < more_launches / launches < 4
+    assert more_seconds < 6 * seconds  # with passes that walk all launches for each it was 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("layers", "most_seconds"), [(32, 0.3), (96, 1.0)])
+def test_large_models(layers: int, most_seconds: float, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    launches, seconds = compiled(layers, device, monkeypatch)
+    print(f"{layers} layers on {device}: {launches} launches compiled in {seconds:.3f} s")
+    assert seconds < most_seconds
