@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -69,14 +68,14 @@ def ag_gradcheck(
     >>> ag.ag_gradcheck(lambda t: ag.ag_sum(t["W"] * t["W"]), {"W": W}, quiet=True)
     True
     """
-    named = dict(inputs) if isinstance(inputs, Mapping) else dict(enumerate(inputs))
+    named: dict[str | int, Tensor] = dict(inputs.items()) if isinstance(inputs, Mapping) else dict(enumerate(inputs))
     if not 0 < eps < 1:
         raise ValueError(f"ag_gradcheck: eps is {eps}; it must be a small positive number, such as 1e-5.")
     values = {k: tensor_given("ag_gradcheck", t).numpy().astype(np.float64) for k, t in named.items()}
     if not any(t.requires_grad for t in named.values()):
         raise ValueError("ag_gradcheck: no input requires a gradient; make at least one with ag_param.")
 
-    def loss_at(at: Mapping[Any, Array]) -> tuple[Tensor, dict[Any, Tensor]]:
+    def loss_at(at: Mapping[str | int, Array]) -> tuple[Tensor, dict[str | int, Tensor]]:
         tensors = {}
         for k, v in at.items():
             make = ag_param if named[k].requires_grad else ag_tensor

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar, Token
 from heapq import heappop, heappush
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import TypeVar, overload
 
 from ag.autograd.cotangent import Cotangent, plus, shaped_like, whole
 from ag.autograd.create import lift
@@ -50,7 +50,7 @@ class _Switch:
 def with_grad_tape() -> _Switch: ...
 @overload
 def with_grad_tape(fn: Callable[[], R]) -> R: ...
-def with_grad_tape(fn: Callable[[], object] | None = None) -> Any:
+def with_grad_tape(fn: Callable[[], R] | None = None) -> _Switch | R:
     """Record what is computed, so that `backward` can be called on the result.
 
     Parameters

@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ag.autograd.cotangent import Cotangent, shaped_like, stored_for, whole
 from ag.engine.buffer import Buffer
@@ -25,7 +26,8 @@ __all__ = ["OPS", "Array", "ArrayLike", "Node", "Tensor", "TensorLike", "tensor_
 
 ArrayLike = Any  # whatever numpy.asarray accepts
 
-OPS: dict[str, Any] = {}  # public ops by name, filled by `ag.autograd.op` at import and constant afterwards
+# Public ops by name, filled by `ag.autograd.op` at import and constant afterwards.
+OPS: dict[str, Callable[..., Tensor]] = {}
 _ids = count(1)
 _order = count()
 
@@ -173,11 +175,11 @@ class Tensor:
     def __bool__(self) -> bool:
         return bool(self.item())
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(self, **options: Any) -> object:
         return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -280,5 +282,4 @@ def tensor_given(function: str, x: object) -> Tensor:
 
 
 def _call(name: str, *args: object) -> Tensor:
-    result: Tensor = OPS[name](*args)
-    return result
+    return OPS[name](*args)

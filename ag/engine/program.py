@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import ReferenceType
 
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import DType
-from ag.engine.primitive import Array, Primitive
+from ag.engine.primitive import Array, Params, Primitive
 from ag.errors import CaptureError
 
 __all__ = ["Launch", "Program", "Recording", "held_bytes"]
@@ -34,7 +34,7 @@ class Launch:
 
     primitive: Primitive
     buffers: tuple[Buffer, ...]
-    params: dict[str, Any]
+    params: Params
     fresh: bool
 
     @property

@@ -128,7 +128,7 @@ def ag_load_model(
     return ag_eval(model)
 
 
-def _take_types(tensors: dict[str, Tensor], state: dict[str, Array], path: Any) -> None:
+def _take_types(tensors: dict[str, Tensor], state: dict[str, Array], path: str | os.PathLike[str]) -> None:
     """Give a new model's tensors the floating types that they have in the file; their values are still to come."""
     for name, x in tensors.items():
         kind: DType = element_type(state[name]) if name in state else x.buffer.dtype
@@ -140,7 +140,7 @@ def _take_types(tensors: dict[str, Tensor], state: dict[str, Array], path: Any) 
                                       f"cannot hold; load it on the CPU.") from error
 
 
-def _config(header: dict[str, str], path: Any) -> Any:
+def _config(header: dict[str, str], path: str | os.PathLike[str]) -> Any:
     try:
         config = json.loads(header["model"])
     except (KeyError, ValueError, RecursionError) as error:
@@ -157,7 +157,7 @@ def _known(layer: Layer) -> bool:
     return LIBRARY.get(type(layer).__name__) is type(layer) and all(map(_known, layer.children().values()))
 
 
-def _build(config: Any, path: Any, elements: int) -> Layer:
+def _build(config: Any, path: str | os.PathLike[str], elements: int) -> Layer:
     """The model that a description is of: only constructors of this library, with sizes that the file has room for."""
     try:
         needed = _elements(config, _DEEPEST)

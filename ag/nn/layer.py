@@ -162,7 +162,7 @@ class Layer:
 
     # -------------------------------------------------------------------------------------- description
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """What `ag_load_model` needs to build the layer again: plain numbers, strings and lists."""
         return {"layer": type(self).__name__, "args": {name: getattr(self, name) for name in self.settings}}
 

@@ -75,7 +75,7 @@ class Residual(Layer):
         y = ag_add(y, shortcut)
         return y if self._activate is None else self._activate(y)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The configurations of body and shortcut, and the activation."""
         shortcut = None if self.shortcut is None else self.shortcut.config()
         return {**super().config(), "body": self.body.config(), "shortcut": shortcut}

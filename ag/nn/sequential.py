@@ -63,7 +63,7 @@ class Sequential(Layer):
             x = layer.forward(x)
         return x  # type: ignore[return-value]
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The layers' configurations, in order."""
         return {"layer": type(self).__name__, "layers": [layer.config() for layer in self.layers]}
 

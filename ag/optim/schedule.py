@@ -58,7 +58,7 @@ class Schedule:
         self.steps += 1
         return rate
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Kind, settings, starting rate and steps taken; plain numbers and strings."""
         return {"kind": type(self).__name__, **{name: getattr(self, name) for name in self.settings},
                 "lr": self.lr, "steps": self.steps}
@@ -270,7 +270,7 @@ class WarmupSchedule(Schedule):
             self.after.steps = max(0, self.steps - self.warmup)
         return rate
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Kind, settings, starting rate and steps taken, also of the schedule that follows."""
         return {**super().state_dict(), "after": None if self.after is None else self.after.state_dict()}
 

@@ -8,14 +8,16 @@ leave the same values behind as the launches they replace.  Knows of products on
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from inspect import Parameter, Signature
 from math import prod
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from ag.engine.kernels.fused import Chain, fused, fused_pair
 from ag.engine.primitive import Array, Call, Primitive, primitive
+from ag.engine.primitive_types import LayoutRule, ShapeRule
 from ag.engine.shape import Layout, Shape
 
 __all__ = ["with_epilogue", "with_epilogue_pair"]
@@ -53,15 +55,15 @@ def as_matrix(shape: Shape) -> Shape:
     return shape[0], prod(shape[1:])
 
 
-def _shape(product: Primitive, outputs: int) -> Any:
-    def shape(*inputs: Shape, chain: Chain, kept: int | None = None, **params: object) -> Any:
+def _shape(product: Primitive, outputs: int) -> ShapeRule:
+    def shape(*inputs: Shape, chain: Chain, kept: int | None = None, **params: object) -> object:
         found = product.shape(*inputs[: -len(OTHERS)], **params)
         return found if outputs == 1 else (found, found)
 
     return shape
 
 
-def _layout(product: Primitive, outputs: int) -> Any:
+def _layout(product: Primitive, outputs: int) -> LayoutRule:
     def layout(*operands: Shape, chain: Chain, kept: int | None = None, **params: object) -> Layout:
         out, inputs, others = operands[0], operands[outputs : -len(OTHERS)], operands[-len(OTHERS) :]
         whole = as_matrix(out)
@@ -74,7 +76,7 @@ def _layout(product: Primitive, outputs: int) -> Any:
     return layout
 
 
-def _reference(product: Primitive, outputs: int, name: str) -> Any:
+def _reference(product: Primitive, outputs: int, name: str) -> Callable[..., Call]:
     def bind(*arrays: Array, chain: Chain, kept: int | None = None, **params: object) -> Call:
         results, inputs, others = arrays[:outputs], arrays[outputs : -len(OTHERS)], arrays[-len(OTHERS) :]
         made = results[-1] if kept == 0 else np.empty_like(results[0])
@@ -93,7 +95,7 @@ def _reference(product: Primitive, outputs: int, name: str) -> Any:
     operands = ["out", "also"][:outputs] + [*product.operands[1:], *OTHERS]
     params = [*product.params, "chain", "kept"][: len(product.params) + outputs]
     bind.__name__ = name
-    bind.__signature__ = Signature(  # type: ignore[attr-defined]
+    bind.__dict__["__signature__"] = Signature(
         [Parameter(x, Parameter.POSITIONAL_OR_KEYWORD) for x in operands]
         + [Parameter(x, Parameter.KEYWORD_ONLY) for x in params])
     return bind

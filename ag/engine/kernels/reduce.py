@@ -38,7 +38,7 @@ def sum(out: Array, x: Array, *, axis: int, chunk: int, scale: float) -> Call:
     return _scaled(partial(np.add.reduceat, x, range(0, n, chunk), axis, out=out), out, scale)
 
 
-def _sum_all(out: Array, dot: Callable[[Array], Any], row: Array, scale: float) -> None:
+def _sum_all(out: Array, dot: Callable[[Array], float], row: Array, scale: float) -> None:
     out.fill(scale * float(dot(row)))
 
 
@@ -55,7 +55,7 @@ def _scaled(call: Call, out: Array, scale: float) -> Call:
 
 
 @lru_cache(maxsize=256)
-def ones(n: int, dtype: Any) -> Array:
+def ones(n: int, dtype: np.dtype[Any]) -> Array:
     """A vector of ones, shared: not to be written."""
     return np.ones(n, dtype)
 
