@@ -7,6 +7,8 @@ by what to do.  This module knows nothing else of `ag`; every other module may i
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 __all__ = [
     "AgError",
     "ArenaError",
@@ -18,6 +20,7 @@ __all__ = [
     "KernelError",
     "ShapeError",
     "TapeError",
+    "compare_names",
 ]
 
 
@@ -59,3 +62,37 @@ class CommError(AgError, RuntimeError):
 
 class CheckpointError(AgError, ValueError):
     """A model or checkpoint file that is truncated, foreign, or does not match the model."""
+
+
+def compare_names(refusal: str, expected: Mapping[str, tuple[int, ...]], given: Mapping[str, tuple[int, ...]],
+                  required: Collection[str] | None = None, others: bool = False) -> None:
+    """Raise unless a state has the expected names and shapes; the message lists everything that is wrong.
+
+    Parameters
+    ----------
+    refusal : str
+        Begins the message, such as "load_state_dict: the state does not fit this optimizer".
+    expected, given : dict of str to tuple of int
+        Shapes by name.
+    required : collection of str, optional
+        Names that may not be missing; default: all that are expected.
+    others : bool, optional
+        Whether names that are not expected are ignored.
+
+    Raises
+    ------
+    CheckpointError
+
+    Examples
+    --------
+    >>> from ag.errors import compare_names
+    >>> compare_names("load: the state does not fit", {"W": (2, 1), "b": (2,)}, {"W": (3, 1), "c": ()})
+    Traceback (most recent call last):
+    ag.errors.CheckpointError: load: the state does not fit: missing b, unexpected c, W is (3, 1) instead of (2, 1).
+    """
+    wrong = [f"missing {name}" for name in (expected if required is None else required) if name not in given]
+    wrong += [f"unexpected {name}" for name in given if name not in expected and not others]
+    wrong += [f"{name} is {given[name]} instead of {shape}"
+              for name, shape in expected.items() if name in given and given[name] != shape]
+    if wrong:
+        raise CheckpointError(f"{refusal}: {', '.join(wrong)}.")

@@ -167,7 +167,7 @@ def circles(modules: Mapping[str, str]) -> list[list[str]]:
 
 # ---------------------------------------------------------------------------------------------- the picture
 
-_WIDTH, _HEIGHT, _GAP, _FLOOR = 132, 44, 18, 92
+_WIDTH, _HEIGHT, _GAP, _FLOOR = 156, 32, 18, 76
 _ABOUT = {
     "errors": "errors, version", "core": "engine: core", "services": "engine: services", "kernels": "engine/kernels",
     "compile": "engine/compile", "backends.cpu": "engine/backends/cpu", "backends.vulkan": "engine/backends/vulkan",
@@ -190,9 +190,6 @@ def picture(modules: Mapping[str, str]) -> str:
     Arrows that follow from others are left out: where a imports b, and b imports c, the one from a to c.
     """
     arrows: dict[str, set[str]] = {}
-    files: dict[str, int] = {}
-    for module in modules:
-        files[room_of(module) or "ag"] = files.get(room_of(module) or "ag", 0) + 1
     for source, target, _ in imports(modules):
         a, b = room_of(source), room_of(target) if target.startswith("ag") else None
         if a and b and a != b:
@@ -220,9 +217,8 @@ def picture(modules: Mapping[str, str]) -> str:
                          f'fill="none" marker-end="url(#tip)"/>')
     for room, (x, y) in place.items():
         lines.append(f'<rect x="{x:g}" y="{y:g}" width="{_WIDTH}" height="{_HEIGHT}" rx="5" fill="#eef3fb" '
-                     f'stroke="#456"/><text x="{x + _WIDTH / 2:g}" y="{y + 19:g}" text-anchor="middle">'
-                     f'{_ABOUT.get(room, room)}</text><text x="{x + _WIDTH / 2:g}" y="{y + 35:g}" fill="#567" '
-                     f'text-anchor="middle" font-size="10">{files.get(room, 0)} files</text>')
+                     f'stroke="#456"/><text x="{x + _WIDTH / 2:g}" y="{y + 21:g}" text-anchor="middle">'
+                     f'{_ABOUT.get(room, room)}</text>')
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 

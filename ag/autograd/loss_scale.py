@@ -28,7 +28,6 @@ from ag.engine.primitive import Array
 __all__ = ["FIRST_SCALE", "INTERVAL", "SCALE_WORDS", "is_scaled", "move_scale", "read_scale", "scaled", "set_scale",
            "unfit", "unscaled"]
 
-
 FIRST_SCALE = 65536.0
 INTERVAL = 2000
 SCALE_WORDS = ("scale", "inverse", "good steps", "skipped steps")

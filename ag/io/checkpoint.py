@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,7 +24,7 @@ from ag.engine.random import generator_snapshot, restore_generator
 from ag.engine.shape import counts
 from ag.errors import CheckpointError
 from ag.io.safetensors_file import elements_of, read_file, to_json, write_file
-from ag.nn.layer import load_into, state_of
+from ag.nn.layer import Layer, Model, load_into, state_of
 from ag.optim.optimizer import Optimizer
 
 __all__ = ["Checkpoint", "Stateful", "ag_load_checkpoint", "ag_save_checkpoint"]
@@ -56,7 +57,7 @@ class Checkpoint:
     extra: Any
 
 
-def ag_save_checkpoint(path: str | os.PathLike[str], model: object, optimizer: Optimizer | None = None,
+def ag_save_checkpoint(path: str | os.PathLike[str], model: Model, optimizer: Optimizer | None = None,
                        scheduler: Stateful | None = None, dataloader: Stateful | None = None, step: int = 0,
                        extra: object = None) -> None:
     """Save a training loop between two steps, so that it can go on bit for bit.
@@ -106,8 +107,8 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: object, optimizer: O
     header = {"format": _FORMAT, "step": str(int(step)), "extra": to_json(extra, "extra", "ag_save_checkpoint"),
               "generator": to_json(generator_snapshot(), "the generator", "ag_save_checkpoint")}
     arrays = {f"model.{name}": elements_of(x) for name, x in state_of(model).items()}
-    if hasattr(model, "compressor_state"):
-        arrays |= {f"compressor.{name}": array for name, array in model.compressor_state().items()}
+    for key, state in _extra_state(model).items():
+        arrays |= {f"{key}.{name}": array for name, array in state.items()}
     if optimizer is not None:
         arrays |= {f"optimizer.{name}": array for name, array in optimizer.state_dict().items()}
         header["lr"] = json.dumps(float(optimizer.lr))  # with all its digits; the device holds it in float32
@@ -170,9 +171,8 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
     tensors = state_of(model)
     parts = [_Part("model", {n: elements_of(x) for n, x in tensors.items()}, _below("model.", arrays),
                    lambda state: load_into(tensors, state))]
-    if hasattr(model, "compressor_state"):
-        parts.append(_Part("compressor", model.compressor_state(), _below("compressor.", arrays) or None,
-                           model.load_compressor_state))
+    for name, state in _extra_state(model).items():
+        parts.append(_Part(name, state, _below(f"{name}.", arrays) or None, partial(model.load_extra_state, name)))
     if optimizer is not None:
         held = _below("optimizer.", arrays) or None
         parts.append(_Part("optimizer", optimizer.state_dict(), held, optimizer.load_state_dict, _check_counts))
@@ -214,6 +214,11 @@ class _Part:
         except CheckpointError as error:
             return f"{self.name}: {str(error).partition(': ')[2].rstrip('.')}"
         return None
+
+
+def _extra_state(model: Any) -> dict[str, dict[str, Array]]:
+    """What the model has besides its tensors, by part; a model that is no layer has nothing."""
+    return model.extra_state() if isinstance(model, Layer) else {}
 
 
 def _same_types(before: Any, after: Any) -> None:

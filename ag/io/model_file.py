@@ -22,7 +22,7 @@ from ag.engine.dtype import DType
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError, DtypeError
 from ag.io.safetensors_file import element_type, elements_of, read_file, write_file
-from ag.nn.layer import LIBRARY, Layer, ag_eval, load_into, state_of
+from ag.nn.layer import LIBRARY, Layer, Model, ag_eval, load_into, state_of
 
 __all__ = ["ag_load_model", "ag_save_model"]
 
@@ -30,7 +30,7 @@ _FORMAT = "ag-model-1"
 _DEEPEST = 100  # blocks inside blocks; far from Python's recursion limit, whatever called
 
 
-def ag_save_model(model: object, path: str | os.PathLike[str], model_fn: Callable[[], object] | None = None) -> None:
+def ag_save_model(model: Model, path: str | os.PathLike[str], model_fn: Callable[[], Model] | None = None) -> None:
     """Save a model's parameters and buffers, and how to build it if it is made of this library's layers.
 
     Parameters
@@ -72,7 +72,7 @@ def ag_save_model(model: object, path: str | os.PathLike[str], model_fn: Callabl
 
 
 def ag_load_model(
-    path: str | os.PathLike[str], model_fn: Callable[[], object] | None = None, device: str | None = None
+    path: str | os.PathLike[str], model_fn: Callable[[], Model] | None = None, device: str | None = None
 ) -> Any:
     """Load a model saved by `ag_save_model`.
 

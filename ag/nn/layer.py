@@ -1,14 +1,21 @@
 """The base of all layers: parameters by name, state dicts, train and eval mode, a readable repr.
 
 A layer's parameters and buffers are its tensor attributes, its children are its layer attributes, also in lists,
-tuples and dicts; nothing has to be registered.  Names are joined with underscores, as ggmlR does: ``layer1_W``.
+tuples and dicts; nothing has to be registered.  An attribute whose name begins with an underscore is never state.
+`Layer.modules` is the one walk over a model, from which names, parameters, buffers and conversions follow:
+
+    model.modules()     ("", model)  ("layer1", linear)  ("layer2", residual)  ("layer2_body", linear)
+    model.parameters()   layer1_W     layer1_b            layer2_body_W         layer2_body_b
+
+Names are joined with underscores, as ggmlR does.  Knows tensors and the devices' names; no layer by name, no file
+format, no parallelism.  Every layer and model derives from `Layer`; checkpoints, optimizers and replicas call it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -17,14 +24,23 @@ from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.device import backend_of
 from ag.engine.kernels.convert import numbers
 from ag.engine.primitive import Array
-from ag.errors import CaptureError, CheckpointError
+from ag.errors import CaptureError, compare_names
 from ag.ops import activation
 from ag.ops.convert import ag_to_device
 
-__all__ = ["ACTIVATIONS", "LIBRARY", "Layer", "activation_called", "ag_eval", "ag_train", "buffers_of", "load_into",
-           "state_of"]
+__all__ = ["ACTIVATIONS", "LIBRARY", "Layer", "Model", "State", "activation_called", "ag_eval", "ag_train",
+           "buffers_of", "load_into", "objects_in", "state_of"]
 
 M = TypeVar("M")
+State = Mapping[str, TensorLike]  # values by name
+
+
+class Model(Protocol):
+    """What can be trained: a `Layer`, or any object with ``parameters()``."""
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Trained tensors by name."""
+
 
 # What layers call "relu" is `ag_relu`, and so on.
 ACTIVATIONS: dict[str, Callable[[TensorLike], Tensor]] = {
@@ -74,30 +90,48 @@ class Layer:
     # -------------------------------------------------------------------------------------- contents
 
     def children(self) -> dict[str, Layer]:
-        """Layers inside this one, by name."""
-        return {name: x for name, x in _members(vars(self)) if isinstance(x, Layer)}
+        """Layers directly inside this one, by name."""
+        return {name: x for name, x in self._members() if isinstance(x, Layer)}
 
-    def _tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-        for name, x in _members(vars(self)):
-            if isinstance(x, Tensor):
-                yield prefix + name, x
+    def modules(self, prefix: str = "") -> Iterator[tuple[str, Layer]]:
+        """This layer, called `prefix`, and all layers inside it with their names, each before its children.
+
+        A layer that stands in two places comes twice, under both names.
+
+        References
+        ----------
+        PyTorch ``torch.nn.Module.named_modules``.
+
+        Examples
+        --------
+        >>> import ag
+        >>> model = ag.ag_sequential(ag.ag_residual(ag.ag_linear(2, 2)))
+        >>> [name for name, layer in model.modules()]
+        ['', 'layer1', 'layer1_body']
+        """
+        yield prefix, self
         for name, child in self.children().items():
-            yield from child._tensors(f"{prefix}{name}_")
+            yield from child.modules(_joined(prefix, name))
+
+    def _members(self) -> Iterator[tuple[str, Layer | Tensor]]:
+        return _members({name: x for name, x in vars(self).items() if not _is_private(name, x)})
 
     def _named(self, trained: bool) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
-        for name, x in self._tensors():
-            if found.setdefault(name, x) is not x:
-                raise ValueError(f"{type(self).__name__}: two different tensors come out under the name {name!r}; "
-                                 f"rename one of the attributes.")
-        return {name: x for name, x in found.items() if x.requires_grad is trained}
+        tensors: dict[str, Tensor] = {}
+        for prefix, layer in self.modules():
+            for own_name, x in layer._members():
+                name = _joined(prefix, own_name)
+                if isinstance(x, Tensor) and tensors.setdefault(name, x) is not x:
+                    raise ValueError(f"{type(self).__name__}: two different tensors come out under the name {name!r}; "
+                                     f"rename one of the attributes.")
+        return {name: x for name, x in tensors.items() if x.requires_grad is trained}
 
     def parameters(self) -> dict[str, Tensor]:
         """Trained tensors by name; also sets each tensor's ``name``."""
-        found = self._named(True)
-        for name, p in found.items():
+        trained = self._named(True)
+        for name, p in trained.items():
             p.name = name
-        return found
+        return trained
 
     params = parameters
 
@@ -109,7 +143,7 @@ class Layer:
         """Host copies of parameters and buffers, by name."""
         return {name: x.numpy() for name, x in {**self.parameters(), **self.buffers()}.items()}
 
-    def load_state_dict(self, state: Mapping[str, object], strict: bool = True) -> None:
+    def load_state_dict(self, state: State, strict: bool = True) -> None:
         """Take over values by name; nothing changes if they do not fit.
 
         Parameters
@@ -134,16 +168,28 @@ class Layer:
                 x.grad = None
         return self
 
+    def replace_devices(self, instead: Mapping[str, str]) -> None:
+        """Use other devices in the place of failed ones; for layers that keep names of devices, such as replicas.
+
+        Called by recovery, which puts the tensors there; a layer that keeps no names has nothing to do.
+        """
+
+    def extra_state(self) -> dict[str, dict[str, Array]]:
+        """What a checkpoint of a training holds of the layer besides its `state_dict`, by part; most have nothing."""
+        return {}
+
+    def load_extra_state(self, part: str, state: Mapping[str, Array]) -> None:
+        """Take over a part of `extra_state`; nothing changes if it does not fit."""
+
     # -------------------------------------------------------------------------------------- mode
 
-    def train(self, mode: bool = True) -> Layer:
+    def train(self: M, mode: bool = True) -> M:
         """Set train mode (or eval mode) here and in all children; returns the layer."""
-        _set_mode(self, mode, set())
-        return self
+        return _with_mode(self, mode)
 
-    def eval(self) -> Layer:
+    def eval(self: M) -> M:
         """Set eval mode here and in all children; returns the layer."""
-        return self.train(False)
+        return _with_mode(self, False)
 
     def mode_for(self, x: Tensor) -> bool:
         """`training`, and a guard that a captured step is not replayed in the other mode."""
@@ -184,13 +230,25 @@ class Layer:
 
     def _lines(self, label: str) -> Iterator[str]:
         args = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.settings)
-        own = [f"{name} {x.shape}" for name, x in _members(vars(self)) if isinstance(x, Tensor)]
+        own = [f"{name} {x.shape}" for name, x in self._members() if isinstance(x, Tensor)]
         count = sum(p.size for p in self.parameters().values())
         detail = f"  {', '.join(own)}" if own else ""
         yield f"{label}{type(self).__name__}({args}){detail}  [{count:,} parameters]"
         for name, child in self.children().items():
             for line in child._lines(f"{name}: "):
                 yield "  " + line
+
+
+def _joined(prefix: str, name: str) -> str:
+    return f"{prefix}_{name}" if prefix else name
+
+
+def _is_private(name: str, x: object) -> bool:
+    """Whether an attribute is none of the layer's state; one that looks like state all the same is refused."""
+    if name.startswith("_") and (isinstance(x, Layer) or (isinstance(x, Tensor) and x.requires_grad and not x.node)):
+        raise TypeError(f"Layer: attribute {name!r} is a {'layer' if isinstance(x, Layer) else 'parameter'}, and what "
+                        f"begins with an underscore would not be trained; call it {name.lstrip('_')!r}.")
+    return name.startswith("_")
 
 
 def _members(attributes: Mapping[str, object]) -> Iterator[tuple[str, Layer | Tensor]]:
@@ -207,49 +265,54 @@ def _members(attributes: Mapping[str, object]) -> Iterator[tuple[str, Layer | Te
                             f"would not be trained; derive {type(x).__name__} from ag.Layer.")
 
 
-def state_of(model: Any) -> dict[str, Tensor]:
+def state_of(model: Model) -> dict[str, Tensor]:
     """Parameters and buffers of a layer, or of any object with ``parameters()``."""
     return {**model.parameters(), **buffers_of(model)}
 
 
-def buffers_of(model: Any) -> dict[str, Tensor]:
+def buffers_of(model: object) -> dict[str, Tensor]:
     """Buffers of a layer, or of any object that has some."""
     found: dict[str, Tensor] = model.buffers() if hasattr(model, "buffers") else {}
     return found
 
 
-def load_into(mine: Mapping[str, Tensor], state: Mapping[str, object], strict: bool = True,
+def load_into(mine: Mapping[str, Tensor], state: State, strict: bool = True,
               source: str = "load_state_dict: the state") -> None:
     """Copy arrays into tensors by name, all or nothing; `source` begins the message if they do not fit."""
     arrays = {k: v.numpy() if isinstance(v, Tensor) else numbers(np.asarray(v)) for k, v in state.items()}
-    wrong = []
-    if strict:
-        wrong += [f"missing {k}" for k in mine if k not in arrays]
-        wrong += [f"unexpected {k}" for k in arrays if k not in mine]
-    wrong += [f"{k} is {arrays[k].shape} instead of {x.shape}"
-              for k, x in mine.items() if k in arrays and arrays[k].shape != x.shape]
-    if wrong:
-        raise CheckpointError(f"{source} does not fit this model: {', '.join(wrong)}.")
+    compare_names(f"{source} does not fit this model", {k: x.shape for k, x in mine.items()},
+                  {k: array.shape for k, array in arrays.items()}, mine if strict else (), others=not strict)
     for k, x in mine.items():
         if k in arrays:
             x.data = arrays[k]
 
 
-def _set_mode(model: object, mode: bool, seen: set[int]) -> None:
+def objects_in(model: object, seen: set[int] | None = None) -> Iterator[object]:
+    """A model and every object inside it, each once, however nested; models need not be layers.
+
+    Attributes of objects are followed, and items of lists, tuples and dicts; objects with an id in `seen` are not.
+    """
+    seen = set() if seen is None else seen
     if id(model) in seen:
         return
     seen.add(id(model))
+    yield model
     parts: Iterable[object] = ()
     if isinstance(model, (list, tuple)):
         parts = model
     elif isinstance(model, dict):
         parts = model.values()
     elif hasattr(model, "__dict__") and not isinstance(model, (type, ModuleType)):
-        if hasattr(model, "training"):
-            model.training = mode
         parts = vars(model).values()
     for part in parts:
-        _set_mode(part, mode, seen)
+        yield from objects_in(part, seen)
+
+
+def _with_mode(model: M, mode: bool) -> M:
+    for x in objects_in(model):
+        if hasattr(x, "training") and not isinstance(x, (type, ModuleType)):
+            x.training = mode
+    return model
 
 
 def ag_train(model: M) -> M:
@@ -274,8 +337,7 @@ def ag_train(model: M) -> M:
     >>> ag.ag_train(ag.ag_sequential(ag.ag_dropout(0.5))).training
     True
     """
-    _set_mode(model, True, set())
-    return model
+    return _with_mode(model, True)
 
 
 def ag_eval(model: M) -> M:
@@ -300,5 +362,4 @@ def ag_eval(model: M) -> M:
     >>> ag.ag_eval(ag.ag_sequential(ag.ag_dropout(0.5))).training
     False
     """
-    _set_mode(model, False, set())
-    return model
+    return _with_mode(model, False)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ag.autograd.create import to_buffer
-from ag.autograd.loss_scale import scaled, unscaled
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import OPS, Node, Tensor, tensor_given
+from ag.autograd.transfer import move_cotangent
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
@@ -55,20 +55,14 @@ def ag_to_device(t: Tensor, device: str) -> Tensor:
     source, target = tensor_given("ag_to_device", t).buffer.backend, backend_of(device)
     if source is target:
         return t
-    moved = _moved(t.buffer, target)
+    moved = to_buffer(source.download(t.buffer), target, t.buffer.dtype)
     if not (is_recording() and t.requires_grad):
         return Tensor(moved)
     return Tensor(moved, True, Node("ag_to_device", _to_device_vjp, (t,), (True,), source, ()))
 
 
-def _moved(buffer: Buffer, target: Backend) -> Buffer:
-    return to_buffer(buffer.backend.download(buffer), target, buffer.dtype)
-
-
 def _to_device_vjp(run: Run, g: Buffer, saved: Backend, need: Need) -> Cotangents:
-    if g.dtype is not F16:
-        return (_moved(g, saved),)
-    return (scaled(_moved(unscaled(g), saved)),)  # by the other device's scale
+    return (move_cotangent(g, saved),)
 
 
 def ag_cast(t: Tensor, dtype: str) -> Tensor:

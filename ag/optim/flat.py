@@ -22,9 +22,9 @@ from ag.engine.kernels.convert import narrow, reconcile
 from ag.engine.kernels.elementwise import copy, zeros
 from ag.errors import DeviceError, ShapeError
 
-__all__ = ["FlatGroup", "flat_groups", "named_parameters"]
+__all__ = ["ALIGN", "FlatGroup", "flat_groups", "flat_layout", "named_parameters"]
 
-_ALIGN = 16  # bytes, so that every parameter starts where a vec4 may
+ALIGN = 16  # bytes, so that every parameter starts where a vec4 may
 
 
 def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
@@ -60,6 +60,22 @@ def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
     return named
 
 
+def flat_layout(sizes: Mapping[str, int], align: int = 1) -> tuple[dict[str, int], int]:
+    """Where each of several arrays starts if they lie one after the other, and where the last one ends.
+
+    Each is padded to a multiple of `align`: sizes of 6 and 3 aligned to 4 start at 0 and 8, and end at 12.
+    """
+    starts, end = {}, 0
+    for name, size in sizes.items():
+        starts[name] = end
+        end += _padded(size, align)
+    return starts, end
+
+
+def _padded(size: int, align: int) -> int:
+    return -(-size // align) * align
+
+
 class FlatGroup:
     """Parameters of one device and element type in one flat buffer.
 
@@ -85,20 +101,13 @@ class FlatGroup:
         self.backend: Device = first.backend
         self.stored_dtype: DType = first.dtype
         self.dtype: DType = F32 if first.dtype.is_half else first.dtype
-        self.offsets: dict[str, int] = {}
-        self.size = 0
-        for name, p in self.params.items():
-            self.offsets[name] = self.size
-            self.size += self._padded(p.size)
+        self._align = ALIGN // self.stored_dtype.itemsize
+        self.offsets, self.size = flat_layout({name: p.size for name, p in self.params.items()}, self._align)
         self.values = self.zeros()
         self.stored = self.values if self.dtype is self.stored_dtype else self.zeros(self.stored_dtype)
         self._views = self.split(self.stored)
         self.adopt()
         self.take_changes()
-
-    def _padded(self, size: int) -> int:
-        unit = _ALIGN // self.stored_dtype.itemsize
-        return -(-size // unit) * unit
 
     def zeros(self, dtype: DType | None = None) -> Buffer:
         """A flat buffer of zeros in this layout."""
@@ -159,7 +168,7 @@ class FlatGroup:
         for name in self.params:
             if name not in names:
                 continue
-            start, length = self.offsets[name], self._padded(self.params[name].size)
+            start, length = self.offsets[name], _padded(self.params[name].size, self._align)
             if runs and sum(runs[-1]) == start:
                 runs[-1] = (runs[-1][0], runs[-1][1] + length)
             else:

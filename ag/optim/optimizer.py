@@ -26,7 +26,7 @@ from ag.engine.buffer import Buffer, Device, OpenRecording
 from ag.engine.dtype import F16, F32
 from ag.engine.kernels.optimizer import STATE_WORDS
 from ag.engine.primitive import Array, PrimitiveTo
-from ag.errors import CaptureError, CheckpointError, DtypeError
+from ag.errors import CaptureError, DtypeError, compare_names
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 
 __all__ = ["Optimizer", "gradient_of"]
@@ -237,12 +237,8 @@ class Optimizer:
             Listing the names that are missing, unexpected or of another shape.
         """
         mine = self.state_dict()
-        wrong = [f"missing {k}" for k in mine if k not in state]
-        wrong += [f"unexpected {k}" for k in state if k not in mine]
-        wrong += [f"{k} is {np.shape(state[k])} instead of {mine[k].shape}"
-                  for k in mine if k in state and np.shape(state[k]) != mine[k].shape]
-        if wrong:
-            raise CheckpointError(f"load_state_dict: the state does not fit this optimizer: {', '.join(wrong)}.")
+        compare_names("load_state_dict: the state does not fit this optimizer",
+                      {k: x.shape for k, x in mine.items()}, {k: np.shape(x) for k, x in state.items()})
         for name, slots in self._states.items():
             slots.write_state(np.asarray(state[name]).tolist())
             for name, view in slots.per_parameter().items():

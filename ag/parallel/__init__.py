@@ -4,16 +4,16 @@ Five folders, each knowing only those before it: `comm`, then `replicas` and `sh
 `elastic`.  They see tensors, host arrays and devices by name, and never a backend's inside.
 """
 
+from ag.parallel.comm.gather import *
 from ag.parallel.comm.grad_sync import *
+from ag.parallel.comm.scatter import scatter as scatter
 from ag.parallel.elastic.config import *
 from ag.parallel.elastic.train_distributed import *
 from ag.parallel.elastic.world import DistributedWorld as DistributedWorld
 from ag.parallel.replicas.compressed import *
 from ag.parallel.replicas.data_parallel import *
-from ag.parallel.replicas.gather import *
 from ag.parallel.replicas.parallel_apply import *
 from ag.parallel.replicas.replicate import replicate as replicate
-from ag.parallel.replicas.scatter import scatter as scatter
 from ag.parallel.replicas.sync_batch_norm import *
 from ag.parallel.replicas.zero import *
 from ag.parallel.sharded.model_parallel import *

@@ -56,7 +56,7 @@ def test_losses_equal_those_of_pytorch(name: str) -> None:
     assert min(losses[-4:]) < 0.9 * losses[0]  # it did train, so equality says something
 
 
-@pytest.mark.slow_on("swiftshader")
+@pytest.mark.slow_on("lavapipe", "swiftshader")
 @pytest.mark.parametrize("name", MODELS)
 def test_captured_losses_equal_those_on_the_cpu(name: str, device: str) -> None:
     """Twenty steps, also on Vulkan; the second GPT differs in its attention, which two steps tell."""

@@ -25,6 +25,7 @@ def test_block_runs_without_vulkan(number: int) -> None:
     run(on_cpu_only(BLOCKS[number]))
 
 
+@pytest.mark.slow
 @pytest.mark.vulkan
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_block_runs_on_vulkan(number: int, lavapipe: str, swiftshader: str) -> None:

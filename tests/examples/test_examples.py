@@ -52,6 +52,7 @@ def test_iris_on_one_device(device: str, replicas: int) -> None:
                       "--no-plot"), replicas)
 
 
+@pytest.mark.slow
 @pytest.mark.vulkan
 def test_iris_on_two_vendors_and_the_cpu(lavapipe: str, swiftshader: str) -> None:
     devices = f"{lavapipe},{swiftshader},cpu"
@@ -102,6 +103,7 @@ def check_demo(text: str) -> None:
     assert text.endswith("all checks passed\n")
 
 
+@pytest.mark.slow_on("swiftshader")
 def test_demo_on_one_device(device: str) -> None:
     check_demo(output("dp_train_demo.py", "--devices", device))
 

@@ -36,7 +36,13 @@ def recorded(device: str) -> dict[str, Any] | str:
     return f"golden.json has nothing for {name!r}; {HOW}"
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in HEAVY else n for n in ENTRIES])
+def marked(name: str) -> Any:
+    if name in HEAVY:
+        return pytest.param(name, marks=pytest.mark.slow)
+    return pytest.param(name, marks=pytest.mark.slow_on("swiftshader") if name.startswith(("W3", "W4")) else ())
+
+
+@pytest.mark.parametrize("name", list(map(marked, ENTRIES)))
 def test_bits_are_the_same(device: str, name: str) -> None:
     entries = recorded(device)
     if isinstance(entries, str):

@@ -208,6 +208,26 @@ def modes(model: Any, seen: set[int] | None = None) -> set[bool]:
     return found.union(*(modes(x, seen) for x in inside)) if inside else found
 
 
+def test_modules_are_walked_depth_first() -> None:
+    named = list(Inner().modules())
+    assert [name for name, _ in named] == ["", "first", "blocks1", "blocks2", "heads_a", "heads_b1"]
+    assert [type(layer).__name__ for _, layer in named] == ["Inner", "Linear", "Linear", "Dropout", "Linear", "Dropout"]
+
+
+def test_what_begins_with_an_underscore_is_no_state() -> None:
+    layer = ag.ag_linear(2, 1)
+    layer._seen = [ag.ag_tensor([1.0])]
+    layer._mask = ag.ag_tensor([1.0])
+    assert list(layer.state_dict()) == ["W", "b"]
+    layer._gain = ag.ag_param([[1.0]])
+    with expect_error("a parameter in an attribute with an underscore", TypeError, "'_gain'", "call it 'gain'"):
+        layer.parameters()
+    del layer._gain
+    layer._inner = ag.ag_linear(1, 1)
+    with expect_error("a layer in an attribute with an underscore", TypeError, "'_inner'", "call it 'inner'"):
+        layer.parameters()
+
+
 @pytest.mark.parametrize("make", [
     Inner, Plain, lambda: ag.ag_sequential(ag.ag_sequential(Inner()), ag.ag_dropout(0.5)),
     lambda: [ag.ag_dropout(0.5), {"a": (ag.ag_dropout(0.5), Plain())}],

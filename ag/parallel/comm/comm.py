@@ -1,9 +1,9 @@
-"""Communication between the workers of one training: what the members of a group can do together, on numpy arrays.
+"""Communicators: what the members (ranks) of a group can do together, on numpy arrays.
 
 `Comm` says what every kind of group offers; `SoloComm` is a group of one, and `ag.parallel.comm.threads` has groups of
 threads.  Sums are made in one fixed binary tree over the ranks, so they are the same to the bit from run to run, and on
-every rank.  Whoever waits for others waits for a limited time, and the error says who did not come.  Knows arrays only,
-no tensor and no device.
+every rank.  Every wait has a limit, and the error names the rank that did not come.  Knows arrays only, no tensor and
+no device.  `syncgrads`, replicas that exchange values, and the trainer's ranks call it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,18 +20,20 @@ import numpy as np
 from ag.engine.primitive import Array
 from ag.errors import CommError
 
-__all__ = ["Comm", "SoloComm", "everyone"]
+__all__ = ["Comm", "Json", "SoloComm", "everyone"]
+
+Json = Any  # numbers, strings, None, and lists and dicts of them
 
 
 class Comm(ABC):
-    """A worker's place in a group.  All members make the same calls in the same order.
+    """A member's place in a group.  All members make the same calls in the same order.
 
     Attributes
     ----------
     rank : int
-        The worker's number in the group, from 0.
+        The member's number in the group, from 0.
     size : int
-        How many workers there are.
+        How many members there are.
     """
 
     rank: int
@@ -70,10 +73,10 @@ class Comm(ABC):
 
     @abstractmethod
     def abort(self, reason: str) -> None:
-        """End the group: whoever waits in it, now or later, gets a CommError with the reason."""
+        """End the group: every rank that waits in it, now or later, gets a CommError with the reason."""
 
     def shares_of(self, length: int) -> list[slice]:
-        """The parts of a flat array that the ranks are responsible for: nearly equal, in order."""
+        """The parts of a flat array that the ranks add up: nearly equal, in the order of the ranks."""
         ends = [length * i // self.size for i in range(self.size + 1)]
         return [slice(a, b) for a, b in pairwise(ends)]
 
@@ -126,8 +129,8 @@ class SoloComm(Comm):
         self._error = reason
 
 
-def everyone(comm: Comm, value: Any) -> list[Any]:
-    """What all ranks give, in their order: anything that JSON can hold."""
+def everyone(comm: Comm, value: Json) -> list[Json]:
+    """The values of all ranks, in their order: anything that JSON can hold."""
     if comm.size == 1:
         return [value]
     texts = comm.all_gather(np.frombuffer((json.dumps(value) + "\n").encode(), np.uint8))
@@ -146,7 +149,7 @@ def contiguous(operation: str, array: Array) -> Array:
     return array
 
 
-def alike(operation: str, values: list[Any], what: str) -> None:
+def alike(operation: str, values: Sequence[object], what: str) -> None:
     for rank, value in enumerate(values):
         if value != values[0]:
             raise CommError(f"{operation}: rank 0 has {values[0]} and rank {rank} has {value}; the {what} must be "

@@ -1,30 +1,33 @@
-"""Syncgrads: the weighted average of several sets of gradients, over the sets of one process and of a whole group.
+"""Gradient synchronization: the weighted average of sets of gradients, within a process and over a group of ranks.
 
-For training loops written by hand: whoever computed gradients in parts puts them together here.  Sums are made in one
-fixed binary tree, over the sets and then over the ranks, and divided once.  Knows gradients by name and a
-communicator; not where they came from.
+For training loops written by hand that compute gradients in parts, such as gradient accumulation.  Sums are made in one
+fixed binary tree, over the sets and then over the ranks, and divided once:
+
+    rank 0: sets a, b with weights 2, 1      rank 1: set c with weight 1      ->   ((2 a + 1 b) + 1 c) / 4 on both
+
+Knows gradients by name and a communicator; not where they came from.  Users call it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
-from typing import Any
+from math import isfinite, prod
 
 import numpy as np
 
 from ag.autograd.create import ag_tensor
 from ag.autograd.tape import Gradients
-from ag.autograd.tensor import Tensor
+from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.primitive import Array
 from ag.errors import CommError, ShapeError
+from ag.optim.flat import flat_layout
 from ag.parallel.comm.comm import Comm, SoloComm, everyone
 from ag.parallel.comm.tree_reduction import tree_sum
 
 __all__ = ["syncgrads"]
 
 
-def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, Any]], weights: Sequence[float] | None = None,
+def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, TensorLike]], weights: Sequence[float] | None = None,
               world: Comm | None = None) -> dict[str, Tensor]:
     """Average sets of gradients, such as those of several replicas or micro-batches.
 
@@ -77,38 +80,39 @@ def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, Any]], weights: Seque
     if total[0] == 0:
         raise ValueError("syncgrads: all weights are 0; at least one set must count.")
     dtype = np.result_type(np.float32, *[kind for _, kind in layout.values()])
-    flat = np.zeros(sum(int(np.prod(shape)) for shape, _ in layout.values()), dtype)
+    starts, size = flat_layout({name: prod(shape) for name, (shape, _) in layout.items()})
+    flat = np.zeros(size, dtype)
     if named:
-        rows = (_flat(grads, weight, layout, flat.size, dtype) for grads, weight in zip(named, counts, strict=True))
+        rows = (_flat(g, weight, starts, np.zeros_like(flat)) for g, weight in zip(named, counts, strict=True))
         flat[:] = tree_sum(rows, np.add)
     group.all_reduce(flat)
     flat /= total[0]
-    found, at = {}, 0
+    averages = {}
     for name, (shape, kind) in layout.items():
-        size = int(np.prod(shape))
-        device = next((g[name].device for g in named if isinstance(g.get(name), Tensor)), None)
-        found[name] = ag_tensor(flat[at : at + size].reshape(shape), device, "f64" if kind == "float64" else "f32")
-        at += size
-    return found
+        sets = (grads.get(name) for grads in named)
+        device = next((g.device for g in sets if isinstance(g, Tensor)), None)
+        average = flat[starts[name] : starts[name] + prod(shape)].reshape(shape)
+        averages[name] = ag_tensor(average, device, "f64" if kind == "float64" else "f32")
+    return averages
 
 
-def _by_name(i: int, grads: Gradients | Mapping[str, Any]) -> dict[str, Any]:
+def _by_name(i: int, grads: Gradients | Mapping[str, TensorLike]) -> dict[str, TensorLike]:
     if not isinstance(grads, Gradients):
         return dict(grads)
-    found: dict[str, Any] = {}
+    named: dict[str, TensorLike] = {}
     for p, g in grads.items():
-        if p.name is None or p.name in found:
+        if p.name is None or p.name in named:
             raise ValueError(f"syncgrads: set {i} has a gradient of {'two parameters' if p.name else 'a parameter'} "
                              f"called {p.name}; call parameters() of their model, which names them, or pass a dict.")
-        found[p.name] = g
-    return found
+        named[p.name] = g
+    return named
 
 
-def _array(g: Any) -> Array:
+def _array(g: TensorLike) -> Array:
     return g.numpy() if isinstance(g, Tensor) else np.asarray(g)
 
 
-def _layout(named: list[dict[str, Any]]) -> dict[str, tuple[tuple[int, ...], str]]:
+def _layout(named: list[dict[str, TensorLike]]) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and type of every gradient that some set has."""
     layout: dict[str, tuple[tuple[int, ...], str]] = {}
     for i, grads in enumerate(named):
@@ -125,23 +129,19 @@ def _layout(named: list[dict[str, Any]]) -> dict[str, tuple[tuple[int, ...], str
 
 def _agreed(mine: dict[str, tuple[tuple[int, ...], str]], group: Comm) -> dict[str, tuple[tuple[int, ...], str]]:
     """The gradients that some rank has, in the same order on all of them."""
-    found: dict[str, tuple[tuple[int, ...], str]] = {}
+    agreed: dict[str, tuple[tuple[int, ...], str]] = {}
     for rank, layout in enumerate(everyone(group, mine)):
         for name, (sizes, kind) in layout.items():
-            known = found.setdefault(name, (tuple(sizes), kind))
+            known = agreed.setdefault(name, (tuple(sizes), kind))
             if known != (tuple(sizes), kind):
                 raise CommError(f"syncgrads: the gradient of {name!r} is {tuple(sizes)} {kind} on rank {rank} and "
                                 f"{known[0]} {known[1]} on one before; they must be equal.")
-    return found
+    return agreed
 
 
-def _flat(grads: dict[str, Any], weight: float, layout: Mapping[str, tuple[tuple[int, ...], str]], size: int,
-          dtype: Any) -> Array:
-    """A set's gradients times its weight, one after the other."""
-    flat, at = np.zeros(size, dtype), 0
-    for name, (shape, _) in layout.items():
-        n = int(np.prod(shape))
-        if weight and name in grads:
-            np.multiply(_array(grads[name]).reshape(-1), dtype.type(weight), out=flat[at : at + n])
-        at += n
-    return flat
+def _flat(grads: dict[str, TensorLike], weight: float, starts: Mapping[str, int], row: Array) -> Array:
+    """A set's gradients times its weight, in the places of a row of zeros."""
+    for name, g in grads.items() if weight else ():
+        values = _array(g).reshape(-1)
+        np.multiply(values, row.dtype.type(weight), out=row[starts[name] : starts[name] + values.size])
+    return row

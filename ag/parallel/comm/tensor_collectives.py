@@ -1,8 +1,14 @@
-"""Collectives on tensors: one tensor per device in, one per device out, and gradients through all of them.
+"""Collectives on tensors: moves between devices and sums in one fixed tree, with gradients through all of them.
 
-They are put together from moves between devices and sums in one fixed tree, so each has its adjoint without a rule of
-its own: that of a broadcast is a reduction, that of an all-gather a reduce-scatter.  Between processes and threads,
-`ag.parallel.comm.comm` does the same with arrays.
+Each is an ordinary function of tensors, so it has its adjoint without a rule of its own: that of a broadcast is a
+reduction, that of a split a concatenation.  The others of the textbook are two of these in a row:
+
+    all-reduce      broadcast(reduce(parts, device), devices)
+    reduce-scatter  split(reduce(parts, device), sizes, devices)
+    all-gather      ag_concat(on_device(parts, device), dim), on every device
+
+Knows tensors and names of devices; no model and no replica.  The tensor parallel layers call it.  Between threads and
+processes, `ag.parallel.comm.comm` does the same with arrays.
 """
 
 from __future__ import annotations
@@ -13,10 +19,9 @@ from ag.autograd.tensor import Tensor
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
-from ag.ops.indexing import ag_concat
-from ag.parallel.comm.tree_reduction import shard_sizes, tree_sum
+from ag.parallel.comm.tree_reduction import tree_sum
 
-__all__ = ["all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter"]
+__all__ = ["broadcast", "on_device", "reduce", "split"]
 
 
 def reduce(tensors: Sequence[Tensor], device: str) -> Tensor:
@@ -25,7 +30,7 @@ def reduce(tensors: Sequence[Tensor], device: str) -> Tensor:
         if t.shape != tensors[0].shape:
             raise ShapeError(f"reduce: tensor 0 is {tensors[0].shape} and tensor {i} is {t.shape}; the shapes must be "
                              f"equal.")
-    return tree_sum(broadcast_to(tensors, device), ag_add)
+    return tree_sum(on_device(tensors, device), ag_add)
 
 
 def broadcast(tensor: Tensor, devices: Sequence[str]) -> list[Tensor]:
@@ -33,25 +38,7 @@ def broadcast(tensor: Tensor, devices: Sequence[str]) -> list[Tensor]:
     return [ag_to_device(tensor, device) for device in devices]
 
 
-def all_reduce(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """For each tensor, the sum of all on its device."""
-    total = reduce(tensors, tensors[0].device)
-    return broadcast(total, [t.device for t in tensors])
-
-
-def all_gather(tensors: Sequence[Tensor], dim: int = -1) -> list[Tensor]:
-    """For each tensor, all joined along an axis, on its device."""
-    return [ag_concat(broadcast_to(tensors, t.device), dim) for t in tensors]
-
-
-def reduce_scatter(tensors: Sequence[Tensor], dim: int = -1, weights: Sequence[float] | None = None) -> list[Tensor]:
-    """For each tensor, its part along an axis of the sum of all; parts are in proportion to `weights`, or equal."""
-    total = reduce(tensors, tensors[0].device)
-    sizes = shard_sizes(total.shape[dim], weights or [1.0] * len(tensors))
-    return split(total, sizes, [t.device for t in tensors], dim)
-
-
-def broadcast_to(tensors: Sequence[Tensor], device: str) -> list[Tensor]:
+def on_device(tensors: Sequence[Tensor], device: str) -> list[Tensor]:
     """All tensors on one device."""
     return [ag_to_device(t, device) for t in tensors]
 

@@ -1,6 +1,11 @@
 """Groups of threads of one process, as `ag.parallel.comm.comm.Comm` describes them.
 
-Every call of all ranks is a meeting: the last to come does the work for all, the others wait.
+Every call is a meeting of all ranks: the last one to come does the work for all, the others wait.  Of three ranks in
+``all_reduce``, ranks 2 and 0 bring their arrays and wait; rank 1 comes, adds up the three in the order of the ranks,
+and copies the sum into all of them.
+
+Knows arrays and locks; no tensor, no device.  `parallel_apply`, the trainer's synchronized samples, and users who train
+with several ranks in one process make such groups.
 """
 
 from __future__ import annotations
@@ -27,11 +32,11 @@ TIMEOUT = 60.0  # seconds
 
 
 class _Meeting:
-    """One call of all ranks: what they brought, and what comes of it."""
+    """One call of all ranks: the value that each has brought, and the result."""
 
     def __init__(self, operation: str) -> None:
         self.operation = operation
-        self.brought: dict[int, Any] = {}
+        self.brought: dict[int, object] = {}
         self.result: Any = None
         self.done = False
         self.left = 0
@@ -49,23 +54,23 @@ class _Group:
         self.error: str | None = None
 
     def end(self, reason: str) -> None:
-        """Let everybody know; the first reason stays."""
+        """Wake all ranks; the first reason stays."""
         with self.changed:
             self.error = self.error or reason
             self.changed.notify_all()
 
     def check(self) -> None:
-        """Raise if somebody has ended the group."""
+        """Raise if the group was ended."""
         if self.error is not None:
             raise CommError(self.error)
 
     def wait(self, ready: Callable[[], bool], late: Callable[[], str]) -> None:
-        """Wait for `ready`, holding the lock; `late` says who is missing when time is up."""
+        """Wait for `ready`, holding the lock; when time is up, `late` names the ranks that are missing."""
         end = monotonic() + self.timeout
         while not ready() and self.error is None:
             if not self.changed.wait(max(0.0, end - monotonic())) and not ready():
                 self.end(late())
-        if not ready():  # what everybody has done is done, whoever ends the group next
+        if not ready():  # a meeting that is complete counts, even if the group ends right after it
             self.check()
 
 
@@ -77,8 +82,8 @@ class ThreadComm(Comm):
         self._group = group
         self._calls = 0
 
-    def _meet(self, operation: str, brought: Any, combine: Callable[[list[Any]], Any]) -> Any:
-        """Wait for all ranks; `combine` is called once, with what they brought."""
+    def _meet(self, operation: str, brought: object, combine: Callable[[list[Any]], Any]) -> Any:
+        """Wait for all ranks; `combine` is called once, with their values in the order of the ranks."""
         group = self._group
         with group.changed:
             number, self._calls = self._calls, self._calls + 1
@@ -111,23 +116,23 @@ class ThreadComm(Comm):
     def reduce_scatter(self, array: Array) -> Array:
         flat = contiguous("reduce_scatter", array).reshape(-1)
         total = self._meet("reduce_scatter", flat, partial(_summed, "reduce_scatter"))
-        found: Array = total[self.shares_of(flat.size)[self.rank]].copy()
-        return found
+        part: Array = total[self.shares_of(flat.size)[self.rank]].copy()
+        return part
 
     def all_gather(self, part: Array) -> Array:
         def joined(parts: list[Array]) -> Array:
             alike("all_gather", [x.dtype for x in parts], "types")
             return np.concatenate(parts)
 
-        found: Array = self._meet("all_gather", contiguous("all_gather", part).reshape(-1), joined).copy()
-        return found
+        whole: Array = self._meet("all_gather", contiguous("all_gather", part).reshape(-1), joined).copy()
+        return whole
 
     def broadcast(self, array: Array, root: int = 0) -> None:
         check_rank("broadcast", root, self.size)
 
-        def spread(given: list[tuple[Array, int]]) -> None:
-            alike("broadcast", [where for _, where in given], "roots")
-            arrays = [x for x, _ in given]
+        def spread(brought: list[tuple[Array, int]]) -> None:
+            alike("broadcast", [where for _, where in brought], "roots")
+            arrays = [x for x, _ in brought]
             alike("broadcast", [(x.shape, x.dtype) for x in arrays], "shapes or types")
             for i, x in enumerate(arrays):
                 if i != root:
@@ -158,19 +163,19 @@ class ThreadComm(Comm):
 
     def split(self, color: int) -> Comm:
         def groups(colors: list[int]) -> list[ThreadComm]:
-            made = {c: _Group(colors.count(c), self._group.timeout) for c in colors}
-            return [ThreadComm(made[c], colors[:i].count(c)) for i, c in enumerate(colors)]
+            by_color = {c: _Group(colors.count(c), self._group.timeout) for c in colors}
+            return [ThreadComm(by_color[c], colors[:i].count(c)) for i, c in enumerate(colors)]
 
-        found: ThreadComm = self._meet("split", color, groups)[self.rank]
-        return found
+        mine: ThreadComm = self._meet("split", color, groups)[self.rank]
+        return mine
 
-    def exchange(self, value: Any, combine: Combine = list) -> list[Any]:
-        """What `combine`, called once, makes of the values of all ranks, whatever they are; nothing is copied."""
-        found: list[Any] = self._meet("exchange", value, combine)
-        return found
+    def exchange(self, value: object, combine: Combine = list) -> list[Any]:
+        """The result of `combine`, called once with the values of all ranks, of any type; nothing is copied."""
+        result: list[Any] = self._meet("exchange", value, combine)
+        return result
 
     def is_ended(self) -> bool:
-        """Whether somebody ended the group."""
+        """Whether the group was ended."""
         return self._group.error is not None
 
     def abort(self, reason: str) -> None:
@@ -185,7 +190,7 @@ def thread_comms(size: int, timeout: float = TIMEOUT) -> list[ThreadComm]:
     size : int
         At least 1.
     timeout : float, optional
-        Seconds after which whoever waits for others gives up.
+        Seconds after which a rank that waits for others gives up.
 
     Raises
     ------
@@ -207,7 +212,7 @@ def _added(left: Array, right: Array) -> Array:
 def _summed(operation: str, arrays: list[Array]) -> Array:
     """The sum over the ranks, in the order of one binary tree."""
     alike(operation, [(x.shape, str(x.dtype)) for x in arrays], "shapes and types")
-    with np.errstate(all="ignore"):  # what is not finite is the caller's matter
+    with np.errstate(all="ignore"):  # the caller deals with infinities and NaN
         return tree_sum(arrays, _added)
 
 

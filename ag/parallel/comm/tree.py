@@ -1,77 +1,114 @@
-"""Samples as trees: arrays in dicts, lists and tuples, taken apart and put together again."""
+"""Trees (pytrees): dicts, lists and tuples with arrays in them, taken apart and put together again.
+
+    tree_flatten({"x": a, "y": [b, 3]})   ->   leaves [a, b], treedef {"x": *, "y": [*, 3]}
+    tree_unflatten(treedef, [c, d])       ->   {"x": c, "y": [d, 3]}
+    tree_map(f, {"x": a, "y": [b, 3]})    ->   {"x": f(a), "y": [f(b), 3]}
+
+Leaves are tensors and numpy arrays; everything else belongs to the treedef.  The names are those of JAX.  Knows
+nothing of devices and training; `scatter`, `DataParallel` and the trainer's replicas call it for batches and samples.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ag.autograd.tensor import Tensor
 
-__all__ = ["flatten", "opaque", "sequence_of", "unflatten"]
+__all__ = ["Leaf", "Tree", "TreeDef", "opaque_type", "sequence_of", "tree_flatten", "tree_leaves", "tree_map",
+           "tree_unflatten"]
 
 _PLAIN = (int, float, complex, str, bytes, type(None), np.generic)  # unchangeable, and compared by value
 
 
+@dataclass(frozen=True)
 class _Leaf:
-    """Marks the place of an array in a sample's structure."""
+    """The place of an array; equal to that of any array of the same type, shape and element type."""
 
-    def __init__(self, index: int, kind: tuple[Any, ...]) -> None:
-        self.index = index
-        self.kind = kind
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Leaf) and self.kind == other.kind
-
-    def __hash__(self) -> int:
-        return hash(self.kind)
+    index: int = field(compare=False)
+    kind: tuple[str, tuple[int, ...], str]
 
 
-def flatten(sample: Any) -> tuple[Any, list[Any]]:
-    """A hashable structure with arrays replaced by places, and the arrays.
+@dataclass(frozen=True)
+class _Constant:
+    """What is no array.  The type counts: 1, 1.0 and True are equal, and yet not the same to a captured step."""
 
-    Two samples with equal structures can be trained on by the same recorded step: arrays agree in kind, shape and
-    type, and everything else is equal.
+    kind: type
+    value: object
+
+
+@dataclass(frozen=True)
+class _Container:
+    """A list or tuple, or a dict, which has keys."""
+
+    kind: type
+    items: tuple[TreeDef, ...]
+    keys: tuple[object, ...] | None = None
+
+
+TreeDef = _Leaf | _Constant | _Container
+Tree = Any  # of leaves, containers and constants
+Leaf = Any  # a tensor or a numpy array
+
+
+def tree_flatten(tree: Tree) -> tuple[list[Leaf], TreeDef]:
+    """The arrays of a tree in order, and its hashable structure.
+
+    Two samples with equal structures can be trained on by the same captured step: their arrays agree in type, shape
+    and element type, and everything else is equal.
     """
-    leaves: list[Any] = []
-
-    def walk(x: Any) -> Any:
-        if isinstance(x, (Tensor, np.ndarray)):
-            leaves.append(x)
-            return _Leaf(len(leaves) - 1, (type(x).__name__, tuple(x.shape), str(x.dtype)))
-        if isinstance(x, dict):
-            return (dict, tuple((k, walk(v)) for k, v in x.items()))
-        if isinstance(x, (list, tuple)):
-            return (type(x), tuple(walk(v) for v in x))
-        return (None, (type(x), x))  # 1, 1.0 and True are equal, and yet not the same to a step
-
-    return walk(sample), leaves
+    leaves: list[Leaf] = []
+    treedef = _structure(tree, leaves)
+    return leaves, treedef
 
 
-def opaque(structure: Any) -> str | None:
-    """The type of something in a sample that is neither array nor plain value, so that nobody sees it change."""
-    if isinstance(structure, _Leaf):
+def _structure(x: Tree, leaves: list[Leaf]) -> TreeDef:
+    """The structure of a tree, whose arrays are appended to `leaves`."""
+    if isinstance(x, (Tensor, np.ndarray)):
+        leaves.append(x)
+        return _Leaf(len(leaves) - 1, (type(x).__name__, tuple(x.shape), str(x.dtype)))
+    if isinstance(x, dict):
+        return _Container(dict, tuple([_structure(item, leaves) for item in x.values()]), tuple(x))
+    if isinstance(x, (list, tuple)):
+        return _Container(type(x), tuple([_structure(item, leaves) for item in x]))
+    return _Constant(type(x), x)
+
+
+def tree_unflatten(treedef: TreeDef, leaves: Sequence[Leaf]) -> Tree:
+    """The tree with `leaves` in their places."""
+    if isinstance(treedef, _Leaf):
+        return leaves[treedef.index]
+    if isinstance(treedef, _Constant):
+        return treedef.value
+    items = [tree_unflatten(item, leaves) for item in treedef.items]
+    if treedef.keys is not None:
+        return dict(zip(treedef.keys, items, strict=True))
+    return sequence_of(treedef.kind, items)
+
+
+def tree_leaves(tree: Tree) -> list[Leaf]:
+    """The arrays of a tree in order."""
+    return tree_flatten(tree)[0]
+
+
+def tree_map(f: Callable[[Leaf], Leaf], tree: Tree) -> Tree:
+    """The tree with ``f(leaf)`` in the place of every leaf."""
+    leaves, treedef = tree_flatten(tree)
+    return tree_unflatten(treedef, [f(leaf) for leaf in leaves])
+
+
+def opaque_type(treedef: TreeDef) -> str | None:
+    """The type of something in a tree that is neither array nor plain value, so that nobody sees it change."""
+    if isinstance(treedef, _Leaf):
         return None
-    kind, content = structure
-    if kind is None:
-        return None if isinstance(content[1], _PLAIN) else str(content[0].__name__)
-    items = [v for _, v in content] if kind is dict else content
-    return next((found for found in map(opaque, items) if found), None)
+    if isinstance(treedef, _Constant):
+        return None if isinstance(treedef.value, _PLAIN) else treedef.kind.__name__
+    return next((name for name in map(opaque_type, treedef.items) if name), None)
 
 
-def unflatten(structure: Any, leaves: Any) -> Any:
-    """The sample with `leaves` in their places."""
-    if isinstance(structure, _Leaf):
-        return leaves[structure.index]
-    kind, content = structure
-    if kind is None:
-        return content[1]
-    if kind is dict:
-        return {k: unflatten(v, leaves) for k, v in content}
-    items = [unflatten(v, leaves) for v in content]
-    return sequence_of(kind, items)
-
-
-def sequence_of(kind: Any, items: list[Any]) -> Any:
+def sequence_of(kind: type, items: list[Tree]) -> Tree:
     """A list, tuple or named tuple of items."""
     return kind(*items) if hasattr(kind, "_fields") else kind(items)

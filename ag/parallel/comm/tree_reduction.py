@@ -1,25 +1,31 @@
-"""The reduction tree: sums over samples in one fixed binary tree, whoever holds which samples.
+"""Tree reduction: sums over samples in one fixed binary tree, wherever the samples were computed.
 
-The samples of a step are its leaves, numbered from 0; an aligned run of 2**k leaves is a node, and its sum is that of
-its two halves.  A replica adds up the nodes that lie inside its samples; the host goes on with the nodes of all.  Six
-samples, dealt out as 4 + 2 or as 3 + 3:
+The samples of a step are numbered 0, 1, 2, ...; an aligned block of 2**k of them is a node of the tree, and its sum is
+the sum of its two halves.  A replica adds up the nodes that lie inside its shard; the host goes on with the nodes of
+all replicas.  Seven samples, of which replica 0 has 0-2 and replica 1 has 3-6:
 
-    replica 0: (s0 + s1) + (s2 + s3)    replica 1: s4 + s5             host: (...) + (...)
-    replica 0: s0 + s1, s2              replica 1: s3, s4 + s5         host: ((...) + (s2 + s3)) + (...)
+    samples       0   1   2   3   4   5   6
+    replica 0     (0 + 1)   2                               nodes 0-1 and 2
+    replica 1                 3   (4 + 5)   6               nodes 3, 4-5 and 6
+    host          ((0 + 1) + (2 + 3)) + ((4 + 5) + 6)       a last partial block is added from the right
 
-Floating-point addition is not associative, but every node is the same addition wherever it is made, so the result is
-the same, bit for bit, for every way to deal the samples out.
+Floating-point addition is not associative, but every node is the same addition wherever it is made: the result is the
+same, bit for bit, for every way to deal the samples out.
+
+Knows numbers and how to add two of them; no tensor, no device, no replica.  Communicators, replicas and the trainer
+call it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from ag.engine.cpu_threads import cut, makes
+from ag.engine.primitive import Array
 from ag.errors import CommError
 
 __all__ = ["RowSums", "TreeSum", "add_rows", "shard_sizes", "tree_sum"]
@@ -67,7 +73,8 @@ class TreeSum(Generic[V]):
 def shard_sizes(samples: int, weights: Sequence[float]) -> list[int]:
     """How many of `samples` each replica gets, in proportion to `weights`, adding up exactly.
 
-    Whole numbers by largest remainder; ties go to the lower index.
+    By largest remainder, ties to the lower index: 7 samples by the weights 1, 1, 2 are exactly 1.75, 1.75 and 3.5; the
+    whole parts are 1, 1 and 3, and the two samples that are left go to the first two.
     """
     total = sum(weights)
     exact = [samples * w / total for w in weights]
@@ -86,27 +93,26 @@ def tree_sum(values: Iterable[V], add: Callable[[V, V], V]) -> V:
     return tree.total()
 
 
-def add_rows(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any],
-             out: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Put the sum of two flat arrays into `out`, in as many threads as there are cores; returns `out`."""
+def add_rows(left: Array, right: Array, out: Array) -> Array:
+    """Write the sum of two flat arrays to `out`, with a thread per core; returns `out`."""
     pieces = cut(out.size)
     makes(pieces)([partial(np.add, left[p], right[p], out=out[p]) for p in pieces])
     return out
 
 
 class RowSums:
-    """Sums of rows, in memory that stays from step to step; the rows themselves are left alone."""
+    """Adds rows in buffers that are reused from step to step; the rows themselves are not written to."""
 
     def __init__(self) -> None:
-        self._rows: list[np.ndarray[Any, Any]] = []
+        self._rows: list[Array] = []
         self._used = 0
 
     def restart(self) -> None:
-        """The sums of the last step are not needed any more."""
+        """Reuse the buffers: the sums of the last step are not needed any more."""
         self._used = 0
 
-    def added(self, left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The sum of two rows, in the place of `left` if that is a sum itself; all threads take part."""
+    def added(self, left: Array, right: Array) -> Array:
+        """The sum of two rows, written over `left` if that is a sum itself; all cores take part."""
         if any(left is row for row in self._rows[: self._used]):
             out = left
         else:

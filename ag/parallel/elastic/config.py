@@ -1,7 +1,7 @@
 """Training described in a YAML file: read with the safe loader, and every mistake named with its line.
 
-The keys are those of ML Odyssey's ``distributed`` section, and what a job needs to outlive its devices.  Knows which
-values are allowed and what they stand for, and nothing of how the models work that it makes.
+The keys are those of ML Odyssey's ``distributed`` section, and what a training needs to survive its devices.  Knows
+which values are allowed and what they stand for; nothing of how the models work that it makes.  Users call it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ from typing import Any
 
 from ag.engine.device import backend_of
 from ag.errors import DeviceError
-from ag.parallel.elastic.world import BACKENDS, DistributedWorld
+from ag.nn.layer import Layer
+from ag.parallel.elastic.world import DistributedWorld
 from ag.parallel.replicas.data_parallel import DataParallel
 from ag.parallel.sharded.model_parallel import ModelParallel
 from ag.parallel.sharded.pipeline import Pipeline
 
 __all__ = ["Config", "load_config"]
 
-STRATEGIES: dict[str, Callable[[Any, tuple[str, ...]], Any]] = {
+STRATEGIES: dict[str, Callable[[Any, tuple[str, ...]], Layer]] = {
     "data_parallel": DataParallel,
     "model_parallel": lambda layers, devices: ModelParallel(layers, "auto", devices),
     "pipeline": lambda stages, devices: Pipeline(stages, devices),
 }
-_CHOICES = {"strategy": tuple(STRATEGIES), "backend": BACKENDS, "gradient_sync": ("all_reduce",)}
+_CHOICES = {"strategy": tuple(STRATEGIES), "backend": ("local",), "gradient_sync": ("all_reduce",)}
+Node = Any  # of PyYAML, which has no type information
+
 _LEAST = {"checkpoint_every": 1, "max_restarts": 0}
 
 
@@ -63,7 +66,7 @@ class Config:
         """The world of the devices."""
         return DistributedWorld.init(self.backend, devices=self.devices)
 
-    def parallel(self, model: Any, world: DistributedWorld) -> Any:
+    def parallel(self, model: Any, world: DistributedWorld) -> Layer:
         """A model, or its layers or stages, spread over the world as the strategy says."""
         return STRATEGIES[self.strategy](model, world.devices)
 
@@ -136,27 +139,27 @@ class _Reader:
     def __init__(self) -> None:
         self.faults: list[str] = []
 
-    def wrong(self, node: Any, text: str) -> None:
+    def wrong(self, node: Node, text: str) -> None:
         self.faults.append(f"line {node.start_mark.line + 1}: {text}")
 
-    def mapping(self, node: Any, name: str, known: tuple[str, ...]) -> dict[str, Any]:
+    def mapping(self, node: Node, name: str, known: tuple[str, ...]) -> dict[str, Node]:
         """The values of a mapping by key."""
         if node is None:
             return {}
         if node.id != "mapping":
             self.wrong(node, f"{name} must be keys with values")
             return {}
-        found: dict[str, Any] = {}
+        values: dict[str, Node] = {}
         for key, value in node.value:
             if key.value not in known:
                 self.wrong(key, f"unknown key {_shown(key)} in {name}; known are {', '.join(known)}")
-            elif key.value in found:
+            elif key.value in values:
                 self.wrong(key, f"{key.value} is given twice")
             else:
-                found[key.value] = value
-        return found
+                values[key.value] = value
+        return values
 
-    def value(self, key: str, node: Any) -> Any:
+    def value(self, key: str, node: Node) -> Any:
         """What a key stands for."""
         if key == "devices":
             return self.devices(node)
@@ -164,26 +167,26 @@ class _Reader:
             return self.path(key, node)
         return self.whole(key, node, _LEAST[key]) if key in _LEAST else self.choice(key, node)
 
-    def path(self, key: str, node: Any) -> str:
+    def path(self, key: str, node: Node) -> str:
         """The name of a file."""
         if node.id != "scalar" or not node.value:
             self.wrong(node, f"{key} is {_shown(node)}; it must be the name of a file")
         return str(node.value)
 
-    def whole(self, key: str, node: Any, least: int) -> int:
+    def whole(self, key: str, node: Node, least: int) -> int:
         """A whole number."""
         if node.id == "scalar" and node.value.isdecimal() and int(node.value) >= least:
             return int(node.value)
         self.wrong(node, f"{key} is {_shown(node)}; it must be a whole number of at least {least}")
         return least
 
-    def choice(self, key: str, node: Any) -> Any:
+    def choice(self, key: str, node: Node) -> str:
         """One of a few words."""
         if node.id != "scalar" or node.value not in _CHOICES[key]:
             self.wrong(node, f"{key} is {_shown(node)}; it must be {' or '.join(_CHOICES[key])}")
-        return node.value
+        return str(node.value)
 
-    def devices(self, node: Any) -> tuple[str, ...]:
+    def devices(self, node: Node) -> tuple[str, ...]:
         """Names of devices that are there."""
         if node.id != "sequence" or not node.value:
             self.wrong(node, f"devices is {_shown(node)}; it must be a list of at least one device")
@@ -196,5 +199,5 @@ class _Reader:
         return tuple(str(item.value) for item in node.value)
 
 
-def _shown(node: Any) -> str:
+def _shown(node: Node) -> str:
     return repr(node.value) if node.id == "scalar" else f"a {node.id}"

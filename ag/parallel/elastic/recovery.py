@@ -1,12 +1,17 @@
-"""After a device has failed: which ones still work, and everything that was on it put on another.
+"""Recovery after a device has failed: which devices still work, and moving everything off those that do not.
 
-Values are not moved, as a lost device does not give them away: whoever calls loads them from a checkpoint.
+    devices        cpu  cpu:1  cpu:2  cpu          cpu:1 fails
+    substitutes    cpu:1 -> cpu:2                  the device with the least to do: cpu has two replicas already
+    evacuate       tensors on cpu:1 become zeros on cpu:2; layers that keep names of devices replace cpu:1
+    checkpoint     loaded by the caller into the tensors, wherever they are now
+
+Values are not moved, as a lost device does not return them.  Knows models, optimizers and devices; no checkpoint and no
+loop.  `train_distributed` calls it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -16,12 +21,10 @@ from ag.engine.device import backend_of
 from ag.engine.kernels.elementwise import zeros
 from ag.engine.random import forget_generator
 from ag.errors import CommError, DeviceError
-from ag.nn.layer import state_of
+from ag.nn.layer import Layer, Model, objects_in, state_of
 from ag.optim.optimizer import Optimizer
 
-__all__ = ["failed_among", "is_timeout", "leave", "substitutes"]
-
-_DEVICE_NAMES = {"devices", "device_ids", "output_device", "_groups"}  # attributes in which layers keep them
+__all__ = ["evacuate", "failed_among", "is_timeout", "substitutes"]
 
 
 def failed_among(devices: Iterable[str]) -> list[str]:
@@ -39,25 +42,25 @@ def _works(device: str) -> bool:
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Whether a group of replicas broke up by itself, and not for what one of them raised."""
+    """Whether a replica did not answer in time, rather than raise an error of its own."""
     while error.__cause__ is not None:
         error = error.__cause__
     return isinstance(error, CommError)
 
 
 def substitutes(devices: tuple[str, ...], failed: list[str]) -> dict[str, str]:
-    """For each failed device one of the others: that which occurs, or stands in, least often so far."""
+    """For each failed device one that works: the one with the least to do so far, its substitutions counted."""
     serving = [device for device in devices if device not in failed]
-    left = list(dict.fromkeys(serving))
-    found: dict[str, str] = {}
+    working = list(dict.fromkeys(serving))
+    instead: dict[str, str] = {}
     for device in failed:
-        found[device] = min(left, key=serving.count)
-        serving.append(found[device])
-    return found
+        instead[device] = min(working, key=serving.count)
+        serving.append(instead[device])
+    return instead
 
 
-def leave(model: Any, optimizer: Optimizer, instead: Mapping[str, str]) -> None:
-    """Put what a model and its optimizer have on failed devices on others, without its values."""
+def evacuate(model: Model, optimizer: Optimizer, instead: Mapping[str, str]) -> None:
+    """Move a model and its optimizer off failed devices, to the devices `instead`; values are lost."""
     for device in instead:
         forget_generator(backend_of(device))
     for x in state_of(model).values():
@@ -65,28 +68,6 @@ def leave(model: Any, optimizer: Optimizer, instead: Mapping[str, str]) -> None:
         if x.device in instead:
             x.buffer = zeros(backend_of(instead[x.device]), x.shape, x.buffer.dtype)
     optimizer.follow()
-    _rename(model, instead, set())
-
-
-def _rename(part: Any, instead: Mapping[str, str], seen: set[int]) -> None:
-    """Let layers that keep names of devices, as the parallel ones do, keep the others' names."""
-    if id(part) in seen:
-        return
-    seen.add(id(part))
-    parts: Iterable[Any] = ()
-    if isinstance(part, (list, tuple)):
-        parts = part
-    elif isinstance(part, dict):
-        parts = part.values()
-    elif hasattr(part, "parameters") and not isinstance(part, type):
-        for name in _DEVICE_NAMES & vars(part).keys():
-            setattr(part, name, _renamed(getattr(part, name), instead))
-        parts = vars(part).values()
-    for inner in parts:
-        _rename(inner, instead, seen)
-
-
-def _renamed(value: Any, instead: Mapping[str, str]) -> Any:
-    if isinstance(value, (list, tuple)):
-        return type(value)(_renamed(item, instead) for item in value)
-    return instead.get(value, value) if isinstance(value, str) else value
+    for part in objects_in(model):
+        if isinstance(part, Layer):
+            part.replace_devices(instead)

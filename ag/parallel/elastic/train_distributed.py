@@ -1,7 +1,14 @@
-"""The loop that trains a model on the devices of a world, and goes on when one of them fails.
+"""The elastic training loop: trains a model on the devices of a world, and goes on when one of them fails.
 
-A job between two steps is a file and a place in the data.  When a device fails, another one takes over its part of the
-model, everything is put back to the file, and the loop goes on from there.
+Between two steps a training is a checkpoint file and a place in the data.  When a device fails, another takes over its
+part of the model, everything is loaded from the file, and the steps since then are done again:
+
+    step       0  1  2  [save]  3  4  x          cpu:1 fails in step 5
+    recovery                  load, on cpu and cpu:2
+    step                        3  4  5  6 ...   with the bits of an undisturbed training
+
+Knows models by how they are called, an optimizer and a world; neither how replicas compute nor what a checkpoint holds.
+Users call it.
 """
 
 from __future__ import annotations
@@ -23,18 +30,21 @@ from ag.io.checkpoint import Stateful, ag_load_checkpoint, ag_save_checkpoint
 from ag.nn.layer import state_of
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
-from ag.parallel.elastic.recovery import failed_among, is_timeout, leave, substitutes
+from ag.parallel.comm.scatter import moved
+from ag.parallel.comm.tree import Tree
+from ag.parallel.elastic.recovery import evacuate, failed_among, is_timeout, substitutes
 from ag.parallel.elastic.world import DistributedWorld
-from ag.parallel.replicas.scatter import moved
 from ag.parallel.sharded.pipeline import Pipeline
 
 __all__ = ["train_distributed"]
 
+LossFn = Callable[[Any, Any], Tensor]  # (output, targets) -> loss
+
 log = logging.getLogger("ag")
 
 
-def train_distributed(model: Any, data: Iterable[Any], world: DistributedWorld,
-                      loss_fn: Callable[[Any, Any], Tensor] | None = None, optimizer: Optimizer | None = None,
+def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
+                      loss_fn: LossFn | None = None, optimizer: Optimizer | None = None,
                       epochs: int = 1, checkpoint: str | os.PathLike[str] | None = None,
                       checkpoint_every: int | None = None, max_restarts: int = 3, resume: bool = False) -> list[float]:
     """Train a model that is spread over the devices of a world.
@@ -111,7 +121,7 @@ def train_distributed(model: Any, data: Iterable[Any], world: DistributedWorld,
         if resume or checkpoint_every is not None:
             raise ValueError("train_distributed: resume or checkpoint_every was given without checkpoint; name the "
                              "file.")
-        return _Job(model, data, world, loss_fn, optimizer, epochs).run()
+        return _Loop(model, data, world, loss_fn, optimizer, epochs).run()
     for name, value, least in (("checkpoint_every", checkpoint_every, 1), ("max_restarts", max_restarts, 0)):
         if value is not None and not counts(value, least=least):
             raise ValueError(f"train_distributed: {name} is {value!r}; a whole number of at least {least} is required.")
@@ -121,24 +131,24 @@ def train_distributed(model: Any, data: Iterable[Any], world: DistributedWorld,
     if not isinstance(optimizer, Optimizer):
         raise ValueError(f"train_distributed: checkpoint was given with a {type(optimizer).__name__}, whose state "
                          f"cannot go to another device; use an ordinary optimizer.")
-    job = _SavedJob(model, data, world, loss_fn, optimizer, epochs, Path(checkpoint), checkpoint_every, max_restarts)
+    loop = _SavedLoop(model, data, world, loss_fn, optimizer, epochs, Path(checkpoint), checkpoint_every, max_restarts)
     with ag_device(ag_default_device()):
-        job.begin(resume)
+        loop.begin(resume)
         while True:
             try:
-                return job.run()
+                return loop.run()
             except (DeviceError, CommError) as error:
-                job.recover(error)
+                loop.recover(error)
 
 
-class _Job:
-    """The loop, and where it is."""
+class _Loop:
+    """The training loop, and its place in the data."""
 
-    def __init__(self, model: Any, data: Iterable[Any], world: DistributedWorld,
-                 loss_fn: Callable[[Any, Any], Tensor] | None, optimizer: Optimizer, epochs: int) -> None:
+    def __init__(self, model: Any, data: Iterable[Tree], world: DistributedWorld,
+                 loss_fn: LossFn | None, optimizer: Optimizer, epochs: int) -> None:
         self.model, self.data, self.world, self.loss_fn = model, data, world, loss_fn
         self.optimizer, self.epochs = optimizer, epochs
-        self.epoch = self.batch = 0  # how many epochs are done, and batches of the next
+        self.epoch = self.batch = 0  # epochs done, and batches done of the next one
         self.losses: list[Tensor | float] = []
 
     def run(self) -> list[float]:
@@ -159,8 +169,8 @@ class _Job:
             self.after_epoch()
         return self.losses_so_far()
 
-    def _rest_of_epoch(self) -> Iterator[Any]:
-        """A loader knows itself where it is."""
+    def _rest_of_epoch(self) -> Iterator[Tree]:
+        """The batches that are left; a loader knows its place itself."""
         return iter(self.data) if hasattr(self.data, "load_state_dict") else islice(self.data, self.batch, None)
 
     def losses_so_far(self) -> list[float]:
@@ -170,26 +180,26 @@ class _Job:
         return numbers
 
     def after_step(self) -> None:
-        """What else is to be done between two steps."""
+        """Called between two steps."""
 
     def after_epoch(self) -> None:
-        """What else is to be done between two epochs."""
+        """Called between two epochs."""
 
 
-class _SavedJob(_Job):
-    """A job with a file to go back to."""
+class _SavedLoop(_Loop):
+    """A training loop with a checkpoint to go back to."""
 
-    def __init__(self, model: Any, data: Iterable[Any], world: DistributedWorld,
-                 loss_fn: Callable[[Any, Any], Tensor] | None, optimizer: Optimizer, epochs: int, path: Path,
+    def __init__(self, model: Any, data: Iterable[Tree], world: DistributedWorld,
+                 loss_fn: LossFn | None, optimizer: Optimizer, epochs: int, path: Path,
                  every: int | None, restarts: int) -> None:
         super().__init__(model, data, world, loss_fn, optimizer, epochs)
         self._path, self._every, self._restarts = path, every, restarts
         self._loader = data if isinstance(data, Stateful) else None
-        self._saved = 0  # the step of the file
-        self._failed = False  # whether to go back to it
+        self._saved = 0  # the step of the checkpoint
+        self._failed = False  # whether to load the checkpoint first
 
     def begin(self, resume: bool) -> None:
-        """Have a file that fits: the one that is there, or a new one."""
+        """Load the checkpoint that is there, or write a first one."""
         self._load() if resume and self._path.exists() else self._save()
 
     def run(self) -> list[float]:
@@ -212,13 +222,13 @@ class _SavedJob(_Job):
         self._saved = len(self.losses)
 
     def _load(self) -> None:
-        found = ag_load_checkpoint(self._path, self.model, self.optimizer, dataloader=self._loader)
-        self.epoch, self.batch = found.extra["epoch"], found.extra["batch"]
-        self.losses = list(found.extra["losses"])
-        self._saved, self._failed = found.step, False
+        checkpoint = ag_load_checkpoint(self._path, self.model, self.optimizer, dataloader=self._loader)
+        self.epoch, self.batch = checkpoint.extra["epoch"], checkpoint.extra["batch"]
+        self.losses = list(checkpoint.extra["losses"])
+        self._saved, self._failed = checkpoint.step, False
 
     def recover(self, error: DeviceError | CommError) -> None:
-        """Let `run` go on from the file on the devices that still work; or raise what cannot be mended so."""
+        """Prepare `run` to go on from the checkpoint on devices that work, or raise where that is not possible."""
         step, before = len(self.losses), self.world.devices
         failed = failed_among([*before, *(x.device for x in state_of(self.model).values()), ag_default_device()])
         if not failed and not is_timeout(error):
@@ -234,13 +244,13 @@ class _SavedJob(_Job):
         instead = substitutes(before, failed)
         self.world.devices = tuple(instead.get(device, device) for device in before)
         ag_device(instead.get(ag_default_device(), ag_default_device()))
-        leave(self.model, self.optimizer, instead)
+        evacuate(self.model, self.optimizer, instead)
         self._failed = True
         log.warning("train_distributed: %s in step %d (%s); going on from step %d on %s.", what, step, error,
                     self._saved, ", ".join(dict.fromkeys(self.world.devices)))
 
 
-def _step(model: Any, x: Any, y: Any, loss_fn: Callable[[Any, Any], Tensor] | None) -> Tensor:
+def _step(model: Any, x: Tree, y: Tree, loss_fn: LossFn | None) -> Tensor:
     """The loss of a batch; gradients are added to the parameters."""
     if isinstance(model, Pipeline) and loss_fn is not None:
         return model.step(x, y, loss_fn)

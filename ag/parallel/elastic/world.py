@@ -1,7 +1,8 @@
 """A world: the devices that train together.
 
-In this version a world is one process, which is rank 0 of 1 and has all devices; the names are those of the programs
-that have several.  Knows devices by name only; models know how they use them.
+In this version a world is one process, which is rank 0 of 1 and has all devices; the names are those of programs with
+several.  Knows names of devices and a communicator; models know how they use devices.  Users and configuration files
+make it, and `train_distributed` waits at its barrier.
 """
 
 from __future__ import annotations
@@ -13,9 +14,7 @@ from ag.engine.devices import ag_vulkan_devices
 from ag.errors import DeviceError
 from ag.parallel.comm.comm import Comm, SoloComm
 
-__all__ = ["BACKENDS", "DistributedWorld"]
-
-BACKENDS = ("local",)
+__all__ = ["DistributedWorld"]
 
 
 class DistributedWorld:
@@ -73,7 +72,7 @@ class DistributedWorld:
         DeviceError
             If a device is not there, or there are fewer than `num_devices`.
         """
-        if backend not in BACKENDS:
+        if backend != "local":
             raise ValueError(f"DistributedWorld.init: backend is {backend!r}; it must be 'local', which moves values "
                              f"between devices through the host.")
         if devices is not None:

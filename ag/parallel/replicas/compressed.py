@@ -1,7 +1,8 @@
 """CompressedDataParallel: a DataParallel whose replicas send short messages instead of their gradients.
 
-Only the node between the module's parameter and a replica's copy is another one: forward it is a copy, backward what
-arrives over a `Link`.  Everything else is `DataParallel`.
+Everything is `DataParallel` but the node between the module's parameter and a replica's copy: forward it is a copy;
+backward it passes the replica's gradient over a `Link` (`ag.parallel.replicas.compression`), and what arrives is the
+gradient.  Knows tensors and links; not what a message holds.  Users call it.
 """
 
 from __future__ import annotations
@@ -12,14 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ag.autograd.create import ag_tensor
-from ag.autograd.loss_scale import scaled, unscaled
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording, no_grad
 from ag.autograd.tensor import Node, Tensor
+from ag.autograd.transfer import fetch_cotangent, place_cotangent
 from ag.engine.buffer import Buffer
-from ag.engine.dtype import F16, F32
-from ag.engine.kernels.convert import converted
+from ag.engine.device import backend_of
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.ops.convert import ag_to_device
@@ -28,14 +27,6 @@ from ag.parallel.replicas.data_parallel import DataParallel, Device
 from ag.parallel.replicas.replicate import replicas_of
 
 __all__ = ["CompressedDataParallel"]
-
-
-class _Links:
-    """One link per replica, and how many steps they have carried; no list, as that would be the layer's state."""
-
-    def __init__(self, links: list[Link]) -> None:
-        self.all = links
-        self.steps = 0
 
 
 class CompressedDataParallel(DataParallel):
@@ -113,26 +104,27 @@ class CompressedDataParallel(DataParallel):
             raise ValueError(f"CompressedDataParallel: warmup_steps is {warmup_steps!r}; a whole number of at least 0 "
                              f"is required.")
         self.compression_ratio, self.wire, self.warmup_steps = compression_ratio, wire, warmup_steps
-        self._links = _Links([Link(WIRES[wire], momentum) for _ in self.device_ids])
+        self._links = [Link(WIRES[wire], momentum) for _ in self.device_ids]
+        self._steps = 0  # that the links have carried
 
     @property
     def bytes_sent(self) -> int:
         """Bytes of all gradients that replicas have sent so far."""
-        return sum(link.sent for link in self._links.all)
+        return sum(link.sent for link in self._links)
 
     @property
     def bytes_per_step(self) -> int:
         """Bytes that all replicas together send in a step after the warm-up in which every one has samples."""
         sizes = [p.size for p in self.parameters().values()]
-        return len(self._links.all) * sum(message_bytes(n, self.compression_ratio, WIRES[self.wire]) for n in sizes)
+        return len(self._links) * sum(message_bytes(n, self.compression_ratio, WIRES[self.wire]) for n in sizes)
 
     def compressor_state(self) -> dict[str, Array]:
         """What replicas have not sent yet, by replica and parameter, and the number of steps."""
-        state = {f"residual{i}.{name}": residual.copy() for i, link in enumerate(self._links.all)
+        state = {f"residual{i}.{name}": residual.copy() for i, link in enumerate(self._links)
                  for name, residual in link.residuals.items()}
-        return {STEPS: np.array([self._links.steps], np.int32), **state}
+        return {STEPS: np.array([self._steps], np.int32), **state}
 
-    def load_compressor_state(self, state: Mapping[str, Any]) -> None:
+    def load_compressor_state(self, state: Mapping[str, Array]) -> None:
         """Take over what `compressor_state` returned; nothing changes if it does not fit.
 
         Raises
@@ -141,14 +133,22 @@ class CompressedDataParallel(DataParallel):
             Listing the names that are unexpected or of another shape.
         """
         shapes = {name: p.shape for name, p in self.parameters().items()}
-        self._links.steps = take_residuals(self._links.all, state, shapes)
+        self._steps = take_residuals(self._links, state, shapes)
+
+    def extra_state(self) -> dict[str, dict[str, Array]]:
+        """`compressor_state`, for `ag_save_checkpoint`."""
+        return {"compressor": self.compressor_state()}
+
+    def load_extra_state(self, part: str, state: Mapping[str, Array]) -> None:
+        """`load_compressor_state`, for `ag_load_checkpoint`."""
+        self.load_compressor_state(state)
 
     def _replicas(self, count: int) -> list[Any]:
         names = {p.id: name for name, p in self.parameters().items()}
-        ratio = ratio_at(self._links.steps, self.compression_ratio, self.warmup_steps)
-        self._links.steps += is_recording()
+        ratio = ratio_at(self._steps, self.compression_ratio, self.warmup_steps)
+        self._steps += is_recording()
         return replicas_of(self.module, self.device_ids[:count],
-                           lambda i, p, device: _linked(p, device, self._links.all[i], names[p.id], ratio))
+                           lambda i, p, device: _linked(p, device, self._links[i], names[p.id], ratio))
 
 
 def _linked(p: Tensor, device: str, link: Link, name: str, ratio: float) -> Tensor:
@@ -157,11 +157,9 @@ def _linked(p: Tensor, device: str, link: Link, name: str, ratio: float) -> Tens
         copy = ag_to_device(p, device)
     if not is_recording():
         return copy
-    rule = partial(_carried, carry=partial(link.carry, name, ratio=ratio))
+    rule = partial(_carried_vjp, carry=partial(link.carry, name, ratio=ratio))
     return Tensor(copy.buffer, True, Node("CompressedDataParallel", rule, (p,), (True,), p.device, ()))
 
 
-def _carried(run: Run, g: Buffer, saved: str, need: Need, *, carry: Callable[[Array], Array]) -> Cotangents:
-    gradient = Tensor(unscaled(g) if g.dtype is F16 else converted(g, F32)).numpy()
-    arrived = ag_tensor(carry(gradient), saved, "f32").buffer
-    return (scaled(arrived) if g.dtype is F16 else arrived,)  # by the scale of the module's device
+def _carried_vjp(run: Run, g: Buffer, saved: str, need: Need, *, carry: Callable[[Array], Array]) -> Cotangents:
+    return (place_cotangent(carry(fetch_cotangent(g)), backend_of(saved), g.dtype),)

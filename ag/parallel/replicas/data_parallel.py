@@ -1,7 +1,15 @@
-"""DataParallel: a model that deals every batch out to several devices.
+"""DataParallel: a model that deals every batch out to replicas on several devices.
 
-A forward pass is `scatter`, `replicate`, `parallel_apply`, `gather`; each is an ordinary function of tensors, and so
-gradients need no hook: `backward` finds its way through all devices to the one set of parameters.
+A forward pass is four steps, each an ordinary function of tensors:
+
+    scatter         x of 6 samples                    ->  3 samples on cpu, 3 on cpu:1
+    replicate       model                             ->  a copy on each device
+    parallel_apply  copies, parts of the batch        ->  a result on each device, computed at the same time
+    gather          results                           ->  one result, on the output device
+
+So gradients need no hook: `backward` finds its way through all devices to the one set of parameters, where the
+gradients of the replicas add up.  Knows models and devices; no optimizer and no loop.  Users call it; compression and
+ZeRO derive from it and say how a parameter gets to a replica.
 """
 
 from __future__ import annotations
@@ -16,24 +24,17 @@ from ag.engine.device import backend_of, default_backend
 from ag.engine.devices import ag_vulkan_devices
 from ag.engine.primitive import Array
 from ag.errors import TapeError
-from ag.nn.layer import Layer
+from ag.nn.layer import Layer, State
 from ag.ops.arithmetic import ag_add, ag_mul
-from ag.parallel.comm.tree import flatten
-from ag.parallel.replicas.gather import gather
+from ag.parallel.comm.gather import gather
+from ag.parallel.comm.scatter import moved, scatter, sizes_along
+from ag.parallel.comm.tree import Tree, tree_leaves
 from ag.parallel.replicas.parallel_apply import parallel_apply
 from ag.parallel.replicas.replicate import replicate, take_buffers
-from ag.parallel.replicas.scatter import moved, scatter, sizes_along
 
 __all__ = ["DataParallel"]
 
 Device = str | int
-
-
-class _Losses:
-    """What the last call returned; no list, as that would be the layer's state."""
-
-    def __init__(self, tensors: list[Tensor]) -> None:
-        self.tensors = tensors
 
 
 class DataParallel(Layer):
@@ -91,37 +92,46 @@ class DataParallel(Layer):
             raise ValueError(f"DataParallel: device_ids is {device_ids}; name at least one device per replica.")
         self.module = model
         self._groups = devices
-        self.device_ids = tuple(group[0] if len(group) == 1 else group for group in devices)
         self.output_device = devices[0][0] if output_device is None else _names(output_device)[0]
         self.dim = dim
-        self._returned = _Losses([])
+        self._losses: list[Tensor] = []  # that the last call returned
+
+    @property
+    def device_ids(self) -> tuple[str | tuple[str, ...], ...]:
+        """The device of each replica, or its group of devices."""
+        return tuple(group[0] if len(group) == 1 else group for group in self._groups)
+
+    def replace_devices(self, instead: Mapping[str, str]) -> None:
+        """Let replicas, and the results, be on other devices in the place of failed ones."""
+        self._groups = [tuple(instead.get(name, name) for name in group) for group in self._groups]
+        self.output_device = instead.get(self.output_device, self.output_device)
 
     @property
     def wrapped_module(self) -> Any:
         """The model; another name of `module`."""
         return self.module
 
-    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+    def __call__(self, *inputs: Tree, **kwargs: Tree) -> Tree:
         return self.forward(*inputs, **kwargs)
 
-    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+    def forward(self, *inputs: Tree, **kwargs: Tree) -> Tree:
         """The model's result for a batch; all tensors and arrays among the arguments are dealt out."""
-        given = (inputs, kwargs)
-        if sizes_along(given, self.dim):
-            parts = scatter(given, [group[0] for group in self._groups], self.dim)
+        arguments = (inputs, kwargs)
+        if sizes_along(arguments, self.dim):
+            parts = scatter(arguments, [group[0] for group in self._groups], self.dim)
         else:  # nothing to deal out
-            parts = [moved(given, self._groups[0][0])]
+            parts = [moved(arguments, self._groups[0][0])]
         replicas = self._replicas(len(parts))
         results = self._results(replicas, parts, self._groups[: len(parts)])
         counts = [max(sizes_along(part, self.dim), default=1) for part in parts]
         out = gather(results, self.output_device, self.dim, counts if any(counts) else None)
         take_buffers(self.module, replicas[0])
-        returned = [t for t in flatten(out)[1] if isinstance(t, Tensor)]
-        self._returned = _Losses([t for t in returned if t.ndim == 0 and t.requires_grad])
+        returned = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
+        self._losses = [t for t in returned if t.ndim == 0 and t.requires_grad]
         return out
 
-    def _results(self, replicas: Sequence[Any], parts: Sequence[tuple[Any, Any]],
-                 devices: Sequence[tuple[str, ...]]) -> list[Any]:
+    def _results(self, replicas: Sequence[Any], parts: Sequence[tuple[Tree, Tree]],
+                 devices: Sequence[tuple[str, ...]]) -> list[Tree]:
         return parallel_apply(replicas, [args for args, _ in parts], [named for _, named in parts], devices)
 
     def _replicas(self, count: int) -> list[Any]:
@@ -140,7 +150,7 @@ class DataParallel(Layer):
         TapeError
             If the last call returned no recorded loss, or `backward` was called for it already.
         """
-        losses, self._returned = self._returned.tensors, _Losses([])
+        losses, self._losses = self._losses, []
         if not losses:
             raise TapeError("DataParallel.backward: the last call returned no recorded tensor without axes; call the "
                             "model inside `with with_grad_tape():`, or use ag.backward on a loss of its result.")
@@ -150,8 +160,8 @@ class DataParallel(Layer):
 
     def parameters(self) -> dict[str, Tensor]:
         """The model's parameters, by the model's names."""
-        found: dict[str, Tensor] = self.module.parameters()
-        return found
+        parameters: dict[str, Tensor] = self.module.parameters()
+        return parameters
 
     params = parameters
 
@@ -165,10 +175,10 @@ class DataParallel(Layer):
 
     def state_dict(self) -> dict[str, Array]:
         """The model's state, without any prefix."""
-        found: dict[str, Array] = self.module.state_dict()
-        return found
+        state: dict[str, Array] = self.module.state_dict()
+        return state
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+    def load_state_dict(self, state: State, strict: bool = True) -> None:
         """Take over values by the model's names; nothing changes if they do not fit."""
         self.module.load_state_dict(state, strict)
 

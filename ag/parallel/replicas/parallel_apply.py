@@ -1,23 +1,30 @@
-"""Parallel apply: several models at the same time, each on its own arguments and its own device."""
+"""Parallel apply: several models at the same time, each on its own arguments and its own device.
+
+Every call has a thread.  Calls that share a device take turns in the order of the calls, so random numbers do not
+depend on timing; calls on different devices run at once.  Knows callables and devices; neither parameters nor
+gradients.  `DataParallel` calls it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any
 
+from ag.autograd.tensor import Tensor
 from ag.engine.cpu_threads import one_thread
 from ag.engine.device import ag_device, backend_of, default_backend
 from ag.errors import CommError
 from ag.parallel.comm.threads import ThreadComm, thread_comms
+from ag.parallel.comm.tree import Tree
 from ag.parallel.replicas.replica_group import ReplicaGroup, Turns, set_group
 
 __all__ = ["parallel_apply"]
 
 
-def parallel_apply(models: Sequence[Any], inputs: Sequence[Any], kwargs: Sequence[Mapping[str, Any]] | None = None,
-                   devices: Sequence[str | Sequence[str]] | None = None) -> list[Any]:
+def parallel_apply(models: Sequence[Callable[..., Tree]], inputs: Sequence[Tree],
+                   kwargs: Sequence[Mapping[str, Tree]] | None = None,
+                   devices: Sequence[str | Sequence[str]] | None = None) -> list[Tree]:
     """Call each model with its arguments, those on different devices at the same time.
 
     Parameters
@@ -62,8 +69,8 @@ def parallel_apply(models: Sequence[Any], inputs: Sequence[Any], kwargs: Sequenc
     if not len(models) == len(inputs) == len(named) == len(places):
         raise ValueError(f"parallel_apply: there are {len(models)} models, {len(inputs)} inputs, {len(named)} kwargs "
                          f"and {len(places)} devices; the numbers must be equal.")
-    given = [x if isinstance(x, tuple) else (x,) for x in inputs]
-    calls = [_Call(i, *parts) for i, parts in enumerate(zip(models, given, named, places, strict=True))]
+    args = [x if isinstance(x, tuple) else (x,) for x in inputs]
+    calls = [_Call(i, *parts) for i, parts in enumerate(zip(models, args, named, places, strict=True))]
     if len(calls) == 1:
         calls[0].run()
     elif calls:
@@ -78,11 +85,11 @@ def parallel_apply(models: Sequence[Any], inputs: Sequence[Any], kwargs: Sequenc
 class _Call:
     """One replica's work, and what came of it."""
 
-    def __init__(self, rank: int, model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any],
+    def __init__(self, rank: int, model: Callable[..., Tree], args: tuple[Tree, ...], kwargs: Mapping[str, Tree],
                  devices: Sequence[str]) -> None:
         self.rank, self.device, self.devices = rank, devices[0], devices
         self._model, self._args, self._kwargs = model, args, kwargs
-        self.result: Any = None
+        self.result: Tree = None
         self.error: Exception | None = None
         self.follows = False  # whether the error is what another replica's failure brought about
 
@@ -98,12 +105,12 @@ class _Call:
 def _run_together(calls: Sequence[_Call]) -> None:
     """Make the calls in a thread each, those that share a device taking turns."""
     comms = thread_comms(len(calls))
-    lanes = _lanes([call.devices for call in calls])
-    turns = [Turns(lanes.count(lane)) for lane in range(max(lanes) + 1)]
+    queues = _queues([call.devices for call in calls])
+    turns = [Turns(queues.count(queue)) for queue in range(max(queues) + 1)]
 
     def work(call: _Call, comm: ThreadComm) -> None:
-        lane = lanes[call.rank]
-        place, mine = lanes[: call.rank].count(lane), turns[lane]
+        queue = queues[call.rank]
+        place, mine = queues[: call.rank].count(queue), turns[queue]
         group = ReplicaGroup(comm, mine, place)
         set_group(group)
         mine.wait(place)
@@ -113,7 +120,7 @@ def _run_together(calls: Sequence[_Call]) -> None:
                 call.follows = comm.is_ended()
                 comm.abort(f"replica {call.rank} on {call.device} failed")
         finally:
-            group.leave()
+            group.end()
 
     initializer = one_thread if len(turns) > 1 else None
     with ThreadPoolExecutor(len(calls), initializer=initializer) as pool:
@@ -122,19 +129,22 @@ def _run_together(calls: Sequence[_Call]) -> None:
         future.result()
 
 
-def _lanes(devices: Sequence[Sequence[str]]) -> list[int]:
-    """A number for each call, from 0; calls that share a device, or share one with another that does, have the same."""
-    lanes: list[set[str]] = []
+def _queues(devices: Sequence[Sequence[str]]) -> list[int]:
+    """The number of each call's queue, from 0: calls that share a device, directly or by a third call, share a queue.
+
+    Calls on {a}, {b}, {b, c}, {c} are in the queues 0, 1, 1, 1.
+    """
+    queues: list[set[str]] = []
     for used in devices:
-        touched = [lane for lane in lanes if lane & set(used)]
-        lanes = [lane for lane in lanes if lane not in touched] + [set(used).union(*touched)]
-    return [next(i for i, lane in enumerate(lanes) if used[0] in lane) for used in devices]
+        touched = [queue for queue in queues if queue & set(used)]
+        queues = [queue for queue in queues if queue not in touched] + [set(used).union(*touched)]
+    return [next(i for i, queue in enumerate(queues) if used[0] in queue) for used in devices]
 
 
 def _names(where: str | Sequence[str]) -> list[str]:
     return [backend_of(device).name for device in ([where] if isinstance(where, str) else where)]
 
 
-def _devices_of(model: Any) -> list[str]:
-    params = model.parameters() if hasattr(model, "parameters") else {}
+def _devices_of(model: object) -> list[str]:
+    params: dict[str, Tensor] = model.parameters() if hasattr(model, "parameters") else {}
     return list(dict.fromkeys(p.device for p in params.values())) or [default_backend().name]

@@ -1,8 +1,13 @@
-"""What replicas that run at the same time need of each other: taking turns on a device, and exchanging values.
+"""What replicas that run at the same time need of each other: turns on a device, and an exchange of values.
 
-Replicas on one device take turns, in their order, so that random numbers do not depend on timing.  A layer that needs
-something of all replicas, such as `SyncBatchNorm`, calls `exchange`; while a replica waits there, the next one of its
-device runs.  `ag.parallel.replicas.parallel_apply` makes the groups.
+Replicas on one device take turns in their order, so random numbers do not depend on timing.  A layer that needs values
+of all replicas, such as `SyncBatchNorm`, calls `exchange`; while a replica waits there, the next of its device runs:
+
+    replica 0 (cpu)    runs ... exchange                          gets all values, runs ... ends
+    replica 1 (cpu)                      runs ... exchange                                       gets all values, ...
+    replica 2 (cpu:1)  runs ... exchange                          gets all values, ...
+
+Knows threads and tensors; no model.  `parallel_apply` and the trainer's synchronized samples make the groups.
 """
 
 from __future__ import annotations
@@ -61,19 +66,19 @@ class ReplicaGroup:
     def __init__(self, comm: ThreadComm, turns: Turns, place: int) -> None:
         self.rank, self.size = comm.rank, comm.size
         self._comm, self._turns, self._place = comm, turns, place
-        self._has_left = False
+        self._has_ended = False
 
-    def leave(self) -> None:
+    def end(self) -> None:
         """End the replica's last turn."""
-        self._has_left = True
+        self._has_ended = True
         self._turns.pass_on(self._place, last=True)
 
-    def exchange(self, value: Any, combine: Combine = list) -> list[Any]:
-        """What all replicas gave in this call, in their order; each must make the same calls.
+    def exchange(self, value: object, combine: Combine = list) -> list[Any]:
+        """The values that all replicas gave in this call, in their order; each must make the same calls.
 
-        With `combine`, what that made of it: one thread calls it, while the others wait.
+        With `combine`, its result for those values: one thread calls it while the others wait.
         """
-        if self._has_left:
+        if self._has_ended:
             raise CommError(f"ag_checkpoint: the layer needs values of all {self.size} replicas, which have ended when "
                             f"backward computes it again; leave SyncBatchNorm out of ag_checkpoint.")
         self._turns.pass_on(self._place)
@@ -83,20 +88,20 @@ class ReplicaGroup:
             self._turns.wait(self._place)
 
     def total(self, mine: Tensor | None, device: str) -> Tensor:
-        """The sum of what the replicas gave, on this one's device; None adds nothing."""
-        found: Tensor = self.exchange((mine, device), _totals)[self.rank]
-        return found
+        """The sum of the replicas' tensors, on this one's device; None adds nothing."""
+        total: Tensor = self.exchange((mine, device), _totals)[self.rank]
+        return total
 
 
-def _totals(given: list[tuple[Tensor | None, str]]) -> list[Tensor]:
-    """For every replica its part and its device: the sum of all parts on each device.
+def _totals(parts_and_devices: list[tuple[Tensor | None, str]]) -> list[Tensor]:
+    """The sum of all replicas' parts, copied to each replica's device; every replica gave its part and its device.
 
-    One thread makes them for all, since `backward` adds up the replicas' gradients in the order of their copies: if
-    each made its own, that would be the order in which the threads happened to run.
+    One thread makes all copies, since `backward` adds up gradients in the order of the copies: if each replica made
+    its own, that would be the order in which the threads happened to run.
     """
-    parts = [part for part, _ in given if part is not None]
+    parts = [part for part, _ in parts_and_devices if part is not None]
     total = tree_sum((ag_to_device(part, parts[0].device) for part in parts), ag_add)
-    return [copy_for_replica(total, device) for _, device in given]
+    return [copy_for_replica(total, device) for _, device in parts_and_devices]
 
 
 _current: ContextVar[ReplicaGroup | None] = ContextVar("ag_replica_group", default=None)

@@ -1,10 +1,15 @@
-"""Replicate: a model on several devices, whose gradients come back to the one it was made of."""
+"""Replicate: copies of a model on several devices, whose gradients come back to the one model.
+
+Inside `with_grad_tape` the copy of a parameter is a result computed from it, so `backward` adds the gradients of all
+copies to the parameter.  They are added in one order, that in which the copies were made, wherever those are.  Knows
+models and devices; neither batches nor results.  `DataParallel` and what derives from it call it in every pass.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeVar
 
 from ag.autograd.create import ag_tensor
 from ag.autograd.op import Cotangents, Need, Run
@@ -12,15 +17,16 @@ from ag.autograd.tape import is_recording, no_grad
 from ag.autograd.tensor import Node, Tensor
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
-from ag.nn.layer import buffers_of, state_of
+from ag.nn.layer import Model, buffers_of, state_of
 from ag.ops.convert import ag_to_device
 
 __all__ = ["copy_for_replica", "replicas_of", "replicate", "take_buffers"]
 
-Link = Callable[[int, Tensor, str], Tensor]
+M = TypeVar("M", bound=Model)
+CopyOf = Callable[[int, Tensor, str], Tensor]  # (replica, parameter, device) -> its copy there
 
 
-def replicate(model: Any, devices: Sequence[str | Sequence[str]]) -> list[Any]:
+def replicate(model: M, devices: Sequence[str | Sequence[str]]) -> list[M]:
     """Copies of a model, one per device, for one forward pass.
 
     Parameters
@@ -64,9 +70,9 @@ def replicate(model: Any, devices: Sequence[str | Sequence[str]]) -> list[Any]:
 
 
 def copy_for_replica(x: Tensor, device: str) -> Tensor:
-    """A tensor on a replica's device; a node of its own there, too, where it is.
+    """A tensor on a replica's device, always by a node of its own, even if it is there already.
 
-    So gradients of replicas are added up in one order, that in which their copies were made, wherever they are.
+    So `backward` adds up the replicas' gradients in the order in which the copies were made, wherever they are.
     """
     if x.device != device or not (is_recording() and x.requires_grad):
         return ag_to_device(x, device)
@@ -77,8 +83,8 @@ def _same_gradient(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:
     return (g,)
 
 
-def replicas_of(model: Any, devices: Sequence[str | Sequence[str]], link: Link) -> list[Any]:
-    """`replicate`, where ``link(i, p, device)`` makes replica i's copy of a parameter."""
+def replicas_of(model: M, devices: Sequence[str | Sequence[str]], copy_of: CopyOf) -> list[M]:
+    """`replicate`, where ``copy_of(i, p, device)`` makes replica i's copy of a parameter."""
     if not devices:
         raise ValueError("replicate: devices is empty; name at least one.")
     params = model.parameters().values()
@@ -87,10 +93,10 @@ def replicas_of(model: Any, devices: Sequence[str | Sequence[str]], link: Link) 
     places = list(dict.fromkeys(x.device for x in (*params, *state)))
     moves = [_moves(places, where) for where in devices]
     # The first replica's copies are made last, so that `backward` comes to its gradients first.
-    linked = {i: {id(p): link(i, p, moves[i][p.device]) for p in params} for i in [*range(1, len(devices)), 0]}
+    copies = {i: {id(p): copy_of(i, p, moves[i][p.device]) for p in params} for i in [*range(1, len(devices)), 0]}
     replicas = []
     for i, goes in enumerate(moves):
-        memo: dict[int, Any] = linked[i]
+        memo: dict[int, object] = {**copies[i]}
         with no_grad():
             for x in state:
                 own = i == 0 and x.device == goes[x.device]
@@ -99,12 +105,12 @@ def replicas_of(model: Any, devices: Sequence[str | Sequence[str]], link: Link) 
     return replicas
 
 
-def take_buffers(model: Any, replica: Any) -> None:
+def take_buffers(model: Model, replica: Model) -> None:
     """Give the buffers of a model the values that they have in a replica of it."""
-    found = buffers_of(replica)
+    theirs = buffers_of(replica)
     with no_grad():
         for name, x in buffers_of(model).items():
-            value = found.get(name, x)
+            value = theirs.get(name, x)
             if value.shape != x.shape:
                 x.buffer = ag_to_device(value, x.device).buffer
             elif value is not x:

@@ -1,15 +1,22 @@
-"""Synchronous batch norm: batch statistics over the samples of all replicas."""
+"""Batch norm over the samples of all replicas.
+
+Each replica adds up its own samples, the replicas exchange these sums, and all normalise with the mean and variance of
+the whole batch.  Knows its group (`ag.parallel.replicas.replica_group`) and not who made it: `parallel_apply`, or the
+trainer where samples of a step run together.  Outside a group it is a plain `BatchNorm`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 from ag.autograd.activation_checkpoint import is_repeating
 from ag.autograd.create import as_input
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.errors import ShapeError
 from ag.nn.batch_norm import BatchNorm
+from ag.nn.layer import objects_in
 from ag.ops.arithmetic import ag_scale, ag_sub
 from ag.ops.convert import ag_cast
 from ag.ops.norm import ag_batch_norm_op, move_statistics
@@ -17,6 +24,8 @@ from ag.ops.reduce import ag_sum
 from ag.parallel.replicas.replica_group import ReplicaGroup, current_group
 
 __all__ = ["SyncBatchNorm"]
+
+M = TypeVar("M")
 
 
 class SyncBatchNorm(BatchNorm):
@@ -63,9 +72,9 @@ class SyncBatchNorm(BatchNorm):
     """
 
     @classmethod
-    def convert(cls, model: Any) -> Any:
+    def convert(cls, model: M) -> M:
         """Make every batch norm in a model synchronous, in place; returns the model."""
-        for layer in _layers(model):
+        for layer in objects_in(model):
             if type(layer) is BatchNorm:
                 layer.__class__ = cls
         return model
@@ -97,13 +106,7 @@ def _squares(x: Tensor) -> Tensor:
     return x * x
 
 
-def _total(group: ReplicaGroup, counts: list[int], rows: Tensor, of: Any) -> Tensor:
+def _total(group: ReplicaGroup, counts: list[int], rows: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
     """The sum over the samples of all replicas, on this one's device."""
     mine = ag_sum(of(rows), dim=1, keepdim=True) if counts[group.rank] else None
     return group.total(mine, rows.device)
-
-
-def _layers(model: Any) -> list[Any]:
-    """A layer and all that are in it."""
-    children = model.children().values() if hasattr(model, "children") else ()
-    return [model, *(layer for child in children for layer in _layers(child))]

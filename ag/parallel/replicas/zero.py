@@ -1,7 +1,14 @@
 """ZeroOptimizer: what data-parallel training keeps for every parameter, shared out over the replicas' devices.
 
-One ordinary optimizer steps the pieces (`ag.parallel.replicas.zero_shards`), each on its device; this module says what
-is in pieces and for how long.  The update rules work element by element, so cutting changes no bit.
+One ordinary optimizer steps the shards (`ag.parallel.replicas.zero_shards`), each on its device; this module says what
+is in shards and for how long.  On each of N devices there is
+
+    stage   of weights   of gradients   of the optimizer's moments
+      1        all           all                 1/N
+      2        all           1/N                 1/N
+      3        1/N           1/N                 1/N           and the whole weights of the layer that runs
+
+Knows optimizers, shards and `DataParallel`; no trainer and no file.  Users make it.
 """
 
 from __future__ import annotations
@@ -18,14 +25,14 @@ from ag.autograd.tensor import Tensor
 from ag.engine.kernels.optimizer import clip_factor, square_sums
 from ag.engine.kernels.reduce import CHUNK, sum_over
 from ag.engine.primitive import Array
-from ag.errors import CheckpointError
+from ag.errors import compare_names
 from ag.optim.adam import optimizer_adam
 from ag.optim.clip import clip_grad_norm
 from ag.optim.flat import named_parameters
 from ag.optim.optimizer import Optimizer, gradient_of
 from ag.parallel.replicas.data_parallel import DataParallel
 from ag.parallel.replicas.zero_replicas import ShardedGradients, ShardedParameters
-from ag.parallel.replicas.zero_shards import all_pieces, cut_parameters
+from ag.parallel.replicas.zero_shards import all_shards, shard_parameters
 
 __all__ = ["ZeroOptimizer"]
 
@@ -51,7 +58,7 @@ class ZeroOptimizer:
     model : DataParallel
         What to call, and whose ``state_dict`` has the weights.
     optimizer : Optimizer
-        Of the pieces; schedules are made for this one.
+        Of the shards; schedules are made for this one.
 
     Raises
     ------
@@ -93,10 +100,10 @@ class ZeroOptimizer:
         places = [next(iter(params.values())).device] if devices is None else list(devices)
         self.stage = stage
         plain = DataParallel(model, places)
-        self._sharded = cut_parameters(params, list(map(str, plain.device_ids)))
+        self._sharded = shard_parameters(params, list(map(str, plain.device_ids)))
         self.model = plain if stage == 1 else (ShardedGradients, ShardedParameters)[stage - 2](
             model, places, self._sharded)
-        self.optimizer = optimizer(all_pieces(self._sharded), **kwargs)
+        self.optimizer = optimizer(all_shards(self._sharded), **kwargs)
 
     @property
     def lr(self) -> float:
@@ -120,30 +127,30 @@ class ZeroOptimizer:
         grads : Gradients or dict, optional
             What `backward` returned, or gradients of whole parameters by name; default: those that `backward` left.
         """
-        shares = self._shares(grads)
+        of_shards = self._of_shards(grads)
         if self.stage < 3:  # the model's parameters may have been assigned
             for s in self._sharded:
                 s.assign(s.param.numpy())
-        self.optimizer.step(shares)
-        if any(gradient_of(key, piece, shares) is None for key, piece in self.optimizer.params.items()):
+        self.optimizer.step(of_shards)
+        if any(gradient_of(key, shard, of_shards) is None for key, shard in self.optimizer.params.items()):
             self._count_alike()
         if self.stage < 3:
             for s in self._sharded:
                 s.param.data = s.numpy()
 
-    def _shares(self, grads: Any) -> Any:
-        """Gradients of the pieces."""
+    def _of_shards(self, grads: Any) -> Any:
+        """Gradients of the shards, from those of the parameters."""
         if self.stage > 1 and (grads is None or isinstance(grads, Gradients)):
             return grads
-        found: dict[str, Array] = {}
+        gradients: dict[str, Array] = {}
         for s in self._sharded:
             g = gradient_of(s.name, s.param, grads)
             if g is not None:
-                found |= s.shares(g.numpy())
-        return found
+                gradients |= s.cut(g.numpy())
+        return gradients
 
     def _count_alike(self) -> None:
-        """Let a device on which no piece had a gradient count the step, as an undivided optimizer does."""
+        """Let a device on which no shard had a gradient count the step, as an undivided optimizer does."""
         state = self.optimizer.state_dict()
         numbers = {name: x for name, x in state.items() if _is_numbers(name)}
         latest = max(numbers.values(), key=lambda x: float(x[-1]))
@@ -175,7 +182,7 @@ class ZeroOptimizer:
             return float(clip_grad_norm({s.name: s.param for s in self._sharded}, None, max_norm))
         if not max_norm > 0:
             raise ValueError(f"clip_grad_norm: max_norm is {max_norm}; it must be positive.")
-        grads = [piece.grad for piece in self.optimizer.params.values() if piece.grad is not None]
+        grads = [shard.grad for shard in self.optimizer.params.values() if shard.grad is not None]
         norm, factor = self._norm(max_norm)
         if not isfinite(norm):
             if self.optimizer.loss_scale is not None:  # the optimizer will skip the step
@@ -191,7 +198,7 @@ class ZeroOptimizer:
         """The global norm, and what to multiply gradients with."""
         device, dtype, sums = str(self.model.device_ids[0]), "f32", []
         for s in self._sharded:
-            grads = [piece.grad for piece in s.pieces.values() if piece.grad is not None]
+            grads = [shard.grad for shard in s.shards.values() if shard.grad is not None]
             if grads:
                 dtype = grads[0].dtype
                 whole = ag_tensor(s.joined([g.numpy() for g in grads]).reshape(-1, 1), device, dtype).buffer
@@ -204,8 +211,8 @@ class ZeroOptimizer:
         return sqrt(Tensor(square).item()), Tensor(launch(clip_factor, square, max_norm=float(max_norm))).item()
 
     def _norm_on_the_host(self) -> float:
-        norms = {key: float(np.linalg.norm(piece.grad.numpy().astype(np.float64)))
-                 for key, piece in self.optimizer.params.items() if piece.grad is not None}
+        norms = {key: float(np.linalg.norm(shard.grad.numpy().astype(np.float64)))
+                 for key, shard in self.optimizer.params.items() if shard.grad is not None}
         for key, norm in norms.items():
             if not isfinite(norm):
                 raise FloatingPointError(f"clip_grad_norm: the gradient of {key} has norm {norm}; gradients are "
@@ -217,11 +224,11 @@ class ZeroOptimizer:
     def state_dict(self) -> dict[str, Array]:
         """What an ordinary optimizer of the same parameters has."""
         inner = self.optimizer.state_dict()
-        found = {name: x for name, x in inner.items() if name in ("state", "loss_scale")}
+        state = {name: x for name, x in inner.items() if name in ("state", "loss_scale")}
         for kind in _kinds(inner):
             for s in self._sharded:
-                found[f"{kind}.{s.name}"] = s.joined([inner[f"{kind}.{key}"] for key in s.pieces])
-        return found
+                state[f"{kind}.{s.name}"] = s.joined([inner[f"{kind}.{key}"] for key in s.shards])
+        return state
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Take over what `state_dict` of this class or of an ordinary optimizer returned; all or nothing.
@@ -232,19 +239,15 @@ class ZeroOptimizer:
             Listing the names that are missing, unexpected or of another shape.
         """
         mine, inner = self.state_dict(), self.optimizer.state_dict()
-        wrong = [f"missing {k}" for k in mine if k not in state]
-        wrong += [f"unexpected {k}" for k in state if k not in mine]
-        wrong += [f"{k} is {np.shape(state[k])} instead of {x.shape}"
-                  for k, x in mine.items() if k in state and np.shape(state[k]) != x.shape]
-        if wrong:
-            raise CheckpointError(f"load_state_dict: the state does not fit this optimizer: {', '.join(wrong)}.")
+        compare_names("load_state_dict: the state does not fit this optimizer",
+                      {k: x.shape for k, x in mine.items()}, {k: np.shape(x) for k, x in state.items()})
         dealt: dict[str, Array] = {name: np.asarray(state["state"]) for name in inner if _is_numbers(name)}
         if "loss_scale" in inner:
             dealt["loss_scale"] = np.asarray(state["loss_scale"])
         for kind in _kinds(inner):
             for s in self._sharded:
-                shares = s.shares(np.asarray(state[f"{kind}.{s.name}"]))
-                dealt |= {f"{kind}.{key}": part for key, part in shares.items()}
+                parts = s.cut(np.asarray(state[f"{kind}.{s.name}"]))
+                dealt |= {f"{kind}.{key}": part for key, part in parts.items()}
         self.optimizer.load_state_dict(dealt)
 
     def __repr__(self) -> str:

@@ -1,4 +1,12 @@
-"""The replicas of a `ZeroOptimizer`: a `DataParallel` whose gradients, and at stage 3 weights, are in pieces."""
+"""The replicas of a `ZeroOptimizer`: a `DataParallel` whose gradients, and at stage 3 weights, are in shards.
+
+    stage 2   every replica has all weights; a gradient is cut up as soon as it is complete: each shard's owner gets its
+              part, and the model's parameter gets none
+    stage 3   nobody has all weights; a layer's are put together on a replica's device when the layer runs, forgotten,
+              and put together again when `backward` comes to it (activation checkpointing around every layer)
+
+Knows shards and models; no optimizer.  Only `ag.parallel.replicas.zero` makes these.
+"""
 
 from __future__ import annotations
 
@@ -13,117 +21,110 @@ from ag.autograd.create import ag_tensor
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
-from ag.nn.layer import Layer, load_into
+from ag.nn.layer import Layer, Model, State, load_into
 from ag.ops.convert import ag_to_device
+from ag.parallel.comm.tree import Tree
 from ag.parallel.replicas.data_parallel import DataParallel
 from ag.parallel.replicas.parallel_apply import parallel_apply
 from ag.parallel.replicas.replicate import replicas_of
 from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
-from ag.parallel.replicas.zero_shards import Sharded, all_pieces
+from ag.parallel.replicas.zero_shards import ShardedParameter, all_shards
 
 __all__ = ["ShardedGradients", "ShardedParameters"]
 
 
-class _Pieces:
-    """A model's parameters in pieces; no list, as that would be the layer's state."""
-
-    def __init__(self, sharded: Sequence[Sharded]) -> None:
-        self.all = {s.param.id: s for s in sharded}
-
-
 class ShardedGradients(DataParallel):
-    """Replicas whose gradients go to the pieces of the parameters, and to the parameters not."""
+    """Stage 2: replicas whose gradients are scattered to the parameter shards; the full parameters receive none."""
 
-    def __init__(self, model: Any, devices: Sequence[str], sharded: Sequence[Sharded]) -> None:
+    def __init__(self, model: Model, devices: Sequence[str], sharded: Sequence[ShardedParameter]) -> None:
         super().__init__(model, devices)
-        self._pieces = _Pieces(sharded)
+        self._sharded = {s.param.id: s for s in sharded}
 
-    def _replicas(self, count: int) -> list[Any]:
+    def _replicas(self, count: int) -> list[Model]:
         devices = [str(device) for device in self.device_ids[:count]]
         return replicas_of(self.module, devices,
-                           lambda i, p, device: self._pieces.all[p.id].linked(_copied(p, devices[i])))
+                           lambda i, p, device: self._sharded[p.id].linked(_copied(p, devices[i])))
 
 
 class ShardedParameters(DataParallel):
-    """Replicas that put the weights of a layer together when it runs, and again in the backward pass."""
+    """Stage 3: replicas that gather the weights of a layer when it runs, and again in the backward pass."""
 
-    def __init__(self, model: Any, devices: Sequence[str], sharded: Sequence[Sharded]) -> None:
+    def __init__(self, model: Model, devices: Sequence[str], sharded: Sequence[ShardedParameter]) -> None:
         super().__init__(model, devices)
         if not isinstance(model, Layer):
             raise TypeError(f"ZeroOptimizer: the model is a {type(model).__name__}; at stage 3 it must be a layer.")
-        if any(isinstance(layer, SyncBatchNorm) for layer in _layers(model)):
+        if any(isinstance(layer, SyncBatchNorm) for _, layer in model.modules()):
             raise ValueError("ZeroOptimizer: the model has a SyncBatchNorm, and at stage 3 replicas run one after the "
                              "other; use stage 2 or ag_batch_norm.")
-        self._pieces = _Pieces(sharded)
+        self._sharded = {s.param.id: s for s in sharded}
         for s in sharded:
             s.param.buffer = ag_tensor(np.zeros((0, 1)), s.param.device, s.dtype).buffer
 
-    def _replicas(self, count: int) -> list[Any]:
+    def _replicas(self, count: int) -> list[Model]:
         return [self._replica(i, str(device)) for i, device in enumerate(self.device_ids[:count])]
 
-    def _replica(self, i: int, device: str) -> Any:
-        memo: dict[int, Any] = {}
+    def _replica(self, i: int, device: str) -> Model:
+        memo: dict[int, object] = {}
         for x in self.buffers().values():
             memo[id(x)] = x if i == 0 and x.device == device else ag_tensor(x.numpy(), device, x.dtype)
         memo |= {id(p): p for p in self.module.parameters().values()}
         for layer in _owners(self.module):
-            memo[id(layer)] = _Unit(copy.deepcopy(layer, memo), self._pieces, device)
-        return copy.deepcopy(self.module, memo)
+            memo[id(layer)] = _GatheredLayer(copy.deepcopy(layer, memo), self._sharded, device)
+        replica: Model = copy.deepcopy(self.module, memo)
+        return replica
 
-    def _results(self, replicas: Sequence[Any], parts: Sequence[tuple[Any, Any]], devices: Sequence[Any]) -> list[Any]:
-        found = {}
+    def _results(self, replicas: Sequence[Any], parts: Sequence[tuple[Tree, Tree]],
+                 devices: Sequence[tuple[str, ...]]) -> list[Tree]:
+        results = {}
         for i in [*range(1, len(parts)), 0]:  # as in replicas_of
             args, named = parts[i]
-            found[i] = parallel_apply([replicas[i]], [args], [named], [devices[i]])[0]
-        return [found[i] for i in range(len(parts))]
+            results[i] = parallel_apply([replicas[i]], [args], [named], [devices[i]])[0]
+        return [results[i] for i in range(len(parts))]
 
     def parameters(self) -> dict[str, Tensor]:
-        """The pieces by name."""
-        return all_pieces(list(self._pieces.all.values()))
+        """The shards by name."""
+        return all_shards(self._sharded.values())
 
     params = parameters
 
     def state_dict(self) -> dict[str, Array]:
         """The model's state, put together."""
-        whole = {s.name: s.numpy() for s in self._pieces.all.values()}
+        whole = {s.name: s.numpy() for s in self._sharded.values()}
         return whole | {name: x.numpy() for name, x in self.buffers().items()}
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+    def load_state_dict(self, state: State, strict: bool = True) -> None:
         """Take over values by the model's names; nothing changes if they do not fit."""
-        whole = {s.name: ag_tensor(s.numpy(), "cpu", s.dtype) for s in self._pieces.all.values()}
+        whole = {s.name: ag_tensor(s.numpy(), "cpu", s.dtype) for s in self._sharded.values()}
         load_into(whole | self.buffers(), state, strict)
-        for s in self._pieces.all.values():
+        for s in self._sharded.values():
             s.assign(whole[s.name].numpy())
 
 
-class _Unit(Layer):
+class _GatheredLayer(Layer):
     """A layer that has its weights only while it runs."""
 
-    def __init__(self, layer: Layer, pieces: _Pieces, device: str) -> None:
+    def __init__(self, layer: Layer, sharded: Mapping[int, ShardedParameter], device: str) -> None:
         self.layer = layer
-        self._whole, self._device = pieces, device
+        self._sharded, self._device = sharded, device  # parameters by the id of the whole
         self.training = layer.training
 
-    def _tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-        return self.layer._tensors(prefix)  # by the names that they have in the model
+    def modules(self, prefix: str = "") -> Iterator[tuple[str, Layer]]:
+        """The layer's, so that tensors have the names that they have in the model."""
+        return self.layer.modules(prefix)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: Tree, **kwargs: Tree) -> Tree:
         """The layer's result; `backward` computes it again."""
         return ag_checkpoint(self._run, args, kwargs)
 
-    def _run(self, args: Any, kwargs: Any) -> Any:
-        memo: dict[int, Any] = {id(x): x for x in self.layer.buffers().values()}
-        memo |= {id(p): self._whole.all[p.id].whole(self._device) for p in self.layer.parameters().values()}
+    def _run(self, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> Tree:
+        memo: dict[int, object] = {id(x): x for x in self.layer.buffers().values()}
+        memo |= {id(p): self._sharded[p.id].whole(self._device) for p in self.layer.parameters().values()}
         return copy.deepcopy(self.layer, memo)(*args, **kwargs)
 
 
 def _copied(p: Tensor, device: str) -> Tensor:
     with no_grad():
         return ag_to_device(p, device)
-
-
-def _layers(model: Layer) -> list[Layer]:
-    return [model, *(inner for child in model.children().values() for inner in _layers(child))]
 
 
 def _owners(model: Layer) -> list[Layer]:

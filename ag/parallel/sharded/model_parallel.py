@@ -1,18 +1,25 @@
-"""Model parallelism: layers one after the other, each on its device."""
+"""Model parallelism: layers one after the other, each on its device, for models that are too large for one.
+
+Only one device works at a time.  The device of each layer is given, or `ag.parallel.sharded.placement` finds one by
+memory.  Knows layers and devices; no batch is cut and nothing is copied.  Users call it, and `DataParallel` around it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ag.engine.device import ag_device, backend_of, default_backend
 from ag.engine.devices import ag_vulkan_devices
 from ag.nn.layer import Layer, state_of
 from ag.nn.sequential import Sequential
-from ag.parallel.replicas.scatter import moved
+from ag.parallel.comm.scatter import moved
+from ag.parallel.comm.tree import Tree
 from ag.parallel.sharded.placement import free_bytes, measured, place
 
 __all__ = ["ModelParallel"]
+
+Layers = Sequence[Layer] | Mapping[str, Layer] | Sequential
+DeviceMap = str | Sequence[str] | Mapping[str | int, str]
 
 _COPIES = 4  # of a parameter: its values, its gradient, and two moments of Adam
 
@@ -39,7 +46,7 @@ class ModelParallel(Layer):
     ValueError
         If there is no layer, `device_map` names a layer that does not exist, or not one device per layer is given.
     ArenaError
-        If the layers do not fit, with the bytes needed and those that there are.
+        If the layers do not fit, with the bytes that are needed and the bytes that are free.
 
     Notes
     -----
@@ -58,8 +65,8 @@ class ModelParallel(Layer):
     (['cpu', 'cpu:1'], 'cpu:1')
     """
 
-    def __init__(self, layers: Any, device_map: Any = "auto", devices: Sequence[str] | None = None,
-                 budgets: Mapping[str, int] | None = None, sample: Any = None) -> None:
+    def __init__(self, layers: Layers, device_map: DeviceMap = "auto", devices: Sequence[str] | None = None,
+                 budgets: Mapping[str, int] | None = None, sample: Tree = None) -> None:
         named = _named(layers)
         self.layers = list(named.values())
         if isinstance(device_map, str):
@@ -76,9 +83,13 @@ class ModelParallel(Layer):
         """Layers by name: ``layer1``, ``layer2``, …"""
         return {f"layer{i}": layer for i, layer in enumerate(self.layers, 1)}
 
-    def forward(self, *x: Any) -> Any:
+    def replace_devices(self, instead: Mapping[str, str]) -> None:
+        """Use other devices in the place of failed ones."""
+        self.devices = [instead.get(name, name) for name in self.devices]
+
+    def forward(self, *x: Tree) -> Tree:
         """The last layer's output, on its device."""
-        out: Any = x
+        out: Tree = x
         for layer, device in zip(self.layers, self.devices, strict=True):
             held = next(iter(state_of(layer).values()), None)
             here = device if held is None else held.device  # elsewhere in a replica
@@ -87,7 +98,7 @@ class ModelParallel(Layer):
         return out
 
 
-def _named(layers: Any) -> dict[str, Layer]:
+def _named(layers: Layers) -> dict[str, Layer]:
     if isinstance(layers, Sequential):
         layers = list(layers)
     named = dict(layers) if isinstance(layers, Mapping) else {str(i): layer for i, layer in enumerate(layers)}
@@ -96,26 +107,26 @@ def _named(layers: Any) -> dict[str, Layer]:
     return named
 
 
-def _mapped(names: list[str], device_map: Any) -> list[str]:
+def _mapped(names: list[str], device_map: Sequence[str] | Mapping[str | int, str]) -> list[str]:
     """A device for each layer."""
     if not isinstance(device_map, Mapping):
         if len(device_map) != len(names):
             raise ValueError(f"ModelParallel: device_map has {len(device_map)} devices for {len(names)} layers; give "
                              f"one for each.")
         return [backend_of(device).name for device in device_map]
-    given = {str(name): device for name, device in device_map.items()}
-    unknown = [name for name in given if name not in names]
-    if unknown or names[0] not in given:
+    mapped = {str(name): device for name, device in device_map.items()}
+    unknown = [name for name in mapped if name not in names]
+    if unknown or names[0] not in mapped:
         what = f"names {', '.join(unknown)}" if unknown else f"leaves out the first layer, {names[0]}"
         raise ValueError(f"ModelParallel: device_map {what}; the layers are {', '.join(names)}.")
-    found: list[str] = []
+    devices: list[str] = []
     for name in names:
-        found.append(backend_of(given[name]).name if name in given else found[-1])
-    return found
+        devices.append(backend_of(mapped[name]).name if name in mapped else devices[-1])
+    return devices
 
 
 def _automatic(layers: list[Layer], devices: Sequence[str] | None, budgets: Mapping[str, int] | None,
-               sample: Any) -> list[str]:
+               sample: Tree) -> list[str]:
     wanted = devices or [info.name for info in ag_vulkan_devices()] or [default_backend().name]
     names = [backend_of(device).name for device in wanted]
     for layer in layers:

@@ -1,8 +1,13 @@
-"""Pipeline parallelism: a model cut into stages on several devices, which work on different micro-batches at a time."""
+"""Pipeline parallelism: a model cut into stages on several devices, which work on different micro-batches at a time.
+
+A batch is cut into micro-batches; a stage's output goes to the next stage's device as a leaf, whose gradient comes
+back to the stage before.  Which stage does what when is a table of `ag.parallel.sharded.pipeline_schedules`; this
+module runs it.  Knows stages, devices and a loss function; no optimizer.  Users call it, and `train_distributed`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -15,10 +20,13 @@ from ag.nn.layer import Layer
 from ag.ops.arithmetic import ag_add, ag_mul
 from ag.ops.convert import ag_to_device
 from ag.ops.reduce import ag_sum
-from ag.parallel.replicas.scatter import scatter, sizes_along
+from ag.parallel.comm.scatter import scatter, sizes_along
+from ag.parallel.comm.tree import Tree
 from ag.parallel.sharded.pipeline_schedules import SCHEDULES, Table, shown, timetable
 
 __all__ = ["Pipeline"]
+
+LossFn = Callable[[Any, Any], Tensor]  # (output, targets) -> loss
 
 
 class Pipeline(Layer):
@@ -80,21 +88,25 @@ class Pipeline(Layer):
         self.devices = [_device_of(stage) for stage in stages] if devices is None else [
             backend_of(device).name for device in devices]
 
+    def replace_devices(self, instead: Mapping[str, str]) -> None:
+        """Use other devices in the place of failed ones."""
+        self.devices = [instead.get(name, name) for name in self.devices]
+
     def timetable(self, micros: int) -> Table:
-        """Who does what when, for so many micro-batches."""
+        """What every stage does in each tick, for so many micro-batches."""
         return timetable(SCHEDULES[self.schedule](len(self.stages), micros))
 
     def table(self, micros: int | None = None) -> str:
         """The same as text."""
         return shown(self.timetable(self.micro_batches if micros is None else micros))
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tree) -> Tree:
         """The last stage's result for a whole batch."""
         for stage, device in zip(self.stages, self.devices, strict=True):
             x = _called(stage, device, tuple(ag_to_device(t, device) for t in _tuple(x)))
         return x
 
-    def step(self, x: Tensor, y: Any, loss_fn: Callable[[Any, Any], Tensor]) -> Tensor:
+    def step(self, x: Tensor, y: Tree, loss_fn: LossFn) -> Tensor:
         """Forward and backward passes of a batch, by the schedule.
 
         Parameters
@@ -118,8 +130,8 @@ class Pipeline(Layer):
         """
         sizes = sizes_along((x, y), self.dim)
         if len(sizes) != 1 or 0 in sizes:
-            found = " and ".join(map(str, sorted(sizes))) or "no"
-            raise ShapeError(f"Pipeline.step: x and y have {found} samples; one size of at least 1 is required.")
+            counts = " and ".join(map(str, sorted(sizes))) or "no"
+            raise ShapeError(f"Pipeline.step: x and y have {counts} samples; one size of at least 1 is required.")
         (count,) = sizes
         first, last = self.devices[0], self.devices[-1]
         xs, ys = (scatter(z, [device] * self.micro_batches, self.dim) for z, device in ((x, first), (y, last)))
@@ -134,55 +146,55 @@ class Pipeline(Layer):
 
 
 class _Run:
-    """One batch on its way: what stages have received and made."""
+    """A batch on its way through the pipeline: inputs and outputs of stages, by (stage, micro-batch)."""
 
-    def __init__(self, pipe: Pipeline, xs: list[tuple[Tensor, ...]], ys: list[Any], shares: list[float],
-                 loss_fn: Callable[[Any, Any], Tensor]) -> None:
+    def __init__(self, pipe: Pipeline, xs: list[tuple[Tensor, ...]], ys: list[Tree], shares: list[float],
+                 loss_fn: LossFn) -> None:
         self._pipe, self._ys, self._shares, self._loss_fn = pipe, ys, shares, loss_fn
         self._end = len(pipe.stages) - 1
-        self._given: dict[tuple[int, int], tuple[Tensor, ...]] = {(0, m): x for m, x in enumerate(xs)}
-        self._made: dict[tuple[int, int], tuple[Tensor, ...]] = {}
-        self._slopes: dict[tuple[int, int], list[Buffer | None]] = {}
+        self._inputs: dict[tuple[int, int], tuple[Tensor, ...]] = {(0, m): x for m, x in enumerate(xs)}
+        self._outputs: dict[tuple[int, int], tuple[Tensor, ...]] = {}
+        self._cotangents: dict[tuple[int, int], list[Buffer | None]] = {}  # of outputs, from the stage behind
         self.losses: list[Tensor] = []
 
     def forward(self, stage: int, micro: int) -> None:
         pipe, device = self._pipe, self._pipe.devices[stage]
         with with_grad_tape(), ag_device(device):
-            out = _called(pipe.stages[stage], device, self._given[stage, micro])
+            out = _called(pipe.stages[stage], device, self._inputs[stage, micro])
             if stage == self._end:
                 out = ag_mul(self._loss_fn(out, self._ys[micro]), self._shares[micro])
                 with no_grad():
                     self.losses.append(Tensor(out.buffer))
-        self._made[stage, micro] = made = _tuple(out)
+        self._outputs[stage, micro] = outputs = _tuple(out)
         if stage < self._end:
-            with no_grad():  # what the next stage gets is a leaf there, whose gradient comes back
-                self._given[stage + 1, micro] = tuple(
-                    Tensor(ag_to_device(t, pipe.devices[stage + 1]).buffer, t.requires_grad) for t in made)
+            with no_grad():  # the next stage's input is a leaf, whose gradient comes back
+                self._inputs[stage + 1, micro] = tuple(
+                    Tensor(ag_to_device(t, pipe.devices[stage + 1]).buffer, t.requires_grad) for t in outputs)
 
     def backward(self, stage: int, micro: int) -> None:
-        made, given = self._made.pop((stage, micro)), self._given.pop((stage, micro))
+        outputs, inputs = self._outputs.pop((stage, micro)), self._inputs.pop((stage, micro))
         with with_grad_tape(), ag_device(self._pipe.devices[stage]):
             if stage == self._end:
-                parts = [made[0]] if made[0].requires_grad else []
-            else:  # the sum whose gradient is what came back
-                slopes = self._slopes.pop((stage, micro))
-                parts = [ag_sum(ag_mul(t, Tensor(g))) for t, g in zip(made, slopes, strict=True)
+                parts = [outputs[0]] if outputs[0].requires_grad else []
+            else:  # a number whose gradient by each output is the cotangent that came back
+                cotangents = self._cotangents.pop((stage, micro))
+                parts = [ag_sum(ag_mul(t, Tensor(g))) for t, g in zip(outputs, cotangents, strict=True)
                          if g is not None and t.requires_grad]
             total = reduce(ag_add, parts) if parts else None
         if total is not None:
             backward(total)
         if stage > 0:
             before = self._pipe.devices[stage - 1]
-            self._slopes[stage - 1, micro] = [None if t.grad is None else ag_to_device(t.grad, before).buffer
-                                              for t in given]
+            self._cotangents[stage - 1, micro] = [None if t.grad is None else ag_to_device(t.grad, before).buffer
+                                                  for t in inputs]
 
 
-def _called(stage: Layer, device: str, args: tuple[Any, ...]) -> Any:
+def _called(stage: Layer, device: str, args: tuple[Tree, ...]) -> Tree:
     with ag_device(device):
         return stage(*args)
 
 
-def _tuple(x: Any) -> tuple[Any, ...]:
+def _tuple(x: Tree) -> tuple[Tree, ...]:
     return tuple(x) if isinstance(x, (tuple, list)) else (x,)
 
 

@@ -1,7 +1,16 @@
-"""Schedules of a pipeline: which stage works on which micro-batch when, as tables, without any tensor.
+"""Pipeline schedules: which stage works on which micro-batch when, as tables, without any tensor.
 
-A schedule is each stage's order of work; `timetable` plays it through, as if every forward and every backward pass
-took one tick.  `ag.parallel.sharded.pipeline` runs any table.
+A schedule is each stage's order of work; `timetable` plays it through, as if every forward (F) and every backward (B)
+pass took one tick, and a stage works as soon as its input is there.  Two stages, three micro-batches:
+
+    gpipe    stage 0  F0 F1 F2  .  . B2 B1 B0        all forward passes first: a stage holds the results of
+             stage 1   . F0 F1 F2 B2 B1 B0  .        every micro-batch
+
+    1f1b     stage 0  F0 F1  . B0 F2 B1  . B2        one forward, one backward (1F1B): it holds at most as
+             stage 1   . F0 B0 F1 B1 F2 B2  .        many as there are stages behind it and itself
+
+Both take 2 * micro-batches + 2 * (stages - 1) ticks: filling and emptying the pipeline cannot be saved.  Knows numbers
+only.  `ag.parallel.sharded.pipeline` runs any table.
 """
 
 from __future__ import annotations
@@ -9,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["SCHEDULES", "Table", "Work", "gpipe", "most_at_once", "one_forward_one_backward", "shown", "timetable"]
+__all__ = ["SCHEDULES", "Table", "Work", "gpipe", "one_forward_one_backward", "shown", "timetable"]
 
 
 class Work(NamedTuple):
@@ -51,7 +60,7 @@ SCHEDULES: dict[str, Callable[[int, int], Orders]] = {"gpipe": gpipe, "1f1b": on
 
 
 def timetable(orders: Orders) -> Table:
-    """What every stage does in each tick, nobody waiting longer than it must.
+    """What every stage does in each tick; no stage waits longer than it must.
 
     A forward pass needs the stage before to be done with the micro-batch, a backward pass the stage after.
 
@@ -83,18 +92,6 @@ def _is_ready(work: Work, stage: int, done: list[set[Work]]) -> bool:
         return stage == 0 or work in done[stage - 1]
     behind = stage == len(done) - 1 or work in done[stage + 1]
     return behind and Work(False, work.micro) in done[stage]
-
-
-def most_at_once(orders: Orders) -> list[int]:
-    """Per stage, the largest number of micro-batches whose results it holds for the backward pass."""
-    found = []
-    for order in orders:
-        held = most = 0
-        for work in order:
-            held += -1 if work.backward else 1
-            most = max(most, held)
-        found.append(most)
-    return found
 
 
 def shown(table: Table) -> str:

@@ -1,13 +1,18 @@
 """Tensor parallelism: fully connected layers whose weights are spread over devices, in equal parts or not.
 
-A `ColumnParallelLinear` has some of the output features on each device, a `RowParallelLinear` some of the inputs;
-one behind the other exchange nothing between them.  Moves between devices are ordinary functions of tensors, so the
-layers need no gradient rule.
+A `ColumnParallelLinear` has some of the output features on each device, a `RowParallelLinear` some of the inputs.  One
+behind the other they exchange one sum, as in Megatron-LM:
+
+    cpu      x  ->  W1[:h]  ->  relu  ->  W2[:, :h]  ->  +  ->  y
+    cpu:1    x  ->  W1[h:]  ->  relu  ->  W2[:, h:]  ->  |
+
+Moves between devices (`ag.parallel.comm.tensor_collectives`) are ordinary functions of tensors, so the layers need no
+gradient rule.  Knows tensors and devices; no replica and no loop.  Users call it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 from typing import Any
 
@@ -25,7 +30,7 @@ from ag.ops.arithmetic import ag_add
 from ag.ops.convert import ag_to_device
 from ag.ops.indexing import ag_concat
 from ag.ops.matmul import ag_matmul
-from ag.parallel.comm.tensor_collectives import broadcast, broadcast_to, reduce, split
+from ag.parallel.comm.tensor_collectives import broadcast, on_device, reduce, split
 from ag.parallel.comm.tree_reduction import shard_sizes
 
 __all__ = ["ColumnParallelLinear", "RowParallelLinear"]
@@ -60,6 +65,10 @@ class _ParallelLinear(Layer):
         self._set_weight(host_uniform((self.out_features, self.in_features), -limit, limit))
         if bias:
             self._set_bias(np.zeros((self.out_features, 1), np.float32))
+
+    def replace_devices(self, instead: Mapping[str, str]) -> None:
+        """Use other devices in the place of failed ones."""
+        self.devices = tuple(instead.get(name, name) for name in self.devices)
 
     def _set_weight(self, whole: Array) -> None:
         ends = np.cumsum(self.sizes)[:-1]
@@ -161,7 +170,7 @@ class ColumnParallelLinear(_ParallelLinear):
             if self.bias:
                 y = ag_add(y, _column(self.b[i], y))
             parts.append(y if self._activate is None else self._activate(y))
-        return ag_concat(broadcast_to(parts, parts[0].device), 0) if self.gather_output else parts
+        return ag_concat(on_device(parts, parts[0].device), 0) if self.gather_output else parts
 
 
 class RowParallelLinear(_ParallelLinear):

@@ -1,8 +1,9 @@
 """Checkpoints of `dp_train`: one file with everything that the next step depends on.
 
-Weights, buffers, states of optimizers and schedules, losses so far, the seed and how many samples were trained on.
-Which sample comes next and which random numbers it draws follow from these, so a resumed job goes on bit for bit, on
-any number of replicas that makes the same batch.
+Weights, buffers, states of optimizers and schedules, losses so far, the seed, and how many samples were trained on.
+The samples of the next step, and the random numbers that they draw, follow from these: a resumed training goes on bit
+for bit, on any number of replicas with the same batch.  Knows arrays and a file; no replica and no optimizer.
+`dp_train` saves, `ag.parallel.trainer.ranks` loads.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError
 from ag.io.safetensors_file import read_file, to_json, write_file
+from ag.parallel.comm.comm import Json
 
 __all__ = ["DPState", "load_state", "save_state"]
 
@@ -28,7 +30,7 @@ _LISTS = ("rates", "schedules")
 
 @dataclass(frozen=True)
 class DPState:
-    """Where a job is.
+    """Where a training is.
 
     Attributes
     ----------
@@ -46,7 +48,7 @@ class DPState:
     rates : list of float
         The optimizers' learning rates, with all their digits.
     schedules : list
-        States of the schedules; None for those that have none.
+        States of the schedules; None for a schedule without.
     """
 
     step: int
@@ -58,7 +60,7 @@ class DPState:
     buffers: dict[str, Array]
     optimizers: list[dict[str, Array]]
     rates: list[float]
-    schedules: list[Any]
+    schedules: list[Json]
 
 
 def save_state(path: str | os.PathLike[str], state: DPState) -> None:

@@ -1,8 +1,8 @@
-"""The threads of a job: one per device, so that devices work at the same time and one that hangs stops nobody else.
+"""Device threads: one thread per device, so that devices work at the same time and a hung one does not stop the others.
 
-A call that does not come back in time is reported, and its thread left behind: Python cannot end a thread.  Others wait
-for the next job, as drivers keep some memory for every thread that ever used them.  Knows calls only, no model and no
-arithmetic; `ag.parallel.trainer.trainer` gives it the work of the replicas.
+A call that does not return in time is reported, and its thread is abandoned: Python cannot end a thread.  Idle threads
+wait for the next training, as drivers keep some memory for every thread that ever used them.  Knows calls only, no
+model and no arithmetic.  The trainer gives it the work of the replicas, and synchronized samples theirs.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import NamedTuple
 from ag.engine.cpu_threads import one_thread
 from ag.errors import CommError
 
-__all__ = ["FollowingError", "Lanes", "Task", "noted"]
+__all__ = ["FollowingError", "DeviceThreads", "Task", "noted"]
 
 
 class FollowingError(CommError):
-    """What a call raises only because another one failed."""
+    """Raised by a call only because another call failed."""
 
 
 class Task(NamedTuple):
-    """A call for a replica; `who` says which, for messages, and `waits` whether it waits for another call."""
+    """A call for a replica, which messages call `who`; ``waits()`` tells whether it is waiting for another call."""
 
     device: str
     who: str
@@ -33,23 +33,23 @@ class Task(NamedTuple):
     waits: Callable[[], bool] = lambda: False
 
 
-class Lanes:
-    """A thread per device, which makes the calls for it one after the other.
+class DeviceThreads:
+    """A thread per device, which makes the calls of its device one after the other.
 
     Parameters
     ----------
     devices : sequence of str
         May name a device more than once.
     alone : set of str
-        Devices whose threads compute themselves, without help of the other cores: there are others like them.
+        Devices that share the CPU, so each keeps to one core.
     timeout : float
         Seconds that the calls of a device may take together.
     direct : bool, optional
-        Make the calls in the calling thread, without a time limit: where there is nobody else to wait for.
+        Make the calls in the calling thread, without a time limit; for a single device.
     """
 
     def __init__(self, devices: Sequence[str], alone: set[str], timeout: float, direct: bool = False) -> None:
-        self._lanes = {} if direct else {device: _lane(device in alone) for device in devices}
+        self._threads = {} if direct else {device: _idle_thread(device in alone) for device in devices}
         self._timeout = timeout
         self._direct = direct
 
@@ -70,19 +70,19 @@ class Lanes:
                     raise
             return
         end = monotonic() + self._timeout
-        given: dict[str, list[Task]] = {}
+        of_device: dict[str, list[Task]] = {}
         for task in tasks:
-            given.setdefault(task.device, []).append(task)
-        for device, mine in given.items():
-            self._lanes[device].give(mine)
-        for device in given:
-            if not self._lanes[device].wait(end - monotonic()):
+            of_device.setdefault(task.device, []).append(task)
+        threads = [self._threads[device] for device in of_device]
+        for thread, mine in zip(threads, of_device.values(), strict=True):
+            thread.give(mine)
+        for thread in threads:
+            if not thread.wait(end - monotonic()):
                 break
-        lanes = [self._lanes[device] for device in given]
-        failed = [(task, error) for lane in lanes for task, error in lane.failed]
+        failed = [(task, error) for thread in threads for task, error in thread.failed]
         for task, error in sorted(failed, key=lambda pair: isinstance(pair[1], FollowingError)):
             raise _of(task, error, step)
-        late = [lane.now for lane in lanes if lane.now is not None]
+        late = [thread.now for thread in threads if thread.now is not None]
         if late:
             first = next((task for task in late if not task.waits()), late[0])
             raise CommError(f"dp_train: {first.who} did not finish its part of step {step} within {self._timeout:g} s; "
@@ -90,42 +90,42 @@ class Lanes:
                             f"a larger timeout if it is only slow.")
 
     def hangs(self, device: str) -> bool:
-        """Whether a call for the device has not come back."""
-        return not self._direct and self._lanes[device].now is not None
+        """Whether a call for the device has not returned."""
+        return not self._direct and self._threads[device].now is not None
 
     def close(self) -> None:
-        """Let go of the threads; those that hang end when their call returns."""
-        for lane in self._lanes.values():
-            lane.end()
+        """Give the threads back; one that hangs ends when its call returns."""
+        for thread in self._threads.values():
+            thread.give_back()
 
 
-class _Lane(Thread):
-    """A thread that waits for calls, and who waits for it, at two locks, which cost less than a queue."""
+class _DeviceThread(Thread):
+    """A thread that waits for calls at one lock, while its caller waits at another; locks cost less than a queue."""
 
     def __init__(self) -> None:
         super().__init__(name="ag_replica", daemon=True)
-        self.now: Task | None = None  # what is to be done next, or being done
+        self.now: Task | None = None  # the call that is made now, or next
         self.failed: list[tuple[Task, BaseException]] = []
         self.alone = False
         self._tasks: list[Task] = []
         self._context = copy_context()
-        self._given, self._done, self._ending = Lock(), Lock(), Lock()
-        self._given.acquire()
+        self._ready, self._done, self._ending = Lock(), Lock(), Lock()
+        self._ready.acquire()
         self._done.acquire()
-        self._left_behind = False
+        self._abandoned = False
         self.start()
 
     def give(self, tasks: list[Task]) -> None:
         self._tasks, self._context, self.failed, self.now = tasks, copy_context(), [], tasks[0]
-        self._given.release()
+        self._ready.release()
 
     def wait(self, seconds: float) -> bool:
-        """Whether the calls have returned; waits for so long."""
+        """Wait for the calls, at most so long; whether they have returned."""
         return self._done.acquire(timeout=min(max(0.0, seconds), TIMEOUT_MAX))
 
     def run(self) -> None:
-        while not self._left_behind:
-            self._given.acquire()
+        while not self._abandoned:
+            self._ready.acquire()
             one_thread(self.alone)
             for task in self._tasks:
                 self.now = task
@@ -137,28 +137,28 @@ class _Lane(Thread):
                 self.now = None
                 self._done.release()
 
-    def end(self) -> None:
-        """The job needs the thread no more: another may, unless it hangs."""
+    def give_back(self) -> None:
+        """Wait for the next training; a thread that hangs cannot, and ends when its call returns."""
         with self._ending:
             if self.now is not None:
-                self._left_behind, self.name = True, "ag_replica (left behind)"
+                self._abandoned, self.name = True, "ag_replica (left behind)"
                 return
-            self._done.acquire(blocking=False)  # if nobody has waited for its last calls
+            self._done.acquire(blocking=False)  # if the caller did not wait for the last calls
         self._tasks, self.failed, self._context = [], [], Context()
         _idle.append(self)
 
 
-_idle: deque[_Lane] = deque()
+_idle: deque[_DeviceThread] = deque()
 
 
-def _lane(alone: bool) -> _Lane:
-    """A thread that has nothing to do."""
+def _idle_thread(alone: bool) -> _DeviceThread:
+    """An idle thread, or a new one."""
     try:
-        lane = _idle.pop()
+        thread = _idle.pop()
     except IndexError:
-        lane = _Lane()
-    lane.alone = alone
-    return lane
+        thread = _DeviceThread()
+    thread.alone = alone
+    return thread
 
 
 def _of(task: Task, error: BaseException, step: int) -> BaseException:
@@ -166,6 +166,6 @@ def _of(task: Task, error: BaseException, step: int) -> BaseException:
 
 
 def noted(error: BaseException, note: str) -> BaseException:
-    """The error with a line more in its traceback: whose it is (Python 3.11 shows it)."""
+    """The error with a note in its traceback that says whose it is; Python 3.11 and later show it."""
     error.__dict__.setdefault("__notes__", []).append(note)
     return error

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 from ag.autograd.tensor import Tensor
 from ag.engine.device import canonical
 from ag.engine.devices import ag_vulkan_devices
-from ag.parallel.trainer.capturing import log
 from ag.parallel.trainer.load_balance import AutoBalance, Balance
 from ag.parallel.trainer.replica import LossOf
 
 __all__ = ["balance_of", "check_arguments", "loss_rule", "replica_devices"]
+
+log = logging.getLogger("ag")
 
 
 def check_arguments(data: Sequence[Any], n_gpu: int | None, n_iter: int, max_norm: float, verbose: int | None,

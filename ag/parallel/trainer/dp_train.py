@@ -29,9 +29,9 @@ from ag.parallel.comm.comm import Comm
 from ag.parallel.trainer.checkpoint import DPState, save_state
 from ag.parallel.trainer.dp_arguments import balance_of, check_arguments, loss_rule, replica_devices
 from ag.parallel.trainer.dp_result import DPResult, DPStep
+from ag.parallel.trainer.host_optimizer import RateSchedules
 from ag.parallel.trainer.ranks import Ranks
-from ag.parallel.trainer.rate_schedules import RateSchedules
-from ag.parallel.trainer.trainer import Job
+from ag.parallel.trainer.trainer import Trainer
 
 __all__ = ["dp_train"]
 
@@ -210,7 +210,7 @@ def dp_train(
             ag_seed(state.seed if state is not None else seed or 0)
         make_optimizer = optimizer or (lambda params: Adam(params, lr=lr))
         loss_of = loss_rule(loss_fn, forward_fn, target_fn)
-        job = stack.enter_context(closing(Job(make_model, names, loss_of, capture, make_optimizer, max_norm,
+        job = stack.enter_context(closing(Trainer(make_model, names, loss_of, capture, make_optimizer, max_norm,
                                               on_nonfinite, shares, timeout, sync_batch_norm, ranks)))
         schedules = RateSchedules(scheduler, job.optimizers.optimizers)
         if checkpoint is not None:
@@ -235,13 +235,13 @@ def dp_train(
             if checkpoint is not None and due and ranks.rank == 0:
                 save_state(checkpoint, job.state(k + 1, batch, losses[: k + 1], schedules.state()))
         job.check_equal()
-        ranks.leave()
+        ranks.finish()
         first = job.replicas[0]
         return DPResult(first.params, losses, float(losses[-1]) if n_iter else float("nan"), first.model, names,
                         job.report(), job.optimizers.state())
 
 
-def _restored(job: Job, state: DPState | None, batch: int, losses: Array, schedules: RateSchedules) -> int:
+def _restored(job: Trainer, state: DPState | None, batch: int, losses: Array, schedules: RateSchedules) -> int:
     """Put the job where the checkpoint is; the number of steps done."""
     if state is None:
         return 0

@@ -1,13 +1,20 @@
-"""The optimizers of a `dp_train` job, on the host's copies of the parameters.
+"""The optimizers of a training, on the host's copies of the parameters, and their learning rate schedules.
 
-Gradients come in and weights go out as one array in the layout of the replicas.  One optimizer of all parameters has
-that layout itself; the parameters of several are copied to where each keeps its own, and back.
+Gradients come in and weights go out as one array in the layout of the replicas.  A single optimizer of all parameters
+has that layout itself; several have flat buffers of their own, to and from which their parameters are copied:
+
+    layout     | W1 | b1 | W2 | b2 |      AdamW of W1, W2: | W1 | W2 |      SGD of b1, b2: | b1 | b2 |
+
+Each is an ordinary `Optimizer` on the CPU, whose step is recorded once and replayed.  Knows arrays, optimizers and
+schedules; no device but the host's.  The trainer steps them once per step, `dp_train` the schedules.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import isfinite
 from typing import Any, cast
 
@@ -25,22 +32,24 @@ from ag.nn.layer import load_into
 from ag.optim.clip import clip_grad_norm
 from ag.optim.flat import FlatGroup
 from ag.optim.optimizer import Optimizer
-from ag.parallel.trainer.capturing import log
+from ag.parallel.comm.comm import Json
 
-__all__ = ["HostOptimizers", "MakeOptimizer"]
+__all__ = ["HostOptimizers", "MakeOptimizer", "RateSchedules"]
+
+log = logging.getLogger("ag")
 
 MakeOptimizer = Callable[[dict[str, Tensor]], Optimizer | Sequence[Optimizer]]
 
 
 @dataclass(frozen=True)
 class _Part:
-    """An optimizer, and where its parameters lie: each first in the job's layout, then in its own, and its length."""
+    """An optimizer, and where its parameters lie."""
 
     optimizer: Optimizer
     group: FlatGroup
     grads: Buffer
     names: dict[str, str]  # of its parameters, by their names in the model
-    places: list[tuple[int, int, int]]
+    places: list[tuple[int, int, int]]  # of each: start in the layout of the replicas, start in its own, length
 
     def to_mine(self, flat: Buffer, mine: Buffer) -> None:
         for there, here, length in self.places:
@@ -64,7 +73,7 @@ class HostOptimizers:
     device : str
         Of the host.
     tells : bool
-        Whether parameters that are frozen, or that no sample uses, are this one's to name in the log.
+        Whether this rank names parameters in the log that are frozen or that no sample uses.
 
     Attributes
     ----------
@@ -82,10 +91,10 @@ class HostOptimizers:
         for name, p in replica.params.items():
             self.params[name] = ag_param(p.numpy(), device=device, dtype=p.dtype)
             self.params[name].name = name
-        made = make(dict(self.params))
-        self.several = isinstance(made, Sequence)
-        self.optimizers = list(made) if isinstance(made, Sequence) else [made]
-        owners = self._owners(made)
+        returned = make(dict(self.params))
+        self.several = isinstance(returned, Sequence)
+        self.optimizers = list(returned) if isinstance(returned, Sequence) else [returned]
+        owners = self._owners(returned)
         self._frozen = [name for name in self.params if name not in owners]
         if self._frozen and tells:
             log.warning("dp_train: no optimizer has %s; they keep their values.", ", ".join(self._frozen))
@@ -110,10 +119,10 @@ class HostOptimizers:
         for optimizer in self.optimizers:
             optimizer.restart_loss_scale()
 
-    def _owners(self, made: Any) -> dict[str, Optimizer]:
+    def _owners(self, returned: object) -> dict[str, Optimizer]:
         """The optimizer of every parameter that has one."""
         if not self.optimizers or not all(isinstance(o, Optimizer) for o in self.optimizers):
-            raise ValueError(f"dp_train: optimizer(params) returned {made!r}; an optimizer over parameters from "
+            raise ValueError(f"dp_train: optimizer(params) returned {returned!r}; an optimizer over parameters from "
                              f"params is required, or several in a list.")
         names = {p.id: name for name, p in self.params.items()}
         owners: dict[str, Optimizer] = {}
@@ -139,7 +148,7 @@ class HostOptimizers:
     # -------------------------------------------------------------------------------------- a step
 
     def use(self, used: Collection[str]) -> None:
-        """Step the parameters that some sample has used; names the others once."""
+        """Step only parameters that some sample has used; names the others in the log once."""
         self._used, self._step = set(used), None
         unused = [name for name in self.params if name not in used and name not in self._frozen]
         if unused and self._tells:
@@ -199,3 +208,57 @@ class HostOptimizers:
             self.values.backend.upload(p.numpy(), self.values.view(p.shape, self._offsets[name]))
         for part in self._parts:
             part.from_mine(part.group.values, self.values)
+
+
+class RateSchedules:
+    """What `scheduler` makes of each optimizer.
+
+    Parameters
+    ----------
+    scheduler : callable or None
+        ``scheduler(optimizer)``: an object with ``step()``.  None: no schedules.
+    optimizers : sequence of Optimizer
+
+    Raises
+    ------
+    TypeError
+        If it makes something else.
+    """
+
+    def __init__(self, scheduler: Callable[[Optimizer], Any] | None, optimizers: Sequence[Optimizer]) -> None:
+        self._schedules = [scheduler(optimizer) for optimizer in optimizers] if scheduler is not None else []
+        for schedule in self._schedules:
+            if not hasattr(schedule, "step"):
+                raise TypeError(f"dp_train: scheduler(optimizer) returned {schedule!r}; an object with step() is "
+                                f"required.")
+
+    def step(self) -> None:
+        """Step all."""
+        for schedule in self._schedules:
+            schedule.step()
+
+    def state(self) -> list[Json]:
+        """The state of each; None for those that do not tell it."""
+        return [schedule.state_dict() if _has_state(schedule) else None for schedule in self._schedules]
+
+    def restore(self, step: int, states: Sequence[Json]) -> None:
+        """Go on after `step` steps: with the states, or by stepping as often where there are none.
+
+        Raises
+        ------
+        CheckpointError
+            If there are states of another number of schedules.
+        """
+        if states and self._schedules and len(states) != len(self._schedules):
+            raise CheckpointError(f"dp_train: the checkpoint holds the state of {len(states)} schedule(s) and the job "
+                                  f"has {len(self._schedules)}, one for each optimizer; make as many as before.")
+        for schedule, state in zip_longest(self._schedules, states if self._schedules else ()):
+            if state is not None and _has_state(schedule):
+                schedule.load_state_dict(state)
+                continue
+            for _ in range(step):
+                schedule.step()
+
+
+def _has_state(schedule: object) -> bool:
+    return hasattr(schedule, "state_dict") and hasattr(schedule, "load_state_dict")

@@ -1,9 +1,16 @@
-"""How the samples of a step are shared out to the replicas: by fixed weights, or by how fast each turns out to be.
+"""Load balance: how many samples of a step each replica gets, by fixed weights or by measured speed.
 
-A step takes as long as its slowest device, so with `balance="auto"` shares follow the measured time per sample.  That
-is the host's time, from giving a device its samples to having their sums, and not the device's own: what the host needs
-to launch and to fetch is part of the step, too, and grows with the samples.  The gradients do not depend on it: their
-sums are made in one tree, whoever holds which sample (`ag.parallel.comm.tree_reduction`).
+A step takes as long as its slowest device, so with ``balance="auto"`` shares follow the measured time per sample:
+
+    step   shares   seconds per sample        next weights
+      0     5 : 5   -                         1 : 1          not measured: the first step captures and compiles
+      1     5 : 5   0.1 : 0.3                 10 : 3.3
+      2     7 : 3   0.1 : 0.3                 10 : 3.3       0.7 s and 0.9 s; before, 0.5 s and 1.5 s
+
+That is the host's time, from giving a device its samples to having their sums, and not the device's own: launching and
+fetching are part of the step, too, and grow with the samples.  Gradients do not depend on the shares: they are summed
+in one tree (`ag.parallel.comm.tree_reduction`).  Knows numbers and names of devices; no replica.  The trainer asks it
+before every step and tells it the times after.
 """
 
 from __future__ import annotations
@@ -34,7 +41,7 @@ class Balance:
         return shard_sizes(samples, self.weights)
 
     def note(self, samples: Sequence[int], seconds: Sequence[float]) -> None:
-        """What each replica got in a step, and how long it took."""
+        """Learn from a step: the samples of each replica, and how long it took."""
 
 
 class AutoBalance(Balance):
@@ -53,7 +60,7 @@ class AutoBalance(Balance):
         self._warm: set[str] = set()
 
     def sizes(self, samples: int) -> list[int]:
-        """Every replica gets a sample if there are enough: who has none is not measured again."""
+        """Every replica gets a sample if there are enough: one without samples would not be measured again."""
         least = 1 if samples >= len(self._devices) else 0
         return [least + n for n in super().sizes(samples - least * len(self._devices))]
 
@@ -63,8 +70,9 @@ class AutoBalance(Balance):
             mine = [i for i, name in enumerate(self._devices) if name == device]
             count = sum(samples[i] for i in mine)
             if count and device in self._warm:
-                found = max(sum(seconds[i] for i in mine) / count, 1e-9)
-                self._per_sample[device] = found + (1 - _NEW) * (self._per_sample.get(device, found) - found)
+                measured = max(sum(seconds[i] for i in mine) / count, 1e-9)
+                before = self._per_sample.get(device, measured)
+                self._per_sample[device] = measured + (1 - _NEW) * (before - measured)
             if count:
                 self._warm.add(device)
         if len(self._per_sample) == len(set(self._devices)):

@@ -1,14 +1,17 @@
 """The buffers of the replicas' models, such as running statistics, as one flat buffer that moves once in a step.
 
-Every sample of a step begins with the same buffers.  How far it moves them lies behind its gradients in its row and is
-added up as these are, and the step moves the buffers by the mean: the statistics of a step do not depend on who holds
-which sample, nor on the order of the samples.
+Every sample of a step begins with the same buffers.  How far it moves them stands behind its gradients in its row and
+is summed as these are, and the step moves the buffers by the mean of all samples.  A running mean of 1.0, which two
+samples move to 1.2 and 1.6, moves by (0.2 + 0.6) / 2, to 1.4: it depends neither on the replicas that have the samples
+nor on their order.
+
+Knows buffers of models and flat arrays; neither gradients nor weights.  A replica has a `ReplicaBuffers`, the trainer
+the `HostBuffers`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -20,15 +23,15 @@ from ag.engine.dtype import DType
 from ag.engine.kernels.elementwise import copy, sub
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError
-from ag.nn.layer import buffers_of, load_into
+from ag.nn.layer import Model, buffers_of, load_into
 from ag.optim.flat import FlatGroup
 
-__all__ = ["HostBuffers", "MovingBuffers"]
+__all__ = ["HostBuffers", "ReplicaBuffers"]
 
 _NOTHING = np.zeros(0, np.float32)
 
 
-class MovingBuffers:
+class ReplicaBuffers:
     """The buffers of one replica's model that samples may move.
 
     Parameters
@@ -53,7 +56,7 @@ class MovingBuffers:
     two is no number.
     """
 
-    def __init__(self, model: Any, backend: Backend, dtype: DType) -> None:
+    def __init__(self, model: Model, backend: Backend, dtype: DType) -> None:
         self._model = model
         self._backend = backend
         self.tensors: dict[str, Tensor] = {}
@@ -84,7 +87,7 @@ class MovingBuffers:
             self._backend.launch(sub, self._values, self._start, into=into)
 
     def set_aside(self) -> Buffer | None:
-        """A copy of the buffers as a sample has left them, to `go_on` with when others have had the model."""
+        """A copy of the buffers of a sample that pauses, to `go_on` with after other samples have used the model."""
         if not self.tensors:
             return None
         self._bind(keep=True)
@@ -92,19 +95,19 @@ class MovingBuffers:
         return aside
 
     def go_on(self, aside: Buffer | None) -> None:
-        """Give the model what `set_aside` returned."""
+        """Give the model the buffers that `set_aside` returned."""
         if aside is not None:
             self._bind(keep=False)
             self._backend.launch(copy, aside, into=self._values)
 
     def _bind(self, keep: bool) -> None:
-        """Let the model's tensors lie in the flat buffer, with their values or with what is there.
+        """Make the model's buffers views of the flat buffer, with their own values (`keep`) or with those there.
 
-        A layer may have made new ones (``self.average = 0.9 * self.average + ...``).
+        A layer may have replaced a tensor (``self.average = 0.9 * self.average + ...``).
         """
-        found = buffers_of(self._model)
+        current = buffers_of(self._model)
         for name, view in self._views.items():
-            x = found.get(name)
+            x = current.get(name)
             if x is not None and x.buffer is not view:
                 if keep:
                     self._backend.launch(copy, x.buffer, into=view)
@@ -131,13 +134,13 @@ class HostBuffers:
 
     Parameters
     ----------
-    replica : MovingBuffers
+    replica : ReplicaBuffers
         Whose values they have at first.
     device : str
         Of the host.
     """
 
-    def __init__(self, replica: MovingBuffers, device: str) -> None:
+    def __init__(self, replica: ReplicaBuffers, device: str) -> None:
         self._tensors = {name: ag_tensor(x.numpy(), device=device, dtype=x.dtype)
                          for name, x in replica.tensors.items()}
         self._group = FlatGroup(self._tensors) if self._tensors else None

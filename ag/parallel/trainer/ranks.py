@@ -1,12 +1,17 @@
-"""The ranks of a job: workers, each with devices of its own, that train one model together with `dp_train`.
+"""The ranks of a training: members of a group, each with devices of its own, that train one model with `dp_train`.
 
 All ranks do the same in the same order.  Before anything large is exchanged they tell each other in a few bytes that
-they are ready, or what went wrong; so one that fails stops all of them at the same step, and nobody waits in vain. Sums
-of gradients go on in the tree of the samples (`ag.parallel.comm.tree_reduction`), of which every rank brings whole
-nodes: each adds up one part of the nodes of all ranks, and the parts are put together.
+they are ready, or what went wrong: so one that fails stops all of them at the same step, and no rank waits in vain.
 
-Knows a communicator, flat arrays and one replica per rank; what a step is, `ag.parallel.trainer.trainer` knows.  A
-world of one rank exchanges nothing.
+Sums of gradients go on in the tree of the samples (`ag.parallel.comm.tree_reduction`), of which every rank has whole
+nodes.  Each rank adds up one part of the nodes of all ranks, and the parts are put together (a reduce-scatter and an
+all-gather).  Two ranks with one node each, of elements [a b] and [c d]:
+
+    rank 0   sends b to rank 1, adds a + c          sends a + c to rank 1      has [a+c b+d]
+    rank 1   sends c to rank 0, adds b + d          sends b + d to rank 0      has [a+c b+d]
+
+Knows a communicator, flat arrays and one replica per rank; not what a step is, which `ag.parallel.trainer.trainer`
+knows.  The trainer and `dp_train` call it.  With one rank nothing is exchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ import numpy as np
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, current_seed
 from ag.errors import CommError
-from ag.parallel.comm.comm import Comm, SoloComm, everyone
+from ag.parallel.comm.comm import Comm, Json, SoloComm, everyone
 from ag.parallel.comm.tree_reduction import RowSums, TreeSum, shard_sizes
 from ag.parallel.trainer.checkpoint import DPState, load_state
 from ag.parallel.trainer.replica import Replica
@@ -35,25 +40,25 @@ from ag.version import __version__
 
 __all__ = ["Ranks"]
 
-_PROCESS = token_hex(8)  # told from others together with its number, which a container may have, too
+_PROCESS = token_hex(8)  # names this process together with its number, as containers may have equal numbers
 _HOSTS = 1 << 16  # CPU devices from this number on are the hosts of ranks that are threads of one process
 
 
 class Ranks:
-    """A worker's place among those that train together; as a context it lets the others know of an error.
+    """A rank's place among those that train together; as a context it tells the others of an error.
 
     Parameters
     ----------
     world : Comm, something that has one as ``comm``, or None
-        None: there is nobody else.
+        None: this rank is alone.
 
     Attributes
     ----------
     rank, size : int
     where : str
-        How far the job is, for messages.
+        How far the training is, for messages.
     host : str
-        The device of the optimizer, which is nobody else's.
+        The device of the optimizer, which no other rank of the process uses.
     replicas : int
         How many replicas all ranks have.
     used : set of str
@@ -65,7 +70,7 @@ class Ranks:
         If `world` is no communicator.
     """
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: object) -> None:
         comm = SoloComm() if world is None else getattr(world, "comm", world)
         if not isinstance(comm, Comm):
             raise TypeError(f"dp_train: world is {world!r}; a communicator is required, such as one of "
@@ -76,10 +81,10 @@ class Ranks:
         self.host = "cpu"
         self.replicas = 0
         self.used: set[str] = set()
-        self._told: set[str] = set()  # those of `used` that this rank has told the others
+        self._told: set[str] = set()  # names in `used` that this rank has told the others
         self._shares: list[list[float]] = []  # of every rank, the weights of its replicas
         self._sums = RowSums()
-        self._over = False  # whether all ranks know that the job is over
+        self._over = False  # whether all ranks know that the training is over
         self._exchange_s, self._sent = 0.0, 0
 
     # -------------------------------------------------------------------------------------- errors
@@ -89,13 +94,13 @@ class Ranks:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        """Let the others raise, too, in the call that they make next."""
+        """Make the other ranks raise, too, in their next call."""
         if error is None or self._over or self.size == 1:
             return
         if isinstance(error, Exception):
             with suppress(CommError):
                 everyone(self._comm, {"error": self._told_as(error)})
-        else:  # it wants to end at once
+        else:  # KeyboardInterrupt, SystemExit: end at once
             self._comm.abort(self._told_as(error))
 
     def _told_as(self, error: BaseException) -> str:
@@ -103,7 +108,7 @@ class Ranks:
 
     @contextmanager
     def _exchange(self) -> Iterator[None]:
-        """Calls of the communicator; an error in one of them ends the group, as nobody knows who has got how far."""
+        """Calls of the communicator; an error in one ends the group, as no rank knows how far the others have got."""
         try:
             yield
         except BaseException as error:
@@ -114,8 +119,8 @@ class Ranks:
                                 f"those of the last step that was finished.") from error
             raise
 
-    def gather(self, value: Any = None) -> list[Any]:
-        """What all ranks give, in their order: anything that JSON can hold.
+    def gather(self, value: Json = None) -> list[Json]:
+        """The values of all ranks, in their order: anything that JSON can hold.
 
         Raises
         ------
@@ -125,33 +130,33 @@ class Ranks:
         if self.size == 1:
             return [value]
         with self._exchange():
-            found = everyone(self._comm, {"value": value})
-        for rank, theirs in enumerate(found):
+            messages = everyone(self._comm, {"value": value})
+        for rank, theirs in enumerate(messages):
             if "error" in theirs:
                 self._over = True
                 raise CommError(f"dp_train: rank {rank} {theirs['error']}; weights are those of the last step that all "
                                 f"ranks made.")
-        return [theirs["value"] for theirs in found]
+        return [theirs["value"] for theirs in messages]
 
-    def compare(self, named: Sequence[tuple[str, Any]], advice: str) -> None:
-        """Raise unless all ranks give the same values by the same names; `advice` ends the message."""
-        found = self.gather([(what, str(value)) for what, value in named])
-        for rank, theirs in enumerate(found):
-            for first, other in zip_longest(found[0], theirs):
+    def compare(self, named: Sequence[tuple[str, object]], advice: str) -> None:
+        """Raise unless all ranks have the same names and values; `advice` ends the message."""
+        lists = self.gather([(what, str(value)) for what, value in named])
+        for rank, theirs in enumerate(lists):
+            for first, other in zip_longest(lists[0], theirs):
                 if first != other:
-                    self._over = True  # every rank finds the same
+                    self._over = True  # every rank raises this
                     what = (first or other)[0]
                     a, b = (pair[1] if pair and pair[0] == what else "not there" for pair in (first, other))
                     raise CommError(f"dp_train: {what} is {a} on rank 0 and {b} on rank {rank}; {advice}.")
 
-    def leave(self) -> None:
-        """The job is done: what happens from now on is this rank's own affair."""
+    def finish(self) -> None:
+        """The training is done: a later error is not told to the other ranks."""
         self._over = True
 
     # -------------------------------------------------------------------------------------- before the first step
 
-    def meet(self, alike: Sequence[tuple[str, Any]], weights: Sequence[float], devices: Sequence[str]) -> None:
-        """Find out who is there.
+    def meet(self, alike: Sequence[tuple[str, object]], weights: Sequence[float], devices: Sequence[str]) -> None:
+        """Compare the arguments of all ranks, and learn their shares of the samples.
 
         Parameters
         ----------
@@ -169,20 +174,20 @@ class Ranks:
         """
         self.compare([("the library's version", __version__), *alike], "all ranks must be given the same")
         process = [_PROCESS, os.getpid()]
-        found = self.gather([list(weights), process, list(devices)])
-        self._shares = [theirs[0] for theirs in found]
+        members = self.gather([list(weights), process, list(devices)])
+        self._shares = [theirs[0] for theirs in members]
         self.replicas = sum(map(len, self._shares))
-        for (a, (_, one, mine)), (b, (_, other, theirs)) in combinations(enumerate(found), 2):
+        for (a, (_, one, mine)), (b, (_, other, theirs)) in combinations(enumerate(members), 2):
             shared = sorted(set(mine) & set(theirs))
             if one == other and shared:
                 self._over = True
                 raise CommError(f"dp_train: rank {a} and rank {b} are threads of one process and both use {shared[0]}; "
                                 f"give each rank devices of its own.")
-        if [where for _, where, _ in found].count(process) > 1:
+        if [where for _, where, _ in members].count(process) > 1:
             self.host = f"cpu:{_HOSTS + self.rank}"
 
     def begin_alike(self, first: Replica) -> None:
-        """Give weights, buffers and the seed of rank 0 to all ranks, if their replicas have the same ones."""
+        """Give weights, buffers and the seed of rank 0 to all ranks, whose models must have the same tensors."""
         if self.size == 1:
             return
         table = [(f"parameter {i}", f"{name} {p.shape} {p.dtype}") for i, (name, p) in enumerate(first.params.items())]
@@ -200,7 +205,7 @@ class Ranks:
         first.load(weights, buffers)
 
     def state(self, path: str | os.PathLike[str]) -> DPState | None:
-        """The checkpoint that rank 0 finds there, on all ranks; None if there is no file."""
+        """The checkpoint in rank 0's file, on all ranks; None if there is no file."""
         state = load_state(path) if self.rank == 0 else None
         if self.size == 1:
             return state
@@ -219,7 +224,7 @@ class Ranks:
     # -------------------------------------------------------------------------------------- in a step
 
     def positions(self, samples: int) -> range:
-        """Which of a step's samples are this rank's: those of its replicas, in the order of all."""
+        """The positions of this rank's samples in a step: those of its replicas, in the order of all replicas."""
         sizes = iter(shard_sizes(samples, [w for weights in self._shares for w in weights]))
         counts = [sum(next(sizes) for _ in weights) for weights in self._shares]
         start = sum(counts[: self.rank])
@@ -239,8 +244,8 @@ class Ranks:
 
         Notes
         -----
-        Every rank sends (ranks - 1) / ranks of its nodes and of the sum.  Where ranks have equal shares of 2**k samples
-        each has one node, and that is what an all-reduce must send at least; others have up to 2 * log2(samples).
+        Every rank sends (ranks - 1) / ranks of its nodes and of the sum.  With equal shares of 2**k samples each rank
+        has one node, and sends the least that an all-reduce can; with other shares it has up to 2 * log2(samples).
         """
         if self.size == 1:
             return tree.total()
@@ -266,10 +271,10 @@ class Ranks:
                 for (start, count), part in zip(nodes, parts, strict=True):
                     whole.push(start, count, part)
             part = whole.total()
-            found = self._comm.all_gather(part)
+            total = self._comm.all_gather(part)
         self._sent += part.nbytes * len(others)
         self._exchange_s += perf_counter() - began
-        return found
+        return total
 
     def _send(self, array: Array, to: int) -> None:
         self._comm.send(array, to)

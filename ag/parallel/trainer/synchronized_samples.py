@@ -1,9 +1,16 @@
-"""All samples of a step computed together, for layers that need something of all of them: synchronous batch norm.
+"""Synchronized samples: all samples of a step computed together, for layers that need sums over all of them.
 
-Every sample has a thread and a tape of its own.  Where a layer needs a sum over all samples, each thread gives its
-part and waits for the others, and in the backward pass again: the gradient of a part is the sum of all gradients of
-the total.  Both sums are made on the host in one tree in the order of the samples, so they do not depend on who holds
-which sample.  Samples on one device take turns.  `ag.parallel.trainer.trainer` calls this in place of `Replica.run`.
+Every sample has a thread and a tape of its own.  Where a layer (synchronous batch norm) needs a sum over all samples,
+each thread gives its part and waits for the others, and in the backward pass again: the gradient of a part is the sum
+of all gradients of the total.
+
+    sample 0   forward ...  part 0  ->  tree sum  ->  total ... backward ...  gradient 0  ->  tree sum  ->  sum ...
+    sample 1   forward ...  part 1  ->     of     ->  total ... backward ...  gradient 1  ->     of     ->  sum ...
+    sample 2   forward ...  part 2  ->    all     ->  total ... backward ...  gradient 2  ->    all     ->  sum ...
+
+Both sums are made on the host in one tree in the order of the samples, so they do not depend on the replica that has a
+sample.  Samples on one device take turns.  Knows replicas, threads and tensors; no optimizer and no weights.  The
+trainer calls this in place of `Replica.run`.
 """
 
 from __future__ import annotations
@@ -23,16 +30,17 @@ from ag.engine.primitive import Array
 from ag.engine.random import generator_state
 from ag.errors import CommError, ShapeError
 from ag.parallel.comm.threads import Combine, ThreadComm, thread_comms
+from ag.parallel.comm.tree import Tree
 from ag.parallel.comm.tree_reduction import tree_sum
 from ag.parallel.replicas.replica_group import ReplicaGroup, Turns, set_group
 from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
-from ag.parallel.trainer.device_threads import FollowingError, Lanes, Task
-from ag.parallel.trainer.replica import Replica
+from ag.parallel.trainer.device_threads import DeviceThreads, FollowingError, Task
+from ag.parallel.trainer.replica import Replica, Sample
 
-__all__ = ["Lockstep"]
+__all__ = ["SynchronizedSamples"]
 
 _STREAMS = 1 << 16  # random streams set aside for a sample
-_FOREVER = 1e6  # seconds; the limit that counts is that of the lanes, which know who is late
+_FOREVER = 1e6  # seconds; the device threads have the limit that counts, as they know which replica is late
 
 
 class SampleGroup(ReplicaGroup):
@@ -43,7 +51,7 @@ class SampleGroup(ReplicaGroup):
     comm, turns, place
         As for a `ReplicaGroup`.
     replica : Replica
-        Who holds the sample.
+        That has the sample.
     """
 
     def __init__(self, comm: ThreadComm, turns: Turns, place: int, replica: Replica) -> None:
@@ -51,18 +59,18 @@ class SampleGroup(ReplicaGroup):
         self.waits = True
         self._backend, self._meter, self._buffers = replica.backend, replica.clock.meter, replica.buffers
 
-    def exchange(self, value: Any, combine: Combine = list) -> list[Any]:
-        """As in a `ReplicaGroup`; whoever works meanwhile has random numbers, buffers and a meter of its own."""
+    def exchange(self, value: object, combine: Combine = list) -> list[Any]:
+        """As in a `ReplicaGroup`; samples that run meanwhile have random numbers, buffers and a meter of their own."""
         state = generator_state(self._backend)
-        kept = self._backend.launch(copy, state)
-        aside = self._buffers.set_aside()
+        own_state = self._backend.launch(copy, state)
+        own_buffers = self._buffers.set_aside()
         self.waits = True
-        found = super().exchange(value, combine)
+        values = super().exchange(value, combine)
         self.waits = False
         self._backend.meter(self._meter)
-        self._buffers.go_on(aside)
-        self._backend.launch(copy, kept, into=state)
-        return found
+        self._buffers.go_on(own_buffers)
+        self._backend.launch(copy, own_state, into=state)
+        return values
 
     def total(self, mine: Tensor | None, device: str) -> Tensor:
         """The sum over all samples, through which gradients flow."""
@@ -72,9 +80,9 @@ class SampleGroup(ReplicaGroup):
         return total
 
     def sum(self, part: Buffer) -> Buffer:
-        """The sum of what all samples give."""
+        """The sum of the parts of all samples."""
         arrays: list[Array] = self.exchange(self._backend.download(part))
-        with np.errstate(all="ignore"):  # what is not finite is dealt with at the end of the step
+        with np.errstate(all="ignore"):  # the trainer deals with infinities and NaN at the end of the step
             total = self._backend.alloc(part.shape, part.dtype)
             self._backend.upload(tree_sum(arrays, np.add), total)
         return total
@@ -87,11 +95,11 @@ def _sum_of_all(run: Run, x: Buffer, group: SampleGroup) -> Result[None]:
 
 
 @_sum_of_all.vjp
-def _sum_of_all_vjp(run: Run, g: Buffer, saved: Any, need: Need, group: SampleGroup) -> Cotangents:
+def _sum_of_all_vjp(run: Run, g: Buffer, saved: None, need: Need, group: SampleGroup) -> Cotangents:
     return (group.sum(g),)
 
 
-class Lockstep:
+class SynchronizedSamples:
     """Computes the samples of a step together.
 
     Parameters
@@ -105,18 +113,18 @@ class Lockstep:
     def __init__(self, replicas: list[Replica], timeout: float) -> None:
         self._replicas = replicas
         self._timeout = timeout
-        self._threads: Lanes | None = None
+        self._threads: DeviceThreads | None = None
         for replica in replicas:
             SyncBatchNorm.convert(replica.model)
 
-    def run(self, step: int, shards: Sequence[Sequence[tuple[int, int | None, Any]]], trained: int) -> None:
-        """Leave the sums of its shard with every replica."""
+    def run(self, step: int, shards: Sequence[Sequence[Sample]], trained: int) -> None:
+        """Compute every sample; each replica adds up the sums of its shard, for `Replica.collect`."""
         began = perf_counter()
         samples = sum(len(shard) for shard in shards)
         if self._threads is None:  # all steps have as many samples
             names = [str(i) for i in range(samples)]
             several = len({r.device for r in self._replicas}) > 1
-            self._threads = Lanes(names, set(names) if several else set(), self._timeout)
+            self._threads = DeviceThreads(names, set(names) if several else set(), self._timeout)
         turns: dict[str, list[int]] = {}
         held = [(replica, sample) for replica, shard in zip(self._replicas, shards, strict=True) for sample in shard]
         for replica, (position, _, _) in held:
@@ -140,8 +148,8 @@ class Lockstep:
             self._threads.close()
 
 
-def _compute(group: SampleGroup, comm: ThreadComm, turns: Turns, place: int, replica: Replica, sample: Any, stream: int,
-             rows: dict[int, Buffer]) -> None:
+def _compute(group: SampleGroup, comm: ThreadComm, turns: Turns, place: int, replica: Replica, sample: Tree,
+             stream: int, rows: dict[int, Buffer]) -> None:
     """One sample's work in its thread."""
     turns.wait(place)
     group.waits = False

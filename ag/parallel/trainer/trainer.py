@@ -1,7 +1,15 @@
-"""One data-parallel job: the replicas, weights and buffers on the host, and what happens in a step."""
+"""The trainer: one data-parallel training, its replicas, weights and buffers on the host, and what happens in a step.
+
+    samples -> shards -> replicas -> rows -> one tree -> / samples -> optimizers -> weights -> all replicas
+
+A step is made by all replicas or by none: weights, buffers and schedules change only after every gradient is there and
+finite.  Knows replicas, ranks and the host's optimizers; not where samples come from, no file and no user's argument.
+`dp_train` makes it and calls `step`.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import sha256
@@ -12,31 +20,31 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.tensor import Tensor
 from ag.engine import cpu_threads as blocks
 from ag.engine.primitive import Array
-from ag.engine.random import current_seed
+from ag.engine.random import current_seed, streams_used
 from ag.errors import CommError
-from ag.nn.layer import ag_train
+from ag.nn.layer import ag_train, buffers_of, load_into
+from ag.parallel.comm.comm import Json
 from ag.parallel.comm.tree_reduction import RowSums, TreeSum
-from ag.parallel.trainer.capturing import Capturing, log
 from ag.parallel.trainer.checkpoint import DPState
-from ag.parallel.trainer.device_threads import Lanes, Task
+from ag.parallel.trainer.device_threads import DeviceThreads, Task
 from ag.parallel.trainer.host_optimizer import HostOptimizers, MakeOptimizer
 from ag.parallel.trainer.load_balance import Balance
 from ag.parallel.trainer.model_buffers import HostBuffers
-from ag.parallel.trainer.models import check_same_tables, share_constants
 from ag.parallel.trainer.ranks import Ranks
-from ag.parallel.trainer.replica import LOSS_WORDS, LossOf, Node, Replica
-from ag.parallel.trainer.synchronized_samples import Lockstep
+from ag.parallel.trainer.replica import LOSS_WORDS, CapturePolicy, LossOf, MakeModel, Node, Replica, Sample
+from ag.parallel.trainer.synchronized_samples import SynchronizedSamples
 
-__all__ = ["Job"]
+__all__ = ["Trainer"]
 
 CHECK_EVERY = 100  # steps between checks that all replicas have the weights and buffers of the host
 
-Sample = tuple[int, int | None, Any]  # position in the step, place in the data if it is held there, sample
+log = logging.getLogger("ag")
 
 
-class Job:
+class Trainer:
     """Replicas that train together.
 
     Parameters
@@ -50,28 +58,28 @@ class Job:
     max_norm : float
     on_nonfinite : {"raise", "skip"}
     balance : Balance
-        Who gets how many samples.
+        How many samples each replica gets.
     timeout : float
         Seconds that a device may take for its part of a step.
     together : bool
-        Whether batch norm is over all samples of a step, which are then computed in lock step.
+        Whether batch norm is over all samples of a step, which are then synchronized.
     ranks : Ranks
-        Who trains with this process.
+        The ranks that train together.
     """
 
-    def __init__(self, make_model: Callable[[], Any], devices: list[str], loss_of: LossOf, capture: bool | str,
+    def __init__(self, make_model: MakeModel, devices: list[str], loss_of: LossOf, capture: bool | str,
                  make_optimizer: MakeOptimizer, max_norm: float, on_nonfinite: str, balance: Balance, timeout: float,
                  together: bool, ranks: Ranks) -> None:
         current_seed()  # chooses one, if there is none yet, for all threads
-        capturing = Capturing(capture)
-        self.replicas = [Replica(i, d, make_model, loss_of, capturing) for i, d in enumerate(devices)]
-        check_same_tables(self.replicas)
+        policy = CapturePolicy(capture)
+        self.replicas = [Replica(i, d, make_model, loss_of, policy) for i, d in enumerate(devices)]
+        _check_same_models(self.replicas)
         first = self.replicas[0]
         ranks.begin_alike(first)
         self._ranks = ranks
         self.optimizers = HostOptimizers(first.group, make_optimizer, max_norm, ranks.host, tells=ranks.rank == 0)
         self._buffers = HostBuffers(first.buffers, ranks.host)
-        share_constants(self.replicas)
+        _share_constants(self.replicas)
         self._skip = on_nonfinite == "skip"
         self._draws: int | None = None
         self._trained = 0
@@ -79,33 +87,35 @@ class Job:
         self._reduce_s = 0.0
         self._sums = RowSums()
         self._balance = balance
-        # A synchronous device works in the thread that launches; several of them share the cores by being one each.
+        # A synchronous device computes in the thread that launches; several of them use one core each.
         self._blocking = [r for r in self.replicas if not r.backend.asynchronous]
         several = {r.device for r in self._blocking}
         self._separate = len(several) == len(self._blocking) > 1
         names = [r.device for r in self.replicas]
-        self._lanes = Lanes(names, several if len(several) > 1 else set(), timeout, direct=len(set(names)) == 1)
-        self._lockstep = Lockstep(self.replicas, timeout) if together else None
+        alone = several if len(several) > 1 else set()
+        self._threads = DeviceThreads(names, alone, timeout, direct=len(set(names)) == 1)
+        self._synchronized = SynchronizedSamples(self.replicas, timeout) if together else None
         for replica in self.replicas:
             ag_train(replica.model)
             replica.scale_gradients(self.optimizers.loss_scale)
         self._broadcast()
 
     def close(self) -> None:
-        """End the threads and let go of captured steps, and with them of all work memory."""
-        self._lanes.close()
-        if self._lockstep is not None:
-            self._lockstep.close()
+        """Give the threads back and release captured steps, and with them all work memory."""
+        self._threads.close()
+        if self._synchronized is not None:
+            self._synchronized.close()
         for replica in self.replicas:
-            if not self._lanes.hangs(replica.device):
+            if not self._threads.hangs(replica.device):
                 replica.close()
 
-    def state(self, step: int, batch: int, losses: Array, schedules: list[Any]) -> DPState:
+    def state(self, step: int, batch: int, losses: Array, schedules: list[Json]) -> DPState:
         """Everything to go on from, after `step` steps."""
-        made = self.optimizers.optimizers
+        optimizers = self.optimizers.optimizers
         return DPState(step, batch, current_seed(), self._draws or 0, losses,
                        {name: p.numpy() for name, p in self.optimizers.params.items()}, self._buffers.state(),
-                       [optimizer.state_dict() for optimizer in made], [optimizer.lr for optimizer in made], schedules)
+                       [optimizer.state_dict() for optimizer in optimizers],
+                       [optimizer.lr for optimizer in optimizers], schedules)
 
     def restore(self, state: DPState) -> None:
         """Go on from a state."""
@@ -125,7 +135,7 @@ class Job:
         begin = perf_counter()
         self._sums.restart()
         tree: TreeSum[Array] = TreeSum(self._sums.added)
-        with np.errstate(all="ignore"):  # what is not finite is dealt with below
+        with np.errstate(all="ignore"):  # infinities and NaN are dealt with below
             for of_replica in nodes:
                 for node in of_replica:
                     tree.push(*node)
@@ -154,36 +164,36 @@ class Job:
     def _compute(self, k: int, samples: Sequence[Sample]) -> list[list[Node]]:
         """The sums of every replica's samples.
 
-        Every device is given its work, and waited for, by a thread of its own, so that no device waits for another to
-        be given its work, and the times are its own, too.
+        Each device has a thread that launches its work and waits for it, so no device waits for the launches of
+        another, and each is timed on its own.
         """
-        if self._draws is None and self._lockstep is None:
+        if self._draws is None and self._synchronized is None:
             self._count_draws(k, samples[:1])
         sizes = self._balance.sizes(len(samples))
         shards = [samples[end - size : end] for end, size in zip(accumulate(sizes), sizes, strict=True)]
         work = list(zip(self.replicas, shards, strict=True))
-        if self._lockstep is not None:
-            self._lockstep.run(k, shards, self._trained)
-            self._lanes.run([self._task(r, r.finish) for r in self.replicas], k)
+        if self._synchronized is not None:
+            self._synchronized.run(k, shards, self._trained)
+            self._threads.run([self._task(r, r.finish) for r in self.replicas], k)
             self._note_times(sizes)
             return [r.collected for r in self.replicas]
         starts = [self._task(r, partial(r.start, shard, self._trained, self._draws))
                   for r, shard in work if r.backend.asynchronous]
         ends = [self._task(r, r.finish if r.backend.asynchronous else
                            partial(r.start_and_finish, shard, self._trained, self._draws)) for r, shard in work]
-        self._lanes.run([*starts, *ends], k)
+        self._threads.run([*starts, *ends], k)
         self._note_times(sizes)
         return [r.collected for r in self.replicas]
 
     def _count_draws(self, k: int, first: Sequence[Sample]) -> None:
-        """Run the first sample of all, where it is, to learn how many random streams a sample takes."""
+        """Run the first sample of the step, on its rank, to learn how many random streams a sample takes."""
         def count() -> None:
             replica.run(first, self._trained, None)
-            self._draws = replica.streams_used()
+            self._draws = streams_used(replica.backend)
 
         replica = self.replicas[0]
         if first and first[0][0] == 0:
-            self._lanes.run([self._task(replica, count)], k)
+            self._threads.run([self._task(replica, count)], k)
         self._draws = next(draws for draws in self._ranks.gather(self._draws) if draws is not None)
 
     def _task(self, replica: Replica, call: Callable[[], None]) -> Task:
@@ -192,7 +202,7 @@ class Job:
     def _note_times(self, sizes: list[int]) -> None:
         seconds = []
         last = max(r.ended for r in self.replicas)
-        free: dict[str, float] = {}  # since when a device works for the next replica only
+        free: dict[str, float] = {}  # when a device was done with its last replica
         for replica, size in zip(self.replicas, sizes, strict=True):
             seconds.append(replica.ended - max(replica.began, free.get(replica.device, 0.0)))
             free[replica.device] = replica.ended
@@ -200,7 +210,7 @@ class Job:
         self._balance.note(sizes, seconds)
 
     def _of_all(self, work: Callable[[Replica], None]) -> None:
-        """Do something for every replica; where several devices are the processor's, all its threads take part."""
+        """Do something for every replica; CPU devices do it at the same time, on all cores."""
         for replica in self.replicas:
             if not self._separate or replica.backend.asynchronous:
                 work(replica)
@@ -208,14 +218,14 @@ class Job:
             blocks.together([partial(work, replica) for replica in self._blocking])
 
     def _note_used(self) -> None:
-        """Tell the optimizers which parameters some sample has used, where that is news."""
+        """Tell the optimizers when samples have used parameters that none had used before."""
         used = sum(len(r.used) for r in self.replicas) + len(self._ranks.used)
         if used != self._used:
             self._used = used
             self.optimizers.use(self._ranks.used.union(*(r.used for r in self.replicas)))
 
     def _move_scale(self, bad: float) -> None:
-        """Let the loss scale of f16 gradients follow a step, on the host and on all devices."""
+        """Update the loss scale of f16 gradients after a step, on the host and on all devices."""
         if not self.optimizers.scaled:
             return
         self.optimizers.move_loss_scale(bad)
@@ -239,18 +249,18 @@ class Job:
                 log.warning("%s; the step is left out on all replicas.", message)
                 return
         if not self._skip:
-            self._ranks.gather()  # another rank's it is
+            self._ranks.gather()  # raises the error of the rank that has it
 
     # -------------------------------------------------------------------------------------- checks and report
 
     def check_equal(self) -> None:
-        """Raise if a replica's weights or buffers are not those of the host, or another rank's are not, to the bit."""
+        """Raise if weights or buffers of a replica, or of another rank, differ from the host's in any bit."""
         parts = ("weights", "buffers")
         wanted = [_digest(x) for x in (self.optimizers.weights(), self._buffers.read())]
         for replica in self.replicas:
-            for what, host, found in zip(parts, wanted, map(_digest, replica.state()), strict=True):
-                if found != host:
-                    raise CommError(f"dp_train: the {what} of {replica.name} have SHA-256 {found} and the host's "
+            for what, host, theirs in zip(parts, wanted, map(_digest, replica.state()), strict=True):
+                if theirs != host:
+                    raise CommError(f"dp_train: the {what} of {replica.name} have SHA-256 {theirs} and the host's "
                                     f"{host}; a transfer to that device is wrong.")
         self._ranks.compare([(f"the SHA-256 of the {what}", host) for what, host in zip(parts, wanted, strict=True)],
                             "the hosts compute differently, or one of them has an optimizer of its own")
@@ -265,3 +275,37 @@ class Job:
 
 def _digest(array: Array) -> str:
     return f"{sha256(array.tobytes()).hexdigest()[:16]}…"
+
+
+def _check_same_models(replicas: list[Replica]) -> None:
+    """Every replica must have parameters of its own, and like the others; its buffers must be like theirs, too."""
+    first = replicas[0]
+    owners: dict[int, int] = {}
+    for replica in replicas:
+        _check_same_tensors("parameter", first.params, replica.params, replica.index)
+        _check_same_tensors("buffer", first.buffers.tensors, replica.buffers.tensors, replica.index)
+        for name, p in replica.params.items():
+            if owners.setdefault(p.id, replica.index) != replica.index:
+                raise CommError(f"dp_train: parameter {name} of replica {replica.index} is the same tensor as on "
+                                f"replica {owners[p.id]}; make_model must create new parameters on every call.")
+
+
+def _check_same_tensors(kind: str, first: dict[str, Tensor], other: dict[str, Tensor], index: int) -> None:
+    theirs, mine = ([(name, x.shape, x.dtype) for name, x in tensors.items()] for tensors in (first, other))
+    for a, b in zip(theirs, mine, strict=False):
+        if a != b:
+            raise CommError(f"dp_train: replica 0 has {kind} {a} where replica {index} has {b}; make_model must build "
+                            f"the same model every time.")
+    if len(mine) != len(theirs):
+        raise CommError(f"dp_train: replica 0 has {len(theirs)} {kind}s and replica {index} {len(mine)}; make_model "
+                        f"must build the same model every time.")
+
+
+def _share_constants(replicas: list[Replica]) -> None:
+    """Give all models the first one's buffers that no step moves."""
+    def constants(replica: Replica) -> dict[str, Tensor]:
+        return {name: x for name, x in buffers_of(replica.model).items() if name not in replica.buffers.tensors}
+
+    values = {name: x.numpy() for name, x in constants(replicas[0]).items()}
+    for replica in replicas[1:]:
+        load_into(constants(replica), values, source="dp_train: a buffer of replica 0")

@@ -23,7 +23,7 @@ from ag.engine.window import places
 
 pytestmark = pytest.mark.vulkan
 
-ROUNDS = 9  # per kind of tiles and driver: each makes pipelines
+ROUNDS = pytest.mark.parametrize("rounds", [4, pytest.param(9, marks=pytest.mark.slow)])  # each makes pipelines
 CHAINS: tuple[tuple[Chain, int | None], ...] = (  # and the register that is stored too
     ((("add", 0, 1, 0.0), ("relu", 4, 4, 0.0)), None),
     ((("add", 0, 1, 0.0), ("gelu", 4, 4, 0.0), ("add", 5, 2, 0.0)), 4),
@@ -43,9 +43,10 @@ def kind(request: pytest.FixtureRequest) -> str:
     return found
 
 
-def test_a_chain_gives_the_bits_of_separate_launches(tiled: Any, kind: str) -> None:
+@ROUNDS
+def test_a_chain_gives_the_bits_of_separate_launches(tiled: Any, kind: str, rounds: int) -> None:
     rng = np.random.default_rng(7)
-    for i in range(ROUNDS):
+    for i in range(rounds):
         a, b, ta, tb = random_operands(rng, 1, TILES[kind or "S"].depth)
         a, b = (a[0], b[0]) if a.size else (normal(rng, 5, 3), normal(rng, 3, 7))
         ta, tb = (ta, tb) if a.size else (False, False)
@@ -70,9 +71,10 @@ def test_a_chain_gives_the_bits_of_separate_launches(tiled: Any, kind: str) -> N
     tiled.check_guards()
 
 
-def test_sums_of_rows_beside_a_product(tiled: Any, kind: str) -> None:
+@ROUNDS
+def test_sums_of_rows_beside_a_product(tiled: Any, kind: str, rounds: int) -> None:
     rng = np.random.default_rng(8)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         a, b, ta, tb = random_operands(rng, 1, TILES[kind or "S"].depth)
         x, y = on(tiled, a[0]), on(tiled, b[0])
         out, sums = (blank(tiled, shape) for shape in matmul_sums.shape(x.shape, y.shape, ta=ta, tb=tb))
@@ -96,10 +98,11 @@ def test_long_sums_keep_their_digits(lavapipe: str, swiftshader: str) -> None:
         np.testing.assert_allclose(sums, length * np.float64(np.float32(1.1)), rtol=(length / 32) * EPS["f32"] / 4)
 
 
+@ROUNDS
 @pytest.mark.parametrize("name", ["conv2d", "conv2d_direct", "conv2d_input_grad", "conv2d_input_grad_direct"])
-def test_a_chain_behind_a_convolution(tiled: Any, name: str) -> None:
+def test_a_chain_behind_a_convolution(tiled: Any, name: str, rounds: int) -> None:
     rng, rule = np.random.default_rng(9), PRIMITIVES[name]
-    for i in range(ROUNDS):
+    for i in range(rounds):
         image, weights, window, groups = geometry(rng)
         params: dict[str, Any] = {"window": window, "groups": groups}
         x, w = normal(rng, *image), normal(rng, *weights)

@@ -82,9 +82,9 @@ def test_what_layers_need_is_measured() -> None:
     stack = [ag.ag_linear(64, 128, activation="gelu"), ag.ag_linear(128, 32)]
     first, second = measured(stack, ag.ag_tensor(normal(64, 50)), 4)
     assert first.state == 4 * 4 * (64 * 128 + 128) and second.state == 4 * 4 * (128 * 32 + 32)
-    assert first.kept >= 2 * 4 * 128 * 50  # what gelu was given, and what it made
-    assert 4 * 32 * 50 <= second.kept < first.kept
-    assert [need.kept for need in measured(stack, None, 4)] == [0, 0]
+    assert first.activations >= 2 * 4 * 128 * 50  # what gelu was given, and what it made
+    assert 4 * 32 * 50 <= second.activations < first.activations
+    assert [need.activations for need in measured(stack, None, 4)] == [0, 0]
 
 
 def test_a_model_that_is_too_large_for_one_device_goes_to_two(pair: list[str]) -> None:

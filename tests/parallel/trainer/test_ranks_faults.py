@@ -19,7 +19,7 @@ from helpers.worlds import outcomes
 import ag
 from ag.parallel.comm.comm import Comm
 from ag.parallel.trainer.ranks import Ranks
-from ag.parallel.trainer.trainer import Job
+from ag.parallel.trainer.trainer import Trainer
 
 RNG = np.random.default_rng(59)
 DATA = [(RNG.standard_normal((4, 1)).astype(np.float32), np.array([i % 3])) for i in range(12)]
@@ -276,12 +276,12 @@ def test_a_checkpoint_that_cannot_be_written_at_the_end(tmp_path: Path) -> None:
 
 
 def test_an_error_after_the_job_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Job) -> Any:
+    def broken(self: Trainer) -> Any:
         if self.replicas[0].device == "cpu":
             raise KeyError("own report")
         return []
 
-    monkeypatch.setattr(Job, "report", broken)
+    monkeypatch.setattr(Trainer, "report", broken)
 
     def work(comm: Comm) -> int:
         with pytest.raises(KeyError, match="own report") if comm.rank == 0 else nullcontext():

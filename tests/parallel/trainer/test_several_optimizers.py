@@ -12,7 +12,7 @@ from helpers.dp_classifier import places
 from helpers.errors import expect_error
 
 import ag
-from ag.engine.device import backend_of
+from ag.parallel.trainer import host_optimizer
 
 
 @pytest.mark.parametrize("options", [{}, {"max_norm": 0.05}, {"capture": False}], ids=["free", "clipped", "eager"])
@@ -133,9 +133,8 @@ def test_an_optimizer_over_other_parameters() -> None:
 
 def test_a_step_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One optimizer or several: the host's step is replayed from the second on."""
-    backend = backend_of("cpu")
-    original, opened = backend.record, []
-    monkeypatch.setattr(backend, "record", lambda *args: opened.append(args) or original(*args))
+    original, opened = host_optimizer.record, []
+    monkeypatch.setattr(host_optimizer, "record", lambda *args: opened.append(args) or original(*args))
     for optimizer in (None, two):
         opened.clear()
         train(["cpu:1"], optimizer=optimizer, n_iter=6)

@@ -1,22 +1,25 @@
-"""Gather: what replicas returned, put together on one device."""
+"""Gather: the results of replicas, put together on one device.
+
+The counterpart of `scatter`: tensors are joined along the batch axis, losses become their weighted mean, and gradients
+flow back to every replica.  Knows tensors and devices; no model.  `DataParallel` calls it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any
 
 from ag.autograd.tensor import Tensor
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_add, ag_mul
 from ag.ops.convert import ag_to_device
 from ag.ops.indexing import ag_concat
-from ag.parallel.comm.tree import sequence_of
+from ag.parallel.comm.tree import Tree, sequence_of
 
 __all__ = ["gather"]
 
 
-def gather(tensors: Sequence[Any], device: str, dim: int = -1, weights: Sequence[float] | None = None) -> Any:
+def gather(tensors: Sequence[Tree], device: str, dim: int = -1, weights: Sequence[float] | None = None) -> Tree:
     """Put the results of replicas together on a device.
 
     Parameters
@@ -64,7 +67,7 @@ def gather(tensors: Sequence[Any], device: str, dim: int = -1, weights: Sequence
     return _joined(list(tensors), device, dim, [n / sum(counts) for n in counts])
 
 
-def _joined(values: list[Any], device: str, dim: int, shares: list[float]) -> Any:
+def _joined(values: list[Tree], device: str, dim: int, shares: list[float]) -> Tree:
     first = values[0]
     if any(type(x) is not type(first) for x in values):
         kinds = " and ".join(sorted({type(x).__name__ for x in values}))

@@ -1,21 +1,24 @@
-"""Scatter: what a call is given, dealt out to devices along the batch axis."""
+"""Scatter: a batch dealt out to devices along an axis.
+
+Works on whole trees of arguments (`ag.parallel.comm.tree`), and gradients flow back.  Knows tensors and devices; no
+model.  `DataParallel` and `Pipeline` call it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ag.autograd.tensor import Tensor
 from ag.engine.device import backend_of
 from ag.errors import ShapeError
 from ag.ops.convert import ag_to_device
-from ag.parallel.comm.tree import flatten, unflatten
+from ag.parallel.comm.tree import Leaf, Tree, tree_leaves, tree_map
 from ag.parallel.comm.tree_reduction import shard_sizes
 
 __all__ = ["moved", "scatter", "sizes_along"]
 
 
-def scatter(tensor: Any, devices: Sequence[str], dim: int = -1) -> list[Any]:
+def scatter(tensor: Tree, devices: Sequence[str], dim: int = -1) -> list[Tree]:
     """Deal a tensor out to devices, in nearly equal parts.
 
     Parameters
@@ -56,11 +59,11 @@ def scatter(tensor: Any, devices: Sequence[str], dim: int = -1) -> list[Any]:
         raise ValueError("scatter: devices is empty; name at least one.")
     for device in devices:
         backend_of(device)
-    found = sizes_along(tensor, dim)
-    if len(found) > 1:
-        raise ShapeError(f"scatter: the sizes along dim {dim} are {' and '.join(map(str, sorted(found)))}; "
+    counts = sizes_along(tensor, dim)
+    if len(counts) > 1:
+        raise ShapeError(f"scatter: the sizes along dim {dim} are {' and '.join(map(str, sorted(counts)))}; "
                          f"they must be equal.")
-    size = found.pop() if found else len(devices)
+    size = counts.pop() if counts else len(devices)
     sizes = [n for n in shard_sizes(size, [1.0] * len(devices)) if n > 0] or [0]
     parts, start = [], 0
     for device, n in zip(devices, sizes, strict=False):
@@ -69,29 +72,27 @@ def scatter(tensor: Any, devices: Sequence[str], dim: int = -1) -> list[Any]:
     return parts
 
 
-def sizes_along(value: Any, dim: int) -> set[int]:
+def sizes_along(value: Tree, dim: int) -> set[int]:
     """The sizes that tensors and arrays in `value` have along an axis."""
-    found = set()
-    for x in flatten(value)[1]:
+    sizes = set()
+    for x in tree_leaves(value):
         if x.ndim > 0:
             if not -x.ndim <= dim < x.ndim:
                 raise ShapeError(f"scatter: dim is {dim} for a tensor of shape {x.shape}; "
                                  f"it must be in {-x.ndim}..{x.ndim - 1}.")
-            found.add(x.shape[dim])
-    return found
+            sizes.add(x.shape[dim])
+    return sizes
 
 
-def _part(value: Any, device: str, dim: int, places: slice) -> Any:
+def _part(value: Tree, device: str, dim: int, places: slice) -> Tree:
     """The places of `value` on a device."""
-    structure, leaves = flatten(value)
-    return moved(unflatten(structure, [_cut(x, dim, places) if x.ndim > 0 else x for x in leaves]), device)
+    return moved(tree_map(lambda x: _cut(x, dim, places) if x.ndim > 0 else x, value), device)
 
 
-def _cut(x: Any, dim: int, places: slice) -> Any:
+def _cut(x: Leaf, dim: int, places: slice) -> Leaf:
     return x if places == slice(0, x.shape[dim]) else x[(slice(None),) * (dim % x.ndim) + (places,)]
 
 
-def moved(value: Any, device: str) -> Any:
+def moved(value: Tree, device: str) -> Tree:
     """`value` with the tensors in it on a device."""
-    structure, leaves = flatten(value)
-    return unflatten(structure, [ag_to_device(x, device) if isinstance(x, Tensor) else x for x in leaves])
+    return tree_map(lambda x: ag_to_device(x, device) if isinstance(x, Tensor) else x, value)
