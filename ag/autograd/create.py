@@ -1,4 +1,8 @@
-"""Tensors from host values: `ag_tensor`, `ag_param`, and how ops lift numbers and arrays to a device."""
+"""Tensors from host values: `ag_tensor`, `ag_param`, and how ops lift numbers and arrays to a device.
+
+Everything that becomes a buffer passes `to_buffer`, so that a captured step can put an input slot in its place; numbers
+become constants, which a device shares.  Knows no op and no gradient.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +37,15 @@ def lift(value: object, backend: Device, dtype: DType, function: str) -> Tensor:
     if isinstance(value, (int, float)):
         constants = backend.__dict__.setdefault("_constants", {})
         key = value or str(value), dtype  # 0.0 and -0.0 are equal, and not the same
-        found: Buffer | None = constants.get(key)
-        if found is None:
+        constant: Buffer | None = constants.get(key)
+        if constant is None:
             if len(constants) >= _CONSTANTS_KEPT:
                 constants.clear()
-            found = backend.alloc((), dtype)
-            backend.upload(np.asarray(value), found)
-            found.constant = float(value)
-            constants[key] = found
-        return Tensor(found)
+            constant = backend.alloc((), dtype)
+            backend.upload(np.asarray(value), constant)
+            constant.constant = float(value)
+            constants[key] = constant
+        return Tensor(constant)
     return Tensor(to_buffer(_as_array(value, function), backend, dtype))
 
 

@@ -79,9 +79,8 @@ def ag_gradcheck(
         tensors = {}
         for k, v in at.items():
             make = ag_param if named[k].requires_grad else ag_tensor
-            made = make(v.reshape(1, -1) if v.ndim == 1 else v, device="cpu", dtype=F64.name)
-            made.buffer = made.buffer.view(v.shape)
-            tensors[k] = made
+            t64 = tensors[k] = make(v.reshape(1, -1) if v.ndim == 1 else v, device="cpu", dtype=F64.name)
+            t64.buffer = t64.buffer.view(v.shape)
         with with_grad_tape():
             return fn(tensors if isinstance(inputs, Mapping) else list(tensors.values())), tensors
 

@@ -1,9 +1,13 @@
 """The tape: what was computed from what, and the backward pass over it.
 
 Inside `with_grad_tape` every op that touches a parameter leaves a node on the tensor it returns; a result keeps its
-own history alive and nothing is global.  `backward` visits the nodes newest first, asks each op for the cotangents
-of its inputs, undoes broadcasting (here and nowhere else) and adds up.  A cotangent is stored as its tensor is, a
-parameter's gradient in float32 at least.  It knows no op by name.
+own history alive and nothing is global.  `backward` visits the nodes newest first and pulls the cotangent of each
+result back to the inputs, where it is added to what other uses of an input sent:
+
+    y = x * w; z = y + x        z -> (y, x), then y -> (x, w): x has two uses, the second is added to the first
+
+Broadcasting is undone here and nowhere else (`ag.autograd.cotangent`).  Knows no op by name and no device; users call
+`with_grad_tape`, `no_grad` and `backward`, and ops ask `is_recording`.
 """
 
 from __future__ import annotations
@@ -108,30 +112,30 @@ def no_grad() -> _Switch:
 class Gradients(Mapping[Tensor, Tensor]):
     """Gradients of one call of `backward`, by parameter or by the parameter's name in its model."""
 
-    def __init__(self, found: dict[int, tuple[Tensor, Tensor]]) -> None:
-        self._found = found
+    def __init__(self, by_id: dict[int, tuple[Tensor, Tensor]]) -> None:
+        self._by_id = by_id
 
     def __getitem__(self, key: Tensor | str) -> Tensor:
         if isinstance(key, str):
-            named = [g for p, g in self._found.values() if p.name == key]
+            named = [g for p, g in self._by_id.values() if p.name == key]
             if len(named) == 1:
                 return named[0]
-            names = ", ".join(sorted(p.name for p, _ in self._found.values() if p.name)) or "none"
+            names = ", ".join(sorted(p.name for p, _ in self._by_id.values() if p.name)) or "none"
             raise KeyError(f"{len(named)} parameters with a gradient are called {key!r}; names here: {names}")
-        if key.id not in self._found:
+        if key.id not in self._by_id:
             raise KeyError(f"the loss does not depend on this parameter of shape {key.shape}")
-        return self._found[key.id][1]
+        return self._by_id[key.id][1]
 
     def __contains__(self, key: object) -> bool:
         if isinstance(key, Tensor):
-            return key.id in self._found
-        return any(p.name == key for p, _ in self._found.values())
+            return key.id in self._by_id
+        return any(p.name == key for p, _ in self._by_id.values())
 
     def __iter__(self) -> Iterator[Tensor]:
-        return (p for p, _ in self._found.values())
+        return (p for p, _ in self._by_id.values())
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._by_id)
 
 
 def backward(loss: Tensor, retain: bool = False) -> Gradients:

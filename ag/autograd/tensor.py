@@ -2,8 +2,8 @@
 
 A tensor is a buffer on a device, whether gradients are wanted for it, and the node that made it; a node is one op
 that was recorded, with its inputs.  A tensor computes nothing itself: operators look up the public op of that name,
-which `ag.ops` registers.  Reading a tensor on the host (`numpy`, `item`, `data`) is the only thing here that waits
-for a device.
+which `ag.autograd.op` registers.  Reading a tensor on the host (`numpy`, `item`, `data`) is the only thing here that
+waits for a device.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Activations: relu, sigmoid, tanh, softmax, log_softmax.
+"""Activations: relu, leaky relu, sigmoid, tanh, silu, gelu, softmax, log_softmax.
 
-Every rule works from the output, which the next layer keeps anyway, so no input is saved twice.
+Where the gradient can be told from the output, as of relu, that is what is saved: the next layer keeps it anyway.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def ag_relu(run: Run, x: Buffer) -> Result[Buffer]:
     >>> ag.ag_relu([[-1.0, 2.0]]).numpy().tolist()
     [[0.0, 2.0]]
     """
-    out = run(relu, x)
-    return out, out
+    y = run(relu, x)
+    return y, y
 
 
 @ag_relu.vjp
-def _relu_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
-    return (run(relu_grad, saved, g),)
+def _relu_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
+    return (run(relu_grad, y, g),)
 
 
 @op
@@ -89,13 +89,13 @@ def ag_sigmoid(run: Run, x: Buffer) -> Result[Buffer]:
     >>> ag.ag_sigmoid([[0.0]]).item()
     0.5
     """
-    out = run(sigmoid, x)
-    return out, out
+    y = run(sigmoid, x)
+    return y, y
 
 
 @ag_sigmoid.vjp
-def _sigmoid_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
-    return (run(sigmoid_grad, saved, g),)
+def _sigmoid_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
+    return (run(sigmoid_grad, y, g),)
 
 
 @op
@@ -120,13 +120,13 @@ def ag_tanh(run: Run, x: Buffer) -> Result[Buffer]:
     >>> ag.ag_tanh([[0.0]]).item()
     0.0
     """
-    out = run(tanh, x)
-    return out, out
+    y = run(tanh, x)
+    return y, y
 
 
 @ag_tanh.vjp
-def _tanh_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
-    return (run(tanh_grad, saved, g),)
+def _tanh_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
+    return (run(tanh_grad, y, g),)
 
 
 @op
@@ -162,13 +162,13 @@ def ag_softmax(run: Run, x: Buffer, dim: int = 0) -> Result[Buffer]:
     >>> ag.ag_softmax([[1.0], [1.0]]).numpy().tolist()
     [[0.5], [0.5]]
     """
-    out = run(softmax, x, axis=normalize_axis(dim, x.ndim, "ag_softmax"))
-    return out, out
+    y = run(softmax, x, axis=normalize_axis(dim, x.ndim, "ag_softmax"))
+    return y, y
 
 
 @ag_softmax.vjp
-def _softmax_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, dim: int) -> Cotangents:
-    return (run(softmax_grad, saved, g, axis=dim % g.ndim),)
+def _softmax_vjp(run: Run, g: Buffer, y: Buffer, need: Need, dim: int) -> Cotangents:
+    return (run(softmax_grad, y, g, axis=dim % g.ndim),)
 
 
 @op
@@ -204,13 +204,13 @@ def ag_log_softmax(run: Run, x: Buffer, dim: int = 0) -> Result[Buffer]:
     >>> ag.ag_log_softmax([[0.0], [1000.0]]).numpy().tolist()
     [[-1000.0], [0.0]]
     """
-    out = run(log_softmax, x, axis=normalize_axis(dim, x.ndim, "ag_log_softmax"))
-    return out, out
+    y = run(log_softmax, x, axis=normalize_axis(dim, x.ndim, "ag_log_softmax"))
+    return y, y
 
 
 @ag_log_softmax.vjp
-def _log_softmax_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, dim: int) -> Cotangents:
-    return (run(log_softmax_grad, saved, g, axis=dim % g.ndim),)
+def _log_softmax_vjp(run: Run, g: Buffer, y: Buffer, need: Need, dim: int) -> Cotangents:
+    return (run(log_softmax_grad, y, g, axis=dim % g.ndim),)
 
 
 @op
@@ -245,8 +245,8 @@ def ag_leaky_relu(run: Run, x: Buffer, slope: float = 0.01) -> Result[Buffer]:
 
 
 @ag_leaky_relu.vjp
-def _leaky_relu_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, slope: float) -> Cotangents:
-    return (run(leaky_relu_grad, saved, g, slope=float(slope)),)
+def _leaky_relu_vjp(run: Run, g: Buffer, x: Buffer, need: Need, slope: float) -> Cotangents:
+    return (run(leaky_relu_grad, x, g, slope=float(slope)),)
 
 
 @op
@@ -276,8 +276,8 @@ def ag_silu(run: Run, x: Buffer) -> Result[Buffer]:
 
 
 @ag_silu.vjp
-def _silu_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
-    return (run(silu_grad, saved, g),)
+def _silu_vjp(run: Run, g: Buffer, x: Buffer, need: Need) -> Cotangents:
+    return (run(silu_grad, x, g),)
 
 
 @op
@@ -315,5 +315,5 @@ def ag_gelu(run: Run, x: Buffer, approximate: str = "none") -> Result[Buffer]:
 
 
 @ag_gelu.vjp
-def _gelu_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, approximate: str) -> Cotangents:
-    return (run(gelu_grad if approximate == "none" else gelu_tanh_grad, saved, g),)
+def _gelu_vjp(run: Run, g: Buffer, x: Buffer, need: Need, approximate: str) -> Cotangents:
+    return (run(gelu_grad if approximate == "none" else gelu_tanh_grad, x, g),)

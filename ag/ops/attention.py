@@ -40,15 +40,15 @@ Attended = tuple[Buffer, Buffer, Buffer, Buffer, Settings, list[Buffer]]
 
 
 def _check(function: str, q: Buffer, k: Buffer, v: Buffer, heads: int, rate: float) -> None:
-    given = f"{function}: q is {q.shape}, k is {k.shape} and v is {v.shape}"
+    shapes = f"{function}: q is {q.shape}, k is {k.shape} and v is {v.shape}"
     if not q.ndim == k.ndim == v.ndim or q.ndim not in (2, 3):
-        raise ShapeError(f"{given}; all must be (features, time) or (features, time, batch).")
+        raise ShapeError(f"{shapes}; all must be (features, time) or (features, time, batch).")
     if q.shape[0] != k.shape[0] or q.shape[2:] != k.shape[2:] or k.shape[1:] != v.shape[1:]:
-        raise ShapeError(f"{given}; q and k need as many features, k and v as many times, and all the same batch.")
+        raise ShapeError(f"{shapes}; q and k need as many features, k and v as many times, and all the same batch.")
     if q.shape[0] == 0 or k.shape[1] == 0:
-        raise ShapeError(f"{given}; at least one feature and one key are required.")
+        raise ShapeError(f"{shapes}; at least one feature and one key are required.")
     if q.shape[0] % heads or v.shape[0] % heads:
-        raise ShapeError(f"{given}; the features must divide into {heads} heads.")
+        raise ShapeError(f"{shapes}; the features must divide into {heads} heads.")
     if not 0 <= rate < 1:
         raise ValueError(f"{function}: dropout is {rate}; it must be in [0, 1).")
 
@@ -114,8 +114,8 @@ def _composed(
     """The result, and the weights before dropout, which `_composed_gradients` wants."""
     mq, mk, mv = (_matrices(run, x, heads) for x in (q, k, v))
     weights = run(attention_weights, products(run, mq, mk, ta=True, tb=False), factor=factor, causal=causal)
-    kept = run(dropout, weights, key, rate=rate) if rate else weights
-    return _features_first(run, products(run, mv, kept, ta=False, tb=True), (v.shape[0], *q.shape[1:])), weights
+    used = run(dropout, weights, key, rate=rate) if rate else weights
+    return _features_first(run, products(run, mv, used, ta=False, tb=True), (v.shape[0], *q.shape[1:])), weights
 
 
 def _composed_gradients(
@@ -126,8 +126,8 @@ def _composed_gradients(
     mq, mk, mv, mg = (_matrices(run, x, heads) for x in (q, k, v, g))
     dq = dk = dv = None
     if need[2]:
-        kept = run(dropout, weights, key, rate=rate) if rate else weights
-        dv = products(run, mg, kept, ta=False, tb=False)
+        used = run(dropout, weights, key, rate=rate) if rate else weights
+        dv = products(run, mg, used, ta=False, tb=False)
     if need[0] or need[1]:
         slope = products(run, mg, mv, ta=True, tb=False)
         if rate:

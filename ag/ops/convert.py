@@ -1,4 +1,7 @@
-"""The same values elsewhere: `ag_to_device` on another device, through the host; `ag_cast` in another element type."""
+"""Conversion: `ag_to_device` moves values to another device, through the host; `ag_cast` changes their element type.
+
+Neither is made by `op`: their operand and result differ in device or type, so each leaves its node itself.
+"""
 
 from __future__ import annotations
 

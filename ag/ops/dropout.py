@@ -1,4 +1,7 @@
-"""Dropout.  The mask is never stored: the backward pass draws the same bits again from the same key."""
+"""Dropout: elements set to 0 at random.  `ag.nn.Dropout` calls it in train mode.
+
+The mask is never stored: the key of the random generator is saved, and the backward pass draws the same bits from it.
+"""
 
 from __future__ import annotations
 
@@ -18,5 +21,5 @@ def dropped(run: Run, x: Buffer, rate: float) -> Result[Buffer]:
 
 
 @dropped.vjp
-def _dropped_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, rate: float) -> Cotangents:
-    return (run(dropout, g, saved, rate=rate),)
+def _dropped_vjp(run: Run, g: Buffer, key: Buffer, need: Need, rate: float) -> Cotangents:
+    return (run(dropout, g, key, rate=rate),)

@@ -60,8 +60,8 @@ def ag_pow(run: Run, x: Buffer, p: float) -> Result[Buffer]:
 
 
 @ag_pow.vjp
-def _pow_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, p: float) -> Cotangents:
-    return (run(pow_grad, saved, g, p=float(p)),)
+def _pow_vjp(run: Run, g: Buffer, x: Buffer, need: Need, p: float) -> Cotangents:
+    return (run(pow_grad, x, g, p=float(p)),)
 
 
 @op
@@ -86,13 +86,13 @@ def ag_exp(run: Run, x: Buffer) -> Result[Buffer]:
     >>> ag.ag_exp([[0.0]]).item()
     1.0
     """
-    out = run(exp, x)
-    return out, out
+    y = run(exp, x)
+    return y, y
 
 
 @ag_exp.vjp
-def _exp_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
-    return (run(mul, g, saved),)
+def _exp_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
+    return (run(mul, g, y),)
 
 
 @op
@@ -122,8 +122,8 @@ def ag_log(run: Run, x: Buffer) -> Result[Buffer]:
 
 
 @ag_log.vjp
-def _log_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
-    return (run(div, g, saved),)
+def _log_vjp(run: Run, g: Buffer, x: Buffer, need: Need) -> Cotangents:
+    return (run(div, g, x),)
 
 
 @op
@@ -153,13 +153,13 @@ def ag_sqrt(run: Run, x: Buffer) -> Result[Buffer]:
     >>> ag.ag_sqrt([[4.0, 9.0]]).numpy().tolist()
     [[2.0, 3.0]]
     """
-    out = run(sqrt, x)
-    return out, out
+    y = run(sqrt, x)
+    return y, y
 
 
 @ag_sqrt.vjp
-def _sqrt_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
-    return (run(scale, run(div, g, saved), factor=0.5),)
+def _sqrt_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
+    return (run(scale, run(div, g, y), factor=0.5),)
 
 
 @op
@@ -192,8 +192,8 @@ def ag_abs(run: Run, x: Buffer) -> Result[Buffer]:
 
 
 @ag_abs.vjp
-def _abs_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
-    return (run(abs_grad, saved, g),)
+def _abs_vjp(run: Run, g: Buffer, x: Buffer, need: Need) -> Cotangents:
+    return (run(abs_grad, x, g),)
 
 
 @op
@@ -235,5 +235,5 @@ def ag_clamp(run: Run, x: Buffer, lo: float = -inf, hi: float = inf) -> Result[B
 
 
 @ag_clamp.vjp
-def _clamp_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, lo: float, hi: float) -> Cotangents:
-    return (run(clamp_grad, saved, g, lo=float(lo), hi=float(hi)),)
+def _clamp_vjp(run: Run, g: Buffer, x: Buffer, need: Need, lo: float, hi: float) -> Cotangents:
+    return (run(clamp_grad, x, g, lo=float(lo), hi=float(hi)),)

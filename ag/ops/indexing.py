@@ -1,7 +1,8 @@
-"""Pieces: slicing, and joining tensors along an axis.
+"""Indexing: slices of a tensor, and tensors concatenated along an axis.
 
 Every kernel here works along one axis, seen as the middle one of three; a slice along several axes is one launch for
-each.  What a slice leaves out gets a cotangent of 0.
+each.  What a slice leaves out gets a cotangent of 0
+(`ag.autograd.cotangent.SliceCotangent` does without storing it).
 """
 
 from __future__ import annotations
@@ -76,10 +77,10 @@ def _slice_vjp(run: Run, g: Buffer, saved: tuple[Shape, Shape, list[Cut]], need:
     g = g.view(cut)
 
     def whole() -> Buffer:
-        found = g
+        spread_g = g
         for axis, start, step, _ in reversed(cuts):
-            found = run(spread, found, axis=axis, start=start, step=step, length=shape[axis])
-        return found
+            spread_g = run(spread, spread_g, axis=axis, start=start, step=step, length=shape[axis])
+        return spread_g
 
     if len(cuts) == 1 and not g.dtype.is_half:
         axis, start, step, _ = cuts[0]

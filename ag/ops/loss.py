@@ -73,8 +73,8 @@ def ag_mse_loss(run: Run, pred: Buffer, target: Buffer) -> Result[Buffer]:
 
 
 @ag_mse_loss.vjp
-def _mse_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
-    slope = run(mul, saved, run(scale, g, factor=2.0 / saved.size))
+def _mse_vjp(run: Run, g: Buffer, d: Buffer, need: Need) -> Cotangents:
+    slope = run(mul, d, run(scale, g, factor=2.0 / d.size))
     return slope, run(scale, slope, factor=-1.0) if need[1] else None
 
 
@@ -172,15 +172,15 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike) -> Ten
     """
     name = _SOFTMAX_CE
     shape = _shape_of(logits)
-    given = _shape_of(target)
+    of_target = _shape_of(target)
     if not shape or prod(shape) == 0:
         raise ShapeError(f"{name}: logits are {shape}; (classes, batch) with at least one of each is required.")
-    if given == shape:
+    if of_target == shape:
         return _soft_target(logits, target)
-    if given == shape[1:] or (len(shape) == 2 and given == (shape[1], 1)):
+    if of_target == shape[1:] or (len(shape) == 2 and of_target == (shape[1], 1)):
         rule = "labels are 0-based class numbers"
         return _class_ids(logits, checked_ids(name, logits, target, shape[0], "label", rule))
-    raise ShapeError(f"{name}: logits are {shape} and target is {given}; "
+    raise ShapeError(f"{name}: logits are {shape} and target is {of_target}; "
                      f"the target must be {shape} (distributions) or {shape[1:]} (class ids).")
 
 

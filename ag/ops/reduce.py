@@ -1,4 +1,8 @@
-"""Reductions: sum, mean and maximum over any axes."""
+"""Reductions: sum, mean and maximum over any axes.
+
+Neighbouring axes are reduced as one long axis, and a long one in pieces (`ag.engine.kernels.reduce`).  The gradient of
+a sum repeats the cotangent; that of a maximum goes to the largest elements, in equal shares.
+"""
 
 from __future__ import annotations
 

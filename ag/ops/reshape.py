@@ -1,4 +1,4 @@
-"""Rearranging: reshape and flatten share memory, transpose copies."""
+"""Shapes: reshape and flatten are views of the same memory, transpose copies; gradients go the way back."""
 
 from __future__ import annotations
 
