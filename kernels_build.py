@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Compile shaders/*.comp to SPIR-V and describe every kernel in a manifest.
+"""Compile the kernels in shaders/ to SPIR-V and describe each in a manifest.
+
+A kernel is a file ``<name>.comp``, or a function in ``functions.glsl``: from each of these a kernel is written that
+maps it over arrays, and from all together ``apply.glsl``, by which a chain applies one that it names by number.
 
 A shader is its own interface: the push-constant block ``Args``, the buffers, the specialization constants
 and the comment ``// grid:`` are read from the source and written to ``manifest.json``, from which the Vulkan
@@ -20,9 +23,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from zlib import crc32
 
 ROOT = Path(__file__).resolve().parent
 SHADERS = ROOT / "shaders"
@@ -60,7 +65,7 @@ def compiler_version() -> str:
 
 def cooperative(shader: Path) -> bool:
     """Whether a shader multiplies cooperative matrices."""
-    return "GL_KHR_cooperative_matrix" in shader.read_text("utf-8")
+    return "GL_KHR_cooperative_matrix" in text_of(shader)
 
 
 @lru_cache(maxsize=1)
@@ -107,16 +112,104 @@ def _run(*command: str | Path) -> str:
     return done.stdout
 
 
+# ---------------------------------------------------------------------------------------------- functions
+
+
+class Function(NamedTuple):
+    """An elementwise function: ``float <name>_of(float <operand>, ..., const float <parameter>)``."""
+
+    name: str
+    operands: tuple[str, ...]
+    params: tuple[str, ...]
+
+
+# What maps a function over arrays, by its operands; the parameter that it may have is a push constant.
+MAPS = {("a", "b"): "broadcast.glsl", ("x",): "unary.glsl", ("x", "g"): "gradient.glsl", ("y", "g"): "gradient.glsl"}
+
+
+def number_of(name: str) -> int:
+    """The number by which a chain names a function, in 16 bits.
+
+    A checksum of the name, so that nobody keeps a list: `ag.engine.kernels.fused` computes the same.
+    """
+    return crc32(name.encode()) >> 16
+
+
+@lru_cache(maxsize=8)
+def functions(text: str) -> tuple[Function, ...]:
+    """The functions that a text like functions.glsl defines."""
+    found = []
+    for name, arguments in re.findall(r"^float (\w+)_of\((.*?)\)", text, re.M):
+        operands = tuple(re.findall(r"(?<!const )\bfloat (\w+)", arguments))
+        params = tuple(re.findall(r"const float (\w+)", arguments))
+        signature = ", ".join([*(f"float {x}" for x in operands), *(f"const float {x}" for x in params)])
+        if operands not in MAPS or len(params) > (operands != ("a", "b")) or arguments != signature:
+            raise ShaderError(f"functions.glsl: {name}_of({arguments}): the operands must be (a, b), (x), (x, g) or "
+                              f"(y, g), all float; but for (a, b), one `const float` parameter may follow.")
+        found.append(Function(name, operands, params))
+    if len({0, *(number_of(f.name) for f in found)}) <= len(found):
+        raise ShaderError("functions.glsl: two functions have the same number in chains; rename one of them.")
+    return tuple(found)
+
+
+def kernel_of(function: Function) -> str:
+    """The kernel that maps a function over arrays."""
+    name, operands, params = function
+    settings = [f"#define SAVED {operands[0]}"] if operands[-1] == "g" else []
+    settings += [f"#define PARAMS float {', '.join(params)};"] if params else []
+    return "\n".join([
+        f"// {name}: out = {name}_of({', '.join((*operands, *params))}), element by element; see functions.glsl",
+        "// grid: n invocations", "#version 450", "#extension GL_GOOGLE_include_directive : require", *settings,
+        f'#include "{MAPS[operands]}"', '#include "functions.glsl"', "",
+        f"float f({', '.join(f'float {x}' for x in operands)}) {{ "
+        f"return {name}_of({', '.join((*operands, *params))}); }}", ""])
+
+
+def apply_of(table: Collection[Function]) -> str:
+    """``apply.glsl``: the function of a number, of two registers and the instruction's value."""
+    def call(function: Function) -> str:
+        return ", ".join(("x", "y")[: len(function.operands)] + ("value",) * len(function.params))
+
+    return "\n".join([
+        "// The functions of functions.glsl by their numbers in chains.", '#include "functions.glsl"', "",
+        "float apply(uint function, float x, float y, float value) {",
+        "    float found = 0.0;  // no switch: lavapipe takes three times as long for one",
+        *(f"    if (function == {number_of(f.name)}) found = {f.name}_of({call(f)});" for f in table),
+        "    return found;", "}", ""])
+
+
+def written(shaders: Path) -> dict[str, str]:
+    """The files that follow from functions.glsl, by name; it may be missing."""
+    path = shaders / "functions.glsl"
+    table = functions(path.read_text("utf-8")) if path.is_file() else ()
+    return {**{f"{function.name}.comp": kernel_of(function) for function in table}, "apply.glsl": apply_of(table)}
+
+
 # ---------------------------------------------------------------------------------------------- sources
+
+
+def kernels(shaders: Path) -> list[Path]:
+    """The source of every kernel; of a function's, where it would be."""
+    return sorted({*shaders.glob("*.comp"), *(shaders / name for name in written(shaders) if name.endswith(".comp"))})
+
+
+def text_of(path: Path) -> str:
+    """A file in shaders/, or what follows from functions.glsl under that name."""
+    text = written(path.parent).get(path.name)
+    if text is None:
+        return path.read_text("utf-8")
+    if path.is_file():
+        raise ShaderError(f"{path.name} follows from functions.glsl; delete the file or the function.")
+    return text
 
 
 def sources(shader: Path) -> list[Path]:
     """The shader and the files it includes, each once, in the order of inclusion."""
     found = [shader]
     for path in found:
-        for name in re.findall(r'^[ \t]*#include[ \t]+"([^"]+)"', path.read_text("utf-8"), re.M):
+        for name in re.findall(r'^[ \t]*#include[ \t]+"([^"]+)"', text_of(path), re.M):
             included = path.parent / name
-            if not included.is_file():
+            if not included.is_file() and name not in written(path.parent):
                 raise ShaderError(f"{path.name} includes {name}, which does not exist.")
             if included not in found:
                 found.append(included)
@@ -124,8 +217,10 @@ def sources(shader: Path) -> list[Path]:
 
 
 def source_hash(shader: Path) -> str:
-    """SHA-256 over the bytes of the shader and of its includes."""
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in sources(shader))).hexdigest()
+    """SHA-256 over the text of the shader and of its includes; empty if there is no such shader."""
+    if shader not in kernels(shader.parent):
+        return ""
+    return hashlib.sha256("\0".join(text_of(path) for path in sources(shader)).encode()).hexdigest()
 
 
 # ---------------------------------------------------------------------------------------------- interface
@@ -240,11 +335,16 @@ def compile_shader(shader: Path, spv: Path) -> dict[str, Any]:
     One with a tuning constant THREADS is compiled again with FIXED defined, its tuning constants being constants: some
     software drivers do not unroll loops over specialization constants, and are ten times slower then.
     """
-    entry = interface(shader.read_text("utf-8"), _run("glslangValidator", "-E", shader))
     target = COOPERATIVE_TARGET if cooperative(shader) else TARGET
-    _to_spirv(shader, spv, target)
-    if any(constant["name"] == "THREADS" for constant in entry["spec"]) and not cooperative(shader):
-        _to_spirv(shader, spv.with_suffix(".fixed.spv"), target, "-DFIXED")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in written(shader.parent).items():
+            Path(folder, name).write_text(text, "utf-8")
+        source = shader if shader.is_file() else Path(folder, shader.name)
+        includes = f"-I{shader.parent}", f"-I{folder}"
+        entry = interface(text_of(shader), _run("glslangValidator", "-E", *includes, source))
+        _to_spirv(source, spv, target, *includes)
+        if any(constant["name"] == "THREADS" for constant in entry["spec"]) and not cooperative(shader):
+            _to_spirv(source, spv.with_suffix(".fixed.spv"), target, "-DFIXED", *includes)
     return {**entry, "sha256": source_hash(shader)}
 
 
@@ -258,8 +358,7 @@ def read_manifest(out: Path) -> Manifest:
 
 def wanted(shaders: Path, known: Collection[str]) -> list[Path]:
     """The shaders that the tools can compile; without tools, all but cooperative ones that are not compiled already."""
-    found = sorted(shaders.glob("*.comp"))
-    return [path for path in found
+    return [path for path in kernels(shaders)
             if not cooperative(path) or (path.stem in known if missing_tools() else knows_cooperative())]
 
 
@@ -287,20 +386,24 @@ def build(shaders: Path = SHADERS, out: Path = OUT) -> list[str]:
     manifest = read_manifest(out)
     todo = stale(shaders, out, manifest, compiler)
     names = {path.stem for path in wanted(shaders, ())}
-    kernels = {name: entry for name, entry in manifest["kernels"].items() if name in names}
+    entries = {name: entry for name, entry in manifest["kernels"].items() if name in names}
     out.mkdir(parents=True, exist_ok=True)
-    errors = []
-    with tempfile.TemporaryDirectory(dir=out, prefix=".build-") as folder:
+    with tempfile.TemporaryDirectory(dir=out, prefix=".build-") as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         built = Path(folder)
-        for name in (n for n in todo if n in names):
+
+        def attempt(name: str) -> dict[str, Any] | str:
             try:
-                kernels[name] = compile_shader(shaders / f"{name}.comp", built / f"{name}.spv")
+                return compile_shader(shaders / f"{name}.comp", built / f"{name}.spv")
             except ShaderError as error:
-                errors.append(f"{name}.comp: {error}")
-        if errors:
+                return f"{name}.comp: {error}"
+
+        changed = [name for name in todo if name in names]
+        results = dict(zip(changed, pool.map(attempt, changed), strict=True))
+        if errors := [result for result in results.values() if isinstance(result, str)]:
             raise ShaderError("\n".join(errors))
-        left_out = sorted({path.stem for path in shaders.glob("*.comp")} - names)
-        manifest = {"compiler": compiler, "format": FORMAT, "kernels": kernels, "left_out": left_out}
+        entries |= results
+        left_out = sorted({path.stem for path in kernels(shaders)} - names)
+        manifest = {"compiler": compiler, "format": FORMAT, "kernels": entries, "left_out": left_out}
         (built / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", "utf-8")
         for path in (*built.glob("*.spv"), built / "manifest.json"):  # which vouches for the rest
             os.replace(path, out / path.name)

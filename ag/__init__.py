@@ -28,7 +28,6 @@ from ag.errors import (
 # devices
 from ag.engine.backend import DeviceInfo
 from ag.engine.device import ag_default_device, ag_default_dtype, ag_device, ag_dtype, ag_shutdown, ag_synchronize
-from ag.engine.devices import ag_vulkan_device_count, ag_vulkan_devices, ag_vulkan_status
 
 # tensors and the tape
 from ag.autograd.capture import CapturedStep, ag_capture
@@ -103,6 +102,7 @@ from ag.parallel import (
 )
 
 # diagnostics
+from ag.tools.device_table import ag_vulkan_device_count, ag_vulkan_devices, ag_vulkan_status
 from ag.tools.doctor import doctor
 from ag.tools.transport_selftest import transport_selftest
 from ag.version import __version__ as __version__

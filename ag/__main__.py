@@ -11,27 +11,19 @@ import json
 import sys
 
 from ag import __version__
-from ag.engine.backend import DeviceInfo
-from ag.engine.device import backend_of
-from ag.engine.devices import ag_vulkan_devices, ag_vulkan_status, device_table
+from ag.engine.registry import list_devices, missing_devices
+from ag.tools.device_table import LEGEND, device_table
 from ag.tools.doctor import doctor
 from ag.tools.probe import fault_of
-
-_LEGEND = """
-features: f16 f64 i8 i16 i64 are element types that kernels can compute with besides f32, atomic adds floats in memory,
-matrix is matrix units; ag.ag_vulkan_devices() has the full list."""
 
 
 def devices() -> int:
     """Print the table of devices; the number of those that do not work."""
-    vulkan = ag_vulkan_devices()
-    found: list[DeviceInfo] = [backend_of("cpu").info, *vulkan]
-    print(device_table(found))
-    print(_LEGEND)
-    if not vulkan:
-        print("\nOnly the CPU can be used:")
-        ag_vulkan_status()  # which says what is missing and how to get it
-    complaints = [f"{info.name} does not work: {fault}" for info in found if (fault := fault_of(info.name))]
+    infos = list_devices()
+    print(device_table(infos), LEGEND, sep="\n\n")
+    if not list_devices(accelerators_only=True):
+        print("\n".join(["\nOnly the CPU can be used:", *missing_devices()]))
+    complaints = [f"{info.name} does not work: {fault}" for info in infos if (fault := fault_of(info.name))]
     print("\n" + ("\n".join(complaints) or "Every device computed a test product correctly."))
     return len(complaints)
 
@@ -46,7 +38,7 @@ def examine(as_json: bool) -> bool:
 def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0 done, 1 a device does not work."""
     parser = argparse.ArgumentParser(prog="python -m ag", description="Automatic differentiation and data-parallel "
-                                     "training on Vulkan devices and on the CPU.")
+                                     "training on all devices of a machine together.")
     parser.add_argument("--version", action="version", version=f"ag {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command")
     commands.add_parser("devices", help="list the devices, check each, say what is missing")

@@ -20,7 +20,6 @@ __all__ = [
     "KernelError",
     "ShapeError",
     "TapeError",
-    "compare_names",
 ]
 
 

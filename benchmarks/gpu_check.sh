@@ -40,10 +40,11 @@ part 20 "$python" -m ag devices
 
 # Correctness first: a wrong kernel makes every figure below worthless.
 AG_TEST_DEVICE=$device part 150 "$python" -m pytest -q -p no:cacheprovider --junitxml="$results/correctness.xml" \
-    -m 'vulkan and not slow' tests/engine/kernels/test_kernel_reference.py tests/table/test_cases_forward.py tests/table/test_cases_gradient.py \
-    tests/table/test_cases_capture.py tests/table/test_cases_mixed_precision.py tests/engine/compile/test_fuse_elementwise.py tests/ops/test_values.py \
-    tests/engine/test_random.py tests/engine/compile/test_copy_elimination.py tests/autograd/test_capture.py tests/optim/test_optimizers.py tests/engine/test_profile.py \
-    tests/engine/test_counters.py tests/engine/backends/test_autotune.py tests/engine/backends/test_cooperative.py
+    -m vulkan tests/table tests/engine/kernels/test_kernel_reference.py tests/engine/kernels/test_edges.py \
+    tests/engine/compile/test_fuse_elementwise.py tests/engine/compile/test_copy_elimination.py \
+    tests/engine/compile/test_fold_scaling.py tests/engine/test_random.py tests/engine/test_profile.py \
+    tests/engine/test_counters.py tests/engine/backends/test_autotune.py tests/engine/backends/test_cooperative.py \
+    tests/autograd/test_capture.py tests/ops/test_values.py tests/optim/test_optimizers.py
 
 # What a device with cooperative matrices says to "high" and "medium": nothing, if their kernels are right and faster.
 part 30 "$python" - "$device" <<'PROGRAM'

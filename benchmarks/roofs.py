@@ -38,9 +38,9 @@ def ffma_on_vulkan(backend: Any, quick: bool) -> float:
     """FLOP/s of the kernel, by device timestamps: the best of five, with a launch of about 20 ms."""
     import numpy as np
 
-    from ag.engine.backends.vulkan.loader import manager
+    from ag.engine.backends.vulkan.loader import DRIVERS
 
-    device = manager(int(backend.name.partition(":")[2]))
+    device = DRIVERS.manager(int(backend.name.partition(":")[2]))
     period = device.get_device_properties()["timestamp_period"] * 1e-9
     memory = device.arena(1024)
     algorithm = device.algorithm([memory], spirv(), (1, 1, 1), np.empty(0, np.uint32), np.zeros(2, np.uint32))

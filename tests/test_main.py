@@ -11,7 +11,7 @@ import pytest
 import ag
 from ag.__main__ import main
 from ag.engine.backend import DeviceInfo
-from ag.engine.devices import device_table
+from ag.tools.device_table import device_table
 
 
 def test_help_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:

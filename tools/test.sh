@@ -38,9 +38,11 @@ leg_lint() {
     return $status
 }
 
-# Two processes at the same time: the one spends its time in Python, the other in the threads of the drivers.
+# Two processes at the same time: the one spends its time in Python, the other in the threads of the drivers. Products
+# on the CPU keep to one core, or their threads would wait in turns for cores that the other process uses.
 leg_quick() {
     local vulkan status=0
+    local -x OPENBLAS_NUM_THREADS=1
     run_pytest quick.vulkan -p no:cacheprovider -m 'vulkan and not slow' >"$folder/quick.vulkan.log" 2>&1 &
     vulkan=$!
     run_pytest quick.cpu -m 'not vulkan and not slow' || status=$?

@@ -35,9 +35,9 @@ def to_buffer(array: Array, backend: Device, dtype: DType) -> Buffer:
 def lift(value: object, backend: Device, dtype: DType, function: str) -> Tensor:
     """`value` as a tensor on `backend`; numbers become shared constants."""
     if isinstance(value, (int, float)):
-        constants = backend.__dict__.setdefault("_constants", {})
+        constants = backend.constants
         key = value or str(value), dtype  # 0.0 and -0.0 are equal, and not the same
-        constant: Buffer | None = constants.get(key)
+        constant = constants.get(key)
         if constant is None:
             if len(constants) >= _CONSTANTS_KEPT:
                 constants.clear()

@@ -20,7 +20,7 @@ import numpy as np
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import F32
 from ag.engine.kernels.convert import converted
-from ag.engine.kernels.elementwise import add, mul, zeros
+from ag.engine.kernels.elementwise import add, mul
 from ag.engine.kernels.optimizer import nonfinite, scale_update
 from ag.engine.kernels.reduce import sum_over
 from ag.engine.primitive import Array
@@ -64,7 +64,7 @@ def set_scale(backend: Device, scale: float, *counts: float) -> Buffer:
     backend.refuse_while_recording("sets the loss scale")
     state = _state(backend)
     if state is None:
-        state = zeros(backend, (len(SCALE_WORDS),), F32)
+        state = backend.zeros((len(SCALE_WORDS),), F32)
         backend.loss_scale = ref(state)
     words = np.array([scale, 1 / scale, *counts])
     backend.upload(words, state.view(words.shape))

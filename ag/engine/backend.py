@@ -22,10 +22,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from weakref import ReferenceType, WeakKeyDictionary
+
+import numpy as np
 
 from ag.engine.arena import Arena
 from ag.engine.buffer import Buffer
@@ -36,7 +39,7 @@ from ag.engine.shape import Shape
 from ag.engine.target import Target
 from ag.errors import ArenaError, CaptureError, DtypeError
 
-__all__ = ["Backend", "DeviceInfo", "Event", "Meter"]
+__all__ = ["Backend", "DeviceInfo", "Event", "Meter", "Settings"]
 
 _GUARD_BYTE = 0xA5
 _NOTHING = nullcontext()
@@ -79,6 +82,22 @@ class Event(NamedTuple):
 
 
 @dataclass
+class Settings:
+    """What holds for all devices of the process: services of the engine change it, backends read it.
+
+    Attributes
+    ----------
+    precision : str
+        Of products of matrices in float32, as `ag_matmul_precision` says.
+    events : list of Event or None
+        Where launches are to be noted with their times, while `ag.profile` is active.
+    """
+
+    precision: str = "highest"
+    events: list[Event] | None = None
+
+
+@dataclass
 class Meter:
     """How long a device has worked for somebody, in seconds; work counts when it was waited for."""
 
@@ -104,14 +123,14 @@ class Backend(ABC):
         Where views are noted that are made while a recording is open: who holds one holds its block.
     recording : Recording or None
         The recording that the calling thread has open, if any.
-    events : list of Event or None
-        Where launches are to be noted with their times; set on the class, so that it holds for every device.
+    settings : Settings
+        The same object for every device.
     timestamps : bool
         Whether the device can say itself how long it has worked, as `meter` needs it.
     loss_scale : weak reference to Buffer, or None
         The state of the loss scale, which optimizers with f16 parameters hold; `ag.autograd.loss_scale` alone uses it.
-    precision : str
-        Of products of matrices in float32, as `ag_matmul_precision` says; set on the class, for every device.
+    generator : (object, Buffer) or None
+        A seed and the state of the random generator that was made of it; `ag.engine.random` keeps it here.
     """
 
     name: str
@@ -120,12 +139,22 @@ class Backend(ABC):
     asynchronous: bool
     dtypes: frozenset[DType]
     target: Target = Target()
-    events: list[Event] | None = None
+    settings: ClassVar[Settings] = Settings()
     timestamps: bool = False
     loss_scale: ReferenceType[Buffer] | None = None
-    precision: str = "highest"
+    generator: tuple[object, Buffer] | None = None
     noted_views: list[ReferenceType[Buffer]] | None = None
     _open_recording: tuple[int, Recording] | None = None
+
+    @cached_property
+    def constants(self) -> dict[tuple[float | str, DType], Buffer]:
+        """Buffers of one number each, by number and element type; `ag.autograd.create` shares them among ops."""
+        return {}
+
+    @cached_property
+    def _guarded(self) -> WeakKeyDictionary[Buffer, int]:
+        """Buffers with painted guard words, and the addresses at which they were painted."""
+        return WeakKeyDictionary()
 
     def alloc(self, shape: Shape, dtype: DType) -> Buffer:
         """An uninitialised buffer.
@@ -144,6 +173,12 @@ class Backend(ABC):
         buffer = Buffer(self, block, block.address, shape, dtype, self.native(block.address, shape, dtype))
         if self.arena.guard:
             self._paint_guards(buffer)
+        return buffer
+
+    def zeros(self, shape: Shape, dtype: DType) -> Buffer:
+        """A fresh buffer of zeros; does not wait."""
+        buffer = self.alloc(shape, dtype)
+        self.upload(np.zeros(shape, np.float32), buffer)
         return buffer
 
     def native(self, address: int, shape: Shape, dtype: DType) -> Any:
@@ -211,7 +246,7 @@ class Backend(ABC):
         """Wait and release the device."""
 
     def retime(self) -> None:
-        """Begin or end noting launches, as `events` was changed; waits for those before."""
+        """Begin or end noting launches, as `settings.events` was changed; waits for those before."""
         self.synchronize()
 
     def meter(self, meter: Meter | None) -> None:
@@ -265,7 +300,7 @@ class Backend(ABC):
     def _paint_guards(self, buffer: Buffer) -> None:
         for _, address, nbytes in self._guards(buffer):
             self._write_bytes(address, bytes([_GUARD_BYTE]) * nbytes)
-        self.__dict__.setdefault("_guarded", WeakKeyDictionary())[buffer] = buffer.address
+        self._guarded[buffer] = buffer.address
 
     def check_guards(self) -> None:
         """Raise if memory beside a live buffer was overwritten, where it was made (needs an arena with guards).
@@ -277,7 +312,7 @@ class Backend(ABC):
         """
         if not self.arena.guard:
             raise ArenaError(f"check_guards: {self.name} keeps no guard words; create the backend with guard > 0.")
-        for buffer, painted in list(self.__dict__.get("_guarded", {}).items()):
+        for buffer, painted in list(self._guarded.items()):
             for side, address, nbytes in self._guards(buffer) if buffer.address == painted else ():  # or it was moved
                 if self._read_bytes(address, nbytes) != bytes([_GUARD_BYTE]) * nbytes:
                     raise ArenaError(f"check_guards: memory {side} {buffer!r} was overwritten.")

@@ -2,7 +2,8 @@
 
 A numpy expression makes an array of every intermediate result; where these are larger than the cache, writing and
 reading them takes ten times as long as computing them.  And numpy has threads for products of matrices only.  The
-references of primitives, which are the CPU backend, go block after block through `together`.  Knows calls and arrays.
+references of primitives, which are the CPU backend, go block after block through `together`; `dp_train` has a
+`WorkerThread` per device.  Knows calls and arrays, and must not know buffers or primitives.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import numpy as np
 
 from ag.engine.primitive import Call
 
-__all__ = ["BLOCK", "WIDE", "cut", "in_blocks", "makes", "one_by_one", "one_thread", "scratch", "shares",
-           "together"]
+__all__ = ["BLOCK", "WIDE", "WorkerThread", "cut", "in_blocks", "makes", "one_by_one", "one_thread", "scratch",
+           "shares", "together"]
 
 T = TypeVar("T")
 
@@ -65,65 +66,84 @@ class _Work:
             raise self.error
 
 
-class _Helper(Thread):
-    """A thread that waits for work."""
+class WorkerThread(Thread):
+    """A daemon thread that makes the calls it is given, one at a time.
 
-    def __init__(self, free: deque[_Helper]) -> None:
-        super().__init__(name="ag_blocks", daemon=True)
-        self._free, self._given = free, Lock()
-        self._given.acquire()
-        self._work: _Work | None = None
+    It sleeps at a lock in between, which costs less than a queue.  Whoever gives a call must know that the one before
+    has ended; the call itself says so, by whatever it does last.
+
+    Attributes
+    ----------
+    retired : bool
+        Set to end the thread when its call returns.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.retired = False
+        self._call: Call | None = None
+        self._wake = Lock()
+        self._wake.acquire()
         self.start()
 
-    def give(self, work: _Work) -> None:
-        self._work = work
-        self._given.release()
+    def give(self, call: Call) -> None:
+        """Let the thread make a call."""
+        self._call = call
+        self._wake.release()
 
     def run(self) -> None:
+        while not self.retired:
+            self._wake.acquire()
+            call, self._call = self._call, None  # before it is made: the next may be given before it has returned
+            if call is not None:
+                call()
+            del call  # and what it holds
+
+
+class _Helpers:
+    """Threads that compute beside those of users: one per core, less one."""
+
+    def __init__(self) -> None:
+        self._idle: deque[WorkerThread] = deque()
+        self._count = 0
+        self._starting = Lock()
+
+    def start(self, work: _Work, most: int) -> bool:
+        """Let helpers that have nothing to do, `most` of them at most, help with work; whether there is one."""
+        with self._starting:
+            while self._count < threads() - 1:
+                self._count += 1
+                self._idle.append(WorkerThread("ag_blocks"))
+        for started in range(most):
+            try:
+                helper = self._idle.popleft()
+            except IndexError:
+                return started > 0
+            helper.give(partial(self._help, helper, work))
+        return most > 0
+
+    def _help(self, helper: WorkerThread, work: _Work) -> None:
         with np.errstate(all="ignore"):  # as in every launch
-            while True:
-                self._given.acquire()
-                if self._work is not None:
-                    self._work.help()
-                self._work = None
-                self._free.append(self)
+            work.help()
+        self._idle.append(helper)
 
 
-_free: deque[_Helper] = deque()
+_helpers = _Helpers()
 _here = local()
-_made = Lock()
-_count = 0
-
-
-def _helpers(most: int) -> list[_Helper]:
-    """Threads that have nothing to do, `most` of them at most."""
-    global _count
-    with _made:
-        while _count < threads() - 1:
-            _count += 1
-            _free.append(_Helper(_free))
-    found: list[_Helper] = []
-    while len(found) < most:
-        try:
-            found.append(_free.popleft())
-        except IndexError:
-            break
-    return found
 
 
 def one_thread(alone: bool = True) -> None:
-    """Let the calling thread work alone from now on: there are others like it, one per core."""
+    """Let the calling thread compute alone from now on, without helpers: other threads keep the other cores busy."""
     _here.alone = alone
 
 
 def together(calls: Sequence[Call]) -> None:
     """Make calls that are independent of each other, several at once where cores are free."""
-    helpers = [] if getattr(_here, "alone", False) or len(calls) < 2 else _helpers(len(calls) - 1)
-    if not helpers:
+    if len(calls) < 2 or getattr(_here, "alone", False):
         return one_by_one(calls)
     work = _Work(calls)
-    for helper in helpers:
-        helper.give(work)
+    if not _helpers.start(work, len(calls) - 1):
+        return one_by_one(calls)
     work.help()
     work.wait()
 

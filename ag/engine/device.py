@@ -1,25 +1,27 @@
 """Devices by name, and which one is the current default.
 
-The only place that turns a name into a backend.  Backends are imported when first asked for, so `import ag` needs
-neither Kompute nor a driver.  A backend lives as long as the process (a Vulkan device wants exactly one manager);
-the default device and element type belong to the running context, so threads do not disturb each other.
+The only place that turns a name into an open backend; the registry says whose name it is, so nothing here knows what
+backends there are.  A backend lives as long as the process, because drivers want a device to be opened once; the
+default device and element type belong to the running context, so threads do not disturb each other.  Everything above
+the engine asks here for its devices.
 """
 
 from __future__ import annotations
 
 import atexit
-import importlib
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from contextvars import ContextVar
 from types import TracebackType
 
 from ag.engine.backend import Backend
-from ag.engine.devices import ag_vulkan_devices
 from ag.engine.dtype import F32, DType, as_dtype
+from ag.engine.registry import Family, accelerator_titles, example_names, families, family_named, list_devices
 from ag.errors import DeviceError
 
 __all__ = [
+    "PreviousSetting",
     "ag_default_device",
     "ag_default_dtype",
     "ag_device",
@@ -27,8 +29,11 @@ __all__ = [
     "ag_shutdown",
     "ag_synchronize",
     "backend_of",
+    "canonical",
     "default_backend",
     "default_dtype",
+    "family_and_index",
+    "is_accelerator",
     "open_backends",
 ]
 
@@ -40,14 +45,21 @@ _backends: dict[str, Backend] = {}
 _lock = threading.Lock()
 
 
-class _Previous(str):
-    """The setting before a change; as a context manager it is restored on exit."""
+class PreviousSetting(str):
+    """The name of a setting before a change; as a context manager it is restored on exit.
 
-    _variable: ContextVar[str]
+    Parameters
+    ----------
+    name : str
+    restore : callable
+        Sets the setting to a name.
+    """
 
-    def __new__(cls, name: str, variable: ContextVar[str]) -> _Previous:
+    _restore: Callable[[str], object]
+
+    def __new__(cls, name: str, restore: Callable[[str], object]) -> PreviousSetting:
         previous = super().__new__(cls, name)
-        previous._variable = variable
+        previous._restore = restore
         return previous
 
     def __enter__(self) -> str:
@@ -55,39 +67,55 @@ class _Previous(str):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        self._variable.set(str(self))
+        self._restore(str(self))
 
 
 # ---------------------------------------------------------------------------------------------- names
 
+# How good a device of a kind is, for "gpu"; software devices are the last.
+_KINDS = {"discrete": 0, "integrated": 1, "virtual": 2}
+_SOFTWARE = 3
 
-def _split(name: str) -> tuple[str, int]:
-    family, _, index = name.partition(":")
-    if family not in ("cpu", "vulkan") or not (index.isdigit() or (index == "" and ":" not in name)):
-        raise DeviceError(f"ag_device: unknown device {name!r}; use 'cpu', 'cpu:1', 'vulkan:0', 'gpu' or 'auto'.")
+
+def family_and_index(name: str) -> tuple[Family, int]:
+    """Whose device a name means, and which.
+
+    Raises
+    ------
+    DeviceError
+        If no family is named so.
+    """
+    prefix, _, index = name.partition(":")
+    family = family_named(prefix)
+    if family is None or not (index.isdigit() or (index == "" and ":" not in name)):
+        examples = ", ".join(map(repr, [*example_names(), "gpu"]))
+        raise DeviceError(f"ag_device: unknown device {name!r}; use {examples} or 'auto'.")
     return family, int(index or 0)
 
 
 def canonical(name: str) -> str:
     """The one spelling of a device's name; resolves ``"gpu"`` and ``"auto"``."""
     if not isinstance(name, str):
-        raise DeviceError(f"ag_device: a device is named by a string, and {name!r} was given; use 'cpu' or 'vulkan:0'.")
+        examples = " or ".join(repr(family.examples[0]) for family in families())
+        raise DeviceError(f"ag_device: a device is named by a string, and {name!r} was given; use {examples}.")
     if name in ("gpu", "auto"):
-        best = _best_vulkan()
+        best = _best_accelerator()
         if best is None and name == "gpu":
-            raise DeviceError("ag_device: 'gpu' was asked for and no Vulkan device was found; "
-                              "run `python -m ag devices` to see what is missing, or use 'auto' or 'cpu'.")
+            raise DeviceError(f"ag_device: 'gpu' was asked for and no {accelerator_titles()} device was found; "
+                              f"run `python -m ag devices` to see what is missing, or use 'auto' or 'cpu'.")
         return best or "cpu"
-    family, index = _split(name)
-    if family == "cpu":
-        return "cpu" if index == 0 else f"cpu:{index}"
-    return f"vulkan:{index}"
+    family, index = family_and_index(name)
+    return family.device_name(index)
 
 
-def _best_vulkan() -> str | None:
-    rank = {"discrete": 0, "integrated": 1, "virtual": 2}
-    found = sorted(ag_vulkan_devices(), key=lambda d: rank.get(d.kind, 3))  # stable: lowest index first
-    return found[0].name if found else None
+def _best_accelerator() -> str | None:
+    devices = list_devices(accelerators_only=True)  # of two of a kind the first
+    return min(devices, key=lambda info: _KINDS.get(info.kind, _SOFTWARE)).name if devices else None
+
+
+def is_accelerator(name: str) -> bool:
+    """Whether a device is of a family that training prefers to the processor."""
+    return family_and_index(canonical(name))[0].is_accelerator
 
 
 def backend_of(name: str) -> Backend:
@@ -98,18 +126,14 @@ def backend_of(name: str) -> Backend:
     DeviceError
         If the name is unknown or the device is not there.
     """
-    found = _backends.get(name)
-    if found is not None:
-        return found
+    backend = _backends.get(name)
+    if backend is not None:
+        return backend
     name = canonical(name)
-    family, index = _split(name)
+    family, index = family_and_index(name)
     with _lock:
         if name not in _backends:
-            module, kind = {
-                "cpu": ("ag.engine.backends.cpu.backend", "NumpyBackend"),
-                "vulkan": ("ag.engine.backends.vulkan.backend", "VulkanBackend"),
-            }[family]
-            _backends[name] = getattr(importlib.import_module(module), kind)(index)
+            _backends[name] = family.open(index)
         return _backends[name]
 
 
@@ -131,7 +155,7 @@ def default_dtype() -> DType:
 # ---------------------------------------------------------------------------------------------- public
 
 
-def ag_device(name: str) -> _Previous:
+def ag_device(name: str) -> PreviousSetting:
     """Set the default device.
 
     Parameters
@@ -166,7 +190,7 @@ def ag_device(name: str) -> _Previous:
     cpu:1
     """
     backend = backend_of(name)
-    previous = _Previous(_device.get(), _device)
+    previous = PreviousSetting(_device.get(), _device.set)
     _device.set(backend.name)
     return previous
 

@@ -1,100 +1,44 @@
-"""Which Vulkan devices this machine has, and what is missing where there are none.
+"""Which devices to use where a user names none, or names one by its number.
 
-Asking loads Kompute; nothing else here does.
+Asks the registry what this machine has.  It knows devices by name only, and must not know what any family of them is
+called.  Whatever spreads work over devices asks here: `dp_train`, `start`, `DataParallel`, `ModelParallel`,
+`DistributedWorld`.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Sequence
-
-from ag.engine.backend import DeviceInfo
+from ag.engine.device import ag_default_device, family_and_index
+from ag.engine.registry import families, list_devices
 from ag.errors import DeviceError
 
-__all__ = ["ag_vulkan_device_count", "ag_vulkan_devices", "ag_vulkan_status", "device_table", "devices_or_why_none"]
+__all__ = ["accelerator_name", "default_devices"]
 
 
-def ag_vulkan_devices() -> list[DeviceInfo]:
-    """The Vulkan devices of this machine.
+def default_devices(count: int | None = None) -> list[str]:
+    """Names of the devices to use where none are named.
+
+    Parameters
+    ----------
+    count : int, optional
+        How many; default: every accelerator once, and where there is none the current default device.
 
     Returns
     -------
-    list of DeviceInfo
-        In driver order, so ``"vulkan:k"`` is entry k; empty if Kompute, a Vulkan loader or a driver is missing
-        (`ag_vulkan_status` says which).
-
-    References
-    ----------
-    ggmlR ``ggml_vulkan_list_devices``.
-
-    Examples
-    --------
-    >>> import ag
-    >>> names = [d.name for d in ag.ag_vulkan_devices()]
+    list of str
+        `count` devices are dealt out over the accelerators; where there is none they are the first of the default
+        device's family, such as ``["cpu", "cpu:1"]``.
     """
-    return devices_or_why_none()[0]
+    names = [info.name for info in list_devices(accelerators_only=True)]
+    if names:
+        return names if count is None else [names[i % len(names)] for i in range(count)]
+    default = ag_default_device()
+    family, _ = family_and_index(default)
+    return [default] if count is None else [family.device_name(i) for i in range(count)]
 
 
-def devices_or_why_none() -> tuple[list[DeviceInfo], str]:
-    """The devices; if there are none, what is missing and how to get it."""
-    loader = importlib.import_module("ag.engine.backends.vulkan.loader")
-    try:
-        return list(loader.list_devices()), ""
-    except DeviceError as error:
-        return [], str(error)
-
-
-def ag_vulkan_device_count() -> int:
-    """How many Vulkan devices there are.
-
-    Returns
-    -------
-    int
-
-    References
-    ----------
-    ggmlR ``ggml_vulkan_device_count``.
-
-    Examples
-    --------
-    >>> import ag
-    >>> ag.ag_vulkan_device_count() >= 0
-    True
-    """
-    return len(ag_vulkan_devices())
-
-
-def ag_vulkan_status() -> None:
-    """Print a table of the Vulkan devices, or what is missing and how to get it.
-
-    References
-    ----------
-    ggmlR ``ggml_vulkan_status``.
-
-    Examples
-    --------
-    >>> import ag
-    >>> ag.ag_vulkan_status()  # doctest: +SKIP
-    """
-    devices, missing = devices_or_why_none()
-    print(device_table(devices) if devices else missing)
-
-
-# What the table calls the features that decide which kernels a device can run; DeviceInfo.features has all of them.
-_SHORT_FEATURES = {
-    "float16": "f16", "float64": "f64", "int8": "i8", "int16": "i16", "int64": "i64",
-    "atomic_float32_add": "atomic", "cooperative_matrix": "matrix",
-}
-_PRODUCT_WIDTH = 28  # characters; the table then fits 120 columns
-
-
-def device_table(devices: Sequence[DeviceInfo]) -> str:
-    """Devices as an aligned text table."""
-    rows = [("device", "kind", "product", "vendor", "driver", "memory", "features")]
-    for d in devices:
-        features = [short for name, short in _SHORT_FEATURES.items() if name in d.features]
-        product = d.description if len(d.description) <= _PRODUCT_WIDTH else d.description[: _PRODUCT_WIDTH - 1] + "…"
-        rows.append((d.name, d.kind, product, d.vendor, d.driver, f"{d.memory_bytes / 2**30:.1f} GiB",
-                     " ".join(features) or "-"))
-    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows)
+def accelerator_name(index: int) -> str:
+    """The name of an accelerator given by its number only: of the family that training prefers."""
+    preferred = next((family for family in families() if family.is_accelerator), None)
+    if preferred is None:
+        raise DeviceError(f"device {index}: no accelerator could have a number, as no backend for one is registered.")
+    return preferred.device_name(index)

@@ -1,15 +1,13 @@
 """How exactly products of matrices in float32 are made: as float32, or faster on matrix units.
 
-Belongs to the process, as PyTorch's setting does, and is kept on the class of all backends, which read it when they
-plan a launch.
+The setting belongs to the process, as PyTorch's does, and stands in `Backend.settings`, which backends read when they
+plan a launch.  Knows names of precisions, and not how a device makes use of them.  Called by users.
 """
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from ag.engine.backend import Backend
-from ag.engine.device import open_backends
+from ag.engine.device import PreviousSetting, open_backends
 from ag.errors import DtypeError
 
 __all__ = ["ag_matmul_precision"]
@@ -17,18 +15,7 @@ __all__ = ["ag_matmul_precision"]
 _NAMES = ("highest", "high", "medium")
 
 
-class _Previous(str):
-    """The precision before a change; as a context manager it is restored on exit."""
-
-    def __enter__(self) -> str:
-        return str(self)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        Backend.precision = str(self)
-
-
-def ag_matmul_precision(name: str | None = None) -> _Previous:
+def ag_matmul_precision(name: str | None = None) -> PreviousSetting:
     """Set how exactly products of matrices in float32 are made, for all devices.
 
     Parameters
@@ -69,12 +56,16 @@ def ag_matmul_precision(name: str | None = None) -> _Previous:
     ...     print(ag.ag_matmul_precision(), ag.ag_matmul([[1.0, 2.0]], [[3.0], [4.0]]).item())
     high 11.0
     """
-    previous = _Previous(Backend.precision)
+    previous = PreviousSetting(Backend.settings.precision, _set)
     if name is None:
         return previous
     if name not in _NAMES:
         raise DtypeError(f"ag_matmul_precision: there is no precision {name!r}; use 'highest', 'high' or 'medium'.")
     for backend in open_backends():
         backend.refuse_while_recording("changes the precision of products")
-    Backend.precision = name
+    _set(name)
     return previous
+
+
+def _set(name: str) -> None:
+    Backend.settings.precision = name

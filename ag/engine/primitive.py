@@ -3,7 +3,7 @@
 A primitive is a name, a shape rule and a numpy function that defines what it computes.  That one function is the
 CPU backend's implementation, the documentation, and the oracle for the Vulkan kernel of the same name.  Its
 signature is the contract: outputs first, then inputs, all positional; parameters are keyword-only.  Nothing here
-knows tensors, gradients or devices; `ag.ops` declares primitives and the backends run them.
+knows tensors, gradients or devices; `ag.engine.kernels` declares primitives and the backends run them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Scaling = tuple[Primitive, str, str]
 def primitive(
     shape: ShapeRule = ..., *, outputs: Literal[1] = ..., layout: LayoutRule = ..., updates: tuple[str, ...] = ...,
     bound: bool = ..., copies: bool = ..., neutral: float | None = ..., in_place: bool | tuple[str, str] | None = ...,
-    cheap: bool | None = ..., scaling: Scaling | None = ...) -> Declare[Buffer]: ...
+    cheap: bool | None = ..., fusable: bool = ..., scaling: Scaling | None = ...) -> Declare[Buffer]: ...
 @overload
 def primitive(
     *, outputs: Literal[0], layout: LayoutRule = ..., updates: tuple[str, ...], bound: bool = ...,
@@ -71,6 +71,7 @@ def primitive(
     neutral: float | None = None,
     in_place: bool | tuple[str, str] | None = None,
     cheap: bool | None = None,
+    fusable: bool = False,
     scaling: Scaling | None = None,
 ) -> Declare[Any]:
     """Declare the decorated numpy function as a primitive.
@@ -98,6 +99,9 @@ def primitive(
     cheap : bool, optional
         Whether computing the output again costs little more than reading and writing it; default: True for the layouts
         of elementwise functions.
+    fusable : bool, optional
+        Whether a chain of elementwise functions may contain it (`ag.engine.kernels.fused`).  It has one or two inputs
+        and at most one parameter, a number, and its kernel is a function in shaders/functions.glsl.
     scaling : tuple of (Primitive, str, str), optional
         A product, and the names of an input and of a number that it is multiplied with first; where the input is in
         `updates`, the product is stored there.
@@ -110,6 +114,9 @@ def primitive(
         name = function.__name__
         if name in PRIMITIVES:
             raise ValueError(f"primitive {name} is declared twice; names must be unique.")
+        if fusable and (outputs != 1 or len(operands) > 3 or len(params) > 1):
+            raise ValueError(f"primitive {name}, with operands {operands} and parameters {params}, cannot be fusable; "
+                             f"a chain's functions have one output, one or two inputs and at most one parameter.")
         reference, bind = (_calling(function), function) if bound else (function, partial(partial, function))
         elementwise = outputs == 1 and layout in (elementwise_layout, broadcast_layout)
         shared = elementwise if in_place is None else in_place
@@ -119,7 +126,7 @@ def primitive(
             pairs = ((operands.index(shared[0]), operands.index(shared[1])),)
         declared: PrimitiveTo[Any] = PrimitiveTo(
             name, reference, bind, shape, layout, outputs, tuple(operands.index(u) for u in updates), copies, neutral,
-            pairs, elementwise if cheap is None else cheap,
+            pairs, elementwise if cheap is None else cheap, fusable,
             scaling and (scaling[0], operands.index(scaling[1]), operands.index(scaling[2])), operands, params)
         PRIMITIVES[name] = declared
         return declared

@@ -54,6 +54,8 @@ class Primitive:
         not read any more where the output was written.
     cheap : bool
         Whether computing the output again costs little more than reading and writing it.
+    fusable : bool
+        Whether a chain of elementwise functions may contain it.
     scaling : tuple of (Primitive, int, int), or None
         A product, and the positions of an input and of a number: it begins as if by ``input = product(input, number)``.
     operands, params : tuple of str
@@ -71,6 +73,7 @@ class Primitive:
     neutral: float | None
     in_place: tuple[tuple[int, int], ...]
     cheap: bool
+    fusable: bool
     scaling: tuple[Primitive, int, int] | None
     operands: tuple[str, ...]
     params: tuple[str, ...]

@@ -1,7 +1,7 @@
 """Where the time goes: every launch inside ``with ag.profile()``, with its time on the device.
 
-Backends note events while `Backend.events` is a list; this module sets it, and makes tables and traces of what it
-finds there.  It knows no backend: how a device is timed is the backend's business.
+Backends note events while `Backend.settings.events` is a list; this module sets it, and makes tables and traces of
+what it finds there.  It knows no backend: how a device is timed is the backend's business.  Called by users.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Profile:
         self.events: list[Event] = []
 
     def __enter__(self) -> Profile:
-        if Backend.events is not None:
+        if Backend.settings.events is not None:
             raise AgError("profile: a profile is active already, and a launch is timed by one; end it first, or take "
                           "the events of both from it.")
         with ExitStack() as undo:
@@ -103,7 +103,7 @@ class Profile:
 
 def _note_in(events: list[Event] | None) -> None:
     """Have every device note its launches in `events`; None ends that."""
-    Backend.events = events
+    Backend.settings.events = events
     for backend in open_backends():
         backend.retime()
 

@@ -3,7 +3,8 @@
 Philox4x32-10 turns a key and a counter into four random words, with no state but the counter.  The key is the seed.
 The counter is (word block, stream): every draw takes the next stream number and uses as many blocks as it needs.
 On a device the seed and the stream number live in a small buffer, so a captured step draws anew on every replay.
-The host draws initial weights from streams of its own, with the same function.
+The host draws initial weights from streams of its own, with the same function.  Knows no op and no layer: dropout and
+activation checkpoints ask it for keys, layers for initial weights, checkpoints for its state.
 """
 
 from __future__ import annotations
@@ -53,22 +54,16 @@ def _current() -> _Seed:
     return found
 
 
-def _known_state(backend: Device) -> tuple[_Seed, Buffer] | None:
-    """The device's generator and the seed it was made for: the device has it, so it lives as long."""
-    known: tuple[_Seed, Buffer] | None = backend.__dict__.get("_generator")
-    return known
-
-
 def generator_state(backend: Device) -> Buffer:
     """The device's generator: (seed low, seed high, stream low, stream high) as 32-bit words."""
     seed = _current()
-    known = _known_state(backend)
+    known = backend.generator
     if known is not None and known[0] is seed:
         return known[1]
     buffer = known[1] if known is not None else backend.alloc((4,), U32)
     stream = seed.set_streams.get(backend.name, 0)
     backend.upload(np.array([*seed.key, stream & _LOW32, stream >> 32], np.uint32), buffer)
-    backend.__dict__["_generator"] = seed, buffer
+    backend.generator = seed, buffer
     return buffer
 
 
@@ -197,7 +192,7 @@ def generator_snapshot() -> dict[str, Any]:
     seed = _current()
     streams = dict(seed.set_streams)
     for backend in open_backends():
-        known = _known_state(backend)
+        known = backend.generator
         if known is not None and known[0] is seed:
             streams[backend.name] = _stream(backend, known[1])
     return {"seed": current_seed(), "host_streams": seed.host_streams, "streams": streams}
@@ -205,7 +200,7 @@ def generator_snapshot() -> dict[str, Any]:
 
 def forget_generator(backend: Device) -> None:
     """Leave a lost device out of snapshots."""
-    backend.__dict__.pop("_generator", None)
+    backend.generator = None
 
 
 def restore_generator(state: Mapping[str, Any]) -> None:

@@ -1,8 +1,9 @@
-"""What a device wants: which launches the compiler joins, and which of several ways to compute suits it.
+"""The compilation target: what a device wants of the compiler, and of ops that can compute in more than one way.
 
-A backend makes one `Target` for its device.  The compiler (`ag.engine.compile`) and the launch helpers of ops ask it,
-and so know no device.  It must not know buffers or primitives: its answers depend on sizes alone, so that a device
-always adds up in the same order.
+A backend makes one `Target` for its device.  The compiler (`ag.engine.compile`) asks it which launches to join, and ops
+ask it how to cut a sum and which kernels take their sizes, so both know no device.  It must not know buffers or
+primitives: its answers depend on sizes alone, so that a device always adds up in the same order.  Which of several
+kernels of one primitive runs is the backend's own choice, and not asked here.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ __all__ = ["Target"]
 _LONGEST_SUM = 1 << 15
 _SHORTEST_PIECE = 512  # below, adding the pieces up costs more than it gains
 _MOST_PIECES = 16
-_TILE = 64  # rows and columns of what a unit of a device makes at a time, about
-_THIN = 2  # rows of a group's matrix of results up to which tiles would be nearly empty
+_TILE = 64  # rows and columns of the part of a product that one unit of a device makes at a time, about
 _MOST_FEATURES = 128  # of an attention head, in the kernels that hold a tile of it
 _LONGEST_SEQUENCE = 1 << 13  # a driver ends an invocation's loops after 65,535 turns
 
@@ -44,10 +44,11 @@ class Target:
     rest: int = 0
 
     def split_inner(self, inner: int, rows: int, cols: int, count: int) -> int:
-        """How long pieces of a product's inner axis should be (split-K), so that `count` products give all units work.
+        """Split-K: the length of the pieces into which the inner axis of `count` products is cut.
 
-        For example ``Target(units=132).split_inner(4096, 64, 64, 1)`` is 512: one tile would leave 131 units idle, so
-        8 pieces are made side by side and added up.
+        Each piece becomes a product of its own, and these are added up in order.  For example
+        ``Target(units=132).split_inner(4096, 64, 64, 1)`` is 512: the one tile of the result would leave 131 units
+        idle, so 8 of them make a piece each.
         """
         tiles = -(-rows // _TILE) * -(-cols // _TILE) * count
         pieces = 1
@@ -56,10 +57,9 @@ class Target:
         length = -(-inner // max(pieces, -(-inner // _LONGEST_SUM)))
         return max(1, -(-length // _TILE)) * _TILE  # whole quads, and whole slices of a tile
 
-    def direct_convolution(self, rows: int) -> bool:
-        """Whether to compute convolutions element by element: tiles would be nearly empty, or lookups cost most."""
-        return rows <= _THIN or self.units == 1
-
     def tiled_attention(self, features: int, times: int) -> bool:
-        """Whether the attention kernels, which hold a tile of every head, take heads and sequences of this size."""
+        """Whether the attention kernels take heads of so many features and sequences of so many times.
+
+        They hold a tile of every head in fast memory; larger ones are composed of products.
+        """
         return features <= _MOST_FEATURES and times <= _LONGEST_SEQUENCE

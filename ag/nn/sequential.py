@@ -7,7 +7,7 @@ It knows of the layers inside it only `forward` and `config`.  Most of users' mo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.nn.layer import Layer, Settings
@@ -26,7 +26,7 @@ class Sequential(Layer):
     Raises
     ------
     TypeError
-        If something given is not a layer.
+        If an item is not a layer.
 
     Notes
     -----
@@ -58,10 +58,10 @@ class Sequential(Layer):
         return {f"layer{i}": layer for i, layer in enumerate(self.layers, 1)}
 
     def forward(self, x: TensorLike) -> Tensor:
-        """The last layer's output for the first layer's input `x`."""
+        """The last layer's output for the first layer's input `x`: tensors, unless own layers pass on others."""
         for layer in self.layers:
             x = layer.forward(x)
-        return x  # type: ignore[return-value]
+        return cast(Tensor, x)
 
     def config(self) -> dict[str, object]:
         """The layers' configurations, in order."""

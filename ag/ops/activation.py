@@ -1,6 +1,6 @@
-"""Activations: relu, leaky relu, sigmoid, tanh, silu, gelu, softmax, log_softmax.
+"""Activations: what is listed in `__all__` here, layers apply by name (``activation="relu"``).
 
-Where the gradient can be told from the output, as of relu, that is what is saved: the next layer keeps it anyway.
+Where the output gives the derivative, as of relu, it is what is saved: the next layer keeps it anyway.
 """
 
 from __future__ import annotations

@@ -12,14 +12,7 @@ from math import prod
 from ag.autograd.op import Cotangents, Need, Result, Run, operands_on_one_device, part_of
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
-from ag.engine.kernels.conv import (
-    NAME,
-    conv2d,
-    conv2d_direct,
-    conv2d_input_grad,
-    conv2d_input_grad_direct,
-    conv2d_weight_grad,
-)
+from ag.engine.kernels.conv import NAME, conv2d, conv2d_input_grad, conv2d_weight_grad
 from ag.engine.window import Pair, Window, pair
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_add
@@ -29,11 +22,9 @@ from ag.ops.reshape import ag_reshape
 __all__ = ["ag_conv2d"]
 
 
-
 @part_of(NAME)
 def _conv2d(run: Run, x: Buffer, w: Buffer, window: Window, groups: int) -> Result[tuple[Buffer, Buffer]]:
-    direct = x.backend.target.direct_convolution(w.shape[0] // groups)
-    return run(conv2d_direct if direct else conv2d, x, w, window=window, groups=groups), (x, w)
+    return run(conv2d, x, w, window=window, groups=groups), (x, w)
 
 
 @_conv2d.vjp
@@ -42,9 +33,7 @@ def _conv2d_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need, w
     x, w = saved
     dx = dw = None
     if need[0]:
-        direct = x.backend.target.direct_convolution(w.shape[1])
-        kernel = conv2d_input_grad_direct if direct else conv2d_input_grad
-        dx = run(kernel, w, g, window=window, groups=groups, image=x.shape[1:3])
+        dx = run(conv2d_input_grad, w, g, window=window, groups=groups, image=x.shape[1:3])
     if need[1]:
         chunk = x.backend.target.split_inner(prod(g.shape[1:]), w.shape[0] // groups, prod(w.shape[1:]), groups)
         dw = added_up(run, run(conv2d_weight_grad, x, g, window=window, groups=groups, chunk=chunk))

@@ -19,7 +19,7 @@ from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import BF16, F32, DType
 from ag.engine.kernels.convert import narrow, reconcile
-from ag.engine.kernels.elementwise import copy, zeros
+from ag.engine.kernels.elementwise import copy
 from ag.errors import DeviceError, ShapeError
 
 __all__ = ["ALIGN", "FlatGroup", "flat_groups", "flat_layout", "named_parameters"]
@@ -111,7 +111,7 @@ class FlatGroup:
 
     def zeros(self, dtype: DType | None = None) -> Buffer:
         """A flat buffer of zeros in this layout."""
-        return zeros(self.backend, (self.size,), dtype or self.dtype)
+        return self.backend.zeros((self.size,), dtype or self.dtype)
 
     def split(self, flat: Buffer) -> dict[str, Buffer]:
         """Views of a flat buffer, shaped like the parameters."""

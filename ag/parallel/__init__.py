@@ -19,6 +19,5 @@ from ag.parallel.replicas.zero import *
 from ag.parallel.sharded.model_parallel import *
 from ag.parallel.sharded.pipeline import *
 from ag.parallel.sharded.tensor_parallel import *
-from ag.parallel.trainer.dp_result import *
 from ag.parallel.trainer.dp_train import *
 from ag.parallel.trainer.start import *

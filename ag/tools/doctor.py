@@ -1,6 +1,6 @@
 """The doctor: what this machine has to train on, whether it works, how exactly and how fast, and what is missing.
 
-Puts together what others find (`ag.engine.devices`, `ag.tools.probe`, `ag.tools.transport_selftest`) in one report, for
+Puts together what the registry of backends, `ag.tools.probe` and `ag.tools.transport_selftest` find in one report, for
 people and for programs.  Called by users and by `python -m ag doctor`.
 """
 
@@ -15,9 +15,10 @@ import numpy as np
 
 from ag.engine.backend import DeviceInfo
 from ag.engine.device import backend_of
-from ag.engine.devices import device_table, devices_or_why_none
+from ag.engine.registry import list_devices, missing_devices
 from ag.errors import AgError
-from ag.tools.probe import Precision, fault_of, precision_of
+from ag.tools.device_table import device_table
+from ag.tools.probe import Accuracy, accuracy_of, fault_of
 from ag.tools.transport_selftest import Transport, transport_selftest
 
 __all__ = ["Diagnosis", "doctor"]
@@ -33,7 +34,7 @@ class Checked:
 
     info: DeviceInfo
     fault: str
-    precision: Precision | None
+    precision: Accuracy | None
     reserved_bytes: int
 
 
@@ -105,10 +106,9 @@ def doctor() -> Diagnosis:
     >>> ag.doctor().devices[0].info.name
     'cpu'
     """
-    vulkan, why_none = devices_or_why_none()
-    devices = [_checked(info) for info in (backend_of("cpu").info, *vulkan)]
+    devices = [_checked(info) for info in list_devices()]
     packages = {name: _version_of(name) for name in _OPTIONAL}
-    missing = [why_none] if why_none else []
+    missing = missing_devices()
     missing += [f"{name} is not installed, so {what} cannot be read; to get it: {how}"
                 for name, (what, how) in _OPTIONAL.items() if packages[name] is None]
     system = {"Python": platform.python_version(), "numpy": np.__version__, sys.platform: platform.release()}
@@ -120,7 +120,7 @@ def _checked(info: DeviceInfo) -> Checked:
     fault, precision = fault_of(info.name), None
     if not fault:
         try:
-            precision = precision_of(info.name)
+            precision = accuracy_of(info.name)
         except AgError as error:
             fault = str(error)
     return Checked(info, fault, precision, 0 if fault else backend_of(info.name).arena.stats().reserved)

@@ -17,13 +17,13 @@ from ag.ops.arithmetic import ag_div, ag_mul
 from ag.ops.elementwise import ag_sqrt
 from ag.ops.matmul import ag_matmul
 
-__all__ = ["Precision", "fault_of", "precision_of"]
+__all__ = ["Accuracy", "fault_of", "accuracy_of"]
 
 _SAMPLES = 4096
 
 
 @dataclass(frozen=True)
-class Precision:
+class Accuracy:
     """How exactly a device computes in float32.
 
     Attributes
@@ -52,12 +52,12 @@ def fault_of(device: str) -> str:
     return "" if np.array_equal(product, a @ b) else f"a matrix product is {product.tolist()}, not {(a @ b).tolist()}"
 
 
-def precision_of(device: str) -> Precision:
-    """The device's precision, on a few thousand numbers."""
+def accuracy_of(device: str) -> Accuracy:
+    """The device's accuracy, on a few thousand numbers."""
     rng = np.random.default_rng(0)
     a, b = (np.exp(rng.uniform(-20, 20, _SAMPLES)).astype(np.float32) for _ in range(2))
     x, y = ag_tensor(a, device=device), ag_tensor(b, device=device)
-    return Precision(_distance(ag_div(x, y).numpy(), a / b), _distance(ag_sqrt(x).numpy(), np.sqrt(a)),
+    return Accuracy(_distance(ag_div(x, y).numpy(), a / b), _distance(ag_sqrt(x).numpy(), np.sqrt(a)),
                      _fuses(device), _keeps_denormals(device))
 
 

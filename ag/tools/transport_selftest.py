@@ -16,7 +16,7 @@ import numpy as np
 
 from ag.autograd.create import ag_tensor
 from ag.engine.device import ag_synchronize, backend_of
-from ag.engine.devices import ag_vulkan_devices
+from ag.engine.registry import list_devices
 from ag.errors import AgError
 from ag.ops.convert import ag_to_device
 
@@ -77,7 +77,7 @@ def transport_selftest(devices: Sequence[str] | None = None, elements: int = _EL
     """
     if elements < 1:
         raise ValueError(f"transport_selftest: elements is {elements}; it must be at least 1.")
-    names = ["cpu", *(info.name for info in ag_vulkan_devices())] if devices is None else devices
+    names = [info.name for info in list_devices()] if devices is None else devices
     found = dict.fromkeys(backend_of(name).name for name in names)
     return [_tried(source, target, elements) for source, target in permutations(found, 2)]
 

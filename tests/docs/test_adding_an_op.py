@@ -1,4 +1,5 @@
-"""docs/adding_an_op.md is true: its blocks, put where it says in a copy of the repository, pass the tests it promises.
+"""docs/adding_an_op.md is true: its blocks, put where it says in a copy of the repository, change four files, and the
+tests that follow from them pass.
 
 Everything runs in processes of its own, so the op is unknown to the other tests.
 """
@@ -13,9 +14,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.pages import ROOT
 
-ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+SPIRV = Path("ag", "engine", "backends", "vulkan", "spv")
+KERNELS, SHADERS, OPS, ROWS = FILES = (
+    "ag/engine/kernels/activation.py", "shaders/functions.glsl", "ag/ops/activation.py",
+    "tests/table/cases_pointwise.py")
 
 
 def blocks() -> dict[str, str]:
@@ -24,51 +29,65 @@ def blocks() -> dict[str, str]:
     found = {}
     end = 0
     for match in FENCE.finditer(page):
-        introduction = page[end : match.start()].strip().splitlines()[-1]
-        path = re.search(r"`(\w+/\S+)`[^`]*(`__all__`)?:$", introduction)
+        introduction = page[end : match.start()].strip().split("\n\n")[-1]
+        path = re.search(r"^(?:At the end of|In the list `\w+` of) `(\S+)`", introduction)
         found[path[1] if path else ""] = match[2]
         end = match.end()
     return found
 
 
-def run(folder: Path, *command: str) -> str:
+def run(folder: Path, *command: str, limit: int = 300) -> str:
     """Python in the copy, which hides the package that is installed."""
     done = subprocess.run([sys.executable, *command], cwd=folder, env={**os.environ, "PYTHONPATH": str(folder)},
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False)
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit, check=False)
     assert done.returncode == 0, done.stdout
     return done.stdout
 
 
-def append(path: Path, text: str) -> None:
-    path.write_text(path.read_text("utf-8") + text, "utf-8")
+def git(folder: Path, *arguments: str) -> list[str]:
+    """Lines that git prints."""
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    before, place, after = path.read_text("utf-8").partition(old)
+    assert place, f"{path.name} has no {old!r} any more; docs/adding_an_op.md must name the new place"
+    path.write_text(before + new + after, "utf-8")
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The repository with the op of the page."""
+    """The repository with the op of the page, not committed, and the kernels that were compiled before."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git repository, so nothing says which files are the project's")
     folder = tmp_path_factory.mktemp("repository")
-    ignore = shutil.ignore_patterns("__pycache__")
-    for name in ("ag", "shaders", "tests"):
-        shutil.copytree(ROOT / name, folder / name, ignore=ignore)
-    for name in ("kernels_build.py", "pyproject.toml"):
-        shutil.copy(ROOT / name, folder / name)
+    for name in git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard"):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    git(folder, "init", "--quiet")
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message", "before")
+    if (ROOT / SPIRV).is_dir():
+        shutil.copytree(ROOT / SPIRV, folder / SPIRV)
     found = blocks()
-    assert set(found) == {"ag/ops/activation.py", "ag/__init__.py", "", "shaders/softplus.comp",
-                          "shaders/softplus_grad.comp", "tests/table/cases_pointwise.py"}
-    append(folder / "ag/ops/activation.py", "\n\n" + found["ag/ops/activation.py"])
-    append(folder / "ag/__init__.py", "\n" + found["ag/__init__.py"] + '__all__ += ["ag_softplus"]\n')
-    for name in ("shaders/softplus.comp", "shaders/softplus_grad.comp"):
-        (folder / name).write_text(found[name], "utf-8")
-    cases = folder / "tests/table/cases_pointwise.py"
-    before, heading, after = cases.read_text("utf-8").partition("\nRECTIFIERS = [\n")
-    assert heading, "cases_pointwise.py has no list RECTIFIERS any more; docs/adding_an_op.md must name the new place"
-    cases.write_text(before + heading + found["tests/table/cases_pointwise.py"] + after, "utf-8")
+    assert set(found) == {*FILES, ""}
+    for name in (KERNELS, SHADERS, OPS):
+        separator = "\n" if name == SHADERS else "\n\n"
+        with (folder / name).open("a", encoding="utf-8") as file:
+            file.write(separator + found[name])
+    edit(folder / KERNELS, '"silu_grad"]', '"silu_grad", "softplus", "softplus_grad"]')
+    edit(folder / OPS, "    silu_grad,\n", "    silu_grad,\n    softplus,\n    softplus_grad,\n")
+    edit(folder / OPS, '"ag_log_softmax"]', '"ag_log_softmax",\n           "ag_softplus"]')
+    edit(folder / ROWS, "\nRECTIFIERS = [\n", "\nRECTIFIERS = [\n" + found[ROWS])
     return folder
 
 
 def promised_tests(copy: Path, *selection: str) -> int:
     """Run the tests that the page promises; how many passed."""
-    modules = ["tests/table", "tests/engine/kernels/test_kernel_reference.py"]
+    modules = ["tests/table", "tests/engine/kernels/test_kernel_reference.py",
+               "tests/engine/compile/test_fuse_elementwise.py", "tests/test_api.py"]
     text = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "softplus or every_op_has_a_row",
                *selection, *modules)
     passed = re.search(r"(\d+) passed", text)
@@ -76,22 +95,64 @@ def promised_tests(copy: Path, *selection: str) -> int:
     return int(passed[1])
 
 
-def test_the_op_on_the_cpu(copy: Path) -> None:
+def test_no_file_changes_but_those_that_the_page_names(copy: Path) -> None:
+    assert git(copy, "diff", "--name-only") == sorted(FILES) and git(copy, "status", "--short", "--porcelain") == [
+        f" M {name}" for name in sorted(FILES)]
+
+
+def test_the_trial_on_the_cpu(copy: Path) -> None:
     run(copy, "-W", "error", "-c", blocks()[""])
     run(copy, "-W", "error", "-c", "import doctest, ag.ops.activation as module\n"
         "found = doctest.testmod(module)\nassert found.attempted > 4 and not found.failed")
+
+
+def test_an_error_of_layers_names_the_activation(copy: Path) -> None:
+    run(copy, "-c", "import ag\ntry: ag.ag_linear(1, 1, activation='swish')\n"
+        "except ValueError as error: assert 'relu' in str(error) and 'softplus' in str(error), error")
+
+
+@pytest.mark.slow
+def test_the_promised_tests_on_the_cpu(copy: Path) -> None:
     assert promised_tests(copy, "-m", "not vulkan") > 20
 
 
-def test_the_kernels_compile(copy: Path) -> None:
+def compiled(copy: Path) -> None:
+    """Compile what has changed: the two kernels, and those with chains."""
     if shutil.which("glslangValidator") is None or shutil.which("spirv-opt") is None:
         pytest.skip("no shader compiler: sudo apt-get install glslang-tools spirv-tools")
     run(copy, "kernels_build.py")
     for name in ("softplus", "softplus_grad"):
-        assert (copy / "ag/engine/backends/vulkan/spv" / f"{name}.spv").is_file()
+        assert (copy / SPIRV / f"{name}.spv").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.vulkan
-def test_the_op_on_vulkan(copy: Path, lavapipe: str, swiftshader: str) -> None:
-    run(copy, "kernels_build.py")
+def test_the_promised_tests_on_vulkan(copy: Path, lavapipe: str, swiftshader: str) -> None:
+    compiled(copy)
     assert promised_tests(copy, "-m", "vulkan") > 20
+
+
+@pytest.mark.slow
+@pytest.mark.vulkan
+def test_the_trial_on_vulkan(copy: Path, lavapipe: str) -> None:
+    compiled(copy)
+    code, kernels, rest = blocks()[""].partition("[event.kernel for event in launches.events]")
+    assert kernels and rest == ' == ["matmul", "fused"]\n'
+    run(copy, "-W", "error", "-c", f"import ag\nag.ag_device({lavapipe!r})\n{code}"
+        "[event.kernel for event in launches.events if event.kernel != 'transfer'] == ['matmul_chain']")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leg", ["not vulkan", pytest.param("vulkan", marks=pytest.mark.vulkan)])
+def test_all_other_tests_pass_with_the_op(copy: Path, leg: str) -> None:
+    """The quick leg, in the copy."""
+    compiled(copy)
+    run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", f"{leg} and not slow",
+        f"--ignore={Path(__file__).relative_to(ROOT)}", limit=3600)
+
+
+@pytest.mark.slow
+def test_types_and_style_are_right(copy: Path) -> None:
+    run(copy, "-m", "ruff", "check", ".")
+    (copy / "user.py").write_text("import ag\n\ny: ag.Tensor = ag.ag_softplus(1.0, beta=2.0)\n", "utf-8")
+    run(copy, "-m", "mypy", "--strict", "user.py", "ag")

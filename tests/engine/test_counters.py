@@ -129,6 +129,7 @@ def test_a_replayed_step(name: str, device: str) -> None:
     assert ran == found["launches"]
 
 
+@pytest.mark.sync
 def test_adamw_is_one_launch(device: str) -> None:
     params = {f"p{i}": ag.ag_param(RNG.standard_normal((3 + i, 5))) for i in range(20)}
     grads = {name: ag.ag_tensor(np.ones(p.shape)) for name, p in params.items()}

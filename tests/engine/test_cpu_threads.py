@@ -164,3 +164,20 @@ def test_a_captured_chain_does_not_depend_on_threads(threads: int) -> None:
         assert [launch.primitive.name for launch in step.program._launches] == ["fused"]
         assert (step(*operands).numpy() == eager).all()
     assert cpu.recording is None
+
+
+def test_a_worker_makes_one_call_after_the_other() -> None:
+    worker, seen = blocks.WorkerThread("test_worker"), list[int]()
+
+    def call(i: int, done: threading.Event) -> None:
+        seen.append(i)
+        done.set()
+
+    for i in range(3):
+        done = threading.Event()
+        worker.give(partial(call, i, done))
+        assert done.wait(10)
+    worker.retired = True
+    worker.give(lambda: None)
+    worker.join(10)
+    assert seen == [0, 1, 2] and not worker.is_alive()

@@ -37,9 +37,11 @@ def recorded(device: str) -> dict[str, Any] | str:
 
 
 def marked(name: str) -> Any:
+    """The quick leg leaves out what takes seconds, and on SwiftShader all but the captured steps."""
     if name in HEAVY:
         return pytest.param(name, marks=pytest.mark.slow)
-    return pytest.param(name, marks=pytest.mark.slow_on("swiftshader") if name.startswith(("W3", "W4")) else ())
+    short = name.endswith("captured") and not name.startswith(("W3", "W4"))
+    return pytest.param(name, marks=() if short else pytest.mark.slow_on("swiftshader"))
 
 
 @pytest.mark.parametrize("name", list(map(marked, ENTRIES)))

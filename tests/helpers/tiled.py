@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,11 @@ def tiled_backend(device: str, kind: str) -> Iterator[Any]:
     yield backend
     backend.synchronize()
     backend.check_guards()
+
+
+def make_directly(backend: Any, rows: int) -> None:
+    """Let a backend compute convolutions of up to so many rows element by element, as another device might."""
+    backend._kernels.tiles = replace(backend._kernels.tiles, direct_rows=rows)
 
 
 def on(backend: Any, x: Array, skip: int = 0) -> Buffer:

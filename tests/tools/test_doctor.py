@@ -38,12 +38,12 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_precision_of_the_cpu_is_that_of_ieee() -> None:
-    found = probe.precision_of("cpu")
+    found = probe.accuracy_of("cpu")
     assert (found.div_ulp, found.sqrt_ulp, found.denormals) == (0, 0, True)
 
 
 def test_precision_of_every_device(device: str) -> None:
-    found = probe.precision_of(device)
+    found = probe.accuracy_of(device)
     assert 0 <= found.div_ulp <= 3 and 0 <= found.sqrt_ulp <= 3  # Vulkan allows division 2.5
 
 
@@ -57,7 +57,7 @@ def test_the_distance_is_counted_in_units_in_the_last_place() -> None:
 def test_a_loose_division_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     right = probe.ag_div
     monkeypatch.setattr(probe, "ag_div", lambda a, b: right(a, b) * np.float32(1 + 2.0**-22))
-    assert probe.precision_of("cpu").div_ulp >= 1
+    assert probe.accuracy_of("cpu").div_ulp >= 1
     assert "cpu: division within " in str(ag.doctor())
 
 

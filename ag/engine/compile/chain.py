@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from math import prod
 
 from ag.engine.buffer import Buffer
-from ag.engine.kernels.fused import FUNCTIONS, OPERANDS, Instruction, fused, fused_pair
+from ag.engine.kernels.fused import OPERANDS, Instruction, fused, fused_pair
 from ag.engine.program import Launch
 from ag.engine.shape import Shape
 
 __all__ = ["Chain", "shaped"]
-
-_FUNCTIONS = frozenset(FUNCTIONS)
 
 
 @dataclass
@@ -57,7 +55,7 @@ class Chain:
             return cls(out.shape, [*buffers[1:]], [*params["chain"]], out, None, members)
         if rule is fused_pair:
             return cls(out.shape, [*buffers[2:]], [*params["chain"]], out, (buffers[1], params["kept"]), members)
-        if rule.name not in _FUNCTIONS:
+        if not rule.fusable:
             return None
         operands = [*dict.fromkeys(buffers[1:])]
         value = float(params[rule.params[0]]) if rule.params else 0.0

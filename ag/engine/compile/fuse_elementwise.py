@@ -14,13 +14,11 @@ from math import prod
 from ag.engine.buffer import Buffer
 from ag.engine.compile.chain import Chain, shaped
 from ag.engine.compile.graph import Graph
-from ag.engine.kernels.fused import FUNCTIONS, MOST_STEPS, OPERANDS
+from ag.engine.kernels.fused import MOST_STEPS, OPERANDS
 from ag.engine.shape import chain_axes
 from ag.engine.target import Target
 
 __all__ = ["fuse_elementwise"]
-
-_FUNCTIONS = frozenset(FUNCTIONS)
 
 
 def fuse_elementwise(graph: Graph, target: Target) -> None:
@@ -28,7 +26,7 @@ def fuse_elementwise(graph: Graph, target: Target) -> None:
     chains: dict[int, Chain] = {}  # by the block of their result
     fused: dict[int, Chain] = {}  # by the position of their last member
     for i, launch in graph:
-        single = launch.primitive.name in _FUNCTIONS and launch.buffers[0].size >= target.fuse_from
+        single = launch.primitive.fusable and launch.buffers[0].size >= target.fuse_from
         chain = Chain.of(launch, i) if single else None
         if chain is None:
             continue

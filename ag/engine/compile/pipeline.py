@@ -88,6 +88,6 @@ def record(backend: Backend, on_upload: Callable[[Array, DType], Buffer | None] 
     recording = Recording(on_upload, recompute=recompute)
     with backend.collecting(recording):
         yield recording
-    exact = backend.precision == "highest"  # kernels of a lower precision take no epilogues
+    exact = backend.settings.precision == "highest"  # kernels of a lower precision take no epilogues
     target = replace(backend.target, epilogues=backend.target.epilogues and exact)
     recording.program = backend.program(compile_program(recording, target))

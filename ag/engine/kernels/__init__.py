@@ -1,7 +1,8 @@
-"""What primitives compute: one numpy function and one shader per name.
+"""What primitives compute: one numpy function per name here, and one kernel in shaders/.
 
-Importing the package declares them all, so that `ag.engine.primitive.PRIMITIVES` is the list of what a backend must be
-able to run.
+A kernel is a file ``<name>.comp``, or, if its primitive is `fusable`, the function ``<name>_of`` in functions.glsl.
+What is here knows neither tensors nor gradients nor devices; `ag.ops`, the optimizers and the compiler launch it.
+Importing the package declares all primitives: `ag.engine.primitive.PRIMITIVES` is the list of what a backend must run.
 """
 
 from ag.engine.kernels import (

@@ -1,4 +1,8 @@
-"""Activation functions and their derivatives, element by element."""
+"""Activation functions, element by element, and their gradients: ``f_grad(v, g)`` is ``g f'``.
+
+`v` is the output y where that gives the derivative (relu, sigmoid, tanh), as the next layer keeps it anyway, else the
+input x.  All are `fusable`, so their kernels are rows of shaders/functions.glsl.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,12 @@ _ZERO = np.zeros((), np.float32)
 _SMALL = 1 << 12  # elements; up to here numpy is quickest with operands of one shape
 
 
-@primitive(bound=True)
+@primitive(bound=True, fusable=True)
 def relu(out: Array, x: Array) -> Call:
     return partial(np.maximum, x, np.zeros_like(x) if x.size <= _SMALL else _ZERO, out=out)
 
 
-@primitive(bound=True)
+@primitive(bound=True, fusable=True)
 def relu_grad(out: Array, y: Array, g: Array) -> Call:
     mask = np.empty_like(y)
 
@@ -33,7 +37,7 @@ def relu_grad(out: Array, y: Array, g: Array) -> Call:
     return call
 
 
-@primitive()
+@primitive(fusable=True)
 def sigmoid(out: Array, x: Array) -> None:
     np.multiply(x, 0.5, out=out)
     np.tanh(out, out=out)  # the same function, and no overflow at either end
@@ -41,18 +45,18 @@ def sigmoid(out: Array, x: Array) -> None:
     np.add(out, 0.5, out=out)
 
 
-@primitive(bound=True)
+@primitive(bound=True, fusable=True)
 @in_blocks
 def sigmoid_grad(out: Array, y: Array, g: Array) -> None:
     np.multiply(g, y * (1 - y), out=out)
 
 
-@primitive(bound=True)
+@primitive(bound=True, fusable=True)
 def tanh(out: Array, x: Array) -> Call:
     return partial(np.tanh, x, out)
 
 
-@primitive(bound=True)
+@primitive(bound=True, fusable=True)
 @in_blocks
 def tanh_grad(out: Array, y: Array, g: Array) -> None:
     np.multiply(g, 1 - y * y, out=out)
@@ -62,25 +66,25 @@ def _slopes(x: Array, slope: float) -> Array:
     return np.take(np.array((slope, 1), x.dtype), x > 0)  # np.where takes 5 times as long
 
 
-@primitive(bound=True)
+@primitive(bound=True, fusable=True)
 @in_blocks
 def leaky_relu(out: Array, x: Array, *, slope: float) -> None:
     np.multiply(x, _slopes(x, slope), out=out)
 
 
-@primitive(bound=True)
+@primitive(bound=True, fusable=True)
 @in_blocks
 def leaky_relu_grad(out: Array, x: Array, g: Array, *, slope: float) -> None:
     np.multiply(g, _slopes(x, slope), out=out)
 
 
-@primitive(bound=True)
+@primitive(bound=True, fusable=True)
 @in_blocks
 def silu(out: Array, x: Array) -> None:
     np.divide(x, 1 + np.exp(-x), out=out)  # where exp overflows the quotient is 0
 
 
-@primitive(bound=True)
+@primitive(bound=True, fusable=True)
 @in_blocks
 def silu_grad(out: Array, x: Array, g: Array) -> None:
     gate = 1 / (1 + np.exp(-x))
@@ -128,13 +132,13 @@ def _normal_cdf(x: Array) -> Array:
     return 0.5 * (1 + _erf(x * sqrt(0.5)))
 
 
-@primitive(bound=True)
+@primitive(bound=True, fusable=True)
 @in_blocks
 def gelu(out: Array, x: Array) -> None:
     np.multiply(x, _normal_cdf(x), out=out)
 
 
-@primitive(bound=True)
+@primitive(bound=True, fusable=True)
 @in_blocks
 def gelu_grad(out: Array, x: Array, g: Array) -> None:
     np.multiply(g, _normal_cdf(x) + x * np.exp(-0.5 * x * x) / sqrt(2 * pi), out=out)
@@ -144,7 +148,7 @@ _SLOPE = sqrt(2 / pi)
 _CUBED = 0.044715 * _SLOPE
 
 
-@primitive(bound=True)
+@primitive(bound=True, fusable=True)
 @in_blocks
 def gelu_tanh(out: Array, x: Array) -> None:
     (t,) = scratch(out.dtype, [out.shape])
@@ -154,7 +158,7 @@ def gelu_tanh(out: Array, x: Array) -> None:
     np.multiply(t, x, out=out)
 
 
-@primitive(bound=True)
+@primitive(bound=True, fusable=True)
 @in_blocks
 def gelu_tanh_grad(out: Array, x: Array, g: Array) -> None:
     near, t, slope = scratch(out.dtype, [out.shape] * 3)

@@ -2,7 +2,7 @@
 
 The batch is the last axis, so a tap of a window sees whole rows of memory and no layout is ever changed.  The
 references gather what the taps see as ``[channels * taps, places * batch]``; convolution and gradients are then
-matrix products.
+matrix products.  A backend may have several kernels for one of these and chooses itself.  `ag.ops.conv` launches them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ag.engine.primitive import Array, primitive
 from ag.engine.shape import Layout, Shape
 from ag.engine.window import Pair, Window, check_steps, places, taps, window_layout
 
-__all__ = ["conv2d", "conv2d_direct", "conv2d_input_grad", "conv2d_input_grad_direct", "conv2d_weight_grad"]
+__all__ = ["conv2d", "conv2d_input_grad", "conv2d_weight_grad"]
 
 NAME = "ag_conv2d"
 
@@ -132,16 +132,3 @@ def conv2d_weight_grad(out: Array, x: Array, g: Array, *, window: Window, groups
                 total += np.matmul(cotangents[:, part, :, a:b], seen[:, part, a:b])
         ordered = _as_seen(piece, parts)
         ordered[...] = total.reshape(ordered.shape)
-
-
-@with_epilogue
-@primitive(conv2d.shape, layout=_forward_layout)
-def conv2d_direct(out: Array, x: Array, w: Array, *, window: Window, groups: int) -> None:
-    # An element at a time: for few features in a group, as in a depthwise convolution.
-    conv2d.reference(out, x, w, window=window, groups=groups)
-
-
-@with_epilogue
-@primitive(conv2d_input_grad.shape, layout=_input_layout)
-def conv2d_input_grad_direct(out: Array, w: Array, g: Array, *, window: Window, groups: int, image: Pair) -> None:
-    conv2d_input_grad.reference(out, w, g, window=window, groups=groups, image=image)

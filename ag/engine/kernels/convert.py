@@ -1,9 +1,7 @@
-"""The 16-bit floating types: how they are converted, and how ops compute with them.
+"""Conversions between float32 and the 16-bit types f16 and bf16, which are for storage: nothing is computed in them.
 
-f16 and bf16 are for storage: a tensor takes half the memory and half the bandwidth, and nothing is ever computed in
-16 bits.  A rule of an op is given a `Widening` launch, so it sees float32 wherever it touches a 16-bit buffer; what the
-op returns is rounded once, to the nearest, ties to even, with the same bits on every device.  What a rule keeps
-between its own launches stays float32.  Backends convert host values with `stored` and `loaded`.
+Rounding is to the nearest, ties to even, with the same bits on every device.  `widen` and `narrow` convert buffers;
+backends convert host values with `stored` and `loaded`.  `ag.autograd.mixed_precision` decides when.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The few primitives that the core itself launches: copy, add, multiply, sum.
+"""Elementwise arithmetic and functions: copy, + - * /, exp, log, square root, power, absolute value, clamp.
 
-The tape adds and scales cotangents and undoes broadcasting, a captured step copies inputs into their slots.
-Everything else that computes is declared in `ag.ops` or next to the optimizer that needs it.
+Most are `fusable`: their kernels are rows of shaders/functions.glsl, and a chain of them runs as one launch
+(`ag.engine.kernels.fused`).  `copy`, `pow`, `clamp` and their gradients have shaders of their own.
 """
 
 from __future__ import annotations
@@ -10,21 +10,12 @@ from functools import partial
 
 import numpy as np
 
-from ag.engine.buffer import Buffer, Device
 from ag.engine.cpu_threads import in_blocks
-from ag.engine.dtype import DType
 from ag.engine.primitive import Array, Call, primitive
-from ag.engine.shape import Shape, broadcast, broadcast_layout, same
+from ag.engine.shape import broadcast, broadcast_layout, same
 
-__all__ = ["add", "copy", "mul", "zeros", "div", "scale", "sub", "abs", "abs_grad", "clamp", "clamp_grad", "exp", "log",
-           "pow", "pow_grad", "sqrt"]
-
-
-def zeros(backend: Device, shape: Shape, dtype: DType) -> Buffer:
-    """A fresh buffer of zeros; does not wait."""
-    buffer = backend.alloc(shape, dtype)
-    backend.upload(np.zeros(shape, np.float32), buffer)
-    return buffer
+__all__ = ["abs", "abs_grad", "add", "clamp", "clamp_grad", "copy", "div", "exp", "log", "mul", "pow", "pow_grad",
+           "scale", "sqrt", "sub"]
 
 
 @primitive(same, bound=True, copies=True)
@@ -32,52 +23,52 @@ def copy(out: Array, x: Array) -> Call:
     return partial(out.__setitem__, Ellipsis, x)
 
 
-@primitive(broadcast, layout=broadcast_layout, bound=True)
+@primitive(broadcast, layout=broadcast_layout, bound=True, fusable=True)
 def add(out: Array, a: Array, b: Array) -> Call:
     return partial(np.add, a, b, out)
 
 
-@primitive(broadcast, layout=broadcast_layout, bound=True, neutral=1.0)
+@primitive(broadcast, layout=broadcast_layout, bound=True, neutral=1.0, fusable=True)
 def mul(out: Array, a: Array, b: Array) -> Call:
     return partial(np.multiply, a, b, out)
 
 
-@primitive(broadcast, layout=broadcast_layout, bound=True)
+@primitive(broadcast, layout=broadcast_layout, bound=True, fusable=True)
 def sub(out: Array, a: Array, b: Array) -> Call:
     return partial(np.subtract, a, b, out)
 
 
-@primitive(broadcast, layout=broadcast_layout, bound=True)
+@primitive(broadcast, layout=broadcast_layout, bound=True, fusable=True)
 def div(out: Array, a: Array, b: Array) -> Call:
     return partial(np.divide, a, b, out)
 
 
-@primitive(bound=True)
+@primitive(bound=True, fusable=True)
 def scale(out: Array, x: Array, *, factor: float) -> Call:
     return partial(np.multiply, x, factor, out)
 
 
-@primitive(bound=True)
+@primitive(bound=True, fusable=True)
 def exp(out: Array, x: Array) -> Call:
     return partial(np.exp, x, out)
 
 
-@primitive(bound=True)
+@primitive(bound=True, fusable=True)
 def log(out: Array, x: Array) -> Call:
     return partial(np.log, x, out)
 
 
-@primitive(bound=True)
+@primitive(bound=True, fusable=True)
 def sqrt(out: Array, x: Array) -> Call:
     return partial(np.sqrt, x, out)
 
 
-@primitive(bound=True)
+@primitive(bound=True, fusable=True)
 def abs(out: Array, x: Array) -> Call:
     return partial(np.abs, x, out)
 
 
-@primitive(bound=True)
+@primitive(bound=True, fusable=True)
 @in_blocks
 def abs_grad(out: Array, x: Array, g: Array) -> None:
     np.multiply(g, np.sign(x), out=out)

@@ -1,9 +1,11 @@
-"""Epilogues: elementwise launches of a recording go into the launch of the product whose elements they compute with.
+"""Epilogues: what makes a product of matrices may put its elements through a chain of functions before it stores them.
 
-`with_epilogue` declares, for a primitive that makes a product of matrices, another that puts its elements through a
-chain of functions (`ag/engine/kernels/fused.py`) before they are stored.  The pass `with_epilogues` finds where these
-leave the same values behind as the launches they replace.  Knows of products only what was declared;
-`ag.engine.backend` calls the pass.
+`with_epilogue` declares, beside a primitive such as `matmul`, the primitive that does so:
+
+    matmul_chain(out, a, b, c, d, e; chain)    is    y = matmul(a, b);  out = fused(y, c, d, e; chain)
+
+The pass `ag.engine.compile.fuse_epilogues` uses it where a product's elementwise readers are known.  In the shader, the
+product's main loop ends with shaders/epilogue.glsl.
 """
 
 from __future__ import annotations
@@ -99,6 +101,3 @@ def _reference(product: Primitive, outputs: int, name: str) -> Callable[..., Cal
         [Parameter(x, Parameter.POSITIONAL_OR_KEYWORD) for x in operands]
         + [Parameter(x, Parameter.KEYWORD_ONLY) for x in params])
     return bind
-
-
-# ---------------------------------------------------------------------------------------------- the pass

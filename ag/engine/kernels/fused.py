@@ -1,8 +1,13 @@
 """Chains of elementwise functions as one launch: the primitives `fused` and `fused_pair`.
 
 A chain is a tuple of instructions (function, x, y, value).  Registers 0 to 3 are the operands, register 4 + k is the
-result of instruction k; x and y name registers, value is the function's number, if it takes one.  The functions are
-primitives, called by name, so a chain computes what their launches would.
+result of instruction k; x and y are numbers of registers, value is the function's parameter, if it has one.  The
+functions are the primitives declared `fusable`, so a chain computes what their launches would:
+
+    relu(a * b + c)    is    ("mul", 0, 1, 0.0), ("add", 4, 2, 0.0), ("relu", 5, 5, 0.0)
+
+The pass `ag.engine.compile.fuse_elementwise` makes the launches.  The kernel's text has all functions, and its
+specialization constants say which it applies (shaders/chain.glsl).
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 from math import prod
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -18,23 +24,23 @@ from ag.engine.cpu_threads import BLOCK, WIDE, one_by_one, shares, together
 from ag.engine.primitive import PRIMITIVES, Array, Call, primitive
 from ag.engine.shape import Layout, Shape, broadcast, chain_layout
 
-__all__ = ["FUNCTIONS", "MOST_STEPS", "OPERANDS", "Chain", "fused", "fused_pair"]
+__all__ = ["MOST_STEPS", "OPERANDS", "Chain", "fused", "fused_pair"]
 
 Instruction = tuple[str, int, int, float]
 Chain = tuple[Instruction, ...]
 
-# The numbers, from 1, that shaders/chain.glsl has for them.
-FUNCTIONS = (
-    "add", "sub", "mul", "div", "scale", "relu", "relu_grad", "sigmoid", "sigmoid_grad", "tanh", "tanh_grad", "gelu",
-    "gelu_grad", "gelu_tanh", "gelu_tanh_grad", "silu", "silu_grad", "leaky_relu", "leaky_relu_grad", "exp", "log",
-    "sqrt", "abs", "abs_grad")
 OPERANDS, MOST_STEPS = 4, 6
 _WORTH = 1 << 20  # elements times functions: below, waking other threads takes longer than they help
 
 
+def _code(name: str, x: int, y: int) -> int:
+    """An instruction for the kernel, where the checksum of its name says which function, as in kernels_build.py."""
+    return crc32(name.encode()) >> 16 << 16 | x << 8 | y
+
+
 def _layout(out: Shape, *shapes: Shape, chain: Chain, kept: int | None = None) -> Layout:
     codes = dict.fromkeys((f"op{k}" for k in range(1, MOST_STEPS + 1)), 0)
-    codes |= {f"op{k}": FUNCTIONS.index(name) + 1 << 16 | x << 8 | y for k, (name, x, y, _) in enumerate(chain, 1)}
+    codes |= {f"op{k}": _code(name, x, y) for k, (name, x, y, _) in enumerate(chain, 1)}
     values: Any = tuple(value for *_, value in chain) + (0.0,) * (MOST_STEPS - len(chain))
     ends: Layout = {"result": OPERANDS + len(chain) - 1}
     if kept is not None:

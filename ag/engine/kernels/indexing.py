@@ -1,4 +1,8 @@
-"""Kernels that move elements without computing: slices, concatenation, transposition, columns by their ids."""
+"""Kernels that move elements: slices, concatenation, transposition, columns by their ids.
+
+A step may be negative: places along an axis are ``start, start + step, ...``.  `ag.ops.indexing`, `ag.ops.reshape` and
+`ag.ops.embedding` launch them.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +30,20 @@ def _places(whole: Array, axis: int, start: int, step: int, count: int) -> Array
 
 @primitive(lambda x, *, axis, start, step, count: resized(x, axis, count), layout=axis_layout)
 def part(out: Array, x: Array, *, axis: int, start: int, step: int, count: int) -> None:
+    # out[.., k, ..] = x[.., start + k step, ..]
     np.copyto(out, _places(x, axis, start, step, count))
 
 
 @primitive(lambda x, *, axis, start, step, length: resized(x, axis, length), layout=_count_layout)
 def spread(out: Array, x: Array, *, axis: int, start: int, step: int, length: int) -> None:
+    # The adjoint of `part`: out[.., start + k step, ..] = x[.., k, ..], and 0 elsewhere.
     out.fill(0)
     np.copyto(_places(out, axis, start, step, x.shape[axis]), x)
 
 
 @primitive(outputs=0, updates=("whole",), layout=_count_layout)
 def insert(whole: Array, x: Array, *, axis: int, start: int) -> None:
+    # whole[.., start + k, ..] = x[.., k, ..]
     np.copyto(_places(whole, axis, start, 1, x.shape[axis]), x)
 
 
@@ -51,6 +58,7 @@ def _gather_layout(out: Shape, weight: Shape, ids: Shape) -> Layout:
 
 @primitive(lambda weight, ids: (weight[0], *ids), layout=_gather_layout, cheap=True)
 def gather_columns(out: Array, weight: Array, ids: Array) -> None:
+    # out[i, k] = weight[i, ids[k]]
     np.take(weight, ids, axis=1, out=out)
 
 

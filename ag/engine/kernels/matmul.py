@@ -1,4 +1,7 @@
-"""Matrix products: one, one with row sums, and a batch of them in pieces of the inner axis."""
+"""Matrix products: one, one with row sums, and a batch of them in pieces of the inner axis.
+
+How long the pieces are is a parameter; `ag.ops.matmul` asks the device's target for it and adds the pieces up.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
-"""The primitives of layer norm and batch norm, over a matrix [features, samples].
+"""The primitives of layer norm and batch norm, over a matrix x [features, samples].
 
+    rate = 1 / sqrt(variance + eps)     h = rate (x - mean)     out = gamma h + beta
+
+Layer norm takes mean and variance over the features of each sample, in one launch.  Batch norm takes them over the
+samples of each feature: `norm_statistics` of pieces of the rows, `joined_statistics` of the rows, then `normalize`.
 Variances take two passes, so that a large mean costs no digits.  The numpy functions go through a matrix in blocks that
 stay in a core's cache.  `ag.ops.norm` launches them.
 """
@@ -45,6 +49,7 @@ def _column_blocks(x: Array) -> Iterator[slice]:
 
 
 def _pieces(x: Shape, chunk: int) -> Shape:
+    """Of each row, one number per `chunk` elements."""
     return x[0], max(1, -(-x[1] // chunk))
 
 
@@ -57,7 +62,7 @@ def _sums_layout(out: Shape, _out: Shape, x: Shape, _g: Shape, mean: Shape, _v: 
     return {"rows": x[0], "length": x[1], "pieces": out[1], **steps}
 
 
-def _columns_layout(out: Shape, *_others: Shape, **_params: object) -> Layout:
+def _features_layout(out: Shape, *_others: Shape, **_params: object) -> Layout:
     return {"features": out[0], "samples": out[1]}
 
 
@@ -70,7 +75,7 @@ def _rate(variance: Array, eps: float) -> Array:
     return rate
 
 
-@primitive(lambda x, *_others, **_params: (x, (1, x[1]), (1, x[1])), layout=_columns_layout, outputs=3,
+@primitive(lambda x, *_others, **_params: (x, (1, x[1]), (1, x[1])), layout=_features_layout, outputs=3,
            cheap=True)
 def layer_norm(
     out: Array, mean: Array, variance: Array, x: Array, gamma: Array, beta: Array, *, eps: float
@@ -86,7 +91,7 @@ def layer_norm(
         np.add(h, beta, out=h)
 
 
-@primitive(layout=_columns_layout)
+@primitive(layout=_features_layout)
 def layer_norm_grad(
     dx: Array, x: Array, g: Array, gamma: Array, mean: Array, variance: Array, *, eps: float
 ) -> None:

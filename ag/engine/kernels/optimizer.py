@@ -1,5 +1,9 @@
 """The optimizers' primitives: one launch updates a flat run of parameters in place.
 
+    Adam:  m += (1 - beta1) (g - m)     v += (1 - beta2) (g^2 - v)     c1 = 1 - beta1^t     c2 = 1 - beta2^t
+           p = (1 - lr weight_decay) p - lr (m / c1) / (sqrt(v / c2) + eps)
+    SGD:   d = g + weight_decay p       b = mu b + d                   p -= lr (d + mu b  if nesterov  else b)
+
 Everything that changes from step to step (learning rate, step count, bias corrections) is in the `state` operand,
 in device memory, so a captured step can be replayed.  `state` moves on when `last` is set: a step whose parameters
 are not contiguous takes several launches with the same state.  The buffer has `STATE_WORDS` words; those after the
@@ -21,7 +25,7 @@ from ag.engine.kernels.elementwise import mul
 from ag.engine.primitive import Array, Call, primitive
 from ag.engine.shape import Layout, Shape
 
-__all__ = ["STATE_WORDS", "adam_update", "sgd_update", "nonfinite", "pieces", "pieces_layout", "scale_update",
+__all__ = ["STATE_WORDS", "adam_update", "sgd_update", "nonfinite", "pieces", "scale_update",
            "clip_factor", "square_sums"]
 
 STATE_WORDS = 8
@@ -80,7 +84,7 @@ def sgd_update(
     p: Array, momentum: Array, state: Array, g: Array, factor: Array, bad: Array,
     *, mu: float, weight_decay: float, nesterov: bool, last: bool,
 ) -> None:
-    # state = (lr, t).  d = g + weight_decay p;  b = mu b + d (b = d at first);  p -= lr (d + mu b if nesterov else b)
+    # state = (lr, t).  The momentum b is 0 at first.
     _scale(g, factor)
     if bad.item():
         return
@@ -105,12 +109,11 @@ def pieces(x: Shape, *_others: Shape, chunk: int) -> Shape:
     return (max(1, -(-x[0] // chunk)),)
 
 
-def pieces_layout(out: Shape, x: Shape, *_others: Shape, chunk: int) -> Layout:
-    """What a kernel of that shape rule is given."""
+def _pieces_layout(out: Shape, x: Shape, *_others: Shape, chunk: int) -> Layout:
     return {"pieces": out[0], "n": x[0]}
 
 
-@primitive(pieces, layout=pieces_layout, scaling=(mul, "x", "factor"))
+@primitive(pieces, layout=_pieces_layout, scaling=(mul, "x", "factor"))
 def nonfinite(out: Array, x: Array, factor: Array, *, chunk: int) -> None:
     # How many elements of each piece of x times factor are infinite or NaN.
     for k in range(len(out)):
@@ -131,8 +134,9 @@ def scale_update(scaling: Array, bad: Array, *, interval: int, largest: float) -
     scaling[:] = scale, 1 / scale, good, skipped
 
 
-@primitive(pieces, layout=pieces_layout)
+@primitive(pieces, layout=_pieces_layout)
 def square_sums(out: Array, x: Array, *, chunk: int) -> None:
+    # The sum of squares of each piece of x.
     for k in range(len(out)):
         part = x[k * chunk : (k + 1) * chunk]
         out[k] = part.dot(part)
@@ -140,5 +144,6 @@ def square_sums(out: Array, x: Array, *, chunk: int) -> None:
 
 @primitive()
 def clip_factor(out: Array, x: Array, *, max_norm: float) -> None:
-    norm = np.sqrt(x)  # x is the square of the norm
+    # x is the square of the norm; out = min(1, max_norm / norm), and 1 if the norm is not finite.
+    norm = np.sqrt(x)
     np.copyto(out, np.where(np.isfinite(norm) & (norm > max_norm), max_norm / norm, 1.0))

@@ -1,4 +1,9 @@
-"""Pooling kernels: the largest value or the mean under a window, and their gradients."""
+"""Pooling: the largest value or the mean under a window, and their gradients.
+
+Images are [channels, height, width, batch].  Each tap of the window, one of its places, sees whole rows of memory, so
+the numpy functions go from tap to tap (`ag.engine.window.taps`) and not from place to place.  `ag.ops.pool` launches
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +26,15 @@ def _image(g: Shape, image: Pair) -> Shape:
     return (g[0], *image, g[3])
 
 
-def _max_layout(out: Shape, _tap: Shape, x: Shape, *, window: Window) -> Layout:
-    return window_layout(x, out, window, prod(out))
-
-
-def _avg_layout(out: Shape, x: Shape, *, window: Window) -> Layout:
-    return window_layout(x, out, window, prod(out))
+def _pooled_layout(out: Shape, *others: Shape, window: Window) -> Layout:
+    return window_layout(others[-1], out, window, prod(out))
 
 
 def _grad_layout(out: Shape, *seen: Shape, window: Window, image: Pair) -> Layout:
     return window_layout(out, seen[-1], window, prod(out))
 
 
-@primitive(lambda x, *, window: (_pooled(x, window),) * 2, layout=_max_layout, outputs=2)
+@primitive(lambda x, *, window: (_pooled(x, window),) * 2, layout=_pooled_layout, outputs=2)
 def max_pool2d(out: Array, tap: Array, x: Array, *, window: Window) -> None:
     # tap: from which tap the first maximum came, counted row by row; NaN is larger than any number
     out.fill(-inf)
@@ -63,7 +64,7 @@ def max_pool2d_grad(out: Array, tap: Array, g: Array, *, window: Window, image: 
         out[:, rows, cols] += _only(chosen, g[:, down, across])
 
 
-@primitive(lambda x, *, window: _pooled(x, window), layout=_avg_layout)
+@primitive(lambda x, *, window: _pooled(x, window), layout=_pooled_layout)
 def avg_pool2d(out: Array, x: Array, *, window: Window) -> None:
     out.fill(0)
     for _, (down, across), (rows, cols) in taps(x.shape[1:3], out.shape[1:3], window):

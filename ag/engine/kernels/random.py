@@ -1,4 +1,8 @@
-"""Counter-based random numbers (Philox) and dropout, which draws its mask from them."""
+"""Counter-based random numbers (Philox) and dropout, which draws its mask from them.
+
+A number is a function of a key (the seed), a stream and a position, so every device draws the same ones and nothing is
+kept between draws but the number of the next stream (`rng_draw`).
+"""
 
 from __future__ import annotations
 

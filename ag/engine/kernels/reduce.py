@@ -1,6 +1,10 @@
-"""Reductions: sum, maximum, and broadcasting, which is the adjoint of a sum.
+"""Reductions along one axis: sum, maximum; broadcasting, which is the adjoint of a sum; equality, to find the maximum.
 
-`sum_over` and `sum_to` launch them over several axes; the tape undoes broadcasting with `sum_to`.
+An axis is cut into pieces of `chunk` elements, each of which becomes one element of the result:
+
+    out[.., k, ..] = scale * sum of x[.., k chunk : (k + 1) chunk, ..]
+
+`sum_over` and `sum_to` launch sums over several axes; the tape undoes broadcasting with `sum_to`.
 """
 
 from __future__ import annotations
@@ -93,6 +97,7 @@ def runs(axes: Shape) -> list[tuple[int, int]]:
 
 @primitive(lambda _x, *, shape, factor: shape, layout=expand_layout)
 def expand(out: Array, x: Array, *, shape: Shape, factor: float) -> None:
+    # out = factor x, repeated along axes of size 1
     np.multiply(x, factor, out=out)
 
 

@@ -1,4 +1,12 @@
-"""Softmax, its logarithm and softmax cross-entropy, with their gradients."""
+"""Softmax, its logarithm and softmax cross-entropy, with their gradients; the sums go along one axis.
+
+    softmax:          y = exp(x - max x) / sum exp(x - max x)         gradient: y (g - sum y g)
+    log_softmax:      y = x - max x - log sum exp(x - max x)          gradient: g - exp(y) sum g
+    cross-entropy:    sum t (lse - x), where lse = log sum exp x      gradient: softmax(x) sum t - t
+
+Nothing overflows, as the maximum is subtracted first.  The losses of a batch and their gradient are one launch.
+`ag.ops.activation` and `ag.ops.loss` launch these.
+"""
 
 from __future__ import annotations
 
@@ -26,30 +34,30 @@ def shared_columns(length: int, inner: int, columns: int) -> Layout:
     return {"shares": shares, "columns": 128 // shares}
 
 
-def _columns_layout(out: Shape, x: Shape, *_others: Shape, axis: int, **_params: object) -> Layout:
+def _softmax_layout(out: Shape, x: Shape, *_others: Shape, axis: int, **_params: object) -> Layout:
     inner = prod(x[axis + 1 :])
     return {**axis_layout(out, x, axis=axis), **shared_columns(x[axis], inner, prod(x[:axis]) * inner)}
 
 
-@primitive(layout=_columns_layout)
+@primitive(layout=_softmax_layout)
 def softmax(out: Array, x: Array, *, axis: int) -> None:
     np.subtract(x, np.maximum.reduce(x, axis, keepdims=True, initial=-np.inf), out=out)  # an empty axis is fine
     np.exp(out, out=out)
     np.divide(out, np.add.reduce(out, axis, keepdims=True), out=out)
 
 
-@primitive(layout=_columns_layout)
+@primitive(layout=_softmax_layout)
 def softmax_grad(out: Array, y: Array, g: Array, *, axis: int) -> None:
     np.multiply(y, g - np.add.reduce(y * g, axis, keepdims=True), out=out)
 
 
-@primitive(layout=_columns_layout)
+@primitive(layout=_softmax_layout)
 def log_softmax(out: Array, x: Array, *, axis: int) -> None:
     np.subtract(x, np.maximum.reduce(x, axis, keepdims=True, initial=-np.inf), out=out)
     np.subtract(out, np.log(np.add.reduce(np.exp(out), axis, keepdims=True)), out=out)
 
 
-@primitive(layout=_columns_layout)
+@primitive(layout=_softmax_layout)
 def log_softmax_grad(out: Array, y: Array, g: Array, *, axis: int) -> None:
     np.subtract(g, np.exp(y) * np.add.reduce(g, axis, keepdims=True), out=out)
 

@@ -1,1 +1,1 @@
-"""Who exchanges with whom: communicators, reductions, structures of tensors."""
+"""Who exchanges with whom: communicators, reductions, trees of tensors, scatter and gather."""

@@ -1,6 +1,6 @@
-"""Tree reduction: sums over samples in one fixed binary tree, wherever the samples were computed.
+"""The reduction tree: sums over samples in one fixed binary tree, wherever the samples were computed.
 
-The samples of a step are numbered 0, 1, 2, ...; an aligned block of 2**k of them is a node of the tree, and its sum is
+The samples of a step are its leaves, numbered 0, 1, 2, ...; an aligned block of 2**k leaves is a node, and its sum is
 the sum of its two halves.  A replica adds up the nodes that lie inside its shard; the host goes on with the nodes of
 all replicas.  Seven samples, of which replica 0 has 0-2 and replica 1 has 3-6:
 

@@ -18,7 +18,6 @@ import numpy as np
 from ag.autograd.create import ag_tensor
 from ag.autograd.tape import no_grad
 from ag.engine.device import backend_of
-from ag.engine.kernels.elementwise import zeros
 from ag.engine.random import forget_generator
 from ag.errors import CommError, DeviceError
 from ag.nn.layer import Layer, Model, objects_in, state_of
@@ -66,7 +65,7 @@ def evacuate(model: Model, optimizer: Optimizer, instead: Mapping[str, str]) -> 
     for x in state_of(model).values():
         x.grad = None
         if x.device in instead:
-            x.buffer = zeros(backend_of(instead[x.device]), x.shape, x.buffer.dtype)
+            x.buffer = backend_of(instead[x.device]).zeros(x.shape, x.buffer.dtype)
     optimizer.follow()
     for part in objects_in(model):
         if isinstance(part, Layer):

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ag.engine.device import ag_synchronize, backend_of
-from ag.engine.devices import ag_vulkan_devices
+from ag.engine.devices import default_devices
+from ag.engine.registry import accelerator_titles, list_devices
 from ag.errors import DeviceError
 from ag.parallel.comm.comm import Comm, SoloComm
 
@@ -63,7 +64,7 @@ class DistributedWorld:
     @classmethod
     def init(cls, backend: str = "local", num_devices: int | None = None,
              devices: Sequence[str] | None = None) -> DistributedWorld:
-        """A world of `devices`, or of the first `num_devices` Vulkan devices, or of all of these, or of the CPU.
+        """A world of `devices`, of the first `num_devices` accelerators, of all of these, or of the default device.
 
         Raises
         ------
@@ -79,11 +80,12 @@ class DistributedWorld:
             if num_devices is not None:
                 raise ValueError("DistributedWorld.init: devices and num_devices are both given; give one of them.")
             return cls(devices)
-        found = [info.name for info in ag_vulkan_devices()]
-        if num_devices is not None and num_devices > len(found):
-            raise DeviceError(f"DistributedWorld.init: num_devices is {num_devices} and there are {len(found)} Vulkan "
-                              f"devices; name devices, of which one may occur several times, or use 'cpu'.")
-        return cls((found or ["cpu"]) if num_devices is None else found[:num_devices])
+        there_are = len(list_devices(accelerators_only=True))
+        if num_devices is not None and num_devices > there_are:
+            raise DeviceError(f"DistributedWorld.init: num_devices is {num_devices} and there are {there_are} "
+                              f"{accelerator_titles()} devices; name devices, of which one may occur several times, or "
+                              f"use 'cpu'.")
+        return cls(default_devices(num_devices))
 
     def barrier(self) -> None:
         """Wait until every device has done its work and every process is here."""

@@ -1,1 +1,1 @@
-"""One model on several devices at once: scatter, replicate, gather, and optimizers over replicas."""
+"""Replicas of one model on several devices at once: data parallelism, its compressed gradients, and ZeRO."""

@@ -20,8 +20,8 @@ from typing import Any
 
 from ag.autograd.tape import Gradients, backward, with_grad_tape
 from ag.autograd.tensor import Tensor
-from ag.engine.device import backend_of, default_backend
-from ag.engine.devices import ag_vulkan_devices
+from ag.engine.device import backend_of
+from ag.engine.devices import accelerator_name, default_devices
 from ag.engine.primitive import Array
 from ag.errors import TapeError
 from ag.nn.layer import Layer, State
@@ -85,7 +85,7 @@ class DataParallel(Layer):
                  output_device: Device | None = None, dim: int = -1) -> None:
         devices: list[tuple[str, ...]]
         if device_ids is None:
-            devices = [(info.name,) for info in ag_vulkan_devices()] or [(default_backend().name,)]
+            devices = [(name,) for name in default_devices()]
         else:
             devices = [_names(where) for where in device_ids]
         if not devices or () in devices:
@@ -185,7 +185,7 @@ class DataParallel(Layer):
 
 def _names(where: Device | Sequence[Device]) -> tuple[str, ...]:
     devices = [where] if isinstance(where, (str, int)) else where
-    return tuple(backend_of(f"vulkan:{d}" if isinstance(d, int) else d).name for d in devices)
+    return tuple(backend_of(accelerator_name(d) if isinstance(d, int) else d).name for d in devices)
 
 
 def _scaled(losses: list[Tensor], scale: float) -> Tensor:

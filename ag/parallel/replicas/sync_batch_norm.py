@@ -1,4 +1,4 @@
-"""Batch norm over the samples of all replicas.
+"""Synchronous batch norm: batch statistics over the samples of all replicas.
 
 Each replica adds up its own samples, the replicas exchange these sums, and all normalise with the mean and variance of
 the whole batch.  Knows its group (`ag.parallel.replicas.replica_group`) and not who made it: `parallel_apply`, or the

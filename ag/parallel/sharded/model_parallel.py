@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ag.engine.device import ag_device, backend_of, default_backend
-from ag.engine.devices import ag_vulkan_devices
+from ag.engine.device import ag_device, backend_of
+from ag.engine.devices import default_devices
 from ag.nn.layer import Layer, state_of
 from ag.nn.sequential import Sequential
 from ag.parallel.comm.scatter import moved
@@ -127,8 +127,7 @@ def _mapped(names: list[str], device_map: Sequence[str] | Mapping[str | int, str
 
 def _automatic(layers: list[Layer], devices: Sequence[str] | None, budgets: Mapping[str, int] | None,
                sample: Tree) -> list[str]:
-    wanted = devices or [info.name for info in ag_vulkan_devices()] or [default_backend().name]
-    names = [backend_of(device).name for device in wanted]
+    names = [backend_of(device).name for device in devices or default_devices()]
     for layer in layers:
         layer.to("cpu")
     needs = [need.total for need in measured(layers, sample, _COPIES)]

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
-from threading import TIMEOUT_MAX, Lock, Thread
+from threading import TIMEOUT_MAX, Lock
 from time import monotonic
 from typing import NamedTuple
 
-from ag.engine.cpu_threads import one_thread
+from ag.engine.cpu_threads import WorkerThread, one_thread
 from ag.errors import CommError
 
 __all__ = ["FollowingError", "DeviceThreads", "Task", "noted"]
@@ -99,49 +99,44 @@ class DeviceThreads:
             thread.give_back()
 
 
-class _DeviceThread(Thread):
-    """A thread that waits for calls at one lock, while its caller waits at another; locks cost less than a queue."""
+class _DeviceThread:
+    """A worker thread for the calls of one device, and the lock at which their caller waits."""
 
     def __init__(self) -> None:
-        super().__init__(name="ag_replica", daemon=True)
         self.now: Task | None = None  # the call that is made now, or next
         self.failed: list[tuple[Task, BaseException]] = []
         self.alone = False
         self._tasks: list[Task] = []
         self._context = copy_context()
-        self._ready, self._done, self._ending = Lock(), Lock(), Lock()
-        self._ready.acquire()
+        self._done, self._ending = Lock(), Lock()
         self._done.acquire()
-        self._abandoned = False
-        self.start()
+        self._thread = WorkerThread("ag_replica")
 
     def give(self, tasks: list[Task]) -> None:
         self._tasks, self._context, self.failed, self.now = tasks, copy_context(), [], tasks[0]
-        self._ready.release()
+        self._thread.give(self._make_calls)
 
     def wait(self, seconds: float) -> bool:
         """Wait for the calls, at most so long; whether they have returned."""
         return self._done.acquire(timeout=min(max(0.0, seconds), TIMEOUT_MAX))
 
-    def run(self) -> None:
-        while not self._abandoned:
-            self._ready.acquire()
-            one_thread(self.alone)
-            for task in self._tasks:
-                self.now = task
-                try:
-                    self._context.run(task.call)
-                except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
-                    self.failed.append((task, error))
-            with self._ending:
-                self.now = None
-                self._done.release()
+    def _make_calls(self) -> None:
+        one_thread(self.alone)
+        for task in self._tasks:
+            self.now = task
+            try:
+                self._context.run(task.call)
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+                self.failed.append((task, error))
+        with self._ending:
+            self.now = None
+            self._done.release()
 
     def give_back(self) -> None:
         """Wait for the next training; a thread that hangs cannot, and ends when its call returns."""
         with self._ending:
             if self.now is not None:
-                self._abandoned, self.name = True, "ag_replica (left behind)"
+                self._thread.retired, self._thread.name = True, "ag_replica (left behind)"
                 return
             self._done.acquire(blocking=False)  # if the caller did not wait for the last calls
         self._tasks, self.failed, self._context = [], [], Context()

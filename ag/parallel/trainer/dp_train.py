@@ -1,16 +1,27 @@
-"""`dp_train`: one replica per device, gradients averaged on the host, one step on it, weights broadcast.
+"""`dp_train`: data-parallel training; one replica per device, one optimizer step on the host, equal bits everywhere.
 
-A step deals its samples out in contiguous shards, starts every device before it waits for any, adds the gradients up
-in one fixed tree (`reduction`), divides once by the number of samples, steps the optimizers once on the host, and
-sends the new weights and buffers to every replica.  So replicas stay equal to the bit, on whatever mix of devices.
+A step of 8 samples on two devices, each of which has a shard of 4:
+
+    cpu      samples 0-3, forward, backward   ->  gradients of 0-3
+    cpu:1    samples 4-7, forward, backward   ->  gradients of 4-7
+    host     tree sum, / 8, clip, optimizers  ->  weights, to cpu and cpu:1
+
+All devices start before any is waited for.  Gradients are summed in one fixed tree (`ag.parallel.comm.tree_reduction`)
+and divided once by the number of samples; the optimizers step once, on the host; the new weights and buffers go to
+every replica.  So replicas stay equal to the bit, on any mix of devices, and any number of them gives the same result.
+
+This module checks the arguments and runs the loop: samples, schedules, checkpoints, callbacks.  It does not know how
+gradients come about, which the `Trainer` knows.  Users and `start` call it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -18,22 +29,87 @@ import numpy as np
 from tqdm import tqdm
 
 from ag.autograd.tensor import Tensor
-from ag.engine.device import ag_default_device, ag_device
+from ag.engine.device import ag_default_device, ag_device, canonical, is_accelerator
+from ag.engine.devices import default_devices
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed
+from ag.engine.registry import accelerator_titles
 from ag.errors import CheckpointError
 from ag.io.safetensors_file import to_json
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Comm
 from ag.parallel.trainer.checkpoint import DPState, save_state
-from ag.parallel.trainer.dp_arguments import balance_of, check_arguments, loss_rule, replica_devices
-from ag.parallel.trainer.dp_result import DPResult, DPStep
 from ag.parallel.trainer.host_optimizer import RateSchedules
+from ag.parallel.trainer.load_balance import AutoBalance, Balance
 from ag.parallel.trainer.ranks import Ranks
+from ag.parallel.trainer.replica import LossOf
 from ag.parallel.trainer.trainer import Trainer
 
-__all__ = ["dp_train"]
+__all__ = ["DPResult", "DPStep", "dp_train"]
+
+log = logging.getLogger("ag")
+
+
+@dataclass(frozen=True)
+class DPStep:
+    """What a callback is given after every step.
+
+    Attributes
+    ----------
+    step : int
+        Number of the step, from 0.
+    loss : float
+        Mean loss over the step's samples.
+    models : list
+        The replicas' models, with the new weights.
+    """
+
+    step: int
+    loss: float
+    models: list[Any]
+
+
+@dataclass(frozen=True)
+class DPResult:
+    """What `dp_train` returns; ``result["loss"]`` works like ``result.loss``.
+
+    Attributes
+    ----------
+    params : dict of str to Tensor
+        Final parameters, on replica 0's device.
+    loss_history : ndarray of shape (n_iter,)
+        Mean loss of every step, before its update.
+    loss : float
+        The last of them.
+    model : object
+        Replica 0's model; its buffers are those of all replicas.
+    devices : list of str
+        Device of every replica.
+    report : list of dict
+        Per replica: ``replica``, ``device``, ``driver``; ``samples`` of all steps and ``shard``, those of the last one;
+        over all steps ``compute_ms`` that the device has worked on them, ``elapsed_ms`` from giving it the work to
+        having the sums on the host, ``wait_ms`` from then until the last replica had its own, ``reduce_ms`` for sums,
+        optimizer and new weights; ``bytes_per_step`` moved both ways.  `compute_ms` is from the device's timestamps
+        where ``clock`` is ``"device"``: those of the first two steps and every 16th, as they cost time; a sample of
+        the steps between counts as long as one of the last such step.  Where it is ``"host"``, there are none, and
+        it is `elapsed_ms`.
+        Of the world, ``rank``; ``exchange_ms``, which is part of ``reduce_ms``; ``wire_bytes_per_step``, what this rank
+        sent to others in the last step.
+    optimizer_state : dict of str to ndarray, or list of dict
+        State of the optimizer, to go on with; a list if `optimizer` made a list.
+    """
+
+    params: dict[str, Tensor]
+    loss_history: Array
+    loss: float
+    model: Any
+    devices: list[str]
+    report: list[dict[str, Any]]
+    optimizer_state: dict[str, Array] | list[dict[str, Array]] = field(repr=False)
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
 
 
 def dp_train(
@@ -143,7 +219,7 @@ def dp_train(
     DeviceError
         If a device is not there.
     CheckpointError
-        If `checkpoint` cannot be read or belongs to another job.
+        If `checkpoint` cannot be read or belongs to another trainer.
 
     Notes
     -----
@@ -189,7 +265,7 @@ def dp_train(
     >>> result.loss_history.shape
     (5,)
     """
-    check_arguments(data, n_gpu, n_iter, max_norm, verbose, micro_batch, accumulate, on_nonfinite, capture, devices,
+    _check_arguments(data, n_gpu, n_iter, max_norm, verbose, micro_batch, accumulate, on_nonfinite, capture, devices,
                     timeout)
     if sync_batch_norm and capture is True:
         raise ValueError("dp_train: capture=True was given with sync_batch_norm; the samples then wait for each other, "
@@ -200,8 +276,8 @@ def dp_train(
         if sync_batch_norm and ranks.size > 1:
             raise ValueError(f"dp_train: sync_batch_norm was given with a world of {ranks.size} ranks, and it works "
                              f"between replicas of one rank only; use one rank with all devices, or layer norm.")
-        names = replica_devices(n_gpu, devices)
-        shares = balance_of(balance, names)
+        names = _replica_devices(n_gpu, devices)
+        shares = _balance_of(balance, names)
         ranks.meet([("samples per replica", micro_batch * accumulate), ("len(data)", len(data)), ("n_iter", n_iter),
                     ("lr", lr), ("max_norm", max_norm), ("on_nonfinite", on_nonfinite), ("resume", resume)],
                    shares.weights, names)
@@ -209,40 +285,40 @@ def dp_train(
         if seed is not None or state is not None:
             ag_seed(state.seed if state is not None else seed or 0)
         make_optimizer = optimizer or (lambda params: Adam(params, lr=lr))
-        loss_of = loss_rule(loss_fn, forward_fn, target_fn)
-        job = stack.enter_context(closing(Trainer(make_model, names, loss_of, capture, make_optimizer, max_norm,
-                                              on_nonfinite, shares, timeout, sync_batch_norm, ranks)))
-        schedules = RateSchedules(scheduler, job.optimizers.optimizers)
+        loss_of = _loss_rule(loss_fn, forward_fn, target_fn)
+        trainer = stack.enter_context(closing(Trainer(make_model, names, loss_of, capture, make_optimizer, max_norm,
+                                                      on_nonfinite, shares, timeout, sync_batch_norm, ranks)))
+        schedules = RateSchedules(scheduler, trainer.optimizers.optimizers)
         if checkpoint is not None:
             to_json(schedules.state(), "the state of the scheduler", "dp_train")  # now, not after hours
         batch = min(ranks.replicas * micro_batch * accumulate, len(data))
         mine, losses = ranks.positions(batch), np.zeros(n_iter)
         held = isinstance(data, (list, tuple))  # other sequences may make their samples anew each time
-        done = _restored(job, state, batch, losses, schedules)
+        done = _restored(trainer, state, batch, losses, schedules)
         verbose = verbose if ranks.rank == 0 else None
         bar = tqdm(range(done, n_iter), disable=not (verbose and sys.stderr.isatty()), desc="dp_train", leave=False)
         for k in bar:
             ranks.where = f"in step {k}"
             indices = [(j, (k * batch + j) % len(data)) for j in mine]
-            losses[k] = job.step(k, [(j, i if held else None, data[i]) for j, i in indices], batch)
+            losses[k] = trainer.step(k, [(j, i if held else None, data[i]) for j, i in indices], batch)
             ranks.where = f"after step {k}"
             schedules.step()
             if verbose and ((k + 1) % int(verbose) == 0 or k + 1 == n_iter):
                 bar.write(f"dp_train: step {k + 1}/{n_iter}, loss {losses[k]:.6g}")
             if callback is not None:
-                callback(DPStep(k, float(losses[k]), [r.model for r in job.replicas]))
+                callback(DPStep(k, float(losses[k]), [r.model for r in trainer.replicas]))
             due = k + 1 == n_iter or (checkpoint_every and (k + 1) % checkpoint_every == 0)
             if checkpoint is not None and due and ranks.rank == 0:
-                save_state(checkpoint, job.state(k + 1, batch, losses[: k + 1], schedules.state()))
-        job.check_equal()
+                save_state(checkpoint, trainer.state(k + 1, batch, losses[: k + 1], schedules.state()))
+        trainer.check_equal()
         ranks.finish()
-        first = job.replicas[0]
+        first = trainer.replicas[0]
         return DPResult(first.params, losses, float(losses[-1]) if n_iter else float("nan"), first.model, names,
-                        job.report(), job.optimizers.state())
+                        trainer.report(), trainer.optimizers.state())
 
 
-def _restored(job: Trainer, state: DPState | None, batch: int, losses: Array, schedules: RateSchedules) -> int:
-    """Put the job where the checkpoint is; the number of steps done."""
+def _restored(trainer: Trainer, state: DPState | None, batch: int, losses: Array, schedules: RateSchedules) -> int:
+    """Load the checkpoint's state, if there is one; the number of steps done."""
     if state is None:
         return 0
     if state.batch != batch:
@@ -253,6 +329,62 @@ def _restored(job: Trainer, state: DPState | None, batch: int, losses: Array, sc
         raise CheckpointError(f"dp_train: the checkpoint is at step {state.step} and holds {len(state.losses)} losses, "
                               f"and n_iter is {len(losses)}; n_iter counts all steps, those done before too.")
     schedules.restore(state.step, state.schedules)
-    job.restore(state)  # and with it the rates that the schedules had set
+    trainer.restore(state)  # and with it the rates that the schedules had set
     losses[: state.step] = state.losses
     return state.step
+
+
+def _check_arguments(data: Sequence[Any], n_gpu: int | None, n_iter: int, max_norm: float, verbose: int | None,
+                    micro_batch: int, accumulate: int, on_nonfinite: str, capture: bool | str,
+                    devices: Sequence[str] | None, timeout: float) -> None:
+    """Refuse arguments that are out of range, before a model is built."""
+    if len(data) == 0:
+        raise ValueError("dp_train: data is empty; at least one sample is required.")
+    for name, value, least in (("n_gpu", n_gpu, 1), ("n_iter", n_iter, 0), ("micro_batch", micro_batch, 1),
+                               ("accumulate", accumulate, 1), ("verbose", verbose, 0)):
+        if value is not None and (int(value) != value or value < least):
+            raise ValueError(f"dp_train: {name} is {value!r}; a whole number of at least {least} is required.")
+    for name, limit in (("max_norm", max_norm), ("timeout", timeout)):
+        if not limit > 0:
+            raise ValueError(f"dp_train: {name} is {limit}; it must be positive.")
+    if on_nonfinite not in ("raise", "skip"):
+        raise ValueError(f"dp_train: on_nonfinite is {on_nonfinite!r}; use 'raise' or 'skip'.")
+    if capture not in (True, False, "auto"):
+        raise ValueError(f"dp_train: capture is {capture!r}; use True, False or 'auto'.")
+    if devices is not None and n_gpu is not None and len(devices) != n_gpu:
+        raise ValueError(f"dp_train: n_gpu is {n_gpu} and devices names {len(devices)}; give one of them, or as many.")
+
+
+def _balance_of(balance: str | Sequence[float], names: list[str]) -> Balance:
+    """The shares of the replicas."""
+    if balance == "auto":
+        return AutoBalance(names)
+    weights = [1.0] * len(names) if isinstance(balance, str) else [float(w) for w in balance]
+    if balance != "equal" and (isinstance(balance, str) or len(weights) != len(names) or min(weights) < 0
+                               or not sum(weights) > 0):
+        raise ValueError(f"dp_train: balance is {balance!r}; use 'equal', 'auto', or {len(names)} weights, none "
+                         f"negative.")
+    return Balance(weights)
+
+
+def _replica_devices(n_gpu: int | None, devices: Sequence[str] | None) -> list[str]:
+    """The device of every replica: as told, or dealt out over all accelerators, or CPU devices."""
+    if devices is not None:
+        if not devices:
+            raise ValueError("dp_train: devices is empty; name at least one.")
+        return [canonical(d) for d in devices]
+    names = default_devices(n_gpu)
+    if not is_accelerator(names[0]):
+        log.warning("dp_train: no %s device was found; %d replica(s) run on the CPU. "
+                    "`python -m ag devices` says what is missing.", accelerator_titles(), len(names))
+    return names
+
+
+def _loss_rule(loss_fn: Callable[[Tensor, Any], Tensor] | None, forward_fn: Callable[[Any, Any], Tensor] | None,
+               target_fn: Callable[[Any], Any] | None) -> LossOf:
+    """The loss of a sample, from the three functions that a user gives."""
+    def loss_of(model: Any, sample: Any) -> Tensor:
+        output: Tensor = model.forward(sample) if forward_fn is None else forward_fn(model, sample)
+        return output if loss_fn is None else loss_fn(output, sample if target_fn is None else target_fn(sample))
+
+    return loss_of

@@ -28,7 +28,7 @@ from ag.autograd.tensor import Tensor
 from ag.engine.backend import Meter
 from ag.engine.buffer import Buffer
 from ag.engine.device import ag_device, backend_of
-from ag.engine.kernels.elementwise import add, copy, zeros
+from ag.engine.kernels.elementwise import add, copy
 from ag.engine.primitive import Array
 from ag.engine.random import set_stream
 from ag.errors import CaptureError, CommError
@@ -97,7 +97,7 @@ class Replica:
         self._plans: dict[int, _Plan] = {}
         self.buffers = ReplicaBuffers(self.model, self.backend, self.group.dtype)
         ahead = self.group.size + LOSS_WORDS
-        self._work = zeros(self.backend, (ahead + self.buffers.size,), self.group.dtype)
+        self._work = self.backend.zeros((ahead + self.buffers.size,), self.group.dtype)
         self.row_size = self._work.size
         self._grad_views = self.group.split(self._work)
         self._loss_view = self._work.view((), self.group.size)
@@ -250,7 +250,7 @@ class Replica:
         self.group.gather(used, self._grad_views)
         for name in self.params.keys() - used.keys():
             view = self._grad_views[name]
-            self.backend.launch(copy, zeros(self.backend, view.shape, view.dtype), into=view)
+            self.backend.launch(copy, self.backend.zeros(view.shape, view.dtype), into=view)
         self.backend.launch(copy, loss.buffer.view(()), into=self._loss_view)
         self.buffers.end(self._moved_view)
 

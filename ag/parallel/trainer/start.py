@@ -10,10 +10,9 @@ from operator import itemgetter
 from typing import Any
 
 from ag.autograd.tensor import Tensor
-from ag.engine.devices import ag_vulkan_devices
+from ag.engine.devices import default_devices
 from ag.optim.optimizer import Optimizer
-from ag.parallel.trainer.dp_result import DPResult
-from ag.parallel.trainer.dp_train import dp_train
+from ag.parallel.trainer.dp_train import DPResult, dp_train
 
 __all__ = ["start"]
 
@@ -80,7 +79,7 @@ def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any], model_fn: 
             raise ValueError(f"start: {name} is {value}; it must be at least 1.")
     if not len(data):
         raise ValueError("start: data is empty; give at least one (input, target) pair.")
-    count = len(devices) if devices is not None else workers or max(1, len(ag_vulkan_devices()))
+    count = len(devices) if devices is not None else workers or len(default_devices())
     if nsamples is None:
         each = min(batchsize, -(-len(data) // max(1, count)))
         steps = cycles * -(-len(data) // (each * max(1, count)))

@@ -22,7 +22,7 @@ from ag.engine.backends.vulkan.autotune_cache import Choices, choices_of
 from ag.engine.backends.vulkan.pipelines import Product
 from ag.engine.backends.vulkan.tiles import TILES, Tiles
 from ag.engine.compile.pipeline import record
-from ag.engine.kernels.conv import conv2d
+from ag.engine.kernels.conv import conv2d, conv2d_weight_grad
 from ag.engine.kernels.matmul import batched_matmul, matmul
 from ag.engine.window import Window
 
@@ -214,8 +214,9 @@ def test_products_and_convolutions_have_classes(
     empty = backend.launch(matmul, on(backend, normal(rng, 3, 0)), on(backend, normal(rng, 0, 4)), ta=False, tb=False)
     assert not backend.download(empty).any()
     image, weight = on(backend, normal(rng, 4, 6, 6, 2)), on(backend, normal(rng, 8, 4, 3, 3))
-    backend.launch(conv2d, image, weight, window=Window((3, 3)), groups=1)
-    assert sorted(kept(folder)) == ["16x8 8x8 tn 4", "8x64 64x32 taps 1"]
+    out = backend.launch(conv2d, image, weight, window=Window((3, 3)), groups=1)  # element by element
+    backend.launch(conv2d_weight_grad, image, out, window=Window((3, 3)), groups=1, chunk=64)
+    assert sorted(kept(folder)) == ["16x8 8x8 tn 4", "8x32 32x64 taps 1"]
     assert class_of(Product(1, 2, 3, 4, "nt")) == "1x4 4x2 nt 4"
 
 
@@ -233,8 +234,9 @@ def test_a_captured_step_is_the_eager_one(opened: Callable[[], Any], folder: Pat
 
 def test_a_second_process_on_lavapipe(folder: Path, lavapipe: str) -> None:
     """From the outside: the variable, the file, and a process that would fail if it measured."""
-    program = ("import sys, ag, numpy as np\nfrom ag.engine.backends.vulkan import tune\ntune._MOST_SECONDS = 0\n"
-               "if sys.argv[2] == 'kept': tune.seconds_of = None\n"
+    program = ("import sys, ag, numpy as np\nfrom ag.engine.backends.vulkan import autotune\n"
+               "autotune._MOST_SECONDS = 0\n"
+               "if sys.argv[2] == 'kept': autotune.seconds_of = None\n"
                "ag.ag_device(sys.argv[1])\nx = ag.ag_tensor(np.ones((4, 4), np.float32))\n"
                "print(ag.ag_matmul(x, x).numpy().sum())")
     environment = {**os.environ, "AG_TUNE": "1"}
@@ -265,7 +267,7 @@ def test_kinds_that_have_no_turn_in_time(
 def test_kinds_that_do_not_fit_the_device(opened: Callable[[], Any]) -> None:
     backend = opened()
     rule = Tiles(1, ())
-    for limits, kinds in (({"max_work_group_invocations": 64}, ["S"]),
+    for limits, kinds in (({"max_work_group_invocations": 64, "max_shared_memory": 16384}, ["S"]),
                           ({"max_work_group_invocations": 128, "max_shared_memory": 10000}, ["S"]),
-                          ({"max_work_group_invocations": 128}, ["S", "V"])):
+                          ({"max_work_group_invocations": 128, "max_shared_memory": 16384}, ["S", "V"])):
         assert list(Tune(backend, rule, limits)._rules) == kinds

@@ -230,6 +230,15 @@ def test_no_kp(run: Run) -> None:
     assert_cpu_only(said, "pip install ./third_party/kp")
 
 
+def test_unpatched_kp(run: Run) -> None:
+    """The release of PyPI, which races and crashes, is refused and named, and so is what to install."""
+    fake = "import types\nsys.modules['kp'] = kp = types.ModuleType('kp')\nkp.__version__ = '0.9.0'\n"
+    said = run(fake + TRAIN.replace("STEPS", "2") + LOOK)
+    expect("ag_device('vulkan:0') with kp from PyPI", said["named"], ag.DeviceError, "`kp` 0.9.0",
+           "pip install ./third_party/kp")
+    assert_cpu_only(said, "pip install ./third_party/kp")
+
+
 @pytest.mark.vulkan
 def test_no_such_device(lavapipe: str) -> None:
     with expect_error("a Vulkan device number that is too large", ag.DeviceError, "vulkan:99", "this machine has"):

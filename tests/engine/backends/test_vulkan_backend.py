@@ -25,17 +25,17 @@ from ag.engine.backends.vulkan.backend import VulkanBackend
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32, F64, I32, U32
 from ag.engine.kernels.elementwise import copy
+from ag.engine.kernels.fused import fused
 
 pytestmark = [pytest.mark.vulkan, pytest.mark.sync]
 RNG = np.random.default_rng(6)
 
 
-@pytest.fixture(params=["lavapipe", "swiftshader"])
-def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
+@pytest.fixture
+def gpu(vulkan: str) -> Iterator[str]:
     """Each Vulkan device in turn, as the default device."""
-    name: str = request.getfixturevalue(request.param)
-    with ag.ag_device(name):
-        yield name
+    with ag.ag_device(vulkan):
+        yield vulkan
 
 
 @pytest.fixture
@@ -261,6 +261,12 @@ def test_a_primitive_without_a_kernel(gpu: str) -> None:
     lonely = replace(copy, name="lonely")
     with expect_error("a primitive without a kernel", ag.KernelError, "lonely", "shaders/lonely.comp"):
         backend_of(gpu).launch(lonely, ag.ag_tensor([1.0]).buffer)
+
+
+def test_a_chain_with_a_function_that_has_no_kernel(gpu: str) -> None:
+    x = ag.ag_tensor([1.0]).buffer
+    with pytest.raises(ag.KernelError, match=r"lonely has no kernel; .* lonely_of in shaders/functions\.glsl"):
+        backend_of(gpu).launch(fused, x, x, x, x, chain=(("add", 0, 1, 0.0), ("lonely", 4, 4, 0.0)))
 
 
 # ---------------------------------------------------------------------------------------------- debugging

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +16,10 @@ from ag.engine.buffer import Buffer
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.engine.kernels.elementwise import add, copy, div, mul, scale, sub
-from ag.engine.kernels.fused import FUNCTIONS, MOST_STEPS, OPERANDS
+from ag.engine.kernels.fused import MOST_STEPS, OPERANDS
 from ag.engine.primitive import PRIMITIVES
 
 Array = np.ndarray[Any, Any]
-SHADERS = Path(__file__).parents[3] / "shaders"
 
 
 @pytest.fixture(autouse=True)
@@ -36,12 +33,7 @@ def backend(device: str) -> Backend:
     return backend_of(device)
 
 
-def test_the_shader_has_the_same_numbers() -> None:
-    cases = re.findall(r"if \(function == (\d+)\) found = (\w+)_of\(", (SHADERS / "chain.glsl").read_text("utf-8"))
-    assert cases == [(str(number), name) for number, name in enumerate(FUNCTIONS, 1)]
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", [name for name, primitive in PRIMITIVES.items() if primitive.fusable])
 @pytest.mark.parametrize("shape", [(1,), (7,), (3, 5), (300, 257)], ids=str)
 def test_every_function_in_a_chain_is_its_launch(backend: Backend, name: str, shape: tuple[int, ...]) -> None:
     """Between two others, on numbers of all kinds."""

@@ -52,6 +52,7 @@ def run_steps(backend: Backend, steps: list[tuple[str, int, int]], inputs: list[
     return kept
 
 
+@pytest.mark.sync
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, seed=st.integers(0, 2**31), recompute=st.booleans())
 def test_a_replay_computes_what_the_launches_did(device: str, steps: list[tuple[str, int, int]], seed: int,

@@ -7,6 +7,7 @@ AG_TEST_GEOMETRIES=300 tries as many geometries per primitive, driver and kind; 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
@@ -14,22 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from helpers.random_operands import geometry
-from helpers.tiled import KINDS, blank, launched_twice, normal, on, tiled_backend
+from helpers.tiled import KINDS, blank, launched_twice, make_directly, normal, on, tiled_backend
 from table.rows import EPS, Array
 
-from ag.engine.kernels.conv import (
-    conv2d,
-    conv2d_direct,
-    conv2d_input_grad,
-    conv2d_input_grad_direct,
-    conv2d_weight_grad,
-)
+from ag.engine.kernels.conv import conv2d, conv2d_input_grad, conv2d_weight_grad
 from ag.engine.primitive import Primitive
 from ag.engine.window import Window, places
 
 pytestmark = pytest.mark.vulkan
 GEOMETRIES = int(os.environ.get("AG_TEST_GEOMETRIES", "25"))
-DIRECT = {conv2d: conv2d_direct, conv2d_input_grad: conv2d_input_grad_direct}
 PRIMITIVES = [conv2d, conv2d_input_grad, conv2d_weight_grad]
 
 
@@ -51,6 +45,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def backend(vulkan: str, kind: str) -> Iterator[Any]:
     with tiled_backend(vulkan, kind) as found:
+        make_directly(found, 0)
         yield found
 
 
@@ -99,9 +94,10 @@ def test_random_geometries(backend: Any, primitive: Primitive) -> None:
 
 
 @pytest.mark.parametrize("kind", [""], indirect=True)
-@pytest.mark.parametrize("primitive", DIRECT, ids=lambda p: p.name)
+@pytest.mark.parametrize("primitive", [conv2d, conv2d_input_grad], ids=lambda p: p.name)
 def test_an_element_at_a_time(backend: Any, primitive: Primitive) -> None:
-    check_all(backend, DIRECT[primitive], cases(primitive))
+    make_directly(backend, sys.maxsize)
+    check_all(backend, primitive, cases(primitive))
 
 
 @pytest.mark.parametrize("kind", [""], indirect=True)

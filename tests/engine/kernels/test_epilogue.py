@@ -4,6 +4,7 @@ they replace, in several kinds of tiles, with guard words.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from helpers.programs import buffer
 from helpers.random_operands import assert_product, geometry, random_operands
-from helpers.tiled import KINDS, blank, normal, on, tiled_backend
+from helpers.tiled import KINDS, blank, make_directly, normal, on, tiled_backend
 from table.rows import EPS
 
 from ag.engine.backends.vulkan.tiles import TILES
@@ -31,9 +32,9 @@ CHAINS: tuple[tuple[Chain, int | None], ...] = (  # and the register that is sto
 )
 
 
-@pytest.fixture(params=["lavapipe", "swiftshader"])
-def tiled(request: pytest.FixtureRequest, kind: str) -> Iterator[Any]:
-    with tiled_backend(request.getfixturevalue(request.param), kind) as found:
+@pytest.fixture
+def tiled(vulkan: str, kind: str) -> Iterator[Any]:
+    with tiled_backend(vulkan, kind) as found:
         yield found
 
 
@@ -99,8 +100,10 @@ def test_long_sums_keep_their_digits(lavapipe: str, swiftshader: str) -> None:
 
 
 @ROUNDS
-@pytest.mark.parametrize("name", ["conv2d", "conv2d_direct", "conv2d_input_grad", "conv2d_input_grad_direct"])
-def test_a_chain_behind_a_convolution(tiled: Any, name: str, rounds: int) -> None:
+@pytest.mark.parametrize("direct_rows", [0, sys.maxsize], ids=["in_tiles", "direct"])
+@pytest.mark.parametrize("name", ["conv2d", "conv2d_input_grad"])
+def test_a_chain_behind_a_convolution(tiled: Any, name: str, direct_rows: int, rounds: int) -> None:
+    make_directly(tiled, direct_rows)
     rng, rule = np.random.default_rng(9), PRIMITIVES[name]
     for i in range(rounds):
         image, weights, window, groups = geometry(rng)

@@ -7,12 +7,14 @@ an optimizer's, tests its kernels.  Those that know 16-bit elements are tested i
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.guarded import Launch, check, reference, run
+from helpers.tiled import make_directly, tiled_backend
 from table.cases import CASES
 from table.optimizers import RULES
 from table.rows import EPS, TINY, Array, loss_of, restart_generator, tensor, weights_like
@@ -98,13 +100,10 @@ def launches() -> list[Launch]:
     others = [image.reshape(2, -1), image[:, 0, 0, :1], image[:1, 0, 0, :1]]
     pixels = {"window": Window((1, 1)), "groups": 1}
     steps = (("mul", 0, 1, 0.0), ("add", 4, 2, 0.0), ("sub", 5, 3, 0.0))
-    for kind in ("", "_direct"):
-        extra += [Launch(PRIMITIVES[f"conv2d{kind}_chain"], [image, weights, *others], {**pixels, "chain": steps}),
-                  Launch(PRIMITIVES[f"conv2d_input_grad{kind}_chain"], [weights, image, *others],
-                         {**pixels, "image": (3, 3), "chain": steps})]
-    tiled = [Launch(PRIMITIVES[x.primitive.name.removesuffix("_direct")], x.operands, x.params)  # as graphics cards do
-             for x in device.launches.values() if x.primitive.name.endswith("_direct")]
-    return list(device.launches.values()) + extra + tiled
+    extra += [Launch(PRIMITIVES["conv2d_chain"], [image, weights, *others], {**pixels, "chain": steps}),
+              Launch(PRIMITIVES["conv2d_input_grad_chain"], [weights, image, *others],
+                     {**pixels, "image": (3, 3), "chain": steps})]
+    return list(device.launches.values()) + extra
 
 
 @pytest.mark.parametrize("name", sorted(n for n, p in PRIMITIVES.items() if "bfloat" not in p.params))
@@ -113,6 +112,22 @@ def test_equals_the_reference(backend: Backend, name: str) -> None:
     assert found, f"no case launches {name}: add a row to cases.py"
     for launch in found:
         check(backend, launch)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize(("driver", "rows"), [
+    ("lavapipe", 0), ("lavapipe", sys.maxsize), ("swiftshader", sys.maxsize),
+    pytest.param("swiftshader", 0, marks=pytest.mark.slow),  # 5 s: it does not unroll the tiles' loops
+])
+def test_convolutions_equal_the_reference_in_both_variants(
+    request: pytest.FixtureRequest, driver: str, rows: int
+) -> None:
+    """A software device takes one of the two, graphics cards take both."""
+    with tiled_backend(request.getfixturevalue(driver), "") as backend:
+        make_directly(backend, rows)
+        for launch in launches():
+            if launch.primitive.name.removesuffix("_chain") in ("conv2d", "conv2d_input_grad"):
+                check(backend, launch)
 
 
 @pytest.mark.sync

@@ -179,7 +179,7 @@ def test_the_default_is_every_vulkan_device(lavapipe: str, swiftshader: str) -> 
 
 
 def test_without_vulkan_it_says_so_and_trains_on_the_cpu(monkeypatch: Any, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("ag.parallel.trainer.dp_arguments.ag_vulkan_devices", list)
+    monkeypatch.setattr("ag.engine.devices.list_devices", lambda accelerators_only=False: [])
     result = train(devices=None, n_gpu=2)
     assert result.devices == ["cpu", "cpu:1"]
     (record,) = caplog.records

@@ -44,6 +44,7 @@ def test_any_number_of_replicas_leaves_the_same_buffers(device: str, make: Any, 
     assert_same(train(places(device, 3), make, **options, balance=[5, 0, 2]), one)
 
 
+@pytest.mark.sync
 def test_captured_and_eager_leave_the_same_buffers(device: str) -> None:
     assert_same(train(places(device, 2), with_average, capture=True), train(places(device, 2), with_average,
                                                                              capture=False))

@@ -24,6 +24,7 @@ def test_two_devices_work_at_the_same_time(lavapipe: str, swiftshader: str) -> N
     assert float(np.median(parts)) < 1, parts
 
 
+@pytest.mark.slow  # the quick leg leaves no core to either device
 @pytest.mark.vulkan
 @pytest.mark.skipif(not os.path.exists("/proc/stat") or len(os.sched_getaffinity(0)) < 2,
                     reason="two devices need a core each, and the kernel to say what else runs")

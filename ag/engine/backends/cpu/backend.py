@@ -2,7 +2,7 @@
 
 Arrays are views into the arena's segments, so that offsets and lifetimes are exercised exactly as on a GPU.
 Launches are synchronous.  A program is the list of bound calls; running it involves no shape rule, no allocation
-and no dictionary.
+and no dictionary.  It runs whatever primitive it is given and must not know one by name.  `ag.engine.device` opens it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ag.engine.program import Launch, Program, held_bytes
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 
-__all__ = ["NumpyBackend"]
+__all__ = ["NumpyBackend", "device_info"]
 
 _ALIGN = 64  # bytes: a cache line, and the widest vector load
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
@@ -44,6 +44,12 @@ def _processor() -> str:
     lines = listed.read_text().splitlines() if listed.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
+
+
+def device_info(name: str) -> DeviceInfo:
+    """Description of the machine's processor, which all CPU devices share."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+    return DeviceInfo(name, _processor(), platform.machine(), f"numpy {np.__version__}", "cpu", memory, ("float64",))
 
 
 class NumpyProgram:
@@ -67,7 +73,7 @@ class NumpyProgram:
     def run(self) -> None:
         """Make all calls again."""
         with _quiet():
-            if self._backend.events is None:
+            if self._backend.settings.events is None:
                 for call in self._calls:
                     call()
             else:
@@ -100,15 +106,9 @@ class NumpyBackend(Backend):
 
     def __init__(self, index: int = 0, *, guard: int = 0, limit_bytes: int | None = None) -> None:
         self.name = "cpu" if index == 0 else f"cpu:{index}"
+        self.info = device_info(self.name)
         self._segments: list[Array] = []
         self.arena = Arena(self._grow, align=_ALIGN, guard=guard, limit_bytes=limit_bytes)
-
-    @property
-    def info(self) -> DeviceInfo:  # type: ignore[override]
-        """Description of the machine's processor."""
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
-        return DeviceInfo(self.name, _processor(), platform.machine(), f"numpy {np.__version__}", "cpu", memory,
-                          ("float64",))
 
     # -------------------------------------------------------------------------------------- memory
 
@@ -136,7 +136,7 @@ class NumpyBackend(Backend):
         return _quiet()
 
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
-        if self.events is None:
+        if self.settings.events is None:
             primitive.reference(*[b.native for b in buffers], **params)
         else:
             self.timed(primitive, partial(primitive.reference, *[b.native for b in buffers], **params))
@@ -145,8 +145,8 @@ class NumpyBackend(Backend):
         """Make a call and note how long it took."""
         begin = perf_counter_ns()
         call()
-        if self.events is not None:
-            self.events.append(Event(self.name, primitive.name, begin, perf_counter_ns()))
+        if self.settings.events is not None:
+            self.settings.events.append(Event(self.name, primitive.name, begin, perf_counter_ns()))
 
     def program(self, launches: list[Launch]) -> Program:
         return NumpyProgram(self, launches)

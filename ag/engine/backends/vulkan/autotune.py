@@ -15,31 +15,49 @@ from dataclasses import replace
 from math import prod
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
-from ag.engine.backend import Backend, DeviceInfo
+from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.autotune_cache import Choices, choices_of
+from ag.engine.backends.vulkan.kp_types import Properties, Sequence
 from ag.engine.backends.vulkan.pipelines import Product, product_of, products_hash
-from ag.engine.backends.vulkan.recorder import Command
-from ag.engine.backends.vulkan.tiles import TILES, Tiles
-from ag.engine.dtype import F32
-from ag.engine.primitive import Primitive
+from ag.engine.backends.vulkan.recorder import Command, Recorder
+from ag.engine.backends.vulkan.tiles import TILES, Rule, Tiles
+from ag.engine.buffer import Buffer
+from ag.engine.dtype import F32, DType
+from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.shape import Shape
 from ag.errors import ArenaError
 
-__all__ = ["Tune", "choices_for", "class_of", "seconds_of"]
+__all__ = ["Tune", "TunedBackend", "choices_for", "class_of", "seconds_of"]
 
 _MOST_SECONDS = 1.5  # for a class; kinds of tiles that have not had their turn by then are not considered
 _RUN_SECONDS = 2e-3  # of a run, in which launches follow each other: what a submission costs is little beside it
 _RUNS = 3
 _MOST_LAUNCHES = 200
-_LEAST_SHARED = 16384  # bytes, of every Vulkan device
 _NUMBERS = np.random.default_rng(0).standard_normal(1 << 16, np.float32)
 _FIXED = "fixed"  # the kernels for software devices, which come in tiles of one kind
 
 log = logging.getLogger("ag")
+
+
+class TunedBackend(Protocol):
+    """What is needed of a Vulkan backend to try kernels on its device."""
+
+    name: str
+    info: DeviceInfo
+    recorder: Recorder
+
+    def alloc(self, shape: Shape, dtype: DType) -> Buffer: ...
+
+    def upload(self, array: Array, into: Buffer) -> None: ...
+
+    def download(self, buffer: Buffer) -> Array: ...
+
+    def command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
+                tiles: Rule | None = None) -> Command | None: ...
 
 
 class Tune:
@@ -50,14 +68,14 @@ class Tune:
     backend : VulkanBackend
     rule : Tiles
         What is used without measurements.
-    limits : dict
-        The device's properties, as `kp` gives them.
+    limits : Properties
+        The device's.
     """
 
-    def __init__(self, backend: Backend, rule: Tiles, limits: dict[str, Any]) -> None:
-        self._backend: Any = backend
+    def __init__(self, backend: TunedBackend, rule: Tiles, limits: Properties) -> None:
+        self._backend = backend
         self._rule = rule
-        threads, shared = limits["max_work_group_invocations"], limits.get("max_shared_memory", _LEAST_SHARED)
+        threads, shared = limits["max_work_group_invocations"], limits["max_shared_memory"]
         self._rules = {_FIXED: rule} if rule.fixed else {}
         self._rules |= {kind: replace(rule, forced=kind, fixed=False) for kind, tile in TILES.items()
                         if tile.threads <= threads and tile.shared_bytes <= shared}
@@ -65,9 +83,9 @@ class Tune:
         self._classes: dict[str, Tiles] = {}
         self._choices = choices_of(info.description, f"{info.vendor} {info.driver}", products_hash())
 
-    def rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: dict[str, Any]) -> Tiles:
+    def rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params) -> Tiles:
         """The rule for a launch; measures if its class is new."""
-        product = product_of(primitive, shapes, tuple(params.items()))
+        product = product_of(primitive, shapes, tuple(params.items()), self._rule)
         if product is None or not all(prod(shape) for shape in shapes):
             return self._rule
         name = class_of(product)
@@ -79,7 +97,7 @@ class Tune:
             self._classes[name] = self._rules.get(choice, self._rule)
         return self._classes[name]
 
-    def _measured(self, name: str, primitive: Primitive, shapes: tuple[Shape, ...], params: dict[str, Any],
+    def _measured(self, name: str, primitive: Primitive, shapes: tuple[Shape, ...], params: Params,
                   product: Product) -> str:
         """The quickest rule's name, kept in the file; what the table says if there is no room to measure."""
         begin = perf_counter()
@@ -114,8 +132,10 @@ def class_of(product: Product) -> str:
     return f"{rows}x{inner} {inner}x{cols} {product.looks} {count}"
 
 
-def seconds_of(recorder: Any, command: Command) -> float:
-    """How long a launch takes: the median of a few runs."""
+def seconds_of(recorder: Recorder, command: Command | None) -> float:
+    """How long a launch takes: the median of a few runs; nothing where there is nothing to do."""
+    if command is None:
+        return 0.0
     unnamed = replace(command, kernel="")  # so that a profile does not list it
     once = _timed(recorder, recorder.build([unnamed]))  # not quite: it warms up, too
     launches = max(1, min(_MOST_LAUNCHES, int(_RUN_SECONDS / once)))
@@ -123,7 +143,7 @@ def seconds_of(recorder: Any, command: Command) -> float:
     return median(_timed(recorder, sequence) for _ in range(_RUNS)) / launches
 
 
-def _timed(recorder: Any, sequence: Any) -> float:
+def _timed(recorder: Recorder, sequence: Sequence) -> float:
     recorder.wait()
     begin = perf_counter()
     recorder.play(sequence)

@@ -1,14 +1,15 @@
 """The Vulkan backend: buffers are offsets into the arena's segments, a launch is a recorded dispatch.
 
 A launch evaluates the shape rule, allocates outputs, packs offsets into push constants and hands the command to the
-recorder; nothing waits before a download.  A program is the same commands in sequences of their own.
+recorder; nothing waits before a download.  A program is the same commands in sequences of their own.  It runs whatever
+primitive it is given and must not know one by name: which kernel runs is the matter of `pipelines` and `tiles`.
+`ag.engine.device` opens it.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from typing import Any
 
 import numpy as np
 
@@ -16,17 +17,17 @@ from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backend import Backend, Meter
 from ag.engine.backends.vulkan.autotune import Tune
 from ag.engine.backends.vulkan.cooperative import Cooperative
-from ag.engine.backends.vulkan.loader import device_info, forked, heap_bytes, kompute, manager, release
+from ag.engine.backends.vulkan.kp_types import Sequence, Tensor
+from ag.engine.backends.vulkan.loader import DRIVERS, heap_bytes
 from ag.engine.backends.vulkan.pipelines import Kernels
 from ag.engine.backends.vulkan.recorder import Command, Recorder
 from ag.engine.backends.vulkan.shadow import Shadow
-from ag.engine.backends.vulkan.stock import StockRecorder
 from ag.engine.backends.vulkan.tiles import Rule
 from ag.engine.backends.vulkan.timestamps import Stopwatch
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import BF16, F16, F32, I32, U32
 from ag.engine.kernels.convert import loaded, stored
-from ag.engine.primitive import Primitive
+from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.program import Launch, Program, held_bytes
 from ag.engine.shape import Shape
 from ag.engine.target import Target
@@ -38,7 +39,6 @@ _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, I32, U32)}
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
 _LARGEST_BYTES = (1 << 32) - 4096  # Kompute counts bytes in 32 bits
-_SMALLEST_RANGE = 1 << 27  # maxStorageBufferRange that every Vulkan driver must offer
 _REST = 3  # launches for which memory rests, as several may run at once
 _COMMANDS_PER_SEQUENCE = 512  # a submission must end before a driver's watchdog bites
 
@@ -51,12 +51,12 @@ class VulkanProgram:
         self._launches = launches
         self.launches = len(commands)
         self._commands = commands
-        self._built: dict[object, list[Any]] = {}  # by what they have timestamps for
+        self._built: dict[object, list[Sequence]] = {}  # by what they have timestamps for
         before = backend.recorder.barriers
         self._sequences()
         self.barriers: int = backend.recorder.barriers - before
 
-    def _sequences(self) -> list[Any]:
+    def _sequences(self) -> list[Sequence]:
         """Those with the timestamps that somebody asks for now, built when first needed."""
         recorder = self._backend.recorder
         if recorder.timing not in self._built:
@@ -107,46 +107,37 @@ class VulkanBackend(Backend):
     def __init__(self, index: int = 0, *, guard: int = 0) -> None:
         self.name = f"vulkan:{index}"
         self._index = index
-        self._manager = manager(index)
-        self.info = device_info(index)
+        self._manager = DRIVERS.manager(index)
+        self.info = DRIVERS.device_info(index)
         self.lock = threading.RLock()
-        self._segments: list[Any] = []
+        self._segments: list[Tensor] = []
         properties = self._manager.get_device_properties()
         heap = heap_bytes(self._manager)
         self.arena = Arena(
             self._grow,
             first_bytes=_FIRST_BYTES,
-            max_segment_bytes=min(properties.get("max_storage_buffer_range", _SMALLEST_RANGE), _LARGEST_BYTES),
+            max_segment_bytes=min(properties["max_storage_buffer_range"], _LARGEST_BYTES),
             limit_bytes=heap * 15 // 16 if heap else None,  # software drivers enforce no limit of their own
             guard=guard,
         )
-        self._stock = not hasattr(kompute(), "OpBarrier")
-        self._kernels = Kernels(self._manager, self._stock, self.info)
+        self._kernels = Kernels(self._manager, self.info)
         self.target = Target(units=self._kernels.tiles.units, rest=_REST)
-        self.recorder: Any = (
-            StockRecorder(self._manager, self.name, self._segments, self._kernels)
-            if self._stock
-            else Recorder(self._manager, self.name, self._segments)
-        )
+        self.recorder = Recorder(self._manager, self.name, self._segments)
         self.timestamps = self.recorder.timestamps
         tuned = os.environ.get("AG_TUNE") == "1" and not self._kernels.tiles.forced
         self._tune = Tune(self, self._kernels.tiles, properties) if tuned else None
         self._cooperative = Cooperative(self, self._manager, self._kernels.tiles)
         self._shadow = Shadow(self) if os.environ.get("AG_SHADOW") == "1" else None
         self._trace = os.environ.get("AG_TRACE") == "1"
-        if self.events is not None:
+        if self.settings.events is not None:
             self.retime()
 
     # -------------------------------------------------------------------------------------- memory
 
     def _grow(self, nbytes: int) -> None:
-        if self._stock:
-            zeros = np.zeros(nbytes // 4, np.uint32)
-            self._segments.append(self._manager.tensor_t(zeros, kompute().TensorTypes.storage))
-        else:
-            self._segments.append(self._manager.arena(nbytes // 4))
+        self._segments.append(self._manager.arena(nbytes // 4))
 
-    def upload(self, array: Any, into: Buffer) -> None:
+    def upload(self, array: Array, into: Buffer) -> None:
         dense = np.ascontiguousarray(stored(array, into.dtype)).reshape(-1)
         if dense.nbytes % 4:
             dense = np.append(dense, dense.dtype.type(0))
@@ -159,7 +150,7 @@ class VulkanBackend(Backend):
             with self.lock:
                 self.recorder.assign(target.address, source.address, source.nbytes // 4)
 
-    def download(self, buffer: Buffer) -> Any:
+    def download(self, buffer: Buffer) -> Array:
         self.refuse_while_recording("reads a tensor on the host")
         if not buffer.size:
             return loaded(np.empty(buffer.shape, _NUMPY[buffer.dtype]), buffer.dtype)
@@ -178,7 +169,7 @@ class VulkanBackend(Backend):
 
     # -------------------------------------------------------------------------------------- launches
 
-    def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any]) -> None:
+    def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
         for b in buffers:
             if b.backend is not self:
                 raise DeviceError(f"{primitive.name}: an operand is on {b.backend.name} and the launch on "
@@ -202,7 +193,7 @@ class VulkanBackend(Backend):
             commands = [self.command(x.primitive, x.buffers, x.params) for x in launches]
             return VulkanProgram(self, launches, [c for c in commands if c is not None])
 
-    def command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any],
+    def command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
                 tiles: Rule | None = None) -> Command | None:
         """The dispatch of a launch, in tiles by the device's rule unless another is given; None if nothing is to do."""
         words = [(b.address & _OFFSET_MASK) // 4 for b in buffers]
@@ -218,11 +209,11 @@ class VulkanBackend(Backend):
                        [r for r, w in zip(ranges, plan.writes, strict=True) if not w],
                        [r for r, w in zip(ranges, plan.writes, strict=True) if w])
 
-    def _rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: dict[str, Any]) -> Rule | None:
+    def _rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params) -> Rule | None:
         """The tiles of a product where they are not those of the device's table."""
         found: Rule | None = None
-        if self.precision != "highest":
-            found = self._cooperative.rule(primitive, shapes, params, self.precision)
+        if self.settings.precision != "highest":
+            found = self._cooperative.rule(primitive, shapes, params, self.settings.precision)
         if found is None and self._tune is not None:
             found = self._tune.rule(primitive, shapes, params)
         return found
@@ -237,13 +228,13 @@ class VulkanBackend(Backend):
 
     def retime(self) -> None:
         with self.lock:
-            self.recorder.retime(self.events)
+            self.recorder.retime(self.settings.events)
 
     def meter(self, meter: Meter | None) -> None:
         with self.lock:
             self.recorder.meter(meter)
 
     def close(self) -> None:
-        if not forked() and not self.recorder.lost:  # there, nothing is left to wait for
+        if not DRIVERS.inherited and not self.recorder.lost:  # there, nothing is left to wait for
             self.synchronize()
-        release(self._index)
+        DRIVERS.release(self._index)

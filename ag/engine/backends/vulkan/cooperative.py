@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from ag.engine.backend import Backend
-from ag.engine.backends.vulkan.autotune import choices_for, seconds_of
+from ag.engine.backends.vulkan.autotune import TunedBackend, choices_for, seconds_of
+from ag.engine.backends.vulkan.kp_types import Manager, Properties
 from ag.engine.backends.vulkan.pipelines import compiled_by, kernel_state, product_of
 from ag.engine.backends.vulkan.tiles import Tiles
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32
-from ag.engine.primitive import Primitive
+from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.shape import Shape
 
 __all__ = ["Cooperative", "CooperativeTile", "CooperativeTiles", "sizes_of"]
@@ -99,6 +98,10 @@ class CooperativeTiles:
     units: int
     suffix: str = _SUFFIX
 
+    def is_direct(self, rows: int) -> bool:
+        """Never: these rules are for products that are made in tiles."""
+        return False
+
     def choose(self, rows: int, cols: int, count: int) -> CooperativeTile:
         """Tiles for `count` products of so many rows and columns each."""
         for tile in self.tiles:
@@ -114,7 +117,7 @@ def sizes_of(matrices: list[tuple[int, ...]]) -> Sizes | None:
     return max(found, key=lambda sizes: (sizes[0] * sizes[1] * sizes[2], sizes), default=None)
 
 
-def _tiles(precision: str, sizes: Sizes, limits: dict[str, Any]) -> tuple[CooperativeTile, ...]:
+def _tiles(precision: str, sizes: Sizes, limits: Properties) -> tuple[CooperativeTile, ...]:
     terms = _TERMS[precision]
     depth = 32 if terms == 1 else max(16, sizes[2])
     tiles = (CooperativeTile(side, side, depth, down, 32, limits["subgroup_size"], terms, sizes)
@@ -134,19 +137,18 @@ class Cooperative:
         The rule for the float32 kernels, to compare with.
     """
 
-    def __init__(self, backend: Backend, manager: Any, usual: Tiles) -> None:
-        self._backend: Any = backend
+    def __init__(self, backend: TunedBackend, manager: Manager, usual: Tiles) -> None:
+        self._backend = backend
         self._usual = usual
         self._limits = manager.get_device_properties()
-        stock = not hasattr(manager, "cooperative_matrices")
-        self._sizes = None if stock else sizes_of(manager.cooperative_matrices())
+        self._sizes = sizes_of(manager.cooperative_matrices())
         self._rules: dict[tuple[str, str], CooperativeTiles | None] = {}
         self._told: set[str] = set()
 
-    def rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: dict[str, Any],
+    def rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params,
              precision: str) -> CooperativeTiles | None:
         """The rule for a launch, or None if it runs in float32; tests a kernel that was not used before."""
-        product = product_of(primitive, shapes, tuple(params.items()))
+        product = product_of(primitive, shapes, tuple(params.items()), self._usual)
         if product is None or min(product.rows, product.cols) < _SMALLEST:
             return None
         key = primitive.name, precision
@@ -197,7 +199,7 @@ class Cooperative:
                  primitive.name, _TIMED, 1e6 * seconds[0], precision, 1e6 * seconds[1])
         return _USED if seconds[0] < seconds[1] else _SLOW
 
-    def _is_right(self, primitive: Primitive, a: Any, b: Any, params: dict[str, Any], rule: CooperativeTiles,
+    def _is_right(self, primitive: Primitive, a: Array, b: Array, params: Params, rule: CooperativeTiles,
                   allowed: float) -> bool:
         """Whether the kernel is within `allowed` of the reference in float64, relative to sums of magnitudes."""
         out, *_ = buffers = self._buffers(primitive, a, b, params)
@@ -205,11 +207,13 @@ class Cooperative:
         primitive.reference(expected, a.astype(float), b.astype(float), **params)
         primitive.reference(magnitudes, abs(a).astype(float), abs(b).astype(float), **params)
         recorder = self._backend.recorder
-        recorder.dispatch(self._backend.command(primitive, buffers, params, rule))
+        command = self._backend.command(primitive, buffers, params, rule)
+        if command is not None:
+            recorder.dispatch(command)
         found = recorder.download(out.address, out.size).view(np.float32).reshape(out.shape)
         return bool(np.all(abs(found - expected) <= allowed * magnitudes))  # not so where something is NaN
 
-    def _buffers(self, primitive: Primitive, a: Any, b: Any, params: dict[str, Any]) -> tuple[Buffer, ...]:
+    def _buffers(self, primitive: Primitive, a: Array, b: Array, params: Params) -> tuple[Buffer, ...]:
         shape = primitive.shape(a.shape, b.shape, **params)
         arrays = (np.full(shape, np.nan, np.float32), a, b)
         buffers = tuple(self._backend.alloc(x.shape, F32) for x in arrays)

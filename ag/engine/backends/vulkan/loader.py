@@ -2,7 +2,7 @@
 
 One `kp.Manager` per device for the life of the process: making a second one on the same device would double its
 memory bookkeeping, and drivers dislike being torn down.  A forked child inherits handles it cannot use, so it is
-refused.
+refused.  Knows no buffer and no kernel.  The registry lists devices through it, and the backend opens its own.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import importlib
 import logging
 import os
 from types import ModuleType
-from typing import Any
 
 from ag.engine.backend import DeviceInfo
+from ag.engine.backends.vulkan.kp_types import Manager
 from ag.errors import DeviceError
 
-__all__ = ["check_not_forked", "device_info", "forked", "heap_bytes", "kompute", "list_devices", "manager", "release"]
+__all__ = ["DRIVERS", "Drivers", "heap_bytes", "kompute"]
 
 _VENDORS = {
     0x10DE: "NVIDIA", 0x1002: "AMD", 0x8086: "Intel", 0x106B: "Apple", 0x13B5: "Arm", 0x5143: "Qualcomm",
@@ -28,106 +28,114 @@ _INSTALL_DRIVER = "install libvulkan1 and your card's driver, or mesa-vulkan-dri
 
 log = logging.getLogger("ag")
 
-_managers: dict[int, Any] = {}  # process-wide, like the devices
-_broken: set[int] = set()  # devices whose failure to open was reported
-_forked_from: list[int] = []
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _forked_from.append(os.getppid()) if _managers else None)
-
-
-def forked() -> bool:
-    """Whether devices were opened before this process was forked, and so are its parent's."""
-    return bool(_forked_from)
-
-
-def check_not_forked(name: str) -> None:
-    """Refuse to use a device that was opened before this process was forked."""
-    if _forked_from:
-        raise DeviceError(f"{name}: the device was opened in process {_forked_from[0]} and this is a forked child, "
-                          f"where drivers hang; start workers with multiprocessing's 'spawn' method.")
-
-
 def kompute() -> ModuleType:
-    """The `kp` module.
+    """The `kp` module, with the additions of third_party/kp.
 
     Raises
     ------
     DeviceError
-        If it is not installed.
+        If it is not installed, or is the unpatched release, which races and crashes.
     """
     try:
-        return importlib.import_module("kp")
+        kp = importlib.import_module("kp")
     except ImportError as error:
         raise DeviceError(f"Vulkan: the Kompute binding `kp` cannot be imported ({error}); {_INSTALL_KP}.") from error
+    if not hasattr(kp, "OpBarrier"):
+        version = getattr(kp, "__version__", "of unknown version")
+        raise DeviceError(f"Vulkan: the Kompute binding `kp` {version} is the release of PyPI, which ag cannot use; "
+                          f"{_INSTALL_KP}.")
+    return kp
 
 
-def manager(index: int) -> Any:
-    """The `kp.Manager` of a device.
+class Drivers:
+    """What this process knows of Vulkan devices: the `kp.Manager` of each that was opened."""
 
-    Raises
-    ------
-    DeviceError
-        If there is no loader, no driver, or no device of that number.
-    """
-    check_not_forked(f"vulkan:{index}")
-    if index not in _managers:
-        kp = kompute()
-        if index > 0 and index >= (count := len(manager(0).list_devices())):
-            raise DeviceError(f"vulkan:{index}: there is no such device; this machine has {count}, numbered from 0. "
-                              f"`python -m ag devices` lists them.")
-        try:
-            _managers[index] = kp.Manager(index)
-        except (RuntimeError, MemoryError) as error:
-            raise DeviceError(f"vulkan:{index}: the device cannot be opened ({error}); {_INSTALL_DRIVER}.") from error
-    return _managers[index]
+    def __init__(self) -> None:
+        self._managers: dict[int, Manager] = {}
+        self._reported: set[int] = set()  # devices whose failure to open is in the log
+        self._parent: int | None = None  # the process that opened the devices, if this one was forked from it
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        if self._managers:
+            self._parent = os.getppid()
+
+    @property
+    def inherited(self) -> bool:
+        """Whether devices were opened before this process was forked, and so are its parent's."""
+        return self._parent is not None
+
+    def check_not_inherited(self, name: str) -> None:
+        """Refuse to use a device that was opened before this process was forked."""
+        if self._parent is not None:
+            raise DeviceError(f"{name}: the device was opened in process {self._parent} and this is a forked child, "
+                              f"where drivers hang; start workers with multiprocessing's 'spawn' method.")
+
+    def manager(self, index: int) -> Manager:
+        """The `kp.Manager` of a device.
+
+        Raises
+        ------
+        DeviceError
+            If there is no loader, no driver, or no device of that number.
+        """
+        self.check_not_inherited(f"vulkan:{index}")
+        if index not in self._managers:
+            kp = kompute()
+            if index > 0 and index >= (count := len(self.manager(0).list_devices())):
+                raise DeviceError(f"vulkan:{index}: there is no such device; this machine has {count}, numbered from "
+                                  f"0. `python -m ag devices` lists them.")
+            try:
+                self._managers[index] = kp.Manager(index)
+            except (RuntimeError, MemoryError) as error:
+                raise DeviceError(f"vulkan:{index}: the device cannot be opened ({error}); "
+                                  f"{_INSTALL_DRIVER}.") from error
+        return self._managers[index]
+
+    def release(self, index: int) -> None:
+        """Forget a device's manager."""
+        self._managers.pop(index, None)
+
+    def list_devices(self) -> list[DeviceInfo]:
+        """All Vulkan devices that can be opened; the others are named in the log, once.
+
+        Raises
+        ------
+        DeviceError
+            If Kompute, the loader or every driver is missing.
+        """
+        found = []
+        for index in range(len(self.manager(0).list_devices())):
+            try:
+                found.append(self.device_info(index))
+            except DeviceError as error:
+                if index not in self._reported:
+                    log.warning("%s", error)
+                self._reported.add(index)
+        return found
+
+    def device_info(self, index: int) -> DeviceInfo:
+        """What Kompute tells about a device."""
+        device = self.manager(index)
+        properties = device.get_device_properties()
+        vendor_id = properties["vendor_id"]
+        return DeviceInfo(
+            f"vulkan:{index}",
+            properties["device_name"],
+            _VENDORS.get(vendor_id, f"vendor {vendor_id:#x}"),
+            _version(vendor_id, properties["driver_version"]),
+            _KINDS.get(properties["device_type"], "other"),
+            heap_bytes(device),
+            tuple(sorted(name for name, on in device.features().items() if on)),
+        )
 
 
-def release(index: int) -> None:
-    """Forget a device's manager."""
-    _managers.pop(index, None)
+DRIVERS = Drivers()  # of the process, as devices are
 
 
-def list_devices() -> list[DeviceInfo]:
-    """All Vulkan devices that can be opened; the others are named in the log, once.
-
-    Raises
-    ------
-    DeviceError
-        If Kompute, the loader or every driver is missing.
-    """
-    found = []
-    for index in range(len(manager(0).list_devices())):
-        try:
-            found.append(device_info(index))
-        except DeviceError as error:
-            if index not in _broken:
-                log.warning("%s", error)
-            _broken.add(index)
-    return found
-
-
-def device_info(index: int) -> DeviceInfo:
-    """What Kompute tells about a device; stock Kompute tells little more than its name."""
-    device = manager(index)
-    properties = device.get_device_properties()
-    vendor_id = properties.get("vendor_id", 0)
-    features = device.features() if hasattr(device, "features") else {}
-    return DeviceInfo(
-        f"vulkan:{index}",
-        properties["device_name"],
-        _VENDORS.get(vendor_id, f"vendor {vendor_id:#x}"),
-        _version(vendor_id, properties.get("driver_version", 0)),
-        _KINDS.get(properties.get("device_type", 0), "other"),
-        heap_bytes(device),
-        tuple(sorted(name for name, on in features.items() if on)),
-    )
-
-
-def heap_bytes(device: Any) -> int:
-    """Size of the largest memory heap of the device's own; 0 if unknown."""
-    if not hasattr(device, "memory_heaps"):
-        return 0
+def heap_bytes(device: Manager) -> int:
+    """Size of the largest memory heap of the device's own; 0 if it has none."""
     return max((size for size, local in device.memory_heaps() if local), default=0)
 
 

@@ -2,7 +2,9 @@
 
 The shader is its own description: kernels_build.py read its operands, push constants, specialization constants and
 grid into a manifest, and everything here follows the manifest by name.  An Algorithm (a pipeline bound to segments)
-is made once per kernel, specialization and tuple of segments, never per launch.
+is made once per kernel, specialization and tuple of segments, never per launch.  No primitive is known by name; where
+one has two kernels, or a kernel several kinds of tiles, a rule of `ag.engine.backends.vulkan.tiles` chooses.  The
+backend asks for a plan per launch.
 """
 
 from __future__ import annotations
@@ -16,13 +18,15 @@ from functools import lru_cache
 from hashlib import sha256
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import numpy as np
 
 from ag.engine.backend import DeviceInfo
+from ag.engine.backends.vulkan.kp_types import Algorithm, Manager, Tensor
 from ag.engine.backends.vulkan.tiles import TILES, Rule, tiles_of
-from ag.engine.primitive import Primitive
+from ag.engine.kernels.fused import Chain
+from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
 from ag.errors import KernelError
 
@@ -93,12 +97,61 @@ class Product:
     looks: str
 
 
+class Operand(TypedDict):
+    """A buffer of a kernel."""
+
+    name: str
+    writes: bool
+
+
+class Argument(TypedDict):
+    """A member of the push-constant block: so many words of a type."""
+
+    name: str
+    type: str
+    count: int
+
+
+class Constant(TypedDict):
+    """A specialization constant."""
+
+    name: str
+    type: str
+    default: float
+
+
+class GridRule(TypedDict):
+    """How many invocations or workgroups a kernel has, as expressions."""
+
+    unit: str
+    axes: list[str]
+
+
+class Entry(TypedDict):
+    """What kernels_build.py read from a shader."""
+
+    operands: list[Operand]
+    push: list[Argument]
+    spec: list[Constant]
+    grid: GridRule
+    local_size: list[int]
+    sha256: str
+
+
+class Manifest(TypedDict):
+    """All kernels that were compiled, and the names of those that could not be."""
+
+    compiler: str
+    kernels: dict[str, Entry]
+    left_out: list[str]
+
+
 @lru_cache(maxsize=1)
-def _manifest() -> dict[str, Any]:
+def _manifest() -> Manifest:
     path = _SPV / "manifest.json"
     if not path.is_file():
         raise KernelError(f"Vulkan: no compiled kernels were found in {_SPV.name}/; {_BUILD}.")
-    manifest: dict[str, Any] = json.loads(path.read_text())
+    manifest: Manifest = json.loads(path.read_text())
     return manifest
 
 
@@ -119,26 +172,28 @@ def _refuse_stale(kernel: str, sha256: str) -> None:
     if not (_SPV / f"{kernel}.spv").is_file():
         raise KernelError(f"Vulkan: the manifest lists kernel {kernel} and its file is not there; {_BUILD}.")
     builder, shader = _builder(), _SHADERS / f"{kernel}.comp"
-    if builder is not None and not (shader.is_file() and builder.source_hash(shader) == sha256):
-        raise KernelError(f"Vulkan: the compiled kernel {kernel} does not come from shaders/{kernel}.comp as it is "
-                          f"now; {_BUILD}.")
+    if builder is not None and builder.source_hash(shader) != sha256:
+        raise KernelError(f"Vulkan: the compiled kernel {kernel} does not come from what is in shaders/ now; {_BUILD}.")
 
 
 @lru_cache(maxsize=_PLANS_KEPT)
-def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[str, Any], ...], tiles: Rule,
+def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[str, object], ...], tiles: Rule,
           aligned: bool) -> Plan:
     kernels = _manifest()["kernels"]
-    if primitive.name not in kernels:
-        raise KernelError(f"Vulkan: primitive {primitive.name} has no kernel; write shaders/{primitive.name}.comp "
-                          f"and {_BUILD}.")
-    file = primitive.name + (tiles.suffix if _in_tiles(kernels[primitive.name]) else "")
+    chain = cast(Chain, dict(params).get("chain", ()))
+    for name in (primitive.name, *(function for function, *_ in chain)):
+        if name not in kernels:
+            raise KernelError(f"Vulkan: primitive {name} has no kernel; write shaders/{name}.comp, or {name}_of in "
+                              f"shaders/functions.glsl, and {_BUILD}.")
+    values: Params = {**dict(params), **primitive.layout(*shapes, **dict(params))}
+    name = _variant(primitive, values, tiles)
+    file = name + (tiles.suffix if _in_tiles(kernels[name]) else "")
     entry = kernels[kernel := file.partition(".")[0]]
     _refuse_stale(kernel, entry["sha256"])
     names = tuple(o["name"] for o in entry["operands"])
     if names != primitive.operands:
         raise KernelError(f"Vulkan: kernel {primitive.name} takes {names} and its primitive {primitive.operands}; "
                           f"the names and their order must be equal.")
-    values: dict[str, Any] = {**dict(params), **primitive.layout(*shapes, **dict(params))}
     constants = {c["name"]: c["default"] for c in entry["spec"]}
     if "TILE_ROWS" in constants:
         values |= tiles.choose(values["rows"], values["cols"], _count(entry, values)).constants()
@@ -147,35 +202,49 @@ def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[s
     words: list[int] = []
     offsets = []
     for member in entry["push"]:
-        name = member["name"]
-        if name.endswith("_at"):
-            offsets.append((len(words), names.index(name[:-3])))
+        argument = member["name"]
+        if argument.endswith("_at"):
+            offsets.append((len(words), names.index(argument[:-3])))
             words.append(0)
         else:
-            given = values[name] if member["count"] > 1 else (values[name],)
-            words += [_word(v, member["type"]) for v in given]
+            numbers = values[argument] if member["count"] > 1 else (values[argument],)
+            words += [_word(v, member["type"]) for v in numbers]
     spec = tuple(_word(values[c["name"]], c["type"]) for c in entry["spec"])
     writes = tuple(o["writes"] for o in entry["operands"])
-    return Plan(primitive.name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes)
+    return Plan(name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes)
 
 
-def _count(entry: dict[str, Any], values: dict[str, Any]) -> int:
+def _variant(primitive: Primitive, values: Params, tiles: Rule) -> str:
+    """The kernel for a primitive: its own, or the one of the same operands that works element by element.
+
+    That of ``conv2d`` is ``conv2d_direct``, and that of ``conv2d_chain``, the same with an epilogue, is
+    ``conv2d_direct_chain``.
+    """
+    product, chain, kind = primitive.name.partition("_chain")
+    direct = f"{product}_direct{chain}{kind}"
+    return direct if direct in _manifest()["kernels"] and tiles.is_direct(values["rows"]) else primitive.name
+
+
+def _count(entry: Entry, values: Params) -> int:
     """How many products a kernel with tiles makes."""
     axes = entry["grid"]["axes"]
     return _evaluate(axes[2], values) if len(axes) == 3 else 1
 
 
-def _in_tiles(entry: dict[str, Any]) -> bool:
+def _in_tiles(entry: Entry) -> bool:
     return any(constant["name"] == "TILE_ROWS" for constant in entry["spec"])
 
 
 @lru_cache(maxsize=_PLANS_KEPT)
-def product_of(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[str, Any], ...]) -> Product | None:
-    """The product of matrices that a launch makes in tiles; None if it makes none."""
+def product_of(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[str, object], ...],
+               tiles: Rule) -> Product | None:
+    """The product of matrices that a launch makes in tiles, by this rule; None if it makes none."""
     entry = _manifest()["kernels"].get(primitive.name)
     if entry is None or not _in_tiles(entry):
         return None
-    values: dict[str, Any] = {**dict(params), **primitive.layout(*shapes, **dict(params))}
+    values: Params = {**dict(params), **primitive.layout(*shapes, **dict(params))}
+    if _variant(primitive, values, tiles) != primitive.name:
+        return None
     looks = "nt"[values["ta"]] + "nt"[values["tb"]] if "ta" in values else "taps"
     return Product(values["rows"], values["cols"], values["inner"], _count(entry, values), looks)
 
@@ -184,13 +253,12 @@ def kernel_state(name: str) -> str:
     """Whether there is a kernel: ``"compiled"``, ``"left out"`` where the compiler did not know it, or ``"none"``."""
     if name in _manifest()["kernels"]:
         return "compiled"
-    return "left out" if name in _manifest().get("left_out", ()) else "none"
+    return "left out" if name in _manifest()["left_out"] else "none"
 
 
 def compiled_by() -> str:
     """The compiler and optimizer that made the kernels, in one line."""
-    compiler: str = _manifest()["compiler"]
-    return compiler
+    return _manifest()["compiler"]
 
 
 def products_hash() -> str:
@@ -200,14 +268,14 @@ def products_hash() -> str:
     return sha256(b"".join([repr(TILES).encode(), *(path.read_bytes() for path in files)])).hexdigest()
 
 
-def _word(value: Any, kind: str) -> int:
+def _word(value: float, kind: str) -> int:
     """A value as the 32 bits the shader expects."""
     if kind == "float":
         return int(np.float32(value).view(np.uint32))
     return int(value) & 0xFFFFFFFF
 
 
-def _grid(entry: dict[str, Any], values: dict[str, Any]) -> Grid:
+def _grid(entry: Entry, values: Params) -> Grid:
     axes = [_evaluate(axis, values) for axis in entry["grid"]["axes"]]
     if entry["grid"]["unit"] == "invocations":
         axes[0] = -(-axes[0] // entry["local_size"][0])
@@ -221,7 +289,7 @@ def _grid(entry: dict[str, Any], values: dict[str, Any]) -> Grid:
     return (x, y, z) if x and y and z else (0, 0, 0)
 
 
-def _evaluate(expression: str, values: dict[str, Any]) -> int:
+def _evaluate(expression: str, values: Params) -> int:
     """A product of names and integers with ceiling divisions, from left to right."""
     tokens = re.findall(r"\w+|[*/]", expression)
     result = 1
@@ -241,27 +309,24 @@ class Kernels:
     Parameters
     ----------
     manager : kp.Manager
-    fixed_grid : bool
-        Whether an Algorithm has its grid built in, as in stock Kompute.
     device : DeviceInfo
         Decides the tiles of products of matrices.
     """
 
-    def __init__(self, manager: Any, fixed_grid: bool, device: DeviceInfo) -> None:
+    def __init__(self, manager: Manager, device: DeviceInfo) -> None:
         self.tiles = tiles_of(device)
         self._manager = manager
-        self._fixed_grid = fixed_grid
-        self._algorithms: dict[Any, Any] = {}
+        self._algorithms: dict[object, Algorithm] = {}
         self._spirv: dict[str, bytes] = {}
 
-    def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], params: dict[str, Any], words: list[int],
+    def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params, words: list[int],
              tiles: Rule | None = None) -> Plan:
         """How to run a primitive at these shapes, on operands with these offsets in words; `tiles` replace the rule."""
         return _plan(primitive, shapes, tuple(params.items()), tiles or self.tiles, not any(w & 3 for w in words))
 
-    def algorithm(self, plan: Plan, segments: tuple[int, ...], tensors: list[Any]) -> Any:
+    def algorithm(self, plan: Plan, segments: tuple[int, ...], tensors: list[Tensor]) -> Algorithm:
         """The Algorithm for a plan, bound to the segments its operands lie in."""
-        key = (plan.file, plan.spec, segments, plan.grid if self._fixed_grid else None)
+        key = (plan.file, plan.spec, segments)
         found = self._algorithms.get(key)
         if found is None:
             spirv = self._spirv.get(plan.file)

@@ -3,7 +3,7 @@
 Commands go into one open sequence; `submit` starts it and opens the next, and nothing waits until a host needs a
 value.  Every submission has a ticket, a growing number; waiting for a ticket waits for everything before it too, as
 one queue runs in order.  A barrier is recorded only where the hazard tracker asks for one, and at the start of every
-sequence.
+sequence.  Knows addresses and commands, and no buffer or primitive; the Vulkan backend is its only caller.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ag.engine.arena import OFFSET_BITS
 from ag.engine.backend import Event, Meter
 from ag.engine.backends.vulkan.hazards import HazardTracker, Range
-from ag.engine.backends.vulkan.loader import check_not_forked, kompute
-from ag.engine.backends.vulkan.timestamps import Counter, Stopwatch
+from ag.engine.backends.vulkan.kp_types import Algorithm, Manager, Sequence, Tensor, Words
+from ag.engine.backends.vulkan.loader import DRIVERS, kompute
+from ag.engine.backends.vulkan.timestamps import Counter, Stopwatch, TimedSequence
 from ag.errors import DeviceError
 
 __all__ = ["Command", "Recorder"]
@@ -32,15 +33,13 @@ _STAGING_BYTES = 4 << 20
 _STAGING_CHUNKS = 4
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
-Words = np.ndarray[Any, np.dtype[np.uint32]]
-
 
 @dataclass(frozen=True)
 class Command:
     """One dispatch: its kernel's name, algorithm, push constants, grid, and the byte ranges it touches."""
 
     kernel: str
-    algorithm: Any
+    algorithm: Algorithm
     push: bytes
     grid: tuple[int, int, int]
     reads: list[Range]
@@ -51,13 +50,13 @@ class _Submission(NamedTuple):
     """A sequence that was started: its ticket, where it goes to be recorded anew after that, who is told its time."""
 
     ticket: int
-    sequence: Any
-    idle: list[Any] | None
+    sequence: Sequence
+    idle: list[Sequence] | None
     meter: Meter | None
 
 
 class Recorder:
-    """Command stream of one device, on the patched Kompute.
+    """Command stream of one device.
 
     Parameters
     ----------
@@ -68,9 +67,7 @@ class Recorder:
         The arena's segments; the backend appends to it.
     """
 
-    fixed_grid = False
-
-    def __init__(self, manager: Any, name: str, segments: list[Any]) -> None:
+    def __init__(self, manager: Manager, name: str, segments: list[Tensor]) -> None:
         self._manager = manager
         self._name = name
         self._segments = segments
@@ -82,7 +79,7 @@ class Recorder:
         properties = manager.get_device_properties()
         self._counter = Counter(properties["timestamp_valid_bits"], properties["timestamp_period"])
         self.timestamps = self._counter.bits > 0
-        self._idle: dict[object, list[Any]] = {}  # by what they have timestamps for
+        self._idle: dict[object, list[Sequence]] = {}  # by what they have timestamps for
         self._open = self._unused()
         self._commands = 0
         self._ticket = 0  # of the open sequence
@@ -103,7 +100,7 @@ class Recorder:
         """Record a dispatch."""
         barrier = self._needs_barrier(command.reads, command.writes)
         self._open.dispatch(command.algorithm, command.push, *command.grid, barrier)
-        if self._stopwatch is not None:
+        if isinstance(self._open, TimedSequence):
             self._open.kernels.append(command.kernel)
         self._count()
 
@@ -131,7 +128,7 @@ class Recorder:
         """What sequences made now have timestamps for: every command, both ends, or nothing, as they cost time."""
         return self._stopwatch or ("ends" if self._meter is not None else None)
 
-    def _unused(self) -> Any:
+    def _unused(self) -> Sequence:
         """An empty sequence to record into."""
         idle = self._idle.get(self.timing)
         if not idle:
@@ -140,7 +137,7 @@ class Recorder:
         sequence.clear()
         return sequence
 
-    def _sequence(self, commands: int) -> Any:
+    def _sequence(self, commands: int) -> Sequence:
         """A new sequence for so many commands, with the timestamps that somebody asks for."""
         if self._stopwatch is not None:
             return self._stopwatch.sequence(commands)
@@ -162,8 +159,8 @@ class Recorder:
         self._meter = meter
         self._open = self._unused()
 
-    def _start(self, sequence: Any, idle: list[Any] | None = None) -> None:
-        check_not_forked(self._name)
+    def _start(self, sequence: Sequence, idle: list[Sequence] | None = None) -> None:
+        DRIVERS.check_not_inherited(self._name)
         while len(self._in_flight) >= _MOST_IN_FLIGHT:
             self._wait_oldest()
         with self._errors():
@@ -206,7 +203,7 @@ class Recorder:
 
     # -------------------------------------------------------------------------------------- programs
 
-    def build(self, commands: list[Command]) -> Any:
+    def build(self, commands: list[Command]) -> Sequence:
         """A sequence that can be played many times."""
         sequence = self._sequence(len(commands))
         tracker = HazardTracker()
@@ -214,11 +211,11 @@ class Recorder:
             barrier = tracker.launch(c.reads, c.writes) or i == 0 or self._barrier_always
             self.barriers += barrier
             sequence.dispatch(c.algorithm, c.push, *c.grid, barrier)
-            if self._stopwatch is not None:
+            if isinstance(sequence, TimedSequence):
                 sequence.kernels.append(c.kernel)
         return sequence
 
-    def play(self, sequence: Any) -> None:
+    def play(self, sequence: Sequence) -> None:
         """Start a built sequence after everything recorded so far; does not wait."""
         self.submit()
         for running in list(self._in_flight):
@@ -237,7 +234,7 @@ class Recorder:
             self._copy_in(chunk, at, address + 4 * start, room)
             start += room
 
-    def _staging_room(self, wanted: int) -> tuple[Any, Words, int, int]:
+    def _staging_room(self, wanted: int) -> tuple[Tensor, Words, int, int]:
         capacity = _STAGING_BYTES // 4
         if self._chunk_used >= capacity:
             self._chunk = (self._chunk + 1) % _STAGING_CHUNKS
@@ -248,11 +245,11 @@ class Recorder:
         tensor, view = self._chunks[self._chunk]
         return tensor, view, at, room
 
-    def _host_tensor(self) -> tuple[Any, Words]:
+    def _host_tensor(self) -> tuple[Tensor, Words]:
         tensor = self._manager.tensor_t(np.zeros(_STAGING_BYTES // 4, np.uint32), self._kp.TensorTypes.host)
         return tensor, tensor.data()
 
-    def _copy_in(self, chunk: Any, at: int, address: int, count: int) -> None:
+    def _copy_in(self, chunk: Tensor, at: int, address: int, count: int) -> None:
         barrier = self._needs_barrier([], [(address, address + 4 * count)])
         segment = self._segments[address >> OFFSET_BITS]
         self._open.record(self._kp.OpCopy(chunk, segment, [(4 * at, address & _OFFSET_MASK, 4 * count)], barrier))

@@ -1,19 +1,18 @@
 """AG_SHADOW=1: run every launch on the numpy reference as well, and name the first element that differs.
 
 For hunting a wrong kernel or a wrong offset: slow, as every launch waits.  Launches inside a capture are not
-checked, because the host may not read there.
+checked, because the host may not read there.  The Vulkan backend calls it in the place of a plain dispatch.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from ag.engine.backend import Backend
+from ag.engine.backends.vulkan.autotune import TunedBackend
+from ag.engine.backends.vulkan.recorder import Command
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.convert import stored
-from ag.engine.primitive import Primitive
+from ag.engine.primitive import Params, Primitive
 from ag.errors import KernelError
 
 __all__ = ["Shadow"]
@@ -24,10 +23,10 @@ _RTOL, _ATOL = 2e-3, 1e-5  # looser than any kernel's own test: this looks for b
 class Shadow:
     """Compares launches of one backend with their references."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend: Any = backend
+    def __init__(self, backend: TunedBackend) -> None:
+        self._backend = backend
 
-    def run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: dict[str, Any], command: Any) -> None:
+    def run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params, command: Command) -> None:
         """Dispatch, wait, and compare every written operand."""
         expected = [stored(self._backend.download(b), b.dtype) for b in buffers]
         self._backend.recorder.dispatch(command)

@@ -1,4 +1,4 @@
-"""Which tiles a product of matrices is made in: a choice by its shape and by what is known of the device.
+"""Which tiles a product of matrices is made in, if any: a choice by its shape and by what is known of the device.
 
 shaders/product.glsl takes the sizes below as specialization constants.  Large tiles read memory least often and small
 ones keep more of the device busy; `Tiles.choose` weighs the two.  Nothing here is measured at run time, so one device
@@ -9,6 +9,7 @@ always makes the same choice, and results are the same to the bit from run to ru
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -17,10 +18,10 @@ from ag.errors import KernelError
 
 __all__ = ["TILES", "Rule", "Tile", "Tiles", "tiles_of"]
 
+_THIN = 2  # rows of a convolution's result up to which tiles would be nearly empty
 _SKINNY = 8  # rows or columns up to which a product is bound by memory, and wants tiles of one kind
 _UNITS_PER_GIB = 4  # of discrete cards: RTX 4060 to 4090, RX 7600 to 7900 and Arc lie within a factor of 2 of it
 _INTEGRATED_UNITS = 12
-_SOFTWARE = ("llvmpipe", "SwiftShader")  # stock Kompute tells a device's name only, and results must not differ
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,9 @@ class Rule(Protocol):
     def suffix(self) -> str:
         """What follows the primitive's name in the name of the file with the kernel."""
 
+    def is_direct(self, rows: int) -> bool:
+        """Whether to make a product of so many rows element by element, by a kernel without tiles, if there is one."""
+
     def choose(self, rows: int, cols: int, count: int) -> Any:
         """Tiles for `count` products of so many rows and columns each."""
 
@@ -117,12 +121,20 @@ class Tiles:
         The only kind to use, from the environment variable AG_MATMUL_TILE; usually empty.
     fixed : bool
         Whether to use the kernels that are compiled for tiles of kind S alone.
+    direct_rows : int
+        Up to how many rows a convolution is made element by element: in few rows tiles would be nearly empty, and on a
+        processor the lookups of the taps cost most, however many rows there are.
     """
 
     units: int
     rates: tuple[tuple[str, float], ...]
     forced: str = ""
     fixed: bool = False
+    direct_rows: int = _THIN
+
+    def is_direct(self, rows: int) -> bool:
+        """Whether to make a product of so many rows element by element, by a kernel without tiles, if there is one."""
+        return rows <= self.direct_rows
 
     @property
     def suffix(self) -> str:
@@ -158,8 +170,8 @@ def tiles_of(device: DeviceInfo) -> Tiles:
     forced = os.environ.get("AG_MATMUL_TILE", "")
     if forced and forced not in TILES:
         raise KernelError(f"AG_MATMUL_TILE is {forced!r}; it must be one of {', '.join(TILES)}, or not set.")
-    if device.kind == "cpu" or device.description.startswith(_SOFTWARE):
-        return Tiles(1, tuple(_OTHER_RATES.items()), forced, fixed=not forced)
+    if device.kind == "cpu":
+        return Tiles(1, tuple(_OTHER_RATES.items()), forced, fixed=not forced, direct_rows=sys.maxsize)
     most = _MOST_UNITS.get(device.vendor, _OTHER_MOST)
     units = min(most, _UNITS_PER_GIB * (device.memory_bytes >> 30)) if device.kind == "discrete" else 0
     rates = _RATES.get(device.vendor, _OTHER_RATES)

@@ -2,16 +2,16 @@
 
 The recorder takes its sequences from here while a profile is active, and from Kompute otherwise.  A device writes a
 timestamp when everything before it is done, so a command's time includes its wait at a barrier, and of two commands
-that overlapped the second has only what it took longer.
+that overlapped the second has only what it took longer.  Knows no command but by its kernel's name.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Any
 
 from ag.engine.backend import Event
+from ag.engine.backends.vulkan.kp_types import Manager, Sequence
 from ag.errors import DeviceError
 
 __all__ = ["Counter", "Stopwatch", "TimedSequence"]
@@ -58,7 +58,7 @@ class Stopwatch:
         If the device has no timestamps.
     """
 
-    def __init__(self, manager: Any, counter: Counter, device: str, events: list[Event]) -> None:
+    def __init__(self, manager: Manager, counter: Counter, device: str, events: list[Event]) -> None:
         if not counter.bits:
             product = manager.get_device_properties()["device_name"]
             raise DeviceError(f"profile: {device} ({product}) has no timestamps; profile another device.")
@@ -96,15 +96,16 @@ class TimedSequence:
         Name of every operation; the recorder adds those of dispatches.
     """
 
-    def __init__(self, sequence: Any, stopwatch: Stopwatch) -> None:
+    def __init__(self, sequence: Sequence, stopwatch: Stopwatch) -> None:
         self._sequence = sequence
         self._stopwatch = stopwatch
         self.dispatch = sequence.dispatch
+        self.eval = sequence.eval
         self.eval_async = sequence.eval_async
         self.get_timestamps = sequence.get_timestamps
         self.kernels: list[str] = []
 
-    def record(self, operation: Any) -> None:
+    def record(self, operation: object) -> None:
         """Record a copy between host and device or inside the device, or a barrier, which has no event."""
         self._sequence.record(operation)
         self.kernels.append("transfer" if type(operation).__name__ == "OpCopy" else "")

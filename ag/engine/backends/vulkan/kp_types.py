@@ -1,0 +1,82 @@
+"""What ag uses of `kp`, as types: the binding is compiled and has none of its own.
+
+Nothing here runs, and `kp` is not imported.  third_party/kp/README.md says what the calls do; every file of this folder
+that is handed an object of `kp` names its type from here.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Algorithm", "Manager", "Properties", "Sequence", "Tensor", "Words"]
+
+Words = npt.NDArray[np.uint32]
+
+
+class Properties(TypedDict):
+    """Limits and names of a device."""
+
+    device_name: str
+    device_type: int
+    driver_version: int
+    max_shared_memory: int
+    max_storage_buffer_range: int
+    max_work_group_invocations: int
+    subgroup_size: int
+    timestamp_period: float
+    timestamp_valid_bits: int
+    vendor_id: int
+
+
+class Tensor(Protocol):
+    """Memory of a device, or of the host where the device can read it."""
+
+    def data(self) -> Words: ...
+
+
+class Algorithm(Protocol):
+    """A pipeline bound to tensors; it is only handed on."""
+
+
+class Sequence(Protocol):
+    """A command buffer."""
+
+    def dispatch(self, algorithm: Algorithm, push: bytes, x: int, y: int, z: int, barrier: bool) -> object: ...
+
+    def record(self, operation: object) -> object: ...
+
+    def eval(self) -> Sequence: ...
+
+    def eval_async(self) -> object: ...
+
+    def eval_await(self) -> object: ...
+
+    def clear(self) -> object: ...
+
+    def get_timestamps(self) -> list[int]: ...
+
+
+class Manager(Protocol):
+    """An open device."""
+
+    def sequence(self, queue: int = 0, timestamps: int = 0) -> Sequence: ...
+
+    def arena(self, words: int) -> Tensor: ...
+
+    def tensor_t(self, values: Words, kind: object) -> Tensor: ...
+
+    def algorithm(self, tensors: list[Tensor], spirv: bytes, grid: tuple[int, int, int], constants: Words,
+                  push: Words) -> Algorithm: ...
+
+    def get_device_properties(self) -> Properties: ...
+
+    def list_devices(self) -> list[Properties]: ...
+
+    def features(self) -> dict[str, bool]: ...
+
+    def memory_heaps(self) -> list[tuple[int, bool]]: ...
+
+    def cooperative_matrices(self) -> list[tuple[int, ...]]: ...

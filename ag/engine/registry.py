@@ -1,0 +1,143 @@
+"""The registry of backends: which families of devices there are, and the devices of each.
+
+A family is a folder `ag/engine/backends/<family>` whose package calls `register_backend` when it is imported, and it is
+imported when a device of that name is first asked for, so `import ag` loads no backend and no driver.  A test registers
+a family of its own in the same way.  The registry knows names and descriptions of devices; `ag.engine.device` opens
+them.  It must not know what any family is called.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ag.engine.backend import Backend, DeviceInfo
+from ag.errors import DeviceError
+
+__all__ = ["Family", "accelerator_titles", "devices_of", "example_names", "families", "family_named", "list_devices",
+           "missing_devices", "register_backend", "unregister_backend"]
+
+_PACKAGE = "ag.engine.backends"
+
+
+@dataclass(frozen=True)
+class Family:
+    """Devices that one backend runs.
+
+    Attributes
+    ----------
+    name : str
+        What the names of its devices begin with.
+    title : str
+        What messages call it.
+    list_devices : callable
+        Descriptions of the devices that this machine has, in the order of their numbers; raises `DeviceError` with what
+        is missing and how to get it where there is none.
+    open : callable
+        The backend of the device of a number; raises `DeviceError` if there is no such device.
+    priority : int
+        Devices of a family above 0 are accelerators: training takes them by default, those of the greatest priority
+        first.
+    bare : bool
+        Whether device 0 is named without its number, as ``"cpu"`` is.
+    """
+
+    name: str
+    title: str
+    list_devices: Callable[[], list[DeviceInfo]]
+    open: Callable[[int], Backend]
+    priority: int = 0
+    bare: bool = False
+
+    @property
+    def is_accelerator(self) -> bool:
+        """Whether training prefers its devices to the processor."""
+        return self.priority > 0
+
+    def device_name(self, index: int) -> str:
+        """The one spelling of a device's name."""
+        return self.name if self.bare and index == 0 else f"{self.name}:{index}"
+
+    @property
+    def examples(self) -> list[str]:
+        """Names to show in messages."""
+        return [self.device_name(index) for index in range(2 if self.bare else 1)]
+
+
+_families: dict[str, Family] = {}  # process-wide, like the devices; by name, as far as they are imported
+
+
+def register_backend(family: str, list_devices: Callable[[], list[DeviceInfo]], open: Callable[[int], Backend], *,
+                     title: str = "", priority: int = 0, bare: bool = False) -> None:
+    """Add a family of devices; the parameters are the attributes of `Family`."""
+    _families[family] = Family(family, title or family, list_devices, open, priority, bare)
+
+
+def unregister_backend(family: str) -> None:
+    """Take a family out again; devices of it that are open stay open."""
+    del _families[family]
+
+
+def _folders() -> list[str]:
+    return [module.name for module in pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__)]
+
+
+def family_named(name: str) -> Family | None:
+    """The family of that name, imported if it is a folder; None if there is none."""
+    if name not in _families and name in _folders():
+        importlib.import_module(f"{_PACKAGE}.{name}")
+    return _families.get(name)
+
+
+def families() -> list[Family]:
+    """All families, accelerators last, those of the greatest priority before the others."""
+    found = [family for name in {*_folders(), *_families} if (family := family_named(name)) is not None]
+    return sorted(found, key=lambda family: (family.is_accelerator, -family.priority, family.name))
+
+
+def list_devices(accelerators_only: bool = False) -> list[DeviceInfo]:
+    """The devices of this machine, of all families.
+
+    Parameters
+    ----------
+    accelerators_only : bool, optional
+        Leave out the families of priority 0, such as the CPU.
+
+    Returns
+    -------
+    list of DeviceInfo
+        In the order of `families`, and of the devices' numbers.
+    """
+    wanted = [family for family in families() if family.is_accelerator or not accelerators_only]
+    return [info for family in wanted for info in devices_of(family.name)[0]]
+
+
+def missing_devices() -> list[str]:
+    """For every family without a device on this machine: what is missing, and how to get it."""
+    return [why for family in families() if (why := devices_of(family.name)[1])]
+
+
+def devices_of(name: str) -> tuple[list[DeviceInfo], str]:
+    """The devices of a family; if there are none, what is missing and how to get it."""
+    family = family_named(name)
+    if family is None:
+        return [], f"No backend is called {name!r}."
+    try:
+        return family.list_devices(), ""
+    except DeviceError as error:
+        return [], str(error)
+
+
+# ---------------------------------------------------------------------------------------------- in messages
+
+
+def example_names() -> list[str]:
+    """Names of devices to show in messages, of every family."""
+    return [name for family in families() for name in family.examples]
+
+
+def accelerator_titles() -> str:
+    """What messages call the accelerators that there could be."""
+    return " or ".join(family.title for family in families() if family.is_accelerator)

@@ -1,8 +1,0 @@
-// gelu: out = x Phi(x), Phi the normal distribution function.  out[n], x[n]
-// grid: n invocations
-#version 450
-#extension GL_GOOGLE_include_directive : require
-#include "unary.glsl"
-#include "functions.glsl"
-
-float f(float x) { return gelu_of(x); }

@@ -1,9 +1,0 @@
-// sigmoid_grad: out = g y (1 - y).  out[n], y[n], g[n]
-// grid: n invocations
-#version 450
-#extension GL_GOOGLE_include_directive : require
-#define SAVED y
-#include "gradient.glsl"
-#include "functions.glsl"
-
-float f(float y, float g) { return sigmoid_grad_of(y, g); }

@@ -1,0 +1,33 @@
+"""The tree of the tests: its folders are those of `ag` and a few more, and no test imports a test."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+ROOMS = TESTS.parent / "ag"
+BESIDE = {"curves", "docs", "examples", "golden", "helpers", "kompute", "table"}  # what tests/README.md lists
+FILES = sorted(TESTS.rglob("*.py"))
+
+
+def test_folders_are_those_of_the_package() -> None:
+    folders = {path.parent.relative_to(TESTS) for path in FILES if path.name.startswith("test_")}
+    strange = [str(folder) for folder in folders if not (ROOMS / folder).is_dir() and folder.parts[0] not in BESIDE]
+    assert not strange, f"folders of tests without a folder of ag: {strange}"
+    readme = (TESTS / "README.md").read_text("utf-8")
+    assert all(f"`{name}/`" in readme for name in BESIDE)
+
+
+def test_a_folder_can_be_overlooked() -> None:
+    sizes = {folder: len([p for p in folder.iterdir() if p.is_file()]) for folder in {path.parent for path in FILES}}
+    assert not [str(folder) for folder, size in sizes.items() if size > 18]
+
+
+def test_no_test_imports_a_test() -> None:
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else (
+                [node.module or ""] if isinstance(node, ast.ImportFrom) else [])
+            tests = [m for m in modules if m.rpartition(".")[2].startswith("test_")]
+            assert not tests or path.parent.name == "interop", f"{path.relative_to(TESTS)} imports {tests}"
