@@ -46,7 +46,7 @@ def train(dtype: str, seed: int, epochs: int) -> float:
         guesses = ag.ag_eval(model)(ag.ag_tensor(images[..., :held_out])).numpy().argmax(0)
         ag.ag_dtype(previous)
     accuracy = float(np.mean(guesses == digits[:held_out]))
-    stored = ", ".join({p.effective_dtype for p in model.parameters().values()})
+    stored = ", ".join({p.dtype for p in model.parameters().values()})
     print(f"{dtype:>4}, seed {seed}: accuracy {accuracy:.4f}, last loss {loss.item():.4f}, {seconds:.1f} s, weights in "
           f"{stored}, loss scale {optimizer.loss_scale}, {optimizer.skipped} steps skipped")
     return accuracy

@@ -74,7 +74,7 @@ def test_a_violation_is_seen(seed: str) -> None:
 def test_a_circle_is_seen() -> None:
     line = "if TYPE_CHECKING:\n    from ag.engine.backend import Backend\n"
     assert circles({**MODULES, "ag.engine.buffer": f"{MODULES['ag.engine.buffer']}\n{line}"}) == [
-        ["ag.engine.backend", "ag.engine.buffer", "ag.engine.program"]]
+        ["ag.engine.backend", "ag.engine.buffer", "ag.engine.primitive", "ag.engine.program"]]
 
 
 def test_what_may_be_imported_from_outside_is() -> None:

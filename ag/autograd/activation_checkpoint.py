@@ -1,16 +1,23 @@
-"""Activation checkpointing: do not keep what a function computed, compute it again in the backward pass.
+"""Activation checkpointing, on the tape: a function's intermediate results go, and `backward` computes them again.
 
-The first call is not recorded.  Its result carries a node that, when `backward` gets there, calls the function again
-with the tape on and hands the cotangent to the new result; `backward` then walks the new record as if it had been
-there all along, so sums are made in the same order.  Random keys drawn the first time are used again.
+    call       fn(x) without the tape                     ->  its result, and a node that knows fn and x
+    backward   at that node: fn(x) again, with the tape   ->  go on in the new record as if it had always been there
+
+So sums are made in the same order, and random keys drawn the first time are used again.  The *user* says which function
+(`ag_checkpoint`); eager and captured steps do the same.  Rematerialization (`ag.engine.compile.rematerialize`,
+``ag_capture(recompute=True)``) has the same aim at another place: there the *compiler* picks single cheap launches of
+a recorded program.  The two combine, and neither knows the other.  Layers ask `is_repeating` so as to move running
+statistics once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import Context, ContextVar, copy_context
-from typing import Any
+from functools import partial
 
+from ag.autograd.cotangent import Cotangent
+from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording, no_grad, with_grad_tape
 from ag.autograd.tensor import Node, Tensor
 from ag.engine.buffer import Buffer
@@ -25,7 +32,7 @@ _repeating: ContextVar[bool] = ContextVar("ag_repeating", default=False)
 is_repeating = _repeating.get  # whether what runs now is computed for the second time
 
 
-def ag_checkpoint(fn: Callable[..., Tensor], *args: Any) -> Tensor:
+def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     """Call a function without keeping its intermediate results; `backward` computes them again.
 
     Parameters
@@ -73,21 +80,25 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: Any) -> Tensor:
     context = copy_context()
     with no_grad(), draws_kept() as keys:
         out = _one_tensor(fn(*args))
-    return Tensor(out.buffer, True, _Again("ag_checkpoint", _computed_again, (), (),
-                                           (fn, args, context, keys, out.shape), ()))
+    again = partial(_computed_again, fn, args, context, keys, out.shape)
+    return Tensor(out.buffer, True, _Again("ag_checkpoint", _same, (), (), again, ()))
 
 
 class _Again(Node):
-    """A call that was not recorded: its rule makes the result again, with a record to go on with."""
+    """A call that was not recorded; what it saved computes the result again, with a record to go on with."""
 
     __slots__ = ()
 
-    def pull(self, g: Buffer) -> list[tuple[Tensor, Buffer | None]]:
-        """The result made again, with the cotangent of the first."""
-        return [(self.vjp(*self.saved), g)]
+    def pull(self, total: Buffer) -> Iterable[tuple[Tensor, Cotangent | None]]:
+        """The second result, with the cotangent of the first."""
+        return Node(self.name, self.vjp, (self.saved(),), (True,), None, ()).pull(total)
 
 
-def _computed_again(fn: Callable[..., Tensor], args: tuple[Any, ...], context: Context, keys: list[Buffer],
+def _same(run: Run, g: Buffer, saved: object, need: Need) -> Cotangents:
+    return (g,)
+
+
+def _computed_again(fn: Callable[..., Tensor], args: tuple[object, ...], context: Context, keys: list[Buffer],
                     shape: Shape) -> Tensor:
     out, left = context.run(_recorded, fn, args, keys)
     if left or out.shape != shape:
@@ -97,7 +108,7 @@ def _computed_again(fn: Callable[..., Tensor], args: tuple[Any, ...], context: C
     return out
 
 
-def _recorded(fn: Callable[..., Tensor], args: tuple[Any, ...], keys: list[Buffer]) -> tuple[Tensor, int]:
+def _recorded(fn: Callable[..., Tensor], args: tuple[object, ...], keys: list[Buffer]) -> tuple[Tensor, int]:
     _repeating.set(True)
     with with_grad_tape(), draws_repeated(keys) as left:
         return _one_tensor(fn(*args)), len(left)

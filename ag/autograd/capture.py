@@ -38,7 +38,7 @@ class _TensorSlot:
         self.argument = Tensor(self._target)
         self.fill(example)
 
-    def check(self, value: Any) -> None:
+    def check(self, value: object) -> None:
         """Raise if `value` is not like the first one."""
         buffer = value.buffer if type(value) is Tensor else None
         if buffer is None or buffer.shape != self._shape or buffer.dtype is not self._dtype:
@@ -89,7 +89,7 @@ class _ArraySlot:
         self.argument = None
         self._checks = [check for buffer, check in recording.value_checks if any(buffer is t for t in self._targets)]
 
-    def check(self, value: Any) -> None:
+    def check(self, value: object) -> None:
         """Raise if `value` is not like the first one, or holds what the step refuses."""
         if not isinstance(value, np.ndarray) or value.shape != self._shape or value.dtype != self._dtype:
             raise _unlike(self._position, value, f"a numpy array of shape {self._shape} and type {self._dtype}")
@@ -102,7 +102,7 @@ class _ArraySlot:
             self._backend.upload(value.reshape(target.shape), target)
 
 
-def _unlike(position: int, value: Any, wanted: str) -> CaptureError:
+def _unlike(position: int, value: object, wanted: str) -> CaptureError:
     if isinstance(value, (Tensor, np.ndarray)):
         kind = "tensor" if isinstance(value, Tensor) else "numpy array"
         given = f"a {kind} of shape {value.shape} and type {value.dtype}"
@@ -149,7 +149,7 @@ class CapturedStep:
         program.run()
         return self._output
 
-    def _capture(self, args: tuple[Any, ...]) -> Any:
+    def _capture(self, args: tuple[object, ...]) -> Any:
         for i, value in enumerate(args):
             if not isinstance(value, (Tensor, np.ndarray)):
                 raise CaptureError(f"ag_capture: argument {i} is a {type(value).__name__}; every argument must be a "
@@ -164,7 +164,7 @@ class CapturedStep:
         for i, x in enumerate(args):
             if isinstance(x, Tensor):
                 slots.append(_TensorSlot(i, x, backend))
-            else:
+            elif isinstance(x, np.ndarray):
                 arrays.append(_ArraySlot(i, _apart(x, arrays), backend))
                 slots.append(arrays[-1])
         with record(backend, lambda array, dtype: _slot_buffer(arrays, array, dtype), self._recompute) as recording:
@@ -184,7 +184,7 @@ class CapturedStep:
         self.program = self._output = None
 
 
-def _device_of(args: tuple[Any, ...]) -> Backend:
+def _device_of(args: tuple[object, ...]) -> Backend:
     backends = {x.buffer.backend.name: x.buffer.backend for x in args if isinstance(x, Tensor)}
     if len(backends) > 1:
         raise CaptureError(f"ag_capture: the arguments are on {' and '.join(sorted(backends))}; "
@@ -211,7 +211,7 @@ def _slot_buffer(slots: list[_ArraySlot], array: Array, dtype: DType) -> Buffer 
                        f"it before the step.")
 
 
-def _refuse_host_values(output: Any) -> None:
+def _refuse_host_values(output: object) -> None:
     if isinstance(output, (list, tuple)):
         for item in output:
             _refuse_host_values(item)
@@ -231,9 +231,9 @@ def ag_capture(step_fn: Callable[..., Any], *, recompute: bool = False) -> Captu
         Takes tensors and numpy arrays (integer labels too) as positional arguments; returns tensors, in tuples,
         lists or dicts if it likes, or None.  It may compute losses, call `backward` and step optimizers.
     recompute : bool, optional
-        Compute cheap results (activations, normalizations, embeddings) a second time in the backward pass rather than
-        keep them, where that lowers the most memory a replay needs: a replay of a transformer needs a quarter less and
-        takes some percent longer.
+        Rematerialization: the compiler computes cheap results (activations, normalizations, embeddings) a second time
+        in the backward pass rather than keep them, where that lowers the most memory a replay needs: a replay of a
+        transformer needs a quarter less and takes some percent longer.
 
     Returns
     -------

@@ -1,8 +1,10 @@
-"""Tensors from host values: `ag_tensor`, `ag_param`, and how ops lift numbers and arrays to a device."""
+"""Tensors from host values: `ag_tensor`, `ag_param`, and how ops lift numbers and arrays to a device.
+
+Everything that becomes a buffer passes `to_buffer`, so that a captured step can put an input slot in its place; numbers
+become constants, which a device shares.  Knows no op and no gradient.
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
@@ -30,20 +32,20 @@ def to_buffer(array: Array, backend: Device, dtype: DType) -> Buffer:
     return buffer
 
 
-def lift(value: Any, backend: Device, dtype: DType, function: str) -> Tensor:
+def lift(value: object, backend: Device, dtype: DType, function: str) -> Tensor:
     """`value` as a tensor on `backend`; numbers become shared constants."""
     if isinstance(value, (int, float)):
         constants = backend.constants
         key = value or str(value), dtype  # 0.0 and -0.0 are equal, and not the same
-        found = constants.get(key)
-        if found is None:
+        constant = constants.get(key)
+        if constant is None:
             if len(constants) >= _CONSTANTS_KEPT:
                 constants.clear()
-            found = backend.alloc((), dtype)
-            backend.upload(np.asarray(value), found)
-            found.constant = float(value)
-            constants[key] = found
-        return Tensor(found)
+            constant = backend.alloc((), dtype)
+            backend.upload(np.asarray(value), constant)
+            constant.constant = float(value)
+            constants[key] = constant
+        return Tensor(constant)
     return Tensor(to_buffer(_as_array(value, function), backend, dtype))
 
 

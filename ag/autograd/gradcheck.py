@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ __all__ = ["ag_gradcheck"]
 
 
 def ag_gradcheck(
-    fn: Callable[[Any], Tensor],
+    fn: Callable[[object], Tensor],
     inputs: Mapping[str, Tensor] | Sequence[Tensor],
     eps: float = 1e-5,
     atol: float = 1e-4,
@@ -69,20 +68,19 @@ def ag_gradcheck(
     >>> ag.ag_gradcheck(lambda t: ag.ag_sum(t["W"] * t["W"]), {"W": W}, quiet=True)
     True
     """
-    named = dict(inputs) if isinstance(inputs, Mapping) else dict(enumerate(inputs))
+    named: dict[str | int, Tensor] = dict(inputs.items()) if isinstance(inputs, Mapping) else dict(enumerate(inputs))
     if not 0 < eps < 1:
         raise ValueError(f"ag_gradcheck: eps is {eps}; it must be a small positive number, such as 1e-5.")
     values = {k: tensor_given("ag_gradcheck", t).numpy().astype(np.float64) for k, t in named.items()}
     if not any(t.requires_grad for t in named.values()):
         raise ValueError("ag_gradcheck: no input requires a gradient; make at least one with ag_param.")
 
-    def loss_at(at: Mapping[Any, Array]) -> tuple[Tensor, dict[Any, Tensor]]:
+    def loss_at(at: Mapping[str | int, Array]) -> tuple[Tensor, dict[str | int, Tensor]]:
         tensors = {}
         for k, v in at.items():
             make = ag_param if named[k].requires_grad else ag_tensor
-            made = make(v.reshape(1, -1) if v.ndim == 1 else v, device="cpu", dtype=F64.name)
-            made.buffer = made.buffer.view(v.shape)
-            tensors[k] = made
+            t64 = tensors[k] = make(v.reshape(1, -1) if v.ndim == 1 else v, device="cpu", dtype=F64.name)
+            t64.buffer = t64.buffer.view(v.shape)
         with with_grad_tape():
             return fn(tensors if isinstance(inputs, Mapping) else list(tensors.values())), tensors
 

@@ -1,9 +1,13 @@
 """The tape: what was computed from what, and the backward pass over it.
 
 Inside `with_grad_tape` every op that touches a parameter leaves a node on the tensor it returns; a result keeps its
-own history alive and nothing is global.  `backward` visits the nodes newest first, asks each op for the cotangents
-of its inputs, undoes broadcasting (here and nowhere else) and adds up.  A cotangent is stored as its tensor is, a
-parameter's gradient in float32 at least.  It knows no op by name.
+own history alive and nothing is global.  `backward` visits the nodes newest first and pulls the cotangent of each
+result back to the inputs, where it is added to what other uses of an input sent:
+
+    y = x * w; z = y + x        z -> (y, x), then y -> (x, w): x has two uses, the second is added to the first
+
+Broadcasting is undone here and nowhere else (`ag.autograd.cotangent`).  Knows no op by name and no device; users call
+`with_grad_tape`, `no_grad` and `backward`, and ops ask `is_recording`.
 """
 
 from __future__ import annotations
@@ -12,18 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar, Token
 from heapq import heappop, heappush
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import TypeVar, overload
 
+from ag.autograd.cotangent import Cotangent, plus, shaped_like, whole
 from ag.autograd.create import lift
-from ag.autograd.loss_scale import scaled, unscaled
-from ag.autograd.mixed_precision import launch_on
-from ag.autograd.slice_gradient import Partial
 from ag.autograd.tensor import Node, Tensor, tensor_given
 from ag.engine.buffer import Buffer
-from ag.engine.dtype import F16, F32
-from ag.engine.kernels.convert import converted
+from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import add
-from ag.engine.kernels.reduce import sum_to
 from ag.errors import TapeError
 
 __all__ = ["Gradients", "backward", "is_recording", "no_grad", "with_grad_tape"]
@@ -54,7 +54,7 @@ class _Switch:
 def with_grad_tape() -> _Switch: ...
 @overload
 def with_grad_tape(fn: Callable[[], R]) -> R: ...
-def with_grad_tape(fn: Callable[[], Any] | None = None) -> Any:
+def with_grad_tape(fn: Callable[[], R] | None = None) -> _Switch | R:
     """Record what is computed, so that `backward` can be called on the result.
 
     Parameters
@@ -112,30 +112,30 @@ def no_grad() -> _Switch:
 class Gradients(Mapping[Tensor, Tensor]):
     """Gradients of one call of `backward`, by parameter or by the parameter's name in its model."""
 
-    def __init__(self, found: dict[int, tuple[Tensor, Tensor]]) -> None:
-        self._found = found
+    def __init__(self, by_id: dict[int, tuple[Tensor, Tensor]]) -> None:
+        self._by_id = by_id
 
     def __getitem__(self, key: Tensor | str) -> Tensor:
         if isinstance(key, str):
-            named = [g for p, g in self._found.values() if p.name == key]
+            named = [g for p, g in self._by_id.values() if p.name == key]
             if len(named) == 1:
                 return named[0]
-            names = ", ".join(sorted(p.name for p, _ in self._found.values() if p.name)) or "none"
+            names = ", ".join(sorted(p.name for p, _ in self._by_id.values() if p.name)) or "none"
             raise KeyError(f"{len(named)} parameters with a gradient are called {key!r}; names here: {names}")
-        if key.id not in self._found:
+        if key.id not in self._by_id:
             raise KeyError(f"the loss does not depend on this parameter of shape {key.shape}")
-        return self._found[key.id][1]
+        return self._by_id[key.id][1]
 
     def __contains__(self, key: object) -> bool:
         if isinstance(key, Tensor):
-            return key.id in self._found
-        return any(p.name == key for p, _ in self._found.values())
+            return key.id in self._by_id
+        return any(p.name == key for p, _ in self._by_id.values())
 
     def __iter__(self) -> Iterator[Tensor]:
-        return (p for p, _ in self._found.values())
+        return (p for p, _ in self._by_id.values())
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._by_id)
 
 
 def backward(loss: Tensor, retain: bool = False) -> Gradients:
@@ -182,64 +182,40 @@ def backward(loss: Tensor, retain: bool = False) -> Gradients:
         raise TapeError("backward: this loss was not recorded; compute it inside `with with_grad_tape():` "
                         "from at least one ag_param.")
     with loss.buffer.backend.quiet():
-        leaves = _propagate(loss, loss.node, retain)
-        return Gradients({i: (x, _accumulated(x, Tensor(g))) for i, (x, g) in leaves.items()})
+        gradients = _propagate(loss, loss.node, retain)
+        return Gradients({x.id: (x, _accumulated(x, Tensor(g))) for x, g in gradients.items()})
 
 
-def _propagate(loss: Tensor, root: Node, retain: bool) -> dict[int, tuple[Tensor, Buffer]]:
-    """Parameters that the loss depends on, and their gradients, by the parameter's id."""
-    dtype = loss.buffer.dtype
-    one = lift(1.0, loss.buffer.backend, F32 if dtype.is_half else dtype, "backward").buffer
-    pending: dict[Node, Buffer | Partial] = {root: one if loss.shape == () else one.view(loss.shape)}
+def _propagate(loss: Tensor, root: Node, retain: bool) -> dict[Tensor, Buffer]:
+    """Gradients of the parameters that the loss depends on."""
+    dtype = F32 if loss.buffer.dtype.is_half else loss.buffer.dtype
+    one = lift(1.0, loss.buffer.backend, dtype, "backward").buffer
+    pending: dict[Node, Cotangent] = {root: one if loss.shape == () else one.view(loss.shape)}
     newest = [root]
-    leaves: dict[int, tuple[Tensor, Buffer]] = {}
+    leaves: dict[Tensor, Buffer] = {}
+
+    def accumulate(x: Tensor, g: Cotangent) -> None:
+        g = shaped_like(x, g)
+        maker = x.node
+        if maker is None:
+            leaves[x] = whole(plus(leaves[x], whole(g)) if x in leaves else g)
+        elif maker in pending:
+            pending[maker] = plus(pending[maker], g)
+        else:
+            pending[maker] = g
+            heappush(newest, maker)
+
     while newest:
         node = heappop(newest)
-        cotangent = _whole(pending.pop(node))
         if node.spent:
             raise TapeError(f"backward: the record of {node.name} was used up by an earlier backward; "
                             f"pass retain=True to that one, or compute the loss again.")
-        for x, g in node.pull(cotangent):
-            if g is None or not x.requires_grad:
-                continue
-            before = x.node
-            waiting = None if before is None else pending.get(before)
-            if isinstance(g, Partial):
-                if isinstance(waiting, Partial):
-                    waiting.extend(g)
-                    continue
-                if before is not None and waiting is None:
-                    pending[before] = g
-                    heappush(newest, before)
-                    continue
-                g = g.whole()
-            if g.shape != x.buffer.shape:
-                g = sum_to(launch_on(g), g, x.buffer.shape)
-            if x.buffer.dtype.is_half or cotangent.dtype.is_half:
-                g = _stored(g, cotangent, x)
-            if before is None:
-                known = leaves.get(x.id)
-                leaves[x.id] = (x, g if known is None else g.backend.launch(add, known[1], g))
-            elif waiting is not None:
-                pending[before] = converted(launch_on(g)(add, _whole(waiting), g), g.dtype)
-            else:
-                pending[before] = g
-                heappush(newest, before)
+        for x, g in node.pull(whole(pending.pop(node))):
+            if g is not None and x.requires_grad:
+                accumulate(x, g)
         if not retain:
             node.spend()
     return leaves
-
-
-def _whole(g: Buffer | Partial) -> Buffer:
-    return g.whole() if isinstance(g, Partial) else g
-
-
-def _stored(g: Buffer, cotangent: Buffer, x: Tensor) -> Buffer:
-    """The cotangent of `x` as it is kept, given what a rule made of `cotangent`: in f16 times the loss scale."""
-    kept = x.buffer.dtype if x.node is not None else F32
-    if (kept is F16) is not (cotangent.dtype is F16):
-        g = scaled(g) if kept is F16 else unscaled(g)
-    return converted(g, kept)
 
 
 def _accumulated(x: Tensor, g: Tensor) -> Tensor:

@@ -2,21 +2,22 @@
 
 A tensor is a buffer on a device, whether gradients are wanted for it, and the node that made it; a node is one op
 that was recorded, with its inputs.  A tensor computes nothing itself: operators look up the public op of that name,
-which `ag.ops` registers.  Reading a tensor on the host (`numpy`, `item`, `data`) is the only thing here that waits
-for a device.
+which `ag.autograd.op` registers.  Reading a tensor on the host (`numpy`, `item`, `data`) is the only thing here that
+waits for a device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ag.autograd.slice_gradient import Partial
+from ag.autograd.cotangent import Cotangent, shaped_like, stored_for, whole
 from ag.engine.buffer import Buffer
+from ag.engine.dtype import DType
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape
 from ag.errors import DtypeError, ShapeError
@@ -25,7 +26,8 @@ __all__ = ["OPS", "Array", "ArrayLike", "Node", "Tensor", "TensorLike", "tensor_
 
 ArrayLike = Any  # whatever numpy.asarray accepts
 
-OPS: dict[str, Any] = {}  # public ops by name, filled by `ag.autograd.op` at import and constant afterwards
+# Public ops by name, filled by `ag.autograd.op` at import and constant afterwards.
+OPS: dict[str, Callable[..., Tensor]] = {}
 _ids = count(1)
 _order = count()
 
@@ -48,12 +50,14 @@ class Node:
         What the forward pass kept for the rule.
     params : tuple
         The op's other arguments.
+    half : bool
+        Whether an input has 16 bits.
     """
 
-    __slots__ = ("inputs", "name", "need", "order", "params", "saved", "spent", "vjp")
+    __slots__ = ("half", "inputs", "name", "need", "order", "params", "saved", "spent", "vjp")
 
-    def __init__(self, name: str, vjp: Callable[..., Any], inputs: tuple[Tensor, ...], need: tuple[bool, ...],
-                 saved: Any, params: tuple[Any, ...]) -> None:
+    def __init__(self, name: str, vjp: Callable[..., tuple[Cotangent | None, ...]], inputs: tuple[Tensor, ...],
+                 need: tuple[bool, ...], saved: Any, params: tuple[object, ...], half: bool = False) -> None:
         self.order = next(_order)
         self.name = name
         self.vjp = vjp
@@ -61,18 +65,29 @@ class Node:
         self.need = need
         self.saved = saved
         self.params = params
+        self.half = half
         self.spent = False
 
     def __lt__(self, other: Node) -> bool:
         return self.order > other.order  # a heap of nodes yields the newest first
 
-    def pull(self, g: Buffer) -> Iterable[tuple[Tensor, Buffer | Partial | None]]:
-        """Where the cotangent of the output goes on to: tensors, each with its cotangent or None."""
-        return zip(self.inputs, self.vjp(g.backend.launch, g, self.saved, self.need, *self.params), strict=True)
+    def pull(self, total: Buffer) -> Iterable[tuple[Tensor, Cotangent | None]]:
+        """The inputs, each with the cotangent that follows from the output's, or None."""
+        cotangents = zip(self.inputs, self.vjp(total.backend.launch, total, self.saved, self.need, *self.params),
+                         strict=True)
+        return _stored(cotangents, total.dtype) if self.half or total.dtype.is_half else cotangents
 
     def spend(self) -> None:
         """Free what was saved; the node cannot be used again."""
         self.inputs, self.saved, self.spent = (), None, True
+
+
+def _stored(cotangents: Iterable[tuple[Tensor, Cotangent | None]], made_of: DType
+            ) -> Iterator[tuple[Tensor, Buffer]]:
+    """Cotangents of 16-bit tensors, or made of such ones, as the tape stores them."""
+    for x, g in cotangents:
+        if g is not None and x.requires_grad:
+            yield x, stored_for(x, whole(shaped_like(x, g)), made_of)
 
 
 class Tensor:
@@ -121,15 +136,7 @@ class Tensor:
 
     @property
     def dtype(self) -> str:
-        """Short name of the element type, such as ``"f32"``."""
-        return self.buffer.dtype.name
-
-    @property
-    def effective_dtype(self) -> str:
-        """The element type the device really stores.
-
-        Always `dtype`: what a device cannot hold is refused when it is asked for, and never replaced silently.
-        """
+        """Short name of the element type, such as ``"f32"``; what a device cannot hold is refused, never replaced."""
         return self.buffer.dtype.name
 
     @property
@@ -168,11 +175,11 @@ class Tensor:
     def __bool__(self) -> bool:
         return bool(self.item())
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(self, **options: Any) -> object:
         return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -244,7 +251,7 @@ class Tensor:
         """The axes in reverse order."""
         return _call("ag_transpose", self)
 
-    def __getitem__(self, key: Any) -> Tensor:
+    def __getitem__(self, key: object) -> Tensor:
         return _call("ag_slice", self, key)
 
     def reshape(self, *shape: int) -> Tensor:
@@ -264,7 +271,7 @@ class Tensor:
         return _call("ag_mean", self, dim, keepdim)
 
 
-TensorLike = Tensor | npt.NDArray[Any] | float | int
+TensorLike = Tensor | Array | float | int
 
 
 def tensor_given(function: str, x: object) -> Tensor:
@@ -274,6 +281,5 @@ def tensor_given(function: str, x: object) -> Tensor:
     return x
 
 
-def _call(name: str, *args: Any) -> Tensor:
-    result: Tensor = OPS[name](*args)
-    return result
+def _call(name: str, *args: object) -> Tensor:
+    return OPS[name](*args)

@@ -106,7 +106,7 @@ class DataLoader:
 
     _function = "ag_dataloader"  # the name users know it by
 
-    def __init__(self, x: Any, y: Any = None, batch_size: int = 32, shuffle: bool = True, col_major: bool = True,
+    def __init__(self, x: object, y: object = None, batch_size: int = 32, shuffle: bool = True, col_major: bool = True,
                  drop_last: bool = False, seed: int | None = None, prefetch: int = 0) -> None:
         self._data = [samples_of(x, "x", col_major, pairs=y is None)]
         samples = len(self._data[0])

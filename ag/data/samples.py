@@ -30,7 +30,7 @@ class Samples(Protocol):
         """The chosen samples, on the last axis; two arrays if the samples are pairs."""
 
 
-def samples_of(data: Any, name: str, col_major: bool, pairs: bool) -> Samples:
+def samples_of(data: object, name: str, col_major: bool, pairs: bool) -> Samples:
     """What the user gave as `name`; `pairs` says whether a tuple may be a sample with its target."""
     if _is_array(data):
         return _Stored(data, name, col_major)
@@ -40,7 +40,7 @@ def samples_of(data: Any, name: str, col_major: bool, pairs: bool) -> Samples:
                      f"{name}[i], is required. Make a list of its samples.")
 
 
-def _is_array(data: Any) -> bool:
+def _is_array(data: object) -> bool:
     """Whether it is one array: it says so itself, or it is plain numbers, nested or not."""
     if isinstance(data, (list, tuple)):
         return all(isinstance(v, (Number, list, tuple)) and _is_array(v) for v in data)
@@ -50,7 +50,7 @@ def _is_array(data: Any) -> bool:
 class _Stored:
     """Samples in an array."""
 
-    def __init__(self, data: Any, name: str, col_major: bool) -> None:
+    def __init__(self, data: object, name: str, col_major: bool) -> None:
         array = _numbers(data, name)
         if array.ndim == 0:
             raise ShapeError(f"ag_dataloader: {name} is a single number; an array of samples is required.")
@@ -105,13 +105,13 @@ def _stacked(items: Sequence[Any], numbers: list[int], name: str) -> Array:
     return np.stack(arrays, axis=-1)
 
 
-def _sample(item: Any, what: str) -> Array:
+def _sample(item: object, what: str) -> Array:
     array = _numbers(item, what)
     column = isinstance(item, Tensor) and array.ndim == 2 and array.shape[1] == 1  # what ag_tensor makes of a vector
     return array[:, 0] if column else array
 
 
-def _numbers(data: Any, what: str) -> Array:
+def _numbers(data: object, what: str) -> Array:
     try:
         array: Array = data.numpy() if isinstance(data, Tensor) else np.asarray(data)
     except ValueError as error:

@@ -31,9 +31,9 @@ from weakref import ReferenceType, WeakKeyDictionary
 import numpy as np
 
 from ag.engine.arena import Arena
-from ag.engine.buffer import Buffer, HostArray
+from ag.engine.buffer import Buffer
 from ag.engine.dtype import DType
-from ag.engine.primitive import Params, Primitive
+from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import Launch, Program, Recording
 from ag.engine.shape import Shape
 from ag.engine.target import Target
@@ -127,6 +127,8 @@ class Backend(ABC):
         The same object for every device.
     timestamps : bool
         Whether the device can say itself how long it has worked, as `meter` needs it.
+    loss_scale : weak reference to Buffer, or None
+        The state of the loss scale, which optimizers with f16 parameters hold; `ag.autograd.loss_scale` alone uses it.
     generator : (object, Buffer) or None
         A seed and the state of the random generator that was made of it; `ag.engine.random` keeps it here.
     """
@@ -139,6 +141,7 @@ class Backend(ABC):
     target: Target = Target()
     settings: ClassVar[Settings] = Settings()
     timestamps: bool = False
+    loss_scale: ReferenceType[Buffer] | None = None
     generator: tuple[object, Buffer] | None = None
     noted_views: list[ReferenceType[Buffer]] | None = None
     _open_recording: tuple[int, Recording] | None = None
@@ -196,12 +199,14 @@ class Backend(ABC):
         outs = tuple(self.alloc(s, operands[0].dtype) for s in shapes)
         return outs, (*outs, *operands)
 
-    def launch(self, primitive: Primitive, *operands: Any, into: Any = None, **params: Any) -> Any:
+    def launch(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
+               **params: object) -> Returned:
         """Run `primitive`; returns its output buffer, or a tuple of them, or None if it only updates.
 
         `into` gives the output buffer(s) instead of fresh ones; an output may be an input that is read at the
         same index only.
         """
+        result: Returned
         result, buffers = self.operands_of(primitive, operands, into, params)
         self._run(primitive, buffers, params)
         if self._open_recording is not None and self.recording is not None:
@@ -217,7 +222,7 @@ class Backend(ABC):
         """Run `primitive` on all its operands."""
 
     @abstractmethod
-    def upload(self, array: HostArray, into: Buffer) -> None:
+    def upload(self, array: Array, into: Buffer) -> None:
         """Copy a host array of the same shape into `into`, converting its element type; does not wait."""
 
     @abstractmethod
@@ -225,7 +230,7 @@ class Backend(ABC):
         """Copy one buffer into another of the same size and type; never part of a recording, does not wait."""
 
     @abstractmethod
-    def download(self, buffer: Buffer) -> HostArray:
+    def download(self, buffer: Buffer) -> Array:
         """A host copy; waits for everything launched before."""
 
     @abstractmethod

@@ -14,21 +14,26 @@ from weakref import ReferenceType, ref
 
 from ag.engine.arena import Arena, Block
 from ag.engine.dtype import DType
-from ag.engine.primitive import Primitive
+from ag.engine.primitive_types import Array, PrimitiveTo, Returned
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 
-__all__ = ["Buffer", "Device", "HostArray", "OpenRecording"]
+__all__ = ["Buffer", "Device", "OpenRecording", "Run"]
 
-HostArray = Any  # numpy.ndarray; layers above decide how it is typed
+
+class Run(Protocol):
+    """`launch` of a device, or what stands for it: all of the engine that a rule or a launch helper sees."""
+
+    def __call__(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
+                 **params: object) -> Returned: ...
 
 
 class OpenRecording(Protocol):
     """What code above the engine leaves in a recording (`ag.engine.program.Recording`)."""
 
-    on_upload: Callable[[HostArray, DType], Buffer | None] | None
+    on_upload: Callable[[Array, DType], Buffer | None] | None
     guards: list[Callable[[], object]]
-    value_checks: list[tuple[Buffer, Callable[[HostArray], None]]]
+    value_checks: list[tuple[Buffer, Callable[[Array], None]]]
     cleared: set[int]
 
 
@@ -40,6 +45,7 @@ class Device(Protocol):
     target: Target
     asynchronous: bool
     noted_views: list[ReferenceType[Buffer]] | None
+    loss_scale: ReferenceType[Buffer] | None
 
     generator: tuple[object, Buffer] | None
 
@@ -50,9 +56,10 @@ class Device(Protocol):
     def native(self, address: int, shape: Shape, dtype: DType) -> Any: ...
     def alloc(self, shape: Shape, dtype: DType) -> Buffer: ...
     def zeros(self, shape: Shape, dtype: DType) -> Buffer: ...
-    def launch(self, primitive: Primitive, *operands: Any, into: Any = None, **params: Any) -> Any: ...
-    def upload(self, array: HostArray, into: Buffer) -> None: ...
-    def download(self, buffer: Buffer) -> HostArray: ...
+    def launch(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
+               **params: object) -> Returned: ...
+    def upload(self, array: Array, into: Buffer) -> None: ...
+    def download(self, buffer: Buffer) -> Array: ...
     def assign(self, target: Buffer, source: Buffer) -> None: ...
     def quiet(self) -> AbstractContextManager[object]: ...
     def refuse_while_recording(self, what: str) -> None: ...

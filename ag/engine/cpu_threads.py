@@ -179,9 +179,9 @@ class _Scratch(local):
     """Memory for intermediate results, one for each thread: fresh memory would cost more than what is put there."""
 
     def __init__(self) -> None:
-        self._memory: dict[Any, Any] = {}
+        self._memory: dict[object, Any] = {}
 
-    def __call__(self, dtype: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+    def __call__(self, dtype: object, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
         """Uninitialised arrays, until the thread's next call."""
         ends = list(accumulate(map(prod, shapes)))
         memory = self._memory.get(dtype)
@@ -197,7 +197,7 @@ def in_blocks(function: Callable[..., None]) -> Callable[..., Call]:
     """For ``@primitive(bound=True)``: bind `function`, whose operands have one shape, to each piece of its operands."""
 
     @wraps(function)
-    def bind(*arrays: Any, **params: Any) -> Call:
+    def bind(*arrays: Any, **params: object) -> Call:
         if arrays[0].size <= WIDE:
             return partial(function, *arrays, **params)
         pieces, flat = cut(arrays[0].size), [x.reshape(-1) for x in arrays]

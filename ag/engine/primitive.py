@@ -10,92 +10,56 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Any
+from typing import Any, Literal, overload
 
-import numpy.typing as npt
+from ag.engine.buffer import Buffer
+from ag.engine.primitive_types import (
+    Array,
+    Call,
+    LayoutRule,
+    Params,
+    Primitive,
+    PrimitiveTo,
+    Reference,
+    Returned,
+    ShapeRule,
+)
+from ag.engine.shape import broadcast_layout, elementwise_layout, same
 
-from ag.engine.shape import Layout, broadcast_layout, elementwise_layout, same
-
-__all__ = ["PRIMITIVES", "Array", "Call", "Params", "Primitive", "primitive"]
-
-Array = npt.NDArray[Any]
-Call = Callable[[], object]  # a computation with its arrays bound to it
-Params = dict[str, Any]  # keyword parameters of a launch, by name; each primitive says what it takes
-Reference = Callable[..., None]
-ShapeRule = Callable[..., Any]
-LayoutRule = Callable[..., Layout]
-
-
-@dataclass(frozen=True, eq=False)
-class Primitive:
-    """A named array function that every backend can run.
-
-    Attributes
-    ----------
-    name : str
-        Name of the numpy function and of the shader file.
-    reference : callable
-        ``reference(*outputs, *inputs, **params)``; writes its outputs, any floating type.
-    bind : callable
-        ``bind(*outputs, *inputs, **params)``: the same as a call without arguments, to be made many times.
-    shape : callable
-        ``shape(*input_shapes, **params)``: the output's shape, or a tuple of shapes if there are several outputs.
-    layout : callable
-        ``layout(*output_shapes, *input_shapes, **params)``: the sizes and strides a kernel is given by name.
-    outputs : int
-        How many leading operands are freshly allocated outputs.
-    updates : tuple of int
-        Positions (among all operands) of inputs that are written in place.
-    copies : bool
-        Whether the output is the input, element for element.
-    neutral : float or None
-        For two inputs: a value of the second that makes the output equal to the first.
-    in_place : tuple of (int, int)
-        Positions of an output and of an input that may be one buffer, if shape and type are the same: the input is
-        not read any more where the output was written.
-    cheap : bool
-        Whether computing the output again costs little more than reading and writing it.
-    fusable : bool
-        Whether a chain of elementwise functions may contain it.
-    scaling : tuple of (Primitive, int, int), or None
-        A product, and the positions of an input and of a number: it begins as if by ``input = product(input, number)``.
-    operands, params : tuple of str
-        Names, read from the signature of `reference`.
-    """
-
-    name: str
-    reference: Reference
-    bind: Callable[..., Call]
-    shape: ShapeRule
-    layout: LayoutRule
-    outputs: int
-    updates: tuple[int, ...]
-    copies: bool
-    neutral: float | None
-    in_place: tuple[tuple[int, int], ...]
-    cheap: bool
-    fusable: bool
-    scaling: tuple[Primitive, int, int] | None
-    operands: tuple[str, ...]
-    params: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        return f"<primitive {self.name}>"
-
+__all__ = ["PRIMITIVES", "Array", "Call", "Params", "Primitive", "PrimitiveTo", "Returned", "primitive"]
 
 def _calling(bind: Callable[..., Call]) -> Reference:
     @wraps(bind)
-    def reference(*arrays: Any, **params: Any) -> None:
+    def reference(*arrays: Array, **params: object) -> None:
         bind(*arrays, **params)()
 
     return reference
 
 
 PRIMITIVES: dict[str, Primitive] = {}
+Declare = Callable[[Callable[..., object]], PrimitiveTo[Returned]]
+Scaling = tuple[Primitive, str, str]
 
 
+@overload
+def primitive(
+    shape: ShapeRule = ..., *, outputs: Literal[1] = ..., layout: LayoutRule = ..., updates: tuple[str, ...] = ...,
+    bound: bool = ..., copies: bool = ..., neutral: float | None = ..., in_place: bool | tuple[str, str] | None = ...,
+    cheap: bool | None = ..., fusable: bool = ..., scaling: Scaling | None = ...) -> Declare[Buffer]: ...
+@overload
+def primitive(
+    *, outputs: Literal[0], layout: LayoutRule = ..., updates: tuple[str, ...], bound: bool = ...,
+    scaling: Scaling | None = ...) -> Declare[None]: ...
+@overload
+def primitive(
+    shape: ShapeRule, *, outputs: Literal[2], layout: LayoutRule = ..., bound: bool = ...,
+    in_place: bool | tuple[str, str] | None = ..., cheap: bool | None = ...) -> Declare[tuple[Buffer, Buffer]]: ...
+@overload
+def primitive(
+    shape: ShapeRule, *, outputs: Literal[3], layout: LayoutRule = ..., bound: bool = ...,
+    in_place: bool | tuple[str, str] | None = ..., cheap: bool | None = ...,
+) -> Declare[tuple[Buffer, Buffer, Buffer]]: ...
 def primitive(
     shape: ShapeRule = same,
     *,
@@ -108,8 +72,8 @@ def primitive(
     in_place: bool | tuple[str, str] | None = None,
     cheap: bool | None = None,
     fusable: bool = False,
-    scaling: tuple[Primitive, str, str] | None = None,
-) -> Callable[[Callable[..., Any]], Primitive]:
+    scaling: Scaling | None = None,
+) -> Declare[Any]:
     """Declare the decorated numpy function as a primitive.
 
     Parameters
@@ -143,7 +107,7 @@ def primitive(
         `updates`, the product is stored there.
     """
 
-    def declare(function: Callable[..., Any]) -> Primitive:
+    def declare(function: Callable[..., Any]) -> PrimitiveTo[Any]:
         signature = inspect.signature(function).parameters.values()
         operands = tuple(p.name for p in signature if p.kind is p.POSITIONAL_OR_KEYWORD)
         params = tuple(p.name for p in signature if p.kind is p.KEYWORD_ONLY)
@@ -160,12 +124,11 @@ def primitive(
             pairs = tuple((0, i) for i in range(outputs, len(operands)) if shared and operands[i] not in updates)
         else:
             pairs = ((operands.index(shared[0]), operands.index(shared[1])),)
-        found = Primitive(name, reference, bind, shape, layout, outputs,
-                          tuple(operands.index(u) for u in updates), copies, neutral, pairs,
-                          elementwise if cheap is None else cheap, fusable,
-                          scaling and (scaling[0], operands.index(scaling[1]), operands.index(scaling[2])),
-                          operands, params)
-        PRIMITIVES[name] = found
-        return found
+        declared: PrimitiveTo[Any] = PrimitiveTo(
+            name, reference, bind, shape, layout, outputs, tuple(operands.index(u) for u in updates), copies, neutral,
+            pairs, elementwise if cheap is None else cheap, fusable,
+            scaling and (scaling[0], operands.index(scaling[1]), operands.index(scaling[2])), operands, params)
+        PRIMITIVES[name] = declared
+        return declared
 
     return declare

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import ReferenceType
 
-from ag.engine.buffer import Buffer, HostArray
+from ag.engine.buffer import Buffer
 from ag.engine.dtype import DType
-from ag.engine.primitive import Primitive
+from ag.engine.primitive import Array, Params, Primitive
 from ag.errors import CaptureError
 
 __all__ = ["Launch", "Program", "Recording", "held_bytes"]
@@ -34,7 +34,7 @@ class Launch:
 
     primitive: Primitive
     buffers: tuple[Buffer, ...]
-    params: dict[str, Any]
+    params: Params
     fresh: bool
 
     @property
@@ -106,9 +106,9 @@ class Recording:
         Whether its program may compute cheap results twice to save memory.
     """
 
-    on_upload: Callable[[HostArray, DType], Buffer | None] | None = None
+    on_upload: Callable[[Array, DType], Buffer | None] | None = None
     guards: list[Callable[[], object]] = field(default_factory=list)
-    value_checks: list[tuple[Buffer, Callable[[HostArray], None]]] = field(default_factory=list)
+    value_checks: list[tuple[Buffer, Callable[[Array], None]]] = field(default_factory=list)
     cleared: set[int] = field(default_factory=set)
     launches: list[Launch] = field(default_factory=list)
     views: list[ReferenceType[Buffer]] = field(default_factory=list)

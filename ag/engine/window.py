@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 from operator import index
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ag.engine.shape import Layout, Shape
 from ag.errors import ShapeError
@@ -36,7 +36,7 @@ class Window(NamedTuple):
         return high, wide
 
 
-def pair(value: Any, least: int, name: str, function: str) -> Pair:
+def pair(value: object, least: int, name: str, function: str) -> Pair:
     """An integer for both directions, or a pair (height, width), as a pair."""
     try:
         high, wide = (index(n) for n in (value if isinstance(value, (tuple, list)) else (value, value)))

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -24,11 +24,21 @@ from ag.engine.random import generator_snapshot, restore_generator
 from ag.engine.shape import counts
 from ag.errors import CheckpointError
 from ag.io.safetensors_file import elements_of, read_file, to_json, write_file
-from ag.nn.layer import Layer, load_into, state_of
+from ag.nn.layer import Layer, Model, load_into, state_of
+from ag.optim.optimizer import Optimizer
 
-__all__ = ["Checkpoint", "ag_load_checkpoint", "ag_save_checkpoint"]
+__all__ = ["Checkpoint", "Stateful", "ag_load_checkpoint", "ag_save_checkpoint"]
 
 _FORMAT = "ag-checkpoint-1"
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Something with a state that JSON can hold: a schedule or a data loader."""
+
+    def state_dict(self) -> Mapping[str, object]: ...
+
+    def load_state_dict(self, state: dict[str, object], /) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -47,8 +57,9 @@ class Checkpoint:
     extra: Any
 
 
-def ag_save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any = None, scheduler: Any = None,
-                       dataloader: Any = None, step: int = 0, extra: Any = None) -> None:
+def ag_save_checkpoint(path: str | os.PathLike[str], model: Model, optimizer: Optimizer | None = None,
+                       scheduler: Stateful | None = None, dataloader: Stateful | None = None, step: int = 0,
+                       extra: object = None) -> None:
     """Save a training loop between two steps, so that it can go on bit for bit.
 
     Parameters
@@ -96,8 +107,8 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any 
     header = {"format": _FORMAT, "step": str(int(step)), "extra": to_json(extra, "extra", "ag_save_checkpoint"),
               "generator": to_json(generator_snapshot(), "the generator", "ag_save_checkpoint")}
     arrays = {f"model.{name}": elements_of(x) for name, x in state_of(model).items()}
-    for part, state in _extra_state(model).items():
-        arrays |= {f"{part}.{name}": array for name, array in state.items()}
+    for key, state in _extra_state(model).items():
+        arrays |= {f"{key}.{name}": array for name, array in state.items()}
     if optimizer is not None:
         arrays |= {f"optimizer.{name}": array for name, array in optimizer.state_dict().items()}
         header["lr"] = json.dumps(float(optimizer.lr))  # with all its digits; the device holds it in float32
@@ -107,8 +118,8 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any 
     write_file(path, arrays, header)
 
 
-def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Any = None, scheduler: Any = None,
-                       dataloader: Any = None) -> Checkpoint:
+def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Optimizer | None = None,
+                       scheduler: Stateful | None = None, dataloader: Stateful | None = None) -> Checkpoint:
     """Put a training loop where `ag_save_checkpoint` was called.
 
     Parameters
@@ -230,7 +241,7 @@ def _check_counts(state: dict[str, Array]) -> None:
             raise CheckpointError(f"counts: {name} holds {numbers.tolist()} and not only finite numbers from 0 on.")
 
 
-def _set_rate(optimizer: Any, rate: Any) -> None:
+def _set_rate(optimizer: Optimizer, rate: object) -> None:
     if type(rate) is not float or not (isfinite(rate) and rate >= 0):
         raise CheckpointError(f"lr: {rate!r} is no learning rate.")
     optimizer.lr = rate

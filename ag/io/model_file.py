@@ -22,7 +22,7 @@ from ag.engine.dtype import DType
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError, DtypeError
 from ag.io.safetensors_file import element_type, elements_of, read_file, write_file
-from ag.nn.layer import LIBRARY, Layer, ag_eval, load_into, state_of
+from ag.nn.layer import LIBRARY, Layer, Model, ag_eval, load_into, state_of
 
 __all__ = ["ag_load_model", "ag_save_model"]
 
@@ -30,7 +30,7 @@ _FORMAT = "ag-model-1"
 _DEEPEST = 100  # blocks inside blocks; far from Python's recursion limit, whatever called
 
 
-def ag_save_model(model: Any, path: str | os.PathLike[str], model_fn: Callable[[], Any] | None = None) -> None:
+def ag_save_model(model: Model, path: str | os.PathLike[str], model_fn: Callable[[], Model] | None = None) -> None:
     """Save a model's parameters and buffers, and how to build it if it is made of this library's layers.
 
     Parameters
@@ -72,7 +72,7 @@ def ag_save_model(model: Any, path: str | os.PathLike[str], model_fn: Callable[[
 
 
 def ag_load_model(
-    path: str | os.PathLike[str], model_fn: Callable[[], Any] | None = None, device: str | None = None
+    path: str | os.PathLike[str], model_fn: Callable[[], Model] | None = None, device: str | None = None
 ) -> Any:
     """Load a model saved by `ag_save_model`.
 
@@ -128,7 +128,7 @@ def ag_load_model(
     return ag_eval(model)
 
 
-def _take_types(tensors: dict[str, Tensor], state: dict[str, Array], path: Any) -> None:
+def _take_types(tensors: dict[str, Tensor], state: dict[str, Array], path: str | os.PathLike[str]) -> None:
     """Give a new model's tensors the floating types that they have in the file; their values are still to come."""
     for name, x in tensors.items():
         kind: DType = element_type(state[name]) if name in state else x.buffer.dtype
@@ -140,7 +140,7 @@ def _take_types(tensors: dict[str, Tensor], state: dict[str, Array], path: Any) 
                                       f"cannot hold; load it on the CPU.") from error
 
 
-def _config(header: dict[str, str], path: Any) -> Any:
+def _config(header: dict[str, str], path: str | os.PathLike[str]) -> Any:
     try:
         config = json.loads(header["model"])
     except (KeyError, ValueError, RecursionError) as error:
@@ -157,7 +157,7 @@ def _known(layer: Layer) -> bool:
     return LIBRARY.get(type(layer).__name__) is type(layer) and all(map(_known, layer.children().values()))
 
 
-def _build(config: Any, path: Any, elements: int) -> Layer:
+def _build(config: Any, path: str | os.PathLike[str], elements: int) -> Layer:
     """The model that a description is of: only constructors of this library, with sizes that the file has room for."""
     try:
         needed = _elements(config, _DEEPEST)

@@ -14,7 +14,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -49,7 +48,7 @@ def write_file(path: str | os.PathLike[str], arrays: dict[str, Array], header: d
     _remove_abandoned(target)
 
 
-def to_json(value: Any, what: str, function: str) -> str:
+def to_json(value: object, what: str, function: str) -> str:
     """Text for a header.
 
     Raises

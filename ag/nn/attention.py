@@ -6,9 +6,7 @@ other layer but its base.  Users' models call it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import sqrt
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +15,7 @@ from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts
 from ag.errors import ShapeError
-from ag.nn.layer import Layer
+from ag.nn.layer import Layer, Settings
 from ag.ops.arithmetic import ag_add
 from ag.ops.attention import attention_of_heads
 from ag.ops.matmul import ag_matmul
@@ -83,7 +81,7 @@ class MultiheadAttention(Layer):
         return ag_param(host_uniform((self.d_model, self.d_model), -limit, limit))
 
     @classmethod
-    def largest_tensor(cls, args: Mapping[str, Any]) -> tuple[int, ...]:
+    def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
         """The shape of each projection."""
         return args["d_model"], args["d_model"]
 

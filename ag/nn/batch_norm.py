@@ -6,9 +6,6 @@ that looks at the samples of all replicas.  Users' models call it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from ag.autograd.activation_checkpoint import is_repeating
@@ -16,7 +13,7 @@ from ag.autograd.create import ag_param, ag_tensor
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.device import default_dtype
 from ag.engine.shape import counts
-from ag.nn.layer import Layer
+from ag.nn.layer import Layer, Settings
 from ag.ops.norm import ag_batch_norm_op, batch_norm_train
 
 __all__ = ["BatchNorm", "ag_batch_norm"]
@@ -86,7 +83,7 @@ class BatchNorm(Layer):
         self.running_var = ag_tensor(np.ones(column, np.float32), dtype=exact)
 
     @classmethod
-    def largest_tensor(cls, args: Mapping[str, Any]) -> tuple[int, ...]:
+    def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
         """The shape of each of the four."""
         return args["num_features"], 1
 

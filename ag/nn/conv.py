@@ -5,9 +5,7 @@ Which kernel computes it is the device's choice and not known here.  Users' mode
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod, sqrt
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +15,7 @@ from ag.engine.random import host_uniform
 from ag.engine.shape import counts
 from ag.engine.window import Pair, pair
 from ag.errors import ShapeError
-from ag.nn.layer import Layer, activation_called
+from ag.nn.layer import Layer, Settings, activation_called
 from ag.ops.conv import ag_conv2d
 
 __all__ = ["Conv2d", "ag_conv2d_layer"]
@@ -89,7 +87,7 @@ class Conv2d(Layer):
             self.b = ag_param(np.zeros((self.out_ch, 1), np.float32))
 
     @classmethod
-    def largest_tensor(cls, args: Mapping[str, Any]) -> tuple[int, ...]:
+    def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
         """The shape of `W`."""
         return args["out_ch"], args["in_ch"], *args["kernel"]
 

@@ -5,15 +5,13 @@ The lookup and its gradient are `ag.ops.embedding`.  Users' models call it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import sqrt
-from typing import Any
 
 from ag.autograd.create import ag_param
-from ag.autograd.tensor import Tensor
+from ag.autograd.tensor import ArrayLike, Tensor
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts
-from ag.nn.layer import Layer
+from ag.nn.layer import Layer, Settings
 from ag.ops.embedding import ag_embedding_lookup
 
 __all__ = ["Embedding", "ag_embedding"]
@@ -61,11 +59,11 @@ class Embedding(Layer):
         self.weight = ag_param(host_uniform((self.dim, self.vocab_size), -sqrt(3), sqrt(3)))
 
     @classmethod
-    def largest_tensor(cls, args: Mapping[str, Any]) -> tuple[int, ...]:
+    def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
         """The shape of `weight`."""
         return args["dim"], args["vocab_size"]
 
-    def forward(self, x: Any) -> Tensor:
+    def forward(self, x: ArrayLike) -> Tensor:
         """Vectors of shape (dim, *S) for ids of any shape S."""
         return ag_embedding_lookup(self.weight, x)
 

@@ -33,6 +33,7 @@ __all__ = ["ACTIVATIONS", "LIBRARY", "Layer", "Model", "State", "activation_call
 
 M = TypeVar("M")
 State = Mapping[str, TensorLike]  # values by name
+Settings = Mapping[str, Any]  # arguments of a layer's constructor, or the description of a layer, as JSON has them
 
 
 class Model(Protocol):
@@ -204,17 +205,17 @@ class Layer:
 
     # -------------------------------------------------------------------------------------- description
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """What `ag_load_model` needs to build the layer again: plain numbers, strings and lists."""
         return {"layer": type(self).__name__, "args": {name: getattr(self, name) for name in self.settings}}
 
     @classmethod
-    def configs_inside(cls, config: Mapping[str, Any]) -> list[Any]:
+    def configs_inside(cls, config: Settings) -> list[Settings]:
         """Those of the layers that the constructor begins with, out of what `config` returned; none for most layers."""
         return []
 
     @classmethod
-    def largest_tensor(cls, args: Mapping[str, Any]) -> tuple[int, ...]:
+    def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
         """Shape of the largest tensor of its own that a layer made with `args` has; () if it has none.
 
         A file with fewer elements is refused before anything is allocated.

@@ -5,15 +5,12 @@ The computation is `ag.ops.norm`.  Users' models call it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from ag.autograd.create import ag_param
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.shape import counts
-from ag.nn.layer import Layer
+from ag.nn.layer import Layer, Settings
 from ag.ops.norm import ag_layer_norm_op
 
 __all__ = ["LayerNorm", "ag_layer_norm"]
@@ -62,7 +59,7 @@ class LayerNorm(Layer):
         self.beta = ag_param(np.zeros((self.num_features, 1), np.float32))
 
     @classmethod
-    def largest_tensor(cls, args: Mapping[str, Any]) -> tuple[int, ...]:
+    def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
         """The shape of both."""
         return args["num_features"], 1
 

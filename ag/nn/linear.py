@@ -6,9 +6,7 @@ weights are spread over several.  Users' models call it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import sqrt
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +15,7 @@ from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts
 from ag.errors import ShapeError
-from ag.nn.layer import Layer, activation_called
+from ag.nn.layer import Layer, Settings, activation_called
 from ag.ops.matmul import affine, ag_matmul
 
 __all__ = ["Linear", "ag_linear"]
@@ -76,7 +74,7 @@ class Linear(Layer):
             self.b = ag_param(np.zeros((self.out_features, 1), np.float32))
 
     @classmethod
-    def largest_tensor(cls, args: Mapping[str, Any]) -> tuple[int, ...]:
+    def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
         """The shape of `W`."""
         return args["out_features"], args["in_features"]
 

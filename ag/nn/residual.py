@@ -5,13 +5,10 @@ It knows of the layers inside it only `forward` and `config`.  Users' models cal
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.errors import ShapeError
-from ag.nn.layer import Layer, activation_called
+from ag.nn.layer import Layer, Settings, activation_called
 from ag.ops.arithmetic import ag_add
 
 __all__ = ["Residual", "ag_residual"]
@@ -75,13 +72,13 @@ class Residual(Layer):
         y = ag_add(y, shortcut)
         return y if self._activate is None else self._activate(y)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The configurations of body and shortcut, and the activation."""
         shortcut = None if self.shortcut is None else self.shortcut.config()
         return {**super().config(), "body": self.body.config(), "shortcut": shortcut}
 
     @classmethod
-    def configs_inside(cls, config: Mapping[str, Any]) -> list[Any]:
+    def configs_inside(cls, config: Settings) -> list[Settings]:
         """Those of body and shortcut."""
         return [config["body"], *([] if config["shortcut"] is None else [config["shortcut"]])]
 

@@ -6,11 +6,11 @@ It knows of the layers inside it only `forward` and `config`.  Most of users' mo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from ag.autograd.tensor import Tensor, TensorLike
-from ag.nn.layer import Layer
+from ag.nn.layer import Layer, Settings
 
 __all__ = ["Sequential", "ag_sequential"]
 
@@ -63,12 +63,12 @@ class Sequential(Layer):
             x = layer.forward(x)
         return cast(Tensor, x)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """The layers' configurations, in order."""
         return {"layer": type(self).__name__, "layers": [layer.config() for layer in self.layers]}
 
     @classmethod
-    def configs_inside(cls, config: Mapping[str, Any]) -> list[Any]:
+    def configs_inside(cls, config: Settings) -> list[Settings]:
         """Those of the layers, in order."""
         return list(config["layers"])
 

@@ -5,10 +5,7 @@ Where the output gives the derivative, as of relu, it is what is saved: the next
 
 from __future__ import annotations
 
-from typing import Any
-
-from ag.autograd.op import Cotangents, Need, Run, op
-from ag.autograd.tensor import TensorLike
+from ag.autograd.op import Cotangents, Need, Result, Run, op
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.activation import (
     gelu,
@@ -32,7 +29,7 @@ from ag.engine.shape import normalize_axis
 __all__ = ["ag_relu", "ag_sigmoid", "ag_tanh", "ag_softmax", "ag_leaky_relu", "ag_silu", "ag_gelu", "ag_log_softmax"]
 
 @op
-def ag_relu(run: Run, x: TensorLike) -> tuple[Any, Any]:
+def ag_relu(run: Run, x: Buffer) -> Result[Buffer]:
     """Rectified linear unit, ``max(x, 0)``.
 
     Parameters
@@ -57,17 +54,17 @@ def ag_relu(run: Run, x: TensorLike) -> tuple[Any, Any]:
     >>> ag.ag_relu([[-1.0, 2.0]]).numpy().tolist()
     [[0.0, 2.0]]
     """
-    out = run(relu, x)
-    return out, out
+    y = run(relu, x)
+    return y, y
 
 
 @ag_relu.vjp
-def _relu_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
-    return (run(relu_grad, saved, g),)
+def _relu_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
+    return (run(relu_grad, y, g),)
 
 
 @op
-def ag_sigmoid(run: Run, x: TensorLike) -> tuple[Any, Any]:
+def ag_sigmoid(run: Run, x: Buffer) -> Result[Buffer]:
     """Logistic function, ``1 / (1 + exp(-x))``.
 
     Parameters
@@ -92,17 +89,17 @@ def ag_sigmoid(run: Run, x: TensorLike) -> tuple[Any, Any]:
     >>> ag.ag_sigmoid([[0.0]]).item()
     0.5
     """
-    out = run(sigmoid, x)
-    return out, out
+    y = run(sigmoid, x)
+    return y, y
 
 
 @ag_sigmoid.vjp
-def _sigmoid_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
-    return (run(sigmoid_grad, saved, g),)
+def _sigmoid_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
+    return (run(sigmoid_grad, y, g),)
 
 
 @op
-def ag_tanh(run: Run, x: TensorLike) -> tuple[Any, Any]:
+def ag_tanh(run: Run, x: Buffer) -> Result[Buffer]:
     """Hyperbolic tangent.
 
     Parameters
@@ -123,17 +120,17 @@ def ag_tanh(run: Run, x: TensorLike) -> tuple[Any, Any]:
     >>> ag.ag_tanh([[0.0]]).item()
     0.0
     """
-    out = run(tanh, x)
-    return out, out
+    y = run(tanh, x)
+    return y, y
 
 
 @ag_tanh.vjp
-def _tanh_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
-    return (run(tanh_grad, saved, g),)
+def _tanh_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
+    return (run(tanh_grad, y, g),)
 
 
 @op
-def ag_softmax(run: Run, x: TensorLike, dim: int = 0) -> tuple[Any, Any]:
+def ag_softmax(run: Run, x: Buffer, dim: int = 0) -> Result[Buffer]:
     """Softmax along one axis: positive numbers that sum to 1.
 
     Parameters
@@ -165,17 +162,17 @@ def ag_softmax(run: Run, x: TensorLike, dim: int = 0) -> tuple[Any, Any]:
     >>> ag.ag_softmax([[1.0], [1.0]]).numpy().tolist()
     [[0.5], [0.5]]
     """
-    out = run(softmax, x, axis=normalize_axis(dim, x.ndim, "ag_softmax"))  # type: ignore[union-attr]
-    return out, out
+    y = run(softmax, x, axis=normalize_axis(dim, x.ndim, "ag_softmax"))
+    return y, y
 
 
 @ag_softmax.vjp
-def _softmax_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, dim: int) -> Cotangents:
-    return (run(softmax_grad, saved, g, axis=dim % g.ndim),)
+def _softmax_vjp(run: Run, g: Buffer, y: Buffer, need: Need, dim: int) -> Cotangents:
+    return (run(softmax_grad, y, g, axis=dim % g.ndim),)
 
 
 @op
-def ag_log_softmax(run: Run, x: TensorLike, dim: int = 0) -> tuple[Any, Any]:
+def ag_log_softmax(run: Run, x: Buffer, dim: int = 0) -> Result[Buffer]:
     """Logarithm of the softmax along one axis.
 
     Parameters
@@ -207,17 +204,17 @@ def ag_log_softmax(run: Run, x: TensorLike, dim: int = 0) -> tuple[Any, Any]:
     >>> ag.ag_log_softmax([[0.0], [1000.0]]).numpy().tolist()
     [[-1000.0], [0.0]]
     """
-    out = run(log_softmax, x, axis=normalize_axis(dim, x.ndim, "ag_log_softmax"))  # type: ignore[union-attr]
-    return out, out
+    y = run(log_softmax, x, axis=normalize_axis(dim, x.ndim, "ag_log_softmax"))
+    return y, y
 
 
 @ag_log_softmax.vjp
-def _log_softmax_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, dim: int) -> Cotangents:
-    return (run(log_softmax_grad, saved, g, axis=dim % g.ndim),)
+def _log_softmax_vjp(run: Run, g: Buffer, y: Buffer, need: Need, dim: int) -> Cotangents:
+    return (run(log_softmax_grad, y, g, axis=dim % g.ndim),)
 
 
 @op
-def ag_leaky_relu(run: Run, x: TensorLike, slope: float = 0.01) -> tuple[Any, Any]:
+def ag_leaky_relu(run: Run, x: Buffer, slope: float = 0.01) -> Result[Buffer]:
     """Leaky rectified linear unit, ``x`` where ``x > 0``, else ``slope * x``.
 
     Parameters
@@ -248,12 +245,12 @@ def ag_leaky_relu(run: Run, x: TensorLike, slope: float = 0.01) -> tuple[Any, An
 
 
 @ag_leaky_relu.vjp
-def _leaky_relu_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, slope: float) -> Cotangents:
-    return (run(leaky_relu_grad, saved, g, slope=float(slope)),)
+def _leaky_relu_vjp(run: Run, g: Buffer, x: Buffer, need: Need, slope: float) -> Cotangents:
+    return (run(leaky_relu_grad, x, g, slope=float(slope)),)
 
 
 @op
-def ag_silu(run: Run, x: TensorLike) -> tuple[Any, Any]:
+def ag_silu(run: Run, x: Buffer) -> Result[Buffer]:
     """Sigmoid linear unit (swish), ``x / (1 + exp(-x))``.
 
     Parameters
@@ -279,12 +276,12 @@ def ag_silu(run: Run, x: TensorLike) -> tuple[Any, Any]:
 
 
 @ag_silu.vjp
-def _silu_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
-    return (run(silu_grad, saved, g),)
+def _silu_vjp(run: Run, g: Buffer, x: Buffer, need: Need) -> Cotangents:
+    return (run(silu_grad, x, g),)
 
 
 @op
-def ag_gelu(run: Run, x: TensorLike, approximate: str = "none") -> tuple[Any, Any]:
+def ag_gelu(run: Run, x: Buffer, approximate: str = "none") -> Result[Buffer]:
     """Gaussian error linear unit, ``x`` times the normal distribution function of ``x``.
 
     Parameters
@@ -318,5 +315,5 @@ def ag_gelu(run: Run, x: TensorLike, approximate: str = "none") -> tuple[Any, An
 
 
 @ag_gelu.vjp
-def _gelu_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, approximate: str) -> Cotangents:
-    return (run(gelu_grad if approximate == "none" else gelu_tanh_grad, saved, g),)
+def _gelu_vjp(run: Run, g: Buffer, x: Buffer, need: Need, approximate: str) -> Cotangents:
+    return (run(gelu_grad if approximate == "none" else gelu_tanh_grad, x, g),)

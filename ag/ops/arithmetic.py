@@ -5,10 +5,7 @@ Broadcasting needs no thought in the gradient rules: the tape sums a cotangent b
 
 from __future__ import annotations
 
-from typing import Any
-
-from ag.autograd.op import Cotangents, Need, Run, op
-from ag.autograd.tensor import TensorLike
+from ag.autograd.op import Cotangents, Need, Result, Run, op
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import add, div, mul, scale, sub
 
@@ -16,7 +13,7 @@ __all__ = ["ag_add", "ag_div", "ag_mul", "ag_scale", "ag_sub"]
 
 
 @op
-def ag_add(run: Run, A: TensorLike, B: TensorLike) -> tuple[Any, Any]:
+def ag_add(run: Run, A: Buffer, B: Buffer) -> Result[None]:
     """Sum of two tensors, with broadcasting both ways.
 
     Parameters
@@ -54,7 +51,7 @@ def _add_vjp(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:
 
 
 @op
-def ag_sub(run: Run, A: TensorLike, B: TensorLike) -> tuple[Any, Any]:
+def ag_sub(run: Run, A: Buffer, B: Buffer) -> Result[None]:
     """Difference of two tensors, with broadcasting both ways.
 
     Parameters
@@ -92,7 +89,7 @@ def _sub_vjp(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:
 
 
 @op
-def ag_mul(run: Run, A: TensorLike, B: TensorLike) -> tuple[Any, Any]:
+def ag_mul(run: Run, A: Buffer, B: Buffer) -> Result[tuple[Buffer, Buffer]]:
     """Elementwise product of two tensors, with broadcasting both ways.
 
     Parameters
@@ -131,7 +128,7 @@ def _mul_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need) -> C
 
 
 @op
-def ag_div(run: Run, A: TensorLike, B: TensorLike) -> tuple[Any, Any]:
+def ag_div(run: Run, A: Buffer, B: Buffer) -> Result[tuple[Buffer, Buffer]]:
     """Elementwise quotient of two tensors, with broadcasting both ways.
 
     Parameters
@@ -176,7 +173,7 @@ def _div_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need) -> C
 
 
 @op
-def ag_scale(run: Run, x: TensorLike, scalar: float) -> tuple[Any, Any]:
+def ag_scale(run: Run, x: Buffer, scalar: float) -> Result[None]:
     """A tensor times a constant.
 
     Parameters

@@ -8,10 +8,9 @@ than the kernels' tiles hold, and sequences so long that a driver would end thei
 from __future__ import annotations
 
 from math import sqrt
-from typing import Any
+from typing import TypedDict
 
-from ag.autograd.op import Cotangents, Need, Run, op, part_of
-from ag.autograd.tensor import TensorLike
+from ag.autograd.op import Cotangents, Need, Result, Run, op, part_of
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.attention import attention, attention_delta, attention_grad, attention_weights
 from ag.engine.kernels.elementwise import scale
@@ -26,52 +25,65 @@ from ag.ops.matmul import products
 __all__ = ["ag_attention"]
 
 
-def _check(function: str, q: Any, k: Any, v: Any, heads: int, rate: float) -> None:
-    given = f"{function}: q is {q.shape}, k is {k.shape} and v is {v.shape}"
+class Settings(TypedDict):
+    """What the kernels are told beside their operands."""
+
+    heads: int
+    factor: float
+    causal: bool
+    rate: float
+
+
+# What is saved: q, k, v, the key of dropout, and what the gradient reads of the forward pass.  These are a list, so
+# that 16-bit tensors do not get the rounded result in place of the one in float32.
+Attended = tuple[Buffer, Buffer, Buffer, Buffer, Settings, list[Buffer]]
+
+
+def _check(function: str, q: Buffer, k: Buffer, v: Buffer, heads: int, rate: float) -> None:
+    shapes = f"{function}: q is {q.shape}, k is {k.shape} and v is {v.shape}"
     if not q.ndim == k.ndim == v.ndim or q.ndim not in (2, 3):
-        raise ShapeError(f"{given}; all must be (features, time) or (features, time, batch).")
+        raise ShapeError(f"{shapes}; all must be (features, time) or (features, time, batch).")
     if q.shape[0] != k.shape[0] or q.shape[2:] != k.shape[2:] or k.shape[1:] != v.shape[1:]:
-        raise ShapeError(f"{given}; q and k need as many features, k and v as many times, and all the same batch.")
+        raise ShapeError(f"{shapes}; q and k need as many features, k and v as many times, and all the same batch.")
     if q.shape[0] == 0 or k.shape[1] == 0:
-        raise ShapeError(f"{given}; at least one feature and one key are required.")
+        raise ShapeError(f"{shapes}; at least one feature and one key are required.")
     if q.shape[0] % heads or v.shape[0] % heads:
-        raise ShapeError(f"{given}; the features must divide into {heads} heads.")
+        raise ShapeError(f"{shapes}; the features must divide into {heads} heads.")
     if not 0 <= rate < 1:
         raise ValueError(f"{function}: dropout is {rate}; it must be in [0, 1).")
 
 
-def _is_tiled(q: Any, k: Any, v: Any, heads: int) -> bool:
+def _is_tiled(q: Buffer, k: Buffer, v: Buffer, heads: int) -> bool:
     """Whether the kernels can do it."""
     features, times = max(q.shape[0], v.shape[0]) // heads, max(q.shape[1], k.shape[1])
-    return bool(q.backend.target.tiled_attention(features, times))
+    return q.backend.target.tiled_attention(features, times)
 
 
-def _with_batch(x: Any) -> Buffer:
-    return x if x.ndim == 3 else x.view((*x.shape, 1))  # type: ignore[no-any-return]
+def _with_batch(x: Buffer) -> Buffer:
+    return x if x.ndim == 3 else x.view((*x.shape, 1))
 
 
-def _forward(run: Run, q: Any, k: Any, v: Any, heads: int, causal: bool, rate: float) -> tuple[Any, Any]:
+def _forward(run: Run, q: Buffer, k: Buffer, v: Buffer, heads: int, causal: bool, rate: float) -> Result[Attended]:
     factor = 1.0 / sqrt(q.shape[0] // heads)
-    params: dict[str, Any] = {"heads": heads, "factor": factor, "causal": bool(causal), "rate": rate}
+    params: Settings = {"heads": heads, "factor": factor, "causal": bool(causal), "rate": rate}
     key = draw_key(q.backend) if rate else q  # which nobody reads then
     if _is_tiled(q, k, v, heads):
         out, lse = run(attention, *map(_with_batch, (q, k, v)), key, **params)
         out = out.view((v.shape[0], *q.shape[1:]))
-        made: Any = [out, lse]  # a list: the result in float32, also where users get it rounded to 16 bits
-    else:
-        out, made = _composed(run, q, k, v, key, **params)
-    return out, (q, k, v, key, params, made)
+        return out, (q, k, v, key, params, [out, lse])
+    out, weights = _composed(run, q, k, v, key, **params)
+    return out, (q, k, v, key, params, [weights])
 
 
-def _backward(run: Run, g: Buffer, saved: Any, need: Need) -> Cotangents:
-    q, k, v, key, params, made = saved
+def _backward(run: Run, g: Buffer, saved: Attended, need: Need) -> Cotangents:
+    q, k, v, key, params, results = saved
     if not _is_tiled(q, k, v, params["heads"]):
-        return _composed_gradients(run, g, q, k, v, key, made, need, **params)
-    out, lse = made
+        return _composed_gradients(run, g, q, k, v, key, results[0], need, **params)
+    out, lse = results
     g = _with_batch(g)
     delta = run(attention_delta, _with_batch(out), g, heads=params["heads"])
-    found = run(attention_grad, *map(_with_batch, (q, k, v)), g, lse, delta, key, **params)
-    return tuple(d.view(x.shape) if wanted else None for d, x, wanted in zip(found, (q, k, v), need, strict=True))
+    gradients = run(attention_grad, *map(_with_batch, (q, k, v)), g, lse, delta, key, **params)
+    return tuple(d.view(x.shape) if wanted else None for d, x, wanted in zip(gradients, (q, k, v), need, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------- composed of products
@@ -80,13 +92,13 @@ def _backward(run: Run, g: Buffer, saved: Any, need: Need) -> Cotangents:
 # that already; with several samples the axes are put in order first and back afterwards.
 
 
-def _matrices(run: Run, x: Any, heads: int) -> Buffer:
+def _matrices(run: Run, x: Buffer, heads: int) -> Buffer:
     """[heads * d, time, batch] as [batch * heads, d, time]; without a copy if there is one sample."""
     features, time = x.shape[0] // heads, x.shape[1]
     batch = x.shape[2] if x.ndim == 3 else 1
     if batch != 1:
         x = run(permute, x.view((heads * features, time, batch)), axes=(2, 0, 1))
-    return x.view((batch * heads, features, time))  # type: ignore[no-any-return]
+    return x.view((batch * heads, features, time))
 
 
 def _features_first(run: Run, m: Buffer, shape: Shape) -> Buffer:
@@ -97,34 +109,34 @@ def _features_first(run: Run, m: Buffer, shape: Shape) -> Buffer:
 
 
 def _composed(
-    run: Run, q: Any, k: Any, v: Any, key: Buffer, heads: int, factor: float, causal: bool, rate: float
+    run: Run, q: Buffer, k: Buffer, v: Buffer, key: Buffer, heads: int, factor: float, causal: bool, rate: float
 ) -> tuple[Buffer, Buffer]:
     """The result, and the weights before dropout, which `_composed_gradients` wants."""
     mq, mk, mv = (_matrices(run, x, heads) for x in (q, k, v))
     weights = run(attention_weights, products(run, mq, mk, ta=True, tb=False), factor=factor, causal=causal)
-    kept = run(dropout, weights, key, rate=rate) if rate else weights
-    return _features_first(run, products(run, mv, kept, ta=False, tb=True), (v.shape[0], *q.shape[1:])), weights
+    used = run(dropout, weights, key, rate=rate) if rate else weights
+    return _features_first(run, products(run, mv, used, ta=False, tb=True), (v.shape[0], *q.shape[1:])), weights
 
 
 def _composed_gradients(
-    run: Run, g: Buffer, q: Any, k: Any, v: Any, key: Buffer, weights: Buffer, need: Need,
+    run: Run, g: Buffer, q: Buffer, k: Buffer, v: Buffer, key: Buffer, weights: Buffer, need: Need,
     heads: int, factor: float, causal: bool, rate: float,
 ) -> Cotangents:
     """Cotangents of `q`, `k` and `v`."""
     mq, mk, mv, mg = (_matrices(run, x, heads) for x in (q, k, v, g))
-    found: list[Buffer | None] = [None, None, None]
+    dq = dk = dv = None
     if need[2]:
-        kept = run(dropout, weights, key, rate=rate) if rate else weights
-        found[2] = products(run, mg, kept, ta=False, tb=False)
+        used = run(dropout, weights, key, rate=rate) if rate else weights
+        dv = products(run, mg, used, ta=False, tb=False)
     if need[0] or need[1]:
         slope = products(run, mg, mv, ta=True, tb=False)
         if rate:
             slope = run(dropout, slope, key, rate=rate)
         slope = run(scale, run(softmax_grad, weights, slope, axis=2), factor=factor)
-        found[0] = products(run, mk, slope, ta=False, tb=True) if need[0] else None
-        found[1] = products(run, mq, slope, ta=False, tb=False) if need[1] else None
+        dq = products(run, mk, slope, ta=False, tb=True) if need[0] else None
+        dk = products(run, mq, slope, ta=False, tb=False) if need[1] else None
     return tuple(None if m is None else _features_first(run, m, x.shape)
-                 for m, x in zip(found, (q, k, v), strict=True))
+                 for m, x in zip((dq, dk, dv), (q, k, v), strict=True))
 
 
 # ---------------------------------------------------------------------------------------------- public
@@ -132,8 +144,8 @@ def _composed_gradients(
 
 @op
 def ag_attention(
-    run: Run, q: TensorLike, k: TensorLike, v: TensorLike, causal: bool = False, dropout: float = 0.0, heads: int = 1
-) -> tuple[Any, Any]:
+    run: Run, q: Buffer, k: Buffer, v: Buffer, causal: bool = False, dropout: float = 0.0, heads: int = 1
+) -> Result[Attended]:
     """Scaled dot-product attention, ``v @ softmax(k.T @ q / sqrt(d))`` for each sample and head.
 
     Parameters
@@ -182,15 +194,15 @@ def ag_attention(
 
 @ag_attention.vjp
 def _attention_vjp(
-    run: Run, g: Buffer, saved: Any, need: Need, causal: bool, dropout: float, heads: int
+    run: Run, g: Buffer, saved: Attended, need: Need, causal: bool, dropout: float, heads: int
 ) -> Cotangents:
     return _backward(run, g, saved, need)
 
 
 @part_of("ag_multihead_attention")
 def attention_of_heads(
-    run: Run, q: TensorLike, k: TensorLike, v: TensorLike, heads: int, causal: bool, rate: float
-) -> tuple[Any, Any]:
+    run: Run, q: Buffer, k: Buffer, v: Buffer, heads: int, causal: bool, rate: float
+) -> Result[Attended]:
     """`ag_attention` of several heads, each with its share of neighbouring features."""
     _check("ag_multihead_attention", q, k, v, heads, rate)
     return _forward(run, q, k, v, heads, causal, rate)
@@ -198,6 +210,6 @@ def attention_of_heads(
 
 @attention_of_heads.vjp
 def _heads_vjp(
-    run: Run, g: Buffer, saved: Any, need: Need, heads: int, causal: bool, rate: float
+    run: Run, g: Buffer, saved: Attended, need: Need, heads: int, causal: bool, rate: float
 ) -> Cotangents:
     return _backward(run, g, saved, need)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ag.autograd.create import to_buffer
 from ag.autograd.op import operands_on_one_device
-from ag.autograd.tensor import Tensor
+from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
 from ag.engine.dtype import I32
 from ag.engine.primitive import Array
 from ag.errors import DeviceError, DtypeError
@@ -16,7 +14,7 @@ from ag.errors import DeviceError, DtypeError
 __all__ = ["checked_ids"]
 
 
-def checked_ids(function: str, beside: Any, ids: Any, count: int, noun: str, rule: str) -> Tensor:
+def checked_ids(function: str, beside: TensorLike, ids: ArrayLike, count: int, noun: str, rule: str) -> Tensor:
     """`ids` as an int32 tensor on the device of `beside`; each must be one of 0..count-1, on replays too.
 
     Raises

@@ -8,9 +8,8 @@ matrix products.
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
-from ag.autograd.op import Cotangents, Need, Run, operands_on_one_device, part_of
+from ag.autograd.op import Cotangents, Need, Result, Run, operands_on_one_device, part_of
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.conv import NAME, conv2d, conv2d_input_grad, conv2d_weight_grad
@@ -24,7 +23,7 @@ __all__ = ["ag_conv2d"]
 
 
 @part_of(NAME)
-def _conv2d(run: Run, x: TensorLike, w: TensorLike, window: Window, groups: int) -> tuple[Any, Any]:
+def _conv2d(run: Run, x: Buffer, w: Buffer, window: Window, groups: int) -> Result[tuple[Buffer, Buffer]]:
     return run(conv2d, x, w, window=window, groups=groups), (x, w)
 
 

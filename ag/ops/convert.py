@@ -1,12 +1,15 @@
-"""The same values elsewhere: `ag_to_device` on another device, through the host; `ag_cast` in another element type."""
+"""Conversion: `ag_to_device` moves values to another device, through the host; `ag_cast` changes their element type.
+
+Neither is made by `op`: their operand and result differ in device or type, so each leaves its node itself.
+"""
 
 from __future__ import annotations
 
 from ag.autograd.create import to_buffer
-from ag.autograd.loss_scale import move_cotangent
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import OPS, Node, Tensor, tensor_given
+from ag.autograd.transfer import move_cotangent
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
@@ -110,7 +113,7 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
         out = converted(t.buffer, wanted)
     if not (is_recording() and t.requires_grad):
         return Tensor(out)
-    return Tensor(out, True, Node("ag_cast", _cast_vjp, (t,), (True,), None, ()))
+    return Tensor(out, True, Node("ag_cast", _cast_vjp, (t,), (True,), None, (), half=True))
 
 
 def _cast_vjp(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:

@@ -6,10 +6,8 @@ Each op is one or two primitives whose numpy reference is one line.
 from __future__ import annotations
 
 from math import inf
-from typing import Any
 
-from ag.autograd.op import Cotangents, Need, Run, op
-from ag.autograd.tensor import TensorLike
+from ag.autograd.op import Cotangents, Need, Result, Run, op
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import (
     abs,
@@ -30,7 +28,7 @@ __all__ = ["ag_abs", "ag_clamp", "ag_exp", "ag_log", "ag_pow", "ag_sqrt"]
 
 
 @op
-def ag_pow(run: Run, x: TensorLike, p: float) -> tuple[Any, Any]:
+def ag_pow(run: Run, x: Buffer, p: float) -> Result[Buffer]:
     """Elementwise power with a constant exponent.
 
     Parameters
@@ -62,12 +60,12 @@ def ag_pow(run: Run, x: TensorLike, p: float) -> tuple[Any, Any]:
 
 
 @ag_pow.vjp
-def _pow_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, p: float) -> Cotangents:
-    return (run(pow_grad, saved, g, p=float(p)),)
+def _pow_vjp(run: Run, g: Buffer, x: Buffer, need: Need, p: float) -> Cotangents:
+    return (run(pow_grad, x, g, p=float(p)),)
 
 
 @op
-def ag_exp(run: Run, x: TensorLike) -> tuple[Any, Any]:
+def ag_exp(run: Run, x: Buffer) -> Result[Buffer]:
     """Elementwise exponential.
 
     Parameters
@@ -88,17 +86,17 @@ def ag_exp(run: Run, x: TensorLike) -> tuple[Any, Any]:
     >>> ag.ag_exp([[0.0]]).item()
     1.0
     """
-    out = run(exp, x)
-    return out, out
+    y = run(exp, x)
+    return y, y
 
 
 @ag_exp.vjp
-def _exp_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
-    return (run(mul, g, saved),)
+def _exp_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
+    return (run(mul, g, y),)
 
 
 @op
-def ag_log(run: Run, x: TensorLike) -> tuple[Any, Any]:
+def ag_log(run: Run, x: Buffer) -> Result[Buffer]:
     """Elementwise natural logarithm.
 
     Parameters
@@ -124,12 +122,12 @@ def ag_log(run: Run, x: TensorLike) -> tuple[Any, Any]:
 
 
 @ag_log.vjp
-def _log_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
-    return (run(div, g, saved),)
+def _log_vjp(run: Run, g: Buffer, x: Buffer, need: Need) -> Cotangents:
+    return (run(div, g, x),)
 
 
 @op
-def ag_sqrt(run: Run, x: TensorLike) -> tuple[Any, Any]:
+def ag_sqrt(run: Run, x: Buffer) -> Result[Buffer]:
     """Elementwise square root.
 
     Parameters
@@ -155,17 +153,17 @@ def ag_sqrt(run: Run, x: TensorLike) -> tuple[Any, Any]:
     >>> ag.ag_sqrt([[4.0, 9.0]]).numpy().tolist()
     [[2.0, 3.0]]
     """
-    out = run(sqrt, x)
-    return out, out
+    y = run(sqrt, x)
+    return y, y
 
 
 @ag_sqrt.vjp
-def _sqrt_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
-    return (run(scale, run(div, g, saved), factor=0.5),)
+def _sqrt_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
+    return (run(scale, run(div, g, y), factor=0.5),)
 
 
 @op
-def ag_abs(run: Run, x: TensorLike) -> tuple[Any, Any]:
+def ag_abs(run: Run, x: Buffer) -> Result[Buffer]:
     """Elementwise absolute value.
 
     Parameters
@@ -194,12 +192,12 @@ def ag_abs(run: Run, x: TensorLike) -> tuple[Any, Any]:
 
 
 @ag_abs.vjp
-def _abs_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
-    return (run(abs_grad, saved, g),)
+def _abs_vjp(run: Run, g: Buffer, x: Buffer, need: Need) -> Cotangents:
+    return (run(abs_grad, x, g),)
 
 
 @op
-def ag_clamp(run: Run, x: TensorLike, lo: float = -inf, hi: float = inf) -> tuple[Any, Any]:
+def ag_clamp(run: Run, x: Buffer, lo: float = -inf, hi: float = inf) -> Result[Buffer]:
     """Limit every element to an interval.
 
     Parameters
@@ -237,5 +235,5 @@ def ag_clamp(run: Run, x: TensorLike, lo: float = -inf, hi: float = inf) -> tupl
 
 
 @ag_clamp.vjp
-def _clamp_vjp(run: Run, g: Buffer, saved: Buffer, need: Need, lo: float, hi: float) -> Cotangents:
-    return (run(clamp_grad, saved, g, lo=float(lo), hi=float(hi)),)
+def _clamp_vjp(run: Run, g: Buffer, x: Buffer, need: Need, lo: float, hi: float) -> Cotangents:
+    return (run(clamp_grad, x, g, lo=float(lo), hi=float(hi)),)

@@ -6,12 +6,10 @@ invocation in the order of the places, so it has the same bits every time and ne
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from ag.autograd.op import Cotangents, Need, Run, part_of
-from ag.autograd.tensor import Tensor, TensorLike
+from ag.autograd.op import Cotangents, Need, Result, Run, part_of
+from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import add
 from ag.engine.kernels.indexing import gather_columns, scatter_columns
@@ -23,7 +21,7 @@ __all__ = ["ag_embedding_lookup"]
 _MOST_PLACES = 1 << 15  # per launch: a driver ends an invocation's loops after 65,535 iterations
 
 
-def ag_embedding_lookup(weight: TensorLike, idx: Any) -> Tensor:
+def ag_embedding_lookup(weight: TensorLike, idx: ArrayLike) -> Tensor:
     """Columns of a matrix, by number.
 
     Parameters
@@ -59,7 +57,7 @@ def ag_embedding_lookup(weight: TensorLike, idx: Any) -> Tensor:
     >>> ag.ag_embedding_lookup([[1.0, 2.0, 3.0]], [2, 0, 2]).numpy().tolist()
     [[3.0, 1.0, 3.0]]
     """
-    shape = tuple(weight.shape) if hasattr(weight, "shape") else np.shape(weight)
+    shape = weight.shape if isinstance(weight, Tensor) else np.shape(weight)
     if len(shape) != 2:
         raise ShapeError(f"ag_embedding_lookup: weight is {shape}; (dim, vocab) is required.")
     ids = checked_ids("ag_embedding_lookup", weight, idx, shape[1], "id", "ids are 0-based numbers of words")
@@ -67,10 +65,9 @@ def ag_embedding_lookup(weight: TensorLike, idx: Any) -> Tensor:
 
 
 @part_of("ag_embedding_lookup")
-def _lookup(run: Run, weight: TensorLike, ids: Any) -> tuple[Any, Any]:
-    table: Any = weight
+def _lookup(run: Run, weight: Buffer, ids: Tensor) -> Result[tuple[Buffer, int]]:
     places = ids.buffer.view((ids.size,))
-    return run(gather_columns, table, places).view((table.shape[0], *ids.shape)), (places, table.shape[1])
+    return run(gather_columns, weight, places).view((weight.shape[0], *ids.shape)), (places, weight.shape[1])
 
 
 @_lookup.vjp

@@ -1,19 +1,21 @@
-"""Pieces: slicing, and joining tensors along an axis.
+"""Indexing: slices of a tensor, and tensors concatenated along an axis.
 
 Every kernel here works along one axis, seen as the middle one of three; a slice along several axes is one launch for
-each.  What a slice leaves out gets a cotangent of 0.
+each.  What a slice leaves out gets a cotangent of 0
+(`ag.autograd.cotangent.SliceCotangent` does without storing it).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from math import prod
 from operator import index
-from typing import Any
+from types import EllipsisType
+from typing import SupportsIndex
 
-from ag.autograd.op import Cotangents, Need, Run, op
-from ag.autograd.slice_gradient import Partial
-from ag.autograd.tensor import TensorLike
+from ag.autograd.cotangent import SliceCotangent
+from ag.autograd.op import Cotangents, Need, Result, Run, op
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.indexing import insert, part, resized, spread
 from ag.engine.shape import Shape, normalize_axis
@@ -24,11 +26,13 @@ __all__ = ["ag_concat", "ag_slice"]
 
 # ---------------------------------------------------------------------------------------------- slicing
 
+Place = SupportsIndex | slice | EllipsisType | None
+Index = Place | tuple[Place, ...]
 Cut = tuple[int, int, int, int]  # an axis; then the first place, the step, and how many places
 
 
 @op
-def ag_slice(run: Run, x: TensorLike, key: Any) -> tuple[Any, Any]:
+def ag_slice(run: Run, x: Buffer, key: Index) -> Result[tuple[Shape, Shape, list[Cut]]]:
     """A part of a tensor, by numpy's basic indexing; ``t[key]`` is the same.
 
     Parameters
@@ -60,33 +64,32 @@ def ag_slice(run: Run, x: TensorLike, key: Any) -> tuple[Any, Any]:
     >>> t[:, ::-2].numpy().tolist()
     [[3.0, 1.0], [6.0, 4.0]]
     """
-    buffer: Any = x
-    cuts, shape = _cuts(buffer.shape, key)
-    out = buffer
+    cuts, shape = _cuts(x.shape, key)
+    out = x
     for axis, start, step, count in cuts:
         out = run(part, out, axis=axis, start=start, step=step, count=count)
-    return out.view(shape), (buffer.shape, out.shape, cuts)
+    return out.view(shape), (x.shape, out.shape, cuts)
 
 
 @ag_slice.vjp
-def _slice_vjp(run: Run, g: Buffer, saved: tuple[Shape, Shape, list[Cut]], need: Need, key: Any) -> Cotangents:
+def _slice_vjp(run: Run, g: Buffer, saved: tuple[Shape, Shape, list[Cut]], need: Need, key: Index) -> Cotangents:
     shape, cut, cuts = saved
     g = g.view(cut)
 
     def whole() -> Buffer:
-        found = g
+        spread_g = g
         for axis, start, step, _ in reversed(cuts):
-            found = run(spread, found, axis=axis, start=start, step=step, length=shape[axis])
-        return found
+            spread_g = run(spread, spread_g, axis=axis, start=start, step=step, length=shape[axis])
+        return spread_g
 
     if len(cuts) == 1 and not g.dtype.is_half:
         axis, start, step, _ = cuts[0]
         if step == 1 and prod(shape[:axis]) == 1:
-            return (Partial(shape, start * prod(shape[axis + 1 :]), g, whole),)
+            return (SliceCotangent(shape, start * prod(shape[axis + 1 :]), g, whole),)
     return (whole(),)
 
 
-def _cuts(shape: Shape, key: Any) -> tuple[list[Cut], Shape]:
+def _cuts(shape: Shape, key: Index) -> tuple[list[Cut], Shape]:
     """Which cuts the index `key` makes in an array, and the shape it has then."""
     keys = key if isinstance(key, tuple) else (key,)
     named = sum(k is not None and k is not Ellipsis for k in keys)
@@ -114,7 +117,7 @@ def _cuts(shape: Shape, key: Any) -> tuple[list[Cut], Shape]:
     return cuts, tuple(sizes)
 
 
-def _cut(k: Any, axis: int, n: int) -> Cut:
+def _cut(k: SupportsIndex | slice, axis: int, n: int) -> Cut:
     """The cut of one int or slice along an axis of `n` places."""
     if isinstance(k, slice):
         if k.step == 0:
@@ -133,7 +136,7 @@ def _cut(k: Any, axis: int, n: int) -> Cut:
 
 
 @op
-def ag_concat(run: Run, tensors: Sequence[TensorLike], dim: int = 0) -> tuple[Any, Any]:
+def ag_concat(run: Run, tensors: Sequence[Buffer], dim: int = 0) -> Result[list[int]]:
     """Join tensors along an axis that they have.
 
     Parameters
@@ -165,14 +168,13 @@ def ag_concat(run: Run, tensors: Sequence[TensorLike], dim: int = 0) -> tuple[An
     >>> ag.ag_concat([[[1.0, 2.0]], [[3.0, 4.0]]]).numpy().tolist()
     [[1.0, 2.0], [3.0, 4.0]]
     """
-    pieces: Any = tensors
-    first, *others = pieces
+    first, *others = tensors
     axis = normalize_axis(dim, first.ndim, "ag_concat")
     for i, x in enumerate(others, 2):
         if x.ndim != first.ndim or resized(x.shape, axis, 0) != resized(first.shape, axis, 0):
             raise ShapeError(f"ag_concat: tensor 1 is {first.shape} and tensor {i} is {x.shape}; "
                              f"the shapes must be equal except along dim {axis}.")
-    sizes = [x.shape[axis] for x in pieces]
+    sizes = [x.shape[axis] for x in tensors]
     out = run(spread, first, axis=axis, start=0, step=1, length=sum(sizes))
     start = sizes[0]
     for x in others:
@@ -184,9 +186,5 @@ def ag_concat(run: Run, tensors: Sequence[TensorLike], dim: int = 0) -> tuple[An
 
 @ag_concat.vjp
 def _concat_vjp(run: Run, g: Buffer, saved: list[int], need: Need, dim: int) -> Cotangents:
-    found: list[Buffer | None] = []
-    start = 0
-    for wanted, count in zip(need, saved, strict=True):
-        found.append(run(part, g, axis=dim % g.ndim, start=start, step=1, count=count) if wanted else None)
-        start += count
-    return tuple(found)
+    return tuple(run(part, g, axis=dim % g.ndim, start=end - count, step=1, count=count) if wanted else None
+                 for wanted, count, end in zip(need, saved, accumulate(saved), strict=True))

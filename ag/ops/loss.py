@@ -8,11 +8,10 @@ the logits' memory, if nobody else needs them.
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from ag.autograd.op import Cotangents, Need, Run, op, part_of
+from ag.autograd.op import Cotangents, Need, Result, Run, op, part_of
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import div, log, mul, scale, sub
@@ -27,7 +26,7 @@ __all__ = ["ag_cross_entropy_loss", "ag_mse_loss", "ag_softmax_cross_entropy_los
 _SOFTMAX_CE = "ag_softmax_cross_entropy_loss"
 
 
-def _same_shape(function: str, pred: Any, target: Any) -> None:
+def _same_shape(function: str, pred: Buffer, target: Buffer) -> None:
     if pred.shape != target.shape:
         raise ShapeError(f"{function}: pred is {pred.shape} and target is {target.shape}; the shapes must be equal.")
 
@@ -37,7 +36,7 @@ def _batch(shape: Shape) -> int:
 
 
 @op
-def ag_mse_loss(run: Run, pred: TensorLike, target: TensorLike) -> tuple[Any, Any]:
+def ag_mse_loss(run: Run, pred: Buffer, target: Buffer) -> Result[Buffer]:
     """Mean squared error over all elements.
 
     Parameters
@@ -66,22 +65,21 @@ def ag_mse_loss(run: Run, pred: TensorLike, target: TensorLike) -> tuple[Any, An
     2.0
     """
     _same_shape("ag_mse_loss", pred, target)
-    size: int = pred.size  # type: ignore[union-attr]
-    if size == 0:
-        raise ShapeError(f"ag_mse_loss: pred is {pred.shape}; a mean needs at least one element.")  # type: ignore[union-attr]
+    if pred.size == 0:
+        raise ShapeError(f"ag_mse_loss: pred is {pred.shape}; a mean needs at least one element.")
     d = run(sub, pred, target)
     axes = tuple(range(d.ndim))
-    return sum_over(run, run(mul, d, d), axes, 1.0 / size).view(()), d
+    return sum_over(run, run(mul, d, d), axes, 1.0 / pred.size).view(()), d
 
 
 @ag_mse_loss.vjp
-def _mse_vjp(run: Run, g: Buffer, saved: Buffer, need: Need) -> Cotangents:
-    slope = run(mul, saved, run(scale, g, factor=2.0 / saved.size))
+def _mse_vjp(run: Run, g: Buffer, d: Buffer, need: Need) -> Cotangents:
+    slope = run(mul, d, run(scale, g, factor=2.0 / d.size))
     return slope, run(scale, slope, factor=-1.0) if need[1] else None
 
 
 @op
-def ag_cross_entropy_loss(run: Run, pred: TensorLike, target: TensorLike) -> tuple[Any, Any]:
+def ag_cross_entropy_loss(run: Run, pred: Buffer, target: Buffer) -> Result[tuple[Buffer, Buffer, Buffer]]:
     """Cross-entropy of probabilities, ``-sum(target * log(pred)) / batch``.
 
     Parameters
@@ -114,10 +112,10 @@ def ag_cross_entropy_loss(run: Run, pred: TensorLike, target: TensorLike) -> tup
     0.6931
     """
     _same_shape("ag_cross_entropy_loss", pred, target)
-    batch = _batch(pred.shape)  # type: ignore[union-attr]
-    if batch == 0 or pred.ndim == 0:  # type: ignore[union-attr]
-        raise ShapeError(f"ag_cross_entropy_loss: pred is {pred.shape}; "  # type: ignore[union-attr]
-                         f"(classes, batch) with at least one sample is required.")
+    batch = _batch(pred.shape)
+    if batch == 0 or pred.ndim == 0:
+        raise ShapeError(f"ag_cross_entropy_loss: pred is {pred.shape}; (classes, batch) with at least one sample is "
+                         f"required.")
     logs = run(log, pred)
     total = sum_over(run, run(mul, target, logs), tuple(range(logs.ndim)), -1.0 / batch)
     return total.view(()), (pred, target, logs)
@@ -174,29 +172,27 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike) -> Ten
     """
     name = _SOFTMAX_CE
     shape = _shape_of(logits)
-    given = _shape_of(target)
+    of_target = _shape_of(target)
     if not shape or prod(shape) == 0:
         raise ShapeError(f"{name}: logits are {shape}; (classes, batch) with at least one of each is required.")
-    if given == shape:
+    if of_target == shape:
         return _soft_target(logits, target)
-    if given == shape[1:] or (len(shape) == 2 and given == (shape[1], 1)):
+    if of_target == shape[1:] or (len(shape) == 2 and of_target == (shape[1], 1)):
         rule = "labels are 0-based class numbers"
         return _class_ids(logits, checked_ids(name, logits, target, shape[0], "label", rule))
-    raise ShapeError(f"{name}: logits are {shape} and target is {given}; "
+    raise ShapeError(f"{name}: logits are {shape} and target is {of_target}; "
                      f"the target must be {shape} (distributions) or {shape[1:]} (class ids).")
 
 
-def _shape_of(x: Any) -> Shape:
-    return tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
+def _shape_of(x: TensorLike) -> Shape:
+    return x.shape if isinstance(x, Tensor) else np.shape(x)
 
 
 @part_of(_SOFTMAX_CE)
-def _soft_target(run: Run, logits: TensorLike, target: TensorLike) -> tuple[Any, Any]:
-    x: Any = logits
-    t: Any = target
-    columns = (x.shape[0], _batch(x.shape))
-    losses, dx = run(softmax_cross_entropy, x.view(columns), t.view(columns), factor=1.0 / columns[1])
-    return sum_over(run, losses, (0, 1), 1.0 / columns[1]).view(()), (x, dx)
+def _soft_target(run: Run, logits: Buffer, target: Buffer) -> Result[tuple[Buffer, Buffer]]:
+    columns = (logits.shape[0], _batch(logits.shape))
+    losses, dx = run(softmax_cross_entropy, logits.view(columns), target.view(columns), factor=1.0 / columns[1])
+    return sum_over(run, losses, (0, 1), 1.0 / columns[1]).view(()), (logits, dx)
 
 
 @_soft_target.vjp
@@ -210,11 +206,11 @@ def _soft_target_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Ne
 
 
 @part_of(_SOFTMAX_CE)
-def _class_ids(run: Run, logits: TensorLike, ids: Any) -> tuple[Any, Any]:
-    x: Any = logits
-    columns = (x.shape[0], _batch(x.shape))
-    losses, dx = run(softmax_cross_entropy_ids, x.view(columns), ids.buffer.view(columns[1:]), factor=1.0 / columns[1])
-    return sum_over(run, losses, (0, 1), 1.0 / columns[1]).view(()), (x, dx)
+def _class_ids(run: Run, logits: Buffer, ids: Tensor) -> Result[tuple[Buffer, Buffer]]:
+    columns = (logits.shape[0], _batch(logits.shape))
+    losses, dx = run(softmax_cross_entropy_ids, logits.view(columns), ids.buffer.view(columns[1:]),
+                     factor=1.0 / columns[1])
+    return sum_over(run, losses, (0, 1), 1.0 / columns[1]).view(()), (logits, dx)
 
 
 @_class_ids.vjp

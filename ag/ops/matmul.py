@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
-from ag.autograd.op import Cotangents, Need, Run, op, part_of
-from ag.autograd.tensor import TensorLike
+from ag.autograd.op import Cotangents, Need, Result, Run, op, part_of
 from ag.engine import shape as shapes
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import add
 from ag.engine.kernels.matmul import batched_matmul, matmul, matmul_sums
 from ag.engine.kernels.reduce import sum_over, sum_to
+from ag.engine.shape import Shape
 from ag.errors import ShapeError
 
 __all__ = ["ag_matmul"]
+
+Factors = tuple[Buffer, Buffer, Shape]  # two matrices, and the shape that the second had
 
 
 def added_up(run: Run, pieces: Buffer) -> Buffer:
@@ -37,13 +38,13 @@ def _in_one_piece(a: Buffer, b: Buffer, ta: bool, tb: bool) -> bool:
 def product(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:
     """Product of two matrices, after `ta` and `tb` transpose them."""
     if _in_one_piece(a, b, ta, tb):
-        return run(matmul, a, b, ta=ta, tb=tb)  # type: ignore[no-any-return]
+        return run(matmul, a, b, ta=ta, tb=tb)
     out = products(run, a.view((1, *a.shape)), b.view((1, *b.shape)), ta, tb)
     return out.view(out.shape[1:])
 
 
 @op
-def ag_matmul(run: Run, A: TensorLike, B: TensorLike) -> tuple[Any, Any]:
+def ag_matmul(run: Run, A: Buffer, B: Buffer) -> Result[Factors]:
     """Matrix product.
 
     Parameters
@@ -75,7 +76,7 @@ def ag_matmul(run: Run, A: TensorLike, B: TensorLike) -> tuple[Any, Any]:
     >>> ag.ag_matmul([[1.0, 2.0]], [[3.0], [4.0]]).item()
     11.0
     """
-    a, b = A.shape, B.shape  # type: ignore[union-attr]
+    a, b = A.shape, B.shape
     if len(a) != 2 or len(b) < 1:
         raise ShapeError(f"ag_matmul: A is {a} and B is {b}; A must have two axes and B at least one.")
     if a[1] != b[0]:
@@ -85,13 +86,13 @@ def ag_matmul(run: Run, A: TensorLike, B: TensorLike) -> tuple[Any, Any]:
         elif a[0] == b[0]:
             hint = " Did you mean ag_transpose(A)?"
         raise ShapeError(f"ag_matmul: A is {a} and B is {b}; columns of A must equal rows of B.{hint}")
-    columns = B if len(b) == 2 else B.view((b[0], prod(b[1:])))  # type: ignore[union-attr]
-    out = product(run, A, columns, False, False)  # type: ignore[arg-type]
+    columns = B if len(b) == 2 else B.view((b[0], prod(b[1:])))
+    out = product(run, A, columns, False, False)
     return out if len(b) == 2 else out.view((a[0], *b[1:])), (A, columns, b)
 
 
 @ag_matmul.vjp
-def _matmul_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer, shapes.Shape], need: Need) -> Cotangents:
+def _matmul_vjp(run: Run, g: Buffer, saved: Factors, need: Need) -> Cotangents:
     a, b, shape = saved
     if len(shape) != 2:
         g = g.view((a.shape[0], b.shape[1]))
@@ -102,16 +103,16 @@ def _matmul_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer, shapes.Shape],
 
 
 @part_of("ag_linear")
-def affine(run: Run, W: TensorLike, x: TensorLike, b: TensorLike) -> tuple[Any, Any]:
+def affine(run: Run, W: Buffer, x: Buffer, b: Buffer) -> Result[Factors]:
     """``W @ x + b`` for `W` of shape (m, k), `x` of shape (k, ...) and `b` of shape (m, 1)."""
-    shape = x.shape  # type: ignore[union-attr]
-    columns = x if len(shape) == 2 else x.view((shape[0], prod(shape[1:])))  # type: ignore[union-attr]
-    out = run(add, product(run, W, columns, False, False), b)  # type: ignore[arg-type]
+    shape = x.shape
+    columns = x if len(shape) == 2 else x.view((shape[0], prod(shape[1:])))
+    out = run(add, product(run, W, columns, False, False), b)
     return out if len(shape) == 2 else out.view((out.shape[0], *shape[1:])), (W, columns, shape)
 
 
 @affine.vjp
-def _affine_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer, shapes.Shape], need: Need) -> Cotangents:
+def _affine_vjp(run: Run, g: Buffer, saved: Factors, need: Need) -> Cotangents:
     w, x, shape = saved
     g = g.view((w.shape[0], x.shape[1]))
     dw = db = None

@@ -7,9 +7,8 @@ in the backward pass.  The gradients include what flows through mean and varianc
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
-from ag.autograd.op import Cotangents, Need, Run, op, part_of
+from ag.autograd.op import Cotangents, Need, Result, Run, op, part_of
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import mul, scale, sub
@@ -30,29 +29,31 @@ from ag.errors import ShapeError
 
 __all__ = ["ag_batch_norm_op", "ag_layer_norm_op"]
 
+# What is saved: x as a matrix, gamma, mean and variance; and the shapes of all operands.
+Normed = tuple[tuple[Buffer, Buffer, Buffer, Buffer], list[Shape]]
+
 _FEATURES, _SAMPLES = (0,), (1,)  # axes of the matrix to standardise over
 _LONGEST_ROW = 1 << 16  # longer ones are cut into pieces for several workgroups
 _CHUNK = 1 << 14
 
 
-def _matrix(function: str, x: Any, *per_feature: tuple[str, Any]) -> tuple[Shape, list[Buffer]]:
-    """`x` as [features, samples] and vectors as columns; returns the shape of `x` and all the views."""
+def _matrix(function: str, x: Buffer, **per_feature: Buffer) -> list[Buffer]:
+    """`x` as [features, samples], and vectors as columns."""
     features = x.shape[0] if x.ndim else 0
     if x.ndim < 2 or features == 0:
         raise ShapeError(f"{function}: x is {x.shape}; (features, batch) with at least one feature is required.")
-    for name, value in per_feature:
+    for name, value in per_feature.items():
         if value.shape not in ((features, 1), (features,)):
             raise ShapeError(f"{function}: x is {x.shape} and {name} is {value.shape}; "
                              f"{name} must be {(features, 1)}.")
-    columns = [value.view((features, 1)) for _, value in per_feature]
-    return x.shape, [x.view((features, prod(x.shape[1:]))), *columns]
+    return [x.view((features, prod(x.shape[1:]))), *(value.view((features, 1)) for value in per_feature.values())]
 
 
-def _operands(function: str, x: Any, gamma: Any, beta: Any, axes: Shape, eps: float) -> list[Buffer]:
+def _operands(function: str, x: Buffer, gamma: Buffer, beta: Buffer, axes: Shape, eps: float) -> list[Buffer]:
     """`x` as a matrix, `gamma` and `beta` as columns, after all that can be wrong was looked at."""
-    shape, operands = _matrix(function, x, ("gamma", gamma), ("beta", beta))
+    operands = _matrix(function, x, gamma=gamma, beta=beta)
     if operands[0].shape[1] == 0 and axes == _SAMPLES:
-        raise ShapeError(f"{function}: x is {shape}; statistics need at least one value per feature.")
+        raise ShapeError(f"{function}: x is {x.shape}; statistics need at least one value per feature.")
     if not eps > 0:
         raise ValueError(f"{function}: eps is {eps}; it must be positive.")
     return operands
@@ -77,31 +78,31 @@ def _sums(run: Run, x: Buffer, g: Buffer, mean: Buffer, variance: Buffer, eps: f
     return sum_over(run, dgamma, _SAMPLES), sum_over(run, dbeta, _SAMPLES)
 
 
-def _by_own_statistics(run: Run, function: str, x: Any, gamma: Any, beta: Any, eps: float) -> tuple[Any, ...]:
+def _by_own_statistics(run: Run, function: str, x: Buffer, gamma: Buffer, beta: Buffer, eps: float) -> Result[Normed]:
     """Batch norm: the result, and what the gradient rule wants."""
     m, a, b = _operands(function, x, gamma, beta, _SAMPLES, eps)
     mean, variance = _statistics(run, m)
     out = run(normalize, m, a, b, mean, variance, eps=float(eps)).view(x.shape)
-    return out, (m, a, mean, variance, (x.shape, gamma.shape, beta.shape))
+    return out, ((m, a, mean, variance), [x.shape, gamma.shape, beta.shape])
 
 
-def _by_own_statistics_vjp(run: Run, g: Buffer, saved: Any, need: Need, eps: float) -> Cotangents:
-    x, gamma, mean, variance, shapes = saved
+def _by_own_statistics_vjp(run: Run, g: Buffer, saved: Normed, need: Need, eps: float) -> Cotangents:
+    (x, gamma, mean, variance), shapes = saved
     g = g.view(x.shape)
     dgamma, dbeta = _sums(run, x, g, mean, variance, float(eps))
     dx = run(batch_norm_grad, x, g, gamma, mean, variance, dgamma, dbeta, eps=float(eps)) if need[0] else None
     return _wanted((dx, dgamma, dbeta), shapes, need)
 
 
-def _wanted(found: tuple[Buffer | None, ...], shapes: Any, need: Need) -> Cotangents:
+def _wanted(gradients: tuple[Buffer | None, ...], shapes: list[Shape], need: Need) -> Cotangents:
     return tuple(d.view(s) if d is not None and wanted else None
-                 for d, s, wanted in zip(found, shapes, need, strict=True))
+                 for d, s, wanted in zip(gradients, shapes, need, strict=True))
 
 
 @op
 def ag_layer_norm_op(
-    run: Run, x: TensorLike, gamma: TensorLike, beta: TensorLike, eps: float = 1e-5
-) -> tuple[Any, Any]:
+    run: Run, x: Buffer, gamma: Buffer, beta: Buffer, eps: float = 1e-5
+) -> Result[Normed]:
     """Layer norm: each sample's features get mean 0 and variance 1, then ``gamma`` and ``beta``.
 
     Parameters
@@ -140,12 +141,12 @@ def ag_layer_norm_op(
     """
     m, a, b = _operands("ag_layer_norm_op", x, gamma, beta, _FEATURES, eps)
     out, mean, variance = run(layer_norm, m, a, b, eps=float(eps))
-    return out.view(x.shape), (m, a, mean, variance, (x.shape, gamma.shape, beta.shape))  # type: ignore[union-attr]
+    return out.view(x.shape), ((m, a, mean, variance), [x.shape, gamma.shape, beta.shape])
 
 
 @ag_layer_norm_op.vjp
-def _layer_norm_vjp(run: Run, g: Buffer, saved: Any, need: Need, eps: float) -> Cotangents:
-    x, gamma, mean, variance, shapes = saved
+def _layer_norm_vjp(run: Run, g: Buffer, saved: Normed, need: Need, eps: float) -> Cotangents:
+    (x, gamma, mean, variance), shapes = saved
     g = g.view(x.shape)
     dx = dgamma = dbeta = None
     if need[0]:
@@ -207,33 +208,33 @@ def ag_batch_norm_op(
 
 
 @part_of("ag_batch_norm_op", mixed=True)
-def _by_batch(run: Run, x: TensorLike, gamma: TensorLike, beta: TensorLike, eps: float) -> tuple[Any, Any]:
-    out, saved = _by_own_statistics(run, "ag_batch_norm_op", x, gamma, beta, eps)
-    return out, saved
+def _by_batch(run: Run, x: Buffer, gamma: Buffer, beta: Buffer, eps: float) -> Result[Normed]:
+    return _by_own_statistics(run, "ag_batch_norm_op", x, gamma, beta, eps)
 
 
 @_by_batch.vjp
-def _by_batch_vjp(run: Run, g: Buffer, saved: Any, need: Need, eps: float) -> Cotangents:
+def _by_batch_vjp(run: Run, g: Buffer, saved: Normed, need: Need, eps: float) -> Cotangents:
     return _by_own_statistics_vjp(run, g, saved, need, eps)
 
 
 @part_of("ag_batch_norm", mixed=True)
 def batch_norm_train(
-    run: Run, x: TensorLike, gamma: TensorLike, beta: TensorLike, running_mean: TensorLike, running_var: TensorLike,
+    run: Run, x: Buffer, gamma: Buffer, beta: Buffer, running_mean: Buffer, running_var: Buffer,
     eps: float, momentum: float,
-) -> tuple[Any, Any]:
+) -> Result[Normed]:
     """`ag_batch_norm_op` that also moves running statistics, in place, towards the mean and the unbiased variance."""
-    _matrix("ag_batch_norm", x, ("running_mean", running_mean), ("running_var", running_var))
+    _matrix("ag_batch_norm", x, running_mean=running_mean, running_var=running_var)
     out, saved = _by_own_statistics(run, "ag_batch_norm", x, gamma, beta, eps)
-    count, (mean, variance) = saved[0].shape[1], saved[2:4]
+    (m, _, mean, variance), _ = saved
+    count = m.shape[1]
     if count < 2:
-        raise ShapeError(f"ag_batch_norm: x is {x.shape}; "  # type: ignore[union-attr]
+        raise ShapeError(f"ag_batch_norm: x is {x.shape}; "
                          f"the running variance needs at least two values per feature in train mode.")
     _move(run, running_mean, running_var, mean, variance, count, momentum)
     return out, saved
 
 
-def _move(run: Run, running_mean: Any, running_var: Any, mean: Buffer, variance: Buffer, count: int,
+def _move(run: Run, running_mean: Buffer, running_var: Buffer, mean: Buffer, variance: Buffer, count: int,
           momentum: float) -> None:
     run(running_update, running_mean, mean, momentum=momentum, factor=1.0)
     run(running_update, running_var, variance, momentum=momentum, factor=count / (count - 1))
@@ -247,26 +248,24 @@ def move_statistics(running_mean: Tensor, running_var: Tensor, mean: Tensor, var
 
 
 @batch_norm_train.vjp
-def _batch_norm_train_vjp(run: Run, g: Buffer, saved: Any, need: Need, eps: float, momentum: float) -> Cotangents:
+def _batch_norm_train_vjp(run: Run, g: Buffer, saved: Normed, need: Need, eps: float, momentum: float) -> Cotangents:
     return *_by_own_statistics_vjp(run, g, saved, need[:3], eps), None, None
 
 
 @part_of("ag_batch_norm_op", mixed=True)
 def _by_statistics(
-    run: Run, x: TensorLike, gamma: TensorLike, beta: TensorLike, mean: TensorLike, variance: TensorLike, eps: float
-) -> tuple[Any, Any]:
-    operands: Any = (x, gamma, beta, mean, variance)
-    names = ("gamma", "beta", "mean", "variance")
-    shape, (m, a, b, centre, var) = _matrix("ag_batch_norm_op", x, *zip(names, operands[1:], strict=True))
+    run: Run, x: Buffer, gamma: Buffer, beta: Buffer, mean: Buffer, variance: Buffer, eps: float
+) -> Result[Normed]:
+    m, a, b, centre, var = _matrix("ag_batch_norm_op", x, gamma=gamma, beta=beta, mean=mean, variance=variance)
     if not eps > 0:
         raise ValueError(f"ag_batch_norm_op: eps is {eps}; it must be positive.")
-    out = run(normalize, m, a, b, centre, var, eps=float(eps)).view(shape)
-    return out, (m, a, centre, var, [t.shape for t in operands])
+    out = run(normalize, m, a, b, centre, var, eps=float(eps)).view(x.shape)
+    return out, ((m, a, centre, var), [t.shape for t in (x, gamma, beta, mean, variance)])
 
 
 @_by_statistics.vjp
-def _by_statistics_vjp(run: Run, g: Buffer, saved: Any, need: Need, eps: float) -> Cotangents:
-    x, gamma, mean, variance, shapes = saved
+def _by_statistics_vjp(run: Run, g: Buffer, saved: Normed, need: Need, eps: float) -> Cotangents:
+    (x, gamma, mean, variance), shapes = saved
     g = g.view(x.shape)
     dx = dgamma = dbeta = dmean = dvariance = None
     if need[1] or need[2]:

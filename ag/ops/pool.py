@@ -6,12 +6,13 @@ every time.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
-from ag.autograd.op import Cotangents, Need, Run, op, operands_on_one_device
+from ag.autograd.op import Cotangents, Need, Result, Run, op, operands_on_one_device
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.pool import avg_pool2d, avg_pool2d_grad, max_pool2d, max_pool2d_grad
+from ag.engine.shape import Shape
 from ag.engine.window import Pair, Window, check_steps, pair
 from ag.errors import ShapeError
 from ag.ops.reduce import ag_mean
@@ -30,7 +31,10 @@ def pool_window(size: int | Pair, stride: int | Pair | None, padding: int | Pair
     return window
 
 
-def _checked(x: Any, function: str) -> Any:
+Images = TypeVar("Images", Buffer, Tensor)
+
+
+def _checked(x: Images, function: str) -> Images:
     if x.ndim != 4:
         raise ShapeError(f"{function}: x is {x.shape}; (channels, height, width, batch) is required.")
     return x
@@ -38,8 +42,8 @@ def _checked(x: Any, function: str) -> Any:
 
 @op
 def ag_max_pool2d(
-    run: Run, x: TensorLike, size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0,
-) -> tuple[Any, Any]:
+    run: Run, x: Buffer, size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0,
+) -> Result[tuple[Buffer, Window, Shape]]:
     """Largest pixel of every window.
 
     Parameters
@@ -81,19 +85,20 @@ def ag_max_pool2d(
     """
     window = pool_window(size, stride, padding, "ag_max_pool2d")
     out, tap = run(max_pool2d, _checked(x, "ag_max_pool2d"), window=window)
-    return out, (tap, window, x.shape[1:3])  # type: ignore[union-attr]
+    return out, (tap, window, x.shape[1:3])
 
 
 @ag_max_pool2d.vjp
-def _max_pool2d_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Window, Pair], need: Need, *_params: Any) -> Cotangents:
+def _max_pool2d_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Window, Shape], need: Need,
+                    *_params: object) -> Cotangents:
     tap, window, image = saved
     return (run(max_pool2d_grad, tap, g, window=window, image=image),)
 
 
 @op
 def ag_avg_pool2d(
-    run: Run, x: TensorLike, size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0,
-) -> tuple[Any, Any]:
+    run: Run, x: Buffer, size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0,
+) -> Result[tuple[Window, Shape]]:
     """Mean of every window.
 
     Parameters
@@ -135,11 +140,11 @@ def ag_avg_pool2d(
     """
     window = pool_window(size, stride, padding, "ag_avg_pool2d")
     out = run(avg_pool2d, _checked(x, "ag_avg_pool2d"), window=window)
-    return out, (window, x.shape[1:3])  # type: ignore[union-attr]
+    return out, (window, x.shape[1:3])
 
 
 @ag_avg_pool2d.vjp
-def _avg_pool2d_vjp(run: Run, g: Buffer, saved: tuple[Window, Pair], need: Need, *_params: Any) -> Cotangents:
+def _avg_pool2d_vjp(run: Run, g: Buffer, saved: tuple[Window, Shape], need: Need, *_params: object) -> Cotangents:
     window, image = saved
     return (run(avg_pool2d_grad, g, window=window, image=image),)
 

@@ -1,12 +1,14 @@
-"""Reductions: sum, mean and maximum over any axes."""
+"""Reductions: sum, mean and maximum over any axes.
+
+Neighbouring axes are reduced as one long axis, and a long one in pieces (`ag.engine.kernels.reduce`).  The gradient of
+a sum repeats the cotangent; that of a maximum goes to the largest elements, in equal shares.
+"""
 
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
-from ag.autograd.op import Cotangents, Need, Run, op
-from ag.autograd.tensor import TensorLike
+from ag.autograd.op import Cotangents, Need, Result, Run, op
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import div, mul
 from ag.engine.kernels.reduce import CHUNK, LONGEST_ROW, equal, expand, max, runs, sum_over
@@ -16,30 +18,30 @@ from ag.errors import ShapeError
 __all__ = ["ag_max", "ag_mean", "ag_sum"]
 
 Dim = int | tuple[int, ...] | None
+Reduced = tuple[Shape, Shape, float]  # the shapes of the operand and of its sum with all axes; the sum's factor
 
 
-def _reduce(run: Run, x: Any, dim: Dim, keepdim: bool, mean: bool, function: str) -> tuple[Any, Any]:
+def _reduce(run: Run, x: Buffer, dim: Dim, keepdim: bool, mean: bool, function: str) -> Result[Reduced]:
     axes = normalize_axes(dim, x.ndim, function)
     count = prod(x.shape[a] for a in axes)
     if mean and count == 0:
         raise ShapeError(f"{function}: x is {x.shape} and dim is {dim}; a mean needs at least one element.")
     factor = 1.0 / count if mean else 1.0
-    kept = sum_over(run, x, axes, factor)
-    out = kept if keepdim else kept.view(_without(axes, x.shape))
-    return out, (x.shape, kept.shape, factor)
+    total = sum_over(run, x, axes, factor)
+    return total if keepdim else total.view(_without(axes, x.shape)), (x.shape, total.shape, factor)
 
 
 def _without(axes: Shape, shape: Shape) -> Shape:
     return tuple(n for a, n in enumerate(shape) if a not in axes)
 
 
-def _reduce_vjp(run: Run, g: Buffer, saved: tuple[Shape, Shape, float]) -> Cotangents:
-    shape, kept, factor = saved
-    return (run(expand, g.view(kept), shape=shape, factor=factor),)
+def _reduce_vjp(run: Run, g: Buffer, saved: Reduced) -> Cotangents:
+    shape, of_sum, factor = saved
+    return (run(expand, g.view(of_sum), shape=shape, factor=factor),)
 
 
 @op
-def ag_sum(run: Run, x: TensorLike, dim: Dim = None, keepdim: bool = False) -> tuple[Any, Any]:
+def ag_sum(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Result[Reduced]:
     """Sum over some or all axes.
 
     Parameters
@@ -77,12 +79,12 @@ def ag_sum(run: Run, x: TensorLike, dim: Dim = None, keepdim: bool = False) -> t
 
 
 @ag_sum.vjp
-def _sum_vjp(run: Run, g: Buffer, saved: Any, need: Need, dim: Dim, keepdim: bool) -> Cotangents:
+def _sum_vjp(run: Run, g: Buffer, saved: Reduced, need: Need, dim: Dim, keepdim: bool) -> Cotangents:
     return _reduce_vjp(run, g, saved)
 
 
 @op
-def ag_mean(run: Run, x: TensorLike, dim: Dim = None, keepdim: bool = False) -> tuple[Any, Any]:
+def ag_mean(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Result[Reduced]:
     """Mean over some or all axes.
 
     Parameters
@@ -116,12 +118,12 @@ def ag_mean(run: Run, x: TensorLike, dim: Dim = None, keepdim: bool = False) -> 
 
 
 @ag_mean.vjp
-def _mean_vjp(run: Run, g: Buffer, saved: Any, need: Need, dim: Dim, keepdim: bool) -> Cotangents:
+def _mean_vjp(run: Run, g: Buffer, saved: Reduced, need: Need, dim: Dim, keepdim: bool) -> Cotangents:
     return _reduce_vjp(run, g, saved)
 
 
 @op
-def ag_max(run: Run, x: TensorLike, dim: Dim = None, keepdim: bool = False) -> tuple[Any, Any]:
+def ag_max(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Result[tuple[Buffer, Buffer, Shape]]:
     """Largest element over some or all axes.
 
     Parameters
@@ -155,21 +157,20 @@ def ag_max(run: Run, x: TensorLike, dim: Dim = None, keepdim: bool = False) -> t
     >>> ag.ag_max([[1.0, 4.0], [3.0, 2.0]], dim=1).numpy().tolist()
     [4.0, 3.0]
     """
-    buffer: Any = x
-    axes = normalize_axes(dim, buffer.ndim, "ag_max")
-    if prod(buffer.shape[a] for a in axes) == 0:
-        raise ShapeError(f"ag_max: x is {buffer.shape} and dim is {dim}; a maximum needs at least one element.")
-    kept = _max_over(run, buffer, axes)
-    return kept if keepdim else kept.view(_without(axes, buffer.shape)), (buffer, kept, axes)
+    axes = normalize_axes(dim, x.ndim, "ag_max")
+    if prod(x.shape[a] for a in axes) == 0:
+        raise ShapeError(f"ag_max: x is {x.shape} and dim is {dim}; a maximum needs at least one element.")
+    largest = _max_over(run, x, axes)
+    return largest if keepdim else largest.view(_without(axes, x.shape)), (x, largest, axes)
 
 
 @ag_max.vjp
 def _max_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer, Shape], need: Need, dim: Dim,
              keepdim: bool) -> Cotangents:
-    x, kept, axes = saved
-    largest = run(equal, x, kept)
-    share = run(div, g.view(kept.shape), sum_over(run, largest, axes))
-    return (run(mul, largest, share),)
+    x, largest, axes = saved
+    is_largest = run(equal, x, largest)
+    share = run(div, g.view(largest.shape), sum_over(run, is_largest, axes))
+    return (run(mul, is_largest, share),)
 
 
 def _max_over(run: Run, x: Buffer, axes: Shape) -> Buffer:

@@ -1,14 +1,13 @@
-"""Rearranging: reshape and flatten share memory, transpose copies."""
+"""Shapes: reshape and flatten are views of the same memory, transpose copies; gradients go the way back."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from ag.autograd.op import Cotangents, Need, Run, op
-from ag.autograd.tensor import TensorLike
+from ag.autograd.op import Cotangents, Need, Result, Run, op
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.indexing import permute
 from ag.engine.shape import Shape, normalize_axes, normalize_axis, reshaped
@@ -17,8 +16,14 @@ from ag.errors import ShapeError
 __all__ = ["ag_flatten", "ag_reshape", "ag_transpose"]
 
 
+def _sizes(numbers: Shape) -> Shape:
+    """Numbers that were passed one by one, or as one tuple of them."""
+    alone = numbers[0] if len(numbers) == 1 else None
+    return tuple(alone) if isinstance(alone, Iterable) else numbers
+
+
 @op
-def ag_reshape(run: Run, x: TensorLike, *shape: int) -> tuple[Any, Any]:
+def ag_reshape(run: Run, x: Buffer, *shape: int) -> Result[Shape]:
     """The same elements in another shape, in row-major order.
 
     Parameters
@@ -47,9 +52,7 @@ def ag_reshape(run: Run, x: TensorLike, *shape: int) -> tuple[Any, Any]:
     >>> ag.ag_reshape([[1.0, 2.0], [3.0, 4.0]], 1, -1).shape
     (1, 4)
     """
-    new: Any = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-    buffer: Any = x
-    return buffer.view(reshaped(buffer.shape, tuple(new), "ag_reshape")), buffer.shape
+    return x.view(reshaped(x.shape, _sizes(shape), "ag_reshape")), x.shape
 
 
 @ag_reshape.vjp
@@ -58,7 +61,7 @@ def _reshape_vjp(run: Run, g: Buffer, saved: Shape, need: Need, *shape: int) -> 
 
 
 @op
-def ag_flatten(run: Run, x: TensorLike) -> tuple[Any, Any]:
+def ag_flatten(run: Run, x: Buffer) -> Result[Shape]:
     """All axes but the last, the batch, as one.
 
     Parameters
@@ -85,10 +88,9 @@ def ag_flatten(run: Run, x: TensorLike) -> tuple[Any, Any]:
     >>> ag.ag_flatten(ag.ag_tensor([[[1.0, 2.0], [3.0, 4.0]]])).shape
     (2, 2)
     """
-    buffer: Any = x
-    if not buffer.ndim:
+    if not x.ndim:
         raise ShapeError("ag_flatten: x is (); (..., batch) is required.")
-    return buffer.view((prod(buffer.shape[:-1]), buffer.shape[-1])), buffer.shape
+    return x.view((prod(x.shape[:-1]), x.shape[-1])), x.shape
 
 
 @ag_flatten.vjp
@@ -97,7 +99,7 @@ def _flatten_vjp(run: Run, g: Buffer, saved: Shape, need: Need) -> Cotangents:
 
 
 @op
-def ag_transpose(run: Run, x: TensorLike, *axes: int) -> tuple[Any, Any]:
+def ag_transpose(run: Run, x: Buffer, *axes: int) -> Result[Shape]:
     """The axes in another order.
 
     Parameters
@@ -126,13 +128,9 @@ def ag_transpose(run: Run, x: TensorLike, *axes: int) -> tuple[Any, Any]:
     >>> ag.ag_transpose([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]).shape
     (3, 2)
     """
-    order: Any = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
-    ndim = x.ndim  # type: ignore[union-attr]
-    if not order:
-        order = tuple(reversed(range(ndim)))
-    order = tuple(normalize_axis(a, ndim, "ag_transpose") for a in order)
-    if len(normalize_axes(order, ndim, "ag_transpose")) != ndim:
-        raise ShapeError(f"ag_transpose: axes {order} of a tensor with {ndim} axes; each axis must be named once.")
+    order = tuple(normalize_axis(a, x.ndim, "ag_transpose") for a in _sizes(axes) or reversed(range(x.ndim)))
+    if len(normalize_axes(order, x.ndim, "ag_transpose")) != x.ndim:
+        raise ShapeError(f"ag_transpose: axes {order} of a tensor with {x.ndim} axes; each axis must be named once.")
     return run(permute, x, axes=order), order
 
 

@@ -6,8 +6,6 @@ these optimizers.
 
 from __future__ import annotations
 
-from typing import Any
-
 from ag.engine.kernels.optimizer import adam_update
 from ag.optim.optimizer import Optimizer
 
@@ -58,11 +56,11 @@ class Adam(Optimizer):
     _state = ("lr", "c1", "c2", "t")
     settings: tuple[str, ...] = ("lr", "beta1", "beta2", "eps")
 
-    def __init__(self, params: Any, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
+    def __init__(self, params: object, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
                  eps: float = 1e-8) -> None:
         self._start(params, lr, beta1, beta2, eps, 0.0)
 
-    def _start(self, params: Any, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float) -> None:
+    def _start(self, params: object, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float) -> None:
         for name, beta in (("beta1", beta1), ("beta2", beta2)):
             if not 0 <= beta < 1:
                 raise ValueError(f"{self._function}: {name} is {beta}; it must be in [0, 1).")
@@ -110,7 +108,7 @@ class AdamW(Adam):
     _function = "optimizer_adamw"
     settings = (*Adam.settings, "weight_decay")
 
-    def __init__(self, params: Any, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
+    def __init__(self, params: object, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
                  eps: float = 1e-8, weight_decay: float = 0.01) -> None:
         self._start(params, lr, beta1, beta2, eps, weight_decay)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import fsum, hypot, isfinite, sqrt
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from ag.optim.optimizer import gradient_of
 __all__ = ["clip_grad_norm"]
 
 
-def clip_grad_norm(params: Any, grads: Gradients | Mapping[str, Tensor] | None, max_norm: float) -> float | Tensor:
+def clip_grad_norm(params: object, grads: Gradients | Mapping[str, Tensor] | None, max_norm: float) -> float | Tensor:
     """Scale gradients so that their global norm is at most `max_norm`.
 
     Parameters

@@ -25,7 +25,7 @@ from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer, Device, OpenRecording
 from ag.engine.dtype import F16, F32
 from ag.engine.kernels.optimizer import STATE_WORDS
-from ag.engine.primitive import Array, Primitive
+from ag.engine.primitive import Array, PrimitiveTo
 from ag.errors import CaptureError, DtypeError, compare_names
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 
@@ -74,11 +74,11 @@ class Optimizer:
 
     settings: tuple[str, ...] = ("lr",)  # attributes that repr shows
     _function = "optimizer"  # the name users know it by
-    _rule: Primitive
+    _rule: PrimitiveTo[None]
     _moments: tuple[str, ...] = ()
     _state: tuple[str, ...] = ("lr", "t")
 
-    def __init__(self, params: Any, lr: float, **rule_params: float | bool) -> None:
+    def __init__(self, params: object, lr: float, **rule_params: float | bool) -> None:
         if not lr >= 0:
             raise ValueError(f"{self._function}: lr is {lr}; it must be 0 or more.")
         self.params = named_parameters(params, self._function)
@@ -135,7 +135,7 @@ class Optimizer:
         scale, _, *counts = words
         self._scales = [set_scale(backend, scale, *counts) for backend in self._scaled]
 
-    def step(self, grads: Gradients | Mapping[Any, Any] | None = None) -> None:
+    def step(self, grads: Gradients | Mapping[object, object] | None = None) -> None:
         """Update every parameter that has a gradient.
 
         Parameters

@@ -58,12 +58,12 @@ class Schedule:
         self.steps += 1
         return rate
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Kind, settings, starting rate and steps taken; plain numbers and strings."""
         return {"kind": type(self).__name__, **{name: getattr(self, name) for name in self.settings},
                 "lr": self.lr, "steps": self.steps}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state_dict` was taken, and set the optimizer's learning rate.
 
         Raises
@@ -75,7 +75,7 @@ class Schedule:
         self._restart(state)
         self.optimizer.lr = self.get_lr()
 
-    def _check(self, state: Mapping[str, Any]) -> None:
+    def _check(self, state: Mapping[str, object]) -> None:
         mine = self.state_dict()
         if not isinstance(state, Mapping) or set(state) != set(mine):
             raise CheckpointError(f"load_state_dict: the schedule's state is {state!r}; the names "
@@ -102,7 +102,7 @@ class Schedule:
         return int(value)
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     """`value` as a float; NaN, which lies in no range, if it is no number."""
     return float(value) if isinstance(value, Real) else nan
 
@@ -270,7 +270,7 @@ class WarmupSchedule(Schedule):
             self.after.steps = max(0, self.steps - self.warmup)
         return rate
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Kind, settings, starting rate and steps taken, also of the schedule that follows."""
         return {**super().state_dict(), "after": None if self.after is None else self.after.state_dict()}
 

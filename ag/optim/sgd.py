@@ -6,8 +6,6 @@ this optimizer.
 
 from __future__ import annotations
 
-from typing import Any
-
 from ag.engine.kernels.optimizer import sgd_update
 from ag.optim.optimizer import Optimizer
 
@@ -58,7 +56,7 @@ class SGD(Optimizer):
     _moments = ("momentum",)
     settings = ("lr", "momentum", "weight_decay", "nesterov")
 
-    def __init__(self, params: Any, lr: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0,
+    def __init__(self, params: object, lr: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0,
                  nesterov: bool = False) -> None:
         if not 0 <= momentum < 1:
             raise ValueError(f"optimizer_sgd: momentum is {momentum}; it must be in [0, 1).")

@@ -10,7 +10,6 @@ import platform
 import sys
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 import numpy as np
 
@@ -68,7 +67,7 @@ class Diagnosis:
         """Whether every device works and every transport is right; what is missing is no fault."""
         return not any(d.fault for d in self.devices) and all(link.correct for link in self.transport)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """The same as numbers, text, lists and dictionaries, for `json.dumps`."""
         links = [link._asdict() for link in self.transport]
         return {**asdict(self), "transport": links, "healthy": self.healthy}

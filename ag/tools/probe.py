@@ -8,7 +8,6 @@ knows nothing of how a device works.  Called by `ag.doctor` and by the command l
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -62,7 +61,7 @@ def accuracy_of(device: str) -> Accuracy:
                      _fuses(device), _keeps_denormals(device))
 
 
-def _distance(found: Any, exact: Any) -> int:
+def _distance(found: object, exact: object) -> int:
     """The largest distance in units in the last place; float32 numbers of one sign are ordered as their bits are."""
     bits = [np.ascontiguousarray(v, np.float32).ravel().view(np.int32).astype(np.int64) for v in (found, exact)]
     return int(np.abs(bits[0] - bits[1]).max())

@@ -9,8 +9,8 @@ import pytest
 from helpers.errors import expect_error
 
 import ag
-from ag.autograd.op import op
-from ag.autograd.tensor import OPS, Tensor, TensorLike
+from ag.autograd.op import Result, Run, op
+from ag.autograd.tensor import OPS, Tensor
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import scale
 from ag.ops.arithmetic import mul
@@ -23,11 +23,11 @@ def wrong_square() -> Any:
     """The square with the gradient x instead of 2 x."""
 
     @op
-    def wrong_square(run: Any, x: TensorLike) -> tuple[Any, Any]:
+    def wrong_square(run: Run, x: Buffer) -> Result[Buffer]:
         return run(mul, x, x), x
 
     @wrong_square.vjp
-    def _(run: Any, g: Buffer, saved: Buffer, need: tuple[bool, ...]) -> tuple[Buffer]:
+    def _(run: Run, g: Buffer, saved: Buffer, need: tuple[bool, ...]) -> tuple[Buffer]:
         return (run(scale, run(mul, g, saved), factor=1.0),)
 
     yield wrong_square

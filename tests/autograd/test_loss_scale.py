@@ -244,3 +244,14 @@ def test_optimizers_on_one_device_share_the_scale(device: str, f16: None) -> Non
     assert U.item() == 0.75
     wide.step({"param1": np.array([[np.inf]])})  # without any scale, what is infinite is the user's
     assert U.item() == -np.inf
+
+
+def test_the_scale_reaches_elements_of_a_vector_once(f16: None) -> None:
+    """A number cut from an f16 vector is float32 and not scaled; the vector's other gradients are f16 and scaled."""
+    W = ag.ag_param([[1.0, 2.0], [3.0, 4.0]])
+    state = loss_scale.set_scale(W.buffer.backend, 1024.0)
+    with ag.with_grad_tape():
+        sums = ag.ag_sum(W, dim=1)
+        loss = ag.ag_sum(sums * sums) + sums[0] * 3.0
+    assert ag.backward(loss)[W].numpy().tolist() == [[9.0, 9.0], [14.0, 14.0]]
+    assert loss_scale.read_scale(state.backend)[0] == 1024.0

@@ -14,11 +14,10 @@ escaped.  y dies, and comes back in the same place, known only to the program.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 from weakref import ref
 
 from ag.engine.buffer import Buffer
-from ag.engine.primitive import Primitive
+from ag.engine.primitive import Params, Primitive
 from ag.engine.program import Launch, Recording
 
 __all__ = ["Holders", "take_over"]
@@ -79,7 +78,7 @@ class _Note:
         self.shape, self.dtype, self.constant = b.shape, b.dtype, b.constant
 
 
-_Numbered = tuple[Primitive, list[int], dict[str, Any], bool]  # a launch with the numbers of its buffers
+_Numbered = tuple[Primitive, list[int], Params, bool]  # a launch with the numbers of its buffers
 
 
 def _notes(launches: list[Launch]) -> tuple[list[_Note], list[_Numbered]]:

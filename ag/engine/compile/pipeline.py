@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer, HostArray
+from ag.engine.buffer import Buffer
 from ag.engine.compile.copy_elimination import eliminate_copies
 from ag.engine.compile.dead_code import eliminate_dead_launches
 from ag.engine.compile.fold_scaling import fold_scaling
@@ -27,6 +27,7 @@ from ag.engine.compile.memory_plan import plan_memory
 from ag.engine.compile.ownership import take_over
 from ag.engine.compile.rematerialize import rematerialize
 from ag.engine.dtype import DType
+from ag.engine.primitive import Array
 from ag.engine.program import Launch, Recording
 from ag.engine.target import Target
 
@@ -72,7 +73,7 @@ def compile_program(recording: Recording, target: Target) -> list[Launch]:
 
 
 @contextmanager
-def record(backend: Backend, on_upload: Callable[[HostArray, DType], Buffer | None] | None = None,
+def record(backend: Backend, on_upload: Callable[[Array, DType], Buffer | None] | None = None,
            recompute: bool = False) -> Iterator[Recording]:
     """Collect every launch made inside; they also run.  Afterwards the recording has its program.
 

@@ -153,7 +153,7 @@ def _put(out: Array, matrices: Array, heads: int, factor: float = 1.0) -> None:
 
 
 def _blocks(
-    matrices: int, queries: int, keys: int, causal: bool, dtype: Any
+    matrices: int, queries: int, keys: int, causal: bool, dtype: object
 ) -> Iterator[tuple[slice, slice, slice, Array | None]]:
     """Which matrices, queries and keys are done together; and what to add to scores that the future would make.
 
@@ -171,7 +171,7 @@ def _blocks(
 
 
 @lru_cache(maxsize=64)
-def _hidden(keys: int, queries: int, first: int, dtype: Any) -> Array:
+def _hidden(keys: int, queries: int, first: int, dtype: np.dtype[Any]) -> Array:
     """What hides from queries, beginning with number `first`, the keys behind them, when it is added to scores."""
     found: Array = np.where(np.tri(keys, queries, -first - 1), -np.inf, 0).astype(dtype)
     return found
@@ -183,7 +183,7 @@ def _scores(k: Array, q: Array, hidden: Array | None) -> Array:
     return w if hidden is None else np.add(w, hidden, out=w)
 
 
-def _kept(key: Array, shape: Shape, rate: float, dtype: Any) -> Array | None:
+def _kept(key: Array, shape: Shape, rate: float, dtype: np.dtype[Any]) -> Array | None:
     """What dropout makes of ones [batch, heads, queries, keys], as [batch, heads, keys, queries]; None without it."""
     if not rate:
         return None

@@ -10,26 +10,29 @@ product's main loop ends with shaders/epilogue.glsl.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from inspect import Parameter, Signature
 from math import prod
-from typing import Any
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from ag.engine.kernels.fused import Chain, fused, fused_pair
 from ag.engine.primitive import Array, Call, Primitive, primitive
+from ag.engine.primitive_types import LayoutRule, ShapeRule
 from ag.engine.shape import Layout, Shape
 
 __all__ = ["with_epilogue", "with_epilogue_pair"]
 
 
+P = TypeVar("P", bound=Primitive)
 OTHERS = "c", "d", "e"  # operands beside the product, which is the chain's register 0
 
 
 # ---------------------------------------------------------------------------------------------- the primitives
 
 
-def with_epilogue(product: Primitive) -> Primitive:
+def with_epilogue(product: P) -> P:
     """Declare ``<product>_chain``, a chain of functions of each element of a product.
 
     Beside the product's operands it takes three of the shape of the result seen as a matrix, or of size 1 where they
@@ -39,13 +42,13 @@ def with_epilogue(product: Primitive) -> Primitive:
     return product
 
 
-def with_epilogue_pair(product: Primitive) -> Primitive:
+def with_epilogue_pair(product: P) -> P:
     """`with_epilogue`, and ``<product>_chain_pair``, which stores another of the chain's registers, too."""
     _declare(product, 2, f"{product.name}_chain_pair")
     return with_epilogue(product)
 
 
-def _declare(product: Primitive, outputs: int, name: str) -> None:
+def _declare(product: Primitive, outputs: Literal[1, 2], name: str) -> None:
     primitive(_shape(product, outputs), layout=_layout(product, outputs), outputs=outputs, bound=True)(
         _reference(product, outputs, name))
 
@@ -54,16 +57,16 @@ def as_matrix(shape: Shape) -> Shape:
     return shape[0], prod(shape[1:])
 
 
-def _shape(product: Primitive, outputs: int) -> Any:
-    def shape(*inputs: Shape, chain: Chain, kept: int | None = None, **params: Any) -> Any:
+def _shape(product: Primitive, outputs: int) -> ShapeRule:
+    def shape(*inputs: Shape, chain: Chain, kept: int | None = None, **params: object) -> object:
         found = product.shape(*inputs[: -len(OTHERS)], **params)
         return found if outputs == 1 else (found, found)
 
     return shape
 
 
-def _layout(product: Primitive, outputs: int) -> Any:
-    def layout(*operands: Shape, chain: Chain, kept: int | None = None, **params: Any) -> Layout:
+def _layout(product: Primitive, outputs: int) -> LayoutRule:
+    def layout(*operands: Shape, chain: Chain, kept: int | None = None, **params: object) -> Layout:
         out, inputs, others = operands[0], operands[outputs : -len(OTHERS)], operands[-len(OTHERS) :]
         whole = as_matrix(out)
         rule, of_pair = (fused, {}) if kept is None else (fused_pair, {"kept": kept})
@@ -75,8 +78,8 @@ def _layout(product: Primitive, outputs: int) -> Any:
     return layout
 
 
-def _reference(product: Primitive, outputs: int, name: str) -> Any:
-    def bind(*arrays: Array, chain: Chain, kept: int | None = None, **params: Any) -> Call:
+def _reference(product: Primitive, outputs: int, name: str) -> Callable[..., Call]:
+    def bind(*arrays: Array, chain: Chain, kept: int | None = None, **params: object) -> Call:
         results, inputs, others = arrays[:outputs], arrays[outputs : -len(OTHERS)], arrays[-len(OTHERS) :]
         made = results[-1] if kept == 0 else np.empty_like(results[0])
         whole = as_matrix(made.shape)
@@ -94,7 +97,7 @@ def _reference(product: Primitive, outputs: int, name: str) -> Any:
     operands = ["out", "also"][:outputs] + [*product.operands[1:], *OTHERS]
     params = [*product.params, "chain", "kept"][: len(product.params) + outputs]
     bind.__name__ = name
-    bind.__signature__ = Signature(  # type: ignore[attr-defined]
+    bind.__dict__["__signature__"] = Signature(
         [Parameter(x, Parameter.POSITIONAL_OR_KEYWORD) for x in operands]
         + [Parameter(x, Parameter.KEYWORD_ONLY) for x in params])
     return bind

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, Run
 from ag.engine.primitive import Array, Call, primitive
 from ag.engine.shape import Shape, broadcast, broadcast_axes, broadcast_layout, expand_layout, sum_layout, summed
 
@@ -42,7 +42,7 @@ def sum(out: Array, x: Array, *, axis: int, chunk: int, scale: float) -> Call:
     return _scaled(partial(np.add.reduceat, x, range(0, n, chunk), axis, out=out), out, scale)
 
 
-def _sum_all(out: Array, dot: Callable[[Array], Any], row: Array, scale: float) -> None:
+def _sum_all(out: Array, dot: Callable[[Array], float], row: Array, scale: float) -> None:
     out.fill(scale * float(dot(row)))
 
 
@@ -59,12 +59,12 @@ def _scaled(call: Call, out: Array, scale: float) -> Call:
 
 
 @lru_cache(maxsize=256)
-def ones(n: int, dtype: Any) -> Array:
+def ones(n: int, dtype: np.dtype[Any]) -> Array:
     """A vector of ones, shared: not to be written."""
     return np.ones(n, dtype)
 
 
-def sum_over(launch: Any, x: Buffer, axes: Shape, scale: float = 1.0) -> Buffer:
+def sum_over(run: Run, x: Buffer, axes: Shape, scale: float = 1.0) -> Buffer:
     """`scale` times the sum of `x` over `axes`, which stay as axes of size 1."""
     shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
     for first, last in reversed(runs(axes)):
@@ -72,16 +72,16 @@ def sum_over(launch: Any, x: Buffer, axes: Shape, scale: float = 1.0) -> Buffer:
         length = prod(x.shape[first : last + 1])
         x = x.view((*x.shape[:first], length, *x.shape[last + 1 :]))
         if length > LONGEST_ROW:
-            x = launch(sum, x, axis=first, chunk=CHUNK, scale=1.0)
-        x = launch(sum, x, axis=first, chunk=x.shape[first], scale=scale)
+            x = run(sum, x, axis=first, chunk=CHUNK, scale=1.0)
+        x = run(sum, x, axis=first, chunk=x.shape[first], scale=scale)
         scale = 1.0
         x = x.view((*x.shape[:first], *(1,) * (last + 1 - first), *x.shape[first + 1 :]))
     return x.view(shape)
 
 
-def sum_to(launch: Any, x: Buffer, shape: Shape) -> Buffer:
+def sum_to(run: Run, x: Buffer, shape: Shape) -> Buffer:
     """The adjoint of broadcasting: `x` summed back to `shape`."""
-    return sum_over(launch, x, broadcast_axes(shape, x.shape)).view(shape)
+    return sum_over(run, x, broadcast_axes(shape, x.shape)).view(shape)
 
 
 def runs(axes: Shape) -> list[tuple[int, int]]:

@@ -26,7 +26,7 @@ from ag.data.dataloader import Batch
 from ag.engine.device import ag_default_device, ag_device
 from ag.engine.shape import counts
 from ag.errors import CommError, DeviceError
-from ag.io.checkpoint import ag_load_checkpoint, ag_save_checkpoint
+from ag.io.checkpoint import Stateful, ag_load_checkpoint, ag_save_checkpoint
 from ag.nn.layer import state_of
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
@@ -194,7 +194,7 @@ class _SavedLoop(_Loop):
                  every: int | None, restarts: int) -> None:
         super().__init__(model, data, world, loss_fn, optimizer, epochs)
         self._path, self._every, self._restarts = path, every, restarts
-        self._loader = data if hasattr(data, "load_state_dict") else None
+        self._loader = data if isinstance(data, Stateful) else None
         self._saved = 0  # the step of the checkpoint
         self._failed = False  # whether to load the checkpoint first
 

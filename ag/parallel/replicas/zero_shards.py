@@ -20,10 +20,10 @@ from itertools import pairwise
 import numpy as np
 
 from ag.autograd.create import ag_param, ag_tensor
-from ag.autograd.loss_scale import fetch_cotangent, place_cotangent
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Node, Tensor
+from ag.autograd.transfer import fetch_cotangent, place_cotangent
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.primitive import Array

@@ -82,7 +82,7 @@ class ReplicaBuffers:
 
     def end(self, into: Buffer) -> None:
         """Put into a flat buffer how far the model has moved its buffers since `begin`."""
-        if self.tensors:
+        if self._start is not None:
             self._bind(keep=True)
             self._backend.launch(sub, self._values, self._start, into=into)
 

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.autograd.op import Cotangents, Need, Run, part_of
-from ag.autograd.tensor import Tensor, TensorLike
+from ag.autograd.op import Cotangents, Need, Result, Run, part_of
+from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import Array
@@ -89,7 +89,7 @@ class SampleGroup(ReplicaGroup):
 
 
 @part_of("SyncBatchNorm")
-def _sum_of_all(run: Run, x: TensorLike, group: SampleGroup) -> tuple[Any, Any]:
+def _sum_of_all(run: Run, x: Buffer, group: SampleGroup) -> Result[None]:
     part: Any = x
     return group.sum(part), None
 

@@ -22,7 +22,7 @@ from ag.engine.backend import Backend, DeviceInfo, Event
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
 from ag.engine.kernels.convert import loaded, stored
-from ag.engine.primitive import Call, Params, Primitive
+from ag.engine.primitive import Array, Call, Params, Primitive
 from ag.engine.program import Launch, Program, held_bytes
 from ag.engine.shape import Shape
 from ag.engine.target import Target
@@ -107,7 +107,7 @@ class NumpyBackend(Backend):
     def __init__(self, index: int = 0, *, guard: int = 0, limit_bytes: int | None = None) -> None:
         self.name = "cpu" if index == 0 else f"cpu:{index}"
         self.info = device_info(self.name)
-        self._segments: list[np.ndarray[Any, Any]] = []
+        self._segments: list[Array] = []
         self.arena = Arena(self._grow, align=_ALIGN, guard=guard, limit_bytes=limit_bytes)
 
     # -------------------------------------------------------------------------------------- memory
@@ -120,13 +120,13 @@ class NumpyBackend(Backend):
     def native(self, address: int, shape: Shape, dtype: DType) -> Any:
         return np.ndarray(shape, _NUMPY[dtype], self._segments[address >> OFFSET_BITS], address & _OFFSET_MASK)
 
-    def upload(self, array: Any, into: Buffer) -> None:
+    def upload(self, array: Array, into: Buffer) -> None:
         into.native[...] = stored(array, into.dtype) if into.dtype.is_half else array
 
     def assign(self, target: Buffer, source: Buffer) -> None:
         target.native[...] = source.native
 
-    def download(self, buffer: Buffer) -> Any:
+    def download(self, buffer: Buffer) -> Array:
         self.refuse_while_recording("reads a tensor on the host")
         return loaded(buffer.native.copy(), buffer.dtype)
 
@@ -162,7 +162,7 @@ class NumpyBackend(Backend):
 
     # -------------------------------------------------------------------------------------- guard words
 
-    def _bytes(self, address: int, nbytes: int) -> np.ndarray[Any, Any]:
+    def _bytes(self, address: int, nbytes: int) -> Array:
         start = address & _OFFSET_MASK
         return self._segments[address >> OFFSET_BITS][start : start + nbytes]
 

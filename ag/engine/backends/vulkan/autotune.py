@@ -25,9 +25,9 @@ from ag.engine.backends.vulkan.kp_types import Properties, Sequence
 from ag.engine.backends.vulkan.pipelines import Product, product_of, products_hash
 from ag.engine.backends.vulkan.recorder import Command, Recorder
 from ag.engine.backends.vulkan.tiles import TILES, Rule, Tiles
-from ag.engine.buffer import Buffer, HostArray
+from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32, DType
-from ag.engine.primitive import Params, Primitive
+from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.shape import Shape
 from ag.errors import ArenaError
 
@@ -52,9 +52,9 @@ class TunedBackend(Protocol):
 
     def alloc(self, shape: Shape, dtype: DType) -> Buffer: ...
 
-    def upload(self, array: HostArray, into: Buffer) -> None: ...
+    def upload(self, array: Array, into: Buffer) -> None: ...
 
-    def download(self, buffer: Buffer) -> HostArray: ...
+    def download(self, buffer: Buffer) -> Array: ...
 
     def command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
                 tiles: Rule | None = None) -> Command | None: ...

@@ -24,10 +24,10 @@ from ag.engine.backends.vulkan.recorder import Command, Recorder
 from ag.engine.backends.vulkan.shadow import Shadow
 from ag.engine.backends.vulkan.tiles import Rule
 from ag.engine.backends.vulkan.timestamps import Stopwatch
-from ag.engine.buffer import Buffer, HostArray
+from ag.engine.buffer import Buffer
 from ag.engine.dtype import BF16, F16, F32, I32, U32
 from ag.engine.kernels.convert import loaded, stored
-from ag.engine.primitive import Params, Primitive
+from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.program import Launch, Program, held_bytes
 from ag.engine.shape import Shape
 from ag.engine.target import Target
@@ -137,7 +137,7 @@ class VulkanBackend(Backend):
     def _grow(self, nbytes: int) -> None:
         self._segments.append(self._manager.arena(nbytes // 4))
 
-    def upload(self, array: HostArray, into: Buffer) -> None:
+    def upload(self, array: Array, into: Buffer) -> None:
         dense = np.ascontiguousarray(stored(array, into.dtype)).reshape(-1)
         if dense.nbytes % 4:
             dense = np.append(dense, dense.dtype.type(0))
@@ -150,7 +150,7 @@ class VulkanBackend(Backend):
             with self.lock:
                 self.recorder.assign(target.address, source.address, source.nbytes // 4)
 
-    def download(self, buffer: Buffer) -> HostArray:
+    def download(self, buffer: Buffer) -> Array:
         self.refuse_while_recording("reads a tensor on the host")
         if not buffer.size:
             return loaded(np.empty(buffer.shape, _NUMPY[buffer.dtype]), buffer.dtype)
