@@ -181,8 +181,8 @@ class Backend(ABC):
         self.upload(np.zeros(shape, np.float32), buffer)
         return buffer
 
-    def native(self, address: int, shape: Shape, dtype: DType) -> Any:
-        """What the backend wants to find in `Buffer.native`."""
+    def native(self, address: int, shape: Shape, dtype: DType, same_start: Any = None) -> Any:
+        """What the backend wants to find in `Buffer.native`; `same_start` is that of a buffer at the same address."""
         return None
 
     def operands_of(self, primitive: Primitive, operands: tuple[Buffer, ...], into: Any,

@@ -53,7 +53,7 @@ class Device(Protocol):
     def constants(self) -> dict[tuple[float | str, DType], Buffer]: ...
     @property
     def recording(self) -> OpenRecording | None: ...
-    def native(self, address: int, shape: Shape, dtype: DType) -> Any: ...
+    def native(self, address: int, shape: Shape, dtype: DType, same_start: Any = None) -> Any: ...
     def alloc(self, shape: Shape, dtype: DType) -> Buffer: ...
     def zeros(self, shape: Shape, dtype: DType) -> Buffer: ...
     def launch(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
@@ -115,8 +115,9 @@ class Buffer:
 
     def view(self, shape: Shape, offset: int = 0) -> Buffer:
         """The same memory from element `offset` on, with another shape."""
-        owner, address = self.backend, self.address + offset * self.dtype.itemsize
-        view = Buffer(owner, self.block, address, shape, self.dtype, owner.native(address, shape, self.dtype))
+        owner, address, dtype = self.backend, self.address + offset * self.dtype.itemsize, self.dtype
+        native = owner.native(address, shape, dtype, None if offset else self.native)
+        view = Buffer(owner, self.block, address, shape, dtype, native)
         if owner.noted_views is not None:
             owner.noted_views.append(ref(view))
         return view
