@@ -8,17 +8,18 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import pdoc
 
 import ag
-from ag.autograd.tensor import OPS
+from ag.autograd.tensor import OPS, Tensor, TensorLike
 
 
 def write(folder: Path) -> None:
-    for op in OPS.values():  # their signatures say "Tensor", a name that pdoc looks for where the op is defined
-        op.__signature__ = inspect.signature(op).replace(return_annotation=ag.Tensor)
+    for op in OPS.values():  # their signatures name types that pdoc looks for where the op is defined
+        vars(sys.modules[op.__module__]).update(Tensor=Tensor, TensorLike=TensorLike, Sequence=Sequence)
     for name in ag.__all__:
         public = getattr(ag, name)
         if inspect.isclass(public):

@@ -1,8 +1,8 @@
 """Cotangents: gradients of the loss with respect to one tensor, while `backward` adds them up.
 
-A gradient rule returns a buffer, or a `SliceCotangent` where most of it would be zeros.  The functions here are all
-that can happen to one on its way to the rule of the op before; `ag.autograd.tape` calls them, and for 16-bit tensors
-`ag.autograd.tensor.Node`.  Knows no op and no tape.
+A gradient rule returns a buffer, or a slice cotangent (`SliceCotangent`) where most would be zeros.  The functions here
+are all that can happen to one on its way to the rule of the op before; `ag.autograd.tape` calls them, and for 16-bit
+tensors `ag.autograd.tensor.Node`.  Knows no op and no tape.
 """
 
 from __future__ import annotations
