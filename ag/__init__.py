@@ -3,6 +3,8 @@
 
 Every public name is here, grouped as the documentation is, and by subject in the namespaces `nn`, `ops`, `optim`,
 `data`, `io` and `parallel`, next to the classes behind it.  Importing `ag` loads neither Kompute nor a driver.
+Which folder may import which, and what from outside, is a table in tools/rooms.py; tests/test_architecture.py fails
+otherwise.
 """
 
 import os as _os

@@ -1,9 +1,10 @@
 """Capture: a training step recorded once and replayed without Python deciding anything.
 
-The first call runs the step as usual while the backend collects its launches.  Every argument stands for an input
-slot; later calls fill the slots and run the program.  What a replay could not repeat (reading a tensor on the host,
-making a parameter, uploading an array that is no argument) is refused while recording, so a captured step computes
-what the eager one would, bit for bit, or does not exist.
+The first call runs the step as usual while the backend collects its launches.  Every argument stands for an input slot;
+later calls fill the slots and run the program.  What a replay could not repeat (reading a tensor on the host, making a
+parameter, uploading an array that is no argument) is refused while recording, so a captured step computes what the
+eager one would, bit for bit, or does not exist.  A replay returns the tensors of the first call, with new values in
+them.
 """
 
 from __future__ import annotations

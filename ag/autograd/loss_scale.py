@@ -1,10 +1,11 @@
 """Loss scaling: what keeps gradients inside the narrow range of f16.
 
-A gradient that is stored in f16 is stored times the scale of its device; all others are what they are, so parameters
-always receive true gradients.  The scale is a power of two and lives in device memory, where optimizers move it:
-halved, and the step skipped, when a gradient is not finite; doubled after `INTERVAL` steps that went well.  A device
-has a scale as long as there is an optimizer with f16 parameters on it: the optimizer holds the state, the backend knows
-where it is.  bf16 has the range of float32 and needs none.
+A gradient that is stored in f16 is stored times the scale of its device, and divided by it where it leaves f16:
+`ag.autograd.cotangent` does both in the backward pass, `ag.autograd.transfer` between devices.  All others are what
+they are, so parameters always receive true gradients.  The scale is a power of two, begins at 2^16 and lives in device
+memory, where optimizers move it: halved, and the step skipped, when a gradient is not finite; doubled after `INTERVAL`
+steps that went well.  A device has a scale as long as there is an optimizer with f16 parameters on it: the optimizer
+holds the state, the backend knows where it is.  bf16 has the range of float32 and needs none.
 
 Micikevicius et al., "Mixed Precision Training", 2018.
 """

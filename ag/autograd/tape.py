@@ -6,7 +6,8 @@ result back to the inputs, where it is added to what other uses of an input sent
 
     y = x * w; z = y + x        z -> (y, x), then y -> (x, w): x has two uses, the second is added to the first
 
-Broadcasting is undone here and nowhere else (`ag.autograd.cotangent`).  Knows no op by name and no device; users call
+`backward` alone undoes broadcasting (`shaped_like` of `ag.autograd.cotangent`) and adds finished gradients to the
+parameters' ``.grad``.  Knows no op by name and no device; users call
 `with_grad_tape`, `no_grad` and `backward`, and ops ask `is_recording`.
 """
 

@@ -1,12 +1,13 @@
 """What every backend must provide: buffers, launches, recordings.
 
-This module is the specification.  A backend runs *a* primitive, whichever it is; it has no method named after an
-operation, and adding an operation never touches it.  `ag.engine.device` creates backends by name; everything above
-talks to the classes here and to nothing below.
+This module is the specification of what stands in `ag.engine.buffer` and `ag.engine.program`, too.  A backend runs *a*
+primitive, whichever it is; it has no method named after an operation, and adding an operation never touches it.
+`ag.engine.device` creates backends by name; everything above talks to the classes here and to nothing below.
 
 A **Buffer** is a dense row-major array in a backend's arena: a block, a byte address, a shape and an element type.
 Views share the block.  Memory goes back to the arena when the last buffer of a block dies, also while the device
-still works on it: launches run in order, so whoever gets the block next writes after the old readers.
+still works on it: launches run in order, so whoever gets the block next writes after the old readers; a backend
+whose device overlaps launches puts barriers between them.
 
 A **launch** returns at once on an asynchronous backend.  Only `download` and `synchronize` wait.
 

@@ -1,8 +1,7 @@
 """Two-dimensional convolution of batches of images, ``[channels, height, width, batch]``.
 
-The batch is the last axis, so a tap of a window sees whole rows of memory and no layout is ever changed.  The
-references gather what the taps see as ``[channels * taps, places * batch]``; convolution and gradients are then
-matrix products.
+The forward pass and both gradients are a primitive each (`ag.engine.kernels.conv`); x and the weights are saved.  The
+sum of the weights' gradient is cut into pieces as the device's `Target` says.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Matrix multiplication, and the affine map of a fully connected layer."""
+"""Matrix multiplication, and the affine map of a fully connected layer.
+
+A long inner axis is cut as the device's `Target` says (split-K), and the pieces are added in order.  Knows no device;
+layers, attention and users call it.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Memory planning: buffers of a program that are never needed together get the same memory.
 
 All private blocks are laid out anew: the largest first, each into the smallest gap that is free while it is needed.
-Gaps are in blocks that outlast the program, too, before it writes them: a step that computes its gradients anew has
-their memory for the forward pass.  What is left goes to a heap of the program's own.
+A block that somebody holds is free, too, until the program first writes it, if it overwrites it whole: the memory of
+gradients serves the forward pass.  What is left goes to a heap of the program's own.
 
     launch       0  1  2  3  4
     a (64 KB)    ========                     heap:   0 ..  64 KB   a, then c

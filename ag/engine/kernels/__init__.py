@@ -1,6 +1,8 @@
-"""What primitives compute: one numpy function per name here, and one kernel in shaders/.
+"""What primitives compute: one numpy function per name here, and one shader in the repository's folder `shaders`.
 
-A kernel is a file ``<name>.comp``, or, if its primitive is `fusable`, the function ``<name>_of`` in functions.glsl.
+A shader is a file ``shaders/<name>.comp``, or, if its primitive is `fusable`, the function ``<name>_of`` in
+``shaders/functions.glsl``; for a few there are several, of which the backend chooses.  ``kernels_build.py`` compiles
+them.  To add a primitive: write both, and a row of the case table in ``tests/table`` (docs/adding_an_op.md).
 What is here knows neither tensors nor gradients nor devices; `ag.ops`, the optimizers and the compiler launch it.
 Importing the package declares all primitives: `ag.engine.primitive.PRIMITIVES` is the list of what a backend must run.
 """

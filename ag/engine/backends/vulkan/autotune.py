@@ -2,10 +2,9 @@
 
 The table in `ag.engine.backends.vulkan.tiles` holds what others published; this measures on the device itself, for a
 second or two per class at most, and `ag.engine.backends.vulkan.autotune_cache` keeps the result, so that a later
-process measures nothing. A kind of tiles may add up in another order than another.  Therefore all that the choice
-depends on is in the file and in the class, which a product shares with the same product inside a captured step; and
-without AG_TUNE no file is read. Knows products only by the sizes in their layout.  The Vulkan backend asks before it
-plans a launch.
+process measures nothing. Two kinds of tiles may round differently.  So the choice follows from the cache file and the
+class of shapes alone, and a product has the same bits eagerly and captured; without AG_TUNE no file is read. Knows
+products only by the sizes in their layout.  The Vulkan backend asks before it plans a launch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""The only file that touches `kp.Sequence`: recording, submitting, waiting, transfers.
+"""The command stream: the only file that records into sequences of Kompute and submits them, and waits.
 
-Commands go into one open sequence; `submit` starts it and opens the next, and nothing waits until a host needs a
-value.  Every submission has a ticket, a growing number; waiting for a ticket waits for everything before it too, as
-one queue runs in order.  A barrier is recorded only where the hazard tracker asks for one, and at the start of every
-sequence.  Knows addresses and commands, and no buffer or primitive; the Vulkan backend is its only caller.
+Uploads pass through a ring of staging chunks.  Commands go into one open sequence; `submit` starts it and opens the
+next, and nothing waits until a host needs a value.  Every submission has a ticket, a growing number; waiting for a
+ticket waits for everything before it too, as one queue runs in order.  While a profile is active,
+`ag.engine.backends.vulkan.timestamps` makes the sequences.  A barrier is recorded only where the hazard tracker asks
+for one, and at the start of every sequence.  Knows addresses and commands, and no buffer or primitive; the Vulkan
+backend is its only caller.
 """
 
 from __future__ import annotations
