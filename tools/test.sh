@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs legs of the tests (arguments: lint quick sync slow sync_full) in .venv and prints their results and times last.
+# Runs legs of the tests (arguments: lint quick sync slow sync_full mutants) in .venv and prints their results and times last.
 # Every leg runs, also after one that failed. Called by make after tools/setup.sh; PYTEST_ARGS holds more arguments for
 # pytest.
 set -euo pipefail
@@ -52,6 +52,12 @@ leg_quick() {
 }
 
 leg_slow() { run_pytest slow -m slow; }
+
+leg_mutants() {
+    local words
+    read -ra words <<<"${MUTANTS:-}"
+    .venv/bin/python tests/mutants.py "${words[@]}"
+}
 
 leg_sync() {
     local first=${AG_TEST_ICDS:-}  # one driver: the layer sits above it
