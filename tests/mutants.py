@@ -5,8 +5,8 @@
     python tests/mutants.py conv pass  those whose family, name or file has one of these words
 
 Each mutant is made in a copy of the tree, in which the tests that are to fail run; before that they must pass there.
-A test that fails otherwise than by an assertion, or an error of the library's own, kills nothing.  Prints a table; the
-exit status is 1 if a mutant survives.  Knows nothing inside `ag`.  `make mutants` and tests/test_mutants.py call it.
+A test that fails otherwise than by an assertion, or by an error of the tape or of ranks, kills nothing.  Prints a table;
+the exit status is 1 if a mutant survives.  Knows nothing inside `ag`.  `make mutants` and tests/test_mutants.py call it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ COPIED = ("ag", "shaders", "tests", "tools", "docs", "examples", "benchmarks", "
           "README.md", "CHANGELOG.md", "Makefile")
 SPV = "ag/engine/backends/vulkan/spv"
 LIMIT_S = 300  # of one run of pytest
-KILLS = ("AssertionError", "assert ", "Failed: ", "ag.errors.")  # how the message of a failed test begins
+KILLS = ("AssertionError", "assert ", "Failed: ",  # how the message of a failed test begins: an assertion, or what the
+         "ag.errors.TapeError", "ag.errors.CommError")  # library says itself; not that a kernel was not compiled
 
 
 class Outcome(NamedTuple):

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs legs of the tests (arguments: lint quick sync slow sync_full mutants) in .venv and prints their results and times last.
-# Every leg runs, also after one that failed. Called by make after tools/setup.sh; PYTEST_ARGS holds more arguments for
+# Runs legs of the tests (arguments: lint quick sync slow sync_full mutants) in .venv and prints their results and times
+# last. Every leg runs, also after one that failed. Called by make after tools/setup.sh; PYTEST_ARGS holds more arguments for
 # pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
