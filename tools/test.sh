@@ -40,18 +40,20 @@ leg_lint() {
 
 # Two processes at the same time: the one spends its time in Python, the other in the threads of the drivers. Products
 # on the CPU keep to one core, or their threads would wait in turns for cores that the other process uses.
-leg_quick() {
+in_two_processes() {  # in_two_processes LEG MARKS
     local vulkan status=0
     local -x OPENBLAS_NUM_THREADS=1
-    run_pytest quick.vulkan -p no:cacheprovider -m 'vulkan and not slow' >"$folder/quick.vulkan.log" 2>&1 &
+    run_pytest "$1.vulkan" -p no:cacheprovider -m "vulkan and $2" >"$folder/$1.vulkan.log" 2>&1 &
     vulkan=$!
-    run_pytest quick.cpu -m 'not vulkan and not slow' || status=$?
+    run_pytest "$1.cpu" -m "not vulkan and $2" || status=$?
     wait $vulkan || status=$?
-    cat "$folder/quick.vulkan.log"
+    cat "$folder/$1.vulkan.log"
     return $status
 }
 
-leg_slow() { run_pytest slow -m slow; }
+leg_quick() { in_two_processes quick 'not slow'; }
+
+leg_slow() { in_two_processes slow slow; }
 
 leg_mutants() {
     local words

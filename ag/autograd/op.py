@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from ag.autograd.cotangent import Cotangent
 from ag.autograd.create import lift
@@ -38,7 +38,8 @@ S = TypeVar("S")
 Result = tuple[Buffer, S]  # what a forward rule returns: the output, and what the gradient rule wants to see again
 Need = tuple[bool, ...]  # which tensor operands want a cotangent
 Cotangents = tuple[Cotangent | None, ...]  # what a gradient rule returns, one per tensor operand
-GradientRule = Callable[Concatenate[Run, Buffer, S, Need, ...], Cotangents]
+if TYPE_CHECKING:  # Python 3.10 cannot evaluate it
+    GradientRule = Callable[Concatenate[Run, Buffer, S, Need, ...], Cotangents]
 
 
 class Op(Protocol[P, S]):
