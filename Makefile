@@ -7,7 +7,7 @@ export PYTHON PYTEST_ARGS
 run := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test test-full lint test-quick test-sync test-slow bench docs wheel clean
+.PHONY: help setup setup-test demo test test-full lint test-quick test-sync test-slow mutants bench docs wheel clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -39,6 +39,9 @@ test-sync: setup-test  ## each kernel, and what submits them, under synchronizat
 
 test-slow: setup-test  ## the tests marked slow: long trainings, and the whole tables
 	@tools/test.sh slow
+
+mutants: setup-test  ## break the package in 100 small ways: does the quick leg notice? MUTANTS for some of them
+	@tools/test.sh mutants
 
 bench: setup  ## run the benchmarks at small sizes, against PyTorch if it is installed; BENCH_ARGS for more arguments
 	@for name in step ops transfer parallel; do $(run) benchmarks/bench_$$name.py $(BENCH_ARGS) || exit 1; done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs legs of the tests (arguments: lint quick sync slow sync_full) in .venv and prints their results and times last.
-# Every leg runs, also after one that failed. Called by make after tools/setup.sh; PYTEST_ARGS holds more arguments for
+# Runs legs of the tests (arguments: lint quick sync slow sync_full mutants) in .venv and prints their results and times
+# last. Every leg runs, also after one that failed. Called by make after tools/setup.sh; PYTEST_ARGS holds more arguments for
 # pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -54,6 +54,12 @@ in_two_processes() {  # in_two_processes LEG MARKS
 leg_quick() { in_two_processes quick 'not slow'; }
 
 leg_slow() { in_two_processes slow slow; }
+
+leg_mutants() {
+    local words
+    read -ra words <<<"${MUTANTS:-}"
+    .venv/bin/python tests/mutants.py "${words[@]}"
+}
 
 leg_sync() {
     local first=${AG_TEST_ICDS:-}  # one driver: the layer sits above it

@@ -86,6 +86,13 @@ def test_a_missing_gradient_skips_the_parameter(device: str) -> None:
     assert optimizer.t == 2
 
 
+def test_neighbours_in_the_flat_buffer_are_updated_together(device: str) -> None:
+    params = {name: ag.ag_param(np.ones(5)) for name in "abcd"}
+    optimizer = ag.optimizer_sgd(params, lr=1.0)
+    optimizer.step({name: ag.ag_tensor(np.ones(5)) for name in "bcd"})
+    assert [p.numpy().sum() for p in params.values()] == [5.0, 0.0, 0.0, 0.0]
+
+
 def test_no_gradient_at_all_is_no_step(device: str) -> None:
     params = parameters()
     optimizer = ag.optimizer_adam(params)

@@ -12,7 +12,7 @@ import pytest
 
 import ag
 from ag.engine.backends.vulkan.hazards import HazardTracker, Range
-from ag.engine.backends.vulkan.recorder import Recorder
+from ag.engine.backends.vulkan.recorder import Command, Recorder
 from ag.engine.device import backend_of
 
 A, B, C = (0, 100), (100, 200), (200, 300)  # they only touch
@@ -119,6 +119,26 @@ def test_independent_launches_have_no_barrier(recorder: Recorder) -> None:
     assert recorder.barriers - before == 5
     assert [r.numpy()[0, 0] for r in results] == [3.0 * k for k in range(6)]
     assert chained.numpy()[0, 0] == 0.0
+
+
+@pytest.mark.vulkan
+def test_a_sequence_begins_with_a_barrier(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was submitted before may still run, and the tracker knows the open sequence only; so it is in a program."""
+    x, build, in_programs = ag.ag_tensor(np.ones(8)), recorder.build, []
+
+    def counted(commands: list[Command]) -> object:
+        before = recorder.barriers
+        sequence = build(commands)
+        in_programs.append(recorder.barriers - before)
+        return sequence
+
+    monkeypatch.setattr(recorder, "build", counted)
+    ag.ag_capture(ag.ag_softmax)(x)
+    recorder.wait()
+    before = recorder.barriers
+    _ = ag.ag_exp(x)
+    assert recorder.barriers - before == 1
+    assert in_programs == [1]
 
 
 @pytest.mark.vulkan

@@ -35,8 +35,9 @@ def clipped_step(backend: Backend, between: str = "") -> tuple[Program, dict[str
     with record(backend) as recording:
         grads = [backend.launch(scale, kept["x"], factor=2.0), backend.launch(scale, kept["y"], factor=3.0)]
         factor = backend.launch(scale, kept["factor"], factor=1.0)
-        for g in grads if between != "half" else grads[:1]:
-            backend.launch(mul, g, factor, into=g)
+        other = backend.launch(scale, kept["factor"], factor=4.0) if between == "two factors" else factor
+        for g, by in zip(grads if between != "half" else grads[:1], (factor, other), strict=False):
+            backend.launch(mul, g, by, into=g)
         if between == "read":
             kept["seen"] = backend.launch(exp, grads[0])
         if between == "changed factor":
@@ -66,7 +67,7 @@ def test_an_update_multiplies_with_the_factor(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize(("between", "launches"), [
-    ("half", 5), ("read", 7), ("changed factor", 7), ("view", 7), ("gap", 7), ("gathered read", 7)])
+    ("half", 5), ("read", 7), ("changed factor", 7), ("two factors", 7), ("view", 7), ("gap", 7), ("gathered read", 7)])
 def test_factors_that_stay_where_they_are(backend: Backend, between: str, launches: int) -> None:
     program, kept = clipped_step(backend, between)
     eager = {name: backend.download(b) for name, b in kept.items()}

@@ -101,6 +101,19 @@ def test_a_change_of_an_operand_in_between_keeps_launches_apart(backend: Backend
     assert backend.download(out).tolist() == [16.0, 28.0]
 
 
+def test_a_result_that_is_overwritten_is_not_what_is_read(backend: Backend) -> None:
+    x = buffer(backend, [1.0, 2.0])
+    with record(backend) as recording:
+        doubled = backend.launch(scale, x, factor=2.0)
+        backend.launch(copy, x, into=doubled)
+        out = backend.launch(scale, doubled, factor=3.0)
+        del doubled
+    program = recording.finished()
+    backend.upload(np.array([3.0, 4.0]), x)
+    program.run()
+    assert backend.download(out).tolist() == [9.0, 12.0]
+
+
 @pytest.mark.parametrize(("a", "b", "c"), [
     ((4, 5), (4, 1), (1, 5)), ((2, 3, 4), (3, 1), (4,)), ((6,), (), (6,)), ((1, 5), (5,), (1, 1)),
     ((2, 1, 4, 3), (2, 1, 1, 3), (4, 1)),

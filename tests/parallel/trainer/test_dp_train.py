@@ -46,6 +46,20 @@ def test_uneven_shares_give_the_same_bits(device: str) -> None:
     assert_equal(train(places(device, 3), balance=[5, 0, 2]), train(places(device, 3)))
 
 
+def test_each_sample_draws_numbers_of_its_own() -> None:
+    """Two samples of a step that are alike, and two steps, are dropped out differently."""
+    seen: list[Any] = []
+
+    def loss(model: Any, sample: Any) -> ag.Tensor:
+        dropped = model[0](ag.ag_tensor(sample))
+        seen.append(dropped.numpy().tobytes())
+        return ag.ag_sum(model[1](dropped))
+
+    ag.dp_train(lambda: ag.ag_sequential(ag.ag_dropout(0.5), ag.ag_linear(32, 1)), [np.ones((32, 1), np.float32)] * 4,
+                forward_fn=loss, devices=["cpu"], micro_batch=2, n_iter=2, seed=1, capture=False, verbose=False)
+    assert len({*seen[-4:]}) == 4
+
+
 def test_max_norm_clips() -> None:
     free, clipped = train(["cpu"]), train(["cpu"], max_norm=0.05)
     assert free.loss_history[0] == clipped.loss_history[0]

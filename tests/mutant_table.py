@@ -1,0 +1,348 @@
+"""Small ways to break the package, each with the tests of the quick leg that see it.
+
+A mutant replaces one short text, which occurs once in its file, by another.  ``tests/mutants.py`` makes them one at a
+time in a copy of the tree and runs the tests named; `tests/test_mutants.py` keeps the table true.  When a text has
+changed, name the new one; when no quick test fails, write the test, not a weaker mutant.  Knows nothing inside `ag`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["FAMILIES", "MUTANTS", "Mutant"]
+
+
+class Mutant(NamedTuple):
+    """One way to break the package.
+
+    Attributes
+    ----------
+    family, name : str
+        What is broken, and how.
+    file, old, new : str
+        In which file which text, and what stands in its place.
+    killers : tuple of str
+        Ids of tests, at least one of which must fail: a file's path below tests, a function, perhaps its parameters.
+    kernels : tuple of str
+        What must be compiled again so that they run; Vulkan refuses the others, whose source has changed too.
+    """
+
+    family: str
+    name: str
+    file: str
+    old: str
+    new: str
+    killers: tuple[str, ...]
+    kernels: tuple[str, ...] = ()
+
+
+MUTANTS: list[Mutant] = []
+GRADIENT = "table/test_cases_gradient.py::test_gradient_in_three_random_directions"
+KERNEL = "engine/kernels/test_kernel_reference.py::test_equals_the_reference"
+
+
+def mutant(family: str, name: str, file: str, old: str, new: str, *killers: str) -> None:
+    MUTANTS.append(Mutant(family, name, file, old, new, killers))
+
+
+def gradient(name: str, file: str, old: str, new: str, *cases: str) -> None:
+    """In a gradient rule, seen by derivatives of rows of the case table."""
+    mutant("gradient rule", name, file, old, new, *(f"{GRADIENT}[{case}]" for case in cases))
+
+
+def kernel(name: str, file: str, old: str, new: str, *primitives: str) -> None:
+    """In a shader, seen by comparing primitives on lavapipe with their numpy references."""
+    shader(name, file, old, new, primitives, *(f"{KERNEL}[lavapipe-{p}]" for p in primitives))
+
+
+def shader(name: str, file: str, old: str, new: str, kernels: tuple[str, ...], *killers: str) -> None:
+    """In a shader that these kernels include."""
+    MUTANTS.append(Mutant("kernel", name, f"shaders/{file}", old, new, killers, kernels))
+
+
+# ---------------------------------------------------------------------------------------------- gradient rules
+
+gradient("matmul: doubled", "ag/ops/matmul.py", "product(run, g, b, False, True) if need[0] else None",
+         "(lambda d: run(add, d, d))(product(run, g, b, False, True)) if need[0] else None", "ag_matmul-3x5_5x7")
+gradient("affine: of x doubled", "ag/ops/matmul.py", "return dw, product(run, w, g, True, False).view(shape)",
+         "return dw, product(run, w, run(add, g, g), True, False).view(shape)", "ag_linear-4x5_3x4_3x1-activation=None")
+gradient("conv: kernel mirrored along one axis", "ag/engine/kernels/conv.py", "swapaxes(1, 2)[..., ::-1, ::-1]",
+         "swapaxes(1, 2)[..., ::-1, :]", "ag_conv2d-2x5x6x3_4x2x3x2_4x1")
+gradient("conv: sign of the weights'", "ag/engine/kernels/conv.py", "total += np.matmul(", "total -= np.matmul(",
+         "ag_conv2d-2x5x6x3_4x2x3x2_4x1")
+gradient("max pool: sign", "ag/engine/kernels/pool.py", "+= _only(chosen,", "-= _only(chosen,",
+         "ag_max_pool2d-3x6x5x4-size=2")
+gradient("avg pool: sign", "ag/engine/kernels/pool.py", "out[:, rows, cols] += g[:, down, across]",
+         "out[:, rows, cols] -= g[:, down, across]", "ag_avg_pool2d-3x6x5x4-size=2")
+gradient("softmax cross-entropy: target added", "ag/engine/kernels/softmax.py", "np.subtract(dx, t, dx)",
+         "np.add(dx, t, dx)", "ag_softmax_cross_entropy_loss-3x5_3x5")
+gradient("softmax cross-entropy of ids: target added", "ag/engine/kernels/softmax.py", "dx[ids, columns] -= factor",
+         "dx[ids, columns] += factor", "ag_softmax_cross_entropy_loss(ids)-3x5_5")
+gradient("softmax: sum added", "ag/engine/kernels/softmax.py", "np.multiply(y, g - np.add.reduce(y * g",
+         "np.multiply(y, g + np.add.reduce(y * g", "ag_softmax-3x5")
+gradient("layer norm: what the variance sends back", "ag/engine/kernels/norm.py", "* (share * rate * rate)",
+         "* (share * rate)", "ag_layer_norm_op-4x3_4x1_4x1")
+gradient("batch norm: what the mean sends back", "ag/engine/kernels/norm.py",
+         "np.subtract(d, dbeta[r] * share, out=d)", "np.add(d, dbeta[r] * share, out=d)",
+         "ag_batch_norm_op-4x3_4x1_4x1")
+gradient("batch norm: sign of a given variance's", "ag/ops/norm.py", "_SAMPLES, -0.5)", "_SAMPLES, 0.5)",
+         "ag_batch_norm_op(given)-4x3_4x1_4x1_4x1_4x1")
+gradient("attention: what the denominator sends back", "ag/engine/kernels/attention.py",
+         "np.subtract(s, deltas[m, :, i], out=s)", "np.add(s, deltas[m, :, i], out=s)", "ag_attention-4x3_4x5_2x5")
+gradient("sigmoid: sign", "ag/engine/kernels/activation.py", "y * (1 - y)", "y * (1 + y)", "ag_sigmoid-3x5")
+gradient("gelu: sign of the density", "ag/engine/kernels/activation.py", "_normal_cdf(x) + x * np.exp",
+         "_normal_cdf(x) - x * np.exp", "ag_gelu-3x5")
+gradient("slice: another place", "ag/ops/indexing.py", "start=start, step=step, length=shape[axis]",
+         "start=0, step=step, length=shape[axis]", "ag_slice-7-key=slice(2, 5, None)", "ag_slice-3x5-key=(2, -4)")
+gradient("concat: another piece", "ag/ops/indexing.py", "start=end - count", "start=0", "ag_concat-3x5_1x5")
+gradient("embedding: a piece is lost", "ag/ops/embedding.py", "run(add, total, part)", "run(add, part, part)",
+         "ag_embedding_lookup-2x3_40000")
+gradient("mean: not divided", "ag/ops/reduce.py", "shape=shape, factor=factor", "shape=shape, factor=1.0",
+         "ag_mean-3x5")
+gradient("pow: exponent", "ag/engine/kernels/elementwise.py", "p * _power(x, p - 1)", "p * _power(x, p)",
+         "ag_pow-7-p=3")
+gradient("clamp: outside of the interval", "ag/engine/kernels/elementwise.py", "(x >= lo) & (x <= hi)",
+         "(x >= lo) | (x <= hi)", "ag_clamp-33x65-lo=-0.5-hi=0.75")
+gradient("mse: factor", "ag/ops/loss.py", "factor=2.0 /", "factor=1.0 /", "ag_mse_loss-3x5_3x5")
+gradient("sub: sign", "ag/ops/arithmetic.py", "return g, run(scale, g, factor=-1.0)",
+         "return g, run(scale, g, factor=1.0)", "ag_sub-3x5_3x5")
+
+# ---------------------------------------------------------------------------------------------- kernels
+
+kernel("tanh_grad: sign", "functions.glsl", "g * (1.0 - y * y)", "g * (1.0 + y * y)", "tanh_grad")
+kernel("a chain's operands change places", "chain.glsl", "r[ops[k] >> 8 & 255], r[ops[k] & 255]",
+       "r[ops[k] & 255], r[ops[k] >> 8 & 255]", "fused")
+kernel("fused: a register", "fused.glsl", "r[1] = b[b_i];", "r[1] = a[a_i];", "fused")
+kernel("epilogue: an operand's row", "epilogue.glsl", "c_at + word_of(c_along, row, col)",
+       "c_at + word_of(c_along, 0, col)", "matmul_chain")
+kernel("product: an element of a tile", "product.glsl", "sums[s + QUADS] += a_k[i].y * b_k[j];",
+       "sums[s + QUADS] += a_k[i].x * b_k[j];", "matmul")
+kernel("softmax: the maximum is not taken off", "softmax.comp", "x[x_0 + k * inner] - all.largest",
+       "x[x_0 + k * inner]", "softmax")
+kernel("layer norm: one gamma for all", "layer_norm.comp", "gamma[gamma_at + f]", "gamma[gamma_at]", "layer_norm")
+kernel("adam: bias correction", "adam_update.comp", "c2 += rate2 * (1.0 - c2);", "c2 += rate1 * (1.0 - c2);",
+       "adam_update")
+kernel("sgd: Nesterov's momentum", "sgd_update.comp", "d + mu * b : b", "d + b : b", "sgd_update")
+kernel("dropout: what is kept is not scaled", "dropout.comp", "1.0 / (1.0 - rate)", "1.0", "dropout")
+shader("conv: a tap", "conv2d_forward_direct.glsl", "w_0 + down * kernel[1] + across",
+       "w_0 + down * kernel[0] + across", ("conv2d_direct",), f"{KERNEL}[lavapipe-conv2d]")
+shader("conv: the padding", "window.glsl", "tap * dilation[axis] - padding[axis]", "tap * dilation[axis]",
+       ("conv2d", "conv2d_direct"), f"{KERNEL}[lavapipe-conv2d]")
+shader("norm statistics: length of the last piece", "norm_statistics.comp", "row_sum(1, mine) / float(end - first)",
+       "row_sum(1, mine) / float(chunk)", ("norm_statistics",), "engine/kernels/test_norm.py::test_rows_in_pieces")
+shader("philox: keys change places", "philox.glsl", "uvec2(0x9E3779B9u, 0xBB67AE85u)",
+       "uvec2(0xBB67AE85u, 0x9E3779B9u)", ("dropout",),
+       "engine/test_random.py::test_the_mask_is_the_same_on_every_device[lavapipe-257]")
+shader("half: ties upwards", "half.glsl", "0xFFFu + (size >> 13 & 1u)", "0x1000u", ("narrow", "widen"),
+       "autograd/test_mixed_precision.py::test_rounding_is_to_the_nearest_ties_to_even[lavapipe-f16]")
+
+# ---------------------------------------------------------------------------------------------- barriers
+
+HAZARDS, RECORDER = "ag/engine/backends/vulkan/hazards.py", "ag/engine/backends/vulkan/recorder.py"
+TWO = "engine/backends/test_hazards.py::test_two_launches"
+mutant("barrier", "none for a read after a write", HAZARDS, "or _overlap(reads, self._writes)", "",
+       f"{TWO}[read after write]")
+mutant("barrier", "none for a write after a write", HAZARDS, "or _overlap(writes, self._writes)", "",
+       f"{TWO}[write after write]")
+mutant("barrier", "none for a write after a read", HAZARDS, "or _overlap(writes, self._reads)", "",
+       f"{TWO}[write after read]")
+mutant("barrier", "a barrier settles nothing", HAZARDS, "if needed:", "if not needed:",
+       "engine/backends/test_hazards.py::test_random_programs[0]")
+mutant("barrier", "none at the start of a sequence", RECORDER, "or self._commands == 0 or", "or",
+       "engine/backends/test_hazards.py::test_a_sequence_begins_with_a_barrier")
+mutant("barrier", "none at the start of a program", RECORDER, "or i == 0 or", "or",
+       "engine/backends/test_hazards.py::test_a_sequence_begins_with_a_barrier")
+
+# ---------------------------------------------------------------------------------------------- compiler passes
+
+COMPILE, TESTS = "ag/engine/compile", "engine/compile"
+
+
+def condition(name: str, file: str, old: str, new: str, *killers: str) -> None:
+    """A condition of a pass, seen by its tests on the CPU unless they name a device."""
+    mutant("pass", f"{file}: {name}", f"{COMPILE}/{file}.py", old, new,
+           *(killer if "/" in killer else f"{TESTS}/test_{file}.py::{killer}" for killer in killers))
+
+
+FOLD = "test_factors_that_stay_where_they_are"
+condition("factors differ", "fold_scaling", "graph[i].buffers[2].address != factor.address for i in products",
+          "i < 0 for i in products", f"{FOLD}[cpu-two factors-7]")
+condition("the factor is written in between", "fold_scaling",
+          "graph.is_written(factor, min(products), update)", "False", f"{FOLD}[cpu-changed factor-7]")
+condition("the flat buffer is read in between", "fold_scaling", "or _scaled_operand(graph[i]) is None for", "for",
+          f"{FOLD}[cpu-gathered read-7]")
+condition("part of the flat buffer is not scaled", "fold_scaling", "or not _cover(flat, ",
+          "or (lambda *_: False)(flat, ", f"{FOLD}[cpu-gap-7]")
+condition("a view outside", "copy_elimination", "return not graph.is_viewed(block.address)", "return True",
+          "test_a_view_outside_the_recording_keeps_the_copy[cpu]")
+condition("the target in use", "copy_elimination", "if first <= i < j:", "if False:",
+          "test_a_target_in_use_keeps_the_copy")
+condition("the source is written again", "copy_elimination", "if any(i != first and i not in without",
+          "if any(i < 0 and i not in without", f"{TESTS}/test_fold_scaling.py::{FOLD}[cpu-gap-7]")
+condition("a later user", "copy_elimination", "if last != j or", "if", "test_one_output_copied_twice[cpu]")
+condition("memory that lasts", "copy_elimination", "or not producer.fresh or", "or",
+          "test_what_lives_on_between_replays_is_not_moved[cpu]")
+condition("the target is written later", "copy_elimination", "if i > j and", "if False and",
+          "test_a_target_that_is_overwritten_keeps_the_copy[cpu]")
+condition("memory that somebody holds", "dead_code", "and graph.is_private(b.block.address)", "",
+          f"{TESTS}/test_memory_plan.py::test_what_nobody_reads_is_not_computed[cpu]")
+condition("what a launch reads", "dead_code", "wanted.update(b.block.address for b in launch.operands)", "pass",
+          f"{TESTS}/test_memory_plan.py::test_a_chain_needs_few_buffers[cpu]",
+          f"{TESTS}/test_memory_plan.py::test_an_elementwise_chain_works_in_place[cpu]")
+condition("an operand changes", "rematerialize", "graph.is_written(x, span.first + 1, until) for x in maker.operands",
+          "False for x in maker.operands",
+          f"{TESTS}/test_memory_plan.py::test_cheap_results_are_computed_again[cpu-True]")
+condition("two writers", "fuse_elementwise", "len(graph.writers[place]) > 1 or", "",
+          "test_a_result_that_is_overwritten_is_not_what_is_read[cpu]")
+condition("an operand changes", "fuse_elementwise",
+          "graph.is_written(x, earlier.members[-1], i) for x in earlier.operands", "False for x in earlier.operands",
+          "test_a_change_of_an_operand_in_between_keeps_launches_apart[cpu]")
+condition("a result is read too early", "fuse_elementwise", "if others and others[0] < i:", "if False:",
+          "test_replays_of_random_launches")
+condition("the register that is kept", "fuse_elementwise",
+          "kept = (first.out, OPERANDS + len(first.steps) - 1) if stored", "kept = (first.out, OPERANDS) if stored",
+          "test_replays_of_random_launches")
+condition("a factor's memory has the result", "fuse_epilogues", "graph.is_written(x, j + 1, i + 1)",
+          "graph.is_written(x, j + 1, i)", "test_a_result_in_the_place_of_a_factor_keeps_them_apart[cpu]")
+condition("a factor changes", "fuse_epilogues", "graph.is_written(x, j + 1, i + 1)", "graph.is_written(x, i, i + 1)",
+          "test_a_factor_that_changes_in_between_keeps_them_apart[cpu]")
+condition("a product is read later", "fuse_epilogues", "replace(chain, kept=(out, 0)) if later else chain", "chain",
+          "test_a_product_that_is_read_later_is_stored_too[cpu]")
+condition("memory rests", "memory_plan", "until = item.last + rest", "until = item.last",
+          "test_memory_rests_before_others_get_it")
+condition("lifetimes touch", "memory_plan", "(last >= item.first)", "(last > item.first)",
+          "test_memory_rests_before_others_get_it")
+condition("lasting memory", "memory_plan", "take(since, inf, start", "take(since, since, start",
+          f"{TESTS}/test_memory_plan.py::test_recomputing_changes_no_bit_of_a_gpt",
+          "autograd/test_capture.py::test_200_steps_equal_eager_to_the_bit[cpu]")
+condition("who holds memory", "ownership", "if block is not None)", "if False)",
+          f"{TESTS}/test_graph.py::test_what_others_hold_has_escaped")
+condition("who has a view", "ownership", "frozenset(_views(recording, held))", "frozenset()",
+          f"{TESTS}/test_copy_elimination.py::test_a_view_outside_the_recording_keeps_the_copy[cpu]")
+condition("a write at the end", "graph", "bisect_left(writers, until)]", "bisect_left(writers, until) - 1]",
+          "test_a_written_part_of_a_block_with_many_users",
+          f"{TESTS}/test_fold_scaling.py::{FOLD}[cpu-changed factor-7]")
+
+# ---------------------------------------------------------------------------------------------- mixed precision
+
+mutant("rounding", "masters are rounded in every step", "ag/engine/kernels/convert.py", "where=~same)", "where=True)",
+       "autograd/test_loss_scale.py::test_small_steps_add_up[cpu-f16-Adam]")
+mutant("rounding", "twice: to f16, then to bf16", "ag/engine/kernels/convert.py", "out[...] = stored(x, BF16",
+       "out[...] = stored(x.astype(np.float16).astype(np.float32), BF16",
+       "autograd/test_mixed_precision.py::test_rounding_is_to_the_nearest_ties_to_even")
+mutant("rounding", "a parameter's gradient is rounded", "ag/autograd/cotangent.py",
+       "F32 if x.node is None else x.buffer.dtype", "x.buffer.dtype",
+       "autograd/test_loss_scale.py::test_a_gradient_too_small_for_f16_arrives[cpu]")
+mutant("rounding", "a loss is rounded", "ag/autograd/mixed_precision.py", "dtype if out.shape else F32", "dtype",
+       "autograd/test_mixed_precision.py::test_losses_and_totals_are_float32")
+mutant("rounding", "the loss scale is not undone", "ag/autograd/cotangent.py", "else unscaled(g)", "else g",
+       "autograd/test_loss_scale.py::test_the_scale_changes_no_gradient[cpu]")
+mutant("rounding", "an overflow is not seen", "ag/engine/kernels/optimizer.py",
+       "part.size - np.count_nonzero(np.isfinite(part))", "0",
+       "autograd/test_loss_scale.py::test_an_overflow_skips_the_step_and_halves_the_scale[cpu-Adam]")
+
+# ---------------------------------------------------------------------------------------------- random numbers
+
+mutant("random stream", "every draw the same", "ag/engine/kernels/random.py", "<< 32) + 1", "<< 32)",
+       "engine/test_random.py::test_every_draw_takes_the_next_stream[cpu]")
+mutant("random stream", "samples of a step share one", "ag/parallel/trainer/replica.py",
+       "(first + position) * (draws or 0)", "first * (draws or 0)",
+       "parallel/trainer/test_dp_train.py::test_each_sample_draws_numbers_of_its_own")
+mutant("random stream", "a replay keeps the old seed", "ag/engine/random.py",
+       "backend.recording.guards.append(lambda: generator_state(backend))", "pass",
+       "engine/test_random.py::test_seeding_between_replays_takes_effect[cpu]")
+
+# ---------------------------------------------------------------------------------------------- capture and tape
+
+mutant("capture", "guards are not asked", "ag/autograd/capture.py", "for guard in self._guards:", "for guard in ():",
+       "autograd/test_capture_guards.py::test_another_mode[cpu]")
+mutant("capture", "numbers are not checked", "ag/autograd/capture.py", "for check in self._checks:", "for check in ():",
+       "autograd/test_capture.py::test_integer_labels_are_checked_before_anything_runs[cpu]")
+mutant("capture", "a tensor's slot is not filled", "ag/autograd/capture.py",
+       "self._backend.assign(self._target, value.buffer)", "pass",
+       "autograd/test_capture.py::test_arrays_tensors_and_other_devices_fill_the_slots[cpu]")
+mutant("tape", "the oldest node first", "ag/autograd/tensor.py", "return self.order > other.order",
+       "return self.order < other.order", "autograd/test_tape.py::test_a_parameter_used_often_gets_its_gradient_once")
+mutant("tape", "a cotangent is not added", "ag/autograd/cotangent.py", "(add, whole(known), g)", "(add, g, g)",
+       "autograd/test_tape.py::test_a_parameter_used_often_gets_its_gradient_once[cpu]",
+       "autograd/test_tape.py::test_both_operands_may_be_the_same_parameter[cpu]")
+mutant("tape", "broadcasting is not undone", "ag/autograd/tape.py", "g = shaped_like(x, g)", "pass",
+       "autograd/test_tape.py::test_broadcasting_is_undone[cpu]")
+
+# ---------------------------------------------------------------------------------------------- training
+
+UPDATES, FORMULA = "ag/engine/kernels/optimizer.py", "optim/test_optimizers.py::test_formula"
+mutant("optimizer", "adam: bias correction", UPDATES, "c2 += rate2 * (1 - c2)", "c2 += rate1 * (1 - c2)",
+       f"{FORMULA}[cpu-adam]")
+mutant("optimizer", "adamw: decay without the rate", UPDATES, "1 - lr * weight_decay", "1 - weight_decay",
+       f"{FORMULA}[cpu-adamw]")
+mutant("optimizer", "sgd: momentum", UPDATES, "momentum *= mu", "momentum *= 1", f"{FORMULA}[cpu-sgd, momentum]")
+mutant("optimizer", "clip: coefficient", UPDATES, "max_norm / norm, 1.0)", "1.0 / norm, 1.0)",
+       "optim/test_clip.py::test_clip_grad_norm[cpu]")
+mutant("optimizer", "some parameters: a run's length", "ag/optim/flat.py", "runs[-1][1] + length", "length",
+       "optim/test_optimizers.py::test_neighbours_in_the_flat_buffer_are_updated_together[cpu]")
+mutant("scheduler", "cosine: period", "ag/optim/schedule.py", "cos(pi * k / self.T_max)",
+       "cos(pi * k / (self.T_max + 1))", "optim/test_schedule.py::test_cosine_begins_at_lr_and_ends_at_lr_min")
+mutant("scheduler", "step: a step early", "ag/optim/schedule.py", "(k // self.step_size)",
+       "((k + 1) // self.step_size)", "optim/test_schedule.py::test_step")
+mutant("data", "every epoch in the same order", "ag/data/dataloader.py", "counter=[0, 0, epoch, 0]",
+       "counter=[0, 0, 0, 0]", "data/test_dataloader.py::test_every_epoch_has_its_own_order_of_all_samples")
+mutant("data", "prefetching skips a batch", "ag/data/dataloader.py", "self._chosen(at[-1])", "self._chosen(at[-1] + 1)",
+       "data/test_dataloader.py::test_prefetching_changes_nothing")
+mutant("checkpoint", "the generator is lost", "ag/io/checkpoint.py",
+       'parts.append(_Part("generator", generator_snapshot(), generator, restore_generator))', "pass",
+       "io/test_checkpoint.py::test_every_device_goes_on_with_its_own_stream")
+mutant("checkpoint", "the rate's digits are lost", "ag/io/checkpoint.py", "json.dumps(float(optimizer.lr))",
+       "json.dumps(float(optimizer.state_dict()['state'][0]))",
+       "io/test_checkpoint.py::test_a_rate_set_by_hand_keeps_its_digits")
+mutant("checkpoint", "a job forgets how many samples it has trained", "ag/parallel/trainer/trainer.py",
+       "self._trained = state.step * state.batch", "self._trained = 0",
+       "parallel/trainer/test_checkpoint.py::test_a_resumed_job_is_the_undisturbed_one[cpu-apart]")
+
+# ---------------------------------------------------------------------------------------------- parallel
+
+TRAINER, DP_TRAIN = "ag/parallel/trainer", "parallel/trainer/test_dp_train.py"
+SAME_BITS = f"{DP_TRAIN}::test_any_number_of_replicas_gives_the_same_bits[cpu-eager]"
+mutant("trainer", "a replica's rows lie on each other", f"{TRAINER}/replica.py",
+       "self._copied(self._work, len(tree.nodes))", "self._copied(self._work, 0)", SAME_BITS)
+mutant("trainer", "not divided by the number of samples", f"{TRAINER}/trainer.py", "total /= batch",
+       "total /= len(self.replicas)", SAME_BITS)
+mutant("trainer", "a shard begins a sample early", f"{TRAINER}/trainer.py", "samples[end - size : end]",
+       "samples[end - size : end] if size == len(samples) else samples[:size]",
+       f"{DP_TRAIN}::test_uneven_shares_give_the_same_bits[cpu]")
+mutant("trainer", "accumulated samples count once", f"{TRAINER}/dp_train.py", "micro_batch * accumulate, len(data))",
+       "micro_batch, len(data))",
+       f"{DP_TRAIN}::test_accumulating_equals_larger_micro_batches[cpu]",
+       f"{DP_TRAIN}::test_one_replica_is_the_hand_written_loop[cpu]")
+mutant("trainer", "buffers do not move", f"{TRAINER}/trainer.py", "self._buffers.move(moved)", "pass",
+       "parallel/trainer/test_model_buffers.py::test_a_step_moves_them_by_the_mean_over_its_samples[cpu]")
+mutant("reduction tree", "nodes join wherever they lie", "ag/parallel/comm/tree_reduction.py",
+       "and self.nodes[-1][0] % (2 * count) == 0:", ":",
+       "parallel/comm/test_tree_reduction.py::test_any_shards_make_the_same_additions")
+mutant("reduction tree", "the rest is added from the left", "ag/parallel/comm/tree_reduction.py",
+       "reversed(self.nodes[:-1])", "self.nodes[:-1]",
+       "parallel/comm/test_tree_reduction.py::test_any_shards_make_the_same_additions",
+       "parallel/comm/test_tree_reduction.py::test_the_tree_is_balanced")
+mutant("replicas", "sync batch norm: mean of one replica's samples", "ag/parallel/replicas/sync_batch_norm.py",
+       "count = sum(counts)", "count = max(counts)",
+       "parallel/replicas/test_sync_batch_norm.py::test_unequal_and_empty_shards")
+mutant("replicas", "ZeRO: a shard's bounds", "ag/parallel/replicas/zero_shards.py", "min(max(at - starts[name], 0)",
+       "min(max(at, 0)", "parallel/replicas/test_zero.py::test_each_replica_keeps_its_part[2-1]",
+       "parallel/replicas/test_zero.py::test_float64_and_eval_mode[1]")
+mutant("replicas", "DataParallel: results out of order", "ag/parallel/comm/gather.py", "return ag_concat(here, dim)",
+       "return ag_concat(here[::-1], dim)",
+       "parallel/replicas/test_data_parallel.py::test_scatter_and_gather_undo_each_other[two-3]")
+mutant("sharded", "pipeline: too many micro-batches ahead", "ag/parallel/sharded/pipeline_schedules.py",
+       "min(micros, stages - stage)", "min(micros, stages)",
+       "parallel/sharded/test_pipeline.py::test_how_many_micro_batches_a_stage_holds")
+mutant("sharded", "pipeline: micro-batches count alike", "ag/parallel/sharded/pipeline.py", "self._shares[micro])",
+       "1.0 / len(self._shares))",
+       "parallel/sharded/test_pipeline.py::test_gradients_of_the_unsplit_model[cpus-7-3-one-gpipe]")
+mutant("comm", "parts in the order of arrival", "ag/parallel/comm/threads.py",
+       "combine([meeting.brought[i] for i in range(self.size)])", "combine([*meeting.brought.values()])",
+       "parallel/comm/test_comm.py::test_sums_do_not_depend_on_who_comes_first")
+mutant("comm", "broadcast from another rank", "ag/parallel/comm/threads.py", "np.copyto(x, arrays[root])",
+       "np.copyto(x, arrays[0])", "parallel/comm/test_comm.py::test_broadcast")
+
+FAMILIES = ("gradient rule", "kernel", "barrier", "pass", "rounding", "random stream", "capture", "tape", "optimizer",
+            "scheduler", "data", "checkpoint", "trainer", "reduction tree", "replicas", "sharded", "comm")

@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Break the package in each of the ways of mutant_table.py, and see that the quick leg's tests notice.
+
+    python tests/mutants.py            all of them
+    python tests/mutants.py conv pass  those whose family, name or file has one of these words
+
+Each mutant is made in a copy of the tree, in which the tests that are to fail run; before that they must pass there.
+A test that fails otherwise than by an assertion, or by an error of the tape or of ranks, kills nothing.  Prints a
+table; the exit status is 1 if a mutant survives.  Knows nothing inside `ag`.  `make mutants` and tests/test_mutants.py
+call it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Queue
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = map(str, (ROOT, ROOT / "tests"))
+
+from mutant_table import MUTANTS, Mutant  # noqa: E402
+
+import kernels_build  # noqa: E402
+
+COPIED = ("ag", "shaders", "tests", "tools", "docs", "examples", "benchmarks", "pyproject.toml", "kernels_build.py",
+          "README.md", "CHANGELOG.md", "Makefile")
+SPV = "ag/engine/backends/vulkan/spv"
+LIMIT_S = 300  # of one run of pytest
+KILLS = ("AssertionError", "assert ", "Failed: ",  # how the message of a failed test begins: an assertion, or what the
+         "ag.errors.TapeError", "ag.errors.CommError")  # library says itself; not that a kernel was not compiled
+
+
+class Outcome(NamedTuple):
+    """What became of a mutant: the test that killed it, or why it lives."""
+
+    mutant: Mutant
+    killer: str
+    reason: str
+    seconds: float
+
+
+class Copy:
+    """A copy of the tree.
+
+    Parameters
+    ----------
+    folder : Path
+        Where; it is not there yet.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in COPIED:
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            elif source.is_file():
+                shutil.copy2(source, folder / name)
+        self._env = {**os.environ, "PYTHONPATH": f"{folder}:{folder / 'tests'}", "PYTHONDONTWRITEBYTECODE": "1",
+                     "OPENBLAS_NUM_THREADS": "1"}
+
+    @contextmanager
+    def broken(self, mutant: Mutant) -> Iterator[None]:
+        """The tree with a mutant in it, its kernels compiled."""
+        path, spv, whole = self.folder / mutant.file, self.folder / SPV, self.folder / "spv"
+        text = path.read_text("utf-8")
+        if mutant.kernels:
+            shutil.copytree(spv, whole)
+        path.write_text(text.replace(mutant.old, mutant.new, 1), "utf-8")
+        try:
+            self._compile(mutant.kernels)
+            yield
+        finally:
+            path.write_text(text, "utf-8")
+            if mutant.kernels:
+                shutil.rmtree(spv)
+                whole.rename(spv)
+
+    def _compile(self, kernels: Sequence[str]) -> None:
+        """Compile these kernels, and no others, which would take most of the time."""
+        spv = self.folder / SPV
+        manifest = kernels_build.read_manifest(spv)
+        for name in kernels:
+            shader = self.folder / "shaders" / f"{name}.comp"
+            manifest["kernels"][name] = kernels_build.compile_shader(shader, spv / f"{name}.spv")
+        if kernels:
+            (spv / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+
+    def test(self, ids: Sequence[str], *options: str) -> tuple[dict[str, str], str]:
+        """Run tests: what failed, by test, or the name of another outcome, such as passed; and what pytest printed."""
+        report = self.folder / "report.xml"
+        report.unlink(missing_ok=True)
+        printed = self._run("-q", "-m", "not slow", "-p", "no:cacheprovider", f"--junitxml={report}",
+                            *options, *(f"tests/{i}" for i in ids))
+        return outcomes(report) if report.is_file() else {}, printed
+
+    def _run(self, *arguments: str) -> str:
+        try:
+            return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=self.folder, env=self._env,
+                                  timeout=LIMIT_S, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
+        except subprocess.TimeoutExpired:
+            return f"it took more than {LIMIT_S} s"
+
+
+def outcomes(report: Path) -> dict[str, str]:
+    """From pytest's junit file: by id below tests, "passed", "skipped", "error", or the message of a failure."""
+    found = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        folders = (case.get("classname") or "").removeprefix("tests.").replace(".", "/")
+        failure = case.find("failure")
+        other = next((kind for kind in ("error", "skipped") if case.find(kind) is not None), "passed")
+        found[f"{folders}.py::{case.get('name')}"] = other if failure is None else failure.get("message") or "failed"
+    return found
+
+
+def chosen(words: Sequence[str]) -> list[Mutant]:
+    """The mutants that have one of the words; all, if there are none."""
+    return [m for m in MUTANTS if not words or any(w in f"{m.family}: {m.name} ({m.file})" for w in words)]
+
+
+def not_ready(copy: Copy, mutants: Sequence[Mutant]) -> list[str]:
+    """What is wrong with the tests before anything is broken."""
+    ids = sorted({i for m in mutants for i in m.killers})
+    found, printed = copy.test(ids)
+    if not found:
+        return [printed]
+    wrong = [f"{i} does not pass: {what}" for i, what in found.items() if what not in ("passed", "skipped")]
+    return wrong + [f"{i} does not run here" for i in ids
+                    if not any(what == "passed" and same(i, name) for name, what in found.items())]
+
+
+def same(killer: str, test: str) -> bool:
+    """Whether a test is the one that an id names, or one of its parameters."""
+    return test == killer or test.startswith(f"{killer}[")
+
+
+def attempt(mutant: Mutant, copy: Copy) -> Outcome:
+    """Make a mutant and run its tests until one fails."""
+    begin = perf_counter()
+    with copy.broken(mutant):
+        found, printed = copy.test(mutant.killers, "-x")
+    failed = {i: what for i, what in found.items() if what not in ("passed", "skipped")}
+    killer = next((i for i, what in failed.items() if what.startswith(KILLS)), "")
+    reason = next(iter(failed.values()), "" if found else printed[-500:]) or "its tests pass"
+    return Outcome(mutant, killer, "" if killer else reason, perf_counter() - begin)
+
+
+def main(words: Sequence[str]) -> int:
+    """Exit status: 0 all killed, 1 some survive, 2 nothing can be said."""
+    mutants, jobs = chosen(words), min(2, os.cpu_count() or 1)
+    if not mutants:
+        print(f"mutants.py: no mutant has any of the words {' '.join(words)}", file=sys.stderr)
+        return 2
+    with TemporaryDirectory(prefix="ag-mutants-") as folder, ThreadPoolExecutor(jobs) as pool:
+        copies: Queue[Copy] = Queue()
+        for k in range(jobs):
+            copies.put(Copy(Path(folder, str(k))))
+        if wrong := not_ready(copies.queue[0], mutants):
+            print("mutants.py:", *wrong, sep="\n", file=sys.stderr)
+            return 2
+
+        def one(mutant: Mutant) -> Outcome:
+            copy = copies.get()
+            try:
+                return attempt(mutant, copy)
+            finally:
+                copies.put(copy)
+
+        survivors = 0
+        for o in pool.map(one, mutants):
+            survivors += not o.killer
+            what = f"killed by {o.killer}" if o.killer else f"SURVIVES: {o.reason.splitlines()[0]}"
+            print(f"{o.mutant.family}: {o.mutant.name}".ljust(66), f"{o.seconds:5.1f} s  {what}", flush=True)
+    print(f"{len(mutants) - survivors} of {len(mutants)} mutants killed")
+    return int(survivors > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
