@@ -114,23 +114,27 @@ class _DeviceThread:
 
     def give(self, tasks: list[Task]) -> None:
         self._tasks, self._context, self.failed, self.now = tasks, copy_context(), [], tasks[0]
-        self._thread.give(self._make_calls)
+        self._thread.give(self._work)
 
     def wait(self, seconds: float) -> bool:
         """Wait for the calls, at most so long; whether they have returned."""
         return self._done.acquire(timeout=min(max(0.0, seconds), TIMEOUT_MAX))
 
-    def _make_calls(self) -> None:
+    def _work(self) -> None:
         one_thread(self.alone)
+        self._make_calls()
+        with self._ending:
+            self.now = None
+            self._done.release()
+
+    def _make_calls(self) -> None:
+        """In a function of its own: no variable may hold a task, and its memory, when the caller goes on."""
         for task in self._tasks:
             self.now = task
             try:
                 self._context.run(task.call)
             except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
                 self.failed.append((task, error))
-        with self._ending:
-            self.now = None
-            self._done.release()
 
     def give_back(self) -> None:
         """Wait for the next training; a thread that hangs cannot, and ends when its call returns."""
