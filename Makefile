@@ -26,7 +26,7 @@ test: setup-test  ## run lint, test-quick and test-sync: below 8 minutes on two 
 	@tools/test.sh lint quick sync
 
 test-full: setup-test  ## run what `make test` leaves out: test-slow, and every Vulkan test under validation
-	@tools/test.sh slow sync_full
+	@tools/test.sh full
 
 lint: setup  ## ruff and mypy --strict
 	@tools/test.sh lint

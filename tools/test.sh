@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs legs of the tests (arguments: lint quick sync slow sync_full mutants) in .venv and prints their results and times
-# last. Every leg runs, also after one that failed. Called by make after tools/setup.sh; PYTEST_ARGS holds more arguments for
-# pytest.
+# Runs legs of the tests (arguments: lint quick sync slow sync_full full mutants) in .venv and prints their results and
+# times last. Every leg runs, also after one that failed. Called by make after tools/setup.sh; PYTEST_ARGS holds more
+# arguments for pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/vulkan.sh
@@ -55,6 +55,18 @@ leg_quick() { in_two_processes quick 'not slow'; }
 
 leg_slow() { in_two_processes slow slow; }
 
+leg_full() {  # the slow tests and all Vulkan tests under validation, so that both cores are busy until the end
+    local vulkan status=0
+    local -x OPENBLAS_NUM_THREADS=1
+    run_pytest full.vulkan -p no:cacheprovider -m 'vulkan and slow' >"$folder/full.vulkan.log" 2>&1 &
+    vulkan=$!
+    run_pytest full.cpu -m 'not vulkan and slow' || status=$?
+    sync_all full.sync || status=$?
+    wait $vulkan || status=$?
+    cat "$folder/full.vulkan.log"
+    return $status
+}
+
 leg_mutants() {
     local words
     read -ra words <<<"${MUTANTS:-}"
@@ -67,8 +79,10 @@ leg_sync() {
     validated sync -m 'vulkan and sync'
 }
 
-leg_sync_full() {  # all but the one test that runs the quick leg once more, in a process of its own
-    validated sync_full -m vulkan --deselect tests/docs/test_adding_an_op.py::test_all_other_tests_pass_with_the_op
+leg_sync_full() { sync_all sync_full; }
+
+sync_all() {  # sync_all REPORT: all but the one test that runs the quick leg once more, in a process of its own
+    validated "$1" -m vulkan --deselect tests/docs/test_adding_an_op.py::test_all_other_tests_pass_with_the_op
 }
 
 validated() {  # validated LEG ARGUMENTS...: pytest, with the synchronization of all devices checked
