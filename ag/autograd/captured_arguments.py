@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from weakref import ref
 
 import numpy as np
 
@@ -91,7 +90,7 @@ class _ArraySlot:
         """Whether `array` is the argument, perhaps in another shape."""
         given = self._example
         return given is not None and array.size == given.size and array.dtype == given.dtype and (
-            array.flags.c_contiguous and given.flags.c_contiguous or array.strides == given.strides) and (
+            (array.flags.c_contiguous and given.flags.c_contiguous) or array.strides == given.strides) and (
             array.__array_interface__["data"][0] == given.__array_interface__["data"][0])
 
     def buffer_for(self, array: Array, dtype: DType, device: Device) -> Buffer:
@@ -127,6 +126,8 @@ class Arguments:
 
     Attributes
     ----------
+    device : Device or None
+        The one that tensors among the arguments are on.
     labels : dict of int to Label
         What buffers of the recording stand for, by the ``id`` of their blocks.
     """
@@ -134,6 +135,7 @@ class Arguments:
     def __init__(self, args: tuple[Tensor | Array, ...]) -> None:
         self._slots = [_TensorSlot(x) if isinstance(x, Tensor) else _ArraySlot(x) for x in args]
         self._arrays = [slot for slot in self._slots if isinstance(slot, _ArraySlot)]
+        self.device = next((x.buffer.backend for x in args if isinstance(x, Tensor)), None)
         self.labels: dict[int, Label] = {}
         for i, slot in enumerate(self._slots):
             if isinstance(slot, _TensorSlot):
@@ -186,10 +188,3 @@ class Arguments:
         """Put the values of a call into the slots."""
         for slot, value in zip(self._slots, args, strict=True):
             slot.fill(value)
-
-
-def kept(stand_ins: list[Tensor | Array]) -> list[ref[Any]]:
-    """References to stand-ins, which are dead after the step unless it kept one; empties the list."""
-    references: list[ref[Any]] = [ref(x) for x in stand_ins]
-    stand_ins.clear()
-    return references

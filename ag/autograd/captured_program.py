@@ -25,7 +25,7 @@ from weakref import ref
 from ag.autograd.capture_trace import Label, first_difference, trace_of
 from ag.autograd.captured_arguments import Arguments
 from ag.autograd.tensor import Node, PendingGrad, Tensor
-from ag.autograd.watched import CHANGES, Notes
+from ag.autograd.watched import Notes
 from ag.engine.buffer import Buffer, Device, leased, vacate
 from ag.engine.compile.pipeline import record
 from ag.engine.dtype import DType
@@ -58,8 +58,9 @@ class RecordedCall:
     def __init__(self, step: Callable[..., Any], args: tuple[Any, ...], backend: Device | None, recompute: bool) -> None:
         self.arguments = Arguments(args)
         stand_ins = self.arguments.stand_ins()
-        with record(backend, self.arguments.on_upload, recompute) as recording:
+        with record(backend or self.arguments.device, self.arguments.on_upload, recompute) as recording:
             self.recording: Recording = recording
+            recording.made.update(self.arguments.labels)
             self.notes = Notes(recording.made)
             self.notes.open()
             try:
