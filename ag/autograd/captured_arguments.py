@@ -51,8 +51,8 @@ class StepArgument(np.ndarray):
 
 
 def _read(array: Array) -> CaptureError:
-    return CaptureError(f"ag_capture: the step reads or changes the values of an argument of shape {array.shape} in Python; "
-                        f"a replay would not see those of another call. Compute with tensors, or before the step.")
+    return CaptureError(f"ag_capture: the step reads or changes the values of an argument of shape {array.shape} in "
+                        f"Python; a replay would not see those of another call. Compute with tensors, or before the step.")
 
 
 class _TensorSlot:
@@ -76,7 +76,7 @@ class _ArraySlot:
     """A numpy argument: recognised by its memory wherever the step turns it into a tensor."""
 
     def __init__(self, example: Array) -> None:
-        self._example: Array | None = example.copy()  # the step may hold the caller's own array, too: that is no argument
+        self._example: Array | None = example.copy()  # the caller's own array is none, if the step holds that, too
         self._example.flags.writeable = False
         self.targets: list[Buffer] = []  # one per shape and element type it is used in
         self._checks: list[Callable[[Array], None]] = []
@@ -172,11 +172,6 @@ class Arguments:
     def targets(self) -> list[Buffer]:
         """All slots."""
         return [t for slot in self._slots for t in (slot.targets if isinstance(slot, _ArraySlot) else [slot.target])]
-
-    def position_of(self, buffer: Buffer) -> int | None:
-        """Which argument a buffer is the slot of."""
-        return next((i for i, slot in enumerate(self._slots) if isinstance(slot, _TensorSlot) and slot.target is buffer),
-                    None)
 
     def check(self, args: tuple[Any, ...]) -> None:
         """Raise if a value is not allowed."""

@@ -55,7 +55,8 @@ class RecordedCall:
         If the step does what a replay could not.
     """
 
-    def __init__(self, step: Callable[..., Any], args: tuple[Any, ...], backend: Device | None, recompute: bool) -> None:
+    def __init__(self, step: Callable[..., Any], args: tuple[Any, ...], backend: Device | None,
+                 recompute: bool) -> None:
         self.arguments = Arguments(args)
         stand_ins = self.arguments.stand_ins()
         with record(backend or self.arguments.device, self.arguments.on_upload, recompute) as recording:
@@ -80,8 +81,8 @@ class RecordedCall:
             self.trace = trace_of(recording, self._labels())
             self.arguments.close(recording)
             if not self.trace:
-                raise CaptureError("ag_capture: the step launched nothing on a device, so there is nothing to replay; a "
-                                   "captured step computes with tensors.")
+                raise CaptureError("ag_capture: the step launched nothing on a device, so there is nothing to replay; "
+                                   "a captured step computes with tensors.")
             for i, t in enumerate(self.tensors):
                 if t.node is not None:
                     t.node = _ENDED
@@ -142,7 +143,8 @@ class CapturedProgram:
         results = _Results(recording)
         self._read = [leaf for leaf in notes.leaves.values() if leaf.read]
         changed = {id(b.block) for launch in recording.launches for b in launch.written}
-        self._copied_back = [leaf for leaf in self._read if leaf.slot is not None and id(leaf.slot.buffer.block) in changed]
+        self._copied_back = [leaf for leaf in self._read
+                             if leaf.slot is not None and id(leaf.slot.buffer.block) in changed]
         call.put_back()
         # What every replay sets; a gradient of before that is still there stays where it is.
         leaves = [leaf.tensor for leaf in notes.leaves.values()
@@ -274,8 +276,8 @@ class _Ended(Node):
     __slots__ = ()
 
     def pull(self, total: Buffer) -> Any:
-        raise TapeError("backward: the loss depends on a result of a captured step, whose record ends with the step; call "
-                        "backward inside it.")
+        raise TapeError("backward: the loss depends on a result of a captured step, whose record ends with the step; "
+                        "call backward inside it.")
 
     def spend(self) -> None:
         """There is nothing to free."""
@@ -313,8 +315,8 @@ class _Results:
         if place in self._made:
             if self._made[place] not in self._wanted:
                 self._wanted.append(self._made[place])
-            return _Place(self._wanted.index(self._made[place]), b.address - b.block.address, b.shape, b.dtype, None, None,
-                          needs_grad)
+            number = self._wanted.index(self._made[place])
+            return _Place(number, b.address - b.block.address, b.shape, b.dtype, None, None, needs_grad)
         if place in self._recording.made:
             return _Place(None, 0, b.shape, b.dtype, b, None, needs_grad)
         return _Place(None, 0, b.shape, b.dtype, None, t, needs_grad)
@@ -363,8 +365,8 @@ def _refuse_kept(references: list[ref[Any]], stand_ins: list[Any]) -> None:
         gc.collect()  # a circle of references may be all that holds it
         kept = next((x for r in references if (x := r()) is not None), None)
     if kept is not None:
-        raise CaptureError(f"ag_capture: the step keeps its argument of shape {kept.shape}, where a replay could not put "
-                           f"that of another call; keep it outside the step.")
+        raise CaptureError(f"ag_capture: the step keeps its argument of shape {kept.shape}, where a replay could not "
+                           f"put that of another call; keep it outside the step.")
 
 
 def _structure(output: object, tensors: list[Tensor]) -> Any:

@@ -1,4 +1,4 @@
-"""The contract of docs/capture.md: whatever is changed around a captured step, it leaves what the eager one would leave."""
+"""The contract of docs/capture.md: whatever is changed around a captured step, it leaves what the eager one would."""
 
 from __future__ import annotations
 
@@ -205,8 +205,8 @@ def test_a_change_long_after(device: str) -> None:
 
 
 @pytest.mark.parametrize("look", [lambda a: float(a[0, 0]), lambda a: a.max(), lambda a: a.item(0), lambda a: list(a),
-                                  lambda a: a.argmax(), lambda a: np.mean(a), lambda a: a.tolist(), lambda a: bool(a.any()),
-                                  lambda a: a.__setitem__((0, 0), 5.0), lambda a: np.add(a, 1, out=a),
+                                  lambda a: a.argmax(), lambda a: np.mean(a), lambda a: a.tolist(),
+                                  lambda a: bool(a.any()), lambda a: a.__setitem__((0, 0), 5.0), lambda a: np.add(a, 1, out=a),
                                   lambda a: a.__itruediv__(255)])
 def test_an_argument_that_is_read_or_changed(device: str, look: Callable[[np.ndarray], object]) -> None:
     def step(a: np.ndarray) -> ag.Tensor:
@@ -226,8 +226,8 @@ def test_an_argument_whose_shape_is_read(device: str) -> None:
 
 
 @pytest.mark.parametrize("keep", [lambda kept, x, y: kept.append(y), lambda kept, x, y: kept.append(y.detach()),
-                                  lambda kept, x, y: kept.append(y.reshape(2, 1)), lambda kept, x, y: kept.append(y * 2.0),
-                                  lambda kept, x, y: kept.append(x)])
+                                  lambda kept, x, y: kept.append(y.reshape(2, 1)),
+                                  lambda kept, x, y: kept.append(y * 2.0), lambda kept, x, y: kept.append(x)])
 def test_a_step_that_keeps_a_tensor(device: str, keep: Callable[..., None]) -> None:
     kept: list[ag.Tensor] = []
 
