@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.autograd.captured_program import CapturedProgram, RecordedCall
+from ag.autograd.captured_program import CapturedProgram
+from ag.autograd.recorded_call import RecordedCall
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
@@ -114,15 +115,15 @@ class CapturedStep:
         if not trusted.is_due(args):
             return program.replay(args)
         call = RecordedCall(self._step, args, self._backend, self._recompute)
-        difference = call.difference(program)
+        difference = call.difference(program.trace)
         if difference is not None:
             call.put_back()
             self._programs.remove(trusted)
             program.close()
             since = "" if trusted.calls == 2 else f" Replays before call {trusted.calls} may have been wrong."
             raise CaptureError(f"ag_capture: call {trusted.calls} of the step did something else than the recorded "
-                               f"one: {difference}; a replay would not notice. Pass what changes as an argument, or do not "
-                               f"capture the step.{since}")
+                               f"one: {difference}; a replay would not notice. Pass what changes as an argument, or do "
+                               f"not capture the step.{since}")
         trusted.agreed(args)
         return call.results(args)
 

@@ -52,7 +52,7 @@ class StepArgument(np.ndarray):
 
 def _read(array: Array) -> CaptureError:
     return CaptureError(f"ag_capture: the step reads or changes the values of an argument of shape {array.shape} in "
-                        f"Python; a replay would not see those of another call. Compute with tensors, or before the step.")
+                        f"Python; a replay would not see those of another call. Compute with tensors, or beforehand.")
 
 
 class _TensorSlot:

@@ -206,8 +206,8 @@ def test_a_change_long_after(device: str) -> None:
 
 @pytest.mark.parametrize("look", [lambda a: float(a[0, 0]), lambda a: a.max(), lambda a: a.item(0), lambda a: list(a),
                                   lambda a: a.argmax(), lambda a: np.mean(a), lambda a: a.tolist(),
-                                  lambda a: bool(a.any()), lambda a: a.__setitem__((0, 0), 5.0), lambda a: np.add(a, 1, out=a),
-                                  lambda a: a.__itruediv__(255)])
+                                  lambda a: bool(a.any()), lambda a: a.__setitem__((0, 0), 5.0),
+                                  lambda a: np.add(a, 1, out=a), lambda a: a.__itruediv__(255)])
 def test_an_argument_that_is_read_or_changed(device: str, look: Callable[[np.ndarray], object]) -> None:
     def step(a: np.ndarray) -> ag.Tensor:
         look(a)
