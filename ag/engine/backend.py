@@ -31,7 +31,7 @@ from weakref import ReferenceType, WeakKeyDictionary
 import numpy as np
 
 from ag.engine.arena import Arena, Block
-from ag.engine.buffer import Buffer, Lease, vacate
+from ag.engine.buffer import Buffer, Lease, note_written
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import OPEN, Launch, Program, Recording, recording_here
@@ -212,9 +212,7 @@ class Backend(ABC):
             return self._launch_and_note(primitive, operands, into, params)
         result, buffers = self.operands_of(primitive, operands, into, params)
         if into is not None or primitive.updates:
-            for b in buffers:
-                if b.block.leases:
-                    vacate(b.block)  # a program lent what may be overwritten now
+            note_written((*buffers[: primitive.outputs], *(buffers[i] for i in primitive.updates)))
         self._run(primitive, buffers, params)
         return result
 
@@ -228,8 +226,9 @@ class Backend(ABC):
             for b in operands:
                 if type(b.block) is Lease:
                     b.block.end()  # what a program lent moves to memory of its own, which the recording may refer to
-                vacate(b.block)
         result, buffers = self.operands_of(primitive, operands, into, params)
+        if into is not None or primitive.updates:
+            note_written((*buffers[: primitive.outputs], *(buffers[i] for i in primitive.updates)))
         launch = Launch(primitive, buffers, params, into is None)
         for recording in tuple(OPEN.values()):
             if recording is not mine and recording.backend is self:
@@ -259,7 +258,10 @@ class Backend(ABC):
 
     @abstractmethod
     def upload(self, array: Array, into: Buffer) -> None:
-        """Copy a host array of the same shape into `into`, converting its element type; does not wait."""
+        """Copy a host array of the same shape into `into`, converting its element type; does not wait.
+
+        Calls `note_written`, as `assign` does.
+        """
 
     @abstractmethod
     def assign(self, target: Buffer, source: Buffer) -> None:
