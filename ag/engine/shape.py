@@ -91,10 +91,12 @@ def same(first: Shape, *_others: Shape, **_params: object) -> Shape:
 
 @lru_cache(maxsize=4096)
 def broadcast(*shapes: Shape) -> Shape:
-    """numpy's broadcasting rule, any rank, both ways."""
+    """numpy's broadcasting rule, any rank, both ways; but two operands, a vector and a column, make no matrix."""
     first = shapes[0]
     if all(s == first for s in shapes):
         return first
+    if len(shapes) == 2:
+        _refuse_outer(*sorted(shapes, key=len))
     ndim = max(len(s) for s in shapes)
     out = []
     for column in zip(*[(1,) * (ndim - len(s)) + s for s in shapes], strict=True):
@@ -104,6 +106,13 @@ def broadcast(*shapes: Shape) -> Shape:
                              f"each axis, counted from the last, must be equal or 1.")
         out.append(sizes.pop() if sizes else 1)
     return tuple(out)
+
+
+def _refuse_outer(small: Shape, big: Shape) -> None:
+    """Raise if a vector and columns are combined: one of both was meant to be of the other kind."""
+    if len(small) == 1 < len(big) and small[0] > 1 == big[-1] and prod(big) > 1:
+        raise ShapeError(f"shapes {small} and {big} do not broadcast, a vector of one axis and columns; give the vector "
+                         f"the shape {(*small, 1)} of a column, or {(1, *small)} if every pair is meant.")
 
 
 @lru_cache(maxsize=4096)

@@ -124,7 +124,8 @@ class NumpyBackend(Backend):
         return np.ndarray(shape, _NUMPY[dtype], self._segments[address >> OFFSET_BITS], address & _OFFSET_MASK)
 
     def upload(self, array: Array, into: Buffer) -> None:
-        into.native[...] = stored(array, into.dtype) if into.dtype.is_half else array
+        with _quiet():  # what is too large becomes infinite
+            into.native[...] = stored(array, into.dtype) if into.dtype.is_half or not into.dtype.is_float else array
 
     def assign(self, target: Buffer, source: Buffer) -> None:
         target.native[...] = source.native
