@@ -120,14 +120,14 @@ def _gated(x: Array, z: Array, out: Array) -> None:
 @primitive(bound=True, fusable=True)
 @in_blocks
 def silu_grad(out: Array, x: Array, g: Array) -> None:
-    _gated_grad(x, x, g, out)
+    power, gate = scratch(out.dtype, [out.shape] * 2)
+    _gated_grad(x, x, g, out, power, gate)
 
 
-def _gated_grad(slope: Array, z: Array, g: Array, out: Array) -> None:
+def _gated_grad(slope: Array, z: Array, g: Array, out: Array, power: Array, gate: Array) -> None:
     """g s (1 + slope (1 - s)) with s = 1 / (1 + exp(-z)): what x s sends back, if `slope` is x times the slope of z."""
     tail = _tail(z)
     ends = None if tail is None else g[tail[0]] * ((1 + slope[tail[0]]) * tail[1] * tail[1])
-    power, gate = scratch(out.dtype, [out.shape] * 2)
     np.negative(z, out=power)
     np.exp(power, out=power)
     np.add(power, 1, out=gate)
@@ -211,12 +211,13 @@ def gelu_tanh(out: Array, x: Array) -> None:
 @primitive(bound=True, fusable=True)
 @in_blocks
 def gelu_tanh_grad(out: Array, x: Array, g: Array) -> None:
-    near = np.clip(x, -40, 40)  # the slope is 0 or 1 beyond, where x * x could overflow
-    z = near * near
-    slope = z * (3 * _CUBED)
+    near, z, slope, power, gate = scratch(out.dtype, [out.shape] * 5)
+    np.clip(x, -40, 40, out=near)  # the slope is 0 or 1 beyond, where x * x could overflow
+    np.multiply(near, near, out=z)
+    np.multiply(z, 3 * _CUBED, out=slope)
     np.add(slope, _SLOPE, out=slope)
     np.multiply(slope, near, out=slope)
     np.multiply(z, _CUBED, out=z)
     np.add(z, _SLOPE, out=z)
     np.multiply(z, near, out=z)
-    _gated_grad(slope, z, g, out)
+    _gated_grad(slope, z, g, out, power, gate)
