@@ -77,9 +77,10 @@ def column(array: Array) -> Array:
 
 def _holds_a_variable(data: list[Any] | tuple[Any, ...]) -> bool:
     kinds = set(map(type, data))
-    return (Tensor in kinds and any(type(x) is Tensor and x.requires_grad for x in data)
-            or not kinds.isdisjoint((list, tuple))
-            and any(type(x) in (list, tuple) and _holds_a_variable(x) for x in data))
+    if Tensor in kinds and any(type(x) is Tensor and x.requires_grad for x in data):
+        return True
+    return not kinds.isdisjoint((list, tuple)) and any(
+        type(x) in (list, tuple) and _holds_a_variable(x) for x in data)
 
 
 def as_input(x: TensorLike, weight: Tensor) -> Tensor:

@@ -142,11 +142,11 @@ class _Function(Generic[S]):
         return bound.args
 
     def checked(self, params: tuple[object, ...]) -> tuple[object, ...]:
-        """The arguments behind the operands, numbers as floats; a tensor is none of them, as it would get no gradient."""
+        """The arguments behind the operands, numbers as floats; a tensor, which would get no gradient, is refused."""
         values = list(params)
         for i, value in enumerate(params):
             p = self.params[min(i, len(self.params) - 1)]
-            if p.annotation == "float" or type(value) is Tensor and p.annotation not in ("Tensor", "Index"):
+            if p.annotation == "float" or (type(value) is Tensor and p.annotation not in ("Tensor", "Index")):
                 values[i] = number_given(self.name, p.name, value)
         return tuple(values)
 
@@ -169,8 +169,8 @@ class _Function(Generic[S]):
                 params = self.checked(params)
             backend, inputs, dtype = operands_on_one_device(name, values, mixed, vectors)
             if not (dtype.is_float or integers):
-                raise DtypeError(f"{name}: operands are of type {dtype}, which is for class numbers and ids; floats are "
-                                 f"required. Convert with t.astype(\"f32\").")
+                raise DtypeError(f"{name}: operands are of type {dtype}, which is for class numbers and ids; a floating "
+                                 f"type is required. Convert with t.astype(\"f32\").")
             buffers = [x.buffer for x in inputs]
             half = dtype.is_half
             run = Widening(backend.launch) if half else backend.launch

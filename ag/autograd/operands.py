@@ -39,8 +39,8 @@ def number_given(function: str, argument: str, value: object) -> float:
     if isinstance(value, Tensor):
         raise TypeError(f"{function}: {argument} is a tensor of shape {value.shape}; a number is required, to which no "
                         f"gradient flows. Use float(t) for a constant, or compute with ag_mul, ag_exp, ... instead.")
-    if not (isinstance(value, (Real, np.bool_)) or isinstance(value, np.ndarray) and value.ndim == 0
-            and value.dtype.kind in "biuf"):
+    is_array = isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biuf"
+    if not (is_array or isinstance(value, (Real, np.bool_))):
         raise TypeError(f"{function}: {argument} is {value!r:.80}; a number is required.")
     return _as_float(function, argument, value)
 
@@ -54,7 +54,7 @@ def _as_float(function: str, argument: str, value: object) -> float:
 
 
 def vector_beside(function: str, n: int, others: list[tuple[int, ...]]) -> bool:
-    """Whether a host vector of `n` numbers is a column (else a row) where it is combined with arrays element by element.
+    """Whether a host vector of `n` numbers is a column, else a row, where it is combined element by element.
 
     Beside columns it is a column, beside arrays of one axis and beside matrices whose rows it fits it has one axis.
 

@@ -56,8 +56,8 @@ def _contains(x: Tensor, value: object) -> bool:
 def _change(operator: str, p: Tensor, result: Tensor) -> Tensor:
     """Give the parameter `p` the values of `result`, on its device."""
     if is_recording():
-        raise TapeError(f"{operator}: a parameter of shape {p.shape} is to be changed inside with_grad_tape, where it may "
-                        f"have been used; change it after the block, or write p = p + x for a new tensor.")
+        raise TapeError(f"{operator}: a parameter of shape {p.shape} is to be changed inside with_grad_tape, where it "
+                        f"may have been used; change it after the block, or write p = p + x for a new tensor.")
     if result.shape != p.shape:
         raise ShapeError(f"{operator}: a parameter of shape {p.shape} was to become {result.shape}; the shapes must be "
                          f"equal.")

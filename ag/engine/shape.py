@@ -111,8 +111,8 @@ def broadcast(*shapes: Shape) -> Shape:
 def _refuse_outer(small: Shape, big: Shape) -> None:
     """Raise if a vector and columns are combined: one of both was meant to be of the other kind."""
     if len(small) == 1 < len(big) and small[0] > 1 == big[-1] and prod(big) > 1:
-        raise ShapeError(f"shapes {small} and {big} do not broadcast, a vector of one axis and columns; give the vector "
-                         f"the shape {(*small, 1)} of a column, or {(1, *small)} if every pair is meant.")
+        raise ShapeError(f"shapes {small} and {big} do not broadcast, as one has one axis and the other is a column; "
+                         f"reshape the first to {(*small, 1)}, or to {(1, *small)} if every pair is meant.")
 
 
 @lru_cache(maxsize=4096)

@@ -92,8 +92,8 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
 
     Notes
     -----
-    Rounding is to the nearest, ties to even; what f16 cannot hold becomes infinite.  Nothing is cast to integers, and integers
-    go through the host, so they cannot be cast in a captured step.
+    Rounding is to the nearest, ties to even; what f16 cannot hold becomes infinite.  Nothing is cast
+    to integers, and integers go through the host, so they cannot be cast in a captured step.
 
     References
     ----------

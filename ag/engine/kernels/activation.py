@@ -43,7 +43,7 @@ _FAR = -88.0
 
 
 def _tail(z: Array) -> tuple[tuple[Array, ...], Array] | None:
-    """Where `z` is below `_FAR`, if anywhere, and the square roots of exp(z) there: two factors that are not too small."""
+    """Where `z` is below `_FAR`, if anywhere, and the roots of exp(z) there: two factors that are not too small."""
     if z.size == 0 or z.item(z.argmin()) >= _FAR:  # NaN counts as smallest
         return None
     far = np.nonzero(z < _FAR)

@@ -4,8 +4,8 @@ An axis is cut into pieces of `chunk` elements, each of which becomes one elemen
 
     out[.., k, ..] = scale * sum of x[.., k chunk : (k + 1) chunk, ..]
 
-`sum_over` and `sum_to` launch sums over several axes; the tape undoes broadcasting with `sum_to`.  All sums of the numpy
-functions that may be long are made by `total` or along the last axis, so that float32 keeps its digits.
+`sum_over` and `sum_to` launch sums over several axes; the tape undoes broadcasting with `sum_to`.  The numpy functions
+make sums that may be long with `total` or along the last axis, so that float32 keeps its digits.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def _scaled(call: Call, out: Array, scale: float) -> Call:
 def total(x: Array, axis: int) -> Array:
     """The sum along an axis, which stays with size 1.
 
-    Numpy adds pairwise along the last axis, and one after the other along the others.  There, sums of neighbours that lie
-    `parts` apart are made first, of rows that are `parts` times as long, and then the sums of those.
+    Numpy adds pairwise along the last axis, and one after the other along the others.  There, elements that lie `parts`
+    apart are added first, in rows that are `parts` times as long, and then those sums.
     """
     n = x.shape[axis]
     if _is_plain(x, axis):
