@@ -169,8 +169,8 @@ class _Function(Generic[S]):
                 params = self.checked(params)
             backend, inputs, dtype = operands_on_one_device(name, values, mixed, vectors)
             if not (dtype.is_float or integers):
-                raise DtypeError(f"{name}: operands are of type {dtype}, which is for class numbers and ids; a floating "
-                                 f"type is required. Convert with t.astype(\"f32\").")
+                raise DtypeError(f"{name}: operands are of type {dtype}, which is for class numbers and ids; floats "
+                                 f"are required. Convert with t.astype(\"f32\").")
             buffers = [x.buffer for x in inputs]
             half = dtype.is_half
             run = Widening(backend.launch) if half else backend.launch
