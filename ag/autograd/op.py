@@ -27,7 +27,7 @@ from ag.autograd.operands import Vectors, number_given, operands_on_one_device
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import OPS, Node, Tensor, TensorLike
 from ag.engine.buffer import Buffer, Run
-from ag.errors import DtypeError, ShapeError
+from ag.errors import ShapeError
 
 __all__ = ["Cotangents", "Need", "Op", "Result", "Run", "elementwise_op", "moving_op", "op", "operands_on_one_device",
            "part_of", "product_op"]
@@ -167,10 +167,7 @@ class _Function(Generic[S]):
                 values, params = _items(name, listed, args[0]), args[1:]
             if params and (has_numbers or Tensor in map(type, params)):
                 params = self.checked(params)
-            backend, inputs, dtype = operands_on_one_device(name, values, mixed, vectors)
-            if not (dtype.is_float or integers):
-                raise DtypeError(f"{name}: operands are of type {dtype}, which is for class numbers and ids; floats "
-                                 f"are required. Convert with t.astype(\"f32\").")
+            backend, inputs, dtype = operands_on_one_device(name, values, mixed, integers, vectors)
             buffers = [x.buffer for x in inputs]
             half = dtype.is_half
             run = Widening(backend.launch) if half else backend.launch

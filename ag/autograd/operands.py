@@ -97,7 +97,8 @@ def closed_or_elsewhere(function: str, first: Device, second: Device) -> DeviceE
 
 
 def operands_on_one_device(
-    function: str, operands: tuple[object, ...], mixed: bool = False, vectors: Vectors = "column"
+    function: str, operands: tuple[object, ...], mixed: bool = False, integers: bool = False,
+    vectors: Vectors = "column",
 ) -> tuple[Device, tuple[Tensor, ...], DType]:
     """The device shared by the tensors among `operands`, everything as tensors there, and the result's element type.
 
@@ -107,7 +108,7 @@ def operands_on_one_device(
         If tensors live on different devices.
     DtypeError
         If tensors have different element types, or an operand is not numeric.  Beside 16-bit tensors, float32 ones
-        without axes are fine, and with `mixed` all float32 ones.
+        without axes are fine, and with `mixed` all float32 ones.  If they are of an integer type, unless `integers`.
     ShapeError
         If a vector could be a row or a column.
     """
@@ -125,10 +126,13 @@ def operands_on_one_device(
             raise closed_or_elsewhere(function, backend, b.backend)
         elif b.dtype is not dtype:
             dtype = _common_type(function, operands, mixed)
-    if not plain:
-        return cast(Device, backend), cast("tuple[Tensor, ...]", operands), cast(DType, dtype)
     if backend is None or dtype is None:
         backend, dtype = default_backend(), default_dtype()
+    if not (dtype.is_float or integers):
+        raise DtypeError(f"{function}: operands are of type {dtype}, which is for class numbers and ids; floats are "
+                         f"required. Convert with t.astype(\"f32\").")
+    if not plain:
+        return backend, cast("tuple[Tensor, ...]", operands), dtype
     if not all(isinstance(x, (Tensor, int, float)) for x in operands):
         operands = _as_vectors(function, operands, vectors)
     number = F32 if dtype.is_half else dtype  # a number keeps its digits, one of numpy's too

@@ -6,39 +6,39 @@ recorded.
 
 from __future__ import annotations
 
+from numbers import Number
 from typing import Any
 
 import numpy as np
 
 from ag.autograd.create import as_array
-from ag.autograd.operands import vector_beside
+from ag.autograd.operands import number_given, vector_beside
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import HOST_OPERATORS, Tensor
 from ag.engine.dtype import BF16, F32
 from ag.engine.kernels.convert import converted, loaded, narrow, stored
 from ag.engine.kernels.elementwise import copy
 from ag.engine.shape import broadcast
-from ag.errors import DtypeError, ShapeError, TapeError
+from ag.errors import ShapeError, TapeError
 
 __all__: list[str] = []
 
 
 def _compare(relation: np.ufunc, x: Tensor, other: object) -> Any:
     """Where the relation holds, element by element; host values are taken in the type of `x`, as in arithmetic."""
-    name = relation.__name__
+    name, dtype = relation.__name__, x.buffer.dtype
     if isinstance(other, Tensor):
         values = other.numpy()
-    elif isinstance(other, (int, float)):
+    elif isinstance(other, (int, float)) and not dtype.is_float:
         return relation(x.numpy(), other)
+    elif not isinstance(other, (Number, np.generic, np.ndarray, list, tuple)):
+        return NotImplemented
     else:
-        try:
-            values = as_array(other, name)
-        except DtypeError:
-            return NotImplemented
+        values = as_array(number_given(name, "the operand", other) if isinstance(other, int) else other, name)
         if values.ndim == 1 and vector_beside(name, len(values), [x.shape]):
             values = values.reshape(-1, 1)
-        if x.buffer.dtype.is_float:
-            values = loaded(stored(values, x.buffer.dtype), x.buffer.dtype)
+        if dtype.is_float:
+            values = loaded(stored(values, dtype), dtype)
     try:
         broadcast(x.shape, values.shape)
     except ShapeError as error:

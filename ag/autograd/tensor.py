@@ -211,6 +211,8 @@ class Tensor:
         array = np.asarray(value)
         if array.dtype.kind not in "biuf":
             raise DtypeError(f"data: an array of type {array.dtype} was assigned; numbers are required.")
+        if array.ndim == 1 and self.shape == (array.size, 1):
+            array = array.reshape(self.shape)  # a vector is a column, as in ag_tensor
         if array.shape != self.shape:
             raise ShapeError(f"data: an array of shape {array.shape} was assigned to a tensor of shape {self.shape}; "
                              f"the shapes must be equal.")

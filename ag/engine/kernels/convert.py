@@ -49,9 +49,8 @@ def _whole(array: Array, dtype: DType) -> Array:
     if np.can_cast(array.dtype, dtype.numpy_name):
         return np.asarray(array, dtype.numpy_name)
     limits = np.iinfo(dtype.numpy_name)
-    fits = (array >= limits.min) & (array <= limits.max)
-    if array.dtype.kind not in "biu":
-        fits &= array == np.floor(array)
+    numbers = array if array.dtype.kind in "iu" else array.astype(np.float64)  # float32 would round the limits
+    fits = (numbers >= limits.min) & (numbers <= limits.max) & (numbers == np.floor(numbers))
     if not fits.all():
         raise DtypeError(f"dtype {dtype}: the number {array[~fits].flat[0]} was given; whole numbers in "
                          f"{limits.min}..{limits.max} are required.")
