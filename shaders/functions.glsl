@@ -60,6 +60,7 @@ float silu_grad_of(float x, float g) { return g * gated(1.0 + x * gated(1.0, -x)
 float gelu_of(float x) { return times_normal_cdf(x, x); }
 float gelu_grad_of(float x, float g) {
     const float large = 1099511627776.0;
+    x = x < -40.0 ? -40.0 : x > 40.0 ? 40.0 : x;  // the slope is 0 or 1 beyond
     return g * ((times_normal_cdf(large, x) + times_density(large * x, x)) / large);
 }
 

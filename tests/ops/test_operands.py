@@ -81,7 +81,7 @@ def test_a_vector_is_a_column_in_every_op(device: str) -> None:
               lambda x: ag.ag_softmax_cross_entropy_loss(x, [2]), lambda x: ag.ag_layer_norm_op(x, x, x),
               lambda x: ag.ag_batch_norm_op(np.eye(3), x, x), lambda x: ag.ag_attention(x, x, x),
               lambda x: ag.ag_conv2d(np.ones((2, 1, 1, 1)), np.ones((3, 2, 1, 1)), x),
-              lambda x: ag.ag_linear(3, 3)(x).shape, lambda x: x @ ag.ag_tensor([[2.0]]), lambda x: column - x):
+              lambda x: ag.ag_linear(3, 3)(x).shape, lambda x: column - x):
         got, want = f(V), f(column)
         if isinstance(want, ag.Tensor):
             assert got.shape == want.shape
@@ -140,7 +140,8 @@ def test_nothing_is_computed_with_integers(device: str, dtype: str, name: str) -
 
 def test_integers_are_not_mixed_with_floats(device: str) -> None:
     t = ag.ag_tensor(I32, dtype="i32")
-    for other in (ag.ag_tensor(I32), ag.ag_tensor(2.0), ag.ag_tensor(I32, dtype="f16"), ag.ag_tensor(abs(I32), dtype="u32")):
+    for other in (ag.ag_tensor(I32), ag.ag_tensor(2.0), ag.ag_tensor(I32, dtype="f16"),
+                  ag.ag_tensor(abs(I32), dtype="u32")):
         for call in (lambda a, b: a + b, lambda a, b: b * a, lambda a, b: a @ b, lambda a, b: ag.ag_concat([a, b])):
             with expect_error("integers and floats", ag.DtypeError, "element types", "i32", "t.astype"):
                 call(t, other)
@@ -204,7 +205,6 @@ def test_integers_are_no_default() -> None:
 IMAGES = np.ones((2, 4, 4, 2), np.float32)
 FOUR = ("ag_conv2d", "ag_max_pool2d", "ag_avg_pool2d", "ag_max_pool", "ag_avg_pool")
 OPERANDS = ("TensorLike", "Sequence[TensorLike]", "Tensor", "ArrayLike", "TensorLike | None")
-NOT_COMPUTED_WITH = {"backward", "ag_gradcheck", "ag_capture", "ag_checkpoint"}
 
 
 def numbers_of(name: str) -> list[str]:
@@ -213,22 +213,21 @@ def numbers_of(name: str) -> list[str]:
 
 
 FUNCTIONS = [name for name in ag.__all__ if name.startswith("ag_") and getattr(ag, name).__module__.startswith(
-    ("ag.ops.", "ag.nn.")) and numbers_of(name)]
+    ("ag.ops.", "ag.nn.")) and numbers_of(name) and name not in ("ag_sequential", "ag_residual", "ag_train", "ag_eval")]
 GIVEN: dict[str, Any] = {
     "in_features": 2, "out_features": 2, "num_features": 2, "in_ch": 2, "out_ch": 2, "kernel": 1, "size": 2, "p": 2.0,
     "scalar": 2.0, "key": 0, "vocab_size": 3, "dim": 0, "d_model": 2, "n_heads": 1, "rate": 0.5, "dtype": "f16",
     "device": "cpu:1", "shape": 4, "axes": 0}
-TRUTH = {"causal", "bias", "approximate"}  # and what is no number
 
 
-@pytest.mark.parametrize("name", [n for n in FUNCTIONS if n not in ("ag_sequential", "ag_residual", "ag_train", "ag_eval")])
+@pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("kind", ["a parameter", "a recorded tensor", "a tensor"])
 def test_a_tensor_is_no_number(name: str, kind: str) -> None:
     """It would be a constant, and never learn."""
     function = getattr(ag, name)
     p = ag.ag_param(1.0) if kind != "a tensor" else ag.ag_tensor(1.0)
     for parameter in inspect.signature(function).parameters.values():
-        if parameter.name not in numbers_of(name) or parameter.name in ("bias",):
+        if parameter.name not in numbers_of(name) or parameter.name == "bias":
             continue
         images = IMAGES if name in FOUR else np.ones((2, 2), np.float32)
         given = {q.name: images for q in inspect.signature(function).parameters.values()

@@ -42,11 +42,11 @@ def relu_grad(out: Array, y: Array, g: Array) -> Call:
 _FAR = -88.0
 
 
-def _tail(z: Array) -> tuple[tuple[Array, ...], Array] | None:
+def _tail(z: Array) -> tuple[Array, Array] | None:
     """Where `z` is below `_FAR`, if anywhere, and the roots of exp(z) there: two factors that are not too small."""
     if z.size == 0 or z.item(z.argmin()) >= _FAR:  # NaN counts as smallest
         return None
-    far = np.nonzero(z < _FAR)
+    far = np.less(z, _FAR)
     return far, np.exp(0.5 * z[far])
 
 
@@ -110,7 +110,9 @@ def _gated(x: Array, z: Array, out: Array) -> None:
     """x / (1 + exp(-z)); `out` may be `x`."""
     tail = _tail(z)
     ends = None if tail is None else x[tail[0]] * tail[1] * tail[1]
-    gate = np.exp(-z)
+    gate = np.empty_like(z)
+    np.negative(z, out=gate)
+    np.exp(gate, out=gate)
     np.add(gate, 1, out=gate)
     np.divide(x, gate, out=out)
     if tail is not None:
