@@ -2,8 +2,8 @@
 
 A tensor is a buffer on a device, whether gradients are wanted for it, and the node that made it; a node is one op
 that was recorded, with its inputs.  A tensor computes nothing itself: operators look up the public op of that name,
-which `ag.autograd.op` registers.  Reading a tensor on the host (`numpy`, `item`, `data`) is the only thing here that
-waits for a device.
+which `ag.autograd.op` registers; comparisons and `+=` are in `ag.autograd.operators`.  Reading a tensor on the host
+(`numpy`, `item`, `data`, comparing) is the only thing here that waits for a device.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ from ag.engine.primitive import Array
 from ag.engine.shape import Shape
 from ag.errors import DtypeError, ShapeError
 
-__all__ = ["OPS", "Array", "ArrayLike", "Node", "PendingGrad", "Tensor", "TensorLike", "tensor_given"]
+__all__ = ["HOST_OPERATORS", "OPS", "Array", "ArrayLike", "Node", "PendingGrad", "Tensor", "TensorLike",
+           "tensor_given"]
 
 ArrayLike = Any  # whatever numpy.asarray accepts
 
 # Public ops by name, filled by `ag.autograd.op` at import and constant afterwards.
 OPS: dict[str, Callable[..., Tensor]] = {}
+# Operators that are no ops, likewise by `ag.autograd.operators`.
+HOST_OPERATORS: dict[str, Callable[..., Any]] = {}
 _ids = count(1)
 
 
@@ -116,6 +119,11 @@ class Tensor:
     """An n-dimensional array on a device.
 
     Made by `ag_tensor`, `ag_param` and the ops; not directly.
+
+    Operators never change a tensor but a parameter: ``t += 1`` makes a new tensor and calls it `t`, as with numbers,
+    and who else holds the old one keeps its values.  ``p -= 0.1 * g`` on a parameter changes it in place, and is
+    refused inside `with_grad_tape`.  Comparisons (``==``, ``<``, ...) go element by element and give a numpy array of
+    truth values, which waits for the device; as keys of a dict tensors are told apart by identity.
 
     Attributes
     ----------
@@ -230,8 +238,17 @@ class Tensor:
     def __float__(self) -> float:
         return self.item()
 
+    def __int__(self) -> int:
+        return int(self.item())
+
     def __bool__(self) -> bool:
         return bool(self.item())
+
+    def __round__(self, digits: int | None = None) -> float:
+        return round(self.item(), digits)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         array = self.numpy()
@@ -259,6 +276,8 @@ class Tensor:
         array = np.asarray(value)
         if array.dtype.kind not in "biuf":
             raise DtypeError(f"data: an array of type {array.dtype} was assigned; numbers are required.")
+        if array.ndim == 1 and self.shape == (array.size, 1):
+            array = array.reshape(self.shape)  # a vector is a column, as in ag_tensor
         if array.shape != self.shape:
             raise ShapeError(f"data: an array of shape {array.shape} was assigned to a tensor of shape {self.shape}; "
                              f"the shapes must be equal.")
@@ -270,6 +289,36 @@ class Tensor:
         """A copy of the values, cut off from the tape; what happens to one of the two does not change the other."""
         with self.buffer.backend.quiet():
             return Tensor(copied(self.buffer))
+
+    # -------------------------------------------------------------------------------------- comparison
+
+    __hash__ = object.__hash__  # by identity, as tensors are keys
+
+    def __eq__(self, other: object) -> Any:
+        return HOST_OPERATORS["compare"](np.equal, self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return HOST_OPERATORS["compare"](np.not_equal, self, other)
+
+    def __lt__(self, other: TensorLike) -> Any:
+        return HOST_OPERATORS["compare"](np.less, self, other)
+
+    def __le__(self, other: TensorLike) -> Any:
+        return HOST_OPERATORS["compare"](np.less_equal, self, other)
+
+    def __gt__(self, other: TensorLike) -> Any:
+        return HOST_OPERATORS["compare"](np.greater, self, other)
+
+    def __ge__(self, other: TensorLike) -> Any:
+        return HOST_OPERATORS["compare"](np.greater_equal, self, other)
+
+    def __contains__(self, value: object) -> bool:
+        return bool(HOST_OPERATORS["contains"](self, value))
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self.shape:
+            raise TypeError("iter: a tensor of shape () has no axes; use .item().")
+        return (self[i] for i in range(len(self)))
 
     # -------------------------------------------------------------------------------------- arithmetic
 
@@ -308,6 +357,30 @@ class Tensor:
 
     def __neg__(self) -> Tensor:
         return _call("ag_scale", self, -1.0)
+
+    def __pos__(self) -> Tensor:
+        return self
+
+    def __abs__(self) -> Tensor:
+        return _call("ag_abs", self)
+
+    def __iadd__(self, other: TensorLike) -> Tensor:
+        return _changed("+=", self, self + other)
+
+    def __isub__(self, other: TensorLike) -> Tensor:
+        return _changed("-=", self, self - other)
+
+    def __imul__(self, other: TensorLike) -> Tensor:
+        return _changed("*=", self, self * other)
+
+    def __itruediv__(self, other: TensorLike) -> Tensor:
+        return _changed("/=", self, self / other)
+
+    def __imatmul__(self, other: TensorLike) -> Tensor:
+        return _changed("@=", self, self @ other)
+
+    def __ipow__(self, p: float) -> Tensor:
+        return _changed("**=", self, self**p)
 
     __array_ufunc__ = None  # numpy_array * tensor calls Tensor.__rmul__ instead of looping over elements
 
@@ -348,3 +421,11 @@ def tensor_given(function: str, x: object) -> Tensor:
 
 def _call(name: str, *args: object) -> Tensor:
     return OPS[name](*args)
+
+
+def _changed(operator: str, x: Tensor, result: Tensor) -> Tensor:
+    """What `x` is after an operator such as ``+=`` with that result: a parameter is changed, any other name rebound."""
+    if not x.requires_grad or x.node is not None:
+        return result
+    changed: Tensor = HOST_OPERATORS["change"](operator, x, result)
+    return changed

@@ -18,7 +18,7 @@ from types import TracebackType
 from ag.engine.backend import Backend
 from ag.engine.dtype import F32, DType, as_dtype
 from ag.engine.registry import Family, accelerator_titles, example_names, families, family_named, list_devices
-from ag.errors import DeviceError
+from ag.errors import DeviceError, DtypeError
 
 __all__ = [
     "PreviousSetting",
@@ -34,6 +34,7 @@ __all__ = [
     "default_dtype",
     "family_and_index",
     "is_accelerator",
+    "is_open",
     "open_backends",
 ]
 
@@ -142,6 +143,11 @@ def open_backends() -> list[Backend]:
     return list(_backends.values())
 
 
+def is_open(backend: object) -> bool:
+    """Whether a backend is the one of its device: it is not if the device was shut down."""
+    return any(backend is open for open in _backends.values())
+
+
 def default_backend() -> Backend:
     """The backend of the current default device."""
     return backend_of(_device.get())
@@ -232,7 +238,7 @@ def ag_dtype(name: str) -> str:
     Raises
     ------
     DtypeError
-        If the type is unknown; the default is unchanged.
+        If the type is unknown or an integer type; the default is unchanged.
 
     Notes
     -----
@@ -251,6 +257,9 @@ def ag_dtype(name: str) -> str:
     'f64'
     """
     new = as_dtype(name, "ag_dtype")
+    if not new.is_float:
+        raise DtypeError(f"ag_dtype: the element type {new} was asked for; a floating type is required. Make single "
+                         f"tensors of integers with ag_tensor(data, dtype={new.name!r}).")
     previous = _dtype.get().name
     _dtype.set(new)
     return previous

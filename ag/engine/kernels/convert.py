@@ -11,6 +11,7 @@ import numpy as np
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import BF16, F16, F32, DType
 from ag.engine.primitive import Array, primitive
+from ag.errors import DtypeError
 
 __all__ = ["BFLOAT16", "converted", "loaded", "narrow", "numbers", "stored", "widen", "reconcile"]
 
@@ -24,7 +25,15 @@ _EXPONENT = np.uint32(0x7F800000)
 
 
 def stored(array: Array, dtype: DType) -> Array:
-    """Host numbers as the elements a buffer of type `dtype` holds."""
+    """Host numbers as the elements a buffer of type `dtype` holds.
+
+    Raises
+    ------
+    DtypeError
+        If an integer type cannot hold one of them.
+    """
+    if not dtype.is_float:
+        return _whole(array, dtype)
     if dtype is not BF16:
         with np.errstate(over="ignore"):  # what is too large becomes infinite
             return np.asarray(array, dtype.numpy_name)
@@ -34,6 +43,18 @@ def stored(array: Array, dtype: DType) -> Array:
     rounded = ((bits + np.uint32(0x7FFF) + even) >> np.uint32(16)).astype(np.uint16)
     nan = (bits & ~np.uint32(1 << 31)) > _EXPONENT
     return np.where(nan, upper | _QUIET_BIT, rounded).reshape(np.shape(array))
+
+
+def _whole(array: Array, dtype: DType) -> Array:
+    if np.can_cast(array.dtype, dtype.numpy_name):
+        return np.asarray(array, dtype.numpy_name)
+    limits = np.iinfo(dtype.numpy_name)
+    numbers = array if array.dtype.kind in "iu" else array.astype(np.float64)  # float32 would round the limits
+    fits = (numbers >= limits.min) & (numbers <= limits.max) & (numbers == np.floor(numbers))
+    if not fits.all():
+        raise DtypeError(f"dtype {dtype}: the number {array[~fits].flat[0]} was given; whole numbers in "
+                         f"{limits.min}..{limits.max} are required.")
+    return np.asarray(array, dtype.numpy_name)
 
 
 def loaded(elements: Array, dtype: DType) -> Array:

@@ -125,7 +125,8 @@ class NumpyBackend(Backend):
 
     def upload(self, array: Array, into: Buffer) -> None:
         note_written((into,))
-        into.native[...] = stored(array, into.dtype) if into.dtype.is_half else array
+        with _quiet():  # what is too large becomes infinite
+            into.native[...] = stored(array, into.dtype) if into.dtype.is_half or not into.dtype.is_float else array
 
     def assign(self, target: Buffer, source: Buffer) -> None:
         note_written((target,))
