@@ -70,7 +70,7 @@ class DeviceState:
 
     def write_settings(self, settings: Sequence[float]) -> None:
         """Overwrite the settings; does not wait."""
-        self.group.backend.refuse_while_recording("changes an optimizer's settings")
+        self.group.backend.refuse_while_recording("changes an optimizer's lr or another setting")
         rate = np.asarray(settings[0], self.group.dtype.numpy_name)  # every device steps with the same rate
         self.group.backend.upload(np.array([rate, *settings[1:]], np.float64), self.settings)
 

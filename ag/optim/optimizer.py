@@ -187,6 +187,13 @@ class Optimizer(Settings):
                                      **place, last=run is runs[-1])
         group.store()
 
+    def count_alike(self) -> None:
+        """Let groups without a gradient in some steps count these, too; for shards of one parameter on many devices."""
+        latest = max((slots.read_counts()[0] for slots in self._slots), key=lambda own: float(own[-1]))
+        for slots in self._slots:
+            if (slots.read_counts()[0] != latest).any():
+                slots.change_counts(lambda rows: np.concatenate([latest[None], rows[1:]]))
+
     def flat_gradients(self, group: FlatGroup) -> Buffer:
         """The flat buffer into which gradients of `group` are gathered."""
         return next(s.grads for s in self._slots if s.group is group)

@@ -143,7 +143,7 @@ class ZeroOptimizer:
                 s.assign(s.param.numpy())
         self.optimizer.step(of_shards)
         if len(gradients_given(self.optimizer.params, of_shards, "step")) < len(self.optimizer.params):
-            self._count_alike()
+            self.optimizer.count_alike()
         if self.stage < 3:
             for s in self._sharded:
                 s.param.data = s.numpy()
@@ -158,14 +158,6 @@ class ZeroOptimizer:
             if s.name in given:
                 gradients |= s.cut(as_gradient(s.name, s.param, given[s.name], "step").numpy())
         return gradients
-
-    def _count_alike(self) -> None:
-        """Let a device on which no shard had a gradient count the step, as an undivided optimizer does."""
-        state = self.optimizer.state_dict()
-        numbers = {name: x for name, x in state.items() if _is_numbers(name)}
-        latest = max(numbers.values(), key=lambda x: float(x[-1]))
-        if any((x != latest).any() for x in numbers.values()):
-            self.optimizer.load_state_dict(state | dict.fromkeys(numbers, latest))
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
