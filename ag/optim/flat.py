@@ -84,7 +84,7 @@ class Run(NamedTuple):
     start: int
     length: int
     first: int
-    count: int
+    params: int
 
 
 class FlatGroup:
@@ -184,9 +184,9 @@ class FlatGroup:
         for i, (name, (start, length)) in enumerate(self.spans.items()):
             if name not in names:
                 continue
-            if runs and runs[-1].first + runs[-1].count == i:
+            if runs and runs[-1].first + runs[-1].params == i:
                 last = runs[-1]
-                runs[-1] = Run(last.start, last.length + length, last.first, last.count + 1)
+                runs[-1] = Run(last.start, last.length + length, last.first, last.params + 1)
             else:
                 runs.append(Run(start, length, i, 1))
         return runs

@@ -42,7 +42,7 @@ def gradients_given(params: Mapping[str, Tensor], grads: object, function: str) 
     given: dict[str, Any] = {}
     for key, gradient in grads.items():
         name = names.get(key.id) if isinstance(key, Tensor) else key
-        if name not in params:
+        if not isinstance(name, str) or name not in params:
             raise ValueError(f"{function}: a gradient of {_called(key)} is given, which is no parameter here; there "
                              f"are {_listed(params)}.{nearest(name, params)}")
         if name in given:

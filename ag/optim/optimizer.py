@@ -181,7 +181,7 @@ class Optimizer(Settings):
             place: dict[str, int] = {}
             if slots.places is not None:
                 operands.append(slots.places)
-                place = {"start": run.start, "first": run.first, "count": run.count}
+                place = {"start": run.start, "first": run.first, "count": run.params}
             with group.backend.quiet():
                 group.backend.launch(self._rule, *operands, g, slots.one, slots.zero if bad is None else bad,
                                      **place, last=run is runs[-1])
@@ -270,7 +270,7 @@ class Optimizer(Settings):
                  if ("." not in name or name in may) and not (np.isfinite(x) & (x >= 0)).all()]
         wrong += [f"{name} counts {x[-1]:g} steps" for name, x in arrays.items()
                   if (name in self._states or name in may and name != "settings")
-                  and not (x[-1] < _MOST and float(x[-1]).is_integer() and (x[-len(self._counts):-1] <= 1).all())]
+                  and not (x[-1] < _MOST and float(x[-1]).is_integer())]
         wrong += [f"{name} has negative elements" for name, x in arrays.items()
                   if name.split(".")[0] in self._never_negative and (x < 0).any()]
         if wrong:
