@@ -23,8 +23,9 @@ from ag.engine.primitive import Array
 from ag.engine.random import generator_snapshot, restore_generator
 from ag.engine.shape import counts
 from ag.errors import CheckpointError
+from ag.io.model_file import tied_in
 from ag.io.safetensors_file import elements_of, read_file, to_json, write_file
-from ag.nn.layer import Layer, Model, load_into, state_of
+from ag.nn.layer import Layer, Model, load_into, named_tensors, refuse_untied, ties
 from ag.optim.optimizer import Optimizer
 
 __all__ = ["Checkpoint", "Stateful", "ag_load_checkpoint", "ag_save_checkpoint"]
@@ -106,7 +107,9 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Model, optimizer: Op
         raise ValueError(f"ag_save_checkpoint: step is {step!r}; a whole number of at least 0 is required.")
     header = {"format": _FORMAT, "step": str(int(step)), "extra": to_json(extra, "extra", "ag_save_checkpoint"),
               "generator": to_json(generator_snapshot(), "the generator", "ag_save_checkpoint")}
-    arrays = {f"model.{name}": elements_of(x) for name, x in state_of(model).items()}
+    tensors = named_tensors(model)
+    header["tied"] = json.dumps(ties(tensors))
+    arrays = {f"model.{name}": elements_of(x) for name, x in tensors.items()}
     for key, state in _extra_state(model).items():
         arrays |= {f"{key}.{name}": array for name, array in state.items()}
     if optimizer is not None:
@@ -165,17 +168,19 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
         said = {name: json.loads(text) for name, text in header.items() if name != "format"}
         checkpoint = Checkpoint(int(header["step"]), said["extra"])
         generator = said["generator"]
+        tied = tied_in(header, where)
     except (KeyError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{where} has no readable header ({error!r}); the file is not a complete "
                               f"checkpoint.") from error
-    tensors = state_of(model)
+    tensors = named_tensors(model)
     parts = [_Part("model", {n: elements_of(x) for n, x in tensors.items()}, _below("model.", arrays),
-                   lambda state: load_into(tensors, state))]
+                   lambda state: load_into(tensors, state),
+                   lambda state: refuse_untied(tensors, tied, "ag_load_checkpoint: the file"))]
     for name, state in _extra_state(model).items():
         parts.append(_Part(name, state, _below(f"{name}.", arrays) or None, partial(model.load_extra_state, name)))
     if optimizer is not None:
         held = _below("optimizer.", arrays) or None
-        parts.append(_Part("optimizer", optimizer.state_dict(), held, optimizer.load_state_dict, _check_counts))
+        parts.append(_Part("optimizer", optimizer.state_dict(), held, optimizer.load_state_dict))
         if held is not None:
             parts.append(_Part("lr", optimizer.lr, said.get("lr"), lambda rate: _set_rate(optimizer, rate)))
     for name, part in (("scheduler", scheduler), ("dataloader", dataloader)):
@@ -232,13 +237,6 @@ def _same_types(before: Any, after: Any) -> None:
 
 def _type(array: Array) -> str:
     return "bfloat16" if array.dtype == BFLOAT16 else str(array.dtype)
-
-
-def _check_counts(state: dict[str, Array]) -> None:
-    """Refuse rates and step counts with which the next step would fail; moments, named after parameters, have a dot."""
-    for name, numbers in state.items():
-        if "." not in name and not (np.isfinite(numbers) & (numbers >= 0)).all():
-            raise CheckpointError(f"counts: {name} holds {numbers.tolist()} and not only finite numbers from 0 on.")
 
 
 def _set_rate(optimizer: Optimizer, rate: object) -> None:
