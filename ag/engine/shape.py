@@ -56,8 +56,11 @@ def row_major_strides(shape: Shape) -> Shape:
 
 
 def counts(*numbers: object, least: int = 1) -> bool:
-    """Whether all are whole numbers of at least `least`."""
-    return all(isinstance(n, SupportsIndex) and index(n) >= least for n in numbers)
+    """Whether all are whole numbers of at least `least`; True and False are none."""
+    try:
+        return all(isinstance(n, SupportsIndex) and not isinstance(n, bool) and index(n) >= least for n in numbers)
+    except TypeError:  # numpy's arrays have the method, whatever they hold
+        return False
 
 
 # ---------------------------------------------------------------------------------------------- axes
