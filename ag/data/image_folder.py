@@ -109,7 +109,7 @@ class _Images:
         pillow, file = _pillow(), self._files[i]
         try:
             with pillow.open(file) as image:
-                if image.mode in _EIGHT_BITS:
+                if image.mode in _EIGHT_BITS and _SIGNED not in getattr(image, "tag_v2", {}).get(_KIND, ()):
                     plain, largest = image.convert("RGB"), 255
                 else:
                     plain, largest = pillow.fromarray(_shades(image)), 1
@@ -123,7 +123,8 @@ class _Images:
 
 
 _EIGHT_BITS = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"})
-_BITS, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0  # tags of TIFF
+_BITS, _PHOTOMETRIC, _KIND = 258, 262, 339  # tags of TIFF
+_WHITE_IS_ZERO, _SIGNED = 0, 2  # values of the last two
 
 
 def _shades(image: Any) -> Array:

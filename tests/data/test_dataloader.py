@@ -160,6 +160,15 @@ def test_resuming_after_leaving_the_loop(prefetch: int) -> None:
     assert firsts(resumed) == firsts(loader) != order  # the next epoch, in both
 
 
+def test_a_loop_that_was_left_with_its_last_batch_is_over() -> None:
+    loader = ag.ag_dataloader(X, batch_size=3, seed=5)
+    for _ in zip(range(4), loader, strict=False):
+        pass
+    resumed = ag.ag_dataloader(X, batch_size=3)
+    resumed.load_state_dict(loader.state_dict())
+    assert firsts(resumed) == firsts(loader) and len(firsts(resumed)) == 10
+
+
 def test_one_by_one_goes_on_in_the_middle() -> None:
     loader = ag.ag_dataloader(X, batch_size=3, seed=5)
     whole = [b.x.numpy()[0].tolist() for b in ag.ag_dataloader(X, batch_size=3, seed=5)]
@@ -364,7 +373,7 @@ def test_prefetching_changes_nothing(device: str, prefetch: int) -> None:
     ({"x": 3.0}, ag.ShapeError, ["single number"]),
     ({"x": X, "y": 3.0}, ag.ShapeError, ["single number"]),
     ({"x": np.array(["a", "b"])}, ag.DtypeError, ["numbers"]),
-], ids=str)
+])
 def test_refused(args: dict[str, Any], error: type[Exception], fragments: list[str]) -> None:
     with expect_error("ag_dataloader: an argument", error, "ag_dataloader", *fragments):
         ag.ag_dataloader(**args)
