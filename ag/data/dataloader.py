@@ -179,6 +179,8 @@ class DataLoader:
 
     def _moved(self, place: _Place) -> _Place:
         """Where the loop that is at `place` goes on: there, unless a state was loaded since and nobody is there yet."""
+        if self._waiting is None:
+            return place
         with self._lock:
             return self._begin() if self._waiting is not None and place is self._left else place
 

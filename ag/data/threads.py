@@ -83,20 +83,31 @@ class _Maker(Generic[T]):
         self._room.release()
 
 
+_forks = 0  # between the first process and this one
+
+
+def _forked() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 class Lock:
     """A lock of one object in one process: copies, and forked children, find theirs open."""
 
     def __init__(self) -> None:
-        self._owner = os.getpid(), RLock()
+        self._owner = _forks, RLock()
 
     def __enter__(self) -> None:
-        if self._owner[0] != os.getpid():
-            self._owner = os.getpid(), RLock()
+        if self._owner[0] != _forks:
+            self._owner = _forks, RLock()
         self._owner[1].acquire()
 
     def __exit__(self, *_: object) -> None:
-        process, lock = self._owner
-        if process == os.getpid():
+        forks, lock = self._owner
+        if forks == _forks:
             lock.release()
 
     def __reduce__(self) -> tuple[type[Lock], tuple[()]]:

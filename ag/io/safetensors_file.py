@@ -41,7 +41,13 @@ def write_file(path: str | os.PathLike[str], arrays: dict[str, Array], header: d
     ------
     OSError
         If the file cannot be written; an older one stays as it was.
+    ValueError
+        If an array has a name that the format cannot hold.
     """
+    unfit = [name for name in arrays if not _is_name(name)]
+    if unfit:
+        raise ValueError(f"{_shown(path)} cannot be written: an array is called {unfit[0]!r:.60}; a text other than "
+                         f"'__metadata__' is required. Rename it.")
     target = _target(path)
     _replace(target, _bytes(arrays, header))
     _remove_abandoned(target)
@@ -73,6 +79,14 @@ a file in a folder that is there, is writable and has room.
     except (OSError, TypeError, ValueError) as error:  # the last two if it is no path
         raise CheckpointError(f"{function}: {_shown(path)} cannot be written ({getattr(error, 'strerror', error)}); "
                               f"name a file in a folder that is there, is writable and has room.") from error
+
+
+def _is_name(name: object) -> bool:
+    """Whether an array may be called that; the format has a place of its own called ``__metadata__``."""
+    try:
+        return isinstance(name, str) and name.encode() != b"__metadata__"
+    except UnicodeEncodeError:  # half a character
+        return False
 
 
 def _shown(path: object) -> str:
@@ -130,9 +144,13 @@ def _replace(target: Path, content: bytes, like: Path | None = None) -> None:
 def _keep_permissions(handle: int, old: os.stat_result) -> None:
     """Give a new file the owner, group and mode of the old one, as far as this process may."""
     mode = stat.S_IMODE(old.st_mode)
-    for user, group in ((-1, old.st_gid), (old.st_uid, -1)):
+    new = os.fstat(handle)
+    if new.st_gid != old.st_gid:
         with suppress(OSError):
-            os.fchown(handle, user, group)
+            os.fchown(handle, -1, old.st_gid)
+    if new.st_uid != old.st_uid:
+        with suppress(OSError):
+            os.fchown(handle, old.st_uid, -1)
     if os.fstat(handle).st_gid != old.st_gid:
         mode = mode & ~0o070 | (mode & 0o007) << 3  # another group may do no more than everybody
     os.fchmod(handle, mode)
