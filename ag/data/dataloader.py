@@ -19,7 +19,7 @@ from ag.autograd.tensor import Tensor
 from ag.data.samples import samples_of
 from ag.data.threads import Check, Lock, made_ahead
 from ag.engine.primitive import Array
-from ag.engine.random import host_seed
+from ag.engine.random import draws_from, host_seed
 from ag.engine.shape import counts
 from ag.errors import CheckpointError, ShapeError
 
@@ -97,7 +97,9 @@ class DataLoader:
 
     A sequence is asked for a sample when its batch is due, or `prefetch` batches earlier, once an epoch and in the
     epoch's order; by one thread at a time, also where a loop is left while its thread is at a sample.  An error in it
-    ends the loop; the batch that failed is the next one for `next_batch`, and for `state_dict`.
+    ends the loop; the batch that failed is the next one for `next_batch`, and for `state_dict`.  What this library
+    draws in a sample, such as a dropout mask, follows from the loader's seed and the batch, whatever `prefetch` is and
+    also after `load_state_dict`; a generator of your own goes on from sample to sample.
 
     References
     ----------
@@ -264,7 +266,8 @@ class DataLoader:
     def _gather(self, place: _Place, k: int, check: Check = lambda: None) -> list[Array]:
         """The arrays of batch `k`, x and perhaps y; with `prefetch`, a background thread calls it."""
         chosen = self._order(place)[k * self.batch_size : (k + 1) * self.batch_size]
-        return [array for samples in self._data for array in samples.take(chosen, check)]
+        with draws_from(self._seed, place.epoch, k):  # whatever is drawn meanwhile, and whenever this is
+            return [array for samples in self._data for array in samples.take(chosen, check)]
 
     def _deliver(self, arrays: list[Array], place: _Place) -> Batch:
         batch = _batch(*arrays)

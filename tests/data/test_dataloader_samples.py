@@ -370,6 +370,36 @@ def test_random_samples_are_the_same_whatever_is_made_ahead(prefetch: int) -> No
     assert epochs(prefetch) == epochs(0)
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_dropout_in_samples_follows_from_the_seed(device: str, shuffle: bool) -> None:
+    drop, others = ag.ag_dropout(0.5), ag.ag_dropout(0.5)
+    ones = ag.ag_tensor(np.ones((32, 1)))
+
+    def epochs(prefetch: int, used: bool, skip: int = 0) -> tuple[list[bytes], list[bytes]]:
+        ag.ag_seed(4)
+        loader = ag.ag_dataloader(Made(lambda i: drop(ones).numpy()), batch_size=3, seed=1, shuffle=shuffle,
+                                  prefetch=prefetch)
+        if skip:
+            other = ag.ag_dataloader(Made(lambda i: ones), batch_size=3, seed=1, shuffle=shuffle)
+            for _ in range(skip):
+                other.next_batch()
+            loader.load_state_dict(other.state_dict())
+        found, masks = [], []
+        for _ in range(2):
+            for batch in loader:
+                found.append(batch.x.numpy().tobytes())
+                masks += [others(ones).numpy().tobytes()] * used
+        return found, masks
+
+    expected, masks = epochs(0, True)
+    assert len(set(expected)) == 8 and len(set(masks)) == 8
+    assert epochs(2, True) == (expected, masks)
+    assert epochs(0, False) == (expected, [])
+    assert epochs(2, True, skip=2)[0] == expected[2:]
+    ag.ag_seed(4)
+    assert [others(ones).numpy().tobytes() for _ in range(8)] == masks
+
+
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_a_state_moves_the_loop_that_runs_or_the_next_one(prefetch: int) -> None:
     loader = ag.ag_dataloader(columns(), batch_size=2, shuffle=False, prefetch=prefetch)
