@@ -173,7 +173,7 @@ class DataLoader:
 
     def _begin(self) -> _Place:
         """The place to go on at: one that is waiting, or the start of the next epoch."""
-        with self._lock:
+        with self._lock():
             self._at = self._waiting or _Place(self._begun)
             self._waiting = None
             self._begun = max(self._begun, self._at.epoch + 1)
@@ -183,12 +183,12 @@ class DataLoader:
         """Where the loop that is at `place` goes on: there, unless a state was loaded since and nobody is there yet."""
         if self._waiting is None:
             return place
-        with self._lock:
+        with self._lock():
             return self._begin() if self._waiting is not None and place is self._left else place
 
     def _end(self, place: _Place) -> None:
         """A loop is over, or was left."""
-        with self._lock:
+        with self._lock():
             if place is self._at and place.next >= self.n_batches():
                 self._at = _Place(self._begun)
 
@@ -233,7 +233,7 @@ class DataLoader:
         StopIteration
             At the end of the epoch; `reset` begins the next.
         """
-        with self._turn:
+        with self._turn():
             if not self.has_next():
                 raise StopIteration(f"{self._function}: the epoch is over; call reset() to begin the next.")
             self._own = place = self._own or self._begin()
@@ -271,7 +271,7 @@ class DataLoader:
 
     def _deliver(self, arrays: list[Array], place: _Place) -> Batch:
         batch = _batch(*arrays)
-        with self._lock:
+        with self._lock():
             place.next += 1  # now that nothing can fail: a batch that failed is still the next
             self._at = place
         return batch
@@ -284,7 +284,7 @@ class DataLoader:
         That is the place of the loop that took the last batch, or of `next_batch` if that was called last: ``epoch``
         and ``next`` batch; ``begun`` epochs are taken.
         """
-        with self._lock:
+        with self._lock():
             return {"seed": self._seed, "epoch": self._at.epoch, "next": self._at.next, "begun": self._begun,
                     **self._settings()}
 
@@ -305,7 +305,7 @@ class DataLoader:
         """
         self.check_state_dict(state)
         seed, epoch, following, begun = (int(cast(int, state[k])) for k in _NUMBERS)
-        with self._lock:
+        with self._lock():
             self._seed = seed
             self._start_at(_Place(epoch, following), begun)
 

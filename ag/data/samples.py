@@ -89,7 +89,7 @@ class _Made:
         return tuple(_stacked(items, numbers, name) for items, name in zip(columns, names, strict=False))
 
     def _parts(self, i: int, check: Check) -> tuple[Any, ...]:
-        with self._asking:
+        with self._asking():
             check()
             try:
                 item = self._data[i]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from contextvars import copy_context
 from queue import SimpleQueue
 from threading import RLock, Semaphore, Thread
@@ -91,7 +92,8 @@ def _forked() -> None:
     _forks += 1
 
 
-os.register_at_fork(after_in_child=_forked)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 class Lock:
@@ -100,15 +102,11 @@ class Lock:
     def __init__(self) -> None:
         self._owner = _forks, RLock()
 
-    def __enter__(self) -> None:
+    def __call__(self) -> AbstractContextManager[bool]:
+        """To be held in a ``with``."""
         if self._owner[0] != _forks:
             self._owner = _forks, RLock()
-        self._owner[1].acquire()
-
-    def __exit__(self, *_: object) -> None:
-        forks, lock = self._owner
-        if forks == _forks:
-            lock.release()
+        return self._owner[1]
 
     def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
         return Lock, ()

@@ -127,8 +127,9 @@ def _replace(target: Path, content: bytes, like: Path | None = None) -> None:
         # nobody may read it before it has the old one's permissions; a new one has what the umask leaves
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if old is None else 0o600)
         with os.fdopen(handle, "wb") as file:
-            if old is not None:
+            if old is not None and hasattr(os, "fchown"):
                 _keep_permissions(handle, old)
+                _keep_attributes(handle, like or target)
             file.write(content)
             file.flush()
             os.fsync(handle)
@@ -154,6 +155,15 @@ def _keep_permissions(handle: int, old: os.stat_result) -> None:
     if os.fstat(handle).st_gid != old.st_gid:
         mode = mode & ~0o070 | (mode & 0o007) << 3  # another group may do no more than everybody
     os.fchmod(handle, mode)
+
+
+def _keep_attributes(handle: int, old: Path) -> None:
+    """Give a new file the access lists and other attributes of the old one, where there are any."""
+    if hasattr(os, "listxattr"):
+        with suppress(OSError):  # the file system has none
+            for name in os.listxattr(old):
+                with suppress(OSError):
+                    os.setxattr(handle, name, os.getxattr(old, name))
 
 
 def to_json(value: object, what: str, function: str) -> str:
