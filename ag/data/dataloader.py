@@ -139,10 +139,11 @@ class DataLoader:
         self._seed = host_seed() if seed is None else int(seed)
         self._lock = Lock()  # around every change of a place
         self._turn = Lock()  # of whoever calls next_batch
-        self._at = self._left = _Place(0)
-        self._waiting: _Place | None = None
-        self._own: _Place | None = None  # of `next_batch`
-        self._start_at(self._at, begun=0)
+        self._begun = 0  # epochs, with the one that waits
+        self._own: _Place | None = None  # the place of `next_batch`
+        self._left: _Place | None = None  # of the loop that may go on at the place that waits
+        self._at = self._fresh()  # of which `state_dict` and `order` speak
+        self._waiting: _Place | None = self._at
 
     def _check_settings(self, batch_size: object, prefetch: object, seed: object, **switches: object) -> None:
         if not (counts(batch_size) and counts(prefetch, least=0)):
@@ -162,21 +163,15 @@ class DataLoader:
 
     # ---------------------------------------------------------------------------------------------- places
 
-    def _start_at(self, place: _Place, begun: int) -> None:
-        """Let the next loop, or the next `next_batch`, go on there; epochs begin anew after `begun` ones."""
-        if self._waiting is None:
-            self._left = self._at  # where the loop is that may go on at the new place
-        self._at = place  # of which `state_dict` and `order` speak
-        self._waiting = place  # until somebody goes on there
-        self._own = None
-        self._begun = begun
+    def _fresh(self) -> _Place:
+        self._begun += 1
+        return _Place(self._begun - 1)
 
     def _begin(self) -> _Place:
-        """The place to go on at: one that is waiting, or the start of the next epoch."""
+        """The place to begin at: the one that waits, or the start of the next epoch."""
         with self._lock():
-            self._at = self._waiting or _Place(self._begun)
+            self._at = self._waiting or self._fresh()
             self._waiting = None
-            self._begun = max(self._begun, self._at.epoch + 1)
             return self._at
 
     def _moved(self, place: _Place) -> _Place:
@@ -190,7 +185,8 @@ class DataLoader:
         """A loop is over, or was left."""
         with self._lock():
             if place is self._at and place.next >= self.n_batches():
-                self._at = _Place(self._begun)
+                self._left = None
+                self._at = self._waiting = self._waiting or self._fresh()
 
     def _order(self, place: _Place) -> Array:
         if place.order is None:
@@ -282,7 +278,7 @@ class DataLoader:
         """Where the loader is, and the settings that a loader must have to go on there.
 
         That is the place of the loop that took the last batch, or of `next_batch` if that was called last: ``epoch``
-        and ``next`` batch; ``begun`` epochs are taken.
+        and ``next`` batch; ``begun`` epochs are taken, that one too.
         """
         with self._lock():
             return {"seed": self._seed, "epoch": self._at.epoch, "next": self._at.next, "begun": self._begun,
@@ -306,8 +302,10 @@ class DataLoader:
         self.check_state_dict(state)
         seed, epoch, following, begun = (int(cast(int, state[k])) for k in _NUMBERS)
         with self._lock():
-            self._seed = seed
-            self._start_at(_Place(epoch, following), begun)
+            if self._waiting is None:
+                self._left = self._at
+            self._seed, self._begun, self._own = seed, begun, None
+            self._at = self._waiting = _Place(epoch, following)
 
     def check_state_dict(self, state: Mapping[str, object]) -> None:
         """Raise the error that `load_state_dict` would, and change nothing."""
@@ -322,8 +320,8 @@ class DataLoader:
             raise CheckpointError(f"load_state_dict: the state is of a loader with {theirs}, and this one has {mine}; "
                                   f"they must be equal.")
         seed, epoch, following, begun = numbers = [state[k] for k in _NUMBERS]
-        if not (all(map(_is_whole, numbers)) and 0 <= cast(int, epoch) <= cast(int, begun) <= _64_BITS
-                and 0 <= cast(int, following) <= self.n_batches()):
+        if not (all(map(_is_whole, numbers)) and all(0 <= cast(int, n) <= _64_BITS for n in numbers[1:])
+                and cast(int, following) <= self.n_batches()):
             raise CheckpointError(f"load_state_dict: the loader's state has seed {seed!r}, epoch {epoch!r}, begun "
                                   f"{begun!r} and next {following!r}; whole numbers are required, and at most "
                                   f"{self.n_batches()} batches.")
