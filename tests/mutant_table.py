@@ -285,9 +285,10 @@ mutant("scheduler", "cosine: period", "ag/optim/schedule.py", "cos(pi * k / self
        "cos(pi * k / (self.T_max + 1))", "optim/test_schedule.py::test_cosine_begins_at_lr_and_ends_at_lr_min")
 mutant("scheduler", "step: a step early", "ag/optim/schedule.py", "(k // self.step_size)",
        "((k + 1) // self.step_size)", "optim/test_schedule.py::test_step")
-mutant("data", "every epoch in the same order", "ag/data/dataloader.py", "counter=[0, 0, epoch, 0]",
+mutant("data", "every epoch in the same order", "ag/data/dataloader.py", "counter=[0, 0, place.epoch, 0]",
        "counter=[0, 0, 0, 0]", "data/test_dataloader.py::test_every_epoch_has_its_own_order_of_all_samples")
-mutant("data", "prefetching skips a batch", "ag/data/dataloader.py", "self._chosen(at[-1])", "self._chosen(at[-1] + 1)",
+mutant("data", "prefetching skips a batch", "ag/data/dataloader.py", "self._gather(place, k, check)",
+       "self._gather(place, k + 1, check)",
        "data/test_dataloader.py::test_prefetching_changes_nothing")
 mutant("checkpoint", "the generator is lost", "ag/io/checkpoint.py",
        'parts.append(_Part("generator", generator_snapshot(), generator, restore_generator))', "pass",

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from ag.engine.kernels.random import philox, rng_draw, uniform_from_bits
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError, TapeError
 
-__all__ = ["ag_seed", "current_seed", "draw_key", "draws_kept", "draws_repeated", "forget_generator",
+__all__ = ["ag_seed", "current_seed", "draw_key", "draws_from", "draws_kept", "draws_repeated", "forget_generator",
            "generator_snapshot", "generator_state", "host_seed", "host_uniform", "restore_generator", "set_stream",
            "streams_used"]
 
@@ -115,6 +116,24 @@ def draws_repeated(keys: list[Buffer]) -> Iterator[list[Buffer]]:
     token = _draw.set(draw_again)
     try:
         yield left
+    finally:
+        _draw.reset(token)
+
+
+@contextmanager
+def draws_from(*numbers: int) -> Iterator[None]:
+    """Draw from a generator of its own inside the block, which follows from the numbers alone."""
+    drawn = count()
+
+    def draw(backend: Device) -> Buffer:
+        key = np.random.SeedSequence([n % (1 << 64) for n in numbers]).generate_state(2)
+        buffer = backend.alloc((4,), U32)
+        backend.upload(np.array([*key, next(drawn), 0], np.uint32), buffer)
+        return buffer
+
+    token = _draw.set(draw)
+    try:
+        yield
     finally:
         _draw.reset(token)
 

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
@@ -162,7 +163,7 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
     >>> loader.next_batch().x.item()
     2.0
     """
-    where = f"ag_load_checkpoint: {os.fspath(path)}"
+    where = f"ag_load_checkpoint: {os.fsdecode(path)}"
     header, arrays = read_file(path, _FORMAT, "ag_load_checkpoint")
     try:
         said = {name: json.loads(text) for name, text in header.items() if name != "format"}
@@ -185,7 +186,9 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
             parts.append(_Part("lr", optimizer.lr, said.get("lr"), lambda rate: _set_rate(optimizer, rate)))
     for name, part in (("scheduler", scheduler), ("dataloader", dataloader)):
         if part is not None:
-            parts.append(_Part(name, part.state_dict(), said.get(name), part.load_state_dict))
+            check = getattr(part, "check_state_dict", None)
+            parts.append(_Part(name, deepcopy(part.state_dict()), said.get(name), part.load_state_dict,
+                               check or (lambda state: None), tells=check is not None))
     parts.append(_Part("generator", generator_snapshot(), generator, restore_generator))
     with ExitStack() as undo:
         if optimizer is not None:
@@ -193,29 +196,38 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
         wrong = [text for part in parts if (text := part.misfit(undo)) is not None]
         if wrong:
             raise CheckpointError(f"{where} does not fit: {'; '.join(wrong)}.")
+        for last in parts:
+            if last.tells:
+                last.load(last.after)
         undo.pop_all()
     return checkpoint
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Something with a state: what it is now, what the file says, how to set it, and what to check before."""
+    """Something with a state: what it is now, what the file says, how to set it, and what to check before.
+
+    Where the check tells everything (`tells`), as a loader's does, the state is set last: a loader has running loops,
+    which its state does not bring back.
+    """
 
     name: str
     before: Any
     after: Any
     load: Callable[[Any], None]
     check: Callable[[Any], None] = lambda state: None
+    tells: bool = False
 
     def misfit(self, undo: ExitStack) -> str | None:
         """Load the state and leave the way back in `undo`; or say why it does not fit."""
         if self.after is None:
             return f"{self.name}: the file holds no state of it"
-        undo.callback(self.load, self.before)
         try:
             _same_types(self.before, self.after)
             self.check(self.after)
-            self.load(self.after)
+            if not self.tells:
+                undo.callback(self.load, self.before)
+                self.load(self.after)
         except CheckpointError as error:
             return f"{self.name}: {str(error).partition(': ')[2].rstrip('.')}"
         return None
