@@ -17,10 +17,10 @@ from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backend import Backend, Meter
 from ag.engine.backends.vulkan.autotune import Tune
 from ag.engine.backends.vulkan.cooperative import Cooperative
-from ag.engine.backends.vulkan.kp_types import Sequence, Tensor
+from ag.engine.backends.vulkan.kp_types import Tensor
 from ag.engine.backends.vulkan.loader import DRIVERS, heap_bytes
 from ag.engine.backends.vulkan.pipelines import Kernels
-from ag.engine.backends.vulkan.recorder import Command, Recorder
+from ag.engine.backends.vulkan.recorder import Command, Recorded, Recorder
 from ag.engine.backends.vulkan.shadow import Shadow
 from ag.engine.backends.vulkan.tiles import Rule
 from ag.engine.backends.vulkan.timestamps import Stopwatch
@@ -51,12 +51,12 @@ class VulkanProgram:
         self._launches = launches
         self.launches = len(commands)
         self._commands = commands
-        self._built: dict[object, list[Sequence]] = {}  # by what they have timestamps for
+        self._built: dict[object, list[Recorded]] = {}  # by what they have timestamps for
         before = backend.recorder.barriers
         self._sequences()
         self.barriers: int = backend.recorder.barriers - before
 
-    def _sequences(self) -> list[Sequence]:
+    def _sequences(self) -> list[Recorded]:
         """Those with the timestamps that somebody asks for now, built when first needed."""
         recorder = self._backend.recorder
         if recorder.timing not in self._built:
@@ -74,8 +74,7 @@ class VulkanProgram:
     def run(self) -> None:
         """Start all sequences, in order; does not wait."""
         with self._backend.lock:
-            for sequence in self._sequences():
-                self._backend.recorder.play(sequence)
+            self._backend.recorder.play(self._sequences())
 
     def close(self) -> None:
         """Wait until the device is done with them, then forget sequences and buffers."""
@@ -110,7 +109,6 @@ class VulkanBackend(Backend):
         self._manager = DRIVERS.manager(index)
         self.info = DRIVERS.device_info(index)
         self.lock = threading.RLock()
-        self._segments: list[Tensor] = []
         properties = self._manager.get_device_properties()
         heap = heap_bytes(self._manager)
         self.arena = Arena(
@@ -122,7 +120,7 @@ class VulkanBackend(Backend):
         )
         self._kernels = Kernels(self._manager, self.info)
         self.target = Target(units=self._kernels.tiles.units, rest=_REST)
-        self.recorder = Recorder(self._manager, self.name, self._segments)
+        self.recorder = Recorder(self._manager, self.name, self.arena.segments)
         self.timestamps = self.recorder.timestamps
         tuned = os.environ.get("AG_TUNE") == "1" and not self._kernels.tiles.forced
         self._tune = Tune(self, self._kernels.tiles, properties) if tuned else None
@@ -134,8 +132,8 @@ class VulkanBackend(Backend):
 
     # -------------------------------------------------------------------------------------- memory
 
-    def _grow(self, nbytes: int) -> None:
-        self._segments.append(self._manager.arena(nbytes // 4))
+    def _grow(self, nbytes: int) -> Tensor:
+        return self._manager.arena(nbytes // 4)
 
     def upload(self, array: Array, into: Buffer) -> None:
         dense = np.ascontiguousarray(stored(array, into.dtype)).reshape(-1)
@@ -186,7 +184,7 @@ class VulkanBackend(Backend):
             if self._shadow is not None and self.recording is None:
                 self._shadow.run(primitive, buffers, params, command)
             else:
-                self.recorder.dispatch(command)
+                self.recorder.record(command)
 
     def program(self, launches: list[Launch]) -> Program:
         with self.lock:
@@ -202,7 +200,7 @@ class VulkanBackend(Backend):
         if not plan.grid[0]:
             return None
         segments = tuple(b.address >> OFFSET_BITS for b in buffers)
-        algorithm = self._kernels.algorithm(plan, segments, [self._segments[s] for s in segments])
+        algorithm = self._kernels.algorithm(plan, segments, self.arena.segments)
         push = plan.push(words)
         ranges = [(b.address, b.address + b.nbytes) for b in buffers]
         return Command(plan.kernel, algorithm, push, plan.grid,
