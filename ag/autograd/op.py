@@ -210,6 +210,8 @@ def operands_on_one_device(
         if backend is None:
             backend, dtype = b.backend, b.dtype
         elif b.backend is not backend:
+            for owner in (backend, b.backend):
+                owner.check_open()
             raise DeviceError(f"{function}: operands are on {backend.name} and {b.backend.name}; "
                               f"move one with ag_to_device first.")
         elif b.dtype is not dtype:

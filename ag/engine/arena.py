@@ -183,6 +183,17 @@ class Arena:
         self._loans.update(zip(loans, map(self._loans.pop, dead), strict=True))  # one operation
         return blocks
 
+    def close(self) -> None:
+        """Let go of all segments; blocks keep their addresses, which are nobody's any more."""
+        with self._lock:
+            self.segments.clear()
+            self._make_anew()
+
+    def forked(self) -> None:
+        """Go on in a forked child, in which other threads do not exist: they hold no lock, and pin nothing."""
+        self.pinning, self._lock, self.pinned = threading.Lock(), threading.RLock(), False
+        self._making = object()
+
     def _reserved(self) -> int:
         return sum([nbytes for nbytes, _ in self.segments])
 

@@ -123,6 +123,10 @@ class _Helpers:
             helper.give(partial(self._help, helper, work))
         return most > 0
 
+    def forked(self) -> None:
+        """Begin anew in a forked child, which has none of the threads."""
+        self._idle, self._count, self._starting = deque(), 0, Lock()
+
     def _help(self, helper: WorkerThread, work: _Work) -> None:
         with np.errstate(all="ignore"):  # as in every launch
             work.help()
@@ -131,6 +135,8 @@ class _Helpers:
 
 _helpers = _Helpers()
 _here = local()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_helpers.forked)
 
 
 def one_thread(alone: bool = True) -> None:

@@ -7,6 +7,7 @@ model and no arithmetic.  The trainer gives it the work of the replicas, and syn
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
@@ -113,6 +114,9 @@ class _DeviceThread:
         self._thread = WorkerThread("ag_replica")
 
     def give(self, tasks: list[Task]) -> None:
+        if not self._thread.is_alive():
+            raise CommError("dp_train: the training was begun in another process, and this is a forked child, which "
+                            "has none of its threads; begin a training of its own here.")
         self._tasks, self._context, self.failed, self.now = tasks, copy_context(), [], tasks[0]
         self._thread.give(self._work)
 
@@ -148,6 +152,8 @@ class _DeviceThread:
 
 
 _idle: deque[_DeviceThread] = deque()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)  # which has none of the threads
 
 
 def _idle_thread(alone: bool) -> _DeviceThread:

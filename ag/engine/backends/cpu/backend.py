@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ag.engine.arena import OFFSET_BITS, Arena
-from ag.engine.backend import Backend, DeviceInfo, Event
+from ag.engine.backend import Backend, DeviceInfo, Event, closed
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
 from ag.engine.kernels.convert import loaded, stored
@@ -161,7 +161,8 @@ class NumpyBackend(Backend):
         """Nothing to do: launches have already run."""
 
     def close(self) -> None:
-        """Nothing to do: the memory goes with the last buffer."""
+        """Let go of the memory; the last buffer that looks into it frees it."""
+        self.let_go(closed(self.name))
 
     # -------------------------------------------------------------------------------------- guard words
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import os
 import threading
+from typing import NoReturn
 
 import numpy as np
 
 from ag.engine.arena import OFFSET_BITS, Arena
-from ag.engine.backend import Backend, Meter
+from ag.engine.backend import Backend, Meter, closed
 from ag.engine.backends.vulkan.autotune import Tune
 from ag.engine.backends.vulkan.cooperative import Cooperative
 from ag.engine.backends.vulkan.kp_types import Tensor
@@ -41,6 +42,19 @@ _FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
 _LARGEST_BYTES = (1 << 32) - 4096  # Kompute counts bytes in 32 bits
 _REST = 3  # launches for which memory rests, as several may run at once
 _COMMANDS_PER_SEQUENCE = 512  # a submission must end before a driver's watchdog bites
+
+
+_INHERITED: list[object] = []  # of the process that this one was forked from; never freed
+
+
+class _LetGo:
+    """Stands for the parts of a device that was closed."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise DeviceError(self._why)
 
 
 class VulkanProgram:
@@ -233,6 +247,23 @@ class VulkanBackend(Backend):
             self.recorder.meter(meter)
 
     def close(self) -> None:
-        if not DRIVERS.inherited and not self.recorder.lost:  # there, nothing is left to wait for
-            self.synchronize()
-        DRIVERS.release(self._index)
+        try:
+            if not DRIVERS.inherited and not self.recorder.lost:  # there, nothing is left to wait for
+                self.synchronize()
+        finally:
+            DRIVERS.release(self._index)
+            self.let_go(closed(self.name))
+
+    def let_go(self, why: str) -> None:
+        with self.lock:
+            super().let_go(why)
+            if DRIVERS.inherited:
+                _INHERITED.append(self.__dict__.copy())  # destroying what is the parent's would hang
+            for name in ("recorder", "_kernels", "_manager", "_cooperative", "_tune", "_shadow"):
+                setattr(self, name, _LetGo(why))
+
+    def forked(self) -> None:
+        self.lock = threading.RLock()
+        super().forked()
+        DRIVERS.forked()
+        self.let_go(DRIVERS.inheritance(self.name))

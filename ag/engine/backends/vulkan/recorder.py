@@ -211,7 +211,7 @@ class Recorder:
         if done.meter is not None:
             begin, *_, end = sequence.get_timestamps()
             done.meter.seconds += self._counter.passed(begin, end) * self._counter.period * 1e-9
-        if not done.played:
+        if not done.played and stopwatch is None:  # which has a timestamp for each of its operations
             self._idle.setdefault(done.timing, []).append(sequence)
 
     def _wait_for(self, batch: _Batch) -> None:
