@@ -175,7 +175,7 @@ class Arena:
 
     def revive(self, addresses: Sequence[int]) -> list[Block]:
         """New blocks in the place of some that died since the caller has set `pinned`."""
-        lent = {self._loans[loan][0] + self.guard: loan for loan in list(self._dead) if loan in self._loans}
+        lent = {address + self.guard: loan for loan, (address, _) in list(self._loans.items()) if loan() is None}
         dead = [lent[address] for address in addresses]
         blocks = [Block(address, self._loans[loan][1] - 2 * self.guard)
                   for address, loan in zip(addresses, dead, strict=True)]
@@ -205,9 +205,12 @@ class Arena:
                 loan = dead.popleft()
             except IndexError:  # another thread was quicker
                 return
-            address, size = loans.pop(loan, (0, 0))
+            try:
+                address, size = loans.pop(loan)
+            except (KeyError, TypeError):  # it never was in the books, or is out of them
+                continue
             self._live -= size
-            if size and bins is not _NOWHERE:
+            if bins is not _NOWHERE:
                 try:
                     bins[size].append(address)
                 except KeyError:
@@ -246,7 +249,7 @@ class Arena:
             for loan in list(self._loans):
                 if loan() is None and not self.pinned:
                     self._live -= self._loans.pop(loan, (0, 0))[1]
-            lent = sorted(list(self._loans.values()))
+            lent = sorted(self._loans.values())
             free = []
             for number, (nbytes, _) in enumerate(self.segments):
                 at, end = number << OFFSET_BITS, (number << OFFSET_BITS) + nbytes

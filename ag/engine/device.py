@@ -334,7 +334,7 @@ def ag_shutdown() -> None:
             try:
                 backend.close()
             except (RuntimeError, MemoryError) as error:  # one that fails does not keep the others open
-                log.warning("ag_shutdown: %s did not end well (%s); it is opened anew when it is next used.", name, error)
+                log.warning("ag_shutdown: %s did not end well (%s); its next use opens it anew.", name, error)
 
 
 atexit.register(ag_shutdown)

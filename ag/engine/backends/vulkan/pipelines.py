@@ -334,5 +334,6 @@ class Kernels:
             if spirv is None:
                 spirv = self._spirv[plan.file] = (_SPV / f"{plan.file}.spv").read_bytes()
             found = self._algorithms[key] = self._manager.algorithm(
-                [of_arena[s][1] for s in segments], spirv, plan.grid, np.array(plan.spec, np.uint32), np.array(plan.words, np.uint32))
+                [of_arena[s][1] for s in segments], spirv, plan.grid, np.array(plan.spec, np.uint32),
+                np.array(plan.words, np.uint32))
         return found

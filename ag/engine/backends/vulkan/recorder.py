@@ -197,6 +197,8 @@ class Recorder:
 
     def _wait_oldest(self) -> None:
         done = self._batches[0]
+        if not done.started:  # a signal's handler has waited
+            return
         waiting = map(type(done.started[0]).eval_await, done.started)
         with self._errors():
             if not done.waited_for:
@@ -227,7 +229,7 @@ class Recorder:
     @property
     def in_flight(self) -> int:
         """Number of submissions not yet waited for."""
-        return sum([bool(batch.started) for batch in list(self._batches)])
+        return sum(1 for batch in list(self._batches) if batch.started)
 
     # -------------------------------------------------------------------------------------- timestamps
 
@@ -272,8 +274,8 @@ class Recorder:
         except self._kp.DeviceLostError as error:
             self.lost = True
             self._batches = deque([_Batch()])
-            raise DeviceError(f"{self._name}: the device was lost ({error}); its tensors are gone. Call ag_shutdown() "
-                              f"to open it anew, or restart the process, and go on from the last checkpoint.") from error
+            raise DeviceError(f"{self._name}: the device was lost ({error}); its tensors are gone. Go on from the "
+                              f"last checkpoint, after ag_shutdown() or in a new process.") from error
 
     # -------------------------------------------------------------------------------------- programs
 
@@ -324,7 +326,7 @@ class Recorder:
 
     def _wait_for_readers(self, chunk: Tensor) -> None:
         for batch in list(self._batches):
-            if any([command.source is chunk for command in batch.commands if isinstance(command, _Copy)]):
+            if any(command.source is chunk for command in batch.commands if isinstance(command, _Copy)):
                 self.submit()
                 self._wait_for(batch)
 
