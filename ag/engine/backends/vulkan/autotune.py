@@ -20,9 +20,10 @@ import numpy as np
 
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.autotune_cache import Choices, choices_of
+from ag.engine.backends.vulkan.commands import Command, Recorded
 from ag.engine.backends.vulkan.kp_types import Properties
 from ag.engine.backends.vulkan.pipelines import Product, product_of, products_hash
-from ag.engine.backends.vulkan.recorder import Command, Recorded, Recorder
+from ag.engine.backends.vulkan.recorder import Recorder
 from ag.engine.backends.vulkan.tiles import TILES, Rule, Tiles
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32, DType

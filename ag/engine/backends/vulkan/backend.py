@@ -17,11 +17,12 @@ import numpy as np
 from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backend import Backend, Meter, closed
 from ag.engine.backends.vulkan.autotune import Tune
+from ag.engine.backends.vulkan.commands import Command, Recorded
 from ag.engine.backends.vulkan.cooperative import Cooperative
 from ag.engine.backends.vulkan.kp_types import Tensor
 from ag.engine.backends.vulkan.loader import DRIVERS, heap_bytes
 from ag.engine.backends.vulkan.pipelines import Kernels
-from ag.engine.backends.vulkan.recorder import Command, Recorded, Recorder
+from ag.engine.backends.vulkan.recorder import Recorder
 from ag.engine.backends.vulkan.shadow import Shadow
 from ag.engine.backends.vulkan.tiles import Rule
 from ag.engine.backends.vulkan.timestamps import Stopwatch

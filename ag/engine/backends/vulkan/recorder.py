@@ -10,28 +10,28 @@ backend is its only caller.
 An interrupt may come anywhere, and a signal's handler may use the device in the middle of a call.  So a command is in
 the books before anything is done with it: the batches, of which the last is open, hold all that was not waited for, in
 order.  Whoever comes next starts what was not started.  That a sequence was started, or waited for, is noted by the
-same operation that does it (`_Batch.started`, `_Batch.waited_for`), as nothing interrupts that.
+same operation that does it (`Batch.started`, `Batch.waited_for`), as nothing interrupts that.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import numpy as np
 
 from ag.engine.arena import OFFSET_BITS
 from ag.engine.backend import Event, Meter
-from ag.engine.backends.vulkan.hazards import HazardTracker, Range
-from ag.engine.backends.vulkan.kp_types import Algorithm, Manager, Sequence, Tensor, Words
+from ag.engine.backends.vulkan.commands import Batch, Command, Copy, Recorded
+from ag.engine.backends.vulkan.hazards import HazardTracker
+from ag.engine.backends.vulkan.kp_types import Manager, Sequence, Tensor, Words
 from ag.engine.backends.vulkan.loader import DRIVERS, kompute
 from ag.engine.backends.vulkan.timestamps import Counter, Stopwatch
 from ag.errors import DeviceError
 
-__all__ = ["Command", "Recorded", "Recorder"]
+__all__ = ["Recorder"]
 
 _COMMANDS_PER_SUBMIT = 256  # start the device while the host goes on recording
 _MOST_IN_FLIGHT = 8
@@ -39,82 +39,6 @@ _STAGING_BYTES = 4 << 20
 _STAGING_CHUNKS = 4
 _LANDING = (-_STAGING_BYTES, 0)  # the landing buffer's range for the hazard tracker: no address of an arena
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
-
-
-class Command(NamedTuple):
-    """One dispatch: its kernel's name, algorithm, push constants, grid, and the byte ranges it touches."""
-
-    kernel: str
-    algorithm: Algorithm
-    push: bytes
-    grid: tuple[int, int, int]
-    reads: list[Range]
-    writes: list[Range]
-
-    def record(self, sequence: Sequence, barrier: bool) -> None:
-        """Add it to a sequence."""
-        sequence.dispatch(self.algorithm, self.push, *self.grid, barrier)
-
-    @property
-    def kernels(self) -> list[str]:
-        """The kernel of every operation that it is."""
-        return [self.kernel]
-
-
-class _Copy(NamedTuple):
-    """A copy of a region (offsets in bytes, and how many), for the host to read if `host` makes a barrier for that."""
-
-    operation: Callable[..., object]
-    source: Tensor
-    target: Tensor
-    region: tuple[int, int, int]
-    reads: list[Range]
-    writes: list[Range]
-    host: Callable[..., object] | None = None
-
-    def record(self, sequence: Sequence, barrier: bool) -> None:
-        """Add it to a sequence."""
-        sequence.record(self.operation(self.source, self.target, [self.region], barrier))
-        if self.host is not None:
-            sequence.record(self.host(host=True))
-
-    @property
-    def kernels(self) -> list[str]:
-        """The kernel of every operation that it is; a barrier has no event."""
-        return ["transfer"] if self.host is None else ["transfer", ""]
-
-
-class Recorded(NamedTuple):
-    """A sequence that can be started, the kernels of its operations, and who makes events of those, if anybody."""
-
-    sequence: Sequence
-    kernels: list[str]
-    stopwatch: Stopwatch | None
-
-
-class _Batch:
-    """Commands that start together, or a sequence that was recorded before.
-
-    Attributes
-    ----------
-    commands : list of Command or _Copy
-    recorded : Recorded or None
-        The sequence that was made of them, or the other one, which can be `played` again.
-    started, waited_for : list of Sequence
-        The sequence, once it was started, and once it was waited for.
-    timing, meter : object
-        What the sequence has timestamps for, and who is told its time.
-    """
-
-    __slots__ = ("commands", "meter", "played", "recorded", "started", "timing", "waited_for")
-
-    def __init__(self, recorded: Recorded | None = None) -> None:
-        self.commands: list[Command | _Copy] = []
-        self.recorded, self.played = recorded, recorded is not None
-        self.started: list[Sequence] = []
-        self.waited_for: list[Sequence] = []
-        self.timing: object = None
-        self.meter: Meter | None = None
 
 
 class Recorder:
@@ -141,7 +65,7 @@ class Recorder:
         self._counter = Counter(properties["timestamp_valid_bits"], properties["timestamp_period"])
         self.timestamps = self._counter.bits > 0
         self._idle: dict[object, list[Sequence]] = {}  # by what they have timestamps for
-        self._batches = deque([_Batch()])  # what was not waited for, in order; the last is open
+        self._batches = deque([Batch()])  # what was not waited for, in order; the last is open
         # Staging memory, and views of it: made now, so that whoever runs out of memory can still read results.
         self._landing = self._host_tensor()
         self._landed: object = None  # the latest download
@@ -153,7 +77,7 @@ class Recorder:
 
     # -------------------------------------------------------------------------------------- commands
 
-    def record(self, command: Command | _Copy) -> None:
+    def record(self, command: Command | Copy) -> None:
         """Have a command run after all before it."""
         commands = self._batches[-1].commands
         self._batches[-1].commands.append(command)
@@ -164,7 +88,7 @@ class Recorder:
         """Start what was recorded; does not wait."""
         DRIVERS.check_not_inherited(self._name)
         if self._batches[-1].commands:
-            self._batches.append(_Batch())
+            self._batches.append(Batch())
         self._start()
 
     def _start(self) -> None:
@@ -187,7 +111,7 @@ class Recorder:
                     batch.started.extend(starting)
             self.submits += 1
 
-    def _wait_for_same(self, batch: _Batch) -> None:
+    def _wait_for_same(self, batch: Batch) -> None:
         """One command buffer cannot be in the queue twice."""
         for running in list(self._batches):
             if running is batch:
@@ -216,7 +140,7 @@ class Recorder:
         if not done.played and stopwatch is None:  # which has a timestamp for each of its operations
             self._idle.setdefault(done.timing, []).append(sequence)
 
-    def _wait_for(self, batch: _Batch) -> None:
+    def _wait_for(self, batch: Batch) -> None:
         while batch in self._batches and batch.started:
             self._wait_oldest()
 
@@ -273,13 +197,13 @@ class Recorder:
             yield
         except self._kp.DeviceLostError as error:
             self.lost = True
-            self._batches = deque([_Batch()])
+            self._batches = deque([Batch()])
             raise DeviceError(f"{self._name}: the device was lost ({error}); its tensors are gone. Go on from the "
                               f"last checkpoint, after ag_shutdown() or in a new process.") from error
 
     # -------------------------------------------------------------------------------------- programs
 
-    def build(self, commands: list[Command] | list[Command | _Copy], unused: Sequence | None = None) -> Recorded:
+    def build(self, commands: list[Command] | list[Command | Copy], unused: Sequence | None = None) -> Recorded:
         """A sequence that can be played many times."""
         kernels = [kernel for command in commands for kernel in command.kernels]
         sequence = unused or self._sequence(len(kernels))
@@ -292,7 +216,7 @@ class Recorder:
 
     def play(self, sequences: list[Recorded]) -> None:
         """Start built sequences after everything recorded so far; does not wait."""
-        self._batches.extend([*map(_Batch, sequences), _Batch()])  # all or none of them
+        self._batches.extend([*map(Batch, sequences), Batch()])  # all or none of them
         self.submit()
 
     # -------------------------------------------------------------------------------------- transfers
@@ -305,7 +229,7 @@ class Recorder:
             tensor, view = self._chunks[chunk]
             view[at : at + count] = words[start : start + count]
             begin = address + 4 * start
-            self.record(_Copy(self._kp.OpCopy, tensor, self._segment(begin), (4 * at, begin & _OFFSET_MASK, 4 * count),
+            self.record(Copy(self._kp.OpCopy, tensor, self._segment(begin), (4 * at, begin & _OFFSET_MASK, 4 * count),
                               [], [(begin, begin + 4 * count)]))
             start += count
 
@@ -326,7 +250,7 @@ class Recorder:
 
     def _wait_for_readers(self, chunk: Tensor) -> None:
         for batch in list(self._batches):
-            if any(command.source is chunk for command in batch.commands if isinstance(command, _Copy)):
+            if any(command.source is chunk for command in batch.commands if isinstance(command, Copy)):
                 self.submit()
                 self._wait_for(batch)
 
@@ -340,7 +264,7 @@ class Recorder:
     def assign(self, target: int, source: int, count: int) -> None:
         """Copy words between arena addresses; does not wait."""
         region = (source & _OFFSET_MASK, target & _OFFSET_MASK, 4 * count)
-        self.record(_Copy(self._kp.OpCopy, self._segment(source), self._segment(target), region,
+        self.record(Copy(self._kp.OpCopy, self._segment(source), self._segment(target), region,
                           [(source, source + 4 * count)], [(target, target + 4 * count)]))
 
     def download(self, address: int, count: int) -> Words:
@@ -352,7 +276,7 @@ class Recorder:
             self._landed = mine = object()
             length = min(view.size, count - start)
             begin = address + 4 * start
-            self.record(_Copy(self._kp.OpCopy, self._segment(begin), tensor, (begin & _OFFSET_MASK, 0, 4 * length),
+            self.record(Copy(self._kp.OpCopy, self._segment(begin), tensor, (begin & _OFFSET_MASK, 0, 4 * length),
                               [(begin, begin + 4 * length)], [_LANDING], self._kp.OpBarrier))
             self.wait()
             result[start : start + length] = view[:length]
