@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from math import prod
 from typing import Any, Protocol
-from weakref import ReferenceType, ref
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from ag.engine.arena import Arena, Block, now
 from ag.engine.dtype import I32, U32, DType
@@ -35,6 +35,7 @@ class OpenRecording(Protocol):
     on_upload: Callable[[Array, DType, Device], Buffer | None] | None
     guards: list[Callable[[], str | None]]
     value_checks: list[tuple[Buffer, Callable[[Array], None]]]
+    made: set[int]
 
 
 class Device(Protocol):
@@ -47,10 +48,11 @@ class Device(Protocol):
     noted_views: list[ReferenceType[Buffer]] | None
     loss_scale: ReferenceType[Buffer] | None
 
-    generator: tuple[object, Buffer] | None
 
     @property
     def constants(self) -> dict[tuple[float | str, DType], Buffer]: ...
+    @property
+    def generators(self) -> WeakKeyDictionary[object, tuple[object, Buffer]]: ...
     @property
     def recording(self) -> OpenRecording | None: ...
     def native(self, address: int, shape: Shape, dtype: DType, same_start: Any = None) -> Any: ...
@@ -65,6 +67,7 @@ class Device(Protocol):
     def refuse_while_recording(self, what: str) -> None: ...
     def note_views(self) -> list[ReferenceType[Buffer]]: ...
     def forget_views(self) -> None: ...
+    def check_open(self) -> None: ...
     def submit(self) -> None: ...
     def synchronize(self) -> None: ...
 
@@ -175,9 +178,6 @@ class Lease(Block):
         self.made, self.changed, self.changes, self.fixed = now(), 0, None, False
         self.tenants: list[ReferenceType[Buffer]] = []
         buffer.block.leases = [*buffer.block.leases, ref(self)]
-
-    def __del__(self) -> None:
-        """The memory stays the owner's."""
 
     def end(self) -> None:
         """Let the tenants move out."""

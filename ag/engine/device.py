@@ -9,9 +9,10 @@ the engine asks here for its devices.
 from __future__ import annotations
 
 import atexit
+import logging
+import os
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from contextvars import ContextVar
 from types import TracebackType
 
@@ -38,12 +39,26 @@ __all__ = [
     "open_backends",
 ]
 
+log = logging.getLogger("ag")
+
 _device: ContextVar[str] = ContextVar("ag_device", default="cpu")
 _dtype: ContextVar[DType] = ContextVar("ag_dtype", default=F32)
 
 # Process-wide by nature: a device has one backend, whoever asks.
 _backends: dict[str, Backend] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()
+
+
+def _forked() -> None:
+    """Go on in a forked child, which has none of the other threads; nobody holds their locks there."""
+    global _lock
+    _lock = threading.RLock()
+    for backend in list(_backends.values()):
+        backend.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 class PreviousSetting(str):
@@ -314,17 +329,21 @@ def ag_shutdown() -> None:
     Notes
     -----
     Called at interpreter exit, so that no driver is torn down in the middle of work.  The next use of a device
-    opens it anew.
+    opens it anew, also of one that was lost or does not answer rightly.  Whatever was made before (tensors, models,
+    optimizers, captured steps) raises a `DeviceError` when it is used.
 
     Examples
     --------
     >>> import ag
     >>> ag.ag_shutdown()
     """
-    with _lock, ExitStack() as closing:  # one that fails does not keep the others open
-        for backend in _backends.values():
-            closing.callback(backend.close)
-        _backends.clear()
+    with _lock:
+        while _backends:
+            name, backend = _backends.popitem()
+            try:
+                backend.close()
+            except (RuntimeError, MemoryError) as error:  # one that fails does not keep the others open
+                log.warning("ag_shutdown: %s did not end well (%s); its next use opens it anew.", name, error)
 
 
 atexit.register(ag_shutdown)

@@ -265,7 +265,7 @@ class Optimizer(Settings):
         wrong = [f"{name} holds {x.tolist()}, and not only finite numbers from 0 on" for name, x in arrays.items()
                  if ("." not in name or name in may) and not (np.isfinite(x) & (x >= 0)).all()]
         wrong += [f"{name} counts {x[-1]:g} steps" for name, x in arrays.items()
-                  if (name in self._states or name in may and name != "settings")
+                  if (name in self._states or (name in may and name != "settings"))
                   and not (x[-1] < _MOST and float(x[-1]).is_integer())]
         wrong += [f"{name} has negative elements" for name, x in arrays.items()
                   if name.split(".")[0] in self._never_negative and (x < 0).any()]
