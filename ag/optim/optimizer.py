@@ -143,8 +143,8 @@ class Optimizer(Settings):
         work: list[tuple[DeviceState, list[Run]]] = []
         for slots in self._slots:
             group = slots.group
-            present = {name: as_gradient(name, p, given[name], "step") for name, p in group.params.items()
-                       if name in given}
+            present = {name: g if type(g := given[name]) is Tensor and g.buffer.dtype is group.dtype else
+                       as_gradient(name, p, g, "step") for name, p in group.params.items() if name in given}
             if not present:
                 continue
             if grads is None and group.backend.recording is not None:

@@ -57,8 +57,8 @@ def adam_update(
     # have the rows from 1 + `first` on.
     rows = state[1:].reshape(-1, 3)
     own, mine = rows[:1], rows[1 + first : 1 + first + count]
-    scalars = np.empty(7, p.dtype)  # numpy is quicker with its own numbers than with Python's
-    slow, slower, step, floor, kept, stays, stays2 = (scalars[i : i + 1].reshape(()) for i in range(7))
+    scalars = np.empty((7, 1), p.dtype)  # numpy is quicker with its own numbers than with Python's
+    slow, slower, step, floor, kept, stays, stays2 = scalars
     small = np.empty_like(p) if p.size <= BLOCK else None
 
     def update(p: Array, m: Array, v: Array, g: Array) -> None:
@@ -88,20 +88,30 @@ def adam_update(
 
         def counted(row: Array) -> tuple[float, float, float]:
             c1, c2, t = row.tolist()
-            c1, c2 = c1 + rate1 * (1 - c1), c2 + rate2 * (1 - c2)
-            # lr / c1 and eps of m / (sqrt(v / c2) + eps), and what weight decay leaves of p
-            scalars[:] = rate1, rate2, lr * sqrt(c2) / c1, eps * sqrt(c2), 1 - lr * weight_decay, beta1, beta2
+            c1 += rate1 * (1 - c1)
+            c2 += rate2 * (1 - c2)
             return c1, c2, t + 1
 
-        if (mine == mine[0]).all():
-            mine[:] = counted(mine[0])
+        def prepare(c1: float, c2: float, _t: float) -> None:
+            # lr / c1 and eps of m / (sqrt(v / c2) + eps), and what weight decay leaves of p
+            scalars[:, 0] = rate1, rate2, lr * sqrt(c2) / c1, eps * sqrt(c2), 1 - lr * weight_decay, beta1, beta2
+
+        bits, first_bits, own_bits = mine.tobytes(), mine[0].tobytes(), own.tobytes()
+        if bits == first_bits * count:
+            counts = counted(mine[0])
+            prepare(*counts)
             update_all()
-        else:
-            ends = np.append(0, places[1 : 1 + places[0]])[first : first + count + 1] - start
-            changes = np.flatnonzero((mine[1:] != mine[:-1]).any(1)) + 1
-            for low, high in pairwise([0, *changes.tolist(), count]):
-                mine[low:high] = counted(mine[low])
-                updates(slice(int(ends[low]), int(ends[high])))()
+            if last:
+                own[:] = counts if own_bits == first_bits else counted(own[0])
+            mine[:] = counts
+            return
+        ends = np.append(0, places[1 : 1 + places[0]])[first : first + count + 1] - start
+        changes = np.flatnonzero((mine[1:] != mine[:-1]).any(1)) + 1
+        for low, high in pairwise([0, *changes.tolist(), count]):
+            counts = counted(mine[low])
+            prepare(*counts)
+            updates(slice(int(ends[low]), int(ends[high])))()
+            mine[low:high] = counts
         if last:
             own[:] = counted(own[0])
 
