@@ -175,16 +175,12 @@ class Optimizer(Settings):
         slots = next(s for s in self._slots if s.group is group)
         group.take_changes()
         for run in runs:
-            *operands, g = [b if run.length == group.size else b.view((run.length,), run.start)
-                            for b in (group.values, *slots.moments.values(), grads)]
-            operands += [slots.state, slots.settings]
-            place: dict[str, int] = {}
-            if slots.places is not None:
-                operands.append(slots.places)
-                place = {"start": run.start, "first": run.first, "count": run.params}
+            flats, g = (slots.flats, grads) if run.length == group.size else (
+                [b.view((run.length,), run.start) for b in slots.flats], grads.view((run.length,), run.start))
+            place = {"start": run.start, "first": run.first, "count": run.params} if self._for_each else {}
             with group.backend.quiet():
-                group.backend.launch(self._rule, *operands, g, slots.one, slots.zero if bad is None else bad,
-                                     **place, last=run is runs[-1])
+                group.backend.launch(self._rule, *flats, *slots.numbers, g, slots.one,
+                                     slots.zero if bad is None else bad, **place, last=run is runs[-1])
         group.store()
 
     def count_alike(self) -> None:
@@ -269,7 +265,7 @@ class Optimizer(Settings):
         wrong = [f"{name} holds {x.tolist()}, and not only finite numbers from 0 on" for name, x in arrays.items()
                  if ("." not in name or name in may) and not (np.isfinite(x) & (x >= 0)).all()]
         wrong += [f"{name} counts {x[-1]:g} steps" for name, x in arrays.items()
-                  if (name in self._states or name in may and name != "settings")
+                  if (name in self._states or (name in may and name != "settings"))
                   and not (x[-1] < _MOST and float(x[-1]).is_integer())]
         wrong += [f"{name} has negative elements" for name, x in arrays.items()
                   if name.split(".")[0] in self._never_negative and (x < 0).any()]

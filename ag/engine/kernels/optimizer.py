@@ -18,7 +18,7 @@ parameters nor state change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from math import sqrt
