@@ -27,8 +27,6 @@ layout(set = 0, binding = 8) readonly buffer Bad_ { float bad[]; };
 #include "ticket.glsl"
 #include "scaled_gradient.glsl"
 
-shared bool closes;  // whether this workgroup is the last to read the state
-
 float counted(uint word, float rate) {
     precise float c = uintBitsToFloat(state[word]);
     c += rate * (1.0 - c);
@@ -41,11 +39,18 @@ float moved(float x, float y, float rate, float beta) {
     return rate <= 0.5 ? from_x : from_y;
 }
 
-uint row(uint i) {
-    const uint ends = places_at + 1, element = start + i;
+// Which parameter an element is of.
+uint slot_of(uint element) {
+    const uint ends = places_at + 1;
     uint slot = places[ends + places[places_at] + element / 64];
     while (element >= places[ends + slot]) slot++;
-    return state_at + 4 + 3 * slot;
+    return slot;
+}
+
+// The same where most workgroups have one parameter: these look it up once.
+uint slot_here(uint i) {
+    const uint begin = start + workgroup() * gl_WorkGroupSize.x, slot = slot_of(begin);
+    return begin + gl_WorkGroupSize.x <= places[places_at + 1 + slot] ? slot : slot_of(start + i);
 }
 
 void advance(uint word, float rate1, float rate2) {
@@ -62,7 +67,7 @@ void main() {
     if (i < n) {
         const float eps = settings[settings_at + 3], weight_decay = settings[settings_at + 4];
         const float beta1 = settings[settings_at + 5], beta2 = settings[settings_at + 6];
-        const uint counts = row(i);
+        const uint counts = state_at + 4 + 3 * slot_here(i);
         precise float c1 = counted(counts, rate1), c2 = counted(counts + 1, rate2);
         precise float square = grad * grad;
         precise float m_i = moved(m[m_at + i], grad, rate1, beta1), v_i = moved(v[v_at + i], square, rate2, beta2);
@@ -73,14 +78,8 @@ void main() {
         v[v_at + i] = v_i;
         p[p_at + i] = p_i;
     }
-    const bool is_last = is_last_reader(state_at);
-    if (gl_LocalInvocationID.x == 0) closes = is_last;
-    barrier();
-    if (!closes) return;
-    for (uint k = gl_LocalInvocationID.x; k < count; k += gl_WorkGroupSize.x)
-        advance(state_at + 4 + 3 * (first + k), rate1, rate2);
-    if (gl_LocalInvocationID.x == 0) {
-        if (last != 0) advance(state_at + 1, rate1, rate2);
-        state[state_at] = 0;
-    }
+    if (!is_last_reader(state_at)) return;
+    for (uint k = 0; k < count; k++) advance(state_at + 4 + 3 * (first + k), rate1, rate2);
+    if (last != 0) advance(state_at + 1, rate1, rate2);
+    state[state_at] = 0;
 }

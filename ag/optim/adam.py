@@ -7,14 +7,14 @@ these optimizers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ag.engine.kernels.optimizer import adam_update
 from ag.engine.primitive import Array
 from ag.optim.optimizer import Optimizer
-from ag.optim.settings import NOT_NEGATIVE, PART
+from ag.optim.settings import NOT_NEGATIVE, PART, Check
 
 __all__ = ["Adam", "AdamW", "optimizer_adam", "optimizer_adamw"]
 
@@ -64,7 +64,7 @@ class Adam(Optimizer):
     _never_negative = ("v",)
     _counts = ("c1", "c2", "t")
     _for_each = True
-    _checks = {"lr": NOT_NEGATIVE, "beta1": PART, "beta2": PART, "eps": NOT_NEGATIVE}
+    _checks: ClassVar[Mapping[str, Check]] = {"lr": NOT_NEGATIVE, "beta1": PART, "beta2": PART, "eps": NOT_NEGATIVE}
     settings: tuple[str, ...] = ("lr", "beta1", "beta2", "eps")
     beta1: float
     beta2: float
@@ -126,7 +126,7 @@ class AdamW(Adam):
     """
 
     _function = "optimizer_adamw"
-    _checks = {**Adam._checks, "weight_decay": NOT_NEGATIVE}
+    _checks: ClassVar[Mapping[str, Check]] = {**Adam._checks, "weight_decay": NOT_NEGATIVE}
     settings = (*Adam.settings, "weight_decay")
     weight_decay: float
 

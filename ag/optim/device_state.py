@@ -36,8 +36,9 @@ class DeviceState:
         Flat gradients; `grad_views` are its parts by parameter name.
     moments : dict of str to Buffer
     state, settings : Buffer
-    places : Buffer or None
-        Which elements are whose, for update rules that count for each parameter.
+    flats, numbers : list of Buffer
+        What update rules are given: values and moments; state, settings and, if they count for each parameter, which
+        elements are whose.
     zero, one : Buffer
         Constants.
     """
@@ -53,12 +54,13 @@ class DeviceState:
         self.state = group.backend.zeros((1 + rows * counts,), group.dtype)
         self.settings = self._exact(len(settings))
         self.write_settings(settings)
-        self.places: Buffer | None = None
+        self.flats = [group.values, *self.moments.values()]
+        self.numbers = [self.state, self.settings]
         if each:
             sizes = np.array([length for _, length in group.spans.values()])
             places = places_of(list(accumulate(sizes.tolist())))
-            self.places = group.backend.alloc(places.shape, I32)
-            group.backend.upload(places, self.places)
+            self.numbers.append(group.backend.alloc(places.shape, I32))
+            group.backend.upload(places, self.numbers[-1])
         self.zero, self.one = (lift(value, group.backend, group.dtype, "optimizer").buffer for value in (0.0, 1.0))
 
     def _exact(self, size: int) -> Buffer:

@@ -143,8 +143,8 @@ class Optimizer(Settings):
         work: list[tuple[DeviceState, list[Run]]] = []
         for slots in self._slots:
             group = slots.group
-            present = {name: as_gradient(name, p, given[name], "step") for name, p in group.params.items()
-                       if name in given}
+            present = {name: g if type(g := given[name]) is Tensor and g.buffer.dtype is group.dtype else
+                       as_gradient(name, p, g, "step") for name, p in group.params.items() if name in given}
             if not present:
                 continue
             group.adopt()
@@ -173,16 +173,12 @@ class Optimizer(Settings):
         slots = next(s for s in self._slots if s.group is group)
         group.take_changes()
         for run in runs:
-            *operands, g = [b if run.length == group.size else b.view((run.length,), run.start)
-                            for b in (group.values, *slots.moments.values(), grads)]
-            operands += [slots.state, slots.settings]
-            place: dict[str, int] = {}
-            if slots.places is not None:
-                operands.append(slots.places)
-                place = {"start": run.start, "first": run.first, "count": run.params}
+            flats, g = (slots.flats, grads) if run.length == group.size else (
+                [b.view((run.length,), run.start) for b in slots.flats], grads.view((run.length,), run.start))
+            place = {"start": run.start, "first": run.first, "count": run.params} if self._for_each else {}
             with group.backend.quiet():
-                group.backend.launch(self._rule, *operands, g, slots.one, slots.zero if bad is None else bad,
-                                     **place, last=run is runs[-1])
+                group.backend.launch(self._rule, *flats, *slots.numbers, g, slots.one,
+                                     slots.zero if bad is None else bad, **place, last=run is runs[-1])
         group.store()
 
     def count_alike(self) -> None:

@@ -1,7 +1,7 @@
 """Settings: the numbers an optimizer or a schedule works with, checked whenever they are set and by nobody else.
 
-They are plain attributes.  Assigning one checks it, alone and beside the others, and hands all of them to `_use`, before
-the attribute changes; an attribute that there is not is refused, as a misspelt setting would do nothing.
+They are plain attributes.  Assigning one checks it, alone and beside the others, and hands all of them to `_use`,
+before the attribute changes; an attribute that there is not is refused, as a misspelt setting would do nothing.
 
     opt.weight_decay = -1     ValueError
     opt.weightdecay = 1       AttributeError: ... did you mean weight_decay?
@@ -21,7 +21,8 @@ import numpy as np
 
 from ag.autograd.watched import Watched
 
-__all__ = ["FRACTION", "NOT_NEGATIVE", "PART", "Check", "Settings", "flag", "nearest", "number_or_nan", "whole"]
+__all__ = ["FRACTION", "NOT_NEGATIVE", "PART", "Check", "Settings", "flag", "nearest", "number_or_nan",
+           "steps_taken", "whole"]
 
 Check = Callable[[str, str, object], Any]  # (function, name, value) -> the value to keep, or ValueError
 
@@ -58,6 +59,14 @@ def whole(function: str, name: str, value: object) -> int:
     number = number_or_nan(value)
     if not (number.is_integer() and number >= 1):
         raise ValueError(f"{function}: {name} is {_shown(value)}; a whole number of at least 1 is required.")
+    return int(number)
+
+
+def steps_taken(function: str, name: str, value: object) -> int:
+    """A whole number of at least 0."""
+    number = number_or_nan(value)
+    if not (number.is_integer() and number >= 0):
+        raise ValueError(f"{function}: {name} is {_shown(value)}; a whole number of at least 0 is required.")
     return int(number)
 
 

@@ -7,11 +7,11 @@ this optimizer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from ag.engine.kernels.optimizer import sgd_update
 from ag.optim.optimizer import Optimizer
-from ag.optim.settings import NOT_NEGATIVE, PART, flag
+from ag.optim.settings import NOT_NEGATIVE, PART, Check, flag
 
 __all__ = ["SGD", "optimizer_sgd"]
 
@@ -58,7 +58,7 @@ class SGD(Optimizer):
     _function = "optimizer_sgd"
     _rule = sgd_update
     _moments = ("momentum",)
-    _checks = {"lr": NOT_NEGATIVE, "momentum": PART, "weight_decay": NOT_NEGATIVE, "nesterov": flag}
+    _checks: ClassVar[Mapping[str, Check]] = {"lr": NOT_NEGATIVE, "momentum": PART, "weight_decay": NOT_NEGATIVE, "nesterov": flag}
     settings = ("lr", "momentum", "weight_decay", "nesterov")
     momentum: float
     weight_decay: float

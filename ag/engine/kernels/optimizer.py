@@ -56,21 +56,38 @@ def adam_update(
     # digits where beta is near 1.  p begins at element `start` of the flat buffer and holds `count` parameters, which
     # have the rows from 1 + `first` on.
     rows = state[1:].reshape(-1, 3)
-    own, mine = rows[:1], rows[1 + first : 1 + first + count]
+    own, mine = rows[0], rows[1 + first : 1 + first + count]
     scalars = np.empty(7, p.dtype)  # numpy is quicker with its own numbers than with Python's
-    slow, slower, step, floor, kept, stays, stays2 = (scalars[i : i + 1].reshape(()) for i in range(7))
+    step, floor, kept, slow, slower, stays, stays2 = (scalars[i, ...] for i in range(7))
     small = np.empty_like(p) if p.size <= BLOCK else None
+    known, near, near2, decays = b"", True, True, True  # the settings, and what follows from them
+    lr = rate1 = rate2 = eps = weight_decay = 0.0
 
     def update(p: Array, m: Array, v: Array, g: Array) -> None:
         d = scratch(p.dtype, (p.shape,))[0] if small is None else small[: p.size]
-        _move(m, g, slow, stays, d)
+        # x += rate (y - x), from the nearer end: a small y has no digits left in y - x
+        if near:
+            np.subtract(g, m, d)
+            d *= slow
+            m += d
+        else:
+            m -= g
+            m *= stays
+            m += g
         np.multiply(g, g, d)
-        _move(v, d, slower, stays2, d)
+        if near2:
+            d -= v
+            d *= slower
+            v += d
+        else:
+            v -= d
+            v *= stays2
+            v += d
         np.sqrt(v, d)
         d += floor
         np.divide(m, d, d)
         d *= step
-        if kept != 1:
+        if decays:
             p *= kept
         p -= d
 
@@ -78,46 +95,48 @@ def adam_update(
         whole, pieces = [x[part] for x in (p, m, v, g)], cut(len(p[part]))
         return partial(makes(pieces), [partial(update, *(x[i] for x in whole)) for i in pieces])
 
+    def counted(row: Array) -> tuple[float, float, float]:
+        c1, c2, t = row.tolist()
+        c1 += rate1 * (1 - c1)
+        c2 += rate2 * (1 - c2)
+        return c1, c2, t + 1
+
+    def prepared(row: Array) -> tuple[float, float, float]:
+        # lr / c1 and eps of m / (sqrt(v / c2) + eps), and what weight decay leaves of p
+        c1, c2, t = counted(row)
+        scalars[:3] = lr * sqrt(c2) / c1, eps * sqrt(c2), 1 - lr * weight_decay
+        return c1, c2, t
+
     update_all = updates(slice(None))
 
     def call() -> None:
+        nonlocal known, near, near2, decays, lr, rate1, rate2, eps, weight_decay
         _scale(g, factor)
         if bad.item():
             return
-        lr, rate1, rate2, eps, weight_decay, beta1, beta2 = settings.tolist()
-
-        def counted(row: Array) -> tuple[float, float, float]:
-            c1, c2, t = row.tolist()
-            c1, c2 = c1 + rate1 * (1 - c1), c2 + rate2 * (1 - c2)
-            # lr / c1 and eps of m / (sqrt(v / c2) + eps), and what weight decay leaves of p
-            scalars[:] = rate1, rate2, lr * sqrt(c2) / c1, eps * sqrt(c2), 1 - lr * weight_decay, beta1, beta2
-            return c1, c2, t + 1
-
-        if (mine == mine[0]).all():
-            mine[:] = counted(mine[0])
+        if known != (bits := settings.tobytes()):
+            lr, rate1, rate2, eps, weight_decay, *betas = settings.tolist()
+            scalars[3:] = rate1, rate2, *betas
+            near, near2, decays, known = bool(slow <= 0.5), bool(slower <= 0.5), weight_decay != 0, bits
+        bits, row, own_row = mine.tobytes(), mine[0], own.tobytes()
+        if bits == own_row * count:  # all have the same counts, as long as every parameter has gradients
+            counts = prepared(row)
             update_all()
-        else:
-            ends = np.append(0, places[1 : 1 + places[0]])[first : first + count + 1] - start
-            changes = np.flatnonzero((mine[1:] != mine[:-1]).any(1)) + 1
-            for low, high in pairwise([0, *changes.tolist(), count]):
-                mine[low:high] = counted(mine[low])
-                updates(slice(int(ends[low]), int(ends[high])))()
+            row[:] = counts
+            mine[1:] = row
+            if last:
+                own[:] = row
+            return
+        ends = np.append(0, places[1 : 1 + places[0]])[first : first + count + 1] - start
+        changes = np.flatnonzero((mine[1:] != mine[:-1]).any(1)) + 1
+        for low, high in pairwise([0, *changes.tolist(), count]):
+            counts = prepared(mine[low])
+            updates(slice(int(ends[low]), int(ends[high])))()
+            mine[low:high] = counts
         if last:
-            own[:] = counted(own[0])
+            own[:] = counted(own)
 
     return call
-
-
-def _move(x: Array, y: Array, rate: Array, stays: Array, d: Array) -> None:
-    """x += rate (y - x), from the nearer end, as a small y has no digits left in y - x; d may be y."""
-    if rate <= 0.5:
-        np.subtract(y, x, d)
-        d *= rate
-        x += d
-    else:
-        x -= y
-        x *= stays
-        x += y
 
 
 @primitive(outputs=0, updates=("p", "momentum", "state", "g"), scaling=(mul, "g", "factor"))
