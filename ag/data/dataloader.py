@@ -127,8 +127,9 @@ class DataLoader:
         if y is not None:
             self._data.append(samples_of(y, "y", col_major, pairs=False))
             if len(self._data[1]) != samples:
-                raise ShapeError(f"ag_dataloader: x holds {samples} samples and y {len(self._data[1])}; "
-                                 f"they must hold the same number.")
+                raise ShapeError(f"ag_dataloader: x holds {samples} samples and y {len(self._data[1])}; they must hold "
+                                 f"the same number. If arrays have their samples on the first axis, pass "
+                                 f"col_major=False.")
         if samples == 0:
             raise ValueError("ag_dataloader: x holds no samples; at least one is required.")
         self.n_samples = samples

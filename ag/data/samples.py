@@ -77,16 +77,18 @@ class _Made:
         return len(self._data)
 
     def take(self, chosen: Array, check: Check) -> tuple[Array, ...]:
-        numbers = chosen.tolist()
-        rows = [self._parts(i, check) for i in numbers]
-        for i, row in zip(numbers, rows, strict=True):
-            if not 1 <= len(row) == len(rows[0]) <= 2:
-                raise ShapeError(f"ag_dataloader: sample {i} has {len(row)} part{'s' * (len(row) != 1)}; every sample "
-                                 f"must be an x alone, or every sample a pair (x, y). A sample of several numbers is "
-                                 f"a list or an array.")
         names = ("x", "y") if self._pairs else (self._name,)
-        columns = zip(*rows, strict=True)
-        return tuple(_stacked(items, numbers, name) for items, name in zip(columns, names, strict=False))
+        numbers: list[int] = chosen.tolist()
+        rows: list[list[Array]] = []
+        for i in numbers:
+            parts = self._parts(i, check)
+            if not 1 <= len(parts) == len(rows[0] if rows else parts) <= 2:
+                raise ShapeError(f"ag_dataloader: sample {i} has {len(parts)} part{'s' * (len(parts) != 1)}; every "
+                                 f"sample must be an x alone, or every sample a pair (x, y). A sample of several "
+                                 f"numbers is a list or an array.")
+            rows.append([_sample(part, f"sample {i} of {name}") for part, name in zip(parts, names, strict=False)])
+        return tuple(_stacked(arrays, numbers, name) for arrays, name in zip(zip(*rows, strict=True), names,
+                                                                             strict=False))
 
     def _parts(self, i: int, check: Check) -> tuple[Any, ...]:
         with self._asking():
@@ -103,8 +105,7 @@ class _Made:
         return item if self._pairs and isinstance(item, tuple) else (item,)
 
 
-def _stacked(items: Sequence[Any], numbers: list[int], name: str) -> Array:
-    arrays = [_sample(item, f"sample {i} of {name}") for i, item in zip(numbers, items, strict=True)]
+def _stacked(arrays: Sequence[Array], numbers: list[int], name: str) -> Array:
     for i, array in zip(numbers, arrays, strict=True):
         if array.shape != arrays[0].shape:
             raise ShapeError(f"ag_dataloader: sample {numbers[0]} of {name} has shape {arrays[0].shape} and sample {i} "
@@ -113,7 +114,8 @@ def _stacked(items: Sequence[Any], numbers: list[int], name: str) -> Array:
 
 
 def _sample(item: object, what: str) -> Array:
-    array = _numbers(item, what)
+    """A copy: whoever makes samples may use the same memory for the next one."""
+    array = np.array(_numbers(item, what))
     column = isinstance(item, Tensor) and array.ndim == 2 and array.shape[1] == 1  # what ag_tensor makes of a vector
     return array[:, 0] if column else array
 

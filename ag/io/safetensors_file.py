@@ -201,6 +201,8 @@ def read_file(path: str | os.PathLike[str], form: str, function: str) -> tuple[d
         If it is missing, truncated, foreign, or of another format.
     """
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
+            raise OSError("it is no regular file")
         with safe_open(os.fsdecode(path), framework="numpy") as file:
             header: dict[str, str] = file.metadata() or {}
             known = header.get("format") == form

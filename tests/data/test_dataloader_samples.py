@@ -191,6 +191,20 @@ def test_resuming_makes_only_the_samples_that_are_left(prefetch: int) -> None:
     assert firsts(resumed) == expected
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_samples_that_are_made_in_the_same_memory(prefetch: int) -> None:
+    memory, row, tensor = np.zeros(4, np.float32), [0.0] * 4, ag.ag_tensor(np.zeros(4))
+
+    def fill(i: int, kind: str) -> Any:
+        memory[:] = row[:] = X[:, i]
+        tensor.data = X[:, i : i + 1]
+        return {"array": memory, "list": row, "tensor": tensor}[kind]
+
+    for kind in ("array", "list", "tensor"):
+        samples = Made(lambda i, kind=kind: fill(i, kind))
+        assert np.array_equal(first(samples, prefetch=prefetch).x.numpy(), X[:, :4])
+
+
 # ---------------------------------------------------------------------------------------------- the background thread
 
 

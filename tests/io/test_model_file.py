@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import time
 from pathlib import Path
@@ -188,6 +189,22 @@ def test_a_folder(path: Path) -> None:
         ag.ag_load_model(path)
 
 
+def test_a_pipe_and_what_is_no_path(path: Path) -> None:
+    os.mkfifo(path)
+    for what in (path, 3, None, "a\0b"):
+        with expect_error("loading what is no file", ag.CheckpointError, "ag_load_model", "cannot be read"):
+            ag.ag_load_model(what)
+
+
+def test_a_file_that_is_open_or_mapped_stays_as_it_was(saved: Path) -> None:
+    with saved.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
+        before = memory[:]
+        loaded = ag.ag_load_model(saved)
+        ag.ag_save_model(ag.ag_linear(3, 3), saved)
+        assert memory[:] == file.read() == before
+    assert loaded(ag.ag_tensor(X)).shape == (3, 5) and ag.ag_load_model(saved).W.shape == (3, 3)
+
+
 def test_a_safetensors_file_of_another_program(path: Path) -> None:
     path.write_bytes(safetensors.numpy.save({"W": np.ones((2, 2), np.float32)}, {"format": "pt"}))
     with expect_error("loading another program's safetensors file", ag.CheckpointError, "'pt'", "'ag-model-1'"):
@@ -281,7 +298,7 @@ def test_a_failure_leaves_the_old_file(saved: Path, failing: str, monkeypatch: p
 @pytest.mark.parametrize("name", ["__metadata__", "\ud800", 3])
 def test_a_name_that_no_file_can_hold(saved: Path, name: Any) -> None:
     model, before = Own(), saved.read_bytes()
-    model.parameters = lambda: {name: model.W}  # type: ignore[method-assign]
+    model.parameters = lambda: {name: model.W}
     with expect_error("saving a tensor with such a name", ValueError, "model.safetensors", repr(name), "Rename it"):
         ag.ag_save_model(model, saved)
     assert saved.read_bytes() == before
@@ -291,7 +308,7 @@ def test_a_name_that_no_file_can_hold(saved: Path, name: Any) -> None:
 def test_every_other_name_comes_back(path: Path, name: str) -> None:
     def make() -> Own:
         model = Own()
-        model.parameters = lambda: {name: model.W}  # type: ignore[method-assign]
+        model.parameters = lambda: {name: model.W}
         return model
 
     model = make()
