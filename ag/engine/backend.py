@@ -271,7 +271,7 @@ class Backend(ABC):
             setattr(self, name, _nothing)
         self.constants.clear()
         self.generators.clear()
-        self.arena.close()
+        self.arena.close(refuse)
 
     def check_open(self) -> None:
         """Raise if the device was closed, as its tensors then are of no use."""

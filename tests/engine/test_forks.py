@@ -109,6 +109,7 @@ def test_a_hundred_forks() -> None:
 def test_a_training_does_not_go_on_in_a_child() -> None:
     """Of a callback that forks, the child gets an error, and the parent goes on."""
     said: list[str] = []
+    statuses: list[int] = []
 
     def callback(step: ag.DPStep) -> None:
         if step.step == 0:
@@ -116,7 +117,7 @@ def test_a_training_does_not_go_on_in_a_child() -> None:
             if not pid:
                 said.append("child")
             else:
-                os.waitpid(pid, 0)
+                statuses.append(os.waitpid(pid, 0)[1])
 
     try:
         loss = train(["cpu", "cpu:1"], callback=callback)
@@ -124,7 +125,7 @@ def test_a_training_does_not_go_on_in_a_child() -> None:
         os._exit(0 if said and "forked child" in str(error) else 1)
     if said:
         os._exit(2)
-    assert np.isfinite(loss)
+    assert np.isfinite(loss) and statuses == [0]
 
 
 @pytest.mark.vulkan

@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of a training: the devices work afterwards, and tensors can be read; also of one that was lost."""
+"""Ctrl-C in the middle of a training: the devices work afterwards, and tensors can be read."""
 
 from __future__ import annotations
 
