@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, NoReturn
 from weakref import ReferenceType, ref
 
 from ag.errors import ArenaError
@@ -199,9 +199,10 @@ class Arena:
         self._loans.update(zip(loans, map(self._loans.pop, dead), strict=True))  # one operation
         return blocks
 
-    def close(self) -> None:
-        """Let go of all segments; blocks keep their addresses, which are nobody's any more."""
+    def close(self, refuse: Callable[[int], NoReturn]) -> None:
+        """Let go of all segments, and refuse to grow; blocks keep their addresses, which are nobody's any more."""
         with self._lock:
+            self._grow = refuse
             self.segments.clear()
             self._make_anew()
 

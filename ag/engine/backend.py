@@ -308,7 +308,7 @@ class Backend(ABC):
             setattr(self, name, _nothing)
         self.constants.clear()
         self.generators.clear()
-        self.arena.close()
+        self.arena.close(refuse)
 
     def check_open(self) -> None:
         """Raise if the device was closed, as its tensors then are of no use."""
@@ -317,6 +317,8 @@ class Backend(ABC):
     def forked(self) -> None:
         """Go on in a forked child, which has none of the other threads."""
         self.arena.forked()
+        if self.recording is None:  # of another thread, if any
+            self._open_recording = self.noted_views = None
 
     def retime(self) -> None:
         """Begin or end noting launches, as `settings.events` was changed; waits for those before."""

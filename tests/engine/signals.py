@@ -1,8 +1,8 @@
 """Real interrupts: a process that trains is sent one SIGINT after the other, and after each its devices must work and
 its tensors be readable.
 
-`python tests/engine/signals.py COUNT DEVICE eager|captured|dp_train` sends COUNT of them; `tests/engine/test_signals.py`
-sends a few.
+`python tests/engine/signals.py COUNT DEVICE eager|captured|dp_train` sends COUNT of them, and
+`tests/engine/test_signals.py` a few.
 """
 
 from __future__ import annotations
