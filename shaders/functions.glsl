@@ -33,8 +33,8 @@ float relu_grad_of(float y, float g) { return y > 0.0 ? g : y < 0.0 ? -g : y * g
 float leaky_relu_of(float x, const float slope) { return x > 0.0 ? x : slope * x; }
 float leaky_relu_grad_of(float x, float g, const float slope) { return x > 0.0 ? g : slope * g; }
 
-// x / (1 + exp(-z)), exact relative to the result: (1 + tanh(z / 2)) / 2 would lose the digits of small ones.  Below -88
-// exp(-z) may overflow, and the quotient is x exp(z), whose factors are not too small yet
+// x / (1 + exp(-z)), exact relative to the result: (1 + tanh(z / 2)) / 2 would lose the digits of small ones.  Below
+// -88 exp(-z) may overflow, and the quotient is x exp(z), in factors that are not too small
 float gated(float x, float z) {
     if (z < -88.0) {
         const float root = ieee_exp(0.5 * z);
@@ -64,8 +64,8 @@ float gelu_grad_of(float x, float g) {
     return g * ((times_normal_cdf(large, x) + times_density(large * x, x)) / large);
 }
 
-// gelu_tanh: x (1 + tanh(z / 2)) / 2 = x / (1 + exp(-z)), where z = 2 sqrt(2 / pi) (x + 0.044715 x^3); its slope is 0 or 1
-// beyond 40, where x^2 could overflow
+// gelu_tanh: x (1 + tanh(z / 2)) / 2 = x / (1 + exp(-z)), where z = 2 sqrt(2 / pi) (x + 0.044715 x^3); its slope is 0
+// or 1 beyond 40, where x^2 could overflow
 float gelu_tanh_of(float x) { return gated(x, x * (1.5957691216 + 0.0713548163 * (x * x))); }
 float gelu_tanh_grad_of(float x, float g) {
     x = x < -40.0 ? -40.0 : x > 40.0 ? 40.0 : x;
