@@ -361,4 +361,5 @@ mutant("operands", "a parameter is changed where it is recorded", "ag/autograd/o
        "if False:", "autograd/test_operators.py::test_a_parameter_is_not_changed_where_it_is_recorded")
 
 FAMILIES = ("gradient rule", "kernel", "barrier", "pass", "rounding", "random stream", "capture", "tape", "optimizer",
-            "scheduler", "data", "checkpoint", "trainer", "reduction tree", "replicas", "sharded", "comm", "numbers", "operands")
+            "scheduler", "data", "checkpoint", "trainer", "reduction tree", "replicas", "sharded", "comm", "numbers",
+            "operands")
