@@ -159,7 +159,7 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
     >>> loader.next_batch().x.item()
     2.0
     """
-    where = f"ag_load_checkpoint: {os.fspath(path)}"
+    where = f"ag_load_checkpoint: {os.fsdecode(path)}"
     header, arrays = read_file(path, _FORMAT, "ag_load_checkpoint")
     try:
         said = {name: json.loads(text) for name, text in header.items() if name != "format"}

@@ -124,7 +124,7 @@ def ag_load_model(
         else:
             model = _build(_config(header, path), path, elements)
             _take_types(state_of(model), state, path)
-    load_into(state_of(model), state, source=f"ag_load_model: {os.fspath(path)}")
+    load_into(state_of(model), state, source=f"ag_load_model: {os.fsdecode(path)}")
     return ag_eval(model)
 
 
@@ -136,7 +136,7 @@ def _take_types(tensors: dict[str, Tensor], state: dict[str, Array], path: str |
             try:
                 x.buffer = x.buffer.backend.alloc(x.shape, kind)
             except DtypeError as error:
-                raise CheckpointError(f"ag_load_model: {os.fspath(path)} holds {name} as {kind}, which {x.device} "
+                raise CheckpointError(f"ag_load_model: {os.fsdecode(path)} holds {name} as {kind}, which {x.device} "
                                       f"cannot hold; load it on the CPU.") from error
 
 
@@ -144,10 +144,10 @@ def _config(header: dict[str, str], path: str | os.PathLike[str]) -> Any:
     try:
         config = json.loads(header["model"])
     except (KeyError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"ag_load_model: {os.fspath(path)} has no readable model description; "
+        raise CheckpointError(f"ag_load_model: {os.fsdecode(path)} has no readable model description; "
                               f"pass model_fn.") from error
     if config is None:
-        raise CheckpointError(f"ag_load_model: {os.fspath(path)} holds a model of your own; pass the model_fn "
+        raise CheckpointError(f"ag_load_model: {os.fsdecode(path)} holds a model of your own; pass the model_fn "
                               f"that builds it.")
     return config
 
@@ -167,7 +167,7 @@ def _build(config: Any, path: str | os.PathLike[str], elements: int) -> Layer:
         if json.loads(json.dumps(model.config())) != config:  # a setting that this version does not know, for example
             raise ValueError("it has other settings than this version's layers")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise CheckpointError(f"ag_load_model: {os.fspath(path)} describes a model that this version cannot build "
+        raise CheckpointError(f"ag_load_model: {os.fsdecode(path)} describes a model that this version cannot build "
                               f"({error!r:.300}); pass model_fn.") from error
     return model
 
