@@ -121,6 +121,12 @@ class ReplicaBuffers:
             self._backend.upload(values, self._start)
             self.begin()
 
+    def followed(self) -> Array:
+        """`read`, after somebody else may have set them."""
+        if self.tensors:
+            self._bind(keep=True)
+        return self.read()
+
     def read(self) -> Array:
         """The values of all buffers, in the flat layout; waits for the device."""
         if not self.tensors:
@@ -148,7 +154,12 @@ class HostBuffers:
     def move(self, by: Array) -> None:
         """Move all buffers, given the mean of the samples' movements in the flat layout."""
         if self._group is not None:
-            self._group.backend.upload(self.read() + by, self._group.values)
+            self.take(self.read() + by)
+
+    def take(self, values: Array) -> None:
+        """Go on with other values, in the flat layout."""
+        if self._group is not None:
+            self._group.backend.upload(values, self._group.values)
 
     def read(self) -> Array:
         """All buffers, in the flat layout."""

@@ -23,18 +23,21 @@ import numpy as np
 from ag.autograd.tensor import Tensor
 from ag.engine import cpu_threads as blocks
 from ag.engine.primitive import Array
-from ag.engine.random import current_seed, streams_used
+from ag.engine.random import ag_seed, current_seed
 from ag.errors import CommError
-from ag.nn.layer import ag_train, buffers_of, load_into
+from ag.nn.layer import ag_eval, ag_train, buffers_of, load_into
 from ag.parallel.comm.comm import Json
 from ag.parallel.comm.tree_reduction import RowSums, TreeSum
-from ag.parallel.trainer.checkpoint import DPState
+from ag.parallel.trainer.callbacks import modes_of, uninterrupted
+from ag.parallel.trainer.checkpoint import Dealt, DPState
 from ag.parallel.trainer.device_threads import DeviceThreads, Task
 from ag.parallel.trainer.host_optimizer import HostOptimizers, MakeOptimizer
 from ag.parallel.trainer.load_balance import Balance
 from ag.parallel.trainer.model_buffers import HostBuffers
 from ag.parallel.trainer.ranks import Ranks
-from ag.parallel.trainer.replica import LOSS_WORDS, CapturePolicy, LossOf, MakeModel, Node, Replica, Sample
+from ag.parallel.trainer.plans import CapturePolicy
+from ag.parallel.trainer.replica import LOSS_WORDS, LossOf, MakeModel, Node, Replica
+from ag.parallel.trainer.stacks import Stack, why_not_stacked
 from ag.parallel.trainer.synchronized_samples import SynchronizedSamples
 
 __all__ = ["Trainer"]
@@ -58,7 +61,7 @@ class Trainer:
     max_norm : float
     on_nonfinite : {"raise", "skip"}
     balance : Balance
-        How many samples each replica gets.
+        How many stacks each replica gets.
     timeout : float
         Seconds that a device may take for its part of a step.
     together : bool
@@ -70,19 +73,18 @@ class Trainer:
     def __init__(self, make_model: MakeModel, devices: list[str], loss_of: LossOf, capture: bool | str,
                  make_optimizer: MakeOptimizer, max_norm: float, on_nonfinite: str, balance: Balance, timeout: float,
                  together: bool, ranks: Ranks) -> None:
-        current_seed()  # chooses one, if there is none yet, for all threads
         policy = CapturePolicy(capture)
         self.replicas = [Replica(i, d, make_model, loss_of, policy) for i, d in enumerate(devices)]
         _check_same_models(self.replicas)
         first = self.replicas[0]
         ranks.begin_alike(first)
+        self.seed = current_seed()  # chosen now, if there is none yet, for all threads
         self._ranks = ranks
         self.optimizers = HostOptimizers(first.group, make_optimizer, max_norm, ranks.host, tells=ranks.rank == 0)
         self._buffers = HostBuffers(first.buffers, ranks.host)
         _share_constants(self.replicas)
         self._skip = on_nonfinite == "skip"
         self._draws: int | None = None
-        self._trained = 0
         self._used = 0
         self._reduce_s = 0.0
         self._sums = RowSums()
@@ -109,10 +111,10 @@ class Trainer:
             if not self._threads.hangs(replica.device):
                 replica.close()
 
-    def state(self, step: int, batch: int, losses: Array, schedules: list[Json]) -> DPState:
+    def state(self, step: int, dealt: Dealt, losses: Array, schedules: list[Json]) -> DPState:
         """Everything to go on from, after `step` steps."""
         optimizers = self.optimizers.optimizers
-        return DPState(step, batch, current_seed(), self._draws or 0, losses,
+        return DPState(step, dealt, self.seed, self._draws or 0, losses,
                        {name: p.numpy() for name, p in self.optimizers.params.items()}, self._buffers.state(),
                        [optimizer.state_dict() for optimizer in optimizers],
                        [optimizer.lr for optimizer in optimizers], schedules)
@@ -124,90 +126,101 @@ class Trainer:
         for replica in self.replicas:
             replica.scale_gradients(self.optimizers.loss_scale)
         self._draws = state.draws
-        self._trained = state.step * state.batch
         self._broadcast()
 
     # -------------------------------------------------------------------------------------- a step
 
-    def step(self, k: int, samples: Sequence[Sample], batch: int) -> float:
-        """One optimizer step over `batch` samples, of which `samples` are this rank's; the mean loss."""
-        nodes = self._compute(k, samples)
+    def step(self, k: int, stacks: Sequence[Stack], done: Callable[[float], None]) -> None:
+        """One optimizer step, over the stacks of all ranks, of which these are this one's.
+
+        An interrupt leaves it out, or comes when it is over and ``done(loss)`` was called with the mean loss.
+        """
+        if current_seed() != self.seed:  # a callback has seeded the generator for purposes of its own
+            ag_seed(self.seed)
+        nodes = self._compute(k, stacks)
         begin = perf_counter()
         self._sums.restart()
         tree: TreeSum[Array] = TreeSum(self._sums.added)
+        size = self.replicas[0].group.size
         with np.errstate(all="ignore"):  # infinities and NaN are dealt with below
             for of_replica in nodes:
                 for node in of_replica:
                     tree.push(*node)
             total = self._ranks.total(tree, self.replicas[0].row_size, (r.used for r in self.replicas))
-            total /= batch
-        self._trained += batch
-        size = self.replicas[0].group.size
+            count = float(total[size + 1])
+            if count == 0:
+                raise ValueError(f"dp_train: the weights of the samples of step {k} add up to 0, so there is no mean; "
+                                 f"at least one must count.")
+            total /= count
         gradient, loss, moved = total[:size], float(total[size]), total[size + LOSS_WORDS :]
-        if not isfinite(float(total.dot(total))) and not np.isfinite(total).all():
-            if self.optimizers.scaled and isfinite(loss) and np.isfinite(moved).all():  # an overflow of f16
-                self._move_scale(1.0)
+        finite = isfinite(float(total.dot(total))) or bool(np.isfinite(total).all())
+        overflow = not finite and self.optimizers.scaled and isfinite(loss) and bool(np.isfinite(moved).all())  # of f16
+        if not finite and not overflow:
+            self._nonfinite(k, nodes)
+        with uninterrupted():
+            if finite:
+                self._note_used()
+                self.optimizers.step(gradient)
+                self._buffers.move(moved)
+                self._move_scale(0.0)
+                self._broadcast()
+                self._reduce_s += perf_counter() - begin
             else:
-                self._nonfinite(k, nodes)
-            self._of_all(lambda replica: replica.buffers.begin())
-            return loss
-        self._note_used()
-        self.optimizers.step(gradient)
-        self._buffers.move(moved)
-        self._move_scale(0.0)
-        self._broadcast()
-        self._reduce_s += perf_counter() - begin
-        if (k + 1) % CHECK_EVERY == 0:
+                if overflow:
+                    self._move_scale(1.0)
+                self._of_all(lambda replica: replica.buffers.begin())
+            done(loss)
+        if finite and (k + 1) % CHECK_EVERY == 0:
             self.check_equal()
-        return loss
 
-    def _compute(self, k: int, samples: Sequence[Sample]) -> list[list[Node]]:
-        """The sums of every replica's samples.
+    def _compute(self, k: int, stacks: Sequence[Stack]) -> list[list[Node]]:
+        """The sums of every replica's stacks.
 
         Each device has a thread that launches its work and waits for it, so no device waits for the launches of
         another, and each is timed on its own.
         """
-        if self._draws is None and self._synchronized is None:
-            self._count_draws(k, samples[:1])
-        sizes = self._balance.sizes(len(samples))
-        shards = [samples[end - size : end] for end, size in zip(accumulate(sizes), sizes, strict=True)]
-        work = list(zip(self.replicas, shards, strict=True))
+        sizes = self._balance.sizes(len(stacks))
+        shards = [stacks[end - size : end] for end, size in zip(accumulate(sizes), sizes, strict=True)]
         if self._synchronized is not None:
-            self._synchronized.run(k, shards, self._trained)
+            self._synchronized.run(k, shards)
             self._threads.run([self._task(r, r.finish) for r in self.replicas], k)
-            self._note_times(sizes)
+            self._note_times(shards)
             return [r.collected for r in self.replicas]
-        starts = [self._task(r, partial(r.start, shard, self._trained, self._draws))
-                  for r, shard in work if r.backend.asynchronous]
+        for replica, shard in zip(self.replicas, shards, strict=True):
+            replica.begin(shard)
+        work = list(zip(self.replicas, self._after_first(k, shards), strict=True))
+        starts = [self._task(r, partial(r.start, shard, self._draws)) for r, shard in work if r.backend.asynchronous]
         ends = [self._task(r, r.finish if r.backend.asynchronous else
-                           partial(r.start_and_finish, shard, self._trained, self._draws)) for r, shard in work]
+                           partial(r.start_and_finish, shard, self._draws)) for r, shard in work]
         self._threads.run([*starts, *ends], k)
-        self._note_times(sizes)
+        self._note_times(shards)
         return [r.collected for r in self.replicas]
 
-    def _count_draws(self, k: int, first: Sequence[Sample]) -> None:
-        """Run the first sample of the step, on its rank, to learn how many random streams a sample takes."""
-        def count() -> None:
-            replica.run(first, self._trained, None)
-            self._draws = streams_used(replica.backend)
-
-        replica = self.replicas[0]
-        if first and first[0][0] == 0:
-            self._threads.run([self._task(replica, count)], k)
-        self._draws = next(draws for draws in self._ranks.gather(self._draws) if draws is not None)
+    def _after_first(self, k: int, shards: list[Sequence[Stack]]) -> list[Sequence[Stack]]:
+        """The stacks that are left when the job's first is computed, which says how many random streams one takes."""
+        if self._draws is not None:
+            return shards
+        mine = None
+        rest = list(shards)
+        for i, (replica, shard) in enumerate(zip(self.replicas, shards, strict=True)):
+            if shard and shard[0].place == 0:
+                self._threads.run([self._task(replica, partial(replica.start, shard[:1], None))], k)
+                mine, rest[i] = replica.plans.drawn, shard[1:]
+        self._draws = next(draws for draws in self._ranks.gather(mine) if draws is not None)
+        return rest
 
     def _task(self, replica: Replica, call: Callable[[], None]) -> Task:
         return Task(replica.device, replica.name, call)
 
-    def _note_times(self, sizes: list[int]) -> None:
+    def _note_times(self, shards: list[Sequence[Stack]]) -> None:
         seconds = []
         last = max(r.ended for r in self.replicas)
         free: dict[str, float] = {}  # when a device was done with its last replica
-        for replica, size in zip(self.replicas, sizes, strict=True):
+        for replica, shard in zip(self.replicas, shards, strict=True):
             seconds.append(replica.ended - max(replica.began, free.get(replica.device, 0.0)))
             free[replica.device] = replica.ended
-            replica.note(size, seconds[-1], last - replica.ended)
-        self._balance.note(sizes, seconds)
+            replica.note(sum([len(stack.samples) for stack in shard]), seconds[-1], last - replica.ended)
+        self._balance.note([len(shard) for shard in shards], seconds)
 
     def _of_all(self, work: Callable[[Replica], None]) -> None:
         """Do something for every replica; CPU devices do it at the same time, on all cores."""
@@ -233,8 +246,56 @@ class Trainer:
             replica.scale_gradients(self.optimizers.loss_scale)
 
     def _broadcast(self) -> None:
-        weights, buffers = self.optimizers.weights(), self._buffers.read()
+        weights, buffers = self.sent = self.optimizers.weights(), self._buffers.read()
         self._of_all(lambda replica: replica.load(weights, buffers))
+
+    def take(self, weights: Array, buffers: Array) -> None:
+        """Go on with other weights and buffers, on all replicas."""
+        self.optimizers.take(weights)
+        self._buffers.take(buffers)
+        self._broadcast()
+
+    def now(self) -> list[tuple[Array, Array]]:
+        """The weights and the buffers that the host has, and those of every replica."""
+        return [(self.optimizers.followed(), self._buffers.read()), *[r.followed() for r in self.replicas]]
+
+    @property
+    def synchronizes(self) -> bool:
+        """Whether batch norm is over all samples of a step."""
+        return self._synchronized is not None
+
+    def forget_plans(self) -> None:
+        """Models are in other modes than when steps were captured."""
+        for replica in self.replicas:
+            replica.plans.clear()
+
+    def why_not_stacked(self, stacks: Sequence[Stack]) -> str | None:
+        """Why samples should be passed one by one; None if they need not, or another rank finds out."""
+        if not stacks or stacks[0].place != 0 or len(stacks[0].samples) == 1:
+            return None
+        replica, found = self.replicas[0], list[str | None]()
+        modes = modes_of(replica.model)
+        half = replica.group.stored_dtype.is_half
+
+        def trial() -> None:
+            found.append(why_not_stacked(replica.loss_of, stacks[0], half))
+
+        ag_eval(replica.model)
+        try:
+            self._threads.run([self._task(replica, trial)], stacks[0].number)
+        finally:
+            for layer, mode in modes:
+                layer.training = mode
+            replica.buffers.begin()
+        return found[0]
+
+    def settle(self) -> None:
+        """After an interrupted step: on all replicas, all is as after the last step that was finished."""
+        weights, buffers = self.optimizers.weights(), self._buffers.read()
+        for replica in self.replicas:
+            if not self._threads.hangs(replica.device):
+                replica.settle()
+                replica.load(weights, buffers)
 
     def _nonfinite(self, k: int, nodes: list[list[Node]]) -> None:
         for replica, of_replica in zip(self.replicas, nodes, strict=True):
@@ -263,7 +324,8 @@ class Trainer:
                     raise CommError(f"dp_train: the {what} of {replica.name} have SHA-256 {theirs} and the host's "
                                     f"{host}; a transfer to that device is wrong.")
         self._ranks.compare([(f"the SHA-256 of the {what}", host) for what, host in zip(parts, wanted, strict=True)],
-                            "the hosts compute differently, or one of them has an optimizer of its own")
+                            "the hosts compute differently, or an optimizer or a callback does other things on one of "
+                            "them")
 
     def report(self) -> list[dict[str, Any]]:
         """Per replica: device, driver, samples, milliseconds, bytes moved per step."""

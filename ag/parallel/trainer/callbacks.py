@@ -1,0 +1,130 @@
+"""What may happen between two steps: a user's callback, and Ctrl-C.
+
+A callback sees the replicas' models and may set their weights, buffers and modes.  What it sets on one of them holds for
+all: it is compared with what the trainer had sent, taken over to the host, and sent to all replicas.
+
+    sent       W = 0.9      W = 0.9          replica 0 has another W, replica 1 has not
+    after      W = 0.5      W = 0.9     ->   W = 0.5 on the host and on both
+
+Ctrl-C comes between two steps: inside `uninterrupted` it waits.  Knows models and flat arrays; no data and no device.
+`dp_train` calls the callback through this, the trainer ends its steps in `uninterrupted`.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import current_thread, main_thread
+from typing import Any, Protocol
+
+import numpy as np
+
+from ag.engine.primitive import Array
+from ag.errors import CommError
+from ag.nn.layer import objects_in
+
+__all__ = ["Observed", "modes_of", "uninterrupted"]
+
+Both = tuple[Array, Array]  # weights and buffers, in their flat layouts
+
+
+class _Replica(Protocol):
+    """Of a replica, what is looked at."""
+
+    name: str
+    model: Any
+
+    def place_of(self, kind: str, i: int) -> str: ...
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until the block is over."""
+    handler = signal.getsignal(signal.SIGINT)
+    if current_thread() is not main_thread() or not callable(handler):
+        yield
+        return
+    came: list[tuple[Any, ...]] = []
+    signal.signal(signal.SIGINT, lambda *given: came.append(given))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            handler(*came[0])
+
+
+def modes_of(model: object) -> list[tuple[Any, bool]]:
+    """Every object in a model that has a mode, with its mode."""
+    return [(x, x.training) for x in objects_in(model) if not isinstance(x, type) and hasattr(x, "training")]
+
+
+class Observed:
+    """What a callback changes.
+
+    Parameters
+    ----------
+    replicas : sequence of Replica
+    """
+
+    def __init__(self, replicas: Sequence[_Replica]) -> None:
+        self._replicas = replicas
+        self._modes: list[list[tuple[Any, bool]]] = []
+
+    def begin(self) -> None:
+        """Before the callback."""
+        self._modes = [modes_of(replica.model) for replica in self._replicas]
+
+    def modes_changed(self) -> bool:
+        """Whether it has set a mode; what it has set on one model then holds for all."""
+        changed: dict[int, bool] = {}
+        for modes in self._modes:
+            changed |= {i: x.training for i, (x, before) in enumerate(modes) if x.training is not before}
+        for modes in self._modes:
+            for i, mode in changed.items():
+                if i < len(modes):
+                    modes[i][0].training = mode
+        return bool(changed)
+
+    def values_changed(self, sent: Both, found: Sequence[Both]) -> Both | None:
+        """The weights and buffers that it has set; None if it has set none.
+
+        Parameters
+        ----------
+        sent : pair of ndarray
+            What was sent.
+        found : sequence of pairs of ndarray
+            What the host has now, and what each replica has.
+
+        Raises
+        ------
+        CommError
+            If it has set one value in two ways.
+        """
+        merged = tuple(self._merged(i, before, [pair[i] for pair in found]) for i, before in enumerate(sent))
+        return None if all(a is b for a, b in zip(merged, sent, strict=True)) else (merged[0], merged[1])
+
+    def _merged(self, which: int, before: Array, found: Sequence[Array]) -> Array:
+        result = before
+        known: Array | None = None  # where an earlier one has changed
+        for owner, array in enumerate(found):
+            if np.array_equal(_bits(array), _bits(before)):
+                continue
+            changed = _bits(array) != _bits(before)
+            if known is None:
+                result, known = before.copy(), np.zeros(before.shape, bool)
+            twice = changed & known & (_bits(array) != _bits(result))
+            if twice.any():
+                kind = ("parameter", "buffer")[which]
+                name = self._replicas[0].place_of(kind, int(np.argmax(twice)))
+                raise CommError(f"dp_train: the callback gave {kind} {name} other values on "
+                                f"{self._replicas[owner - 1].name} than on another; give all models the same, or only "
+                                f"one of them.")
+            result[changed], known = array[changed], known | changed
+        return result
+
+
+def _bits(array: Array) -> Array:
+    """Elements as whole numbers, so that NaN is equal to itself and 0.0 is not -0.0."""
+    return array.view({2: np.uint16, 4: np.uint32, 8: np.uint64}[array.dtype.itemsize])
