@@ -101,7 +101,6 @@ class Replica:
         self._moved_view = self._work.view((self.buffers.size,), ahead)
         self._rows: list[Buffer] = []  # of one buffer, for the nodes of the tree
         self._tree: TreeSum[Buffer] = TreeSum(self._added)
-        self._alone = False
         self.collected: list[Node] = []
         self.began = self.ended = 0.0
         self._samples = self._shard = 0
@@ -109,12 +108,6 @@ class Replica:
         self._elapsed_s = self._wait_s = 0.0
 
     # -------------------------------------------------------------------------------------- a step
-
-    def begin(self, stacks: Sequence[Stack]) -> None:
-        """Begin a step of these stacks, in order."""
-        self._tree = TreeSum(self._added)
-        self._alone = len(stacks) == 1
-        self._reserve(len(stacks), max((len(stack.samples) for stack in stacks), default=1))
 
     def start(self, stacks: Sequence[Stack], draws: int | None) -> None:
         """`run`, noting the time, here and on the device."""
@@ -136,20 +129,21 @@ class Replica:
         self.finish()
 
     def run(self, stacks: Sequence[Stack], draws: int | None) -> None:
-        """Start computing the summed gradients of some stacks of the step; does not wait on an asynchronous device.
+        """Start computing the summed gradients of some stacks; does not wait on an asynchronous device.
 
         Parameters
         ----------
         stacks : sequence of Stack
-            The next of those that `begin` was given.
         draws : int or None
             Random streams that a stack is expected to draw; None for the first of the job, which says so.
         """
+        self._tree = TreeSum(self._added)
+        self._reserve(len(stacks), max((len(stack.samples) for stack in stacks), default=1))
         for stack in stacks:
             if len(stack.samples) == 1 or all_alike(stack.samples):
                 sample = stack.samples[0] if len(stack.samples) == 1 else stacked(stack.samples)
                 self.plans.run(sample, (stack.number * (draws or 0), draws, _BEYOND + stack.first * _EACH))
-                row = self._weighed(stack, len(self._tree.nodes), self._alone)
+                row = self._weighed(stack, len(self._tree.nodes), len(stacks) == 1)
             else:
                 row = self._sum_of(stack)
             with self.backend.quiet():

@@ -186,9 +186,9 @@ class Trainer:
             self._threads.run([self._task(r, r.finish) for r in self.replicas], k)
             self._note_times(shards)
             return [r.collected for r in self.replicas]
-        for replica, shard in zip(self.replicas, shards, strict=True):
-            replica.begin(shard)
-        work = list(zip(self.replicas, self._after_first(k, shards), strict=True))
+        if self._draws is None:
+            self._count_draws(k, shards)
+        work = list(zip(self.replicas, shards, strict=True))
         starts = [self._task(r, partial(r.start, shard, self._draws)) for r, shard in work if r.backend.asynchronous]
         ends = [self._task(r, r.finish if r.backend.asynchronous else
                            partial(r.start_and_finish, shard, self._draws)) for r, shard in work]
@@ -196,18 +196,14 @@ class Trainer:
         self._note_times(shards)
         return [r.collected for r in self.replicas]
 
-    def _after_first(self, k: int, shards: list[Sequence[Stack]]) -> list[Sequence[Stack]]:
-        """The stacks that are left when the job's first is computed, which says how many random streams one takes."""
-        if self._draws is not None:
-            return shards
+    def _count_draws(self, k: int, shards: list[Sequence[Stack]]) -> None:
+        """Run the first stack of the job, on its rank, to learn how many random streams one is expected to take."""
         mine = None
-        rest = list(shards)
-        for i, (replica, shard) in enumerate(zip(self.replicas, shards, strict=True)):
+        for replica, shard in zip(self.replicas, shards, strict=True):
             if shard and shard[0].place == 0:
-                self._threads.run([self._task(replica, partial(replica.start, shard[:1], None))], k)
-                mine, rest[i] = replica.plans.drawn, shard[1:]
+                self._threads.run([self._task(replica, partial(replica.run, shard[:1], None))], k)
+                mine = replica.plans.drawn
         self._draws = next(draws for draws in self._ranks.gather(mine) if draws is not None)
-        return rest
 
     def _task(self, replica: Replica, call: Callable[[], None]) -> Task:
         return Task(replica.device, replica.name, call)

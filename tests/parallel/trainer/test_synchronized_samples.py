@@ -26,7 +26,8 @@ def without_dropout() -> ag.Layer:
 
 
 def train(devices: list[str], make: Any = make_model, **options: Any) -> ag.DPResult:
-    settings = {"micro_batch": BATCH // len(devices), "n_iter": 4, "lr": 0.05, "seed": 4, "verbose": False}
+    settings = {"micro_batch": BATCH // len(devices), "n_iter": 4, "lr": 0.05, "seed": 4, "verbose": False,
+                "stack": 1, "shuffle": False}
     return ag.dp_train(make, DATA, ag.ag_softmax_cross_entropy_loss, lambda model, s: model(s[0]), lambda s: s[1],
                        devices=devices, sync_batch_norm=True, **{**settings, **options})
 
