@@ -44,6 +44,7 @@ def lift(value: object, backend: Device, dtype: DType, function: str) -> Tensor:
             constant = backend.alloc((), dtype)
             backend.upload(np.asarray(value), constant)
             constant.constant = float(value)
+            constant.block.fixed = True
             constants[key] = constant
         return Tensor(constant)
     return Tensor(to_buffer(_as_array(value, function), backend, dtype))

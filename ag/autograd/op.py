@@ -25,9 +25,11 @@ from ag.autograd.create import lift
 from ag.autograd.mixed_precision import Widening, rounded, widening
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import OPS, Node, Tensor, TensorLike
+from ag.autograd.unchanged import refuse_changed, repeated_since
 from ag.engine.buffer import Buffer, Device, Run
 from ag.engine.device import default_backend, default_dtype
 from ag.engine.dtype import F32, DType
+from ag.engine.kernels.elementwise import copied
 from ag.errors import DeviceError, DtypeError, ShapeError
 
 __all__ = ["Cotangents", "Need", "Op", "Result", "Run", "op", "operands_on_one_device", "part_of"]
@@ -144,12 +146,16 @@ class _Function(Generic[S]):
             backend, inputs, dtype = operands_on_one_device(name, values, mixed)
             buffers = [x.buffer for x in inputs]
             half = dtype.is_half
+            if since := repeated_since():
+                refuse_changed(buffers, since, name, inputs)
             run = Widening(backend.launch) if half else backend.launch
             try:
                 with backend.quiet():
                     out, saved = forward(run, *(buffers if listed is None else [buffers]), *params)
                     if half:
                         out, saved = rounded(out, saved, dtype)
+                    if out.block in [b.block for b in buffers]:  # whoever assigns to one must not change the other
+                        out = copied(out)
             except ShapeError as error:
                 if str(error).startswith(name):
                     raise

@@ -16,8 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ag.autograd.cotangent import Cotangent, shaped_like, stored_for, whole
-from ag.engine.buffer import Buffer
+from ag.autograd.unchanged import Checked, any_changed, buffers_in, refuse_changed
+from ag.engine.arena import now
+from ag.engine.buffer import Buffer, Run
 from ag.engine.dtype import DType
+from ag.engine.kernels.elementwise import copied
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape
 from ag.errors import DtypeError, ShapeError
@@ -29,7 +32,6 @@ ArrayLike = Any  # whatever numpy.asarray accepts
 # Public ops by name, filled by `ag.autograd.op` at import and constant afterwards.
 OPS: dict[str, Callable[..., Tensor]] = {}
 _ids = count(1)
-_order = count()
 
 
 class Node:
@@ -58,7 +60,7 @@ class Node:
 
     def __init__(self, name: str, vjp: Callable[..., tuple[Cotangent | None, ...]], inputs: tuple[Tensor, ...],
                  need: tuple[bool, ...], saved: Any, params: tuple[object, ...], half: bool = False) -> None:
-        self.order = next(_order)
+        self.order = now()
         self.name = name
         self.vjp = vjp
         self.inputs = inputs
@@ -73,9 +75,17 @@ class Node:
 
     def pull(self, total: Buffer) -> Iterable[tuple[Tensor, Cotangent | None]]:
         """The inputs, each with the cotangent that follows from the output's, or None."""
-        cotangents = zip(self.inputs, self.vjp(total.backend.launch, total, self.saved, self.need, *self.params),
-                         strict=True)
+        launch: Run = total.backend.launch
+        if any_changed(self.saved, self.order):
+            launch = self._checked(launch)
+        cotangents = zip(self.inputs, self.vjp(launch, total, self.saved, self.need, *self.params), strict=True)
         return _stored(cotangents, total.dtype) if self.half or total.dtype.is_half else cotangents
+
+    def _checked(self, launch: Run) -> Run:
+        """A launch that refuses what was changed since the op was recorded."""
+        if self.half:  # whose rules work on what was widened before
+            refuse_changed(buffers_in(self.saved), self.order, self.name, self.inputs)
+        return Checked(launch, self.order, self.name, self.inputs)
 
     def spend(self) -> None:
         """Free what was saved; the node cannot be used again."""
@@ -159,7 +169,10 @@ class Tensor:
     # -------------------------------------------------------------------------------------- host access
 
     def numpy(self) -> Array:
-        """A host copy, in float32 for bfloat16, which numpy does not know; waits for the device."""
+        """A host copy to keep and to change, in float32 for bfloat16, which numpy does not know; waits for the device.
+
+        What becomes of the copy changes nothing on the device: assign to `data` for that.
+        """
         array: Array = self.buffer.backend.download(self.buffer)
         return array
 
@@ -187,8 +200,14 @@ class Tensor:
 
     @property
     def data(self) -> Array:
-        """The values as a numpy array (a host copy); assigning copies an array of the same shape in place."""
-        return self.numpy()
+        """The values as a numpy array: a host copy that cannot be written to, on every device.
+
+        ``t.data[0, 0] = 1`` is an error, as it would not reach the device.  Assign a whole array of the same shape,
+        which is copied into the tensor's memory: ``t.data = t.data * 2``; `numpy` gives a copy to change.
+        """
+        array = self.numpy()
+        array.flags.writeable = False
+        return array
 
     @data.setter
     def data(self, value: ArrayLike) -> None:
@@ -203,8 +222,9 @@ class Tensor:
         backend.upload(array, self.buffer)
 
     def detach(self) -> Tensor:
-        """The same values, cut off from the tape."""
-        return Tensor(self.buffer)
+        """A copy of the values, cut off from the tape; what happens to one of the two does not change the other."""
+        with self.buffer.backend.quiet():
+            return Tensor(copied(self.buffer))
 
     # -------------------------------------------------------------------------------------- arithmetic
 

@@ -17,10 +17,13 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 
 from ag.errors import ArenaError
 
-__all__ = ["Arena", "ArenaStats", "Block", "OFFSET_BITS"]
+__all__ = ["Arena", "ArenaStats", "Block", "OFFSET_BITS", "now"]
+
+now = count(1).__next__  # one clock for all devices: what came after what
 
 OFFSET_BITS = 48  # address = segment << 48 | byte offset; no segment comes near 2**48 bytes
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
@@ -35,14 +38,24 @@ class Block:
         ``segment << 48 | byte offset`` of the first usable byte.
     nbytes : int
         Usable bytes (the request, rounded up to the alignment).
+    made, changed : int
+        When it was handed out, and when anything in it was overwritten for the last time (`now`).
+    changes : dict of (int, int) to int
+        When stretches of it, by address and number of bytes, were overwritten.
+    fixed : bool
+        Whether nobody may overwrite it any more.
     """
 
-    __slots__ = ("__weakref__", "_arena", "address", "nbytes")
+    __slots__ = ("__weakref__", "_arena", "address", "changed", "changes", "fixed", "made", "nbytes")
 
     def __init__(self, arena: Arena, address: int, nbytes: int) -> None:
         self._arena = arena
         self.address = address
         self.nbytes = nbytes
+        self.made = now()
+        self.changed = 0
+        self.changes: dict[tuple[int, int], int] | None = None
+        self.fixed = False
 
     @property
     def segment(self) -> int:

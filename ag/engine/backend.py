@@ -32,7 +32,7 @@ from weakref import ReferenceType, WeakKeyDictionary
 import numpy as np
 
 from ag.engine.arena import Arena
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, note_written
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import Launch, Program, Recording
@@ -209,6 +209,8 @@ class Backend(ABC):
         """
         result: Returned
         result, buffers = self.operands_of(primitive, operands, into, params)
+        if into is not None or primitive.updates:
+            note_written((*buffers[: primitive.outputs], *(buffers[i] for i in primitive.updates)))
         self._run(primitive, buffers, params)
         if self._open_recording is not None and self.recording is not None:
             self.recording.launches.append(Launch(primitive, buffers, params, into is None))
@@ -224,7 +226,10 @@ class Backend(ABC):
 
     @abstractmethod
     def upload(self, array: Array, into: Buffer) -> None:
-        """Copy a host array of the same shape into `into`, converting its element type; does not wait."""
+        """Copy a host array of the same shape into `into`, converting its element type; does not wait.
+
+        Calls `note_written`, as `assign` does.
+        """
 
     @abstractmethod
     def assign(self, target: Buffer, source: Buffer) -> None:

@@ -6,19 +6,20 @@ Everything that computes holds buffers.  `Device` is what such code may ask of t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from math import prod
 from typing import Any, Protocol
 from weakref import ReferenceType, ref
 
-from ag.engine.arena import Arena, Block
-from ag.engine.dtype import DType
+from ag.engine.arena import Arena, Block, now
+from ag.engine.dtype import I32, DType
 from ag.engine.primitive_types import Array, PrimitiveTo, Returned
 from ag.engine.shape import Shape
 from ag.engine.target import Target
+from ag.errors import ArenaError
 
-__all__ = ["Buffer", "Device", "OpenRecording", "Run"]
+__all__ = ["Buffer", "Device", "OpenRecording", "Run", "note_written"]
 
 
 class Run(Protocol):
@@ -122,9 +123,27 @@ class Buffer:
             owner.noted_views.append(ref(view))
         return view
 
+    def words(self) -> Buffer:
+        """The same memory as elements that any kernel may move: 16-bit ones, which are for storage, two by two."""
+        if not self.dtype.is_half:
+            return self
+        owner, shape = self.backend, (self.nbytes // I32.itemsize,)
+        words = Buffer(owner, self.block, self.address, shape, I32, owner.native(self.address, shape, I32))
+        if owner.noted_views is not None:
+            owner.noted_views.append(ref(words))
+        return words
+
     def overlaps(self, other: Buffer) -> bool:
         """Whether both have memory in common."""
         return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
+
+    def changed_since(self, time: int) -> bool:
+        """Whether any element was overwritten after `time`."""
+        changes = self.block.changes
+        if changes is None or self.block.changed <= time:
+            return False
+        first, end = self.address, self.address + self.nbytes
+        return any(changes[place] > time and place[0] < end and first < sum(place) for place in tuple(changes))
 
     def relocate(self, block: Block, address: int) -> None:
         """Let the buffer lie elsewhere; its contents stay behind."""
@@ -133,3 +152,24 @@ class Buffer:
 
     def __repr__(self) -> str:
         return f"<Buffer {self.shape} {self.dtype} at {self.address:#x} on {self.backend.name}>"
+
+
+def note_written(buffers: Iterable[Buffer]) -> None:
+    """Remember that existing buffers have other elements from now on; what a launch makes afresh needs no note.
+
+    Backends call it for launches, uploads and assignments, whoever replays a program for what it writes.  The tape
+    asks for it: a gradient rule must find what the forward pass computed with.
+
+    Raises
+    ------
+    ArenaError
+        If one is a constant, which others share.
+    """
+    for buffer in buffers:
+        block = buffer.block
+        if block.fixed:
+            raise ArenaError(f"note_written: {buffer!r} is a constant that all ops on {buffer.backend.name} share; "
+                             f"write into a copy of it.")
+        if block.changes is None:
+            block.changes = {}
+        block.changed = block.changes[buffer.address, buffer.nbytes] = now()

@@ -10,6 +10,7 @@ from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import OPS, Node, Tensor, tensor_given
 from ag.autograd.transfer import move_cotangent
+from ag.autograd.unchanged import refuse_changed, repeated_since
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
@@ -58,6 +59,7 @@ def ag_to_device(t: Tensor, device: str) -> Tensor:
     source, target = tensor_given("ag_to_device", t).buffer.backend, backend_of(device)
     if source is target:
         return t
+    refuse_changed((t.buffer,), repeated_since(), "ag_to_device", (t,))
     moved = to_buffer(source.download(t.buffer), target, t.buffer.dtype)
     if not (is_recording() and t.requires_grad):
         return Tensor(moved)
@@ -109,6 +111,7 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
         if kind not in (F32, F16, BF16):
             raise DtypeError(f"ag_cast: {t.dtype} to {wanted} was asked for; tensors are cast between f32, f16 and "
                              f"bf16. Convert the numpy array instead.")
+    refuse_changed((t.buffer,), repeated_since(), "ag_cast", (t,))
     with t.buffer.backend.quiet():
         out = converted(t.buffer, wanted)
     if not (is_recording() and t.requires_grad):

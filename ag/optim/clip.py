@@ -9,7 +9,7 @@ optimizer.  Training loops and `dp_train` call it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import fsum, hypot, isfinite, sqrt
 
 import numpy as np
@@ -89,7 +89,7 @@ def clip_grad_norm(params: object, grads: Gradients | Mapping[str, Tensor] | Non
     if not isfinite(norm):
         norm = _norm_on_the_host(buffers)  # a square may overflow where the gradient does not
     if norm > max_norm:
-        for buffer in buffers.values():
+        for buffer in _distinct(buffers):
             buffer.backend.launch(scale, buffer, factor=max_norm / norm, into=buffer)
     return norm
 
@@ -111,8 +111,13 @@ def _clip(grads: Mapping[str, Buffer], square: Buffer, max_norm: float) -> None:
     if isfinite(max_norm):
         with square.backend.quiet():
             factor = square.backend.launch(clip_factor, square, max_norm=float(max_norm))
-            for buffer in grads.values():
+            for buffer in _distinct(grads):
                 buffer.backend.launch(mul, buffer, factor, into=buffer)
+
+
+def _distinct(grads: Mapping[str, Buffer]) -> Iterable[Buffer]:
+    """Each gradient once, however many parameters it was given to."""
+    return {(g.backend, g.address): g for g in grads.values()}.values()
 
 
 def _norm_on_the_host(grads: Mapping[str, Buffer]) -> float:

@@ -20,7 +20,7 @@ import numpy as np
 
 from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backend import Backend, DeviceInfo, Event
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, note_written
 from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Call, Params, Primitive
@@ -124,9 +124,11 @@ class NumpyBackend(Backend):
         return np.ndarray(shape, _NUMPY[dtype], self._segments[address >> OFFSET_BITS], address & _OFFSET_MASK)
 
     def upload(self, array: Array, into: Buffer) -> None:
+        note_written((into,))
         into.native[...] = stored(array, into.dtype) if into.dtype.is_half else array
 
     def assign(self, target: Buffer, source: Buffer) -> None:
+        note_written((target,))
         target.native[...] = source.native
 
     def download(self, buffer: Buffer) -> Array:

@@ -24,7 +24,7 @@ from ag.engine.backends.vulkan.recorder import Command, Recorder
 from ag.engine.backends.vulkan.shadow import Shadow
 from ag.engine.backends.vulkan.tiles import Rule
 from ag.engine.backends.vulkan.timestamps import Stopwatch
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, note_written
 from ag.engine.dtype import BF16, F16, F32, I32, U32
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Params, Primitive
@@ -138,6 +138,7 @@ class VulkanBackend(Backend):
         self._segments.append(self._manager.arena(nbytes // 4))
 
     def upload(self, array: Array, into: Buffer) -> None:
+        note_written((into,))
         dense = np.ascontiguousarray(stored(array, into.dtype)).reshape(-1)
         if dense.nbytes % 4:
             dense = np.append(dense, dense.dtype.type(0))
@@ -146,6 +147,7 @@ class VulkanBackend(Backend):
                 self.recorder.upload(into.address, dense.view(np.uint32))
 
     def assign(self, target: Buffer, source: Buffer) -> None:
+        note_written((target,))
         if source.size:
             with self.lock:
                 self.recorder.assign(target.address, source.address, source.nbytes // 4)
