@@ -1,7 +1,7 @@
 """What may happen between two steps: a user's callback, and Ctrl-C.
 
-A callback sees the replicas' models and may set their weights, buffers and modes.  What it sets on one of them holds for
-all: it is compared with what the trainer had sent, taken over to the host, and sent to all replicas.
+A callback sees the replicas' models and may set their weights, buffers and modes.  Weights and modes that it sets on
+one of them hold for all: they are compared with what the trainer had sent, taken over to the host, and sent to all.
 
     sent       W = 0.9      W = 0.9          replica 0 has another W, replica 1 has not
     after      W = 0.5      W = 0.9     ->   W = 0.5 on the host and on both
@@ -35,7 +35,7 @@ class _Replica(Protocol):
     name: str
     model: Any
 
-    def place_of(self, kind: str, i: int) -> str: ...
+    def parameter_at(self, i: int) -> str: ...
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def modes_of(model: object) -> list[tuple[Any, bool]]:
 
 
 class Observed:
-    """What a callback changes.
+    """What a callback changes; made before it is called.
 
     Parameters
     ----------
@@ -70,11 +70,7 @@ class Observed:
 
     def __init__(self, replicas: Sequence[_Replica]) -> None:
         self._replicas = replicas
-        self._modes: list[list[tuple[Any, bool]]] = []
-
-    def begin(self) -> None:
-        """Before the callback."""
-        self._modes = [modes_of(replica.model) for replica in self._replicas]
+        self._modes = [modes_of(replica.model) for replica in replicas]
 
     def modes_changed(self) -> bool:
         """Whether it has set a mode; what it has set on one model then holds for all."""
@@ -87,8 +83,8 @@ class Observed:
                     modes[i][0].training = mode
         return bool(changed)
 
-    def values_changed(self, sent: Both, found: Sequence[Both]) -> Both | None:
-        """The weights and buffers that it has set; None if it has set none.
+    def values(self, sent: Both, found: Sequence[Both]) -> Both:
+        """The weights and buffers to go on with: weights that it has set on any replica, buffers that all have.
 
         Parameters
         ----------
@@ -100,12 +96,15 @@ class Observed:
         Raises
         ------
         CommError
-            If it has set one value in two ways.
+            If it has set a weight in two ways.
         """
-        merged = tuple(self._merged(i, before, [pair[i] for pair in found]) for i, before in enumerate(sent))
-        return None if all(a is b for a, b in zip(merged, sent, strict=True)) else (merged[0], merged[1])
+        weights = self._merged(sent[0], [pair[0] for pair in found])
+        buffers = found[-1][1]
+        if any(not np.array_equal(_bits(pair[1]), _bits(buffers)) for pair in found[1:]):
+            buffers = sent[1]
+        return weights, buffers
 
-    def _merged(self, which: int, before: Array, found: Sequence[Array]) -> Array:
+    def _merged(self, before: Array, found: Sequence[Array]) -> Array:
         result = before
         known: Array | None = None  # where an earlier one has changed
         for owner, array in enumerate(found):
@@ -116,9 +115,8 @@ class Observed:
                 result, known = before.copy(), np.zeros(before.shape, bool)
             twice = changed & known & (_bits(array) != _bits(result))
             if twice.any():
-                kind = ("parameter", "buffer")[which]
-                name = self._replicas[0].place_of(kind, int(np.argmax(twice)))
-                raise CommError(f"dp_train: the callback gave {kind} {name} other values on "
+                name = self._replicas[0].parameter_at(int(np.argmax(twice)))
+                raise CommError(f"dp_train: the callback gave parameter {name} other values on "
                                 f"{self._replicas[owner - 1].name} than on another; give all models the same, or only "
                                 f"one of them.")
             result[changed], known = array[changed], known | changed

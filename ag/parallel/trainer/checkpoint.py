@@ -2,7 +2,7 @@
 
 Weights, buffers, states of optimizers and schedules, losses so far, the seed, and how samples are dealt out.
 The samples of the next step, and the random numbers that they draw, follow from these: a resumed training goes on bit
-for bit, on any number of replicas with the same batch and stacks.  Knows arrays and a file; no replica and no optimizer.
+for bit, on any number of replicas with the same batch and stacks.  Knows arrays and a file; no replica, no optimizer.
 `dp_train` saves, `ag.parallel.trainer.ranks` loads.
 """
 

@@ -10,8 +10,8 @@ All devices start before any is waited for.  Gradients are summed in one fixed t
 and divided once by the number of samples; the optimizers step once, on the host; the new weights and buffers go to
 every replica.  So replicas stay equal to the bit, on any mix of devices, and any number of them gives the same result.
 
-This module runs the loop: samples, schedules, checkpoints, callbacks, Ctrl-C.  It does not know how gradients come about,
-which the `Trainer` knows.  Users and `start` call it.
+This module runs the loop: samples, schedules, checkpoints, callbacks, Ctrl-C.  It does not know how gradients come
+about, which the `Trainer` knows.  Users and `start` call it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from itertools import islice
 from math import inf
 from typing import Any
 
@@ -31,8 +30,9 @@ from tqdm import tqdm
 
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
+from ag.engine.arena import now
 from ag.engine.device import ag_default_device, ag_device
-from ag.engine.random import ag_seed, current_seed
+from ag.engine.random import ag_seed
 from ag.errors import CheckpointError
 from ag.io.safetensors_file import to_json
 from ag.optim.adam import Adam
@@ -46,7 +46,7 @@ from ag.parallel.trainer.ranks import Ranks
 from ag.parallel.trainer.replica import LossOf
 from ag.parallel.trainer.result import DPResult, DPStep
 from ag.parallel.trainer.samples import LoaderSample, Samples
-from ag.parallel.trainer.stacks import Stack, all_alike, cut
+from ag.parallel.trainer.stacks import Shard, all_alike, weighed
 from ag.parallel.trainer.trainer import Trainer
 
 __all__ = ["DPResult", "DPStep", "dp_train"]
@@ -268,24 +268,26 @@ class _Job:
         if dealt.shuffle:
             self._samples.shuffle(self._trainer.seed)
         self._deal(dealt)
-        if dealt.stack == 1:
-            return
+        self._ranks.where = "in step 0"
         reason = None
-        if free:
-            some = iter(self._samples) if self._samples.held else islice(
-                (self._samples.at(place) for place in range(dealt.samples)), dealt.batch)
-            reason = None if all_alike(some) else ""
-        if reason is None and not self._trainer.synchronizes:
-            reason = self._trainer.why_not_stacked(self._stacks(0))
-        (reason, *_) = [r for r in self._ranks.gather(reason) if r is not None] or [None]
-        if reason is None:
-            self._watched = free
-            return
-        if free:
+        if dealt.stack > 1:
+            shard = self._shard(0)
+            if free and not all_alike(self._samples if self._samples.held else shard.samples):
+                reason = ""  # said in the documentation
+            elif not self._trainer.synchronizes:
+                reason = self._why_not_stacked(0, shard)
+        reason = next((r for r in self._ranks.gather(reason) if r is not None), None)
+        self._watched = free and reason is None and dealt.stack > 1 and not self._trainer.synchronizes
+        if free and reason is not None:
             self._deal(dealt._replace(stack=1))
-        if reason:
+        if reason and self._ranks.rank == 0:
             log.warning("dp_train: %s %s", reason, "Samples are passed one by one, which is slower." if free else
                         "Give stack=1 if that is not meant.")
+
+    def _why_not_stacked(self, k: int, shard: Shard) -> str | None:
+        """Why the first stack of a step should not be passed at once; None if it may, or another rank has it."""
+        first = shard.part(0, self._dealt.stack)
+        return self._trainer.why_not_stacked(first, k) if shard.start == 0 and len(first.samples) > 1 else None
 
     def restore(self, state: DPState, dealt: Dealt, free: bool, seed: int | None) -> None:
         """Go on from a checkpoint."""
@@ -316,15 +318,12 @@ class _Job:
     def _deal(self, dealt: Dealt) -> None:
         """Deal samples out like this."""
         self._dealt = dealt
-        stacks = -(-dealt.batch // dealt.stack)
-        self._places = self._ranks.positions(stacks)
-        if stacks < self._ranks.replicas <= dealt.batch and self._ranks.rank == 0:
-            log.warning("dp_train: a step has %d stack(s) of %d samples for %d replicas, so some have nothing to do; "
-                        "give a larger batch, or a smaller stack.", stacks, dealt.stack, self._ranks.replicas)
+        self._places = self._ranks.positions(dealt.batch)
 
-    def _stacks(self, k: int) -> list[Stack]:
-        """This rank's stacks of a step."""
-        return cut(self._dealt.batch, self._dealt.stack, k, self._places, self._samples.at, self._weight_fn)
+    def _shard(self, k: int) -> Shard:
+        """This rank's samples of a step."""
+        places = self._places
+        return weighed([self._samples.at(k * self._dealt.batch + j) for j in places], places.start, self._weight_fn)
 
     # -------------------------------------------------------------------------------------- the steps
 
@@ -340,8 +339,8 @@ class _Job:
                 raise
             interrupted = True
         if interrupted:
-            log.warning("dp_train: interrupted after %d of %d steps; the result is what was trained so far.", self._done,
-                        len(self._losses))
+            log.warning("dp_train: interrupted after %d of %d steps; the result is what was trained so far.",
+                        self._done, len(self._losses))
             self._trainer.settle()
         self._save()
         self._trainer.check_equal()
@@ -357,10 +356,12 @@ class _Job:
         with closing(tqdm(total=steps, initial=self._done, disable=not shows, desc="dp_train", leave=False)) as bar:
             for k in range(self._done, steps):
                 self._ranks.where = f"in step {k}"
-                stacks = self._stacks(k)
-                if self._watched and k > 0 and k & (k - 1) == 0:
-                    self._try_again(k, stacks)
-                self._trainer.step(k, stacks, self._finished)
+                shard = self._shard(k)
+                looks = self._watched and k > 0 and k & (k - 1) == 0
+                if looks and (reason := self._why_not_stacked(k, shard)) is not None:
+                    raise ValueError(f"dp_train: {reason} That was not so in the first step, and is in step {k}; give "
+                                     f"stack=1.")
+                self._trainer.step(k, shard, self._dealt, self._finished)
                 self._ranks.where = f"after step {k}"
                 bar.update()
                 if verbose and ((k + 1) % verbose == 0 or k + 1 == steps):
@@ -370,12 +371,6 @@ class _Job:
                     return
                 if self._every and (k + 1) % self._every == 0:
                     self._save()
-
-    def _try_again(self, k: int, stacks: list[Stack]) -> None:
-        """What held for the first stack must hold for later ones."""
-        reason = self._trainer.why_not_stacked(stacks)
-        if reason is not None:
-            raise ValueError(f"dp_train: {reason} That held in the first step and does not in step {k}; give stack=1.")
 
     def _finished(self, loss: float) -> None:
         """A step is done on all replicas."""
@@ -387,16 +382,11 @@ class _Job:
         """Call the callback and let what it sets hold for all replicas; whether it, or that of a rank, ends the job."""
         end = False
         if callback is not None:
-            trainer = self._trainer
-            observed = Observed(trainer.replicas)
-            observed.begin()
-            returned = callback(DPStep(k, float(self._losses[k]), [r.model for r in trainer.replicas]))
+            models = [r.model for r in self._trainer.replicas]
+            observed, since = Observed(self._trainer.replicas), now()
+            returned = callback(DPStep(k, float(self._losses[k]), models))
             end = isinstance(returned, (bool, np.bool_)) and not returned
-            if observed.modes_changed():
-                trainer.forget_plans()
-            values = observed.values_changed(trainer.sent, trainer.now())
-            if values is not None:
-                trainer.take(*values)
+            self._trainer.follow(observed, since)
         return any(self._ranks.gather(end))
 
     def _save(self) -> None:

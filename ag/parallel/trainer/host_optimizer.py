@@ -157,7 +157,7 @@ class HostOptimizers:
             self._tells = False
 
     def step(self, gradient: Array) -> None:
-        """Clip and step, given all gradients; recorded once, and replayed until other parameters or settings are used."""
+        """Clip and step, given all gradients; recorded once, replayed until other parameters or settings are used."""
         self._grads.backend.upload(gradient, self._grads)
         if isfinite(self._max_norm):
             clip_grad_norm(self._trained, self._trained_grads, self._max_norm)
@@ -193,6 +193,11 @@ class HostOptimizers:
         for name in self._frozen:
             p = self.params[name]
             p.data = weights[self._offsets[name] : self._offsets[name] + p.size].reshape(p.shape)
+
+    def changed_since(self, time: int) -> bool:
+        """Whether somebody has set one of the host's copies after `time` (`ag.engine.arena.now`)."""
+        return any(part.group.changed_since(time) for part in self._parts) or any(
+            self.params[name].buffer.changed_since(time) for name in self._frozen)
 
     def followed(self) -> Array:
         """`weights`, after somebody else may have set the host's copies."""

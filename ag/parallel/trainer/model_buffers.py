@@ -121,6 +121,14 @@ class ReplicaBuffers:
             self._backend.upload(values, self._start)
             self.begin()
 
+    def changed_since(self, time: int) -> bool:
+        """Whether somebody has set one of them after `time` (`ag.engine.arena.now`)."""
+        if self._start is None:
+            return False
+        current = buffers_of(self._model)
+        return self._values.changed_since(time) or any(
+            name in current and current[name].buffer is not view for name, view in self._views.items())
+
     def followed(self) -> Array:
         """`read`, after somebody else may have set them."""
         if self.tensors:

@@ -1,14 +1,14 @@
 """One replica of a model on one device: gradients of its samples, summed; weights in.
 
-All parameters are one flat buffer, and so is a row: all gradients, behind them the loss and what the samples count, then
-how far they moved the model's buffers.  A step moves one array each way, and one more in if there are such buffers:
+All parameters are one flat buffer, and so is a row: all gradients, behind them the loss and what the samples count,
+then how far they moved the model's buffers.  A step moves one array each way, and one more in if there are buffers:
 
     row     | gradient of W1 | of b1 | ... | loss, 1 . . | movement of running_mean | of running_var |
     in      | weights |   | buffers |
 
-A row is that of one stack of samples (`ag.parallel.trainer.stacks`), times what the stack counts, or a sum of such rows.
-How gradients come about is `ag.parallel.trainer.plans`'.  Knows its device, its model and how to sum rows; no other
-replica, no optimizer.  The trainer calls it.
+A row is that of one stack of samples (`ag.parallel.trainer.stacks`), times what the stack counts, or a sum of such
+rows.  How gradients come about is `ag.parallel.trainer.plans`'.  Knows its device, its model and how to sum rows; no
+other replica, no optimizer.  The trainer calls it.
 """
 
 from __future__ import annotations
@@ -109,12 +109,12 @@ class Replica:
 
     # -------------------------------------------------------------------------------------- a step
 
-    def start(self, stacks: Sequence[Stack], draws: int | None) -> None:
+    def start(self, stacks: Sequence[Stack], first: int, draws: int | None) -> None:
         """`run`, noting the time, here and on the device."""
         self.began = perf_counter()
         self.backend.meter(self.clock.meter)
         try:
-            self.run(stacks, draws)
+            self.run(stacks, first, draws)
         finally:
             self.backend.meter(None)
 
@@ -123,17 +123,19 @@ class Replica:
         self.collected = self.collect()
         self.ended = perf_counter()
 
-    def start_and_finish(self, stacks: Sequence[Stack], draws: int | None) -> None:
+    def start_and_finish(self, stacks: Sequence[Stack], first: int, draws: int | None) -> None:
         """Both, on a synchronous device, which computes in the thread that launches."""
-        self.start(stacks, draws)
+        self.start(stacks, first, draws)
         self.finish()
 
-    def run(self, stacks: Sequence[Stack], draws: int | None) -> None:
+    def run(self, stacks: Sequence[Stack], first: int, draws: int | None) -> None:
         """Start computing the summed gradients of some stacks; does not wait on an asynchronous device.
 
         Parameters
         ----------
         stacks : sequence of Stack
+        first : int
+            Number of stacks in all steps before this one; decides the random streams.
         draws : int or None
             Random streams that a stack is expected to draw; None for the first of the job, which says so.
         """
@@ -142,19 +144,20 @@ class Replica:
         for stack in stacks:
             if len(stack.samples) == 1 or all_alike(stack.samples):
                 sample = stack.samples[0] if len(stack.samples) == 1 else stacked(stack.samples)
-                self.plans.run(sample, (stack.number * (draws or 0), draws, _BEYOND + stack.first * _EACH))
+                known = draws if stack.heads else 0  # the rest of a stack draws from streams of its own
+                self.plans.run(sample, ((first + stack.place) * (draws or 0), known, _BEYOND + stack.number * _EACH))
                 row = self._weighed(stack, len(self._tree.nodes), len(stacks) == 1)
             else:
                 row = self._sum_of(stack)
             with self.backend.quiet():
-                self._tree.push(stack.place, 1, row)
+                self._tree.push(stack.place, stack.parts, row)
         self.backend.submit()
 
     def _sum_of(self, stack: Stack) -> Buffer:
         """The row of a stack whose samples are unlike, passed one by one and added up in a tree of their own."""
         inner: TreeSum[Buffer] = TreeSum(self._added)
         for one in stack.one_by_one():
-            self.plans.run(one.samples[0], (0, 0, _BEYOND + one.first * _EACH))
+            self.plans.run(one.samples[0], (0, 0, _BEYOND + one.number * _EACH))
             with self.backend.quiet():
                 inner.push(one.place, 1, self._weighed(one, len(self._tree.nodes) + len(inner.nodes), False))
         with self.backend.quiet():
@@ -176,18 +179,18 @@ class Replica:
             self._count(row, weight)
         return row
 
-    def add_up(self, rows: Sequence[tuple[int, Buffer]]) -> None:
-        """Sum these rows for `collect`; each comes with its stack's place in the step."""
+    def add_up(self, rows: Sequence[tuple[Stack, Buffer]]) -> None:
+        """Sum these rows for `collect`; each comes with its stack."""
         self._tree = TreeSum(self._added)
         self._reserve(len(rows), 1)
         with self.backend.quiet():
-            for place, row in rows:
+            for stack, row in rows:
                 depth = self._rows[len(self._tree.nodes)]
-                self._tree.push(place, 1, self.backend.launch(copy, row, into=depth))
+                self._tree.push(stack.place, stack.parts, self.backend.launch(copy, row, into=depth))
 
     def _reserve(self, stacks: int, samples: int) -> None:
-        """Have a row for every node that can be left when a shard is summed: at most two of each size."""
-        most = 2 * stacks.bit_length() + (2 * samples.bit_length() if samples > 1 else 0)
+        """Have a row for every node that can be left when a shard is summed: at most two of each size, and of parts."""
+        most = 2 + 2 * stacks.bit_length() + (2 * samples.bit_length() if samples > 1 else 0)
         if len(self._rows) < most:
             length = self._work.size
             rows = self.backend.alloc((most, length), self.group.dtype)
@@ -294,10 +297,9 @@ class Replica:
             return f"buffer {_not_finite(self.buffers.tensors, self.buffers.offsets, moved)}"
         return "the loss" if name is None else f"the gradient of {name}"
 
-    def place_of(self, kind: str, i: int) -> str:
-        """The name of the parameter or buffer that has element `i` of the flat layout."""
-        offsets = self.group.offsets if kind == "parameter" else self.buffers.offsets
-        return max((start, name) for name, start in offsets.items() if start <= i)[1]
+    def parameter_at(self, i: int) -> str:
+        """The name of the parameter that has element `i` of the flat layout."""
+        return max((start, name) for name, start in self.group.offsets.items() if start <= i)[1]
 
     def load(self, weights: Array, buffers: Array) -> None:
         """Overwrite all parameters and buffers, each given as one array in the flat layout; does not wait."""
@@ -305,6 +307,10 @@ class Replica:
         self.backend.upload(weights, self.group.values)
         self.group.store()
         self.buffers.load(buffers)
+
+    def changed_since(self, time: int) -> bool:
+        """Whether somebody has set parameters or buffers after `time` (`ag.engine.arena.now`)."""
+        return self.group.changed_since(time) or self.buffers.changed_since(time)
 
     def followed(self) -> tuple[Array, Array]:
         """Weights and buffers in their flat layouts, as somebody else may have set them; waits for the device."""

@@ -8,9 +8,10 @@ new last axis, and so does a number.  What is neither (text, None) must be equal
 Samples of unlike structure, shapes or types make no stack and are passed one by one.
 
 The places of a step are cut into stacks of n, so which samples make a stack follows from the step and n alone, and not
-from who has it.  The loss of a stack must be the mean of its samples' losses, as every loss of `ag.ops.loss` is, for it
-counts n times; `why_not_stacked` tries that.  Knows trees of arrays, and losses as numbers; no device.  `dp_train` cuts
-steps into stacks, replicas pass them, and the trainer has one try.
+from who has it; only where a replica's share ends in the middle of a stack, each passes its part.  The loss of a stack
+must be the mean of its samples' losses, as every loss of `ag.ops.loss` is, for it counts n times; `why_not_stacked`
+tries that.  Knows trees of arrays, and losses as numbers; no device.  The trainer cuts steps into stacks and has one
+tried, replicas pass them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,9 +30,30 @@ from ag.ops.indexing import ag_concat
 from ag.ops.reshape import ag_reshape
 from ag.parallel.comm.tree import Tree, sequence_of
 
-__all__ = ["Stack", "all_alike", "cut", "stacked", "why_not_stacked"]
+__all__ = ["Shard", "Stack", "all_alike", "cut", "stacked", "weighed", "why_not_stacked"]
 
 _CLOSE, _CLOSE_16_BITS = 1e-3, 3e-2  # of the mean size of the samples' losses
+
+
+class Shard(NamedTuple):
+    """Consecutive samples of a step.
+
+    Attributes
+    ----------
+    start : int
+        Position of the first in the step.
+    samples : list
+    weights : list of float
+        What each sample counts.
+    """
+
+    start: int
+    samples: list[Tree]
+    weights: list[float]
+
+    def part(self, start: int, end: int) -> Shard:
+        """Some of these samples, counted from the first of these."""
+        return Shard(self.start + start, self.samples[start:end], self.weights[start:end])
 
 
 @dataclass(frozen=True)
@@ -42,18 +64,21 @@ class Stack:
     ----------
     place : int
         In the step's reduction tree, of which it is a leaf.
+    parts : int
+        1 if it is a whole stack; 0 if another replica has the rest of it.
+    heads : bool
+        Whether it begins with the stack's first sample.
     number : int
-        In the job, counting the stacks of all steps: for its random streams.
-    first : int
-        Number in the job of its first sample.
+        Of its first sample, in the whole job.
     samples : list
     weights : list of float
         What each sample counts.
     """
 
     place: int
+    parts: int
+    heads: bool
     number: int
-    first: int
     samples: list[Tree]
     weights: list[float]
 
@@ -64,37 +89,33 @@ class Stack:
 
     def one_by_one(self) -> list[Stack]:
         """Its samples as stacks of their own."""
-        return [Stack(i, self.number, self.first + i, [sample], [weight])
+        return [Stack(i, 1, False, self.number + i, [sample], [weight])
                 for i, (sample, weight) in enumerate(zip(self.samples, self.weights, strict=True))]
 
 
-def cut(batch: int, size: int, step: int, places: Iterable[int], sample_at: Callable[[int], Tree],
-        weight_of: Callable[[Tree], float] | None) -> list[Stack]:
-    """Some of the stacks of a step, by their places.
-
-    Parameters
-    ----------
-    batch, size : int
-        Samples in the step, and in a stack.
-    step : int
-    places : iterable of int
-    sample_at : callable
-        The sample at a place of the whole job.
-    weight_of : callable, optional
-        What a sample counts; default: 1.
+def weighed(samples: list[Tree], start: int, weight_of: Callable[[Tree], float] | None) -> Shard:
+    """A shard of samples from a position on, with what each counts.
 
     Raises
     ------
     ValueError
         If a weight is no number, negative or not finite.
     """
-    found = []
-    for place in places:
-        first = step * batch + place * size
-        samples = [sample_at(first + j) for j in range(min(size, batch - place * size))]
-        weights = [1.0 if weight_of is None else _weight(weight_of(sample)) for sample in samples]
-        found.append(Stack(place, step * -(-batch // size) + place, first, samples, weights))
-    return found
+    return Shard(start, samples, [1.0 if weight_of is None else _weight(weight_of(sample)) for sample in samples])
+
+
+def cut(shard: Shard, size: int, batch: int, step: int) -> list[Stack]:
+    """The stacks of `size` in a shard of a step of `batch` samples, the first and the last perhaps without the rest."""
+    stacks = []
+    at, end = shard.start, shard.start + len(shard.samples)
+    while at < end:
+        place = at // size
+        until = min((place + 1) * size, end)
+        whole = at == place * size and until == min((place + 1) * size, batch)
+        _, samples, weights = shard.part(at - shard.start, until - shard.start)
+        stacks.append(Stack(place, int(whole), at == place * size, step * batch + at, samples, weights))
+        at = until
+    return stacks
 
 
 def _weight(given: Any) -> float:
@@ -111,9 +132,9 @@ def _weight(given: Any) -> float:
 # ---------------------------------------------------------------------------------------------- structure
 
 
-def form_of(sample: Tree) -> Hashable | None:
+def form_of(sample: Any) -> Hashable | None:
     """What samples of one stack must have in common; None if no stack can be made of such samples."""
-    kind = type(sample)
+    kind: type[Any] = type(sample)
     if kind is np.ndarray:
         return None if sample.dtype.kind not in "biuf" else (kind, sample.shape, sample.dtype)
     if kind is Tensor:
@@ -166,15 +187,14 @@ def _has_axis(x: Array | Tensor) -> bool:
 # ---------------------------------------------------------------------------------------------- the trial
 
 
-def why_not_stacked(loss_of: Callable[[Tree], float], stack: Stack, half: bool) -> str | None:
+def why_not_stacked(loss_of: Callable[[Tree], float], stack: Shard | Stack, half: bool) -> str | None:
     """Why a loss is not the mean of its samples' losses where it should be; None if it is, or nobody can tell.
 
     Parameters
     ----------
     loss_of : callable
         The loss of a sample or stack, by a model in eval mode, where samples do not depend on each other.
-    stack : Stack
-        Of like samples.
+    stack : Shard or Stack
     half : bool
         Whether the model computes in 16 bits.
     """
@@ -195,7 +215,7 @@ def why_not_stacked(loss_of: Callable[[Tree], float], stack: Stack, half: bool) 
     if together != again:
         return (f"The loss of one stack of {count} samples is {together:.6g} and then {again:.6g}, so it cannot be "
                 f"compared with the losses of its samples.")
-    weight = stack.weight
+    weight = sum(stack.weights)
     mean = sum(loss * w for loss, w in zip(apart, stack.weights, strict=True)) / weight if weight else together
     size = sum(map(abs, apart)) / count
     if abs(together - mean) <= (_CLOSE_16_BITS if half else _CLOSE) * max(size, abs(together)) + 1e-6:

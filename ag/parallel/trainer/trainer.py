@@ -28,16 +28,16 @@ from ag.errors import CommError
 from ag.nn.layer import ag_eval, ag_train, buffers_of, load_into
 from ag.parallel.comm.comm import Json
 from ag.parallel.comm.tree_reduction import RowSums, TreeSum
-from ag.parallel.trainer.callbacks import modes_of, uninterrupted
+from ag.parallel.trainer.callbacks import Observed, modes_of, uninterrupted
 from ag.parallel.trainer.checkpoint import Dealt, DPState
 from ag.parallel.trainer.device_threads import DeviceThreads, Task
 from ag.parallel.trainer.host_optimizer import HostOptimizers, MakeOptimizer
 from ag.parallel.trainer.load_balance import Balance
 from ag.parallel.trainer.model_buffers import HostBuffers
-from ag.parallel.trainer.ranks import Ranks
 from ag.parallel.trainer.plans import CapturePolicy
+from ag.parallel.trainer.ranks import Ranks
 from ag.parallel.trainer.replica import LOSS_WORDS, LossOf, MakeModel, Node, Replica
-from ag.parallel.trainer.stacks import Stack, why_not_stacked
+from ag.parallel.trainer.stacks import Shard, Stack, cut, why_not_stacked
 from ag.parallel.trainer.synchronized_samples import SynchronizedSamples
 
 __all__ = ["Trainer"]
@@ -61,7 +61,7 @@ class Trainer:
     max_norm : float
     on_nonfinite : {"raise", "skip"}
     balance : Balance
-        How many stacks each replica gets.
+        How many samples each replica gets.
     timeout : float
         Seconds that a device may take for its part of a step.
     together : bool
@@ -130,14 +130,14 @@ class Trainer:
 
     # -------------------------------------------------------------------------------------- a step
 
-    def step(self, k: int, stacks: Sequence[Stack], done: Callable[[float], None]) -> None:
-        """One optimizer step, over the stacks of all ranks, of which these are this one's.
+    def step(self, k: int, shard: Shard, dealt: Dealt, done: Callable[[float], None]) -> None:
+        """One optimizer step, over the samples of all ranks, of which these are this one's.
 
         An interrupt leaves it out, or comes when it is over and ``done(loss)`` was called with the mean loss.
         """
         if current_seed() != self.seed:  # a callback has seeded the generator for purposes of its own
             ag_seed(self.seed)
-        nodes = self._compute(k, stacks)
+        nodes = self._compute(k, shard, dealt)
         begin = perf_counter()
         self._sums.restart()
         tree: TreeSum[Array] = TreeSum(self._sums.added)
@@ -173,50 +173,53 @@ class Trainer:
         if finite and (k + 1) % CHECK_EVERY == 0:
             self.check_equal()
 
-    def _compute(self, k: int, stacks: Sequence[Stack]) -> list[list[Node]]:
-        """The sums of every replica's stacks.
+    def _compute(self, k: int, shard: Shard, dealt: Dealt) -> list[list[Node]]:
+        """The sums of every replica's samples.
 
         Each device has a thread that launches its work and waits for it, so no device waits for the launches of
         another, and each is timed on its own.
         """
-        sizes = self._balance.sizes(len(stacks))
-        shards = [stacks[end - size : end] for end, size in zip(accumulate(sizes), sizes, strict=True)]
+        sizes = self._balance.sizes(len(shard.samples))
+        shards = [cut(shard.part(end - size, end), dealt.stack, dealt.batch, k)
+                  for end, size in zip(accumulate(sizes), sizes, strict=True)]
+        first = k * -(-dealt.batch // dealt.stack)
         if self._synchronized is not None:
-            self._synchronized.run(k, shards)
+            self._synchronized.run(k, shards, first)
             self._threads.run([self._task(r, r.finish) for r in self.replicas], k)
-            self._note_times(shards)
+            self._note_times(sizes)
             return [r.collected for r in self.replicas]
         if self._draws is None:
             self._count_draws(k, shards)
         work = list(zip(self.replicas, shards, strict=True))
-        starts = [self._task(r, partial(r.start, shard, self._draws)) for r, shard in work if r.backend.asynchronous]
+        starts = [self._task(r, partial(r.start, stacks, first, self._draws))
+                  for r, stacks in work if r.backend.asynchronous]
         ends = [self._task(r, r.finish if r.backend.asynchronous else
-                           partial(r.start_and_finish, shard, self._draws)) for r, shard in work]
+                           partial(r.start_and_finish, stacks, first, self._draws)) for r, stacks in work]
         self._threads.run([*starts, *ends], k)
-        self._note_times(shards)
+        self._note_times(sizes)
         return [r.collected for r in self.replicas]
 
-    def _count_draws(self, k: int, shards: list[Sequence[Stack]]) -> None:
+    def _count_draws(self, k: int, shards: list[list[Stack]]) -> None:
         """Run the first stack of the job, on its rank, to learn how many random streams one is expected to take."""
         mine = None
-        for replica, shard in zip(self.replicas, shards, strict=True):
-            if shard and shard[0].place == 0:
-                self._threads.run([self._task(replica, partial(replica.run, shard[:1], None))], k)
+        for replica, stacks in zip(self.replicas, shards, strict=True):
+            if stacks and stacks[0].place == 0 and stacks[0].heads:
+                self._threads.run([self._task(replica, partial(replica.run, stacks[:1], 0, None))], k)
                 mine = replica.plans.drawn
         self._draws = next(draws for draws in self._ranks.gather(mine) if draws is not None)
 
     def _task(self, replica: Replica, call: Callable[[], None]) -> Task:
         return Task(replica.device, replica.name, call)
 
-    def _note_times(self, shards: list[Sequence[Stack]]) -> None:
+    def _note_times(self, sizes: list[int]) -> None:
         seconds = []
         last = max(r.ended for r in self.replicas)
         free: dict[str, float] = {}  # when a device was done with its last replica
-        for replica, shard in zip(self.replicas, shards, strict=True):
+        for replica, size in zip(self.replicas, sizes, strict=True):
             seconds.append(replica.ended - max(replica.began, free.get(replica.device, 0.0)))
             free[replica.device] = replica.ended
-            replica.note(sum([len(stack.samples) for stack in shard]), seconds[-1], last - replica.ended)
-        self._balance.note([len(shard) for shard in shards], seconds)
+            replica.note(size, seconds[-1], last - replica.ended)
+        self._balance.note(sizes, seconds)
 
     def _of_all(self, work: Callable[[Replica], None]) -> None:
         """Do something for every replica; CPU devices do it at the same time, on all cores."""
@@ -242,43 +245,41 @@ class Trainer:
             replica.scale_gradients(self.optimizers.loss_scale)
 
     def _broadcast(self) -> None:
-        weights, buffers = self.sent = self.optimizers.weights(), self._buffers.read()
+        weights, buffers = self._sent = self.optimizers.weights(), self._buffers.read()
         self._of_all(lambda replica: replica.load(weights, buffers))
 
-    def take(self, weights: Array, buffers: Array) -> None:
-        """Go on with other weights and buffers, on all replicas."""
-        self.optimizers.take(weights)
+    def follow(self, observed: Observed, since: int) -> None:
+        """Let what a callback has set since then (`ag.engine.arena.now`) hold for all replicas."""
+        if observed.modes_changed():
+            for replica in self.replicas:  # captured steps are those of the other modes
+                replica.plans.clear()
+        if not (self.optimizers.changed_since(since) or any(r.changed_since(since) for r in self.replicas)):
+            return
+        found = [(self.optimizers.followed(), self._buffers.read()), *[r.followed() for r in self.replicas]]
+        weights, buffers = observed.values(self._sent, found)
         self._buffers.take(buffers)
+        self._compare("buffers", [r.buffers.read() for r in self.replicas], "and a callback has set them there only; "
+                      "set them on all models")
+        self.optimizers.take(weights)
         self._broadcast()
-
-    def now(self) -> list[tuple[Array, Array]]:
-        """The weights and the buffers that the host has, and those of every replica."""
-        return [(self.optimizers.followed(), self._buffers.read()), *[r.followed() for r in self.replicas]]
 
     @property
     def synchronizes(self) -> bool:
         """Whether batch norm is over all samples of a step."""
         return self._synchronized is not None
 
-    def forget_plans(self) -> None:
-        """Models are in other modes than when steps were captured."""
-        for replica in self.replicas:
-            replica.plans.clear()
-
-    def why_not_stacked(self, stacks: Sequence[Stack]) -> str | None:
-        """Why samples should be passed one by one; None if they need not, or another rank finds out."""
-        if not stacks or stacks[0].place != 0 or len(stacks[0].samples) == 1:
-            return None
+    def why_not_stacked(self, shard: Shard, step: int) -> str | None:
+        """Why these samples should not be passed at once, in words; None if they may be."""
         replica, found = self.replicas[0], list[str | None]()
         modes = modes_of(replica.model)
         half = replica.group.stored_dtype.is_half
 
         def trial() -> None:
-            found.append(why_not_stacked(replica.loss_of, stacks[0], half))
+            found.append(why_not_stacked(replica.loss_of, shard, half))
 
         ag_eval(replica.model)
         try:
-            self._threads.run([self._task(replica, trial)], stacks[0].number)
+            self._threads.run([self._task(replica, trial)], step)
         finally:
             for layer, mode in modes:
                 layer.training = mode
@@ -313,15 +314,20 @@ class Trainer:
     def check_equal(self) -> None:
         """Raise if weights or buffers of a replica, or of another rank, differ from the host's in any bit."""
         parts = ("weights", "buffers")
+        for part, theirs in zip(parts, zip(*(r.state() for r in self.replicas), strict=True), strict=True):
+            self._compare(part, theirs, "a transfer to that device is wrong")
         wanted = [_digest(x) for x in (self.optimizers.weights(), self._buffers.read())]
-        for replica in self.replicas:
-            for what, host, theirs in zip(parts, wanted, map(_digest, replica.state()), strict=True):
-                if theirs != host:
-                    raise CommError(f"dp_train: the {what} of {replica.name} have SHA-256 {theirs} and the host's "
-                                    f"{host}; a transfer to that device is wrong.")
         self._ranks.compare([(f"the SHA-256 of the {what}", host) for what, host in zip(parts, wanted, strict=True)],
                             "the hosts compute differently, or an optimizer or a callback does other things on one of "
                             "them")
+
+    def _compare(self, part: str, theirs: Sequence[Array], why: str) -> None:
+        """Raise unless weights or buffers of every replica are the host's."""
+        host = _digest(self.optimizers.weights() if part == "weights" else self._buffers.read())
+        for replica, digest in zip(self.replicas, map(_digest, theirs), strict=True):
+            if digest != host:
+                raise CommError(f"dp_train: the {part} of {replica.name} have SHA-256 {digest} and the host's {host}; "
+                                f"{why}.")
 
     def report(self) -> list[dict[str, Any]]:
         """Per replica: device, driver, samples, milliseconds, bytes moved per step."""

@@ -148,11 +148,11 @@ def test_no_device_waits_until_another_was_given_its_work(late: int, lavapipe: s
     run, finish = Replica.run, Replica.finish
     finished = threading.Event()
 
-    def run_late(self: Replica, stacks: Any, draws: int | None) -> None:
+    def run_late(self: Replica, shard: Any, first: int, draws: int | None) -> None:
         if self.index == late and draws is not None:  # the first sample is tried before, alone
             assert finished.wait(30), "the other device waits"
             finished.clear()
-        run(self, stacks, draws)
+        run(self, shard, first, draws)
 
     def noted(self: Replica) -> None:
         finish(self)
