@@ -140,20 +140,20 @@ class Streams:
         self._backend = backend
         self._beyond = backend.alloc((4,), U32)
         self._numbers: tuple[int, int | None, int] = (0, None, 0)
-        self._prepared = False
         self.drawn = 0
 
-    def prepare(self, first: int, most: int | None, beyond: int, draws: int | None) -> None:
-        """Before a part that is replayed and draws so often, or that is recorded, where nobody knows (None)."""
-        if draws != 0:
+    def prepare(self, first: int, most: int | None, beyond: int, draws: int) -> None:
+        """Before a replay that draws so often, or less."""
+        if draws:
             set_stream(self._backend, first)
-            if most is not None and (draws is None or draws > most):
+            if most is not None and draws > most:
                 self._backend.upload(_words(beyond), self._beyond)
 
     @contextmanager
-    def numbered(self, first: int, most: int | None, beyond: int, prepared: bool = False) -> Iterator[None]:
-        """Inside, draws on the device take these streams and are counted; `prepared`: as `prepare` was called."""
-        self._numbers, self._prepared, self.drawn = (first, most, beyond), prepared, 0
+    def numbered(self, first: int, most: int | None, beyond: int) -> Iterator[None]:
+        """Inside, draws on the device take these streams and are counted, where Python makes them."""
+        generator_state(self._backend)  # is there before anything is recorded
+        self._numbers, self.drawn = (first, most, beyond), 0
         token = _draw.set(self._next)
         try:
             yield
@@ -163,11 +163,10 @@ class Streams:
     def _next(self, backend: Device) -> Buffer:
         first, most, beyond = self._numbers
         if backend is self._backend:
-            if not self._prepared and self.drawn == 0:
+            if self.drawn == 0:
                 set_stream(backend, first)
             if self.drawn == most:
-                if not self._prepared:
-                    backend.upload(_words(beyond), self._beyond)
+                backend.upload(_words(beyond), self._beyond)
                 backend.launch(copy, self._beyond, into=generator_state(backend))
             self.drawn += 1
         return _draw_next(backend)

@@ -1,13 +1,15 @@
 """Plans: how a replica computes the gradients of a sample, by its structure: by a captured step, or eagerly.
 
-Knows samples as trees of arrays, and a function that leaves their gradients somewhere; no model and no weights.  A
-replica has one set of plans.
+A captured step (`ag.autograd.capture`) replays only what it has seen twice: where what the user's functions do depends
+on more than the arrays of a sample, the second call tells, and from then on samples run eagerly.  A difference that is
+found later, when samples were replayed already, ends the job.  Knows samples as trees of arrays, and a function that
+leaves their gradients somewhere; no model and no weights.  A replica has one set of plans.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock
 
 from ag.autograd.capture import CapturedStep
@@ -18,6 +20,7 @@ from ag.parallel.comm.tree import Leaf, Tree, TreeDef, opaque_type, tree_flatten
 
 __all__ = ["CapturePolicy", "Numbers", "Plans"]
 
+RENEWED = 3  # times that plans are made anew, as what they depend on has changed
 PROGRAMS_KEPT = 32  # captured steps per replica; samples of yet other shapes run eagerly
 
 Numbers = tuple[int, int | None, int]  # the streams of a sample, as `Streams.numbered` takes them
@@ -53,11 +56,12 @@ class CapturePolicy:
 
 
 class _Plan:
-    """The captured step of a structure, and how often it draws random numbers."""
+    """The captured step of a structure, how often it draws random numbers at most, and whether it was replayed."""
 
     def __init__(self, captured: CapturedStep) -> None:
         self.captured = captured
-        self.draws: int | None = None
+        self.draws = 0
+        self.is_replayed = False
 
 
 class Plans:
@@ -77,6 +81,8 @@ class Plans:
         self._policy = policy
         self._streams = Streams(backend)
         self._plans: dict[TreeDef, _Plan] = {}
+        self._renewed = 0
+        self._computed = 0  # samples for which Python ran
 
     @property
     def drawn(self) -> int:
@@ -87,6 +93,16 @@ class Plans:
         """Forget all plans, with their programs."""
         self._plans.clear()
 
+    def begin_anew(self) -> None:
+        """What the user's functions read was changed: record again; where that happens again and again, run eagerly."""
+        if self._plans and self._policy.on:
+            self.clear()
+            self._renewed += 1
+            if self._renewed > RENEWED:
+                self._policy.refused(CaptureError(
+                    f"dp_train: the callback has changed what the functions of the job read {self._renewed} times, and "
+                    f"a replay would not see that; pass it as part of the samples."))
+
     def run(self, sample: Tree, numbers: Numbers) -> None:
         """Leave the gradients of a sample, which draws from these streams, in the replica's row."""
         found = self._plan_of(sample) if self._policy.on else None
@@ -94,20 +110,27 @@ class Plans:
             self._eagerly(sample, numbers)
             return
         plan, leaves = found
+        computed = self._computed
         try:
             self._streams.prepare(*numbers, plan.draws)
-            with self._streams.numbered(*numbers, prepared=True):
+            with self._streams.numbered(*numbers):
                 plan.captured(*leaves)
-            if plan.draws is None:
-                plan.draws = self._streams.drawn
-            self._streams.drawn = plan.draws
         except CaptureError as error:
+            if plan.is_replayed:  # and nobody knows since when that was wrong
+                raise
             self._policy.refused(error)
             self._eagerly(sample, numbers)
+            return
+        plan.draws = max(plan.draws, self._streams.drawn)
+        plan.is_replayed = plan.is_replayed or self._computed == computed
 
     def _eagerly(self, sample: Tree, numbers: Numbers) -> None:
         with self._streams.numbered(*numbers):
             self._compute(sample)
+
+    def _recorded(self, treedef: TreeDef, leaves: Sequence[Leaf]) -> None:
+        self._computed += 1
+        self._compute(tree_unflatten(treedef, leaves))
 
     def _plan_of(self, sample: Tree) -> tuple[_Plan, list[Leaf]] | None:
         """The plan for samples like this, and its arguments; None if they run eagerly."""
@@ -123,6 +146,6 @@ class Plans:
             if len(self._plans) == PROGRAMS_KEPT:
                 self._policy.ran_out()
                 return None
-            step = CapturedStep(lambda *xs: self._compute(tree_unflatten(treedef, xs)), self._backend)
+            step = CapturedStep(lambda *xs: self._recorded(treedef, xs), self._backend)
             plan = self._plans[treedef] = _Plan(step)
         return plan, leaves

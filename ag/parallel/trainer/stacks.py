@@ -134,7 +134,7 @@ def _weight(given: Any) -> float:
 
 def form_of(sample: Any) -> Hashable | None:
     """What samples of one stack must have in common; None if no stack can be made of such samples."""
-    kind: type[Any] = type(sample)
+    kind: Hashable = sample.__class__
     if kind is np.ndarray:
         return None if sample.dtype.kind not in "biuf" else (kind, sample.shape, sample.dtype)
     if kind is Tensor:

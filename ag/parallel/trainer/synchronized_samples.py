@@ -1,8 +1,8 @@
 """Synchronized samples: all samples of a step computed together, for layers that need sums over all of them.
 
 Every sample, or stack of samples, has a thread and a tape of its own.  Where a layer (synchronous batch norm) needs a
-sum over all samples, each thread gives its part and waits for the others, and in the backward pass again: the gradient of a part is the sum
-of all gradients of the total.
+sum over all samples, each thread gives its part and waits for the others, and in the backward pass again: the gradient
+of a part is the sum of all gradients of the total.
 
     sample 0   forward ...  part 0  ->  tree sum  ->  total ... backward ...  gradient 0  ->  tree sum  ->  sum ...
     sample 1   forward ...  part 1  ->     of     ->  total ... backward ...  gradient 1  ->     of     ->  sum ...
