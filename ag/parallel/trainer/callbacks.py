@@ -92,8 +92,9 @@ def settings_of(x: object, depth: int = 4, seen: set[int] | None = None) -> Hash
     elif isinstance(x, partial):
         inside = x.func, x.args, x.keywords
     elif hasattr(x, "__dict__"):
-        inside = [type(x).forward if hasattr(type(x), "forward") else None, *vars(x).items()]
-    return id(x), *(settings_of(item, depth - 1, seen) for item in inside)
+        inside = [getattr(type(x), "forward", None), *vars(x), *vars(x).values()]
+    kept = isinstance(x, (dict, list, tuple, set, frozenset))  # containers may be made anew, with the same in them
+    return x.__class__ if kept else id(x), *(settings_of(item, depth - 1, seen) for item in inside)
 
 
 class Observed:
