@@ -23,7 +23,6 @@ from helpers.errors import expect_error
 from helpers.worlds import outcomes
 
 import ag
-from ag.parallel.trainer import trainer as job
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])

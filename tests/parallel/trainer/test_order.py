@@ -123,7 +123,8 @@ def test_a_loader_is_data() -> None:
     whole = train(["cpu"], batch=None, micro_batch=4)
     assert_equal(train(["cpu"], loader, batch=None), whole)
     assert_equal(train(["cpu"], loader, batch=None, forward_fn=None, target_fn=None), whole)
-    assert_equal(train(["cpu"], loader, forward_fn=lambda m, s: m(s.x), target_fn=lambda s: s.y, batch=4, stack=4), whole)
+    named = {"forward_fn": lambda m, s: m(s.x), "target_fn": lambda s: s.y}
+    assert_equal(train(["cpu"], loader, batch=4, stack=4, **named), whole)
     ordered = ag.ag_dataloader(x, y, batch_size=4, shuffle=False)
     assert_equal(train(["cpu"], ordered, batch=None), train(["cpu"], batch=4, stack=4, shuffle=False))
 
