@@ -168,13 +168,13 @@ class DataParallel(Layer):
         """
         if loss is not None and not isinstance(loss, Tensor):
             if scale is not None:
-                raise TypeError(f"DataParallel.backward: loss is a {type(loss).__name__}; a tensor is required, of which "
-                                f"the gradient is wanted.")
+                raise TypeError(f"DataParallel.backward: loss is a {type(loss).__name__}; a tensor is required, whose "
+                                f"gradient is wanted.")
             loss, scale = None, loss
         factor = 1.0 if scale is None else scale
         if not isinstance(factor, Real) or isinstance(factor, bool):
-            raise TypeError(f"DataParallel.backward: scale is a {type(factor).__name__}; a number is required, by which "
-                            f"the losses are multiplied.")
+            raise TypeError(f"DataParallel.backward: scale is a {type(factor).__name__}; a number is required, the "
+                            f"factor of the losses.")
         losses, self._losses = self._losses, []
         if isinstance(loss, Tensor):
             if not loss.requires_grad:

@@ -95,14 +95,17 @@ def dp_train(
     ----------
     make_model : callable
         Returns a new model: an object with ``forward(x)`` and ``parameters()``.  Called once per replica.
-    data : sequence
-        Training samples; any objects that `forward_fn` understands.
+    data : sequence, `ag_dataloader` or `ag_image_folder`
+        Training samples, any objects that `forward_fn` understands, with ``len(data)`` and ``data[i]``.  A loader is
+        asked for its samples one by one: each has ``x`` and ``y``, with one sample on the last axis.
     loss_fn : callable, optional
-        ``loss_fn(output, target)``: a loss of one element.  Without it, the output is the loss.
+        ``loss_fn(output, target)``: a loss of one element, the mean over the samples it is given.  Without it, the
+        output is the loss.
     forward_fn : callable, optional
-        ``forward_fn(model, sample)``: the output.  Default: ``model.forward(sample)``.
+        ``forward_fn(model, sample)``: the output.  Default: ``model.forward(sample)``, or ``model.forward(sample.x)``
+        where data is a loader.
     target_fn : callable, optional
-        ``target_fn(sample)``: the target.  Default: the sample itself.
+        ``target_fn(sample)``: the target.  Default: the sample itself, or ``sample.y``.
     n_gpu : int, optional
         Number of replicas.  Default: one per Vulkan device, at least one.  More replicas than devices share them.
     n_iter : int, optional
@@ -121,9 +124,20 @@ def dp_train(
     scheduler : callable, optional
         ``scheduler(optimizer)``: an object whose ``step()`` is called after every step.  Called for each optimizer.
     micro_batch : int, optional
-        Samples per replica and pass.
+        Samples per replica and pass; where it is 1 and data is a loader, the loader's ``batch_size``.
     accumulate : int, optional
         Passes per optimizer step.
+    batch : int, optional
+        Samples per step of the whole job, whatever the replicas and ranks; default: replicas * `micro_batch` *
+        `accumulate`.  Never more than there are.
+    stack : int or "auto", optional
+        How many samples are passed at once; see Notes.  "auto": `micro_batch` where all samples are arrays and numbers
+        of one structure and shape, and where the loss of a stack is the mean of its samples' losses; else 1.
+    shuffle : bool, optional
+        Begin every pass over the data in a new order, which follows from the seed and the pass alone.  False: sample
+        ``(k * batch + j) % len(data)`` is at place j of step k, as in ggmlR.
+    weight_fn : callable, optional
+        ``weight_fn(sample)``: what the sample counts, such as its size where samples are batches; default: 1.
     seed : int, optional
         Call `ag_seed` with it first.
     balance : "equal", "auto" or sequence of float, optional
@@ -136,11 +150,13 @@ def dp_train(
     capture : bool or "auto", optional
         Replay captured steps; "auto" where possible.
     checkpoint : path, optional
-        File to write the job's state to, at the end and every `checkpoint_every` steps.
+        File to write the job's state to, at the end, after Ctrl-C and every `checkpoint_every` steps; whether it can
+        be written is tried before the first step.
     checkpoint_every : int, optional
         Default: only at the end.
     resume : bool, optional
-        Go on from `checkpoint` if that file exists; `n_iter` counts the steps done before, too.
+        Go on from `checkpoint` if that file exists, with its seed, order and stacks; `n_iter` counts the steps done
+        before, too.
     timeout : float, optional
         Seconds after which a device that has not finished its part of a step is given up; ``math.inf``: never.  A
         single device has none to tell of it, and no limit.
@@ -148,17 +164,24 @@ def dp_train(
         This rank's place among others that train the same model, each with devices of its own.  All ranks give the same
         arguments, but for `n_gpu`, `devices` and `balance`.
     callback : callable, optional
-        Called with a `DPStep` after every step, on every rank.
+        Called with a `DPStep` after every step, on every rank.  If it returns False, on any rank, the job ends with
+        what was trained so far.
 
     Returns
     -------
     DPResult
-        With ``params``, ``loss_history``, ``loss``, ``model``, ``devices``, ``report``.
+        With ``params``, ``loss_history``, ``loss``, ``model``, ``devices``, ``report``, ``interrupted``.
 
     Raises
     ------
     ValueError
-        If there are no samples, an argument is out of range, or `optimizer` makes no optimizers of the parameters.
+        If there are no samples, an argument is out of range, `optimizer` makes no optimizers of the parameters, or the
+        loss of a stack turns out not to be the mean of its samples' losses.
+    TypeError
+        If an argument is of a wrong kind, such as a model in the place of `make_model`.
+    CaptureError
+        If a replayed step turns out to differ from what the functions do; with ``capture=True``, if a step cannot be
+        captured.
     FloatingPointError
         If a loss or gradient is not finite, naming replica, step and parameter; weights are those before the step.
     CommError
@@ -167,16 +190,34 @@ def dp_train(
     DeviceError
         If a device is not there.
     CheckpointError
-        If `checkpoint` cannot be read or belongs to another trainer.
+        If `checkpoint` cannot be read or written, or belongs to another trainer.
 
     Notes
     -----
-    With B = replicas * `micro_batch` * `accumulate`, step k uses samples ``(k*B + j) mod len(data)`` for
-    j = 0..B-1, and replica i gets the i-th contiguous share of them; a step never uses a sample twice.  Samples are
-    passed to `forward_fn` one by one.  Gradients of summed losses and the number of samples are reduced in one fixed
-    tree and divided once: for the same B, any number of replicas on like devices gives the same parameters, buffers,
-    optimizer state and losses, to the bit.  So does a resumed job, also with another number of replicas.  The default
-    device is the same after as before.
+    A step takes the next `batch` samples; replica i gets the i-th contiguous share of them.  The places of a step are
+    cut into stacks of n, and the samples of a stack are passed to `forward_fn` at once, as one sample of the same
+    structure with the samples on the last axis.  An array whose last axis has one element is joined along it, as that
+    is its axis of samples; any other array, and a number, gets a new last axis::
+
+        a sample           {"x": array of shape (4, 1), "label": array of shape (1,), "image": (3, 8, 8), "w": 0.5}
+        a stack of 32      {"x": (4, 32), "label": (32,), "image": (3, 8, 8, 32), "w": (32,)}
+
+    A stack counts n times, or the sum of its samples' `weight_fn`, so its loss must be a mean over its samples.  In the
+    first step, and with ``stack="auto"`` in some later ones, the loss of one stack is compared with those of its
+    samples, in eval mode.  Batch norm in train mode is over the stack.  Samples of a stack that differ in structure,
+    shape or type are passed one by one.
+
+    Sums of gradients, times what each stack counts, are reduced in one fixed tree, whose leaves are the stacks, and
+    divided once: for the same batch and stack, any number of replicas on like devices that get whole stacks gives the
+    same parameters, buffers, optimizer state and losses, to the bit; with ``stack=1``, any number at all.  So does a
+    resumed job, also with another number of replicas.  The default device is the same after as before.
+
+    ``capture="auto"`` replays what was computed twice in the same way, and computes in Python where functions do
+    something else for every sample, which is said once; where a difference shows later, the job ends with an error.
+
+    Weights and modes that a callback sets on the model of any replica hold for all; buffers, and other attributes, are
+    to be set on all models alike.  After Ctrl-C between or in two steps the result is that of the steps done, with
+    ``interrupted`` set; it is raised before the first step, and where there are several ranks.
 
     Buffers, such as running statistics, move once in a step: every sample begins with the same ones, and they move by
     the mean over all samples, also where each sample is normalised on its own.  Those of another type than the

@@ -35,7 +35,7 @@ from ag.parallel.trainer.host_optimizer import HostOptimizers, MakeOptimizer
 from ag.parallel.trainer.load_balance import Balance
 from ag.parallel.trainer.model_buffers import HostBuffers
 from ag.parallel.trainer.plans import CapturePolicy
-from ag.parallel.trainer.ranks import Ranks
+from ag.parallel.trainer.ranks import Ranks, check_same_models
 from ag.parallel.trainer.replica import LOSS_WORDS, LossOf, MakeModel, Node, Replica
 from ag.parallel.trainer.stacks import Shard, Stack, cut, why_not_stacked
 from ag.parallel.trainer.synchronized_samples import SynchronizedSamples
@@ -75,7 +75,7 @@ class Trainer:
                  together: bool, ranks: Ranks) -> None:
         policy = CapturePolicy(capture)
         self.replicas = [Replica(i, d, make_model, loss_of, policy) for i, d in enumerate(devices)]
-        _check_same_models(self.replicas)
+        check_same_models(self.replicas)
         first = self.replicas[0]
         ranks.begin_alike(first)
         self.seed = current_seed()  # chosen now, if there is none yet, for all threads
@@ -339,30 +339,6 @@ class Trainer:
 
 def _digest(array: Array) -> str:
     return f"{sha256(array.tobytes()).hexdigest()[:16]}…"
-
-
-def _check_same_models(replicas: list[Replica]) -> None:
-    """Every replica must have parameters of its own, and like the others; its buffers must be like theirs, too."""
-    first = replicas[0]
-    owners: dict[int, int] = {}
-    for replica in replicas:
-        _check_same_tensors("parameter", first.params, replica.params, replica.index)
-        _check_same_tensors("buffer", first.buffers.tensors, replica.buffers.tensors, replica.index)
-        for name, p in replica.params.items():
-            if owners.setdefault(p.id, replica.index) != replica.index:
-                raise CommError(f"dp_train: parameter {name} of replica {replica.index} is the same tensor as on "
-                                f"replica {owners[p.id]}; make_model must create new parameters on every call.")
-
-
-def _check_same_tensors(kind: str, first: dict[str, Tensor], other: dict[str, Tensor], index: int) -> None:
-    theirs, mine = ([(name, x.shape, x.dtype) for name, x in tensors.items()] for tensors in (first, other))
-    for a, b in zip(theirs, mine, strict=False):
-        if a != b:
-            raise CommError(f"dp_train: replica 0 has {kind} {a} where replica {index} has {b}; make_model must build "
-                            f"the same model every time.")
-    if len(mine) != len(theirs):
-        raise CommError(f"dp_train: replica 0 has {len(theirs)} {kind}s and replica {index} {len(mine)}; make_model "
-                        f"must build the same model every time.")
 
 
 def _share_constants(replicas: list[Replica]) -> None:
