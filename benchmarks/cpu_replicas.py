@@ -3,7 +3,7 @@
 `python benchmarks/cpu_replicas.py [ROUNDS]` trains a perceptron whose time goes to products of matrices, with
 `dp_train` on one CPU device, on one whose products are made in one thread, and on two, in turn.  It prints the samples
 per second of each, and the ratios of medians.  Where a device alone already keeps both cores busy with its
-products, two of them gain little; compared with one thread they do 1.6 times as much on two cores that are otherwise idle.
+products, two of them gain little; compared with one thread they do 1.6 times as much on two cores that are idle.
 """
 
 from __future__ import annotations
