@@ -29,8 +29,8 @@ from ag.engine.primitive import Array
 from ag.errors import CheckpointError, TapeError
 
 __all__ = ["Streams", "ag_seed", "current_seed", "draw_key", "draws_from", "draws_kept", "draws_repeated",
-           "forget_generator", "generator_snapshot", "generator_state", "host_seed", "host_uniform", "restore_generator",
-           "set_stream"]
+           "forget_generator", "generator_snapshot", "generator_state", "host_seed", "host_uniform",
+           "restore_generator", "set_stream"]
 
 _LOW32 = 0xFFFFFFFF
 _HOST_STREAM = 1 << 31  # high word of the host's streams; devices count up from 0
