@@ -41,7 +41,8 @@ def perform(world: World, name: str, arguments: dict[str, Any], look: bool) -> C
         error, kinds = f"{type(problem).__name__}: {problem}", tuple(c.__name__ for c in type(problem).__mro__)
         problem.__traceback__ = None
     seen = world.look() if look else None
-    return Call(result, error, kinds, seen, world.python() if look else None)
+    stale = world.refusal(arguments["i"]) if error and "i" in arguments and name != "scheduler_step" else None
+    return Call(result, error, kinds, seen, world.python() if look else None, world.has, stale)
 
 
 # ---------------------------------------------------------------------------------------------- worlds

@@ -14,25 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine.actions import perform
-from machine.world import Call, Refused, Seen, World, array_of
+from machine.world import Call, Refused, Seen, array_of
 
 __all__ = ["Divergence", "Pair"]
 
 NAMED = "AgError"
 LATE = ("interrupted_step",)  # the twin is not interrupted
-CALLS = ("step", "interrupted_step", "in_thread", "two_threads", "through_file", "change_argument_tensor")
 
 
 class Divergence(AssertionError):
     """The subject is not what the twin is, and did not say so."""
 
 
-class Twin:
-    """The other process."""
+class Peer:
+    """The process of one world."""
 
-    def __init__(self, device: str) -> None:
-        self._process = subprocess.Popen([sys.executable, str(Path(__file__).with_name("twin.py")), device],
+    def __init__(self, device: str, role: str) -> None:
+        self._process = subprocess.Popen([sys.executable, str(Path(__file__).with_name("peer.py")), device, role],
                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def send(self, *request: object) -> None:
@@ -50,7 +48,15 @@ class Twin:
 
 
 class Pair:
-    """A subject here and its twin.
+    """A subject and its twin.
+
+    Parameters
+    ----------
+    device : str
+    captured : bool, optional
+        Whether the subject captures; if not, only the machine itself is tested.
+    without : tuple of str, optional
+        Actions that are left out.
 
     Attributes
     ----------
@@ -60,27 +66,37 @@ class Pair:
         Named errors of the subject, by their first words.
     history : list
         The actions since the last restart.
+    found : list
+        Divergences.
+    has : dict
+        What there is in the worlds: steps, optimizers, ...
     """
 
-    def __init__(self, device: str) -> None:
-        self.device = device
-        self.twin = Twin(device)
-        self.subject = World(device, captured=True)
+    def __init__(self, device: str, captured: bool = True, without: tuple[str, ...] = ()) -> None:
+        self.device, self.captured, self.without = device, captured, without
+        self._begin()
         self.actions: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.history: list[tuple[str, dict[str, Any]]] = []
-        self.found: list[str] = []  # divergences
+        self.found: list[str] = []
         self.broken = False  # since the last restart
-        self.without: tuple[str, ...] = ()  # actions that are left out
+        self.has: dict[str, Any] = {}
         self._seeds = 0
+
+    def _begin(self) -> None:
+        self.subject = Peer(self.device, "subject" if self.captured else "twin")
+        self.twin = Peer(self.device, "twin")
 
     def close(self) -> None:
         self.twin.close()
-        self.subject.steps, self.subject.names = [], {}
+        self.subject.close()
 
     def do(self, name: str, /, look: bool = True, **arguments: Any) -> None:
         """Carry out an action in both worlds, and compare."""
         if name == "restart":
+            if self.broken:  # what it left in its process might be found again
+                self.close()
+                self._begin()
             self.history, self.broken = [], False
         if name in self.without:
             return
@@ -100,19 +116,15 @@ class Pair:
             raise self._divergence(f"the subject says {mine.error}; the twin {theirs.error or 'does it'}")
         self.refused[_words(mine.error)] += 1
         self._resync()
-        if name in CALLS and "i" in arguments and not self._is_warm(arguments["i"]):
-            self._quiet("capture_again", i=arguments["i"])
-
-    def _is_warm(self, i: int) -> bool:
-        """Whether a step may be tried once more as it is, after it was refused."""
-        step = self.subject.steps[i]
-        step.refusals += 1
-        return step.refusals < 2
+        if mine.stale is not None:
+            self._quiet("capture_again", i=mine.stale)
 
     def _both(self, name: str, arguments: dict[str, Any], look: bool) -> tuple[Call, Call]:
         self.twin.send(name, arguments, look)
-        mine = perform(self.subject, name, arguments, look)
-        return self.twin.receive(), mine
+        self.subject.send(name, arguments, look)
+        mine, theirs = self.subject.receive(), self.twin.receive()
+        self.has = theirs.has
+        return theirs, mine
 
     def _quiet(self, name: str, /, look: bool = False, **arguments: Any) -> Call:
         """An action of the machine itself; the twin's answer."""
@@ -125,7 +137,8 @@ class Pair:
         """The subject becomes what the twin is; both go on with other random numbers."""
         self.twin.send("nothing", {}, True)
         theirs = self.twin.receive()
-        mine = perform(self.subject, "adopt", {"seen": theirs.seen, "python": theirs.python}, False)
+        self.subject.send("adopt", {"seen": theirs.seen, "python": theirs.python}, False)
+        mine = self.subject.receive()
         if mine.error:
             raise self._divergence(f"after a refusal the subject cannot be set right: {mine.error}")
         self.twin.send("forget_all", {}, False)

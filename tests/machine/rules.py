@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from machine.models import KINDS
 from machine.pair import Pair
+from machine.training import HABITS
 from machine.steps import HOSTILE, RETURNS, Spec
 from machine.world import MOMENTS
 
 __all__ = ["machine_for"]
 
+DTYPES = ("f32", "f32", "f32", "f16", "bf16")
 often = st.sampled_from([True, True, True, False])
 seldom = st.sampled_from([False, False, False, True])
 batches = st.sampled_from([0, 0, 0, 1, 1, 2])
@@ -29,8 +31,8 @@ specs = st.builds(
     Spec, zero=st.sampled_from(["after", "before", "outside", "never"]),
     backward=st.sampled_from(["inside", "inside", "inside", "outside"]),
     optimizer=st.sampled_from(["inside", "inside", "outside", ""]), clip=st.sampled_from(["", "", "inside", "outside"]),
-    which=st.just(0), passes=st.sampled_from([1, 1, 2, 3]), mapping=st.booleans(), returns=st.sampled_from(sorted(RETURNS)),
-    hostile=harmless | harmless | st.sampled_from(sorted(HOSTILE)), wrap=st.booleans(), parallel=seldom, recompute=seldom)
+    which=st.just(0), passes=st.sampled_from([1, 1, 2, 3]), mapping=st.booleans(), returns=st.sampled_from([*RETURNS]),
+    hostile=harmless | harmless | st.sampled_from([*HOSTILE]), wrap=st.booleans(), parallel=seldom, recompute=seldom)
 
 
 class Machine(RuleBasedStateMachine):
@@ -38,18 +40,18 @@ class Machine(RuleBasedStateMachine):
 
     pair: Pair
     kinds: tuple[str, ...] = tuple(KINDS)
-    dtypes: tuple[str, ...] = ("f32",)
+    dtypes: tuple[str, ...] = DTYPES
 
     def do(self, name: str, /, **arguments: Any) -> None:
         self.pair.do(name, **arguments)
 
     @property
     def steps(self) -> int:
-        return len(self.pair.subject.steps)
+        return int(self.pair.has["steps"])
 
     @property
     def optimizers(self) -> list[str]:
-        return sorted(self.pair.subject.optimizers)
+        return list(self.pair.has["optimizers"])
 
     def a_step(self, data: st.DataObject) -> int:
         return data.draw(st.integers(0, self.steps - 1), label="step")
@@ -135,7 +137,7 @@ class Machine(RuleBasedStateMachine):
     def schedule(self, data: st.DataObject, kind: str) -> None:
         self.do("schedule", which=self.an_optimizer(data), kind=kind)
 
-    @precondition(lambda self: self.pair.subject.schedulers)
+    @precondition(lambda self: self.pair.has["schedulers"])
     @rule()
     def scheduler_step(self) -> None:
         self.do("scheduler_step", i=-1)
@@ -148,7 +150,7 @@ class Machine(RuleBasedStateMachine):
     def set_layer(self, setting: tuple[str, float]) -> None:
         self.do("set_layer", name=setting[0], value=setting[1])
 
-    @precondition(lambda self: self.pair.subject.kind == "custom")
+    @precondition(lambda self: self.pair.has["kind"] == "custom")
     @rule(name=st.sampled_from(["gains", "shifts"]), value=numbers)
     def set_part(self, name: str, value: float) -> None:
         self.do("set_part", name=name, value=value)
@@ -203,7 +205,7 @@ class Machine(RuleBasedStateMachine):
     def save_state(self, data: st.DataObject) -> None:
         self.do("save_state", which=self.an_optimizer(data))
 
-    @precondition(lambda self: self.pair.subject.states)
+    @precondition(lambda self: self.pair.has["states"])
     @rule()
     def load_state(self) -> None:
         self.do("load_state", i=0)
@@ -213,7 +215,7 @@ class Machine(RuleBasedStateMachine):
     def through_file(self, data: st.DataObject) -> None:
         self.do("through_file", which=self.an_optimizer(data))
 
-    @precondition(lambda self: self.pair.subject.kind in ("dense", "plain", "norms", "images"))
+    @precondition(lambda self: self.pair.has["kind"] in ("dense", "plain", "norms", "images"))
     @rule()
     def load_model(self) -> None:
         self.do("load_model")
@@ -240,6 +242,11 @@ class Machine(RuleBasedStateMachine):
     def backward_elsewhere(self) -> None:
         self.do("backward_elsewhere")
 
+    @rule(habit=st.sampled_from(HABITS), capture=often, replicas=st.integers(1, 2), micro_batch=st.integers(1, 2),
+          accumulate=st.integers(1, 2))
+    def train(self, habit: str, capture: bool, replicas: int, micro_batch: int, accumulate: int) -> None:
+        self.do("train", habit=habit, capture=capture, replicas=replicas, micro_batch=micro_batch, accumulate=accumulate)
+
     @rule()
     def collect(self) -> None:
         self.do("collect")
@@ -261,6 +268,6 @@ class Machine(RuleBasedStateMachine):
             self.do("nothing")
 
 
-def machine_for(pair: Pair, kinds: tuple[str, ...] = tuple(KINDS), dtypes: tuple[str, ...] = ("f32",)) -> type[Machine]:
+def machine_for(pair: Pair, kinds: tuple[str, ...] = tuple(KINDS), dtypes: tuple[str, ...] = DTYPES) -> type[Machine]:
     """A machine whose worlds are those of `pair`."""
     return type("Machine", (Machine,), {"pair": pair, "kinds": kinds, "dtypes": dtypes})

@@ -28,11 +28,12 @@ from machine.rules import machine_for
 LENGTH = 40  # actions of one example
 
 
-def explore(pair: Pair, number: int, examples: int, shrink: bool, kinds: tuple[str, ...] = ()) -> str:
+def explore(pair: Pair, number: int, examples: int, length: int = LENGTH, shrink: bool = True,
+            kinds: tuple[str, ...] = ()) -> str:
     """Run some examples; the divergence that was found, or nothing."""
     phases = (Phase.generate, Phase.shrink) if shrink else (Phase.generate,)
     machine = machine_for(pair, kinds) if kinds else machine_for(pair)
-    chosen = settings(max_examples=examples, stateful_step_count=LENGTH, deadline=None, database=None, phases=phases,
+    chosen = settings(max_examples=examples, stateful_step_count=length, deadline=None, database=None, phases=phases,
                       report_multiple_bugs=False,
                       verbosity=Verbosity.quiet, suppress_health_check=list(HealthCheck))
     try:
@@ -59,9 +60,8 @@ def main() -> int:
     begin, steps, found, number = perf_counter(), 0, [], given.seed
     actions, refused = {}, {}
     while steps < given.steps and not (found and given.first):
-        pair = Pair(given.device)
-        pair.subject.captured, pair.without = not given.eager, tuple(given.without.split(","))
-        what = explore(pair, number, 10, not given.no_shrink, tuple(filter(None, given.kinds.split(","))))
+        pair = Pair(given.device, not given.eager, tuple(given.without.split(",")))
+        what = explore(pair, number, 10, shrink=not given.no_shrink, kinds=tuple(filter(None, given.kinds.split(","))))
         number += 1
         steps += sum(pair.actions.values())
         for total, part in ((actions, pair.actions), (refused, pair.refused)):

@@ -158,7 +158,7 @@ class World:
         names["counter"].update(python["counter"])
         if python["calls"] is not None:
             self.model.calls = python["calls"]
-        names["average"] = ag.ag_tensor(array_of(seen["average"]), device=self.device)
+        names["average"] = ag.ag_tensor(array_of(seen["average"]), device=self.device, dtype=seen["average"][0][:3])
         for name, x in {**self.model.parameters(), **self.model.buffers()}.items():
             x.data = array_of(seen[f"model.{name}"])
             g = array_of(seen[f"grad.{name}"])
@@ -172,8 +172,16 @@ class World:
                 dict(_leaves(arrays))[path][...] = array_of(seen[f"batch{i}{path}"])
         self.kept = []
 
-    def matmul_is_finite(self) -> bool:
-        return all(np.abs(p.numpy()).max(initial=0) < 1e3 for p in self.model.parameters().values())
+    @property
+    def has(self) -> dict[str, Any]:
+        """What rules need to know of it."""
+        return {"steps": len(self.steps), "optimizers": sorted(self.optimizers) if self.names else [], "kind": self.kind,
+                "schedulers": len(self.schedulers), "states": len(self.states)}
+
+    def refusal(self, i: int) -> int | None:
+        """Count that a step was refused; its number if that is the second time, and it should be captured again."""
+        self.steps[i].refusals += 1
+        return i if self.steps[i].refusals > 1 else None
 
 
 def _tensor_like(array: Any, p: Any) -> Any:
@@ -237,3 +245,5 @@ class Call:
     kinds: tuple[str, ...] = ()  # names of the error's class and its bases
     seen: Seen | None = None
     python: dict[str, Any] | None = None
+    has: dict[str, Any] = field(default_factory=dict)  # what there is now: steps, optimizers, ...
+    stale: int | None = None  # a step that was refused twice

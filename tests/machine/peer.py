@@ -1,4 +1,4 @@
-"""The process of the twin: reads actions from its standard input and answers on its standard output."""
+"""The process of one world, the subject or the twin: reads actions from its standard input and answers on its standard output."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[1])]
 
+import machine.training  # noqa: F401  (its actions)
 from machine.actions import perform
 from machine.world import World
 
 
-def main(device: str) -> None:
+def main(device: str, captured: bool) -> None:
     """Carry out actions until there are no more."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what is printed does not get among the answers
-    world = World(device, captured=False)
+    world = World(device, captured)
     while True:
         try:
             request = pickle.load(sys.stdin.buffer)
@@ -29,4 +30,4 @@ def main(device: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2] == "subject")

@@ -1,0 +1,49 @@
+"""The state machine: hypothesis looks for a sequence of actions after which a captured step is not what the eager one is.
+
+Short runs on every device, longer ones marked slow; ``python tests/machine/run.py`` runs as many steps as one likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from machine.pair import Divergence, Pair
+from machine.rules import Machine
+from machine.run import explore
+from machine.steps import Spec
+
+
+@pytest.fixture
+def pair(device: str) -> Iterator[Pair]:
+    made = Pair(device)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_nothing_diverges(pair: Pair, seed: int) -> None:
+    assert explore(pair, seed, examples=3, length=20, shrink=False) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 105))
+def test_nothing_diverges_for_long(pair: Pair, seed: int) -> None:
+    assert explore(pair, seed, examples=10, length=40, shrink=False) == ""
+
+
+def test_there_are_many_rules() -> None:
+    assert sum(hasattr(x, "hypothesis_stateful_rule") for x in vars(Machine).values()) >= 30
+
+
+def test_a_difference_is_seen() -> None:
+    """The machine itself: something that only one world does is a divergence, and a refusal is none."""
+    pair = Pair("cpu")
+    pair.do("restart", kind="plain", dtype="f32", seed=0, optimizer="sgd")
+    pair.do("new_step", spec=Spec())
+    pair.do("step", i=0, batch=0)
+    pair.subject.send("assign", {"k": 0, "value": 0.25}, False)
+    assert pair.subject.receive().error == ""
+    with pytest.raises(Divergence, match="layer1_W is f32 on cpu"):
+        pair.do("step", i=0, batch=0)
+    pair.close()
