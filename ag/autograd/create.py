@@ -24,7 +24,7 @@ def to_buffer(array: Array, backend: Device, dtype: DType) -> Buffer:
     """A fresh buffer with the values of a host array, or the input slot it stands for in a captured step."""
     recording = backend.recording
     if recording is not None and recording.on_upload is not None:
-        slot = recording.on_upload(array, dtype)
+        slot = recording.on_upload(array, dtype, backend)
         if slot is not None:
             return slot
     buffer = backend.alloc(array.shape, dtype)

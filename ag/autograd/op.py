@@ -25,6 +25,7 @@ from ag.autograd.create import lift
 from ag.autograd.mixed_precision import Widening, rounded, widening
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import OPS, Node, Tensor, TensorLike
+from ag.autograd.watched import NOTES, note_tensors
 from ag.engine.buffer import Buffer, Device, Run
 from ag.engine.device import default_backend, default_dtype
 from ag.engine.dtype import F32, DType
@@ -142,6 +143,8 @@ class _Function(Generic[S]):
             else:
                 values, params = _items(name, listed, args[0]), args[1:]
             backend, inputs, dtype = operands_on_one_device(name, values, mixed)
+            if NOTES:
+                note_tensors(inputs)
             buffers = [x.buffer for x in inputs]
             half = dtype.is_half
             run = Widening(backend.launch) if half else backend.launch

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
+from threading import get_ident
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ag.autograd.cotangent import Cotangent, shaped_like, stored_for, whole
+from ag.autograd.watched import CHANGES, NOTES
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape
 from ag.errors import DtypeError, ShapeError
 
-__all__ = ["OPS", "Array", "ArrayLike", "Node", "Tensor", "TensorLike", "tensor_given"]
+__all__ = ["OPS", "Array", "ArrayLike", "Node", "PendingGrad", "Tensor", "TensorLike", "tensor_given"]
 
 ArrayLike = Any  # whatever numpy.asarray accepts
 
@@ -90,6 +92,16 @@ def _stored(cotangents: Iterable[tuple[Tensor, Cotangent | None]], made_of: DTyp
             yield x, stored_for(x, whole(shaped_like(x, g)), made_of)
 
 
+class PendingGrad:
+    """A gradient that a replay left behind, which nobody has looked at yet."""
+
+    buffer: Buffer
+
+    def tensor(self) -> Tensor:
+        """The gradient, for somebody to hold."""
+        raise NotImplementedError
+
+
 class Tensor:
     """An n-dimensional array on a device.
 
@@ -101,21 +113,54 @@ class Tensor:
         Unique in the process.
     requires_grad : bool
         Whether `backward` computes a gradient for it or through it.
+    buffer : Buffer
+        Where the values are; `rebind` puts them elsewhere.
     grad : Tensor or None
         For parameters: the gradients summed over all calls of `backward` since the last `zero_grad`.
     name : str or None
         For parameters of a model: the name it has there.
     """
 
-    __slots__ = ("__weakref__", "buffer", "grad", "id", "name", "node", "requires_grad")
+    __slots__ = ("__weakref__", "_grad", "buffer", "id", "name", "node", "requires_grad")
 
     def __init__(self, buffer: Buffer, requires_grad: bool = False, node: Node | None = None) -> None:
         self.id = next(_ids)
         self.buffer = buffer
         self.requires_grad = requires_grad
         self.node = node
-        self.grad: Tensor | None = None
+        self._grad: Tensor | PendingGrad | None = None
         self.name: str | None = None
+
+    # -------------------------------------------------------------------------------------- state
+
+    @property
+    def grad(self) -> Tensor | None:
+        """For parameters: the gradients summed over all calls of `backward` since the last `zero_grad`."""
+        grad = self._grad
+        if isinstance(grad, PendingGrad):
+            grad = self._grad = grad.tensor()
+        if NOTES and (notes := NOTES.get(get_ident())) is not None:
+            return notes.grad_read(self, grad)
+        return grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if NOTES and (notes := NOTES.get(get_ident())) is not None:
+            notes.grad_written(self)
+        self._grad = value
+
+    def set_grad(self, grad: Tensor | PendingGrad | None) -> None:
+        """Set ``.grad`` on behalf of a captured step, which is not noted."""
+        self._grad = grad
+
+    def peek_grad(self) -> Tensor | PendingGrad | None:
+        """``.grad`` as it was left; looking is not noted."""
+        return self._grad
+
+    def rebind(self, buffer: Buffer) -> None:
+        """Let the values be those of another buffer of the same shape, in an optimizer or on another device."""
+        self.buffer = buffer
+        CHANGES.add(self, "buffer")
 
     # -------------------------------------------------------------------------------------- description
 

@@ -17,6 +17,8 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
+from weakref import ReferenceType
 
 from ag.errors import ArenaError
 
@@ -35,14 +37,17 @@ class Block:
         ``segment << 48 | byte offset`` of the first usable byte.
     nbytes : int
         Usable bytes (the request, rounded up to the alignment).
+    leases : list of weak references
+        Results that somebody was given in this memory for as long as it is not needed (`ag.engine.buffer.Lease`).
     """
 
-    __slots__ = ("__weakref__", "_arena", "address", "nbytes")
+    __slots__ = ("__weakref__", "_arena", "address", "leases", "nbytes")
 
     def __init__(self, arena: Arena, address: int, nbytes: int) -> None:
         self._arena = arena
         self.address = address
         self.nbytes = nbytes
+        self.leases: list[ReferenceType[Any]] = []
 
     @property
     def segment(self) -> int:

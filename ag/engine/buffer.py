@@ -13,12 +13,12 @@ from typing import Any, Protocol
 from weakref import ReferenceType, ref
 
 from ag.engine.arena import Arena, Block
-from ag.engine.dtype import DType
+from ag.engine.dtype import U32, DType
 from ag.engine.primitive_types import Array, PrimitiveTo, Returned
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 
-__all__ = ["Buffer", "Device", "OpenRecording", "Run"]
+__all__ = ["Buffer", "Device", "Lease", "OpenRecording", "Run", "leased", "vacate"]
 
 
 class Run(Protocol):
@@ -31,10 +31,9 @@ class Run(Protocol):
 class OpenRecording(Protocol):
     """What code above the engine leaves in a recording (`ag.engine.program.Recording`)."""
 
-    on_upload: Callable[[Array, DType], Buffer | None] | None
-    guards: list[Callable[[], object]]
+    on_upload: Callable[[Array, DType, Device], Buffer | None] | None
+    guards: list[Callable[[], str | None]]
     value_checks: list[tuple[Buffer, Callable[[Array], None]]]
-    cleared: set[int]
 
 
 class Device(Protocol):
@@ -63,6 +62,8 @@ class Device(Protocol):
     def assign(self, target: Buffer, source: Buffer) -> None: ...
     def quiet(self) -> AbstractContextManager[object]: ...
     def refuse_while_recording(self, what: str) -> None: ...
+    def note_views(self) -> list[ReferenceType[Buffer]]: ...
+    def forget_views(self) -> None: ...
     def submit(self) -> None: ...
     def synchronize(self) -> None: ...
 
@@ -120,6 +121,8 @@ class Buffer:
         view = Buffer(owner, self.block, address, shape, dtype, native)
         if owner.noted_views is not None:
             owner.noted_views.append(ref(view))
+        if type(self.block) is Lease:
+            self.block.tenants.append(ref(view))
         return view
 
     def overlaps(self, other: Buffer) -> bool:
@@ -133,3 +136,56 @@ class Buffer:
 
     def __repr__(self) -> str:
         return f"<Buffer {self.shape} {self.dtype} at {self.address:#x} on {self.backend.name}>"
+
+
+class Lease(Block):
+    """Memory of a program, lent to whoever was given a result in it, until the program needs it again.
+
+    The tenants, the result's buffer and all views made of it, then move out: their values are copied to memory of their
+    own.  So a result never changes, and costs a copy only if somebody still holds it when the next replay begins:
+
+        loss = step(x)      a lease on the program's memory      loss = step(x)    the old loss moves out, as it is held
+                                                                 print(loss)       until this line has assigned the name
+    """
+
+    __slots__ = ("_owner", "tenants")
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._owner = buffer.block  # keeps the memory
+        self.address, self.nbytes, self.leases = buffer.address, buffer.nbytes, []
+        self.tenants: list[ReferenceType[Buffer]] = []
+        buffer.block.leases.append(ref(self))
+
+    def __del__(self) -> None:
+        """The memory stays the owner's."""
+
+    def end(self) -> None:
+        """Let the tenants move out."""
+        tenants = [b for tenant in self.tenants if (b := tenant()) is not None]
+        self.tenants = []
+        if not tenants:
+            return
+        first = tenants[0]
+        device, whole = first.backend, Buffer(first.backend, self, self.address, (self.nbytes // U32.itemsize,), U32,
+                                              first.backend.native(self.address, (self.nbytes // U32.itemsize,), U32))
+        apart = device.alloc(whole.shape, U32)
+        device.assign(apart, whole)
+        for b in tenants:
+            b.relocate(apart.block, apart.address + b.address - self.address)
+
+
+def leased(buffer: Buffer) -> Buffer:
+    """A buffer of a program, for somebody else to hold."""
+    lease = Lease(buffer)
+    lent = Buffer(buffer.backend, lease, buffer.address, buffer.shape, buffer.dtype, buffer.native)
+    lease.tenants.append(ref(lent))
+    return lent
+
+
+def vacate(block: Block) -> None:
+    """End all leases on a block, as its memory is about to be overwritten."""
+    leases, block.leases = block.leases, []
+    for reference in leases:
+        lease = reference()
+        if lease is not None:
+            lease.end()

@@ -75,7 +75,9 @@ def draw_key(backend: Device) -> Buffer:
 def _draw_next(backend: Device) -> Buffer:
     if backend.recording is not None:
         # A replay after ag_seed draws from the new seed, as the step itself would.
-        backend.recording.guards.append(lambda: generator_state(backend))
+        state = generator_state(backend)
+        backend.recording.guards.append(
+            lambda: None if generator_state(backend) is state else "the random generator is another one")
     key: Buffer = backend.launch(rng_draw, generator_state(backend))
     return key
 
@@ -173,6 +175,8 @@ def ag_seed(seed: int) -> None:
     >>> import ag
     >>> ag.ag_seed(42)
     """
+    for backend in open_backends():
+        backend.refuse_while_recording("seeds the random generator")
     _seed.set(_Seed(int(seed)))
 
 

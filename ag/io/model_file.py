@@ -134,7 +134,7 @@ def _take_types(tensors: dict[str, Tensor], state: dict[str, Array], path: str |
         kind: DType = element_type(state[name]) if name in state else x.buffer.dtype
         if kind.is_float and kind is not x.buffer.dtype:
             try:
-                x.buffer = x.buffer.backend.alloc(x.shape, kind)
+                x.rebind(x.buffer.backend.alloc(x.shape, kind))
             except DtypeError as error:
                 raise CheckpointError(f"ag_load_model: {os.fspath(path)} holds {name} as {kind}, which {x.device} "
                                       f"cannot hold; load it on the CPU.") from error

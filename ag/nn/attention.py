@@ -95,7 +95,7 @@ class MultiheadAttention(Layer):
             if x.ndim not in (2, 3) or x.shape[0] != self.d_model:
                 raise ShapeError(f"ag_multihead_attention: {name} is {x.shape}; ({self.d_model}, time) or "
                                  f"({self.d_model}, time, batch) is required.")
-        rate = self.dropout if self.mode_for(q) else 0.0
+        rate = self.dropout if self.training else 0.0
         heads = attention_of_heads(ag_matmul(self.W_q, q), ag_matmul(self.W_k, k), ag_matmul(self.W_v, v),
                                    self.n_heads, causal_mask, rate)
         out = ag_matmul(self.W_o, heads)

@@ -89,7 +89,7 @@ class BatchNorm(Layer):
 
     def forward(self, x: TensorLike) -> Tensor:
         """Output of the shape of `x`, (num_features, batch) or (num_features, ..., batch)."""
-        if self.mode_for(self.gamma):
+        if self.training:
             momentum = 0.0 if is_repeating() else self.momentum  # this batch was averaged in the first time
             return batch_norm_train(x, self.gamma, self.beta, self.running_mean, self.running_var,
                                     self.eps, momentum)

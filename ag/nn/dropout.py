@@ -54,7 +54,7 @@ class Dropout(Layer):
     def forward(self, x: TensorLike) -> Tensor:
         """`x` with elements dropped in train mode, `x` itself in eval mode."""
         x = x if isinstance(x, Tensor) else ag_tensor(x)
-        return dropped(x, self.rate) if self.mode_for(x) and self.rate else x
+        return dropped(x, self.rate) if self.training and self.rate else x
 
 
 ag_dropout = Dropout

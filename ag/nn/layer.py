@@ -21,10 +21,11 @@ import numpy as np
 
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor, TensorLike
+from ag.autograd.watched import Watched
 from ag.engine.device import backend_of
 from ag.engine.kernels.convert import numbers
 from ag.engine.primitive import Array
-from ag.errors import CaptureError, compare_names
+from ag.errors import compare_names
 from ag.ops import activation
 from ag.ops.convert import ag_to_device
 
@@ -57,7 +58,7 @@ def activation_called(name: str | None, function: str) -> Callable[[TensorLike],
     return None if name is None else ACTIVATIONS[name]
 
 
-class Layer:
+class Layer(Watched):
     """Base class of layers and models.
 
     Attributes
@@ -161,7 +162,7 @@ class Layer:
         target = backend_of(device)
         with no_grad():
             for x in {**self.parameters(), **self.buffers()}.values():
-                x.buffer = ag_to_device(x, target.name).buffer
+                x.rebind(ag_to_device(x, target.name).buffer)
                 x.grad = None
         return self
 
@@ -187,21 +188,6 @@ class Layer:
     def eval(self: M) -> M:
         """Set eval mode here and in all children; returns the layer."""
         return _with_mode(self, False)
-
-    def mode_for(self, x: Tensor) -> bool:
-        """`training`, and a guard that a captured step is not replayed in the other mode."""
-        mode = self.training
-        recording = x.buffer.backend.recording
-        if recording is not None:
-
-            def unchanged() -> None:
-                if self.training is not mode:
-                    was, now = ("train", "eval") if mode else ("eval", "train")
-                    raise CaptureError(f"ag_capture: {type(self).__name__} was in {was} mode when the step was "
-                                       f"captured and is in {now} mode now; capture a step for each mode.")
-
-            recording.guards.append(unchanged)
-        return mode
 
     # -------------------------------------------------------------------------------------- description
 

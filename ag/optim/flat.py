@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ag.autograd.tensor import Tensor
+from ag.autograd.watched import NOTES, note_tensors
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import BF16, F32, DType
 from ag.engine.kernels.convert import narrow, reconcile
@@ -127,6 +128,8 @@ class FlatGroup:
         DeviceError
             If one was moved to another device.
         """
+        if NOTES:
+            note_tensors([*self.params.values()])
         for name, p in self.params.items():
             view = self._views[name]
             if p.buffer is not view:
@@ -135,7 +138,7 @@ class FlatGroup:
                                       f"{self.backend.name}; make the optimizer after moving the model.")
                 self.backend.refuse_while_recording(f"steps an optimizer that does not hold {name!r} any more")
                 self.backend.assign(view, p.buffer)
-                p.buffer = view
+                p.rebind(view)
 
     def is_where_its_parameters_are(self) -> bool:
         """Whether no parameter was moved to another device."""

@@ -22,11 +22,12 @@ from ag.autograd.create import ag_tensor, lift
 from ag.autograd.loss_scale import FIRST_SCALE, SCALE_WORDS, is_scaled, move_scale, read_scale, set_scale, unfit
 from ag.autograd.tape import Gradients
 from ag.autograd.tensor import Tensor
-from ag.engine.buffer import Buffer, Device, OpenRecording
+from ag.autograd.watched import Watched
+from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import F16, F32
 from ag.engine.kernels.optimizer import STATE_WORDS
 from ag.engine.primitive import Array, PrimitiveTo
-from ag.errors import CaptureError, DtypeError, compare_names
+from ag.errors import DtypeError, compare_names
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 
 __all__ = ["Optimizer", "gradient_of"]
@@ -60,7 +61,7 @@ class _Slots:
         return array
 
 
-class Optimizer:
+class Optimizer(Watched):
     """Base of the optimizers.
 
     Attributes
@@ -154,8 +155,6 @@ class Optimizer:
             present = {name: g for name, p in group.params.items() if (g := gradient_of(name, p, grads)) is not None}
             if not present:
                 continue
-            if grads is None and group.backend.recording is not None:
-                _guard_accumulation(group.backend.recording, {name: group.params[name] for name in present})
             group.adopt()
             group.gather(present, slots.grad_views)
             work.append((slots, group.runs(present)))
@@ -204,8 +203,6 @@ class Optimizer:
         """Forget every parameter's ``.grad``."""
         for p in self.params.values():
             p.grad = None
-            if p.buffer.backend.recording is not None:
-                p.buffer.backend.recording.cleared.add(p.id)
 
     def state_dict(self) -> dict[str, Array]:
         """Everything needed to go on bit for bit: state numbers, and moments by parameter name."""
@@ -252,22 +249,6 @@ class Optimizer:
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)}" for name in self.settings)
         return f"{type(self).__name__}({len(self.params)} parameters, {shown})"
-
-
-def _guard_accumulation(recording: OpenRecording, params: dict[str, Tensor]) -> None:
-    """Refuse replays where `backward` would add to a gradient that is still there: a replay only makes the new one."""
-    recorded = {name: p.grad for name, p in params.items()}
-
-    def fresh() -> None:
-        for name, p in params.items():
-            if p.id in recording.cleared:
-                continue
-            if p.grad is not None:
-                raise CaptureError(f"ag_capture: {name!r} still has the gradient of the step before, and a replay "
-                                   f"cannot add to it; call zero_grad in the step or between steps.")
-            p.grad = recorded[name]
-
-    recording.guards.append(fresh)
 
 
 def gradient_of(name: str, p: Tensor, grads: Any) -> Tensor | None:

@@ -13,14 +13,17 @@ escaped.  y dies, and comes back in the same place, known only to the program.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import gc
+from dataclasses import dataclass, replace
 from weakref import ref
 
 from ag.engine.buffer import Buffer
 from ag.engine.primitive import Params, Primitive
 from ag.engine.program import Launch, Recording
+from ag.engine.shape import Shape
+from ag.errors import CaptureError
 
-__all__ = ["Holders", "take_over"]
+__all__ = ["Holders", "settle", "take_over"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,35 @@ class Holders:
 
     escaped: frozenset[int] = frozenset()
     viewed: frozenset[int] = frozenset()
+
+
+def settle(recording: Recording) -> Holders:
+    """`take_over`, for a recording whose `results` are all that may outlast it.
+
+    Raises
+    ------
+    CaptureError
+        If somebody holds another tensor that was computed for it: a replay would change it, and not hand it over.
+    """
+    made = [(launch.buffers[i].block.address, launch.buffers[i].shape) for launch in recording.launches if launch.fresh
+            for i in range(launch.primitive.outputs)]
+    holders = take_over(recording)
+    if recording.results is None:
+        return holders
+    if _kept(made, holders) is not None:
+        gc.collect()  # a circle of references may be all that holds it
+        holders = take_over(recording)
+    kept = _kept(made, holders)
+    if kept is not None:
+        raise CaptureError(f"ag_capture: the step keeps a tensor of shape {kept} that it computed, where a replay could not "
+                           f"put a new one; return it, and keep it outside the step.")
+    recording.outputs = [recording.launches[i].buffers[k] for i, k in recording.results]
+    return replace(holders, escaped=holders.escaped | {b.block.address for b in recording.outputs})
+
+
+def _kept(made: list[tuple[int, Shape]], holders: Holders) -> Shape | None:
+    """The shape of the first output of a launch that somebody holds."""
+    return next((shape for place, shape in made if place in holders.escaped), None)
 
 
 def take_over(recording: Recording) -> Holders:

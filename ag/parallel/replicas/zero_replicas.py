@@ -58,7 +58,7 @@ class ShardedParameters(DataParallel):
                              "other; use stage 2 or ag_batch_norm.")
         self._sharded = {s.param.id: s for s in sharded}
         for s in sharded:
-            s.param.buffer = ag_tensor(np.zeros((0, 1)), s.param.device, s.dtype).buffer
+            s.param.rebind(ag_tensor(np.zeros((0, 1)), s.param.device, s.dtype).buffer)
 
     def _replicas(self, count: int) -> list[Model]:
         return [self._replica(i, str(device)) for i, device in enumerate(self.device_ids[:count])]

@@ -1,0 +1,387 @@
+"""One recording of a step: what it depends on, what it leaves behind, and its replay.
+
+A `RecordedCall` is one call of the step during which everything was noted.  It is compared with a program, or becomes
+one.  A `CapturedProgram` says whether it still holds (`change`); `replay` leaves what the eager call would have left:
+
+    slots    <- arguments, and gradients of before that the step reads
+    launches
+    outputs  -> tensors on leased memory: they stay as they are, whatever is replayed later
+    .grad    -> of every tensor whose gradient the step set; made into a tensor when somebody looks
+    settings -> attributes of layers that the step set
+
+Neither holds a tensor that the step computed, so whoever still has one when the program is compiled has kept it, which
+a replay could not do again: refused.  `ag.autograd.capture` decides which program to run, and when to compare.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, cast
+from weakref import ref
+
+from ag.autograd.capture_trace import Label, first_difference, trace_of
+from ag.autograd.captured_arguments import Arguments
+from ag.autograd.tensor import Node, PendingGrad, Tensor
+from ag.autograd.watched import CHANGES, Notes
+from ag.engine.buffer import Buffer, Device, leased, vacate
+from ag.engine.compile.pipeline import record
+from ag.engine.dtype import DType
+from ag.engine.program import Recording
+from ag.engine.shape import Shape
+from ag.errors import CaptureError, TapeError
+
+__all__ = ["CapturedProgram", "RecordedCall"]
+
+
+class RecordedCall:
+    """One call of a step, recorded.
+
+    Parameters
+    ----------
+    step : callable
+    args : tuple of Tensor or numpy array
+    backend : Device or None
+        Who works for it; None: the first device that does something.
+    recompute : bool
+
+    Raises
+    ------
+    CaptureError
+        If the step does what a replay could not.
+    """
+
+    def __init__(self, step: Callable[..., Any], args: tuple[Any, ...], backend: Device | None, recompute: bool) -> None:
+        self.arguments = Arguments(args)
+        stand_ins = self.arguments.stand_ins()
+        with record(backend, self.arguments.on_upload, recompute) as recording:
+            self.recording: Recording = recording
+            self.notes = Notes(lambda b: id(b.block) in recording.made or b.constant is not None)
+            self.notes.open()
+            try:
+                output = step(*stand_ins)
+            except BaseException:
+                self.put_back()
+                raise
+            finally:
+                self.notes.close()
+        self.tensors: list[Tensor] = []
+        try:
+            if recording.failure is not None:
+                raise recording.failure
+            self.structure = _structure(output, self.tensors)
+            self.passed = [next((k for k, x in enumerate(stand_ins) if x is t), None) for t in self.tensors]
+            del output
+            self.trace = trace_of(recording, self._labels())
+            self.arguments.close(recording)
+            if not self.trace:
+                raise CaptureError("ag_capture: the step launched nothing on a device, so there is nothing to replay; a "
+                                   "captured step computes with tensors.")
+            for i, t in enumerate(self.tensors):
+                if t.node is not None:
+                    t.node = _ENDED
+                if self.passed[i] is not None:
+                    self.tensors[i] = Tensor(t.buffer)  # a stand-in that nobody keeps
+            t = None  # type: ignore[assignment]
+            _refuse_kept([ref(x) for x in stand_ins], stand_ins)
+        except CaptureError:
+            self.put_back()
+            raise
+
+    def _labels(self) -> dict[int, Label]:
+        labels = dict(self.arguments.labels)
+        for i, leaf in enumerate(self.notes.leaves.values()):
+            if leaf.slot is not None:
+                labels[id(leaf.slot.buffer.block)] = "gradient", i
+        return labels
+
+    def put_back(self) -> None:
+        """Give gradients of before back to those who had them, changed if the step changed them in place."""
+        for leaf in self.notes.leaves.values():
+            if leaf.slot is not None:
+                leaf.initial.buffer.backend.assign(leaf.initial.buffer, leaf.slot.buffer)
+                if leaf.tensor.grad is leaf.slot:
+                    leaf.tensor.set_grad(leaf.initial)
+
+    def difference(self, program: CapturedProgram) -> str | None:
+        """What this call launched otherwise than the program, in words."""
+        return first_difference(program.trace, self.trace)
+
+    def results(self, args: tuple[Any, ...]) -> Any:
+        """What an eager call would return."""
+        self.put_back()
+        return _filled(self.structure, [t if k is None else args[k]
+                                        for t, k in zip(self.tensors, self.passed, strict=True)])
+
+
+class CapturedProgram:
+    """A recorded call that can be replayed.
+
+    Parameters
+    ----------
+    call : RecordedCall
+        Of which nothing is left afterwards.
+
+    Attributes
+    ----------
+    trace : list of Traced
+    program : Program
+        Of the engine.
+    """
+
+    def __init__(self, call: RecordedCall) -> None:
+        recording, notes = call.recording, call.notes
+        self.trace, self._structure, self._passed = call.trace, call.structure, call.passed
+        self._arguments, self._notes, self._guards = call.arguments, notes, recording.guards
+        self.backend = cast(Device, recording.backend)
+        results = _Results(recording)
+        self._read = [leaf for leaf in notes.leaves.values() if leaf.read]
+        changed = {id(b.block) for launch in recording.launches for b in launch.written}
+        self._copied_back = [leaf for leaf in self._read if leaf.slot is not None and id(leaf.slot.buffer.block) in changed]
+        call.put_back()
+        # What every replay sets; a gradient of before that is still there stays where it is.
+        leaves = [leaf.tensor for leaf in notes.leaves.values()
+                  if leaf.slot is None or leaf.tensor.grad is not leaf.initial]
+        grads = [x.grad for x in leaves]
+        number = {id(g): i for i, g in enumerate(grads) if g is not None}
+        shared = [number.get(id(t)) for t in call.tensors]
+        found = [None if g is None else results.find(g) for g in grads]
+        outputs = [results.find(t) for t in call.tensors]
+        grads.clear()
+        call.tensors.clear()
+        for leaf in notes.leaves.values():
+            leaf.initial = None
+        for x in leaves:
+            x.set_grad(None)
+        try:
+            self.program = recording.finished()
+        except CaptureError:
+            for x, result in zip(leaves, found, strict=True):
+                x.set_grad(None if result is None else results.tensor(result))
+            raise
+        self._grads = [(x, None if result is None else result.tensor or _Pending(x, results.buffer(result)))
+                       for x, result in zip(leaves, found, strict=True)]
+        self._outputs: list[Callable[[], Tensor]] = []
+        for result, position in zip(outputs, shared, strict=True):
+            if position is not None:
+                self._outputs.append(partial(_grad_of, leaves[position]))
+            elif result.tensor is not None:
+                self._outputs.append(partial(_itself, result.tensor))
+            else:
+                self._outputs.append(partial(_result, results.buffer(result), result.needs_grad))
+        slots = [*self._arguments.targets(), *(leaf.slot.buffer for leaf in self._read if leaf.slot is not None)]
+        written = [b for launch in recording.launches for b in launch.written]
+        self._blocks = list({id(b.block): b.block for b in (*written, *slots)}.values())
+        for x, grad in self._grads:
+            x.set_grad(grad)
+        self._lend()
+
+    def change(self) -> str | None:
+        """What the recording depends on and has changed since, in words; None if it holds."""
+        for leaf in self._read:
+            if (leaf.tensor.peek_grad() is None) is not (leaf.slot is None):
+                return "a gradient is there that was not" if leaf.slot is None else "a gradient that was there is not"
+        for guard in self._guards:
+            if (found := guard()) is not None:
+                return found
+        return self._notes.change()
+
+    def check(self, args: tuple[Any, ...]) -> None:
+        """Raise if a value of an array is not allowed, before anything runs."""
+        self._arguments.check(args)
+
+    def replay(self, args: tuple[Any, ...]) -> Any:
+        """Do what the step would, and return what it would."""
+        for leaf in self._read:
+            if leaf.slot is not None:
+                self.backend.assign(leaf.slot.buffer, leaf.tensor.peek_grad().buffer)
+        changed = [(leaf, leaf.tensor.grad) for leaf in self._copied_back]
+        for x, grad in self._grads:
+            if grad is None or x.peek_grad() is not grad:
+                x.set_grad(None)
+        for block in self._blocks:
+            if block.leases:
+                vacate(block)
+        self._arguments.fill(args)
+        self.program.run()
+        for leaf, before in changed:
+            self.backend.assign(before.buffer, leaf.slot.buffer)
+        for x, grad in self._grads:
+            x.set_grad(grad)
+        self._lend()
+        self._notes.repeat_effects()
+        return self.results(args)
+
+    def results(self, args: tuple[Any, ...]) -> Any:
+        """What the call returns: new tensors, or those that the eager call would return, too."""
+        made: dict[Callable[[], Tensor], Tensor] = {}
+        tensors = []
+        for make, position in zip(self._outputs, self._passed, strict=True):
+            if position is not None:
+                tensors.append(args[position])
+            else:
+                tensors.append(made[make] if make in made else made.setdefault(make, make()))
+        return _filled(self._structure, tensors)
+
+    def _lend(self) -> None:
+        """Let the gradients that nobody looks at be moved out like leases."""
+        for _, grad in self._grads:
+            if type(grad) is _Pending:
+                grad.lend()
+
+    def close(self) -> None:
+        """Let go of the program; what it left behind moves out of its memory."""
+        for _, grad in self._grads:
+            if type(grad) is _Pending:
+                grad.end()
+        self.program.close()
+
+
+class _Pending(PendingGrad):
+    """A gradient in the memory of its program, until somebody looks, or something else is to be written there."""
+
+    def __init__(self, leaf: Tensor, buffer: Buffer) -> None:
+        self._leaf, self.buffer, self._lent = leaf, buffer, False
+
+    def tensor(self) -> Tensor:
+        return Tensor(leased(self.buffer))
+
+    def lend(self) -> None:
+        """Be told when the memory is overwritten."""
+        if not self._lent:
+            self.buffer.block.leases.append(ref(self))
+            self._lent = True
+
+    def end(self) -> None:
+        """Move out."""
+        self._lent = False
+        if self._leaf.peek_grad() is self:
+            device = self.buffer.backend
+            apart = device.alloc(self.buffer.shape, self.buffer.dtype)
+            device.assign(apart, self.buffer)
+            self._leaf.set_grad(Tensor(apart))
+
+
+class _Ended(Node):
+    """The node of a result: what it was computed from is known to the step alone."""
+
+    __slots__ = ()
+
+    def pull(self, total: Buffer) -> Any:
+        raise TapeError("backward: the loss depends on a result of a captured step, whose record ends with the step; call "
+                        "backward inside it.")
+
+    def spend(self) -> None:
+        """There is nothing to free."""
+
+
+_ENDED = _Ended("ag_capture", lambda *args: (), (), (), None, ())
+
+
+class _Place(NamedTuple):
+    """Where a result is: in an output of the step's launches, or in a buffer, or in a tensor that was there before."""
+
+    number: int | None
+    offset: int
+    shape: Shape
+    dtype: DType
+    held: Buffer | None
+    tensor: Tensor | None
+    needs_grad: bool
+
+
+class _Results:
+    """Finds results again after everybody let go of them, in the outputs of the launches that made them."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._made: dict[int, tuple[int, int]] = {id(x.buffers[k].block): (i, k) for i, x in enumerate(
+            recording.launches) if x.fresh for k in range(x.primitive.outputs)}
+        self._wanted: list[tuple[int, int]] = []
+        recording.results = self._wanted
+
+    def find(self, t: Tensor) -> _Place:
+        """Where a tensor is, without holding it, unless it is none of the step's."""
+        b, place = t.buffer, id(t.buffer.block)
+        needs_grad = t.node is not None
+        if place in self._made:
+            if self._made[place] not in self._wanted:
+                self._wanted.append(self._made[place])
+            return _Place(self._wanted.index(self._made[place]), b.address - b.block.address, b.shape, b.dtype, None, None,
+                          needs_grad)
+        if place in self._recording.made:
+            return _Place(None, 0, b.shape, b.dtype, b, None, needs_grad)
+        return _Place(None, 0, b.shape, b.dtype, None, t, needs_grad)
+
+    def buffer(self, place: _Place) -> Buffer:
+        """The result, wherever the program leaves it."""
+        if place.number is None:
+            return cast(Buffer, place.held)
+        base = self._recording.outputs[place.number]
+        if (place.offset, place.shape, place.dtype) == (0, base.shape, base.dtype):
+            return base
+        return base.view(place.shape, place.offset // place.dtype.itemsize)
+
+    def tensor(self, place: _Place) -> Tensor:
+        """The result of a recording that was not compiled."""
+        if place.tensor is None and place.number is not None and not self._recording.outputs:
+            i, k = self._wanted[place.number]
+            base = self._recording.launches[i].buffers[k]
+            return Tensor(base.view(place.shape, place.offset // place.dtype.itemsize))
+        return place.tensor or Tensor(self.buffer(place))
+
+
+def _grad_of(leaf: Tensor) -> Tensor:
+    return cast(Tensor, leaf.grad)
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _result(buffer: Buffer, needs_grad: bool) -> Tensor:
+    return Tensor(leased(buffer), needs_grad, _ENDED if needs_grad else None)
+
+
+def _refuse_kept(references: list[ref[Any]], stand_ins: list[Any]) -> None:
+    """Raise if somebody holds one of the step's arguments; empties the list that held them."""
+    stand_ins.clear()
+    kept = next((x for r in references if (x := r()) is not None), None)
+    if kept is not None:
+        del kept
+        gc.collect()  # a circle of references may be all that holds it
+        kept = next((x for r in references if (x := r()) is not None), None)
+    if kept is not None:
+        raise CaptureError(f"ag_capture: the step keeps its argument of shape {kept.shape}, where a replay could not put "
+                           f"that of another call; keep it outside the step.")
+
+
+def _structure(output: object, tensors: list[Tensor]) -> Any:
+    """What a step returns, with numbers in the place of tensors, which are appended to a list."""
+    if isinstance(output, Tensor):
+        tensors.append(output)
+        return len(tensors) - 1
+    if isinstance(output, tuple) and hasattr(output, "_fields"):
+        return type(output)(*(_structure(x, tensors) for x in output))
+    if isinstance(output, (list, tuple)):
+        return type(output)(_structure(x, tensors) for x in output)
+    if isinstance(output, dict):
+        return {key: _structure(x, tensors) for key, x in output.items()}
+    if output is not None:
+        raise CaptureError(f"ag_capture: the step returns a {type(output).__name__}; a replay can only return tensors "
+                           f"(in tuples, lists or dicts) or None.")
+    return None
+
+
+def _filled(structure: Any, tensors: list[Tensor]) -> Any:
+    """The other way round."""
+    if isinstance(structure, int):
+        return tensors[structure]
+    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
+        return type(structure)(*(_filled(x, tensors) for x in structure))
+    if isinstance(structure, (list, tuple)):
+        return type(structure)(_filled(x, tensors) for x in structure)
+    if isinstance(structure, dict):
+        return {key: _filled(x, tensors) for key, x in structure.items()}
+    return None
