@@ -11,15 +11,20 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
+from machine.steps import Spec
 from machine.world import Call, Refused, Seen, array_of
 
-__all__ = ["Divergence", "Pair"]
+__all__ = ["Divergence", "Pair", "reduced", "replayed", "written"]
 
 NAMED = "AgError"
 LATE = ("interrupted_step",)  # the twin is not interrupted
+
+
+History = list[tuple[str, dict[str, Any]]]  # actions with their arguments
 
 
 class Divergence(AssertionError):
@@ -77,7 +82,7 @@ class Pair:
         self._begin()
         self.actions: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
-        self.history: list[tuple[str, dict[str, Any]]] = []
+        self.history: History = []
         self.found: list[str] = []
         self.broken = False  # since the last restart
         self.has: dict[str, Any] = {}
@@ -100,7 +105,7 @@ class Pair:
             self.history, self.broken = [], False
         if name in self.without:
             return
-        self.history.append((name, arguments))
+        self.history.append((name, arguments if look else {**arguments, "look": False}))
         self.actions[name] += 1
         theirs, mine = self._both(name, arguments, look)
         if "AssertionError" in theirs.kinds + mine.kinds:
@@ -161,9 +166,45 @@ class Pair:
 
     def _divergence(self, what: str) -> Divergence:
         self.broken = True
-        self.found.append(what)
-        lines = "\n".join(f"    {name}({', '.join(f'{k}={v!r}' for k, v in a.items())})" for name, a in self.history)
-        return Divergence(f"{self.device}: {what}\n{lines}")
+        self.found.append((what, self.history))
+        return Divergence(f"{self.device}: {what}\n{written(self.history)}")
+
+
+def written(history: History) -> str:
+    """The actions as lines of Python, with what a `Spec` has besides its defaults."""
+    return "\n".join(f"    {name}({', '.join(f'{k}={_brief(v)}' for k, v in a.items())})" for name, a in history)
+
+
+def _brief(x: Any) -> str:
+    if not isinstance(x, Spec):
+        return repr(x)
+    changed = {k: v for k, v in x._asdict().items() if v != Spec._field_defaults[k]}
+    return f"Spec({', '.join(f'{k}={v!r}' for k, v in changed.items())})"
+
+
+def reduced(device: str, history: History, seconds: float = 60.0) -> tuple[str, History]:
+    """What is left of actions, still diverging, when as many as possible are left out; each try has worlds of its own."""
+    end, what, k = perf_counter() + seconds, "", len(history) - 1
+    while k > 0 and perf_counter() < end:
+        shorter = history[:k] + history[k + 1 :]
+        if found := replayed(device, shorter):
+            what, history = found
+            k = min(k, len(history))
+        k -= 1
+    return what, history
+
+
+def replayed(device: str, history: History) -> tuple[str, History] | None:
+    """Carry out these actions in a new pair: the divergence, and the actions until there; None if there is none."""
+    pair = Pair(device)
+    try:
+        for name, arguments in history:
+            pair.do(name, **arguments)
+    except (Divergence, EOFError) as error:
+        return str(error).partition("\n    restart")[0], list(pair.history)
+    finally:
+        pair.close()
+    return None
 
 
 def _differences(theirs: Seen, mine: Seen, prefix: str = "") -> list[tuple[str, Any, Any]]:

@@ -22,26 +22,22 @@ if __name__ == "__main__":
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
-from machine.pair import Divergence, Pair
+from machine.pair import Divergence, Pair, reduced, written
 from machine.rules import machine_for
 
 LENGTH = 40  # actions of one example
 
 
-def explore(pair: Pair, number: int, examples: int, length: int = LENGTH, shrink: bool = True,
-            kinds: tuple[str, ...] = ()) -> str:
+def explore(pair: Pair, number: int, examples: int, length: int = LENGTH, kinds: tuple[str, ...] = ()) -> str:
     """Run some examples; the divergence that was found, or nothing."""
-    phases = (Phase.generate, Phase.shrink) if shrink else (Phase.generate,)
     machine = machine_for(pair, kinds) if kinds else machine_for(pair)
-    chosen = settings(max_examples=examples, stateful_step_count=length, deadline=None, database=None, phases=phases,
-                      report_multiple_bugs=False,
-                      verbosity=Verbosity.quiet, suppress_health_check=list(HealthCheck))
+    chosen = settings(max_examples=examples, stateful_step_count=length, deadline=None, database=None,
+                      phases=[Phase.generate], report_multiple_bugs=False, verbosity=Verbosity.quiet,
+                      suppress_health_check=list(HealthCheck))
     try:
         run_state_machine_as_test(seed(number)(machine), settings=chosen)
-    except Divergence as found:
+    except (Divergence, Flaky) as found:
         return str(found)
-    except Flaky:  # what an example left in the process decided
-        return f"(comes only after other examples) {pair.found[0]}"
     return ""
 
 
@@ -61,15 +57,17 @@ def main() -> int:
     actions, refused = {}, {}
     while steps < given.steps and not (found and given.first):
         pair = Pair(given.device, not given.eager, tuple(given.without.split(",")))
-        what = explore(pair, number, 10, shrink=not given.no_shrink, kinds=tuple(filter(None, given.kinds.split(","))))
+        explore(pair, number, 10, kinds=tuple(filter(None, given.kinds.split(","))))
         number += 1
         steps += sum(pair.actions.values())
         for total, part in ((actions, pair.actions), (refused, pair.refused)):
             for k, n in part.items():
                 total[k] = total.get(k, 0) + n
-        if what:
+        for what, history in pair.found[:1]:
             found.append(what)
-            print(f"after {steps} steps, seed {number - 1}: {what}\n", flush=True)
+            if not given.no_shrink:
+                what, history = min((what, history), reduced(given.device, history), key=lambda x: (not x[0], len(x[1])))
+            print(f"after {steps} steps, seed {number - 1}: {what}\n{written(history)}\n", flush=True)
         pair.close()
     print(f"{given.device}: {steps} steps, {perf_counter() - begin:.0f} s, {len(actions)} kinds of action, "
           f"{sum(refused.values())} refused, {len(found)} divergences")

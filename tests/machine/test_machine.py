@@ -23,13 +23,13 @@ def pair(device: str) -> Iterator[Pair]:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_nothing_diverges(pair: Pair, seed: int) -> None:
-    assert explore(pair, seed, examples=3, length=20, shrink=False) == ""
+    assert explore(pair, seed, examples=3, length=20) == ""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 105))
 def test_nothing_diverges_for_long(pair: Pair, seed: int) -> None:
-    assert explore(pair, seed, examples=10, length=40, shrink=False) == ""
+    assert explore(pair, seed, examples=10, length=40) == ""
 
 
 def test_there_are_many_rules() -> None:

@@ -158,7 +158,7 @@ class World:
         names["counter"].update(python["counter"])
         if python["calls"] is not None:
             self.model.calls = python["calls"]
-        names["average"] = ag.ag_tensor(array_of(seen["average"]), device=self.device, dtype=seen["average"][0][:3])
+        names["average"] = ag.ag_tensor(array_of(seen["average"]), device=self.device, dtype=seen["average"][0].split()[0])
         for name, x in {**self.model.parameters(), **self.model.buffers()}.items():
             x.data = array_of(seen[f"model.{name}"])
             g = array_of(seen[f"grad.{name}"])
@@ -180,8 +180,9 @@ class World:
 
     def refusal(self, i: int) -> int | None:
         """Count that a step was refused; its number if that is the second time, and it should be captured again."""
-        self.steps[i].refusals += 1
-        return i if self.steps[i].refusals > 1 else None
+        if i < len(self.steps):
+            self.steps[i].refusals += 1
+        return i if i < len(self.steps) and self.steps[i].refusals > 1 else None
 
 
 def _tensor_like(array: Any, p: Any) -> Any:
