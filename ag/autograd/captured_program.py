@@ -18,6 +18,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple, cast
 from weakref import ref
 
@@ -33,6 +34,8 @@ from ag.engine.shape import Shape
 from ag.errors import CaptureError, TapeError
 
 __all__ = ["CapturedProgram", "RecordedCall"]
+
+_SMALL = 4096  # bytes of results that are copied at once
 
 
 class RecordedCall:
@@ -57,7 +60,7 @@ class RecordedCall:
         stand_ins = self.arguments.stand_ins()
         with record(backend, self.arguments.on_upload, recompute) as recording:
             self.recording: Recording = recording
-            self.notes = Notes(lambda b: id(b.block) in recording.made or b.constant is not None)
+            self.notes = Notes(recording.made)
             self.notes.open()
             try:
                 output = step(*stand_ins)
@@ -132,7 +135,7 @@ class CapturedProgram:
 
     def __init__(self, call: RecordedCall) -> None:
         recording, notes = call.recording, call.notes
-        self.trace, self._structure, self._passed = call.trace, call.structure, call.passed
+        self.trace, self._structure = call.trace, call.structure
         self._arguments, self._notes, self._guards = call.arguments, notes, recording.guards
         self.backend = cast(Device, recording.backend)
         results = _Results(recording)
@@ -146,6 +149,7 @@ class CapturedProgram:
         grads = [x.grad for x in leaves]
         number = {id(g): i for i, g in enumerate(grads) if g is not None}
         shared = [number.get(id(t)) for t in call.tensors]
+        firsts = [next(k for k, other in enumerate(call.tensors) if other is t) for t in call.tensors]
         found = [None if g is None else results.find(g) for g in grads]
         outputs = [results.find(t) for t in call.tensors]
         grads.clear()
@@ -162,14 +166,18 @@ class CapturedProgram:
             raise
         self._grads = [(x, None if result is None else result.tensor or _Pending(x, results.buffer(result)))
                        for x, result in zip(leaves, found, strict=True)]
-        self._outputs: list[Callable[[], Tensor]] = []
-        for result, position in zip(outputs, shared, strict=True):
-            if position is not None:
-                self._outputs.append(partial(_grad_of, leaves[position]))
+        self._makers: list[tuple[Callable[[tuple[Any, ...]], Tensor], int]] = []  # and the first place of the tensor
+        for i, (result, position) in enumerate(zip(outputs, shared, strict=True)):
+            argument = call.passed[i]
+            if argument is not None:
+                maker: Callable[[tuple[Any, ...]], Tensor] = itemgetter(argument)
+            elif position is not None:
+                maker = partial(_grad_of, leaves[position])
             elif result.tensor is not None:
-                self._outputs.append(partial(_itself, result.tensor))
+                maker = partial(_itself, result.tensor)
             else:
-                self._outputs.append(partial(_result, results.buffer(result), result.needs_grad))
+                maker = partial(_result, results.buffer(result), result.needs_grad)
+            self._makers.append((maker, firsts[i]))
         slots = [*self._arguments.targets(), *(leaf.slot.buffer for leaf in self._read if leaf.slot is not None)]
         written = [b for launch in recording.launches for b in launch.written]
         self._blocks = list({id(b.block): b.block for b in (*written, *slots)}.values())
@@ -215,14 +223,10 @@ class CapturedProgram:
 
     def results(self, args: tuple[Any, ...]) -> Any:
         """What the call returns: new tensors, or those that the eager call would return, too."""
-        made: dict[Callable[[], Tensor], Tensor] = {}
-        tensors = []
-        for make, position in zip(self._outputs, self._passed, strict=True):
-            if position is not None:
-                tensors.append(args[position])
-            else:
-                tensors.append(made[make] if make in made else made.setdefault(make, make()))
-        return _filled(self._structure, tensors)
+        tensors: list[Tensor] = []
+        for i, (make, first) in enumerate(self._makers):
+            tensors.append(make(args) if first == i else tensors[first])
+        return tensors[0] if self._structure == 0 else _filled(self._structure, tensors)
 
     def _lend(self) -> None:
         """Let the gradients that nobody looks at be moved out like leases."""
@@ -332,16 +336,21 @@ class _Results:
         return place.tensor or Tensor(self.buffer(place))
 
 
-def _grad_of(leaf: Tensor) -> Tensor:
+def _grad_of(leaf: Tensor, args: tuple[Any, ...]) -> Tensor:
     return cast(Tensor, leaf.grad)
 
 
-def _itself(tensor: Tensor) -> Tensor:
+def _itself(tensor: Tensor, args: tuple[Any, ...]) -> Tensor:
     return tensor
 
 
-def _result(buffer: Buffer, needs_grad: bool) -> Tensor:
-    return Tensor(leased(buffer), needs_grad, _ENDED if needs_grad else None)
+def _result(buffer: Buffer, needs_grad: bool, args: tuple[Any, ...]) -> Tensor:
+    if buffer.block.nbytes <= _SMALL:
+        lent = buffer.backend.alloc(buffer.shape, buffer.dtype)  # sooner than later: most are held until the next call
+        buffer.backend.assign(lent, buffer)
+    else:
+        lent = leased(buffer)
+    return Tensor(lent, needs_grad, _ENDED if needs_grad else None)
 
 
 def _refuse_kept(references: list[ref[Any]], stand_ins: list[Any]) -> None:

@@ -14,7 +14,8 @@ it, tensors and ops tell it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from operator import is_
 from threading import Lock, get_ident
 from typing import Any, Protocol, TypeVar
 from weakref import ref
@@ -132,8 +133,8 @@ class Notes:
 
     Parameters
     ----------
-    is_new : callable
-        Whether a buffer was made since; such ones are no state.
+    made : set of int
+        Blocks (by ``id``) that were allocated since; what lies in them, and constants, are no state.
 
     Attributes
     ----------
@@ -142,14 +143,17 @@ class Notes:
         Attributes that the step set, with their last values.
     """
 
-    def __init__(self, is_new: Callable[[Buffer], bool]) -> None:
-        self._is_new = is_new
+    def __init__(self, made: set[int]) -> None:
+        self._made = made
         self._reads: dict[tuple[int, str], tuple[ref[Watched], Any]] = {}
-        self._containers: list[tuple[int, str]] = []
+        self._contents: list[tuple[Any, tuple[Any, ...]]] = []  # containers and what was in them
         self._tensors: dict[int, tuple[ref[Noted], Buffer]] = {}
         self.effects: dict[tuple[int, str], tuple[Watched, Any]] = {}
         self.leaves: dict[int, Leaf] = {}
         self._position = CHANGES.position
+
+    def _is_new(self, b: Buffer) -> bool:
+        return id(b.block) in self._made or b.constant is not None
 
     def open(self) -> None:
         """Begin to note what this thread does."""
@@ -171,10 +175,9 @@ class Notes:
         """Note what an attribute was, unless the step set it itself."""
         key = id(owner), name
         if key not in self._reads and key not in self.effects:
-            noted = _snapshot(value)
-            self._reads[key] = ref(owner), noted
-            if noted is not value and not isinstance(value, tuple):
-                self._containers.append(key)
+            self._reads[key] = ref(owner), _snapshot(value)
+            if name in object.__getattribute__(owner, "__dict__"):
+                self._contents += _contents(value)
 
     def written(self, owner: Watched, name: str, value: object) -> None:
         """Note what an attribute becomes."""
@@ -197,7 +200,11 @@ class Notes:
                 if (found := self._changed(key)) is not None:
                     return found
             self._position = position
-        return next((found for key in self._containers if (found := self._changed(key)) is not None), None)
+        for container, items in self._contents:
+            now = container.values() if type(container) is dict else container
+            if len(now) != len(items) or not all(map(is_, now, items)):
+                return f"a {type(container).__name__} of a layer or an optimizer has other items"
+        return None
 
     def _changed(self, key: tuple[int, str]) -> str | None:
         number, name = key
@@ -248,6 +255,16 @@ def note_tensors(tensors: Sequence[Noted]) -> None:
     """Tell a step that is being recorded which tensors it uses; for callers that found `NOTES` not empty."""
     if (notes := NOTES.get(get_ident())) is not None:
         notes.tensors(tensors)
+
+
+def _contents(value: Any, depth: int = 3) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Every list and dict in a value that can be compared quickly, and its items."""
+    if isinstance(value, (list, tuple, dict)) and depth and len(value) <= _MANY:
+        items = tuple(value.values() if isinstance(value, dict) else value)
+        if not isinstance(value, tuple):
+            yield value, items
+        for item in items:
+            yield from _contents(item, depth - 1)
 
 
 def _snapshot(value: Any, depth: int = 3) -> Any:

@@ -188,7 +188,8 @@ class Recording:
             raise self.failure
         if self.compiled is None:
             raise CaptureError("recording: it is still open or failed; leave its `with` block first.")
-        return self.compiled()
+        compiled, self.compiled = self.compiled, None
+        return compiled()
 
 
 # The open recordings by thread; most of the time there is none, and launches look no further.
