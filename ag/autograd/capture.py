@@ -1,8 +1,8 @@
 """Capture: a training step recorded once and replayed without Python deciding anything.
 
 The contract is docs/capture.md: a call leaves exactly what the eager call would have left, or raises a `CaptureError`
-that names what cannot be replayed.  The first call with arguments of some kind runs the step as usual while its launches
-are recorded; so does the next one, and only if both made the same launches is the recording trusted and replayed:
+that names what cannot be replayed.  The first call with arguments of some kind runs the step as usual while its
+launches are recorded; so does the next one, and only if both made the same is the recording trusted and replayed:
 
     call 1         recorded                     call 3 ... 7     replayed
     call 2         recorded, compared           call 8           recorded, compared; then 32, 128, ...
@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from ag.autograd.captured_program import CapturedProgram, RecordedCall
+from ag.autograd.captured_program import CapturedProgram
+from ag.autograd.recorded_call import RecordedCall
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
@@ -86,8 +87,8 @@ class CapturedStep:
     def __call__(self, *args: Any) -> Any:
         recording = recording_here()
         if recording is not None:
-            raise CaptureError("ag_capture: the step calls another captured step; captured steps do not nest. Call the function "
-                               "itself inside the step.")
+            raise CaptureError("ag_capture: the step calls another captured step; captured steps do not nest. Call the "
+                               "function itself inside the step.")
         with self._lock:
             key = _kind(args)
             known = [x for x in self._programs if x.key == key]
@@ -114,15 +115,15 @@ class CapturedStep:
         if not trusted.is_due(args):
             return program.replay(args)
         call = RecordedCall(self._step, args, self._backend, self._recompute)
-        difference = call.difference(program)
+        difference = call.difference(program.trace)
         if difference is not None:
             call.put_back()
             self._programs.remove(trusted)
             program.close()
             since = "" if trusted.calls == 2 else f" Replays before call {trusted.calls} may have been wrong."
-            raise CaptureError(f"ag_capture: call {trusted.calls} of the step did something else than the recorded one: "
-                               f"{difference}; a replay would not notice. Pass what changes as an argument, or do not "
-                               f"capture the step.{since}")
+            raise CaptureError(f"ag_capture: call {trusted.calls} of the step did something else than the recorded "
+                               f"one: {difference}; a replay would not notice. Pass what changes as an argument, or do "
+                               f"not capture the step.{since}")
         trusted.agreed(args)
         return call.results(args)
 
@@ -141,8 +142,8 @@ def _kind(args: tuple[object, ...]) -> tuple[object, ...]:
         if isinstance(x, Tensor):
             if x.requires_grad:
                 what = "a parameter" if x.node is None else "on the tape"
-                raise CaptureError(f"ag_capture: argument {i}, of shape {x.shape}, is {what}, and a replay works on copies "
-                                   f"of its arguments; use parameters from a closure, and pass t.detach().")
+                raise CaptureError(f"ag_capture: argument {i}, of shape {x.shape}, is {what}, and a replay works on "
+                                   f"copies of its arguments; use parameters from a closure, and pass t.detach().")
             kinds.append((x.shape, x.buffer.dtype, x.buffer.backend.name))
         elif isinstance(x, np.ndarray):
             kinds.append((x.shape, x.dtype))
@@ -151,7 +152,8 @@ def _kind(args: tuple[object, ...]) -> tuple[object, ...]:
                                f"tensor or a numpy array. Bind other values with a closure.")
     devices = sorted({str(kind[2]) for kind in kinds if len(kind) == 3})
     if len(devices) > 1:
-        raise CaptureError(f"ag_capture: the arguments are on {' and '.join(devices)}; a captured step runs on one device.")
+        raise CaptureError(f"ag_capture: the arguments are on {' and '.join(devices)}; a captured step runs on one "
+                           f"device. Move them with ag_to_device.")
     return (*kinds, ag_default_device(), default_dtype(), is_recording(), Backend.settings.precision)
 
 

@@ -75,5 +75,6 @@ def _shown(label: Label) -> str:
     kind, what, *_, shape, dtype = label
     if kind == "number":
         return f"the number {what!r}"
-    named = {"argument": f"argument {what}", "state": "a tensor from outside the step", "gradient": "a gradient of before"}
+    named = {"argument": f"argument {what}", "state": "a tensor from outside the step",
+             "gradient": "a gradient of before"}
     return f"{named.get(str(kind), 'a tensor made in the step')} of shape {shape} and type {dtype}"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from weakref import ref
 
 import numpy as np
 
@@ -52,8 +51,8 @@ class StepArgument(np.ndarray):
 
 
 def _read(array: Array) -> CaptureError:
-    return CaptureError(f"ag_capture: the step reads or changes the values of an argument of shape {array.shape} in Python; "
-                        f"a replay would not see those of another call. Compute with tensors, or before the step.")
+    return CaptureError(f"ag_capture: the step reads or changes the values of an argument of shape {array.shape} in "
+                        f"Python; a replay would not see those of another call. Compute with tensors, or beforehand.")
 
 
 class _TensorSlot:
@@ -77,7 +76,7 @@ class _ArraySlot:
     """A numpy argument: recognised by its memory wherever the step turns it into a tensor."""
 
     def __init__(self, example: Array) -> None:
-        self._example: Array | None = example.copy()  # the step may hold the caller's own array, too: that is no argument
+        self._example: Array | None = example.copy()  # the caller's own array is none, if the step holds that, too
         self._example.flags.writeable = False
         self.targets: list[Buffer] = []  # one per shape and element type it is used in
         self._checks: list[Callable[[Array], None]] = []
@@ -91,7 +90,7 @@ class _ArraySlot:
         """Whether `array` is the argument, perhaps in another shape."""
         given = self._example
         return given is not None and array.size == given.size and array.dtype == given.dtype and (
-            array.flags.c_contiguous and given.flags.c_contiguous or array.strides == given.strides) and (
+            (array.flags.c_contiguous and given.flags.c_contiguous) or array.strides == given.strides) and (
             array.__array_interface__["data"][0] == given.__array_interface__["data"][0])
 
     def buffer_for(self, array: Array, dtype: DType, device: Device) -> Buffer:
@@ -127,6 +126,8 @@ class Arguments:
 
     Attributes
     ----------
+    device : Device or None
+        The one that tensors among the arguments are on.
     labels : dict of int to Label
         What buffers of the recording stand for, by the ``id`` of their blocks.
     """
@@ -134,6 +135,7 @@ class Arguments:
     def __init__(self, args: tuple[Tensor | Array, ...]) -> None:
         self._slots = [_TensorSlot(x) if isinstance(x, Tensor) else _ArraySlot(x) for x in args]
         self._arrays = [slot for slot in self._slots if isinstance(slot, _ArraySlot)]
+        self.device = next((x.buffer.backend for x in args if isinstance(x, Tensor)), None)
         self.labels: dict[int, Label] = {}
         for i, slot in enumerate(self._slots):
             if isinstance(slot, _TensorSlot):
@@ -171,11 +173,6 @@ class Arguments:
         """All slots."""
         return [t for slot in self._slots for t in (slot.targets if isinstance(slot, _ArraySlot) else [slot.target])]
 
-    def position_of(self, buffer: Buffer) -> int | None:
-        """Which argument a buffer is the slot of."""
-        return next((i for i, slot in enumerate(self._slots) if isinstance(slot, _TensorSlot) and slot.target is buffer),
-                    None)
-
     def check(self, args: tuple[Any, ...]) -> None:
         """Raise if a value is not allowed."""
         for slot, value in zip(self._slots, args, strict=True):
@@ -186,10 +183,3 @@ class Arguments:
         """Put the values of a call into the slots."""
         for slot, value in zip(self._slots, args, strict=True):
             slot.fill(value)
-
-
-def kept(stand_ins: list[Tensor | Array]) -> list[ref[Any]]:
-    """References to stand-ins, which are dead after the step unless it kept one; empties the list."""
-    references: list[ref[Any]] = [ref(x) for x in stand_ins]
-    stand_ins.clear()
-    return references

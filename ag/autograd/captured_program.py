@@ -1,7 +1,7 @@
 """One recording of a step: what it depends on, what it leaves behind, and its replay.
 
-A `RecordedCall` is one call of the step during which everything was noted.  It is compared with a program, or becomes
-one.  A `CapturedProgram` says whether it still holds (`change`); `replay` leaves what the eager call would have left:
+A `CapturedProgram` is made of a `RecordedCall`.  It says whether it still holds (`change`); `replay` leaves what the
+eager call would have left:
 
     slots    <- arguments, and gradients of before that the step reads
     launches
@@ -15,107 +15,23 @@ a replay could not do again: refused.  `ag.autograd.capture` decides which progr
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple, cast
 from weakref import ref
 
-from ag.autograd.capture_trace import Label, first_difference, trace_of
-from ag.autograd.captured_arguments import Arguments
-from ag.autograd.tensor import Node, PendingGrad, Tensor
-from ag.autograd.watched import CHANGES, Notes
+from ag.autograd.recorded_call import ENDED, RecordedCall, filled
+from ag.autograd.tensor import PendingGrad, Tensor
 from ag.engine.buffer import Buffer, Device, leased, vacate
-from ag.engine.compile.pipeline import record
 from ag.engine.dtype import DType
 from ag.engine.program import Recording
 from ag.engine.shape import Shape
-from ag.errors import CaptureError, TapeError
+from ag.errors import CaptureError
 
-__all__ = ["CapturedProgram", "RecordedCall"]
+__all__ = ["CapturedProgram"]
 
 _SMALL = 4096  # bytes of results that are copied at once
-
-
-class RecordedCall:
-    """One call of a step, recorded.
-
-    Parameters
-    ----------
-    step : callable
-    args : tuple of Tensor or numpy array
-    backend : Device or None
-        Who works for it; None: the first device that does something.
-    recompute : bool
-
-    Raises
-    ------
-    CaptureError
-        If the step does what a replay could not.
-    """
-
-    def __init__(self, step: Callable[..., Any], args: tuple[Any, ...], backend: Device | None, recompute: bool) -> None:
-        self.arguments = Arguments(args)
-        stand_ins = self.arguments.stand_ins()
-        with record(backend, self.arguments.on_upload, recompute) as recording:
-            self.recording: Recording = recording
-            self.notes = Notes(recording.made)
-            self.notes.open()
-            try:
-                output = step(*stand_ins)
-            except BaseException:
-                self.put_back()
-                raise
-            finally:
-                self.notes.close()
-        self.tensors: list[Tensor] = []
-        try:
-            if recording.failure is not None:
-                raise recording.failure
-            self.structure = _structure(output, self.tensors)
-            self.passed = [next((k for k, x in enumerate(stand_ins) if x is t), None) for t in self.tensors]
-            del output
-            self.trace = trace_of(recording, self._labels())
-            self.arguments.close(recording)
-            if not self.trace:
-                raise CaptureError("ag_capture: the step launched nothing on a device, so there is nothing to replay; a "
-                                   "captured step computes with tensors.")
-            for i, t in enumerate(self.tensors):
-                if t.node is not None:
-                    t.node = _ENDED
-                if self.passed[i] is not None:
-                    self.tensors[i] = Tensor(t.buffer)  # a stand-in that nobody keeps
-            t = None  # type: ignore[assignment]
-            _refuse_kept([ref(x) for x in stand_ins], stand_ins)
-        except CaptureError:
-            self.put_back()
-            raise
-
-    def _labels(self) -> dict[int, Label]:
-        labels = dict(self.arguments.labels)
-        for i, leaf in enumerate(self.notes.leaves.values()):
-            if leaf.slot is not None:
-                labels[id(leaf.slot.buffer.block)] = "gradient", i
-        return labels
-
-    def put_back(self) -> None:
-        """Give gradients of before back to those who had them, changed if the step changed them in place."""
-        for leaf in self.notes.leaves.values():
-            if leaf.slot is not None:
-                leaf.initial.buffer.backend.assign(leaf.initial.buffer, leaf.slot.buffer)
-                if leaf.tensor.grad is leaf.slot:
-                    leaf.tensor.set_grad(leaf.initial)
-
-    def difference(self, program: CapturedProgram) -> str | None:
-        """What this call launched otherwise than the program, in words."""
-        return first_difference(program.trace, self.trace)
-
-    def results(self, args: tuple[Any, ...]) -> Any:
-        """What an eager call would return."""
-        self.put_back()
-        return _filled(self.structure, [t if k is None else args[k]
-                                        for t, k in zip(self.tensors, self.passed, strict=True)])
 
 
 class CapturedProgram:
@@ -141,7 +57,8 @@ class CapturedProgram:
         results = _Results(recording)
         self._read = [leaf for leaf in notes.leaves.values() if leaf.read]
         changed = {id(b.block) for launch in recording.launches for b in launch.written}
-        self._copied_back = [leaf for leaf in self._read if leaf.slot is not None and id(leaf.slot.buffer.block) in changed]
+        self._copied_back = [leaf for leaf in self._read
+                             if leaf.slot is not None and id(leaf.slot.buffer.block) in changed]
         call.put_back()
         # What every replay sets; a gradient of before that is still there stays where it is.
         leaves = [leaf.tensor for leaf in notes.leaves.values()
@@ -226,7 +143,7 @@ class CapturedProgram:
         tensors: list[Tensor] = []
         for i, (make, first) in enumerate(self._makers):
             tensors.append(make(args) if first == i else tensors[first])
-        return tensors[0] if self._structure == 0 else _filled(self._structure, tensors)
+        return tensors[0] if self._structure == 0 else filled(self._structure, tensors)
 
     def _lend(self) -> None:
         """Let the gradients that nobody looks at be moved out like leases."""
@@ -267,22 +184,6 @@ class _Pending(PendingGrad):
             self._leaf.set_grad(Tensor(apart))
 
 
-class _Ended(Node):
-    """The node of a result: what it was computed from is known to the step alone."""
-
-    __slots__ = ()
-
-    def pull(self, total: Buffer) -> Any:
-        raise TapeError("backward: the loss depends on a result of a captured step, whose record ends with the step; call "
-                        "backward inside it.")
-
-    def spend(self) -> None:
-        """There is nothing to free."""
-
-
-_ENDED = _Ended("ag_capture", lambda *args: (), (), (), None, ())
-
-
 class _Place(NamedTuple):
     """Where a result is: in an output of the step's launches, or in a buffer, or in a tensor that was there before."""
 
@@ -312,8 +213,8 @@ class _Results:
         if place in self._made:
             if self._made[place] not in self._wanted:
                 self._wanted.append(self._made[place])
-            return _Place(self._wanted.index(self._made[place]), b.address - b.block.address, b.shape, b.dtype, None, None,
-                          needs_grad)
+            number = self._wanted.index(self._made[place])
+            return _Place(number, b.address - b.block.address, b.shape, b.dtype, None, None, needs_grad)
         if place in self._recording.made:
             return _Place(None, 0, b.shape, b.dtype, b, None, needs_grad)
         return _Place(None, 0, b.shape, b.dtype, None, t, needs_grad)
@@ -350,47 +251,4 @@ def _result(buffer: Buffer, needs_grad: bool, args: tuple[Any, ...]) -> Tensor:
         buffer.backend.assign(lent, buffer)
     else:
         lent = leased(buffer)
-    return Tensor(lent, needs_grad, _ENDED if needs_grad else None)
-
-
-def _refuse_kept(references: list[ref[Any]], stand_ins: list[Any]) -> None:
-    """Raise if somebody holds one of the step's arguments; empties the list that held them."""
-    stand_ins.clear()
-    kept = next((x for r in references if (x := r()) is not None), None)
-    if kept is not None:
-        del kept
-        gc.collect()  # a circle of references may be all that holds it
-        kept = next((x for r in references if (x := r()) is not None), None)
-    if kept is not None:
-        raise CaptureError(f"ag_capture: the step keeps its argument of shape {kept.shape}, where a replay could not put "
-                           f"that of another call; keep it outside the step.")
-
-
-def _structure(output: object, tensors: list[Tensor]) -> Any:
-    """What a step returns, with numbers in the place of tensors, which are appended to a list."""
-    if isinstance(output, Tensor):
-        tensors.append(output)
-        return len(tensors) - 1
-    if isinstance(output, tuple) and hasattr(output, "_fields"):
-        return type(output)(*(_structure(x, tensors) for x in output))
-    if isinstance(output, (list, tuple)):
-        return type(output)(_structure(x, tensors) for x in output)
-    if isinstance(output, dict):
-        return {key: _structure(x, tensors) for key, x in output.items()}
-    if output is not None:
-        raise CaptureError(f"ag_capture: the step returns a {type(output).__name__}; a replay can only return tensors "
-                           f"(in tuples, lists or dicts) or None.")
-    return None
-
-
-def _filled(structure: Any, tensors: list[Tensor]) -> Any:
-    """The other way round."""
-    if isinstance(structure, int):
-        return tensors[structure]
-    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
-        return type(structure)(*(_filled(x, tensors) for x in structure))
-    if isinstance(structure, (list, tuple)):
-        return type(structure)(_filled(x, tensors) for x in structure)
-    if isinstance(structure, dict):
-        return {key: _filled(x, tensors) for key, x in structure.items()}
-    return None
+    return Tensor(lent, needs_grad, ENDED if needs_grad else None)

@@ -1,9 +1,9 @@
 """What a captured step read and wrote in Python: attributes of layers and optimizers, tensors, gradients.
 
-A recording has launches; what the step looked at on its way to them is noted here, so that a replay can tell whether it
-would look at the same.  Layers and optimizers are `Watched`: while a thread notes, every attribute of theirs that it
-reads is noted with its value, and every one it sets is set again after each replay.  Assigning an attribute, or moving a
-tensor, goes into one short log of changes, so a replay that finds the log as it was has nothing to compare:
+A recording has launches; what the step looked at on its way to them is noted here, so that a replay can tell whether
+it would look at the same.  Layers and optimizers are `Watched`: while a thread notes, every attribute of theirs that
+it reads is noted with its value, and every one it sets is set again after each replay.  Assigning an attribute, or
+moving a tensor, goes into one short log of changes, so a replay that finds the log as it was has nothing to compare:
 
     step reads dropout.rate = 0.5      noted                      dropout.rate = 0.1     into the log
     replay: nothing new in the log     runs                       replay: the log has rate, 0.1 is not 0.5: record anew
@@ -167,7 +167,6 @@ class Notes:
             del NOTES[get_ident()]
             if not NOTES:
                 type.__delattr__(Watched, "__getattribute__")
-        self._position = CHANGES.position
 
     # -------------------------------------------------------------------------------------- attributes and tensors
 

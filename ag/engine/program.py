@@ -152,8 +152,8 @@ class Recording:
             self.backend = device
             self.views = device.note_views()
         elif self.backend is not device:
-            raise CaptureError(f"ag_capture: the step works on {self.backend.name} and on {device.name}; a captured step "
-                               f"runs on one device. Capture a step per device, or move everything to one.")
+            raise CaptureError(f"ag_capture: the step works on {self.backend.name} and on {device.name}; a captured "
+                               f"step runs on one device. Capture a step per device, or move everything to one.")
 
     def note(self, launch: Launch) -> None:
         """Add a launch of the thread that records."""
@@ -202,8 +202,8 @@ def recording_here() -> Recording | None:
 
 
 def _threaded(b: Buffer) -> CaptureError:
-    return CaptureError(f"ag_capture: a tensor of shape {b.shape} passes between the step's thread and another one, whose "
-                        f"launches a replay would not make; compute in the thread that calls the step.")
+    return CaptureError(f"ag_capture: a tensor of shape {b.shape} passes between the step's thread and another one, "
+                        f"whose launches a replay would not make; compute in the thread that calls the step.")
 
 
 def held_bytes(launches: list[Launch]) -> int:

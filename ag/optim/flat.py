@@ -136,7 +136,6 @@ class FlatGroup:
                 if p.buffer.backend is not self.backend:
                     raise DeviceError(f"step: parameter {name!r} is on {p.device} and the optimizer's state on "
                                       f"{self.backend.name}; make the optimizer after moving the model.")
-                self.backend.refuse_while_recording(f"steps an optimizer that does not hold {name!r} any more")
                 self.backend.assign(view, p.buffer)
                 p.rebind(view)
 

@@ -61,8 +61,8 @@ def settle(recording: Recording) -> Holders:
         holders = take_over(recording)
     kept = _kept(made, holders)
     if kept is not None:
-        raise CaptureError(f"ag_capture: the step keeps a tensor of shape {kept} that it computed, where a replay could not "
-                           f"put a new one; return it, and keep it outside the step.")
+        raise CaptureError(f"ag_capture: the step keeps a tensor of shape {kept} that it computed, where a replay "
+                           f"could not put a new one; return it, and keep it outside the step.")
     recording.outputs = [recording.launches[i].buffers[k] for i, k in recording.results]
     return replace(holders, escaped=holders.escaped | {b.block.address for b in recording.outputs})
 

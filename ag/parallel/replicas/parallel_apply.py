@@ -73,8 +73,8 @@ def parallel_apply(models: Sequence[Callable[..., Tree]], inputs: Sequence[Tree]
     args = [x if isinstance(x, tuple) else (x,) for x in inputs]
     calls = [_Call(i, *parts) for i, parts in enumerate(zip(models, args, named, places, strict=True))]
     if len(calls) > 1 and recording_here() is not None:
-        raise CaptureError(f"parallel_apply: {len(calls)} models run in threads inside a captured step, whose replay would not "
-                           f"run them; call the step uncaptured, or capture a step per replica.")
+        raise CaptureError(f"parallel_apply: {len(calls)} models run in threads inside a captured step, whose replay "
+                           f"would not run them; call the step uncaptured, or capture a step per replica.")
     if len(calls) == 1:
         calls[0].run()
     elif calls:
