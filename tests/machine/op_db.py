@@ -187,6 +187,8 @@ def _weighted(out: Any) -> tuple[Any, Any]:
 def _theirs(op: Any, sample: Any, inputs: list[Any], weights: Any) -> tuple[Any, Any]:
     """PyTorch's result, and its gradients of the weighted sum, if it has some."""
     out = op(sample.input, *sample.args, **sample.kwargs)
+    if not isinstance(out, torch.Tensor):
+        raise Inexpressible(f"PyTorch gives a {type(out).__name__}")
     if not inputs or not out.requires_grad or weights is None or weights.shape != tuple(out.shape):
         return out.detach().numpy(), None
     try:

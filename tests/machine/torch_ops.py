@@ -61,6 +61,11 @@ def at(dim: int, rank: int) -> int:
     return dim % rank if rank else 0
 
 
+def at_most_two(x: Tensor) -> int:
+    need(x.ndim <= 2, "more than two axes")
+    return int(x.ndim)
+
+
 def unary(name: str, fn: Callable[[Tensor], Tensor]) -> None:
     EXPRESSED[name] = lambda x: fn(operand(x))
 
@@ -68,7 +73,7 @@ def unary(name: str, fn: Callable[[Tensor], Tensor]) -> None:
 for _name, _fn in {
     "exp": ag.ag_exp, "log": ag.ag_log, "sqrt": ag.ag_sqrt, "abs": ag.ag_abs, "sigmoid": ag.ag_sigmoid, "tanh": ag.ag_tanh,
     "neg": lambda x: -x, "square": lambda x: x**2, "reciprocal": lambda x: 1.0 / x, "rsqrt": lambda x: 1.0 / ag.ag_sqrt(x),
-    "positive": lambda x: x * 1.0, "T": lambda x: x.T, "t": lambda x: x.T if x.ndim == 2 else x, "ravel": lambda x: x.reshape(-1),
+    "positive": lambda x: x * 1.0, "T": lambda x: x.T, "t": lambda x: x.T if at_most_two(x) == 2 else x, "ravel": lambda x: x.reshape(-1),
 }.items():
     unary(_name, _fn)
 
@@ -244,6 +249,7 @@ def movedim(x: Tensor, source: Any, target: Any) -> Tensor:
     need(operand(x).ndim, "a number")
     sources = [at(s, x.ndim) for s in ((source,) if isinstance(source, int) else source)]
     targets = [at(s, x.ndim) for s in ((target,) if isinstance(target, int) else target)]
+    need(len({*sources}) == len({*targets}) == len(sources) == len(targets), "an axis that is named twice")
     rest = iter(k for k in range(x.ndim) if k not in sources)
     moved = [sources[targets.index(k)] if k in targets else next(rest) for k in range(x.ndim)]
     return ag.ag_transpose(x, *moved) if moved else x
