@@ -13,13 +13,15 @@ statistics once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, copy_context
 from functools import partial
 
 from ag.autograd.cotangent import Cotangent
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording, no_grad, with_grad_tape
 from ag.autograd.tensor import Node, Tensor
+from ag.autograd.unchanged import repeated_since, repeating
+from ag.engine.arena import now
 from ag.engine.buffer import Buffer
 from ag.engine.random import draws_kept, draws_repeated
 from ag.engine.shape import Shape
@@ -27,9 +29,10 @@ from ag.errors import TapeError
 
 __all__ = ["ag_checkpoint", "is_repeating"]
 
-_repeating: ContextVar[bool] = ContextVar("ag_repeating", default=False)
 
-is_repeating = _repeating.get  # whether what runs now is computed for the second time
+def is_repeating() -> bool:
+    """Whether what runs now is computed for the second time."""
+    return repeated_since() > 0
 
 
 def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
@@ -53,7 +56,8 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     TypeError
         If `fn` returns anything but one tensor.
     TapeError
-        From `backward`, if `fn` gives another shape or draws other random numbers the second time.
+        From `backward`, if `fn` gives another shape or draws other random numbers the second time, or if a tensor it
+        computes with was changed in between.
 
     Notes
     -----
@@ -80,7 +84,7 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     context = copy_context()
     with no_grad(), draws_kept() as keys:
         out = _one_tensor(fn(*args))
-    again = partial(_computed_again, fn, args, context, keys, out.shape)
+    again = partial(_computed_again, fn, args, context, keys, out.shape, now())
     return Tensor(out.buffer, True, _Again("ag_checkpoint", _same, (), (), again, ()))
 
 
@@ -99,8 +103,8 @@ def _same(run: Run, g: Buffer, saved: object, need: Need) -> Cotangents:
 
 
 def _computed_again(fn: Callable[..., Tensor], args: tuple[object, ...], context: Context, keys: list[Buffer],
-                    shape: Shape) -> Tensor:
-    out, left = context.run(_recorded, fn, args, keys)
+                    shape: Shape, since: int) -> Tensor:
+    out, left = context.run(_recorded, fn, args, keys, since)
     if left or out.shape != shape:
         raise TapeError(f"ag_checkpoint: a function that returned a tensor of shape {shape} and drew {len(keys)} times "
                         f"from the random generator returns {out.shape} and draws {len(keys) - left} times when it is "
@@ -108,8 +112,9 @@ def _computed_again(fn: Callable[..., Tensor], args: tuple[object, ...], context
     return out
 
 
-def _recorded(fn: Callable[..., Tensor], args: tuple[object, ...], keys: list[Buffer]) -> tuple[Tensor, int]:
-    _repeating.set(True)
+def _recorded(fn: Callable[..., Tensor], args: tuple[object, ...], keys: list[Buffer],
+              since: int) -> tuple[Tensor, int]:
+    repeating.set(since)
     with with_grad_tape(), draws_repeated(keys) as left:
         return _one_tensor(fn(*args)), len(left)
 

@@ -36,11 +36,13 @@ class Traced(NamedTuple):
 def trace_of(recording: Recording, labels: Mapping[int, Label]) -> list[Traced]:
     """The launches of a recording that is not compiled yet; `labels` says what blocks stand for, by their ``id``."""
     made: dict[int, int] = {}
+    constants = recording.backend.constants.values() if recording.backend is not None else ()
+    numbers = {id(c.block): c.constant for c in constants}  # also of views, which do not know it
 
     def label(b: Buffer) -> Label:
         place = id(b.block)
-        if b.constant is not None:
-            what: Label = ("number", b.constant)
+        if b.constant is not None or place in numbers:
+            what: Label = ("number", numbers.get(place, b.constant))
         elif place in labels:
             what = labels[place]
         elif place in recording.made:

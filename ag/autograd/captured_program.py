@@ -23,8 +23,8 @@ from weakref import ref
 
 from ag.autograd.recorded_call import ENDED, RecordedCall, filled
 from ag.autograd.tensor import PendingGrad, Tensor
-from ag.engine.buffer import Buffer, Device, leased, vacate
-from ag.engine.dtype import DType
+from ag.engine.buffer import Buffer, Device, leased, note_written, vacate
+from ag.engine.dtype import U32, DType
 from ag.engine.program import Recording
 from ag.engine.shape import Shape
 from ag.errors import CaptureError
@@ -98,6 +98,7 @@ class CapturedProgram:
         slots = [*self._arguments.targets(), *(leaf.slot.buffer for leaf in self._read if leaf.slot is not None)]
         written = [b for launch in recording.launches for b in launch.written]
         self._blocks = list({id(b.block): b.block for b in (*written, *slots)}.values())
+        self._state = _stretches([b for b in written if id(b.block) not in recording.made])
         for x, grad in self._grads:
             x.set_grad(grad)
         self._lend()
@@ -129,6 +130,7 @@ class CapturedProgram:
             if block.leases:
                 vacate(block)
         self._arguments.fill(args)
+        note_written(self._state)
         self.program.run()
         for leaf, before in changed:
             self.backend.assign(before.buffer, leaf.slot.buffer)
@@ -159,6 +161,19 @@ class CapturedProgram:
         self.program.close()
 
 
+def _stretches(buffers: list[Buffer]) -> list[Buffer]:
+    """The same memory in as few buffers as possible."""
+    joined: list[Buffer] = []
+    for b in sorted(buffers, key=lambda b: b.address):
+        last = joined[-1] if joined else None
+        if last is None or last.block is not b.block or last.address + last.nbytes < b.address:
+            joined.append(Buffer(b.backend, b.block, b.address, (b.nbytes // U32.itemsize,), U32, None))
+        else:
+            end = max(last.address + last.nbytes, b.address + b.nbytes)
+            joined[-1] = Buffer(b.backend, b.block, last.address, ((end - last.address) // U32.itemsize,), U32, None)
+    return joined
+
+
 class _Pending(PendingGrad):
     """A gradient in the memory of its program, until somebody looks, or something else is to be written there."""
 
@@ -171,7 +186,7 @@ class _Pending(PendingGrad):
     def lend(self) -> None:
         """Be told when the memory is overwritten."""
         if not self._lent:
-            self.buffer.block.leases.append(ref(self))
+            self.buffer.block.leases = [*self.buffer.block.leases, ref(self)]
             self._lent = True
 
     def end(self) -> None:

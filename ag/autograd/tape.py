@@ -22,9 +22,10 @@ from typing import TypeVar, overload
 from ag.autograd.cotangent import Cotangent, plus, shaped_like, whole
 from ag.autograd.create import lift
 from ag.autograd.tensor import Node, Tensor, tensor_given
+from ag.engine.arena import Block, now
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32
-from ag.engine.kernels.elementwise import add
+from ag.engine.kernels.elementwise import add, copied
 from ag.errors import TapeError
 
 __all__ = ["Gradients", "backward", "is_recording", "no_grad", "with_grad_tape"]
@@ -118,7 +119,7 @@ class Gradients(Mapping[Tensor, Tensor]):
 
     def __getitem__(self, key: Tensor | str) -> Tensor:
         if isinstance(key, str):
-            named = [g for p, g in self._by_id.values() if p.name == key]
+            named = self._called(key)
             if len(named) == 1:
                 return named[0]
             names = ", ".join(sorted(p.name for p, _ in self._by_id.values() if p.name)) or "none"
@@ -130,7 +131,12 @@ class Gradients(Mapping[Tensor, Tensor]):
     def __contains__(self, key: object) -> bool:
         if isinstance(key, Tensor):
             return key.id in self._by_id
-        return any(p.name == key for p, _ in self._by_id.values())
+        return isinstance(key, str) and bool(self._called(key))
+
+    def _called(self, name: str) -> list[Tensor]:
+        """Gradients of what is called `name`, or is called so in a layer of the model that gave it its name."""
+        exact = [g for p, g in self._by_id.values() if p.name == name]
+        return exact or [g for p, g in self._by_id.values() if p.name is not None and p.name.endswith(f"_{name}")]
 
     def __iter__(self) -> Iterator[Tensor]:
         return (p for p, _ in self._by_id.values())
@@ -157,12 +163,14 @@ def backward(loss: Tensor, retain: bool = False) -> Gradients:
     Raises
     ------
     TapeError
-        If the loss has more than one element, was not recorded, or its record was already used up.
+        If the loss has more than one element, was not recorded, or its record was already used up; or if a tensor whose
+        values a gradient needs was changed since, by assigning to it, by an optimizer's step, or otherwise.
 
     Notes
     -----
     Every parameter's ``.grad`` receives this call's gradient once, and sums over calls until `zero_grad`.  A
-    parameter that the loss does not reach is absent from the mapping and keeps its ``.grad``.
+    parameter that the loss does not reach is absent from the mapping and keeps its ``.grad``.  Each gradient has memory
+    of its own.
 
     References
     ----------
@@ -191,6 +199,7 @@ def _propagate(loss: Tensor, root: Node, retain: bool) -> dict[Tensor, Buffer]:
     """Gradients of the parameters that the loss depends on."""
     dtype = F32 if loss.buffer.dtype.is_half else loss.buffer.dtype
     one = lift(1.0, loss.buffer.backend, dtype, "backward").buffer
+    began = now()
     pending: dict[Node, Cotangent] = {root: one if loss.shape == () else one.view(loss.shape)}
     newest = [root]
     leaves: dict[Tensor, Buffer] = {}
@@ -199,7 +208,12 @@ def _propagate(loss: Tensor, root: Node, retain: bool) -> dict[Tensor, Buffer]:
         g = shaped_like(x, g)
         maker = x.node
         if maker is None:
-            leaves[x] = whole(plus(leaves[x], whole(g)) if x in leaves else g)
+            g = whole(g)
+            if g.backend is not x.buffer.backend:
+                raise TapeError(f"backward: {f'parameter {x.name!r}' if x.name else 'a parameter'} of shape {x.shape} "
+                                f"was moved to {x.device} after the loss had been computed with it on "
+                                f"{g.backend.name}. Move it after backward, or compute the loss again.")
+            leaves[x] = whole(plus(leaves[x], g)) if x in leaves else g
         elif maker in pending:
             pending[maker] = plus(pending[maker], g)
         else:
@@ -216,7 +230,21 @@ def _propagate(loss: Tensor, root: Node, retain: bool) -> dict[Tensor, Buffer]:
                 accumulate(x, g)
         if not retain:
             node.spend()
-    return leaves
+    return _of_their_own(leaves, began)
+
+
+def _of_their_own(gradients: dict[Tensor, Buffer], began: int) -> dict[Tensor, Buffer]:
+    """Gradients in memory that is nobody else's, as callers write into it: copies of what is not.
+
+    What was there before the backward pass `began` is a constant, or was saved by a rule; and of what one rule gave to
+    several parameters, as that of a sum does, the first keeps it.
+    """
+    blocks: set[Block] = set()
+    for x, g in gradients.items():
+        if g.block.made < began or g.block in blocks:
+            gradients[x] = g = copied(g)
+        blocks.add(g.block)
+    return gradients
 
 
 def _accumulated(x: Tensor, g: Tensor) -> Tensor:

@@ -2,8 +2,8 @@
 
 A tensor is a buffer on a device, whether gradients are wanted for it, and the node that made it; a node is one op
 that was recorded, with its inputs.  A tensor computes nothing itself: operators look up the public op of that name,
-which `ag.autograd.op` registers.  Reading a tensor on the host (`numpy`, `item`, `data`) is the only thing here that
-waits for a device.
+which `ag.autograd.op` registers; comparisons and `+=` are in `ag.autograd.operators`.  Reading a tensor on the host
+(`numpy`, `item`, `data`, comparing) is the only thing here that waits for a device.
 """
 
 from __future__ import annotations
@@ -17,21 +17,26 @@ import numpy as np
 import numpy.typing as npt
 
 from ag.autograd.cotangent import Cotangent, shaped_like, stored_for, whole
+from ag.autograd.unchanged import Checked, any_changed, buffers_in, refuse_changed
 from ag.autograd.watched import CHANGES, NOTES
-from ag.engine.buffer import Buffer
+from ag.engine.arena import now
+from ag.engine.buffer import Buffer, Run
 from ag.engine.dtype import DType
+from ag.engine.kernels.elementwise import copied
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape
 from ag.errors import DtypeError, ShapeError
 
-__all__ = ["OPS", "Array", "ArrayLike", "Node", "PendingGrad", "Tensor", "TensorLike", "tensor_given"]
+__all__ = ["HOST_OPERATORS", "OPS", "Array", "ArrayLike", "Node", "PendingGrad", "Tensor", "TensorLike",
+           "tensor_given"]
 
 ArrayLike = Any  # whatever numpy.asarray accepts
 
 # Public ops by name, filled by `ag.autograd.op` at import and constant afterwards.
 OPS: dict[str, Callable[..., Tensor]] = {}
+# Operators that are no ops, likewise by `ag.autograd.operators`.
+HOST_OPERATORS: dict[str, Callable[..., Any]] = {}
 _ids = count(1)
-_order = count()
 
 
 class Node:
@@ -60,7 +65,7 @@ class Node:
 
     def __init__(self, name: str, vjp: Callable[..., tuple[Cotangent | None, ...]], inputs: tuple[Tensor, ...],
                  need: tuple[bool, ...], saved: Any, params: tuple[object, ...], half: bool = False) -> None:
-        self.order = next(_order)
+        self.order = now()
         self.name = name
         self.vjp = vjp
         self.inputs = inputs
@@ -75,9 +80,17 @@ class Node:
 
     def pull(self, total: Buffer) -> Iterable[tuple[Tensor, Cotangent | None]]:
         """The inputs, each with the cotangent that follows from the output's, or None."""
-        cotangents = zip(self.inputs, self.vjp(total.backend.launch, total, self.saved, self.need, *self.params),
-                         strict=True)
+        launch: Run = total.backend.launch
+        if any_changed(self.saved, self.order):
+            launch = self._checked(launch)
+        cotangents = zip(self.inputs, self.vjp(launch, total, self.saved, self.need, *self.params), strict=True)
         return _stored(cotangents, total.dtype) if self.half or total.dtype.is_half else cotangents
+
+    def _checked(self, launch: Run) -> Run:
+        """A launch that refuses what was changed since the op was recorded."""
+        if self.half:  # whose rules work on what was widened before
+            refuse_changed(buffers_in(self.saved), self.order, self.name, self.inputs)
+        return Checked(launch, self.order, self.name, self.inputs)
 
     def spend(self) -> None:
         """Free what was saved; the node cannot be used again."""
@@ -106,6 +119,11 @@ class Tensor:
     """An n-dimensional array on a device.
 
     Made by `ag_tensor`, `ag_param` and the ops; not directly.
+
+    Operators never change a tensor but a parameter: ``t += 1`` makes a new tensor and calls it `t`, as with numbers,
+    and who else holds the old one keeps its values.  ``p -= 0.1 * g`` on a parameter changes it in place, and is
+    refused inside `with_grad_tape`.  Comparisons (``==``, ``<``, ...) go element by element and give a numpy array of
+    truth values, which waits for the device; as keys of a dict tensors are told apart by identity.
 
     Attributes
     ----------
@@ -204,7 +222,10 @@ class Tensor:
     # -------------------------------------------------------------------------------------- host access
 
     def numpy(self) -> Array:
-        """A host copy, in float32 for bfloat16, which numpy does not know; waits for the device."""
+        """A host copy to keep and to change, in float32 for bfloat16, which numpy does not know; waits for the device.
+
+        What becomes of the copy changes nothing on the device: assign to `data` for that.
+        """
         array: Array = self.buffer.backend.download(self.buffer)
         return array
 
@@ -217,8 +238,17 @@ class Tensor:
     def __float__(self) -> float:
         return self.item()
 
+    def __int__(self) -> int:
+        return int(self.item())
+
     def __bool__(self) -> bool:
         return bool(self.item())
+
+    def __round__(self, digits: int | None = None) -> float:
+        return round(self.item(), digits)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         array = self.numpy()
@@ -232,14 +262,22 @@ class Tensor:
 
     @property
     def data(self) -> Array:
-        """The values as a numpy array (a host copy); assigning copies an array of the same shape in place."""
-        return self.numpy()
+        """The values as a numpy array: a host copy that cannot be written to, on every device.
+
+        ``t.data[0, 0] = 1`` is an error, as it would not reach the device.  Assign a whole array of the same shape,
+        which is copied into the tensor's memory: ``t.data = t.data * 2``; `numpy` gives a copy to change.
+        """
+        array = self.numpy()
+        array.flags.writeable = False
+        return array
 
     @data.setter
     def data(self, value: ArrayLike) -> None:
         array = np.asarray(value)
         if array.dtype.kind not in "biuf":
             raise DtypeError(f"data: an array of type {array.dtype} was assigned; numbers are required.")
+        if array.ndim == 1 and self.shape == (array.size, 1):
+            array = array.reshape(self.shape)  # a vector is a column, as in ag_tensor
         if array.shape != self.shape:
             raise ShapeError(f"data: an array of shape {array.shape} was assigned to a tensor of shape {self.shape}; "
                              f"the shapes must be equal.")
@@ -248,8 +286,39 @@ class Tensor:
         backend.upload(array, self.buffer)
 
     def detach(self) -> Tensor:
-        """The same values, cut off from the tape."""
-        return Tensor(self.buffer)
+        """A copy of the values, cut off from the tape; what happens to one of the two does not change the other."""
+        with self.buffer.backend.quiet():
+            return Tensor(copied(self.buffer))
+
+    # -------------------------------------------------------------------------------------- comparison
+
+    __hash__ = object.__hash__  # by identity, as tensors are keys
+
+    def __eq__(self, other: object) -> Any:
+        return HOST_OPERATORS["compare"](np.equal, self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return HOST_OPERATORS["compare"](np.not_equal, self, other)
+
+    def __lt__(self, other: TensorLike) -> Any:
+        return HOST_OPERATORS["compare"](np.less, self, other)
+
+    def __le__(self, other: TensorLike) -> Any:
+        return HOST_OPERATORS["compare"](np.less_equal, self, other)
+
+    def __gt__(self, other: TensorLike) -> Any:
+        return HOST_OPERATORS["compare"](np.greater, self, other)
+
+    def __ge__(self, other: TensorLike) -> Any:
+        return HOST_OPERATORS["compare"](np.greater_equal, self, other)
+
+    def __contains__(self, value: object) -> bool:
+        return bool(HOST_OPERATORS["contains"](self, value))
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self.shape:
+            raise TypeError("iter: a tensor of shape () has no axes; use .item().")
+        return (self[i] for i in range(len(self)))
 
     # -------------------------------------------------------------------------------------- arithmetic
 
@@ -288,6 +357,30 @@ class Tensor:
 
     def __neg__(self) -> Tensor:
         return _call("ag_scale", self, -1.0)
+
+    def __pos__(self) -> Tensor:
+        return self
+
+    def __abs__(self) -> Tensor:
+        return _call("ag_abs", self)
+
+    def __iadd__(self, other: TensorLike) -> Tensor:
+        return _changed("+=", self, self + other)
+
+    def __isub__(self, other: TensorLike) -> Tensor:
+        return _changed("-=", self, self - other)
+
+    def __imul__(self, other: TensorLike) -> Tensor:
+        return _changed("*=", self, self * other)
+
+    def __itruediv__(self, other: TensorLike) -> Tensor:
+        return _changed("/=", self, self / other)
+
+    def __imatmul__(self, other: TensorLike) -> Tensor:
+        return _changed("@=", self, self @ other)
+
+    def __ipow__(self, p: float) -> Tensor:
+        return _changed("**=", self, self**p)
 
     __array_ufunc__ = None  # numpy_array * tensor calls Tensor.__rmul__ instead of looping over elements
 
@@ -328,3 +421,11 @@ def tensor_given(function: str, x: object) -> Tensor:
 
 def _call(name: str, *args: object) -> Tensor:
     return OPS[name](*args)
+
+
+def _changed(operator: str, x: Tensor, result: Tensor) -> Tensor:
+    """What `x` is after an operator such as ``+=`` with that result: a parameter is changed, any other name rebound."""
+    if not x.requires_grad or x.node is not None:
+        return result
+    changed: Tensor = HOST_OPERATORS["change"](operator, x, result)
+    return changed

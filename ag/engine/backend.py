@@ -25,21 +25,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from threading import get_ident
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, NoReturn
 from weakref import ReferenceType, WeakKeyDictionary
 
 import numpy as np
 
 from ag.engine.arena import Arena, Block
-from ag.engine.buffer import Buffer, Lease, vacate
+from ag.engine.buffer import Buffer, Lease, note_written
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import OPEN, Launch, Program, Recording, recording_here
 from ag.engine.shape import Shape
 from ag.engine.target import Target
-from ag.errors import ArenaError, CaptureError, DtypeError
+from ag.errors import ArenaError, CaptureError, DeviceError, DtypeError
 
-__all__ = ["Backend", "DeviceInfo", "Event", "Meter", "Settings"]
+__all__ = ["Backend", "DeviceInfo", "Event", "Meter", "Settings", "closed"]
 
 _GUARD_BYTE = 0xA5
 _NOTHING = nullcontext()
@@ -104,6 +104,16 @@ class Meter:
     seconds: float = 0.0
 
 
+def closed(name: str) -> str:
+    """What is said to who uses a device that was closed."""
+    return (f"{name}: the device was closed by ag_shutdown, and what was on it is gone; make tensors, models and "
+            f"captured steps anew.")
+
+
+def _nothing(*args: object) -> None:
+    """What a closed device does."""
+
+
 class Backend(ABC):
     """One device: its arena and the ability to run primitives.
 
@@ -129,8 +139,8 @@ class Backend(ABC):
         Whether the device can say itself how long it has worked, as `meter` needs it.
     loss_scale : weak reference to Buffer, or None
         The state of the loss scale, which optimizers with f16 parameters hold; `ag.autograd.loss_scale` alone uses it.
-    generator : (object, Buffer) or None
-        A seed and the state of the random generator that was made of it; `ag.engine.random` keeps it here.
+    generators : WeakKeyDictionary
+        By random generator: of which seeding its state on this device is, and the state; for `ag.engine.random`.
     """
 
     name: str
@@ -142,13 +152,17 @@ class Backend(ABC):
     settings: ClassVar[Settings] = Settings()
     timestamps: bool = False
     loss_scale: ReferenceType[Buffer] | None = None
-    generator: tuple[object, Buffer] | None = None
     noted_views: list[ReferenceType[Buffer]] | None = None
 
     @cached_property
     def constants(self) -> dict[tuple[float | str, DType], Buffer]:
         """Buffers of one number each, by number and element type; `ag.autograd.create` shares them among ops."""
         return {}
+
+    @cached_property
+    def generators(self) -> WeakKeyDictionary[object, tuple[object, Buffer]]:
+        """By random generator: of which seeding its state on this device is, and the state."""
+        return WeakKeyDictionary()
 
     @cached_property
     def _guarded(self) -> WeakKeyDictionary[Buffer, int]:
@@ -212,9 +226,7 @@ class Backend(ABC):
             return self._launch_and_note(primitive, operands, into, params)
         result, buffers = self.operands_of(primitive, operands, into, params)
         if into is not None or primitive.updates:
-            for b in buffers:
-                if b.block.leases:
-                    vacate(b.block)  # a program lent what may be overwritten now
+            note_written((*buffers[: primitive.outputs], *(buffers[i] for i in primitive.updates)))
         self._run(primitive, buffers, params)
         return result
 
@@ -228,8 +240,9 @@ class Backend(ABC):
             for b in operands:
                 if type(b.block) is Lease:
                     b.block.end()  # what a program lent moves to memory of its own, which the recording may refer to
-                vacate(b.block)
         result, buffers = self.operands_of(primitive, operands, into, params)
+        if into is not None or primitive.updates:
+            note_written((*buffers[: primitive.outputs], *(buffers[i] for i in primitive.updates)))
         launch = Launch(primitive, buffers, params, into is None)
         for recording in tuple(OPEN.values()):
             if recording is not mine and recording.backend is self:
@@ -259,7 +272,10 @@ class Backend(ABC):
 
     @abstractmethod
     def upload(self, array: Array, into: Buffer) -> None:
-        """Copy a host array of the same shape into `into`, converting its element type; does not wait."""
+        """Copy a host array of the same shape into `into`, converting its element type; does not wait.
+
+        Calls `note_written`, as `assign` does.
+        """
 
     @abstractmethod
     def assign(self, target: Buffer, source: Buffer) -> None:
@@ -280,6 +296,29 @@ class Backend(ABC):
     @abstractmethod
     def close(self) -> None:
         """Wait and release the device."""
+
+    def let_go(self, why: str) -> None:
+        """Forget memory and constants; who asks for anything from now on gets a `DeviceError` that says why."""
+        def refuse(*args: object, **kwargs: object) -> NoReturn:
+            raise DeviceError(why)
+
+        for name in ("check_open", "alloc", "launch", "upload", "download", "assign", "program"):
+            setattr(self, name, refuse)
+        for name in ("submit", "synchronize", "retime", "meter"):  # nothing is left to wait for
+            setattr(self, name, _nothing)
+        self.constants.clear()
+        self.generators.clear()
+        self.arena.close(refuse)
+
+    def check_open(self) -> None:
+        """Raise if the device was closed, as its tensors then are of no use."""
+        return
+
+    def forked(self) -> None:
+        """Go on in a forked child, which has none of the other threads."""
+        self.arena.forked()
+        if self.recording is None:  # of another thread, if any
+            self._open_recording = self.noted_views = None
 
     def retime(self) -> None:
         """Begin or end noting launches, as `settings.events` was changed; waits for those before."""

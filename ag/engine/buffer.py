@@ -6,19 +6,20 @@ Everything that computes holds buffers.  `Device` is what such code may ask of t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from math import prod
 from typing import Any, Protocol
-from weakref import ReferenceType, ref
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
-from ag.engine.arena import Arena, Block
-from ag.engine.dtype import U32, DType
+from ag.engine.arena import Arena, Block, now
+from ag.engine.dtype import I32, U32, DType
 from ag.engine.primitive_types import Array, PrimitiveTo, Returned
 from ag.engine.shape import Shape
 from ag.engine.target import Target
+from ag.errors import ArenaError
 
-__all__ = ["Buffer", "Device", "Lease", "OpenRecording", "Run", "leased", "vacate"]
+__all__ = ["Buffer", "Device", "Lease", "OpenRecording", "Run", "leased", "note_written", "vacate"]
 
 
 class Run(Protocol):
@@ -34,6 +35,7 @@ class OpenRecording(Protocol):
     on_upload: Callable[[Array, DType, Device], Buffer | None] | None
     guards: list[Callable[[], str | None]]
     value_checks: list[tuple[Buffer, Callable[[Array], None]]]
+    made: set[int]
 
 
 class Device(Protocol):
@@ -46,10 +48,11 @@ class Device(Protocol):
     noted_views: list[ReferenceType[Buffer]] | None
     loss_scale: ReferenceType[Buffer] | None
 
-    generator: tuple[object, Buffer] | None
 
     @property
     def constants(self) -> dict[tuple[float | str, DType], Buffer]: ...
+    @property
+    def generators(self) -> WeakKeyDictionary[object, tuple[object, Buffer]]: ...
     @property
     def recording(self) -> OpenRecording | None: ...
     def native(self, address: int, shape: Shape, dtype: DType, same_start: Any = None) -> Any: ...
@@ -64,6 +67,7 @@ class Device(Protocol):
     def refuse_while_recording(self, what: str) -> None: ...
     def note_views(self) -> list[ReferenceType[Buffer]]: ...
     def forget_views(self) -> None: ...
+    def check_open(self) -> None: ...
     def submit(self) -> None: ...
     def synchronize(self) -> None: ...
 
@@ -125,9 +129,27 @@ class Buffer:
             self.block.tenants.append(ref(view))
         return view
 
+    def words(self) -> Buffer:
+        """The same memory as elements that any kernel may move: 16-bit ones, which are for storage, two by two."""
+        if not self.dtype.is_half:
+            return self
+        owner, shape = self.backend, (self.nbytes // I32.itemsize,)
+        words = Buffer(owner, self.block, self.address, shape, I32, owner.native(self.address, shape, I32))
+        if owner.noted_views is not None:
+            owner.noted_views.append(ref(words))
+        return words
+
     def overlaps(self, other: Buffer) -> bool:
         """Whether both have memory in common."""
         return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
+
+    def changed_since(self, time: int) -> bool:
+        """Whether any element was overwritten after `time`."""
+        changes = self.block.changes
+        if changes is None or self.block.changed <= time:
+            return False
+        first, end = self.address, self.address + self.nbytes
+        return any(changes[place] > time and place[0] < end and first < sum(place) for place in tuple(changes))
 
     def relocate(self, block: Block, address: int) -> None:
         """Let the buffer lie elsewhere; its contents stay behind."""
@@ -152,12 +174,10 @@ class Lease(Block):
 
     def __init__(self, buffer: Buffer) -> None:
         self._owner = buffer.block  # keeps the memory
-        self.address, self.nbytes, self.leases = buffer.address, buffer.nbytes, []
+        self.address, self.nbytes, self.leases = buffer.address, buffer.nbytes, ()
+        self.made, self.changed, self.changes, self.fixed = now(), 0, None, False
         self.tenants: list[ReferenceType[Buffer]] = []
-        buffer.block.leases.append(ref(self))
-
-    def __del__(self) -> None:
-        """The memory stays the owner's."""
+        buffer.block.leases = [*buffer.block.leases, ref(self)]
 
     def end(self) -> None:
         """Let the tenants move out."""
@@ -184,8 +204,33 @@ def leased(buffer: Buffer) -> Buffer:
 
 def vacate(block: Block) -> None:
     """End all leases on a block, as its memory is about to be overwritten."""
-    leases, block.leases = block.leases, []
+    leases, block.leases = block.leases, ()
     for reference in leases:
         lease = reference()
         if lease is not None:
             lease.end()
+
+
+def note_written(buffers: Iterable[Buffer]) -> None:
+    """Remember that existing buffers have other elements from now on; what a launch makes afresh needs no note.
+
+    What a program lent there moves out first.
+
+    Backends call it for launches, uploads and assignments, whoever replays a program for what it writes.  The tape
+    asks for it: a gradient rule must find what the forward pass computed with.
+
+    Raises
+    ------
+    ArenaError
+        If one is a constant, which others share.
+    """
+    for buffer in buffers:
+        block = buffer.block
+        if block.leases:
+            vacate(block)
+        if block.fixed:
+            raise ArenaError(f"note_written: {buffer!r} is a constant that all ops on {buffer.backend.name} share; "
+                             f"write into a copy of it.")
+        if block.changes is None:
+            block.changes = {}
+        block.changed = block.changes[buffer.address, buffer.nbytes] = now()

@@ -98,7 +98,8 @@ def primitive(
         elementwise functions.
     cheap : bool, optional
         Whether computing the output again costs little more than reading and writing it; default: True for the layouts
-        of elementwise functions.
+        of elementwise functions.  Never for a primitive with `updates`: again, it would find other operands, and
+        move them once more.
     fusable : bool, optional
         Whether a chain of elementwise functions may contain it (`ag.engine.kernels.fused`).  It has one or two inputs
         and at most one parameter, a number, and its kernel is a function in shaders/functions.glsl.
@@ -117,6 +118,9 @@ def primitive(
         if fusable and (outputs != 1 or len(operands) > 3 or len(params) > 1):
             raise ValueError(f"primitive {name}, with operands {operands} and parameters {params}, cannot be fusable; "
                              f"a chain's functions have one output, one or two inputs and at most one parameter.")
+        if cheap and updates:
+            raise ValueError(f"primitive {name} writes {', '.join(updates)} in place and is declared cheap; what is "
+                             f"cheap may be made twice, so it must leave its operands as they are.")
         reference, bind = (_calling(function), function) if bound else (function, partial(partial, function))
         elementwise = outputs == 1 and layout in (elementwise_layout, broadcast_layout)
         shared = elementwise if in_place is None else in_place
@@ -126,7 +130,7 @@ def primitive(
             pairs = ((operands.index(shared[0]), operands.index(shared[1])),)
         declared: PrimitiveTo[Any] = PrimitiveTo(
             name, reference, bind, shape, layout, outputs, tuple(operands.index(u) for u in updates), copies, neutral,
-            pairs, elementwise if cheap is None else cheap, fusable,
+            pairs, elementwise and not updates if cheap is None else cheap, fusable,
             scaling and (scaling[0], operands.index(scaling[1]), operands.index(scaling[2])), operands, params)
         PRIMITIVES[name] = declared
         return declared

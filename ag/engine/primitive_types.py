@@ -53,7 +53,8 @@ class Primitive:
         Positions of an output and of an input that may be one buffer, if shape and type are the same: the input is
         not read any more where the output was written.
     cheap : bool
-        Whether computing the output again costs little more than reading and writing it.
+        Whether computing the output again costs little more than reading and writing it, and gives the same: no
+        primitive with `updates` is cheap.
     fusable : bool
         Whether a chain of elementwise functions may contain it.
     scaling : tuple of (Primitive, int, int), or None

@@ -7,9 +7,11 @@ What killed savers left is removed. Knows nothing of what the header says; its c
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import stat
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -25,27 +27,143 @@ from ag.engine.kernels.convert import BFLOAT16, stored
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError
 
-__all__ = ["element_type", "elements_of", "read_file", "to_json", "write_file"]
+__all__ = ["check_writable", "element_type", "elements_of", "read_file", "to_json", "write_file"]
 
 _ABANDONED = 600.0  # seconds after which a temporary file that did not grow is not being written any more
 
 
 def write_file(path: str | os.PathLike[str], arrays: dict[str, Array], header: dict[str, str]) -> None:
-    """Write a safetensors file next to the target, flush it to disk, then rename: readers see the old or the new."""
-    target = Path(path)
-    content = _bytes(arrays, header)
-    temporary = target.with_name(f".{target.name}.{token_hex(4)}")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # mkstemp's would be private
+    """Write a safetensors file next to the target, flush it to disk, then rename: readers see the old or the new.
+
+    A file that is there keeps its permissions, a symbolic link stays and the file that it leads to is replaced.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written; an older one stays as it was.
+    ValueError
+        If an array has a name that the format cannot hold.
+    """
+    unfit = [name for name in arrays if not _is_name(name)]
+    if unfit:
+        raise ValueError(f"{_shown(path)} cannot be written: an array is called {unfit[0]!r:.60}; a text other than "
+                         f"'__metadata__' is required. Rename it.")
+    target = _target(path)
+    _replace(target, _bytes(arrays, header))
+    _remove_abandoned(target)
+
+
+def check_writable(path: str | os.PathLike[str], function: str) -> None:
+    """Try whether `write_file` could write there; leaves nothing behind, and a file that is there as it is.
+
+    Raises
+    ------
+    CheckpointError
+        If it could not: no such folder, no permission, a full disk, a folder of that name.
+
+    Examples
+    --------
+    >>> from ag.io.safetensors_file import check_writable
+    >>> check_writable("/nowhere/run.safetensors", "dp_train")
+    Traceback (most recent call last):
+    ag.errors.CheckpointError: dp_train: /nowhere/run.safetensors cannot be written (No such file or directory); name \
+a file in a folder that is there, is writable and has room.
+    """
     try:
+        target = _target(path)
+        other = target.with_name(f".{target.name}.{token_hex(4)}")
+        try:
+            _replace(other, bytes(4096), like=target)
+        finally:
+            other.unlink(missing_ok=True)
+    except (OSError, TypeError, ValueError) as error:  # the last two if it is no path
+        raise CheckpointError(f"{function}: {_shown(path)} cannot be written ({getattr(error, 'strerror', error)}); "
+                              f"name a file in a folder that is there, is writable and has room.") from error
+
+
+def _is_name(name: object) -> bool:
+    """Whether an array may be called that; the format has a place of its own called ``__metadata__``."""
+    try:
+        return isinstance(name, str) and name.encode() != b"__metadata__"
+    except UnicodeEncodeError:  # half a character
+        return False
+
+
+def _shown(path: object) -> str:
+    """What was given for a path, as a message names it."""
+    name = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
+    return name if name and name.isprintable() else repr(path)
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    """The file that a path leads to, through symbolic links; an OSError if it can be no file of ours."""
+    name = os.fsdecode(path)
+    target = Path(os.path.realpath(name))
+    refused = None
+    if not name:
+        refused = errno.ENOENT
+    elif target.is_dir() or name.endswith(os.sep):
+        refused = errno.EISDIR
+    elif target.is_symlink():
+        refused = errno.ELOOP
+    elif target.exists():
+        if not target.is_file():
+            raise OSError(errno.EINVAL, "Not a regular file", name)
+        if not os.access(target, os.W_OK):  # renaming would get around what the file's owner has said
+            refused = errno.EACCES
+    if refused is not None:
+        raise OSError(refused, os.strerror(refused), name)
+    return target
+
+
+def _replace(target: Path, content: bytes, like: Path | None = None) -> None:
+    """Put a file in the place of another, complete or not at all, with the permissions of `like`, or else its own."""
+    temporary = target.with_name(f".{(like or target).name}.{token_hex(4)}")
+    try:
+        old = (like or target).stat()
+    except FileNotFoundError:
+        old = None
+    try:
+        # nobody may read it before it has the old one's permissions; a new one has what the umask leaves
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if old is None else 0o600)
         with os.fdopen(handle, "wb") as file:
+            if old is not None and hasattr(os, "fchown"):
+                _keep_permissions(handle, old)
+                _keep_attributes(handle, like or target)
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(handle)
         os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):  # the user knows the target, and not the temporary file
+            raise OSError(error.errno, error.strerror, os.fspath(target)) from error
         raise
-    _remove_abandoned(target)
+
+
+def _keep_permissions(handle: int, old: os.stat_result) -> None:
+    """Give a new file the owner, group and mode of the old one, as far as this process may."""
+    mode = stat.S_IMODE(old.st_mode)
+    new = os.fstat(handle)
+    if new.st_gid != old.st_gid:
+        with suppress(OSError):
+            os.fchown(handle, -1, old.st_gid)
+    if new.st_uid != old.st_uid:
+        with suppress(OSError):
+            os.fchown(handle, old.st_uid, -1)
+    if os.fstat(handle).st_gid != old.st_gid:
+        mode = mode & ~0o070 | (mode & 0o007) << 3  # another group may do no more than everybody
+    os.fchmod(handle, mode)
+
+
+def _keep_attributes(handle: int, old: Path) -> None:
+    """Give a new file the access lists and other attributes of the old one, where there are any."""
+    if hasattr(os, "listxattr"):
+        with suppress(OSError):  # the file system has none
+            for name in os.listxattr(old):
+                with suppress(OSError):
+                    os.setxattr(handle, name, os.getxattr(old, name))
 
 
 def to_json(value: object, what: str, function: str) -> str:
@@ -83,7 +201,9 @@ def read_file(path: str | os.PathLike[str], form: str, function: str) -> tuple[d
         If it is missing, truncated, foreign, or of another format.
     """
     try:
-        with safe_open(path, framework="numpy") as file:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
+            raise OSError("it is no regular file")
+        with safe_open(os.fsdecode(path), framework="numpy") as file:
             header: dict[str, str] = file.metadata() or {}
             known = header.get("format") == form
             types = {name: file.get_slice(name).get_dtype() for name in file.keys()} if known else {}  # noqa: SIM118
@@ -91,13 +211,13 @@ def read_file(path: str | os.PathLike[str], form: str, function: str) -> tuple[d
                 as_dtype(kind.lower(), function)  # the format has types that numpy and we have not
             arrays = {} if "BF16" in types.values() else {name: file.get_tensor(name) for name in types}
         if "BF16" in types.values():
-            header, arrays = _with_bfloat16(Path(path).read_bytes())
+            header, arrays = _with_bfloat16(Path(os.fsdecode(path)).read_bytes())
             known = header.get("format") == form  # the file may be another one now
     except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{function}: {os.fspath(path)} cannot be read ({str(error).rstrip('.')}); a complete "
-                              f"file of format {form!r} is required.") from error
+        raise CheckpointError(f"{function}: {_shown(path)} cannot be read ({str(error).rstrip('.')}); a complete file "
+                              f"of format {form!r} is required.") from error
     if not known:
-        raise CheckpointError(f"{function}: {os.fspath(path)} has format {header.get('format')!r:.60}; "
+        raise CheckpointError(f"{function}: {os.fsdecode(path)} has format {header.get('format')!r:.60}; "
                               f"{form!r} is required.")
     return header, arrays
 

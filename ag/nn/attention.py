@@ -11,6 +11,7 @@ from math import sqrt
 import numpy as np
 
 from ag.autograd.create import ag_param, as_input
+from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts
@@ -66,11 +67,12 @@ class MultiheadAttention(Layer):
         if not counts(d_model, n_heads) or d_model % n_heads:
             raise ValueError(f"ag_multihead_attention: d_model is {d_model!r} and n_heads is {n_heads!r}; both must be "
                              f"whole numbers of at least 1, and d_model a multiple of n_heads.")
+        dropout = number_given("ag_multihead_attention", "dropout", dropout)
         if not 0 <= dropout < 1:
             raise ValueError(f"ag_multihead_attention: dropout is {dropout}; it must be in [0, 1).")
         self.d_model = int(d_model)
         self.n_heads = int(n_heads)
-        self.dropout = float(dropout)
+        self.dropout = dropout
         self.bias = bool(bias)
         self.W_q, self.W_k, self.W_v, self.W_o = (self._projection() for _ in range(4))
         if bias:

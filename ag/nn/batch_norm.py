@@ -10,6 +10,7 @@ import numpy as np
 
 from ag.autograd.activation_checkpoint import is_repeating
 from ag.autograd.create import ag_param, ag_tensor
+from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.device import default_dtype
 from ag.engine.shape import counts
@@ -66,14 +67,16 @@ class BatchNorm(Layer):
     settings = ("num_features", "eps", "momentum")
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        eps = number_given("ag_batch_norm", "eps", eps)
+        momentum = number_given("ag_batch_norm", "momentum", momentum)
         if not counts(num_features) or not eps > 0:
             raise ValueError(f"ag_batch_norm: num_features is {num_features!r} and eps is {eps}; both must be "
                              f"positive, and num_features whole.")
         if not 0 <= momentum <= 1:
             raise ValueError(f"ag_batch_norm: momentum is {momentum}; it must be in [0, 1].")
         self.num_features = int(num_features)
-        self.eps = float(eps)
-        self.momentum = float(momentum)
+        self.eps = eps
+        self.momentum = momentum
         column = (self.num_features, 1)
         self.gamma = ag_param(np.ones(column, np.float32))
         self.beta = ag_param(np.zeros(column, np.float32))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from ag.autograd.create import ag_tensor
+from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.nn.layer import Layer
 from ag.ops.dropout import dropped
@@ -47,9 +48,10 @@ class Dropout(Layer):
     settings = ("rate",)
 
     def __init__(self, rate: float) -> None:
+        rate = number_given("ag_dropout", "rate", rate)
         if not 0 <= rate < 1:
             raise ValueError(f"ag_dropout: rate is {rate}; it must be in [0, 1).")
-        self.rate = float(rate)
+        self.rate = rate
 
     def forward(self, x: TensorLike) -> Tensor:
         """`x` with elements dropped in train mode, `x` itself in eval mode."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ag.autograd.create import ag_param
+from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.shape import counts
 from ag.nn.layer import Layer, Settings
@@ -50,11 +51,12 @@ class LayerNorm(Layer):
     settings = ("num_features", "eps")
 
     def __init__(self, num_features: int, eps: float = 1e-5) -> None:
+        eps = number_given("ag_layer_norm", "eps", eps)
         if not counts(num_features) or not eps > 0:
             raise ValueError(f"ag_layer_norm: num_features is {num_features!r} and eps is {eps}; both must be "
                              f"positive, and num_features whole.")
         self.num_features = int(num_features)
-        self.eps = float(eps)
+        self.eps = eps
         self.gamma = ag_param(np.ones((self.num_features, 1), np.float32))
         self.beta = ag_param(np.zeros((self.num_features, 1), np.float32))
 

@@ -241,12 +241,12 @@ def ag_leaky_relu(run: Run, x: Buffer, slope: float = 0.01) -> Result[Buffer]:
     >>> ag.ag_leaky_relu([[-2.0, 2.0]], 0.5).numpy().tolist()
     [[-1.0, 2.0]]
     """
-    return run(leaky_relu, x, slope=float(slope)), x
+    return run(leaky_relu, x, slope=slope), x
 
 
 @ag_leaky_relu.vjp
 def _leaky_relu_vjp(run: Run, g: Buffer, x: Buffer, need: Need, slope: float) -> Cotangents:
-    return (run(leaky_relu_grad, x, g, slope=float(slope)),)
+    return (run(leaky_relu_grad, x, g, slope=slope),)
 
 
 @op

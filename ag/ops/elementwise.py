@@ -56,12 +56,12 @@ def ag_pow(run: Run, x: Buffer, p: float) -> Result[Buffer]:
     >>> ag.ag_pow([[-2.0, 3.0]], 3).numpy().tolist()
     [[-8.0, 27.0]]
     """
-    return run(pow, x, p=float(p)), x
+    return run(pow, x, p=p), x
 
 
 @ag_pow.vjp
 def _pow_vjp(run: Run, g: Buffer, x: Buffer, need: Need, p: float) -> Cotangents:
-    return (run(pow_grad, x, g, p=float(p)),)
+    return (run(pow_grad, x, g, p=p),)
 
 
 @op
@@ -231,9 +231,9 @@ def ag_clamp(run: Run, x: Buffer, lo: float = -inf, hi: float = inf) -> Result[B
     """
     if lo > hi:
         raise ValueError(f"ag_clamp: lo is {lo} and hi is {hi}; lo must not be larger than hi.")
-    return run(clamp, x, lo=float(lo), hi=float(hi)), x
+    return run(clamp, x, lo=lo, hi=hi), x
 
 
 @ag_clamp.vjp
 def _clamp_vjp(run: Run, g: Buffer, x: Buffer, need: Need, lo: float, hi: float) -> Cotangents:
-    return (run(clamp_grad, x, g, lo=float(lo), hi=float(hi)),)
+    return (run(clamp_grad, x, g, lo=lo, hi=hi),)

@@ -82,18 +82,25 @@ def take_over(recording: Recording) -> Holders:
         return Holders()
     backend = launches[0].buffers[0].backend
     notes, numbers = _notes(launches)
-    with backend.arena.pinned() as revive:
-        launches.clear()  # here die the buffers that nobody else holds
-        held = [note.buffer() for note in notes]
-        blocks = {note.place: note.block() for note in notes}
-        escaped = frozenset(place for place, block in blocks.items() if block is not None)
-        viewed = frozenset(_views(recording, held))
-        alive = {place: block if block is not None else revive(place) for place, block in blocks.items()}
-        buffers = []
-        for note, same in zip(notes, held, strict=True):
-            native = None if same is not None else backend.native(note.address, note.shape, note.dtype)
-            buffers.append(same or Buffer(backend, alive[note.place], note.address, note.shape, note.dtype, native,
-                                          note.constant))
+    arena = backend.arena
+    with arena.pinning:
+        arena.pinned = True
+        try:
+            launches.clear()  # here die the buffers that nobody else holds
+            held = [note.buffer() for note in notes]
+            blocks = {note.place: note.block() for note in notes}
+            viewed = frozenset(_views(recording, held))
+            dead = [place for place, block in blocks.items() if block is None]
+            revived = dict(zip(dead, arena.revive(dead), strict=True))
+        finally:
+            arena.pinned = False
+    escaped = frozenset(blocks.keys() - revived.keys())
+    alive = {place: block if block is not None else revived[place] for place, block in blocks.items()}
+    buffers = []
+    for note, same in zip(notes, held, strict=True):
+        native = None if same is not None else backend.native(note.address, note.shape, note.dtype)
+        buffers.append(same or Buffer(backend, alive[note.place], note.address, note.shape, note.dtype, native,
+                                      note.constant))
     launches += [Launch(primitive, tuple([buffers[k] for k in operands]), params, fresh)
                  for primitive, operands, params, fresh in numbers]
     return Holders(escaped, viewed)

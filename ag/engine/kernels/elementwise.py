@@ -10,17 +10,28 @@ from functools import partial
 
 import numpy as np
 
+from ag.engine.buffer import Buffer
 from ag.engine.cpu_threads import in_blocks
 from ag.engine.primitive import Array, Call, primitive
 from ag.engine.shape import broadcast, broadcast_layout, same
 
-__all__ = ["abs", "abs_grad", "add", "clamp", "clamp_grad", "copy", "div", "exp", "log", "mul", "pow", "pow_grad",
+__all__ = ["abs", "abs_grad", "add", "clamp", "clamp_grad", "copied", "copy", "div", "exp", "log", "mul", "pow", "pow_grad",
            "scale", "sqrt", "sub"]
 
 
 @primitive(same, bound=True, copies=True)
 def copy(out: Array, x: Array) -> Call:
     return partial(out.__setitem__, Ellipsis, x)
+
+
+def copied(x: Buffer) -> Buffer:
+    """The same values in memory of their own."""
+    words = x.words()
+    if words is x:
+        return x.backend.launch(copy, x)
+    out = x.backend.alloc(x.shape, x.dtype)
+    x.backend.launch(copy, words, into=out.words())
+    return out
 
 
 @primitive(broadcast, layout=broadcast_layout, bound=True, fusable=True)

@@ -27,6 +27,7 @@ from ag.engine.device import ag_default_device, ag_device
 from ag.engine.shape import counts
 from ag.errors import CommError, DeviceError
 from ag.io.checkpoint import Stateful, ag_load_checkpoint, ag_save_checkpoint
+from ag.io.safetensors_file import check_writable
 from ag.nn.layer import state_of
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
@@ -200,6 +201,7 @@ class _SavedLoop(_Loop):
 
     def begin(self, resume: bool) -> None:
         """Load the checkpoint that is there, or write a first one."""
+        check_writable(self._path, "train_distributed")
         self._load() if resume and self._path.exists() else self._save()
 
     def run(self) -> list[float]:

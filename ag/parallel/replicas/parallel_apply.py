@@ -16,6 +16,7 @@ from ag.engine.cpu_threads import one_thread
 from ag.engine.device import ag_device, backend_of, default_backend
 from ag.engine.program import recording_here
 from ag.errors import CaptureError, CommError
+from ag.parallel.comm.shared_cores import SharedCores
 from ag.parallel.comm.threads import ThreadComm, thread_comms
 from ag.parallel.comm.tree import Tree
 from ag.parallel.replicas.replica_group import ReplicaGroup, Turns, set_group
@@ -127,7 +128,8 @@ def _run_together(calls: Sequence[_Call]) -> None:
             group.end()
 
     initializer = one_thread if len(turns) > 1 else None
-    with ThreadPoolExecutor(len(calls), initializer=initializer) as pool:
+    busy = {call.device for call in calls if not backend_of(call.device).asynchronous}
+    with SharedCores(busy), ThreadPoolExecutor(len(calls), initializer=initializer) as pool:
         futures = [pool.submit(copy_context().run, work, call, comm) for call, comm in zip(calls, comms, strict=True)]
     for future in futures:
         future.result()
