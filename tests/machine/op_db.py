@@ -96,7 +96,7 @@ def differs(mine: Any, theirs: Any, near: float, exact: Any = None) -> str:
     with np.errstate(all="ignore"):
         finite = np.isfinite(theirs)
         scale = np.abs(theirs[finite]).max(initial=0.0)
-        same = np.where(finite, np.abs(mine - theirs) <= near * (np.abs(theirs) + scale), mine == theirs)
+        same = np.where(finite, np.abs(mine - theirs) <= near * (np.abs(theirs) + scale + 1e-3), mine == theirs)
         same |= np.isnan(mine) & np.isnan(theirs)
         if exact is not None:
             off = np.abs(theirs - exact)
@@ -144,6 +144,8 @@ def _samples(op: Any, dtype: str) -> Iterator[Any]:
 def _compare(op: Any, sample: Any, device: str, dtype: str, near: float, count: Count) -> str:
     sample = sample.transform(lambda t: t.detach().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t)
     leaves = Leaves(device, dtype)
+    if not isinstance(sample.input, (torch.Tensor, list, tuple)):
+        raise Inexpressible("numbers only")
     try:
         with ag.with_grad_tape():
             given = [leaves.of(x) for x in (sample.input, *sample.args)]

@@ -80,7 +80,7 @@ def compute(program: Program, params: list[Any], x: Any) -> Any:
     for op in program.ops:
         a, b = values[op.first % len(values)], values[op.second % len(values)]
         values.append(apply(op, a, b))
-    total = ag.ag_mean(ag.ag_tanh(params[0]) ** 2)
+    total = ag.ag_sum(ag.ag_tanh(params[0]) ** 2)
     for v in [*values[-3:], *params]:
         if v.size:
             total = total + ag.ag_mean(ag.ag_tanh(v))
