@@ -112,16 +112,27 @@ class Kind(NamedTuple):
 
 _ids = ag.ag_softmax_cross_entropy_loss
 KINDS = {
-    "dense": Kind(lambda: ag.ag_sequential(ag.ag_linear(3, 4, "gelu"), ag.ag_dropout(0.5), ag.ag_linear(4, 2)), _vectors(2)),
+    "dense": Kind(
+        lambda: ag.ag_sequential(ag.ag_linear(3, 4, "gelu"), ag.ag_dropout(0.5), ag.ag_linear(4, 2)), _vectors(2)
+    ),
     "plain": Kind(lambda: ag.ag_sequential(ag.ag_linear(3, 4, "sigmoid"), ag.ag_linear(4, 2)), _vectors(2)),
-    "norms": Kind(lambda: ag.ag_sequential(ag.ag_linear(3, 4, "relu"), ag.ag_batch_norm(4), ag.ag_linear(4, 2)),
-                  _classes, _ids),
+    "norms": Kind(
+        lambda: ag.ag_sequential(ag.ag_linear(3, 4, "relu"), ag.ag_batch_norm(4), ag.ag_linear(4, 2)), _classes, _ids
+    ),
     "shared": Kind(Shared, _vectors(2)),
     "tied": Kind(Tied, _vectors(3)),
     "tokens": Kind(Tokens, lambda rng, n: (rng.integers(0, 7, (3, n)), rng.integers(0, 7, (3, n))), _ids),
-    "images": Kind(lambda: ag.ag_sequential(ag.ag_conv2d_layer(1, 2, 3, activation="relu"), ag.ag_batch_norm(2),
-                                            ag.ag_max_pool(2), ag.ag_flatten_layer(), ag.ag_linear(8, 2)),
-                   lambda rng, n: (rng.normal(size=(1, 6, 6, n)).astype(np.float32), rng.integers(0, 2, n)), _ids),
+    "images": Kind(
+        lambda: ag.ag_sequential(
+            ag.ag_conv2d_layer(1, 2, 3, activation="relu"),
+            ag.ag_batch_norm(2),
+            ag.ag_max_pool(2),
+            ag.ag_flatten_layer(),
+            ag.ag_linear(8, 2),
+        ),
+        lambda rng, n: (rng.normal(size=(1, 6, 6, n)).astype(np.float32), rng.integers(0, 2, n)),
+        _ids,
+    ),
     "custom": Kind(Custom, _vectors(2)),
     "checkpointed": Kind(Checkpointed, _vectors(2)),
     "counting": Kind(Counting, _vectors(2)),

@@ -100,7 +100,9 @@ def differs(mine: Any, theirs: Any, near: float, exact: Any = None) -> str:
         same |= np.isnan(mine) & np.isnan(theirs)
         if exact is not None:
             off = np.abs(theirs - exact)
-            same |= np.abs(mine - exact) <= 4 * np.maximum(off, off[np.isfinite(off)].max(initial=0.0)) + near * np.abs(exact)
+            same |= np.abs(mine - exact) <= 4 * np.maximum(off, off[np.isfinite(off)].max(initial=0.0)) + near * np.abs(
+                exact
+            )
     if same.all():
         return ""
     k = np.unravel_index(np.argmin(same), same.shape)
@@ -142,7 +144,9 @@ def _samples(op: Any, dtype: str) -> Iterator[Any]:
 
 
 def _compare(op: Any, sample: Any, device: str, dtype: str, near: float, count: Count) -> str:
-    sample = sample.transform(lambda t: t.detach().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t)
+    sample = sample.transform(
+        lambda t: t.detach().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t
+    )
     leaves = Leaves(device, dtype)
     if not isinstance(sample.input, (torch.Tensor, list, tuple)):
         raise Inexpressible("numbers only")
@@ -197,7 +201,9 @@ def _theirs(op: Any, sample: Any, inputs: list[Any], weights: Any) -> tuple[Any,
         found = torch.autograd.grad((out * torch.from_numpy(weights)).sum(), inputs, allow_unused=True)
     except RuntimeError:  # a sample whose gradient PyTorch cannot compute
         return out.detach().numpy(), None
-    return out.detach().numpy(), [np.zeros(x.shape, "f4") if g is None else g.numpy() for x, g in zip(inputs, found, strict=True)]
+    return out.detach().numpy(), [
+        np.zeros(x.shape, "f4") if g is None else g.numpy() for x, g in zip(inputs, found, strict=True)
+    ]
 
 
 def _wide(sample: Any, inputs: list[Any]) -> tuple[Any, list[Any]]:
@@ -233,8 +239,10 @@ def _refuse(op: Any, error: Any, device: str, count: Count) -> None:
     except Exception as problem:  # noqa: BLE001  (any other error is a failure)
         count.failures.append(f"{op.formatted_name} error input {_brief(sample)}: {type(problem).__name__}: {problem}")
     else:
-        count.failures.append(f"{op.formatted_name} error input {_brief(sample)}: gives {np.asarray(got).shape}; "
-                              f"PyTorch says {error.error_regex!r}")
+        count.failures.append(
+            f"{op.formatted_name} error input {_brief(sample)}: gives {np.asarray(got).shape}; "
+            f"PyTorch says {error.error_regex!r}"
+        )
 
 
 def _brief(sample: Any) -> str:
@@ -260,13 +268,22 @@ def main() -> int:
         if names and op.name not in names:
             continue
         count = compare_op(op, given.device, given.dtype, given.limit)
-        print(f"{count.name:45} {count.compared:5} values {count.gradients:5} gradients {count.refused:4} refused "
-              f"{sum(count.inexpressible.values()):4} not expressible {len(count.failures):4} failures", flush=True)
+        print(
+            f"{count.name:45} {count.compared:5} values {count.gradients:5} gradients {count.refused:4} refused "
+            f"{sum(count.inexpressible.values()):4} not expressible {len(count.failures):4} failures",
+            flush=True,
+        )
         for failure in count.failures[:4]:
             print(f"    {failure}")
         reasons.update(count.inexpressible)
-        total.update(ops=1, values=count.compared, gradients=count.gradients, refused=count.refused,
-                     inexpressible=sum(count.inexpressible.values()), failures=len(count.failures))
+        total.update(
+            ops=1,
+            values=count.compared,
+            gradients=count.gradients,
+            refused=count.refused,
+            inexpressible=sum(count.inexpressible.values()),
+            failures=len(count.failures),
+        )
     print(f"{given.device} {given.dtype}: " + ", ".join(f"{n} {k}" for k, n in total.items()))
     print("not expressible: " + ", ".join(f"{n} {k}" for k, n in reasons.most_common()))
     return int(total["failures"] > 0)

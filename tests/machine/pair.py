@@ -27,7 +27,7 @@ LATE = ("interrupted_step",)  # the twin is not interrupted
 History = list[tuple[str, dict[str, Any]]]  # actions with their arguments
 
 
-class Divergence(AssertionError):
+class Divergence(AssertionError):  # noqa: N818  (it is what is looked for)
     """The subject is not what the twin is, and did not say so."""
 
 
@@ -35,8 +35,11 @@ class Peer:
     """The process of one world."""
 
     def __init__(self, device: str, role: str) -> None:
-        self._process = subprocess.Popen([sys.executable, str(Path(__file__).with_name("peer.py")), device, role],
-                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("peer.py")), device, role],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
 
     def send(self, *request: object) -> None:
         pickle.dump(request, self._process.stdin)  # type: ignore[arg-type]
@@ -115,8 +118,9 @@ class Pair:
             return
         if not mine.error:
             raise self._divergence(f"the subject does {name} and the twin says {theirs.error}")
-        accepted = NAMED in mine.kinds or "read-only" in mine.error or (
-            name in LATE and "KeyboardInterrupt" in mine.kinds)
+        accepted = (
+            NAMED in mine.kinds or "read-only" in mine.error or (name in LATE and "KeyboardInterrupt" in mine.kinds)
+        )
         if not accepted:
             raise self._divergence(f"the subject says {mine.error}; the twin {theirs.error or 'does it'}")
         self.refused[_words(mine.error)] += 1
@@ -183,7 +187,7 @@ def _brief(x: Any) -> str:
 
 
 def reduced(device: str, history: History, seconds: float = 60.0) -> tuple[str, History]:
-    """What is left of actions, still diverging, when as many as possible are left out; each try has worlds of its own."""
+    """What is left of actions, still diverging, without those that can be left out; each try has worlds of its own."""
     end, what, k = perf_counter() + seconds, "", len(history) - 1
     while k > 0 and perf_counter() < end:
         shorter = history[:k] + history[k + 1 :]

@@ -1,4 +1,4 @@
-"""The process of one world, the subject or the twin: reads actions from its standard input and answers on its standard output."""
+"""The process of one world, the subject or the twin: reads actions from standard input, answers on standard output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[1])]
 
-import machine.training  # noqa: F401  (its actions)
+import machine.settings
+import machine.training  # noqa: F401  (their actions)
 from machine.actions import perform
 from machine.world import World
 

@@ -1,7 +1,7 @@
 """Random programs of ops and layers, and the same program run in several ways.
 
 A program is a list of numbers that a generator draws; from them come shapes, ops, a loss and an optimizer.  `run` gives
-the losses and parameters of a few steps: eager, captured, captured with recompute.  Within a device all must be equal to
+losses and parameters of a few steps: eager, captured, captured with recompute.  Within a device all must be equal to
 the bit; between devices, and with PyTorch, to a tolerance.  test_programs.py and its command compare them.
 """
 
@@ -18,17 +18,32 @@ __all__ = ["Program", "run"]
 
 Array = Any
 SIZES = (0, 1, 1, 2, 3, 4, 5, 7)
-OPTIMIZERS = {"sgd": lambda p: ag.optimizer_sgd(p, lr=0.1), "adam": lambda p: ag.optimizer_adam(p, lr=0.05),
-              "momentum": lambda p: ag.optimizer_sgd(p, lr=0.05, momentum=0.5, weight_decay=0.1),
-              "nesterov": lambda p: ag.optimizer_sgd(p, lr=0.05, momentum=0.5, nesterov=True),
-              "adamw": lambda p: ag.optimizer_adamw(p, lr=0.05)}
+OPTIMIZERS = {
+    "sgd": lambda p: ag.optimizer_sgd(p, lr=0.1),
+    "adam": lambda p: ag.optimizer_adam(p, lr=0.05),
+    "momentum": lambda p: ag.optimizer_sgd(p, lr=0.05, momentum=0.5, weight_decay=0.1),
+    "nesterov": lambda p: ag.optimizer_sgd(p, lr=0.05, momentum=0.5, nesterov=True),
+    "adamw": lambda p: ag.optimizer_adamw(p, lr=0.05),
+}
 POINTWISE: dict[str, Callable[[Any], Any]] = {
-    "relu": ag.ag_relu, "tanh": ag.ag_tanh, "sigmoid": ag.ag_sigmoid, "gelu": ag.ag_gelu, "silu": ag.ag_silu,
-    "exp": lambda x: ag.ag_exp(ag.ag_clamp(x, -2.0, 2.0)), "abs": ag.ag_abs, "square": lambda x: ag.ag_clamp(x, -3, 3) ** 2,
-    "clamp": lambda x: ag.ag_clamp(x, -0.5, 0.75), "leaky": lambda x: ag.ag_leaky_relu(x, 0.125), "neg": lambda x: -x,
-    "log": lambda x: ag.ag_log(ag.ag_abs(x) + 0.5), "sqrt": lambda x: ag.ag_sqrt(ag.ag_abs(x) + 0.25),
-    "softmax": lambda x: ag.ag_softmax(x, 0) if x.size else x, "log softmax": lambda x: ag.ag_log_softmax(x, -1) if x.size else x,
-    "ratio": lambda x: x / (ag.ag_abs(x) + 1.0), "twice": lambda x: x + x, "scale": lambda x: ag.ag_scale(x, 0.5),
+    "relu": ag.ag_relu,
+    "tanh": ag.ag_tanh,
+    "sigmoid": ag.ag_sigmoid,
+    "gelu": ag.ag_gelu,
+    "silu": ag.ag_silu,
+    "exp": lambda x: ag.ag_exp(ag.ag_clamp(x, -2.0, 2.0)),
+    "abs": ag.ag_abs,
+    "square": lambda x: ag.ag_clamp(x, -3, 3) ** 2,
+    "clamp": lambda x: ag.ag_clamp(x, -0.5, 0.75),
+    "leaky": lambda x: ag.ag_leaky_relu(x, 0.125),
+    "neg": lambda x: -x,
+    "log": lambda x: ag.ag_log(ag.ag_abs(x) + 0.5),
+    "sqrt": lambda x: ag.ag_sqrt(ag.ag_abs(x) + 0.25),
+    "softmax": lambda x: ag.ag_softmax(x, 0) if x.size else x,
+    "log softmax": lambda x: ag.ag_log_softmax(x, -1) if x.size else x,
+    "ratio": lambda x: x / (ag.ag_abs(x) + 1.0),
+    "twice": lambda x: x + x,
+    "scale": lambda x: ag.ag_scale(x, 0.5),
 }
 
 
@@ -67,9 +82,27 @@ class Program(NamedTuple):
         full = tuple(int(rng.choice(SIZES)) if rng.random() < 0.3 else int(rng.integers(1, 6)) for _ in range(rank))
         full = (*full, 1) if rank == 1 else full
         shapes = tuple(tuple(1 if rng.random() < 0.3 else n for n in full) for _ in range(3))
-        names = [*POINTWISE, "add", "sub", "mul", "mul", "add", "matmul", "transpose", "reduce", "norm", "cut", "concat",
-                 "conv", "attention", "checkpoint", *["dropout"] * (2 * random)]
-        ops = tuple(Op(str(rng.choice(names)), *map(int, rng.integers(0, 1000, 3))) for _ in range(int(rng.integers(3, 26))))
+        names = [
+            *POINTWISE,
+            "add",
+            "sub",
+            "mul",
+            "mul",
+            "add",
+            "matmul",
+            "transpose",
+            "reduce",
+            "norm",
+            "cut",
+            "concat",
+            "conv",
+            "attention",
+            "checkpoint",
+            *["dropout"] * (2 * random),
+        ]
+        ops = tuple(
+            Op(str(rng.choice(names)), *map(int, rng.integers(0, 1000, 3))) for _ in range(int(rng.integers(3, 26)))
+        )
         dtype = str(rng.choice(["f32", "f32", "f32", "f16", "bf16"])) if random else "f32"
         return cls((full, *shapes), ops, str(rng.choice([*OPTIMIZERS])), dtype, seed)
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from machine.models import KINDS
 from machine.pair import Pair
-from machine.training import HABITS
 from machine.steps import HOSTILE, RETURNS, Spec
+from machine.training import HABITS
 from machine.world import MOMENTS
 
 __all__ = ["machine_for"]
@@ -22,17 +22,48 @@ often = st.sampled_from([True, True, True, False])
 seldom = st.sampled_from([False, False, False, True])
 batches = st.sampled_from([0, 0, 0, 1, 1, 2])
 numbers = st.sampled_from([0.25, 0.5, 0.75, 1.5])
-rates = st.sampled_from([("lr", 0.01), ("lr", 0.0), ("weight_decay", 0.1), ("momentum", 0.25), ("momentum", 0.0), ("beta1", 0.5),
-                         ("beta2", 0.75), ("eps", 0.01), ("nesterov", True)])
-settings_of_layers = st.sampled_from([("rate", 0.75), ("rate", 0.25), ("momentum", 0.5), ("eps", 0.1), ("temperature", 2.0),
-                                      ("slope", 0.5), ("activation", "tanh"), ("dropout", 0.5), ("stride", 1)])
+rates = st.sampled_from(
+    [
+        ("lr", 0.01),
+        ("lr", 0.0),
+        ("weight_decay", 0.1),
+        ("momentum", 0.25),
+        ("momentum", 0.0),
+        ("beta1", 0.5),
+        ("beta2", 0.75),
+        ("eps", 0.01),
+        ("nesterov", True),
+    ]
+)
+settings_of_layers = st.sampled_from(
+    [
+        ("rate", 0.75),
+        ("rate", 0.25),
+        ("momentum", 0.5),
+        ("eps", 0.1),
+        ("temperature", 2.0),
+        ("slope", 0.5),
+        ("activation", "tanh"),
+        ("dropout", 0.5),
+        ("stride", 1),
+    ]
+)
 harmless = st.just("")
 specs = st.builds(
-    Spec, zero=st.sampled_from(["after", "before", "outside", "never"]),
+    Spec,
+    zero=st.sampled_from(["after", "before", "outside", "never"]),
     backward=st.sampled_from(["inside", "inside", "inside", "outside"]),
-    optimizer=st.sampled_from(["inside", "inside", "outside", ""]), clip=st.sampled_from(["", "", "inside", "outside"]),
-    which=st.just(0), passes=st.sampled_from([1, 1, 2, 3]), mapping=st.booleans(), returns=st.sampled_from([*RETURNS]),
-    hostile=harmless | harmless | st.sampled_from([*HOSTILE]), wrap=st.booleans(), parallel=seldom, recompute=seldom)
+    optimizer=st.sampled_from(["inside", "inside", "outside", ""]),
+    clip=st.sampled_from(["", "", "inside", "outside"]),
+    which=st.just(0),
+    passes=st.sampled_from([1, 1, 2, 3]),
+    mapping=st.booleans(),
+    returns=st.sampled_from([*RETURNS]),
+    hostile=harmless | harmless | st.sampled_from([*HOSTILE]),
+    wrap=st.booleans(),
+    parallel=seldom,
+    recompute=seldom,
+)
 
 
 class Machine(RuleBasedStateMachine):
@@ -97,8 +128,12 @@ class Machine(RuleBasedStateMachine):
             self.do("step", i=i, batch=k % 2, look=k == times - 1)
 
     @precondition(lambda self: self.steps)
-    @rule(data=st.data(), batch=batches, look=often,
-          form=st.sampled_from(["tensors", "wide", "order", "view", "same", "read-only"]))
+    @rule(
+        data=st.data(),
+        batch=batches,
+        look=often,
+        form=st.sampled_from(["tensors", "wide", "order", "view", "same", "read-only"]),
+    )
     def step_with_other_arguments(self, data: st.DataObject, batch: int, form: str, look: bool) -> None:
         self.do("step", i=self.a_step(data), batch=batch, form=form, look=look)
 
@@ -242,10 +277,17 @@ class Machine(RuleBasedStateMachine):
     def backward_elsewhere(self) -> None:
         self.do("backward_elsewhere")
 
-    @rule(habit=st.sampled_from(HABITS), capture=often, replicas=st.integers(1, 2), micro_batch=st.integers(1, 2),
-          accumulate=st.integers(1, 2))
+    @rule(
+        habit=st.sampled_from(HABITS),
+        capture=often,
+        replicas=st.integers(1, 2),
+        micro_batch=st.integers(1, 2),
+        accumulate=st.integers(1, 2),
+    )
     def train(self, habit: str, capture: bool, replicas: int, micro_batch: int, accumulate: int) -> None:
-        self.do("train", habit=habit, capture=capture, replicas=replicas, micro_batch=micro_batch, accumulate=accumulate)
+        self.do(
+            "train", habit=habit, capture=capture, replicas=replicas, micro_batch=micro_batch, accumulate=accumulate
+        )
 
     @rule()
     def collect(self) -> None:

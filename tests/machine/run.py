@@ -3,9 +3,9 @@
 
     python tests/machine/run.py --device cpu --steps 20000
     python tests/machine/run.py --device vulkan:0 --steps 4000 --seed 7
-    python tests/machine/run.py --device cpu --eager      the subject is not captured either: the machine itself is tested
+    python tests/machine/run.py --eager      the subject is not captured either: the machine itself is tested
 
-The exit status is 1 if anything diverged.  `--first` stops there; otherwise the machine goes on in a new pair of worlds.
+The exit status is 1 if anything diverged.  `--first` stops there; else the machine goes on in a new pair of worlds.
 """
 
 from __future__ import annotations
@@ -31,9 +31,16 @@ LENGTH = 40  # actions of one example
 def explore(pair: Pair, number: int, examples: int, length: int = LENGTH, kinds: tuple[str, ...] = ()) -> str:
     """Run some examples; the divergence that was found, or nothing."""
     machine = machine_for(pair, kinds) if kinds else machine_for(pair)
-    chosen = settings(max_examples=examples, stateful_step_count=length, deadline=None, database=None,
-                      phases=[Phase.generate], report_multiple_bugs=False, verbosity=Verbosity.quiet,
-                      suppress_health_check=list(HealthCheck))
+    chosen = settings(
+        max_examples=examples,
+        stateful_step_count=length,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        report_multiple_bugs=False,
+        verbosity=Verbosity.quiet,
+        suppress_health_check=list(HealthCheck),
+    )
     try:
         run_state_machine_as_test(seed(number)(machine), settings=chosen)
     except (Divergence, Flaky) as found:
@@ -66,11 +73,15 @@ def main() -> int:
         for what, history in pair.found[:1]:
             found.append(what)
             if not given.no_shrink:
-                what, history = min((what, history), reduced(given.device, history), key=lambda x: (not x[0], len(x[1])))
+                what, history = min(
+                    (what, history), reduced(given.device, history), key=lambda x: (not x[0], len(x[1]))
+                )
             print(f"after {steps} steps, seed {number - 1}: {what}\n{written(history)}\n", flush=True)
         pair.close()
-    print(f"{given.device}: {steps} steps, {perf_counter() - begin:.0f} s, {len(actions)} kinds of action, "
-          f"{sum(refused.values())} refused, {len(found)} divergences")
+    print(
+        f"{given.device}: {steps} steps, {perf_counter() - begin:.0f} s, {len(actions)} kinds of action, "
+        f"{sum(refused.values())} refused, {len(found)} divergences"
+    )
     for error, n in sorted(refused.items(), key=lambda x: -x[1]):
         print(f"{n:7} {error}")
     return int(bool(found))

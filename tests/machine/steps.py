@@ -34,7 +34,8 @@ HOSTILE = {
     "assigns": "next(iter(model.parameters().values())).data = start",
     "own tensor": "penalty = ag.ag_mean(ag.ag_tensor([[0.5, 0.25]]))",
     "draws": "penalty = ag.ag_mean(noise(weights))",
-    "default device": "with ag.ag_device(other):\n    made = ag.ag_tensor([1.0])\npenalty = ag.ag_to_device(ag.ag_mean(made), device)",
+    "default device": "with ag.ag_device(other):\n    made = ag.ag_tensor([1.0])\n"
+    "penalty = ag.ag_to_device(ag.ag_mean(made), device)",
 }
 RETURNS = {
     "loss": "loss",
@@ -98,11 +99,16 @@ class Spec(NamedTuple):
         inside = self.backward == "inside"
         lines = ["factor = 1.0", "penalty = None", *HOSTILE[self.hostile].splitlines()]
         lines += [f"{self.opt}.zero_grad()"] * (self.zero == "before")
-        lines += [f"for _ in range({self.passes if inside else 1}):", "    with ag.with_grad_tape():",
-                  f"        pred = {'parallel' if self.parallel else 'model'}({'ag.ag_tensor(x)' if self.wrap else 'x'})",
-                  "        loss = loss_fn(pred, y) * factor",
-                  "        if hasattr(model, 'penalty'):", "            loss = loss + model.penalty()",
-                  "        if penalty is not None:", "            loss = loss + penalty"]
+        lines += [
+            f"for _ in range({self.passes if inside else 1}):",
+            "    with ag.with_grad_tape():",
+            f"        pred = {'parallel' if self.parallel else 'model'}({'ag.ag_tensor(x)' if self.wrap else 'x'})",
+            "        loss = loss_fn(pred, y) * factor",
+            "        if hasattr(model, 'penalty'):",
+            "            loss = loss + model.penalty()",
+            "        if penalty is not None:",
+            "            loss = loss + penalty",
+        ]
         lines += ["    grads = ag.backward(loss)"] * inside
         given = "grads" if self.mapping else "None"
         lines += [f"ag.clip_grad_norm(model, {given}, 0.25)"] * (inside and self.clip == "inside")

@@ -1,13 +1,17 @@
-"""The state machine: hypothesis looks for a sequence of actions after which a captured step is not what the eager one is.
+"""The state machine: hypothesis looks for actions after which a captured step is not what the eager one is.
 
 Short runs on every device, longer ones marked slow; ``python tests/machine/run.py`` runs as many steps as one likes.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from machine.defects import DEFECTS, ROOT
 from machine.pair import Divergence, Pair
 from machine.rules import Machine
 from machine.run import explore
@@ -47,3 +51,18 @@ def test_a_difference_is_seen() -> None:
     with pytest.raises(Divergence, match="layer1_W is f32 on cpu"):
         pair.do("step", i=0, batch=0)
     pair.close()
+
+
+# ---------------------------------------------------------------------------------------------- defects put back
+
+
+def test_each_text_occurs_once_in_its_file() -> None:
+    counts = {f"{d.file}: {d.old}": (ROOT / d.file).read_text("utf-8").count(d.old) for d in DEFECTS}
+    assert not {text: n for text, n in counts.items() if n != 1}
+    assert len({d.name for d in DEFECTS}) == len(DEFECTS)
+
+
+@pytest.mark.slow
+def test_the_machine_finds_each() -> None:
+    done = subprocess.run([sys.executable, str(Path(__file__).with_name("defects.py"))], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

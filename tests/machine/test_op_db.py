@@ -1,7 +1,7 @@
 """ag's ops on PyTorch's own samples: values, gradients, and inputs that must be refused; skipped without PyTorch.
 
-    python -m venv --system-site-packages /tmp/torch && /tmp/torch/bin/pip install torch expecttest
-    PYTHONPATH=.:.venv/lib/python3.11/site-packages /tmp/torch/bin/python -m pytest tests/machine/test_op_db.py
+python -m venv --system-site-packages /tmp/torch && /tmp/torch/bin/pip install torch expecttest
+PYTHONPATH=.:.venv/lib/python3.11/site-packages /tmp/torch/bin/python -m pytest tests/machine/test_op_db.py
 """
 
 from __future__ import annotations

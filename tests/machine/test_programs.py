@@ -34,8 +34,11 @@ def differences(program: Program, device: str) -> list[str]:
 def strays(program: Program, device: str) -> list[str]:
     """How one step on a device differs from the CPU's."""
     near, far = (run(program, d, "eager", steps=1) for d in ("cpu", device))
-    return [f"result {k}: {b.ravel()[:4]} instead of {a.ravel()[:4]}" for k, (a, b) in enumerate(zip(near, far, strict=True))
-            if a.shape != b.shape or not np.allclose(a, b, rtol=1e-3, atol=1e-4)]
+    return [
+        f"result {k}: {b.ravel()[:4]} instead of {a.ravel()[:4]}"
+        for k, (a, b) in enumerate(zip(near, far, strict=True))
+        if a.shape != b.shape or not np.allclose(a, b, rtol=1e-3, atol=1e-4)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -20,7 +20,7 @@ __all__ = ["EXPRESSED", "Inexpressible"]
 Tensor = Any
 
 
-class Inexpressible(Exception):
+class Inexpressible(Exception):  # noqa: N818  (it is no error)
     """The sample asks for what ag does not have."""
 
 
@@ -71,9 +71,20 @@ def unary(name: str, fn: Callable[[Tensor], Tensor]) -> None:
 
 
 for _name, _fn in {
-    "exp": ag.ag_exp, "log": ag.ag_log, "sqrt": ag.ag_sqrt, "abs": ag.ag_abs, "sigmoid": ag.ag_sigmoid, "tanh": ag.ag_tanh,
-    "neg": lambda x: -x, "square": lambda x: x**2, "reciprocal": lambda x: 1.0 / x, "rsqrt": lambda x: 1.0 / ag.ag_sqrt(x),
-    "positive": lambda x: x * 1.0, "T": lambda x: x.T, "t": lambda x: x.T if at_most_two(x) == 2 else x, "ravel": lambda x: x.reshape(-1),
+    "exp": ag.ag_exp,
+    "log": ag.ag_log,
+    "sqrt": ag.ag_sqrt,
+    "abs": ag.ag_abs,
+    "sigmoid": ag.ag_sigmoid,
+    "tanh": ag.ag_tanh,
+    "neg": lambda x: -x,
+    "square": lambda x: x**2,
+    "reciprocal": lambda x: 1.0 / x,
+    "rsqrt": lambda x: 1.0 / ag.ag_sqrt(x),
+    "positive": lambda x: x * 1.0,
+    "T": lambda x: x.T,
+    "t": lambda x: x.T if at_most_two(x) == 2 else x,
+    "ravel": lambda x: x.reshape(-1),
 }.items():
     unary(_name, _fn)
 
@@ -144,8 +155,14 @@ def clamp(x: Tensor, low: Any = None, high: Any = None, **named: Any) -> Tensor:
     return ag.ag_clamp(operand(x), -np.inf if low is None else low, np.inf if high is None else high)
 
 
-for _name, _fn in {"eq": lambda x, y: x == y, "ne": lambda x, y: x != y, "lt": lambda x, y: x < y, "le": lambda x, y: x <= y,
-                   "gt": lambda x, y: x > y, "ge": lambda x, y: x >= y}.items():
+for _name, _fn in {
+    "eq": lambda x, y: x == y,
+    "ne": lambda x, y: x != y,
+    "lt": lambda x, y: x < y,
+    "le": lambda x, y: x <= y,
+    "gt": lambda x, y: x > y,
+    "ge": lambda x, y: x >= y,
+}.items():
     EXPRESSED[_name] = lambda x, y, fn=_fn: fn(operand(x), operand(y))
 
 
@@ -184,8 +201,11 @@ def _softmax(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return apply
 
 
-EXPRESSED |= {"softmax": _softmax(ag.ag_softmax), "log_softmax": _softmax(ag.ag_log_softmax),
-              "nn.functional.softmin": _softmax(lambda x, dim: ag.ag_softmax(-x, dim))}
+EXPRESSED |= {
+    "softmax": _softmax(ag.ag_softmax),
+    "log_softmax": _softmax(ag.ag_log_softmax),
+    "nn.functional.softmin": _softmax(lambda x, dim: ag.ag_softmax(-x, dim)),
+}
 
 # ---------------------------------------------------------------------------------------------- shapes
 
@@ -265,8 +285,9 @@ def expand(x: Tensor, *shape: Any) -> Tensor:
 
 def _constant(array: Any, like: Tensor) -> Tensor:
     """A tensor of exactly this shape, which a vector is not."""
-    return ag.ag_tensor(array.reshape(-1, 1) if array.ndim == 1 else array, dtype=like.dtype, device=like.device).reshape(
-        *array.shape)
+    return ag.ag_tensor(
+        array.reshape(-1, 1) if array.ndim == 1 else array, dtype=like.dtype, device=like.device
+    ).reshape(*array.shape)
 
 
 @express("cat", "concat", "concatenate")
@@ -314,8 +335,10 @@ def cut(x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int =
 @express("__getitem__")
 def getitem(x: Tensor, key: Any) -> Tensor:
     parts = key if isinstance(key, tuple) else (key,)
-    need(all(p is None or p is Ellipsis or (isinstance(p, (int, slice)) and not isinstance(p, bool)) for p in parts),
-         "an index that is an array")
+    need(
+        all(p is None or p is Ellipsis or (isinstance(p, (int, slice)) and not isinstance(p, bool)) for p in parts),
+        "an index that is an array",
+    )
     return operand(x)[key]
 
 

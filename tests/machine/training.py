@@ -33,8 +33,15 @@ class Net(ag.Layer):
 
 def _samples(habit: str) -> list[Sample]:
     rng = np.random.default_rng(1)
-    return [{"x": rng.normal(size=(3, 1)).astype(np.float32), "y": np.array([i % 2]), "weight": 1.0,
-             "drop": habit == "dropout" or (habit == "dropout for some" and i > 0)} for i in range(8)]
+    return [
+        {
+            "x": rng.normal(size=(3, 1)).astype(np.float32),
+            "y": np.array([i % 2]),
+            "weight": 1.0,
+            "drop": habit == "dropout" or (habit == "dropout for some" and i > 0),
+        }
+        for i in range(8)
+    ]
 
 
 def _nothing(st: Any, data: list[Sample]) -> None:
@@ -75,8 +82,13 @@ def _change_arrays(st: Any, data: list[Sample]) -> None:
 
 
 CALLBACKS: dict[str, Callable[[Any, list[Sample]], None]] = {
-    "sets weights": _set_weights, "sets an attribute": _set_attribute, "sets the mode": _set_mode,
-    "sets a rate": _set_rate, "changes numbers": _change_numbers, "changes arrays": _change_arrays}
+    "sets weights": _set_weights,
+    "sets an attribute": _set_attribute,
+    "sets the mode": _set_mode,
+    "sets a rate": _set_rate,
+    "changes numbers": _change_numbers,
+    "changes arrays": _change_arrays,
+}
 HABITS = ["", "dropout", "dropout for some", "class weights", "augments", "counts", "decides", *CALLBACKS]
 
 
@@ -102,8 +114,20 @@ def train(world: World, habit: str, capture: bool, replicas: int, micro_batch: i
     mine = world.captured and not ordered
     n = replicas if mine else 1
     devices = [world.device, "cpu:1" if world.device == "cpu" else world.device][:n]
-    result = ag.dp_train(Net, data, loss, forward, lambda s: s["y"], devices=devices, n_iter=4, lr=0.05,
-                         micro_batch=micro_batch * replicas // n, accumulate=accumulate, seed=3, verbose=False,
-                         capture="auto" if world.captured and capture else False,
-                         callback=lambda st: CALLBACKS.get(habit, _nothing)(st, data))
+    result = ag.dp_train(
+        Net,
+        data,
+        loss,
+        forward,
+        lambda s: s["y"],
+        devices=devices,
+        n_iter=4,
+        lr=0.05,
+        micro_batch=micro_batch * replicas // n,
+        accumulate=accumulate,
+        seed=3,
+        verbose=False,
+        capture="auto" if world.captured and capture else False,
+        callback=lambda st: CALLBACKS.get(habit, _nothing)(st, data),
+    )
     return np.asarray(result.loss_history), {k: p.numpy() for k, p in result.params.items()}

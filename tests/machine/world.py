@@ -21,8 +21,12 @@ import ag
 __all__ = ["Call", "Refused", "Seen", "Step", "World", "flat"]
 
 Seen = dict[str, Any]  # what was seen, by name: (type, shape, bytes), numbers, or a Refused
-MOMENTS = {"sgd": lambda p: ag.optimizer_sgd(p, lr=0.05), "momentum": lambda p: ag.optimizer_sgd(p, lr=0.02, momentum=0.5),
-           "adam": lambda p: ag.optimizer_adam(p, lr=0.02), "adamw": lambda p: ag.optimizer_adamw(p, lr=0.02)}
+MOMENTS = {
+    "sgd": lambda p: ag.optimizer_sgd(p, lr=0.05),
+    "momentum": lambda p: ag.optimizer_sgd(p, lr=0.02, momentum=0.5),
+    "adam": lambda p: ag.optimizer_adam(p, lr=0.02),
+    "adamw": lambda p: ag.optimizer_adamw(p, lr=0.02),
+}
 
 
 @dataclass(frozen=True)
@@ -84,12 +88,27 @@ class World:
         model = KINDS[kind].make()
         first = next(iter(model.parameters().values()))
         return {
-            "__name__": "script", "__builtins__": __builtins__, "ag": ag, "np": np, "model": model,
-            "loss_fn": KINDS[kind].loss, "shift": 1.25, "config": {"scale": 0.75}, "rng": np.random.default_rng(3),
-            "chance": random.Random(3), "counter": {"n": 0}, "trouble": {"on": False}, "extra": self.batches[0][0],
-            "weights": ag.ag_tensor(host((2, 2), 4)), "average": ag.ag_tensor([[0.5]]), "other": self.other,
-            "device": self.device, "start": first.numpy().copy(), "noise": ag.ag_dropout(0.5),
-            "inner": self.wrapped(lambda w: ag.ag_mean(w * 3.0)), "in_thread": _in_thread,
+            "__name__": "script",
+            "__builtins__": __builtins__,
+            "ag": ag,
+            "np": np,
+            "model": model,
+            "loss_fn": KINDS[kind].loss,
+            "shift": 1.25,
+            "config": {"scale": 0.75},
+            "rng": np.random.default_rng(3),
+            "chance": random.Random(3),
+            "counter": {"n": 0},
+            "trouble": {"on": False},
+            "extra": self.batches[0][0],
+            "weights": ag.ag_tensor(host((2, 2), 4)),
+            "average": ag.ag_tensor([[0.5]]),
+            "other": self.other,
+            "device": self.device,
+            "start": first.numpy().copy(),
+            "noise": ag.ag_dropout(0.5),
+            "inner": self.wrapped(lambda w: ag.ag_mean(w * 3.0)),
+            "in_thread": _in_thread,
             "parallel": ag.DataParallel(model, [self.device, self.device]),
         }
 
@@ -147,8 +166,12 @@ class World:
     def python(self) -> dict[str, Any]:
         """What Python holds beside it, to be taken over by the subject after a refusal."""
         names = self.names
-        return {"rng": names["rng"].bit_generator.state, "chance": names["chance"].getstate(), "counter": dict(names["counter"]),
-                "calls": getattr(self.model, "calls", None)}
+        return {
+            "rng": names["rng"].bit_generator.state,
+            "chance": names["chance"].getstate(),
+            "counter": dict(names["counter"]),
+            "calls": getattr(self.model, "calls", None),
+        }
 
     def adopt(self, seen: Seen, python: Mapping[str, Any]) -> None:
         """Become like the other world, by assignment."""
@@ -158,25 +181,37 @@ class World:
         names["counter"].update(python["counter"])
         if python["calls"] is not None:
             self.model.calls = python["calls"]
-        names["average"] = ag.ag_tensor(array_of(seen["average"]), device=self.device, dtype=seen["average"][0].split()[0])
+        names["average"] = ag.ag_tensor(
+            array_of(seen["average"]), device=self.device, dtype=seen["average"][0].split()[0]
+        )
         for name, x in {**self.model.parameters(), **self.model.buffers()}.items():
             x.data = array_of(seen[f"model.{name}"])
             g = array_of(seen[f"grad.{name}"])
             x.grad = None if g is None else _tensor_like(g, x)
         for name, opt in self.optimizers.items():
-            opt.load_state_dict({k.removeprefix(f"{name}."): array_of(v) for k, v in seen.items()
-                                 if k.startswith(f"{name}.") and k != f"{name}.lr"})
+            opt.load_state_dict(
+                {
+                    k.removeprefix(f"{name}."): array_of(v)
+                    for k, v in seen.items()
+                    if k.startswith(f"{name}.") and k != f"{name}.lr"
+                }
+            )
             opt.lr = seen[f"{name}.lr"]
         for i, arrays in enumerate(self.batches):
-            for path, x in flat(arrays):
-                dict(_leaves(arrays))[path][...] = array_of(seen[f"batch{i}{path}"])
+            for path, x in _leaves(arrays):
+                x[...] = array_of(seen[f"batch{i}{path}"])
         self.kept = []
 
     @property
     def has(self) -> dict[str, Any]:
         """What rules need to know of it."""
-        return {"steps": len(self.steps), "optimizers": sorted(self.optimizers) if self.names else [], "kind": self.kind,
-                "schedulers": len(self.schedulers), "states": len(self.states)}
+        return {
+            "steps": len(self.steps),
+            "optimizers": sorted(self.optimizers) if self.names else [],
+            "kind": self.kind,
+            "schedulers": len(self.schedulers),
+            "states": len(self.states),
+        }
 
     def refusal(self, i: int) -> int | None:
         """Count that a step was refused; its number if that is the second time, and it should be captured again."""
