@@ -240,3 +240,12 @@ def test_bad_parameters() -> None:
     with expect_error("an optimizer's lr set to a negative number", ValueError, "lr is -0.1"):
         optimizer.lr = -0.1
     assert optimizer.lr == 0.01
+
+
+def test_a_state_with_a_flag_that_was_not_assigned(device: str) -> None:
+    """Of settings one was assigned, so all are in the state, as numbers."""
+    optimizer = ag.optimizer_sgd([ag.ag_param([[1.0]])], lr=0.1, momentum=0.5, nesterov=True)
+    optimizer.weight_decay = 0.25
+    other = ag.optimizer_sgd([ag.ag_param([[1.0]])], lr=0.1)
+    other.load_state_dict(optimizer.state_dict())
+    assert (other.weight_decay, other.momentum, other.nesterov) == (0.25, 0.5, True)

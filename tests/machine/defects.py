@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Put defects back, one at a time, and count the steps that the state machine needs to find each.
+
+    python tests/machine/defects.py            all of them
+    python tests/machine/defects.py gradient   those with one of these words
+
+Each replaces a short text of the package in a copy of it, as the mutants of tests/mutant_table.py do; here it is not a
+test that names what is wrong, but hypothesis that must come upon it.  Prints a table; the exit status is 1 if one is
+not found within LIMIT steps.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 4000  # steps
+
+
+class Defect(NamedTuple):
+    """A defect that was there once.
+
+    Attributes
+    ----------
+    name : str
+    file, old, new : str
+        In which file which text, and what stands in its place.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+
+_CALL, _PROGRAM = "ag/autograd/recorded_call.py", "ag/autograd/captured_program.py"
+_ARGUMENTS, _WATCHED = "ag/autograd/captured_arguments.py", "ag/autograd/watched.py"
+DEFECTS = [
+    Defect(
+        "work on another device is not recorded",
+        "ag/engine/program.py",
+        "elif self.backend is not device:",
+        "elif False:",
+    ),
+    Defect(
+        "a replay leaves no gradient",
+        _PROGRAM,
+        "        for x, grad in self._grads:\n            x.set_grad(grad)\n        self._lend()",
+        "        self._lend()",
+    ),
+    Defect(
+        "a gradient of before is that of the first call",
+        _PROGRAM,
+        "self.backend.assign(leaf.slot.buffer, leaf.tensor.peek_grad().buffer)",
+        "pass",
+    ),
+    Defect(
+        "the gradients that are added to need not be there",
+        _PROGRAM,
+        'return "a gradient is there that was not" if leaf.slot is None else "a gradient that was there is not"',
+        "pass",
+    ),
+    Defect(
+        "optimizers and devices move parameters unseen",
+        _WATCHED,
+        "if moved is not None and moved.buffer is not buffer:",
+        "if False:",
+    ),
+    Defect("an array of the step's own stands for its argument", _ARGUMENTS, "example.copy()  #", "example  #"),
+    Defect(
+        "an argument is changed in the step",
+        _ARGUMENTS,
+        "def __array_ufunc__(self, *args: object, **kwargs: object) -> Any:\n        raise _read(self)",
+        "def __array_ufunc__(self, *args: Any, **kwargs: Any) -> Any:\n        plain = [np.array(a) if isinstance(a, "
+        "StepArgument) else a for a in args]\n        return getattr(args[0], args[1])(*plain[2:]).view(StepArgument)",
+    ),
+    Defect(
+        "work of threads is not recorded",
+        "ag/parallel/replicas/parallel_apply.py",
+        "if len(calls) > 1 and recording_here() is not None:",
+        "if False:",
+    ),
+    Defect("settings of layers may change", _WATCHED, "if not _same(noted, now):", "if False:"),
+    Defect(
+        "items of a layer's lists may change",
+        _WATCHED,
+        "if len(now) != len(items) or not all(map(is_, now, items)):",
+        "if False:",
+    ),
+    Defect(
+        "the generator is seeded in the step",
+        "ag/engine/random.py",
+        'backend.refuse_while_recording("seeds the random generator")',
+        "pass",
+    ),
+    Defect(
+        "results are the program's memory",
+        _PROGRAM,
+        "    if buffer.block.nbytes <= _SMALL:\n        lent =",
+        "    if True:\n        lent = buffer\n    elif buffer.block.nbytes <= _SMALL:\n        lent =",
+    ),
+    Defect("recordings are not compared", "ag/autograd/capture.py", "if difference is not None:", "if False:"),
+    Defect(
+        "a step may keep its results",
+        _PROGRAM,
+        "            self.program = recording.finished()\n        except CaptureError:",
+        "            self.program = recording.finished()\n        except KeyError:",
+    ),
+    Defect(
+        "random numbers are drawn again by recompute",
+        "ag/engine/primitive.py",
+        "elementwise and not updates if cheap",
+        "elementwise if cheap",
+    ),
+    Defect(
+        "two parameters share a gradient",
+        "ag/autograd/tape.py",
+        "    return _of_their_own(leaves, began)",
+        "    return leaves",
+    ),
+    Defect(
+        "a gradient is the constant 1",
+        "ag/autograd/tape.py",
+        "if g.block.made < began or g.block in blocks:",
+        "if g.block in blocks:",
+    ),
+    Defect("a sum is its operand", "ag/autograd/op.py", "if out.block in [b.block for b in buffers]:", "if False:"),
+]
+
+
+def found_after(defect: Defect, device: str = "cpu") -> tuple[int, str] | None:
+    """How many steps it takes to find a defect, and what is seen; None if it is not found."""
+    with TemporaryDirectory(prefix="ag-defect-") as folder:
+        shutil.copytree(ROOT / "ag", Path(folder, "ag"), ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "shaders", Path(folder, "shaders"))
+        path = Path(folder, defect.file)
+        path.write_text(path.read_text("utf-8").replace(defect.old, defect.new, 1), "utf-8")
+        done = subprocess.run(
+            [
+                sys.executable,
+                str(Path(__file__).with_name("run.py")),
+                "--device",
+                device,
+                "--steps",
+                str(LIMIT),
+                "--first",
+                "--no-shrink",
+                *WITHOUT,
+            ],
+            text=True,
+            capture_output=True,
+            env={**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+    match = re.search(r"^after (\d+) steps, seed \d+: (.*)", done.stdout, re.MULTILINE)
+    return (int(match[1]), match[2][:100]) if match else None
+
+
+WITHOUT = ["--without", os.environ["AG_MACHINE_WITHOUT"]] if "AG_MACHINE_WITHOUT" in os.environ else []
+
+
+def main() -> int:
+    words, lost = sys.argv[1:], 0
+    chosen = [d for d in DEFECTS if not words or any(w in d.name for w in words)]
+    for d in chosen:
+        found = found_after(d)
+        lost += found is None
+        print(f"{d.name:52} {f'{found[0]:5} steps  {found[1]}' if found else 'NOT FOUND'}", flush=True)
+    print(f"{len(chosen) - lost} of {len(chosen)} found")
+    return int(lost > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
