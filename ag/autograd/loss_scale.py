@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial, reduce
-from weakref import ref
+from weakref import ReferenceType, ref
 
 import numpy as np
 
@@ -54,7 +54,21 @@ def _times(g: Buffer, word: int) -> Buffer:
 
 def _state(backend: Device) -> Buffer | None:
     """The numbers of `SCALE_WORDS` on the device; None if nobody scales gradients there."""
+    state = _now(backend)
+    if backend.recording is not None:
+        backend.recording.guards.append(partial(_another, backend, None if state is None else ref(state)))
+    return state
+
+
+def _now(backend: Device) -> Buffer | None:
     return None if backend.loss_scale is None else backend.loss_scale()
+
+
+def _another(backend: Device, recorded: ReferenceType[Buffer] | None) -> str | None:
+    """Why a step that was recorded with a scale, or without one, is not as it was."""
+    now = _now(backend)
+    same = now is None if recorded is None else now is not None and now is recorded()
+    return None if same else "the loss scale is another one, or there is none any more"
 
 
 def set_scale(backend: Device, scale: float, *counts: float) -> Buffer:

@@ -75,6 +75,7 @@ class RecordedCall:
                 if self.passed[i] is not None:
                     self.tensors[i] = Tensor(t.buffer)  # a stand-in that nobody keeps
             t = None  # type: ignore[assignment]
+            self.notes.forget_the_dead()
             _refuse_kept([ref(x) for x in stand_ins], stand_ins)
         except CaptureError:
             self.put_back()
@@ -102,6 +103,7 @@ class RecordedCall:
     def results(self, args: tuple[Any, ...]) -> Any:
         """What an eager call would return."""
         self.put_back()
+        self.recording.compiled = None
         return filled(self.structure, [t if k is None else args[k]
                                         for t, k in zip(self.tensors, self.passed, strict=True)])
 

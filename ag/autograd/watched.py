@@ -139,16 +139,17 @@ class Notes:
     Attributes
     ----------
     leaves : dict of int to Leaf
-    effects : dict of (id of the object, name) to (object, value)
+    effects : dict of (id of the object, name) to (weak reference to it, value)
         Attributes that the step set, with their last values.
     """
 
     def __init__(self, made: set[int]) -> None:
         self._made = made
         self._reads: dict[tuple[int, str], tuple[ref[Watched], Any]] = {}
-        self._contents: list[tuple[Any, tuple[Any, ...]]] = []  # containers and what was in them
+        self._contents: dict[tuple[int, str], list[tuple[Any, tuple[Any, ...]]]] = {}  # what is in lists and dicts
+        self._flat: list[tuple[Any, tuple[Any, ...]]] = []  # all of them
         self._tensors: dict[int, tuple[ref[Noted], Buffer]] = {}
-        self.effects: dict[tuple[int, str], tuple[Watched, Any]] = {}
+        self.effects: dict[tuple[int, str], tuple[ref[Watched], Any]] = {}
         self.leaves: dict[int, Leaf] = {}
         self._position = CHANGES.position
 
@@ -176,11 +177,11 @@ class Notes:
         if key not in self._reads and key not in self.effects:
             self._reads[key] = ref(owner), _snapshot(value)
             if name in object.__getattribute__(owner, "__dict__"):
-                self._contents += _contents(value)
+                self._contents[key] = list(_contents(value))
 
     def written(self, owner: Watched, name: str, value: object) -> None:
         """Note what an attribute becomes."""
-        self.effects[id(owner), name] = owner, value
+        self.effects[id(owner), name] = ref(owner), value
 
     def tensors(self, tensors: Sequence[Noted]) -> None:
         """Note where tensors lie that were there before."""
@@ -199,7 +200,7 @@ class Notes:
                 if (found := self._changed(key)) is not None:
                     return found
             self._position = position
-        for container, items in self._contents:
+        for container, items in self._flat:
             now = container.values() if type(container) is dict else container
             if len(now) != len(items) or not all(map(is_, now, items)):
                 return f"a {type(container).__name__} of a layer or an optimizer has other items"
@@ -224,9 +225,17 @@ class Notes:
 
     def repeat_effects(self) -> None:
         """Set the attributes that the step set."""
-        for (_, name), (owner, value) in self.effects.items():
-            if owner.__dict__.get(name, self) is not value:
+        for (_, name), (reference, value) in self.effects.items():
+            owner = reference()
+            if owner is not None and owner.__dict__.get(name, self) is not value:
                 setattr(owner, name, value)
+
+    def forget_the_dead(self) -> None:
+        """Let go of what belonged to objects that the step made and dropped."""
+        self.effects = {key: effect for key, effect in self.effects.items() if effect[0]() is not None}
+        self._reads = {key: noted for key, noted in self._reads.items() if noted[0]() is not None}
+        self._contents = {key: pairs for key, pairs in self._contents.items() if key in self._reads}
+        self._flat = [pair for pairs in self._contents.values() for pair in pairs]
 
     # -------------------------------------------------------------------------------------- gradients
 

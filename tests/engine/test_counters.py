@@ -94,7 +94,8 @@ def measured(name: str, device: str) -> dict[str, Any]:
     backend: Any = backend_of(device)
     step, x, labels = WORKLOADS[name]()
     captured = ag.ag_capture(step)
-    captured(x, labels).item()
+    for _ in range(2):  # recorded, and compared
+        captured(x, labels).item()
     program: Any = captured.program
     recorder = getattr(backend, "recorder", None)
     submits = recorder.submits if recorder is not None else 0
@@ -123,7 +124,7 @@ def test_a_replayed_step(name: str, device: str) -> None:
         assert found["barriers"] <= barriers
     assert found["submits"] == (0 if device == "cpu" else SUBMITS)
     assert found["up"] == found["batch"] and found["down"] == 4  # the batch, and the loss
-    assert found["allocations"] == 0
+    assert found["allocations"] <= 1  # for the loss that the caller gets
     assert found["kernels"][UPDATE[name]] == 1  # whatever the number of parameters
     ran = sum(found["kernels"].values()) - found["kernels"]["transfer"]
     assert ran == found["launches"]
@@ -157,7 +158,7 @@ def kernels_of_a_step(dtype: str, max_norm: float | None) -> Counter[str]:
         optimizer.zero_grad()
 
     captured, x = ag.ag_capture(step), ag.ag_tensor(np.ones((3, 5)), dtype=dtype)
-    captured(x)
+    captured(x), captured(x)  # recorded, and compared
     with ag.profile() as seen:
         captured(x)
     return Counter(e.kernel for e in seen.events)

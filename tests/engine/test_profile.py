@@ -71,15 +71,15 @@ def test_replays(device: str) -> None:
 
     captured = ag.ag_capture(step)
     x = ag.ag_tensor(np.ones((8, 8)))
-    captured(x)
+    captured(x), captured(x)  # recorded, and compared
     assert captured.program is not None
     for _ in range(2):  # sequences with timestamps are built once per profile
         with ag.profile() as seen:
-            losses = [captured(x).item() for _ in range(3)]
+            losses = [captured(x).item() for _ in range(2)]
         assert losses == sorted(losses, reverse=True) and losses[0] > losses[-1]
         names = kernels(seen, device)
         once = names[: captured.program.launches]
-        assert once * 3 == names and "matmul" in "".join(once) and "adam_update" in once
+        assert once * 2 == names and "matmul" in "".join(once) and "adam_update" in once
         assert_one_queue(seen.events)
     before = losses[-1]
     assert captured(x).item() < before  # and without a profile
