@@ -7,7 +7,6 @@ element where that means something.  Oracles are written from the mathematics, o
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from table.rows import (
     away_from,
     case,
     class_ids,
+    copies,
     distribution,
     every,
     nonzero,
@@ -225,7 +225,7 @@ LOSSES = [
 # ---------------------------------------------------------------------------------------------- layers
 
 
-new_linear = cache(ag.ag_linear)  # parameters cannot be made inside a captured step
+new_linear = copies(ag.ag_linear)
 
 
 def linear(x: Tensor, W: Tensor, b: Tensor, activation: str | None = None) -> Tensor:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 from table import oracles
-from table.rows import Array, Bad, Row, Shape, case, every
+from table.rows import Array, Bad, Row, Shape, case, copies, every
 
 import ag
 from ag.autograd.tensor import Tensor
@@ -145,8 +144,7 @@ GLOBAL_ERRORS = [
 # ---------------------------------------------------------------------------------------------- layers
 
 
-# parameters cannot be made inside a captured step
-new_conv = cache(ag.ag_conv2d_layer)
+new_conv = copies(ag.ag_conv2d_layer)
 
 
 def conv_layer(x: Tensor, W: Tensor, b: Tensor, **params: Any) -> Tensor:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 from table import oracles_sequences as oracles
-from table.rows import Array, Bad, Row, Shape, case, every, normal, positive, tensor
+from table.rows import Array, Bad, Row, Shape, case, copies, every, normal, positive, tensor
 
 import ag
 from ag.autograd.tensor import Tensor
@@ -63,9 +63,9 @@ def norm_errors(op: str) -> list[Bad]:
     ]
 
 
-@cache
+@copies
 def new_layer_norm(num_features: int, eps: float) -> Any:
-    return ag.ag_layer_norm(num_features, eps)  # parameters cannot be made inside a captured step
+    return ag.ag_layer_norm(num_features, eps)
 
 
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Tensor:
@@ -75,7 +75,7 @@ def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Ten
     return out
 
 
-@cache
+@copies
 def new_batch_norm(num_features: int, eps: float, backend: Backend, dtype: str) -> Any:
     layer = ag.ag_batch_norm(num_features, eps)
     layer.running_mean = tensor(np.zeros((num_features, 1)), backend, dtype)
@@ -141,7 +141,7 @@ def word_ids(rng: np.random.Generator, shape: Shape, before: Sequence[Array]) ->
     return np.asarray(rng.integers(0, before[0].shape[1], shape))
 
 
-@cache
+@copies
 def new_embedding(vocab: int, dim: int) -> Any:
     return ag.ag_embedding(vocab, dim)
 
@@ -209,7 +209,7 @@ def thin(rng: np.random.Generator, shape: Shape, _before: Sequence[Array]) -> Ar
     return rng.standard_normal(shape) / np.sqrt(shape[1])
 
 
-@cache
+@copies
 def new_attention(d_model: int, heads: int, dropout: float) -> Any:
     return ag.ag_multihead_attention(d_model, heads, dropout)
 

@@ -7,7 +7,9 @@ A `Row` describes one public op, `Row.cases` its shapes and parameters; `cases.p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -217,3 +219,12 @@ def weights_like(out: Array | Tensor) -> Array:
 def loss_of(out: Tensor, weights: Tensor) -> Tensor:
     """A scalar to which every element of a result contributes differently."""
     return ag.ag_sum(out * weights)
+
+
+def copies(make: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that makes layers, of which each call gets a copy with the same tensors, to put others there.
+
+    Parameters cannot be made inside a captured step, and a layer that is there before it may not keep what it computes.
+    """
+    made = cache(make)
+    return lambda *args, **params: copy(made(*args, **params))
