@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
-from ag.engine.buffer import Buffer, Device
+from ag.engine.arena import now
+from ag.engine.buffer import Buffer, Device, fix
 from ag.engine.device import backend_of, default_backend, default_dtype
 from ag.engine.dtype import DType, as_dtype
 from ag.engine.primitive import Array
@@ -28,7 +29,9 @@ def to_buffer(array: Array, backend: Device, dtype: DType) -> Buffer:
         if slot is not None:
             return slot
     buffer = backend.alloc(array.shape, dtype)
+    buffer.block.made = 0  # nobody has seen it yet
     backend.upload(array, buffer)
+    buffer.block.made = now()
     return buffer
 
 
@@ -44,7 +47,7 @@ def lift(value: object, backend: Device, dtype: DType, function: str) -> Tensor:
             constant = backend.alloc((), dtype)
             backend.upload(np.asarray(value), constant)
             constant.constant = float(value)
-            constant.block.fixed = True
+            fix(constant)
             constants[key] = constant
         return Tensor(constant)
     return Tensor(to_buffer(_as_array(value, function), backend, dtype))

@@ -154,8 +154,9 @@ class _Function(Generic[S]):
                     out, saved = forward(run, *(buffers if listed is None else [buffers]), *params)
                     if half:
                         out, saved = rounded(out, saved, dtype)
-                    if out.block in [b.block for b in buffers]:  # whoever assigns to one must not change the other
-                        out = copied(out)
+                    for b in buffers:
+                        if b.block is out.block:  # whoever assigns to one must not change the other
+                            out = copied(out)
             except ShapeError as error:
                 if str(error).startswith(name):
                     raise

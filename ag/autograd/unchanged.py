@@ -1,14 +1,14 @@
 """What a gradient rule finds must be what the forward pass computed with: a value that changed since is an error.
 
 Backends note when existing memory is overwritten (`ag.engine.buffer.note_written`), and a node knows when it was
-recorded.  So the usual case costs one comparison per saved buffer; only where one was overwritten is the rule given a
-launch that looks at every operand, as a rule may do without some of what was saved:
+recorded.  So the usual case costs one comparison per node, and where others write meanwhile, one per buffer; only where
+one was overwritten is the rule given a launch that looks at every operand, as it may do without some:
 
     y = w * x; w.data = ...; backward     ->  an error if x wants a gradient, w * g; none if only w does, x * g
 
-Where the forward pass is computed a second time instead (`ag.autograd.activation_checkpoint`), ops look at every operand
-themselves: it must be what it was the first time.  `ag.autograd.tensor.Node` and `ag.autograd.op` call this; it knows
-no op and no device.
+Where the forward pass is computed a second time instead (`ag.autograd.activation_checkpoint`), ops themselves look at
+every operand: it must be what it was the first time.  `ag.autograd.tensor.Node` and `ag.autograd.op` call this; it
+knows no op and no device.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from ag.engine.buffer import Buffer, Run
+from ag.engine.buffer import LATEST, Buffer, Run
 from ag.engine.primitive import PrimitiveTo, Returned
 from ag.errors import TapeError
 
@@ -41,12 +41,15 @@ class Named(Protocol):
 
 def any_changed(saved: object, since: int) -> bool:
     """Whether any buffer in what a rule saved was overwritten since."""
-    if type(saved) is Buffer:
-        return saved.block.changed > since and saved.changed_since(since)
-    if isinstance(saved, (tuple, list)):
-        for x in saved:
-            if any_changed(x, since):
+    if LATEST.last <= since:
+        return False
+    for x in saved if type(saved) is tuple else (saved,):
+        if type(x) is Buffer:
+            changes = x.block.changes
+            if changes is not None and changes.last > since and x.changed_since(since):
                 return True
+        elif type(x) is tuple and any(y.changed_since(since) for y in buffers_in(x)):
+            return True
     return False
 
 

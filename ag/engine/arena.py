@@ -21,12 +21,33 @@ from itertools import count
 
 from ag.errors import ArenaError
 
-__all__ = ["Arena", "ArenaStats", "Block", "OFFSET_BITS", "now"]
+__all__ = ["Arena", "ArenaStats", "Block", "Changes", "OFFSET_BITS", "now"]
 
 now = count(1).__next__  # one clock for all devices: what came after what
 
 OFFSET_BITS = 48  # address = segment << 48 | byte offset; no segment comes near 2**48 bytes
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
+
+
+class Changes:
+    """What was written into a block after it was handed out.
+
+    Attributes
+    ----------
+    last : int
+        When that was, for the last time.
+    places : dict of (int, tuple of int, int) to int
+        When an array at this address, of this shape and with elements of so many bytes, was overwritten.
+    fixed : bool
+        Whether nobody may write into the block any more.
+    """
+
+    __slots__ = ("fixed", "last", "places")
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.places: dict[tuple[int, tuple[int, ...], int], int] = {}
+        self.fixed = False
 
 
 class Block:
@@ -38,24 +59,20 @@ class Block:
         ``segment << 48 | byte offset`` of the first usable byte.
     nbytes : int
         Usable bytes (the request, rounded up to the alignment).
-    made, changed : int
-        When it was handed out, and when anything in it was overwritten for the last time (`now`).
-    changes : dict of (int, int) to int
-        When stretches of it, by address and number of bytes, were overwritten.
-    fixed : bool
-        Whether nobody may overwrite it any more.
+    made : int
+        When it was handed out (`now`); 0 while it is filled for the first time, which is no change.
+    changes : Changes or None
+        When what was overwritten; for `ag.engine.buffer`.
     """
 
-    __slots__ = ("__weakref__", "_arena", "address", "changed", "changes", "fixed", "made", "nbytes")
+    __slots__ = ("__weakref__", "_arena", "address", "changes", "made", "nbytes")
 
     def __init__(self, arena: Arena, address: int, nbytes: int) -> None:
         self._arena = arena
         self.address = address
         self.nbytes = nbytes
         self.made = now()
-        self.changed = 0
-        self.changes: dict[tuple[int, int], int] | None = None
-        self.fixed = False
+        self.changes: Changes | None = None
 
     @property
     def segment(self) -> int:

@@ -209,8 +209,13 @@ class Backend(ABC):
         """
         result: Returned
         result, buffers = self.operands_of(primitive, operands, into, params)
-        if into is not None or primitive.updates:
-            note_written((*buffers[: primitive.outputs], *(buffers[i] for i in primitive.updates)))
+        if into is not None:
+            if primitive.outputs == 1:
+                note_written(buffers[0])
+            else:
+                note_written(*buffers[: primitive.outputs])
+        if primitive.updates:
+            note_written(*[buffers[i] for i in primitive.updates])
         self._run(primitive, buffers, params)
         if self._open_recording is not None and self.recording is not None:
             self.recording.launches.append(Launch(primitive, buffers, params, into is None))

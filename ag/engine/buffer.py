@@ -6,20 +6,20 @@ Everything that computes holds buffers.  `Device` is what such code may ask of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from math import prod
 from typing import Any, Protocol
 from weakref import ReferenceType, ref
 
-from ag.engine.arena import Arena, Block, now
+from ag.engine.arena import Arena, Block, Changes, now
 from ag.engine.dtype import I32, DType
 from ag.engine.primitive_types import Array, PrimitiveTo, Returned
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 from ag.errors import ArenaError
 
-__all__ = ["Buffer", "Device", "OpenRecording", "Run", "note_written"]
+__all__ = ["LATEST", "Buffer", "Device", "OpenRecording", "Run", "fix", "note_written"]
 
 
 class Run(Protocol):
@@ -140,10 +140,14 @@ class Buffer:
     def changed_since(self, time: int) -> bool:
         """Whether any element was overwritten after `time`."""
         changes = self.block.changes
-        if changes is None or self.block.changed <= time:
+        if changes is None or changes.last <= time:
             return False
-        first, end = self.address, self.address + self.nbytes
-        return any(changes[place] > time and place[0] < end and first < sum(place) for place in tuple(changes))
+        end = self.address + self.nbytes
+        for place in tuple(changes.places):
+            address, shape, itemsize = place
+            if changes.places[place] > time and address < end and self.address < address + prod(shape) * itemsize:
+                return True
+        return False
 
     def relocate(self, block: Block, address: int) -> None:
         """Let the buffer lie elsewhere; its contents stay behind."""
@@ -154,7 +158,7 @@ class Buffer:
         return f"<Buffer {self.shape} {self.dtype} at {self.address:#x} on {self.backend.name}>"
 
 
-def note_written(buffers: Iterable[Buffer]) -> None:
+def note_written(*buffers: Buffer) -> None:
     """Remember that existing buffers have other elements from now on; what a launch makes afresh needs no note.
 
     Backends call it for launches, uploads and assignments, whoever replays a program for what it writes.  The tape
@@ -167,9 +171,21 @@ def note_written(buffers: Iterable[Buffer]) -> None:
     """
     for buffer in buffers:
         block = buffer.block
-        if block.fixed:
+        changes = block.changes
+        if not block.made:
+            continue
+        if changes is None:
+            block.changes = changes = Changes()
+        elif changes.fixed:
             raise ArenaError(f"note_written: {buffer!r} is a constant that all ops on {buffer.backend.name} share; "
                              f"write into a copy of it.")
-        if block.changes is None:
-            block.changes = {}
-        block.changed = block.changes[buffer.address, buffer.nbytes] = now()
+        LATEST.last = changes.last = changes.places[buffer.address, buffer.shape, buffer.dtype.itemsize] = now()
+
+
+LATEST = Changes()  # of any block, so that most questions need no look at a single one
+
+
+def fix(buffer: Buffer) -> None:
+    """From now on nobody may write into the block of a buffer."""
+    buffer.block.changes = buffer.block.changes or Changes()
+    buffer.block.changes.fixed = True

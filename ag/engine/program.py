@@ -104,6 +104,8 @@ class Recording:
         Views of the device's buffers that were made meanwhile.
     recompute : bool
         Whether its program may compute cheap results twice to save memory.
+    writes : list of Buffer
+        What the program writes and others hold; whoever runs it calls ``note_written(*recording.writes)`` before.
     """
 
     on_upload: Callable[[Array, DType], Buffer | None] | None = None
@@ -113,6 +115,7 @@ class Recording:
     launches: list[Launch] = field(default_factory=list)
     views: list[ReferenceType[Buffer]] = field(default_factory=list)
     recompute: bool = False
+    writes: list[Buffer] = field(default_factory=list)
     program: Program | None = None
 
     def finished(self) -> Program:

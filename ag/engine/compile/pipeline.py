@@ -69,6 +69,9 @@ def compile_program(recording: Recording, target: Target) -> list[Launch]:
         if is_wanted(recording, target):
             run_pass(graph, target)
     recording.launches += graph.launches()
+    written = {(b.address, b.nbytes): b for _, launch in graph for b in launch.written
+               if not graph.is_private(b.block.address)}
+    recording.writes = [*written.values()]
     return recording.launches
 
 

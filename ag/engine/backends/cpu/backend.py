@@ -124,11 +124,11 @@ class NumpyBackend(Backend):
         return np.ndarray(shape, _NUMPY[dtype], self._segments[address >> OFFSET_BITS], address & _OFFSET_MASK)
 
     def upload(self, array: Array, into: Buffer) -> None:
-        note_written((into,))
+        note_written(into)
         into.native[...] = stored(array, into.dtype) if into.dtype.is_half else array
 
     def assign(self, target: Buffer, source: Buffer) -> None:
-        note_written((target,))
+        note_written(target)
         target.native[...] = source.native
 
     def download(self, buffer: Buffer) -> Array:
