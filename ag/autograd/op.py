@@ -25,7 +25,7 @@ from ag.autograd.create import lift
 from ag.autograd.mixed_precision import Widening, rounded, widening
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import OPS, Node, Tensor, TensorLike
-from ag.autograd.unchanged import refuse_changed, repeated_since
+from ag.autograd.unchanged import checked, repeated_since
 from ag.engine.buffer import Buffer, Device, Run
 from ag.engine.device import default_backend, default_dtype
 from ag.engine.dtype import F32, DType
@@ -146,9 +146,10 @@ class _Function(Generic[S]):
             backend, inputs, dtype = operands_on_one_device(name, values, mixed)
             buffers = [x.buffer for x in inputs]
             half = dtype.is_half
+            launch: Run = backend.launch
             if since := repeated_since():
-                refuse_changed(buffers, since, name, inputs)
-            run = Widening(backend.launch) if half else backend.launch
+                launch = checked(launch, since, name, inputs, buffers)
+            run = Widening(launch) if half else launch
             try:
                 with backend.quiet():
                     out, saved = forward(run, *(buffers if listed is None else [buffers]), *params)

@@ -21,7 +21,7 @@ from ag.engine.buffer import LATEST, Buffer, Run
 from ag.engine.primitive import PrimitiveTo, Returned
 from ag.errors import TapeError
 
-__all__ = ["Checked", "any_changed", "buffers_in", "refuse_changed", "repeating", "repeated_since"]
+__all__ = ["any_changed", "checked", "refuse_changed", "repeating", "repeated_since"]
 
 repeating: ContextVar[int] = ContextVar("ag_repeating", default=0)
 
@@ -88,8 +88,14 @@ def _called(t: Named) -> str:
     return f"{kind} {t.name!r} of shape {t.buffer.shape}" if t.name else f"a {kind} of shape {t.buffer.shape}"
 
 
-class Checked:
-    """`Backend.launch` for the rule of an op, whose operands must be what they were when it was recorded."""
+def checked(launch: Run, since: int, function: str, tensors: Iterable[Named], buffers: object) -> Run:
+    """A launch for a rule that refuses what was overwritten since; 16-bit `buffers` at once, as rules widen those."""
+    refuse_changed([x for x in buffers_in(buffers) if x.dtype.is_half], since, function, tensors)
+    return _Checked(launch, since, function, tensors)
+
+
+class _Checked:
+    """`Backend.launch` where operands must be what they were; but for those that are only moved, as averages are."""
 
     def __init__(self, launch: Run, since: int, function: str, tensors: Iterable[Named]) -> None:
         self._launch = launch
@@ -97,5 +103,6 @@ class Checked:
 
     def __call__(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
                  **params: object) -> Returned:
-        refuse_changed(operands, *self._what)
+        moved = [i - primitive.outputs for i in primitive.updates]
+        refuse_changed([x for i, x in enumerate(operands) if i not in moved], *self._what)
         return self._launch(primitive, *operands, into=into, **params)

@@ -35,7 +35,8 @@ def clip_grad_norm(params: object, grads: Gradients | Mapping[str, Tensor] | Non
     ----------
     params : dict of str to Tensor, list of Tensor, or model
     grads : Gradients, dict, or None
-        Scaled in place; None uses every parameter's ``.grad``.
+        Scaled in place, each tensor once, even if it is given to several parameters; None uses every parameter's
+        ``.grad``.
     max_norm : float
         Positive; ``inf`` only measures.
 
