@@ -40,7 +40,7 @@ class DeviceError(AgError, RuntimeError):
 
 
 class TapeError(AgError, RuntimeError):
-    """A backward pass over something that was not recorded, or was already consumed."""
+    """A backward pass over what was not recorded, was already consumed, or was changed since."""
 
 
 class CaptureError(AgError, RuntimeError):
@@ -48,7 +48,7 @@ class CaptureError(AgError, RuntimeError):
 
 
 class ArenaError(AgError, MemoryError):
-    """Device memory is exhausted, or a guard word around a block was overwritten."""
+    """Device memory is exhausted, or a constant or a guard word around a block was overwritten."""
 
 
 class KernelError(AgError, RuntimeError):

@@ -130,7 +130,7 @@ class CapturedProgram:
             if block.leases:
                 vacate(block)
         self._arguments.fill(args)
-        note_written(self._state)
+        note_written(*self._state)
         self.program.run()
         for leaf, before in changed:
             self.backend.assign(before.buffer, leaf.slot.buffer)

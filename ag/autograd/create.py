@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
-from ag.engine.buffer import Buffer, Device
+from ag.engine.arena import now
+from ag.engine.buffer import Buffer, Device, fix
 from ag.engine.device import backend_of, default_backend, default_dtype
 from ag.engine.dtype import DType, as_dtype
 from ag.engine.primitive import Array
@@ -30,7 +31,9 @@ def to_buffer(array: Array, backend: Device, dtype: DType) -> Buffer:
         if slot is not None:
             return slot
     buffer = backend.alloc(array.shape, dtype)
+    buffer.block.made = 0  # nobody has seen it yet
     backend.upload(array, buffer)
+    buffer.block.made = now()
     return buffer
 
 
@@ -51,7 +54,7 @@ def lift(value: object, backend: Device, dtype: DType, function: str) -> Tensor:
             constant = backend.alloc((), dtype)
             backend.upload(np.asarray(value), constant)
             constant.constant = number
-            constant.block.fixed = True
+            fix(constant)
             constants[key] = constant
         return Tensor(constant)
     return Tensor(to_buffer(as_array(value, function), backend, dtype))

@@ -26,7 +26,7 @@ from ag.autograd.mixed_precision import Widening, rounded, widening
 from ag.autograd.operands import Vectors, number_given, operands_on_one_device
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import OPS, Node, Tensor, TensorLike
-from ag.autograd.unchanged import refuse_changed, repeated_since
+from ag.autograd.unchanged import checked, repeated_since
 from ag.autograd.watched import NOTES, note_tensors
 from ag.engine.buffer import Buffer, Run
 from ag.engine.kernels.elementwise import copied
@@ -175,16 +175,18 @@ class _Function(Generic[S]):
                 note_tensors(inputs)
             buffers = [x.buffer for x in inputs]
             half = dtype.is_half
+            launch: Run = backend.launch
             if since := repeated_since():
-                refuse_changed(buffers, since, name, inputs)
-            run = Widening(backend.launch) if half else backend.launch
+                launch = checked(launch, since, name, inputs, buffers)
+            run = Widening(launch) if half else launch
             try:
                 with backend.quiet():
                     out, saved = forward(run, *(buffers if listed is None else [buffers]), *params)
                     if half:
                         out, saved = rounded(out, saved, dtype)
-                    if out.block in [b.block for b in buffers]:  # whoever assigns to one must not change the other
-                        out = copied(out)
+                    for b in buffers:
+                        if b.block is out.block:  # whoever assigns to one must not change the other
+                            out = copied(out)
             except ShapeError as error:
                 if str(error).startswith(name):
                     raise

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ag.autograd.cotangent import Cotangent, shaped_like, stored_for, whole
-from ag.autograd.unchanged import Checked, any_changed, buffers_in, refuse_changed
+from ag.autograd.unchanged import any_changed, checked
 from ag.autograd.watched import CHANGES, NOTES
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Run
@@ -82,16 +82,9 @@ class Node:
         """The inputs, each with the cotangent that follows from the output's, or None."""
         launch: Run = total.backend.launch
         if any_changed(self.saved, self.order):
-            launch = self._checked(launch)
+            launch = checked(launch, self.order, self.name, self.inputs, self.saved)
         cotangents = zip(self.inputs, self.vjp(launch, total, self.saved, self.need, *self.params), strict=True)
         return _stored(cotangents, total.dtype) if self.half or total.dtype.is_half else cotangents
-
-    def _checked(self, launch: Run) -> Run:
-        """A launch that refuses what was changed since the op was recorded."""
-        if self.half:  # whose rules work on what was widened before
-            refuse_changed(buffers_in(self.saved), self.order, self.name, self.inputs)
-        return Checked(launch, self.order, self.name, self.inputs)
-
     def spend(self) -> None:
         """Free what was saved; the node cannot be used again."""
         self.inputs, self.saved, self.spent = (), None, True

@@ -1,13 +1,13 @@
 """What a gradient rule finds must be what the forward pass computed with: a value that changed since is an error.
 
 Backends note when existing memory is overwritten (`ag.engine.buffer.note_written`), and a node knows when it was
-recorded.  So the usual case costs one comparison per saved buffer; only where one was overwritten is the rule given a
-launch that looks at every operand, as a rule may do without some of what was saved:
+recorded.  So the usual case costs one comparison per node, and where others write meanwhile, one per buffer; only where
+one was overwritten is the rule given a launch that looks at every operand, as it may do without some:
 
     y = w * x; w.data = ...; backward     ->  an error if x wants a gradient, w * g; none if only w does, x * g
 
-Where the forward pass is computed a second time instead (`ag.autograd.activation_checkpoint`), ops look at every
-operand themselves: it must be what it was the first time.  `ag.autograd.tensor.Node` and `ag.autograd.op` call this; it
+Where the forward pass is computed a second time instead (`ag.autograd.activation_checkpoint`), ops themselves look at
+every operand: it must be what it was the first time.  `ag.autograd.tensor.Node` and `ag.autograd.op` call this; it
 knows no op and no device.
 """
 
@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from ag.engine.buffer import Buffer, Run
+from ag.engine.buffer import LATEST, Buffer, Run
 from ag.engine.primitive import PrimitiveTo, Returned
 from ag.errors import TapeError
 
-__all__ = ["Checked", "any_changed", "buffers_in", "refuse_changed", "repeating", "repeated_since"]
+__all__ = ["any_changed", "checked", "refuse_changed", "repeating", "repeated_since"]
 
 repeating: ContextVar[int] = ContextVar("ag_repeating", default=0)
 
@@ -41,12 +41,15 @@ class Named(Protocol):
 
 def any_changed(saved: object, since: int) -> bool:
     """Whether any buffer in what a rule saved was overwritten since."""
-    if type(saved) is Buffer:
-        return saved.block.changed > since and saved.changed_since(since)
-    if isinstance(saved, (tuple, list)):
-        for x in saved:
-            if any_changed(x, since):
+    if LATEST.last <= since:
+        return False
+    for x in saved if type(saved) is tuple else (saved,):
+        if type(x) is Buffer:
+            changes = x.block.changes
+            if changes is not None and changes.last > since and x.changed_since(since):
                 return True
+        elif type(x) is tuple and any(y.changed_since(since) for y in buffers_in(x)):
+            return True
     return False
 
 
@@ -85,8 +88,14 @@ def _called(t: Named) -> str:
     return f"{kind} {t.name!r} of shape {t.buffer.shape}" if t.name else f"a {kind} of shape {t.buffer.shape}"
 
 
-class Checked:
-    """`Backend.launch` for the rule of an op, whose operands must be what they were when it was recorded."""
+def checked(launch: Run, since: int, function: str, tensors: Iterable[Named], buffers: object) -> Run:
+    """A launch for a rule that refuses what was overwritten since; 16-bit `buffers` at once, as rules widen those."""
+    refuse_changed([x for x in buffers_in(buffers) if x.dtype.is_half], since, function, tensors)
+    return _Checked(launch, since, function, tensors)
+
+
+class _Checked:
+    """`Backend.launch` where operands must be what they were; but for those that are only moved, as averages are."""
 
     def __init__(self, launch: Run, since: int, function: str, tensors: Iterable[Named]) -> None:
         self._launch = launch
@@ -94,5 +103,6 @@ class Checked:
 
     def __call__(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
                  **params: object) -> Returned:
-        refuse_changed(operands, *self._what)
+        moved = [i - primitive.outputs for i in primitive.updates]
+        refuse_changed([x for i, x in enumerate(operands) if i not in moved], *self._what)
         return self._launch(primitive, *operands, into=into, **params)

@@ -29,13 +29,34 @@ from weakref import ReferenceType, ref
 
 from ag.errors import ArenaError
 
-__all__ = ["Arena", "ArenaStats", "Block", "OFFSET_BITS", "now"]
+__all__ = ["Arena", "ArenaStats", "Block", "Changes", "OFFSET_BITS", "now"]
 
 now = count(1).__next__  # one clock for all devices: what came after what
 
 OFFSET_BITS = 48  # address = segment << 48 | byte offset; no segment comes near 2**48 bytes
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _NOWHERE: dict[int, list[int]] = {}  # stands for the bins while they are made anew; always empty
+
+
+class Changes:
+    """What was written into a block after it was handed out.
+
+    Attributes
+    ----------
+    last : int
+        When that was, for the last time.
+    places : dict of (int, tuple of int, int) to int
+        When an array at this address, of this shape and with elements of so many bytes, was overwritten.
+    fixed : bool
+        Whether nobody may write into the block any more.
+    """
+
+    __slots__ = ("fixed", "last", "places")
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.places: dict[tuple[int, tuple[int, ...], int], int] = {}
+        self.fixed = False
 
 
 class Block:
@@ -49,24 +70,20 @@ class Block:
         Usable bytes (the request, rounded up to the alignment).
     leases : sequence of weak references
         Results that somebody was given in this memory for as long as it is not needed (`ag.engine.buffer.Lease`).
-    made, changed : int
-        When it was handed out, and when anything in it was overwritten for the last time (`now`).
-    changes : dict of (int, int) to int
-        When stretches of it, by address and number of bytes, were overwritten.
-    fixed : bool
-        Whether nobody may overwrite it any more.
+    made : int
+        When it was handed out (`now`); 0 while it is filled for the first time, which is no change.
+    changes : Changes or None
+        When what was overwritten; for `ag.engine.buffer`.
     """
 
-    __slots__ = ("__weakref__", "address", "changed", "changes", "fixed", "leases", "made", "nbytes")
+    __slots__ = ("__weakref__", "address", "changes", "leases", "made", "nbytes")
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.address = address
         self.nbytes = nbytes
         self.leases: Sequence[ReferenceType[Any]] = ()
         self.made = now()
-        self.changed = 0
-        self.changes: dict[tuple[int, int], int] | None = None
-        self.fixed = False
+        self.changes: Changes | None = None
 
     @property
     def segment(self) -> int:

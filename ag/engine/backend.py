@@ -225,8 +225,13 @@ class Backend(ABC):
         if OPEN:
             return self._launch_and_note(primitive, operands, into, params)
         result, buffers = self.operands_of(primitive, operands, into, params)
-        if into is not None or primitive.updates:
-            note_written((*buffers[: primitive.outputs], *(buffers[i] for i in primitive.updates)))
+        if into is not None:
+            if primitive.outputs == 1:
+                note_written(buffers[0])
+            else:
+                note_written(*buffers[: primitive.outputs])
+        if primitive.updates:
+            note_written(*[buffers[i] for i in primitive.updates])
         self._run(primitive, buffers, params)
         return result
 
@@ -242,7 +247,7 @@ class Backend(ABC):
                     b.block.end()  # what a program lent moves to memory of its own, which the recording may refer to
         result, buffers = self.operands_of(primitive, operands, into, params)
         if into is not None or primitive.updates:
-            note_written((*buffers[: primitive.outputs], *(buffers[i] for i in primitive.updates)))
+            note_written(*buffers[: primitive.outputs], *[buffers[i] for i in primitive.updates])
         launch = Launch(primitive, buffers, params, into is None)
         for recording in tuple(OPEN.values()):
             if recording is not mine and recording.backend is self:

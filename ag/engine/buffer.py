@@ -6,20 +6,20 @@ Everything that computes holds buffers.  `Device` is what such code may ask of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from math import prod
 from typing import Any, Protocol
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
-from ag.engine.arena import Arena, Block, now
+from ag.engine.arena import Arena, Block, Changes, now
 from ag.engine.dtype import I32, U32, DType
 from ag.engine.primitive_types import Array, PrimitiveTo, Returned
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 from ag.errors import ArenaError
 
-__all__ = ["Buffer", "Device", "Lease", "OpenRecording", "Run", "leased", "note_written", "vacate"]
+__all__ = ["LATEST", "Buffer", "Device", "Lease", "OpenRecording", "Run", "fix", "leased", "note_written", "vacate"]
 
 
 class Run(Protocol):
@@ -146,10 +146,14 @@ class Buffer:
     def changed_since(self, time: int) -> bool:
         """Whether any element was overwritten after `time`."""
         changes = self.block.changes
-        if changes is None or self.block.changed <= time:
+        if changes is None or changes.last <= time:
             return False
-        first, end = self.address, self.address + self.nbytes
-        return any(changes[place] > time and place[0] < end and first < sum(place) for place in tuple(changes))
+        end = self.address + self.nbytes
+        for place in tuple(changes.places):
+            address, shape, itemsize = place
+            if changes.places[place] > time and address < end and self.address < address + prod(shape) * itemsize:
+                return True
+        return False
 
     def relocate(self, block: Block, address: int) -> None:
         """Let the buffer lie elsewhere; its contents stay behind."""
@@ -175,7 +179,7 @@ class Lease(Block):
     def __init__(self, buffer: Buffer) -> None:
         self._owner = buffer.block  # keeps the memory
         self.address, self.nbytes, self.leases = buffer.address, buffer.nbytes, ()
-        self.made, self.changed, self.changes, self.fixed = now(), 0, None, False
+        self.made, self.changes = now(), None
         self.tenants: list[ReferenceType[Buffer]] = []
         buffer.block.leases = [*buffer.block.leases, ref(self)]
 
@@ -211,7 +215,7 @@ def vacate(block: Block) -> None:
             lease.end()
 
 
-def note_written(buffers: Iterable[Buffer]) -> None:
+def note_written(*buffers: Buffer) -> None:
     """Remember that existing buffers have other elements from now on; what a launch makes afresh needs no note.
 
     What a program lent there moves out first.
@@ -228,9 +232,21 @@ def note_written(buffers: Iterable[Buffer]) -> None:
         block = buffer.block
         if block.leases:
             vacate(block)
-        if block.fixed:
+        changes = block.changes
+        if not block.made:
+            continue
+        if changes is None:
+            block.changes = changes = Changes()
+        elif changes.fixed:
             raise ArenaError(f"note_written: {buffer!r} is a constant that all ops on {buffer.backend.name} share; "
                              f"write into a copy of it.")
-        if block.changes is None:
-            block.changes = {}
-        block.changed = block.changes[buffer.address, buffer.nbytes] = now()
+        LATEST.last = changes.last = changes.places[buffer.address, buffer.shape, buffer.dtype.itemsize] = now()
+
+
+LATEST = Changes()  # of any block, so that most questions need no look at a single one
+
+
+def fix(buffer: Buffer) -> None:
+    """From now on nobody may write into the block of a buffer."""
+    buffer.block.changes = buffer.block.changes or Changes()
+    buffer.block.changes.fixed = True

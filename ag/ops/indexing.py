@@ -44,7 +44,7 @@ def ag_slice(run: Run, x: Buffer, key: Index) -> Result[tuple[Shape, Shape, list
     Returns
     -------
     Tensor
-        Shares memory with `x` if nothing is left out, else a copy.
+        A copy, also if nothing is left out.
 
     Raises
     ------

@@ -1,4 +1,8 @@
-"""Shapes: reshape and flatten are views of the same memory, transpose copies; gradients go the way back."""
+"""Shapes: reshape, flatten, transpose; gradients go the way back.
+
+Reshape and flatten return a view of their operand, of which `ag.autograd.op` makes a copy: no result of an op lies in
+the memory of its operand.  In a captured step the copy goes where nobody else needs the operand.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ def ag_reshape(run: Run, x: Buffer, *shape: int) -> Result[Shape]:
     Returns
     -------
     Tensor of the new shape
-        Shares memory with `x`.
+        A copy: assigning to `x`, or stepping an optimizer, changes no result, and the other way round.
 
     Raises
     ------
@@ -71,7 +75,7 @@ def ag_flatten(run: Run, x: Buffer) -> Result[Shape]:
     Returns
     -------
     Tensor of shape (features, batch)
-        Shares memory with `x`.
+        A copy, as of `ag_reshape`.
 
     Raises
     ------

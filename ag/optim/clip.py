@@ -38,7 +38,8 @@ def clip_grad_norm(params: object, grads: Gradients | Mapping[Any, Any] | None, 
     ----------
     params : dict of str to Tensor, list of Tensor, or model
     grads : Gradients, dict, or None
-        Scaled in place, tensors and arrays alike; None uses every parameter's ``.grad``.
+        Scaled in place, tensors and arrays alike, each once, even if it is given to several parameters; None uses
+        every parameter's ``.grad``.
     max_norm : float
         Positive; ``inf`` only measures.
 

@@ -124,6 +124,24 @@ def test_running_statistics(device: str) -> None:
         ag.backward(loss)
 
 
+def test_averages_may_move_where_a_batch_norm_is_checkpointed(device: str) -> None:
+    """In train mode its gradient needs no averages; that they are operands of the second pass is no use of them."""
+    norm, W = ag.ag_batch_norm(2), ag.ag_param([[1.0, 2.0], [3.0, 5.0]])
+    with ag.with_grad_tape():
+        loss = ag.ag_sum(ag.ag_checkpoint(lambda x: norm(x) * norm(x), W @ ag.ag_tensor([[1.0, 2.0, 4.0]] * 2)))
+    norm(ag.ag_tensor([[1.0, 2.0], [3.0, 4.0]]))
+    assert W in ag.backward(loss)
+
+
+def test_an_input_changed_before_a_checkpoint_is_computed_again(device: str) -> None:
+    W, x = ag.ag_param([[2.0]]), ag.ag_tensor([[3.0]])
+    with ag.with_grad_tape():
+        loss = ag.ag_checkpoint(lambda x: ag.ag_sum(W * ag.ag_exp(x * 2.0)), x)
+    x.data = [[5.0]]
+    with expect_error("a changed input", ag.TapeError, "a tensor of shape (1, 1) was changed after ag_mul"):
+        ag.backward(loss)
+
+
 def test_moved_to_another_device() -> None:
     layer = ag.ag_linear(2, 1)
     with ag.with_grad_tape():
@@ -201,6 +219,17 @@ def test_one_gradient_given_to_two_parameters_is_clipped_once(device: str) -> No
     norm = np.sqrt(18)
     assert ag.clip_grad_norm(params, {"A": g, "B": g}, 1.0) == pytest.approx(norm, rel=1e-6)
     assert value(g) == pytest.approx(3 / norm, rel=1e-5)
+
+
+def test_what_a_program_writes_is_known() -> None:
+    """Whoever replays it notes that; what the program alone holds does not count."""
+    from ag.engine.compile.pipeline import record
+    from ag.engine.device import backend_of
+
+    x = ag.ag_tensor([[1.0]], device="cpu")
+    with record(backend_of("cpu")) as recording:
+        y = ag.ag_exp(ag.ag_tanh(x) * 2.0)
+    assert [b.block for b in recording.writes] == [y.buffer.block]
 
 
 def test_a_gradient_may_be_overwritten(device: str) -> None:

@@ -124,12 +124,12 @@ class NumpyBackend(Backend):
         return np.ndarray(shape, _NUMPY[dtype], self.arena.segments[address >> OFFSET_BITS][1], address & _OFFSET_MASK)
 
     def upload(self, array: Array, into: Buffer) -> None:
-        note_written((into,))
+        note_written(into)
         with _quiet():  # what is too large becomes infinite
             into.native[...] = stored(array, into.dtype) if into.dtype.is_half or not into.dtype.is_float else array
 
     def assign(self, target: Buffer, source: Buffer) -> None:
-        note_written((target,))
+        note_written(target)
         target.native[...] = source.native
 
     def download(self, buffer: Buffer) -> Array:

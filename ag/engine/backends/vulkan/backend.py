@@ -151,7 +151,7 @@ class VulkanBackend(Backend):
         return self._manager.arena(nbytes // 4)
 
     def upload(self, array: Array, into: Buffer) -> None:
-        note_written((into,))
+        note_written(into)
         dense = np.ascontiguousarray(stored(array, into.dtype)).reshape(-1)
         if dense.nbytes % 4:
             dense = np.append(dense, dense.dtype.type(0))
@@ -160,7 +160,7 @@ class VulkanBackend(Backend):
                 self.recorder.upload(into.address, dense.view(np.uint32))
 
     def assign(self, target: Buffer, source: Buffer) -> None:
-        note_written((target,))
+        note_written(target)
         if source.size:
             with self.lock:
                 self.recorder.assign(target.address, source.address, source.nbytes // 4)
