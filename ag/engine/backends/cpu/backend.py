@@ -124,8 +124,11 @@ class NumpyBackend(Backend):
         return np.ndarray(shape, _NUMPY[dtype], self._segments[address >> OFFSET_BITS], address & _OFFSET_MASK)
 
     def upload(self, array: Array, into: Buffer) -> None:
+        if array.dtype == into.native.dtype and into.dtype is not BF16:
+            into.native[...] = array
+            return
         with _quiet():  # what is too large becomes infinite
-            into.native[...] = stored(array, into.dtype) if into.dtype.is_half or not into.dtype.is_float else array
+            into.native[...] = array if into.dtype in (F32, F64) else stored(array, into.dtype)
 
     def assign(self, target: Buffer, source: Buffer) -> None:
         target.native[...] = source.native
