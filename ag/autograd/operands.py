@@ -114,10 +114,10 @@ def operands_on_one_device(
     """
     backend: Device | None = None
     dtype: DType | None = None
-    plain = False
+    plain = arrays = False
     for x in operands:
         if type(x) is not Tensor:
-            plain = True
+            plain, arrays = True, arrays or not isinstance(x, (int, float))
             continue
         b = x.buffer
         if backend is None:
@@ -133,7 +133,7 @@ def operands_on_one_device(
                          f"required. Convert with t.astype(\"f32\").")
     if not plain:
         return backend, cast("tuple[Tensor, ...]", operands), dtype
-    if not all(isinstance(x, (Tensor, int, float)) for x in operands):
+    if arrays:
         operands = _as_vectors(function, operands, vectors)
     number = F32 if dtype.is_half else dtype  # a number keeps its digits, one of numpy's too
     return backend, tuple(x if type(x) is Tensor else lift(

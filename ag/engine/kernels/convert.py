@@ -49,15 +49,14 @@ def stored(array: Array, dtype: DType) -> Array:
 
 
 def _whole(array: Array, dtype: DType) -> Array:
-    if np.can_cast(array.dtype, dtype.numpy_name):
-        return np.asarray(array, dtype.numpy_name)
-    limits = np.iinfo(dtype.numpy_name)
-    numbers = array if array.dtype.kind in "iu" else array.astype(np.float64)  # float32 would round the limits
-    fits = (numbers >= limits.min) & (numbers <= limits.max) & (numbers == np.floor(numbers))
-    if not fits.all():
-        raise DtypeError(f"dtype {dtype}: the number {array[~fits].flat[0]} was given; whole numbers in "
+    with np.errstate(invalid="ignore"):
+        whole = np.asarray(array, dtype.numpy_name)
+    changed = whole != array
+    if changed.any():
+        limits = np.iinfo(dtype.numpy_name)
+        raise DtypeError(f"dtype {dtype}: the number {array[changed].flat[0]} was given; whole numbers in "
                          f"{limits.min}..{limits.max} are required.")
-    return np.asarray(array, dtype.numpy_name)
+    return whole
 
 
 def loaded(elements: Array, dtype: DType) -> Array:

@@ -125,8 +125,11 @@ class NumpyBackend(Backend):
 
     def upload(self, array: Array, into: Buffer) -> None:
         note_written(into)
+        if array.dtype == into.native.dtype and into.dtype is not BF16:
+            into.native[...] = array
+            return
         with _quiet():  # what is too large becomes infinite
-            into.native[...] = stored(array, into.dtype) if into.dtype.is_half or not into.dtype.is_float else array
+            into.native[...] = array if into.dtype in (F32, F64) else stored(array, into.dtype)
 
     def assign(self, target: Buffer, source: Buffer) -> None:
         note_written(target)
