@@ -120,7 +120,9 @@ kernel("product: an element of a tile", "product.glsl", "sums[s + QUADS] += a_k[
 kernel("softmax: the maximum is not taken off", "softmax.comp", "x[x_0 + k * inner] - all.largest",
        "x[x_0 + k * inner]", "softmax")
 kernel("layer norm: one gamma for all", "layer_norm.comp", "gamma[gamma_at + f]", "gamma[gamma_at]", "layer_norm")
-kernel("adam: bias correction", "adam_update.comp", "c2 += rate2 * (1.0 - c2);", "c2 += rate1 * (1.0 - c2);",
+kernel("adam: bias correction", "adam_update.comp", "c2 = counted(counts + 1, rate2)",
+       "c2 = counted(counts + 1, rate1)", "adam_update")
+kernel("adam: whose element it is", "adam_update.comp", "while (element >= places[ends + slot]) slot++;", "",
        "adam_update")
 kernel("sgd: Nesterov's momentum", "sgd_update.comp", "d + mu * b : b", "d + b : b", "sgd_update")
 kernel("dropout: what is kept is not scaled", "dropout.comp", "1.0 / (1.0 - rate)", "1.0", "dropout")
