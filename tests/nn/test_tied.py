@@ -125,7 +125,7 @@ def test_tied_weights_on_several_devices(stage: int) -> None:
 
 
 def test_dp_train_trains_tied_weights() -> None:
-    data = [(np.ones((3, 1)) * k, np.ones((3, 1))) for k in range(4)]
+    data = [np.full((3, 1), k + 1.0) for k in range(4)]
     results = [ag.dp_train(one_weight_twice, data, ag.ag_mse_loss, devices=["cpu"] * n, n_iter=3, accumulate=4 // n,
                            verbose=False, seed=1) for n in (1, 2)]
     assert list(results[0].params) == ["layer1_W", "layer1_b", "layer2_b"]
@@ -149,8 +149,8 @@ def test_looking_renames_nothing() -> None:
         assert sorted(str(p.name) for p in grads) == list(model.named_tensors())
         assert "layer1_W" in grads and grads["layer2_body_W"] is grads[model[1].body.W]
     both = ag.syncgrads([grads, grads])
-    assert list(both) == list(model.parameters())
-    assert list(ag.optimizer_sgd(list(model.parameters().values())).params) == list(both)
+    assert both.keys() == model.parameters().keys()
+    assert ag.optimizer_sgd(list(model.parameters().values())).params.keys() == both.keys()
 
 
 def test_a_layer_keeps_the_name_of_the_larger_model() -> None:
