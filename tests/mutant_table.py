@@ -120,8 +120,10 @@ kernel("product: an element of a tile", "product.glsl", "sums[s + QUADS] += a_k[
 kernel("softmax: the maximum is not taken off", "softmax.comp", "x[x_0 + k * inner] - all.largest",
        "x[x_0 + k * inner]", "softmax")
 kernel("layer norm: one gamma for all", "layer_norm.comp", "gamma[gamma_at + f]", "gamma[gamma_at]", "layer_norm")
-kernel("adam: bias correction", "adam_update.comp", "c2 += rate2 * (1.0 - c2);", "c2 += rate1 * (1.0 - c2);",
-       "adam_update")
+kernel("adam: bias correction", "adam_update.comp", "c2 = counted(counts + 1, rate2)",
+       "c2 = counted(counts + 1, rate1)", "adam_update")
+shader("adam: whose element it is", "adam_update.comp", "while (element >= places[ends + slot]) slot++;", "slot++;",
+       ("adam_update",), "optim/test_counts.py::test_every_parameter_is_trained_as_if_alone[lavapipe]")
 kernel("sgd: Nesterov's momentum", "sgd_update.comp", "d + mu * b : b", "d + b : b", "sgd_update")
 kernel("dropout: what is kept is not scaled", "dropout.comp", "1.0 / (1.0 - rate)", "1.0", "dropout")
 shader("conv: a tap", "conv2d_forward_direct.glsl", "w_0 + down * kernel[1] + across",
@@ -277,7 +279,7 @@ mutant("optimizer", "adamw: decay without the rate", UPDATES, "1 - lr * weight_d
 mutant("optimizer", "sgd: momentum", UPDATES, "momentum *= mu", "momentum *= 1", f"{FORMULA}[cpu-sgd, momentum]")
 mutant("optimizer", "clip: coefficient", UPDATES, "max_norm / norm, 1.0)", "1.0 / norm, 1.0)",
        "optim/test_clip.py::test_clip_grad_norm[cpu]")
-mutant("optimizer", "some parameters: a run's length", "ag/optim/flat.py", "runs[-1][1] + length", "length",
+mutant("optimizer", "some parameters: a run's length", "ag/optim/flat.py", "last.length + length", "length",
        "optim/test_optimizers.py::test_neighbours_in_the_flat_buffer_are_updated_together[cpu]")
 mutant("scheduler", "cosine: period", "ag/optim/schedule.py", "cos(pi * k / self.T_max)",
        "cos(pi * k / (self.T_max + 1))", "optim/test_schedule.py::test_cosine_begins_at_lr_and_ends_at_lr_min")

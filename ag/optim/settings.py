@@ -72,7 +72,7 @@ def steps_taken(function: str, name: str, value: object) -> int:
 
 def flag(function: str, name: str, value: object) -> bool:
     """True or False."""
-    if not isinstance(value, (bool, np.bool_)) and not (isinstance(value, (int, float)) and value in (0, 1)):
+    if not isinstance(value, (bool, np.bool_)) and number_or_nan(value) not in (0.0, 1.0):
         raise ValueError(f"{function}: {name} is {_shown(value)}; True or False is required.")
     return bool(value)
 

@@ -38,7 +38,9 @@ class Collector(NumpyBackend):
         self.launches: dict[str, Launch] = {}
 
     def launch(self, primitive: Primitive, *operands: Any, into: Any = None, **params: Any) -> Any:
-        launch = Launch(primitive, [b.native.copy() for b in operands], params)
+        # Settings of optimizers are in float64 here, as other devices have none.
+        arrays = [b.native.astype(np.float32) if b.native.dtype == np.float64 else b.native.copy() for b in operands]
+        launch = Launch(primitive, arrays, params)
         self.launches.setdefault(str(launch), launch)
         return super().launch(primitive, *operands, into=into, **params)
 
