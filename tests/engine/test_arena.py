@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 from itertools import pairwise
@@ -225,3 +226,42 @@ def test_the_cpu_device_can_be_limited() -> None:
         kept.append(backend.alloc((1 << 22,), F32))
     kept.clear()
     backend.alloc((1 << 22,), F32)
+
+
+def test_blocks_that_die_while_the_index_is_made() -> None:
+    """The garbage collector runs in the middle of it, and frees blocks of sizes that were never free before."""
+    a, _ = arena(first_bytes=1 << 22)
+    old = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        for n in range(1, 600):
+            cycle: list[object] = [a.alloc(64 * n)]
+            cycle.append(cycle)
+            del cycle
+            if n % 20 == 0:
+                a.stats()
+    finally:
+        gc.set_threshold(*old)
+    gc.collect()
+    assert a.stats().live == 0
+
+
+def test_threads_never_share_a_byte() -> None:
+    a, memory = arena(first_bytes=1 << 14)
+    kept: list[list[Block]] = [[] for _ in range(4)]
+
+    def work(mine: list[Block], seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(3000):
+            if len(mine) > 30:
+                del mine[: rng.randrange(1, 20)]
+            mine.append(a.alloc(rng.choice([64, 128, rng.randrange(1, 4000)])))
+
+    threads = [threading.Thread(target=work, args=(mine, i)) for i, mine in enumerate(kept)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        a.stats()
+    blocks = [block for mine in kept for block in mine]
+    assert_apart(blocks, 0, memory.segments)
+    assert a.stats().live == sum(block.nbytes for block in blocks)

@@ -6,12 +6,17 @@ stays right; so does everything where a signal's handler uses the device in the 
 
 from __future__ import annotations
 
+import ctypes
 import dis
 import gc
+import random
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -20,6 +25,7 @@ import numpy as np
 import pytest
 
 import ag
+from ag.engine.arena import Arena, Block
 from ag.engine.device import backend_of
 
 ENGINE = Path(ag.__file__).parent / "engine"
@@ -193,6 +199,77 @@ def test_anywhere(device: str, captured: bool, check: str) -> None:
 @pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
 def test_everywhere(device: str, captured: bool, check: str) -> None:
     assert check_many(device, captured, check, every=1) >= 100
+
+
+def blocks_apart(blocks: list[Block]) -> bool:
+    spans = sorted((b.address, b.address + b.nbytes) for b in blocks)
+    return all(end <= start for (_, end), (start, _) in pairwise(spans))
+
+
+@pytest.mark.parametrize("handled", [False, True], ids=["interrupts", "handlers"])
+@pytest.mark.parametrize("seed", range(3))
+def test_an_arena(seed: int, handled: bool) -> None:
+    """Also while it grows: no two blocks share a byte, none is lost, and all is free in the end."""
+    rng = random.Random(seed)
+    arena = Arena(lambda nbytes: nbytes, first_bytes=1 << 12, align=64)
+    blocks: list[Block] = []
+
+    def sized() -> int:
+        return rng.choice([64, 64, 256, rng.randrange(1, 3000)])
+
+    def handler() -> None:
+        for _ in range(3):
+            blocks.append(arena.alloc(sized()))
+            if rng.random() < 0.5:
+                blocks.pop(rng.randrange(len(blocks)))
+        if rng.random() < 0.2:
+            arena.stats()
+
+    for _ in range(1200):
+        if len(blocks) > 40 or (blocks and rng.random() < 0.4):
+            del blocks[: rng.randrange(1, 12)]
+        try:
+            with at_place(rng.randrange(1, 60), handler if handled else interrupt):
+                blocks.append(arena.alloc(sized()))
+                if rng.random() < 0.1:
+                    arena.stats()
+        except Here:
+            pass
+        assert blocks_apart(blocks)
+    stats = arena.stats()
+    assert stats.live == sum(b.nbytes for b in blocks)
+    blocks.clear()
+    stats = arena.stats()
+    assert stats.live == 0 and stats.largest_free == max(nbytes for nbytes, _ in arena.segments)
+
+
+def test_an_exception_from_another_thread(device: str) -> None:
+    """As debuggers and notebooks raise it: the devices work, and what was computed stays."""
+    x, results = ag.ag_tensor(SAMPLES), []
+    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+
+    def work() -> None:
+        try:
+            y = x
+            while True:
+                y = y + 1.0
+                results.append(y)
+        except Here:
+            return
+
+    for _ in range(5):
+        results.clear()
+        thread = threading.Thread(target=work)
+        thread.start()
+        while not results:
+            time.sleep(0.003)
+        assert raise_in(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Here)) == 1
+        thread.join()
+        for k in (0, len(results) // 2, len(results) - 1):
+            wanted = SAMPLES.copy()
+            for _ in range(k + 1):
+                wanted = wanted + np.float32(1)
+            assert results[k].numpy().tobytes() == wanted.tobytes()
 
 
 if __name__ == "__main__":

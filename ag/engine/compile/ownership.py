@@ -94,7 +94,7 @@ def take_over(recording: Recording) -> Holders:
             revived = dict(zip(dead, arena.revive(dead), strict=True))
         finally:
             arena.pinned = False
-    escaped = frozenset(blocks.keys() - revived.keys())
+    escaped = frozenset(place for place, block in blocks.items() if block is not None)
     alive = {place: block if block is not None else revived[place] for place, block in blocks.items()}
     buffers = []
     for note, same in zip(notes, held, strict=True):
