@@ -27,6 +27,7 @@ from ag.engine.device import ag_default_device, ag_device
 from ag.engine.shape import counts
 from ag.errors import CommError, DeviceError
 from ag.io.checkpoint import Stateful, ag_load_checkpoint, ag_save_checkpoint
+from ag.io.safetensors_file import check_writable
 from ag.nn.layer import state_of
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
@@ -116,6 +117,8 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
     """
     if isinstance(model, Pipeline) and loss_fn is None:
         raise ValueError("train_distributed: a Pipeline needs loss_fn, as its last stage gets no targets.")
+    if not counts(epochs, least=0) or isinstance(epochs, bool):
+        raise ValueError(f"train_distributed: epochs is {epochs!r}; a whole number of at least 0 is required.")
     optimizer = Adam(model.parameters()) if optimizer is None else optimizer
     if checkpoint is None:
         if resume or checkpoint_every is not None:
@@ -131,6 +134,7 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
     if not isinstance(optimizer, Optimizer):
         raise ValueError(f"train_distributed: checkpoint was given with a {type(optimizer).__name__}, whose state "
                          f"cannot go to another device; use an ordinary optimizer.")
+    check_writable(checkpoint, "train_distributed")
     loop = _SavedLoop(model, data, world, loss_fn, optimizer, epochs, Path(checkpoint), checkpoint_every, max_restarts)
     with ag_device(ag_default_device()):
         loop.begin(resume)
