@@ -237,6 +237,25 @@ def test_what_changes_every_time_runs_uncaptured(caplog: pytest.LogCaptureFixtur
     assert "uncaptured" in record.getMessage() and "callback" in record.getMessage()
 
 
+class Counting(Net):
+    """Changes what it reads, in every pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        return super().forward(x) * (1.0 + (self.calls % 3) / 8)
+
+
+def test_a_model_that_counts_its_calls_runs_uncaptured(caplog: pytest.LogCaptureFixture,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "Net", Counting)
+    assert np.array_equal(train(["cpu"]).loss_history, train(["cpu"], capture=False).loss_history)
+    assert any("uncaptured" in r.getMessage() for r in caplog.records)
+
+
 # ---------------------------------------------------------------------------------------------- the end
 
 
