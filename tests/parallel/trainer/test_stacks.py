@@ -99,7 +99,7 @@ def test_stacks_are_the_batches_of_a_loop_of_ones_own() -> None:
 def test_micro_batch_is_the_size_of_stacks() -> None:
     SEEN.clear()
     one_by_one = train(["cpu"], stack=1)
-    assert SEEN == {(4, 1)}
+    assert {(4, 1)} == SEEN
     at_once = train(["cpu"], batch=None, micro_batch=16)
     assert (4, 16) in SEEN
     np.testing.assert_allclose(at_once.loss_history, one_by_one.loss_history, rtol=1e-4)
