@@ -28,7 +28,8 @@ import roofs  # noqa: E402
 
 import ag  # noqa: E402
 from ag.engine.device import backend_of  # noqa: E402
-from ag.engine.kernels.optimizer import STATE_WORDS, adam_update  # noqa: E402
+from ag.engine.dtype import I32  # noqa: E402
+from ag.engine.kernels.optimizer import adam_update, places_of  # noqa: E402
 
 backend: Any = backend_of(args.device)
 Work = Callable[[], Any]  # launches, and returns what must stay alive
@@ -84,11 +85,15 @@ def work(case: Case) -> Work:
     if case.op == "AdamW":
         p, m, v, g = (tensor(s[0]).buffer for _ in range(4))
         backend.upload(np.ones(v.shape, np.float32), v)
-        state = ag.ag_tensor(np.array([1e-3] + [0.0] * (STATE_WORDS - 1), np.float32)).buffer.view((STATE_WORDS,))
+        vectors = np.zeros(7), np.array([1e-3, 0.1, 0.001, 1e-8, 0.01, 0.9, 0.999])
+        state, settings = (ag.ag_tensor(x.astype(np.float32)).buffer.view((7,)) for x in vectors)
+        ends = places_of(s)
+        places = backend.alloc(ends.shape, I32)
+        backend.upload(ends, places)
         p, m, v, g = (b.view((s[0],)) for b in (p, m, v, g))
         one, zero = (ag.ag_tensor(np.float32(value)).buffer for value in (1, 0))
-        return lambda: backend.launch(adam_update, p, m, v, state, g, one, zero, rate1=0.1, rate2=0.001, eps=1e-8,
-                                      weight_decay=0.01, last=True)
+        return lambda: backend.launch(adam_update, p, m, v, state, settings, places, g, one, zero, start=0, first=0,
+                                      count=1, last=True)
     x = tensor(*s)
     if case.op == "add":
         y = tensor(*s)

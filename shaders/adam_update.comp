@@ -1,6 +1,9 @@
 // adam_update: m += rate1 (g - m);  v += rate2 (g^2 - v);  p -= lr weight_decay p;
 // p -= lr m' / (sqrt(v') + eps) with m' = m / c1, v' = v / c2, rate = 1 - beta, c = 1 - beta^t.
-// p, m, v, g [n]; state[8] = (lr, c1, c2, t, tickets, ...), which moves on to the next step if `last`; factor, bad [1]
+// p, m, v, g [n], from element `start` of the flat buffer on, where `count` parameters from number `first` on lie;
+// state = tickets, rows (c1, c2, t): the optimizer's, which moves on if `last`, and every parameter's, which moves on
+// with it; settings = (lr, rate1, rate2, eps, weight_decay, beta1, beta2); places = (N, ends of the N parameters, and
+// the parameter of every 64th element); factor, bad [1]
 // First g *= factor, and if bad is not 0 that is all.
 // All arithmetic is `precise`, in the order of the reference, so that no driver fuses it in its own way.
 // grid: n invocations
@@ -10,43 +13,73 @@
 
 layout(constant_id = 0) const uint last = 0;
 layout(push_constant) uniform Args {
-    uint n, p_at, m_at, v_at, state_at, g_at, factor_at, bad_at;
-    float rate1, rate2, eps, weight_decay;
+    uint n, p_at, m_at, v_at, state_at, settings_at, places_at, g_at, factor_at, bad_at, start, first, count;
 };
 layout(set = 0, binding = 0) buffer P_ { float p[]; };
 layout(set = 0, binding = 1) buffer M_ { float m[]; };
 layout(set = 0, binding = 2) buffer V_ { float v[]; };
 layout(set = 0, binding = 3) coherent buffer State_ { uint state[]; };
-layout(set = 0, binding = 4) buffer G_ { float g[]; };
-layout(set = 0, binding = 5) readonly buffer Factor_ { float factor[]; };
-layout(set = 0, binding = 6) readonly buffer Bad_ { float bad[]; };
+layout(set = 0, binding = 4) readonly buffer Settings_ { float settings[]; };
+layout(set = 0, binding = 5) readonly buffer Places_ { uint places[]; };
+layout(set = 0, binding = 6) buffer G_ { float g[]; };
+layout(set = 0, binding = 7) readonly buffer Factor_ { float factor[]; };
+layout(set = 0, binding = 8) readonly buffer Bad_ { float bad[]; };
 #include "ticket.glsl"
 #include "scaled_gradient.glsl"
 
-float state_float(uint word) { return uintBitsToFloat(state[state_at + word]); }
+float counted(uint word, float rate) {
+    precise float c = uintBitsToFloat(state[word]);
+    c += rate * (1.0 - c);
+    return c;
+}
+
+// x + rate (y - x), from the nearer end: a small y has no digits left in y - x.
+float moved(float x, float y, float rate, float beta) {
+    precise float from_x = x + (y - x) * rate, from_y = (x - y) * beta + y;
+    return rate <= 0.5 ? from_x : from_y;
+}
+
+// Which parameter an element is of.
+uint slot_of(uint element) {
+    const uint ends = places_at + 1;
+    uint slot = places[ends + places[places_at] + element / 64];
+    while (element >= places[ends + slot]) slot++;
+    return slot;
+}
+
+// The same where most workgroups have one parameter: these look it up once.
+uint slot_here(uint i) {
+    const uint begin = start + workgroup() * gl_WorkGroupSize.x, slot = slot_of(begin);
+    return begin + gl_WorkGroupSize.x <= places[places_at + 1 + slot] ? slot : slot_of(start + i);
+}
+
+void advance(uint word, float rate1, float rate2) {
+    state[word] = floatBitsToUint(counted(word, rate1));
+    state[word + 1] = floatBitsToUint(counted(word + 1, rate2));
+    state[word + 2] = floatBitsToUint(uintBitsToFloat(state[word + 2]) + 1.0);
+}
 
 void main() {
     const uint i = invocation();
     const float grad = scaled_gradient(i);
     if (bad[bad_at] != 0.0) return;
-    const float lr = state_float(0), t = state_float(3);
-    precise float c1 = state_float(1), c2 = state_float(2);
-    c1 += rate1 * (1.0 - c1);
-    c2 += rate2 * (1.0 - c2);
+    const float lr = settings[settings_at], rate1 = settings[settings_at + 1], rate2 = settings[settings_at + 2];
     if (i < n) {
-        precise float m_i = m[m_at + i], v_i = v[v_at + i], p_i = p[p_at + i];
-        m_i += (grad - m_i) * rate1;
-        v_i += (grad * grad - v_i) * rate2;
+        const float eps = settings[settings_at + 3], weight_decay = settings[settings_at + 4];
+        const float beta1 = settings[settings_at + 5], beta2 = settings[settings_at + 6];
+        const uint counts = state_at + 4 + 3 * slot_here(i);
+        precise float c1 = counted(counts, rate1), c2 = counted(counts + 1, rate2);
+        precise float square = grad * grad;
+        precise float m_i = moved(m[m_at + i], grad, rate1, beta1), v_i = moved(v[v_at + i], square, rate2, beta2);
+        precise float p_i = p[p_at + i];
         p_i *= 1.0 - lr * weight_decay;
         p_i -= m_i / (sqrt(v_i) + eps * sqrt(c2)) * (lr * sqrt(c2) / c1);
         m[m_at + i] = m_i;
         v[v_at + i] = v_i;
         p[p_at + i] = p_i;
     }
-    if (last != 0 && is_last_reader(state_at + 4)) {
-        state[state_at + 1] = floatBitsToUint(c1);
-        state[state_at + 2] = floatBitsToUint(c2);
-        state[state_at + 3] = floatBitsToUint(t + 1.0);
-        state[state_at + 4] = 0;
-    }
+    if (!is_last_reader(state_at)) return;
+    for (uint k = 0; k < count; k++) advance(state_at + 4 + 3 * (first + k), rate1, rate2);
+    if (last != 0) advance(state_at + 1, rate1, rate2);
+    state[state_at] = 0;
 }

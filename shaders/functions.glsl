@@ -1,7 +1,8 @@
 // The elementwise functions: `<name>_of` is what the primitive `<name>` computes.  kernels_build.py writes from each a
 // kernel of its own and an instruction of chains.  Operands (a, b) broadcast; (x) is a unary function's; (x, g) and
 // (y, g) carry a cotangent g back through a unary function of input x and output y.  What is `const` is a parameter of
-// the launch.  Arithmetic is `precise`, so that a chain rounds after every step as separate kernels do.
+// the launch.  All arithmetic is `precise`, also in what these functions call: a chain rounds after every step as
+// separate kernels do, and no driver makes one function of two (sigmoid and its gradient have much in common).
 #include "tanh.glsl"
 #include "normal.glsl"
 
@@ -21,44 +22,65 @@ float sqrt_of(float x) { return x < 0.0 || isnan(x) ? NOT_A_NUMBER : x == 0.0 ||
 
 // abs: |x|, and abs_grad: g sign(x), 0 at 0; a NaN in either is not lost
 float abs_of(float x) { return abs(x); }
-float abs_grad_of(float x, float g) { return x > 0.0 ? g : x < 0.0 ? -g : x * g; }
+float abs_grad_of(float x, float g) { precise float r = x > 0.0 ? g : x < 0.0 ? -g : x * g; return r; }
 
 // ----------------------------------------------------------------------------- as in ag/engine/kernels/activation.py
 
 // relu: max(x, 0); max() may drop a NaN, this comparison keeps it.  relu_grad: g sign(y), y is never negative
 float relu_of(float x) { return x < 0.0 ? 0.0 : x; }
-float relu_grad_of(float y, float g) { return y > 0.0 ? g : y < 0.0 ? -g : y * g; }
+float relu_grad_of(float y, float g) { precise float r = y > 0.0 ? g : y < 0.0 ? -g : y * g; return r; }
 
 // leaky_relu: x where x > 0, else slope x
-float leaky_relu_of(float x, const float slope) { return x > 0.0 ? x : slope * x; }
-float leaky_relu_grad_of(float x, float g, const float slope) { return x > 0.0 ? g : slope * g; }
+float leaky_relu_of(float x, const float slope) { precise float r = x > 0.0 ? x : slope * x; return r; }
+float leaky_relu_grad_of(float x, float g, const float slope) { precise float r = x > 0.0 ? g : slope * g; return r; }
 
-// sigmoid: 1 / (1 + exp(-x)) = (1 + tanh(x / 2)) / 2, which overflows nowhere.  sigmoid_grad: g y (1 - y)
-float sigmoid_of(float x) { return 0.5 * accurate_tanh(0.5 * x) + 0.5; }
-float sigmoid_grad_of(float y, float g) { return g * (y * (1.0 - y)); }
+// x / (1 + exp(-z)), exact relative to the result: (1 + tanh(z / 2)) / 2 would lose the digits of small ones.  Below
+// -88 exp(-z) may overflow, and the quotient is x exp(z), in factors that are not too small
+float gated(float x, float z) {
+    precise float r, root;
+    if (z < -88.0) {
+        root = ieee_exp(0.5 * z);
+        r = x * root * root;
+        return r;
+    }
+    r = x / (1.0 + ieee_exp(-z));
+    return r;
+}
+
+// sigmoid: 1 / (1 + exp(-x)).  sigmoid_grad: g y (1 - y)
+float sigmoid_of(float x) { return gated(1.0, x); }
+float sigmoid_grad_of(float y, float g) { precise float r = g * (y * (1.0 - y)); return r; }
 
 // tanh: to 2 ulp.  tanh_grad: g (1 - y^2)
 float tanh_of(float x) { return accurate_tanh(x); }
-float tanh_grad_of(float y, float g) { return g * (1.0 - y * y); }
+float tanh_grad_of(float y, float g) { precise float r = g * (1.0 - y * y); return r; }
 
-// silu: x s, where s = 1 / (1 + exp(-x)); where exp overflows the quotient is 0.  silu_grad: g s (1 + x (1 - s))
-float silu_of(float x) { return x < -88.0 && !isinf(x) ? 0.0 : x / (1.0 + ieee_exp(-x)); }
+// silu: x s, where s = 1 / (1 + exp(-x)).  silu_grad: g s (1 + x (1 - s))
+float silu_of(float x) { return gated(x, x); }
 float silu_grad_of(float x, float g) {
-    const float s = x < -88.0 ? 0.0 : 1.0 / (1.0 + ieee_exp(-x));
-    return g * (s * (1.0 + x * (1.0 - s)));
+    precise float slope = 1.0 + x * gated(1.0, -x), r = g * gated(slope, x);
+    return r;
 }
 
-// gelu: x Phi(x).  gelu_grad: g (Phi(x) + x phi(x)), Phi and phi the normal distribution and density
-float gelu_of(float x) { return x * normal_cdf(x); }
-float gelu_grad_of(float x, float g) { return g * (normal_cdf(x) + x * normal_density(x)); }
+// gelu: x Phi(x).  gelu_grad: g (Phi(x) + x phi(x)), Phi and phi the normal distribution and density; their sum is made
+// 2^40 times as large, as Phi may be too small where the sum is not
+float gelu_of(float x) { return times_normal_cdf(x, x); }
+float gelu_grad_of(float x, float g) {
+    const float large = 1099511627776.0;
+    x = x < -40.0 ? -40.0 : x > 40.0 ? 40.0 : x;  // the slope is 0 or 1 beyond
+    precise float r = g * ((times_normal_cdf(large, x) + times_density(large * x, x)) / large);
+    return r;
+}
 
-// gelu_tanh: x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2; its slope is 0 or 1 beyond 10, where x^2 could overflow
+// gelu_tanh: x (1 + tanh(z / 2)) / 2 = x / (1 + exp(-z)), where z = 2 sqrt(2 / pi) (x + 0.044715 x^3); its slope is 0
+// or 1 beyond 40, where x^2 could overflow
 float gelu_tanh_of(float x) {
-    const float t = accurate_tanh(0.7978845608 * (x + 0.044715 * x * x * x));
-    return x * (0.5 * (1.0 + t));
+    precise float z = x * (1.5957691216 + 0.0713548163 * (x * x));
+    return gated(x, z);
 }
 float gelu_tanh_grad_of(float x, float g) {
-    x = x < -10.0 ? -10.0 : x > 10.0 ? 10.0 : x;
-    const float t = accurate_tanh(0.7978845608 * (x + 0.044715 * x * x * x));
-    return g * (0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * 0.7978845608 * (1.0 + 0.134145 * x * x));
+    x = x < -40.0 ? -40.0 : x > 40.0 ? 40.0 : x;
+    precise float square = x * x, z = x * (1.5957691216 + 0.0713548163 * square);
+    precise float slope = 1.0 + x * (1.5957691216 + 0.2140644488 * square) * gated(1.0, -z), r = g * gated(slope, z);
+    return r;
 }

@@ -1,6 +1,7 @@
 // sgd_update: d = g + weight_decay p;  momentum = mu momentum + d;  p -= lr d', where d' is d without momentum (mu = 0,
 // then `momentum` is not touched), d + mu momentum with `nesterov`, and momentum otherwise.
-// p, momentum, g [n]; state[8] = (lr, t, tickets, ...); t grows by 1 if `last`; factor, bad [1]
+// p, momentum, g [n]; state = (tickets, t), where t grows by 1 if `last`; settings = (lr, mu, weight_decay, nesterov);
+// factor, bad [1]
 // First g *= factor, and if bad is not 0 that is all.
 // grid: n invocations
 #version 450
@@ -9,15 +10,15 @@
 
 layout(constant_id = 0) const uint last = 0;
 layout(push_constant) uniform Args {
-    uint n, p_at, momentum_at, state_at, g_at, factor_at, bad_at, nesterov;
-    float mu, weight_decay;
+    uint n, p_at, momentum_at, state_at, settings_at, g_at, factor_at, bad_at;
 };
 layout(set = 0, binding = 0) buffer P_ { float p[]; };
 layout(set = 0, binding = 1) buffer Momentum_ { float momentum[]; };
 layout(set = 0, binding = 2) coherent buffer State_ { uint state[]; };
-layout(set = 0, binding = 3) buffer G_ { float g[]; };
-layout(set = 0, binding = 4) readonly buffer Factor_ { float factor[]; };
-layout(set = 0, binding = 5) readonly buffer Bad_ { float bad[]; };
+layout(set = 0, binding = 3) readonly buffer Settings_ { float settings[]; };
+layout(set = 0, binding = 4) buffer G_ { float g[]; };
+layout(set = 0, binding = 5) readonly buffer Factor_ { float factor[]; };
+layout(set = 0, binding = 6) readonly buffer Bad_ { float bad[]; };
 #include "ticket.glsl"
 #include "scaled_gradient.glsl"
 
@@ -25,20 +26,21 @@ void main() {
     const uint i = invocation();
     const float grad = scaled_gradient(i);
     if (bad[bad_at] != 0.0) return;
-    const float lr = uintBitsToFloat(state[state_at]), t = uintBitsToFloat(state[state_at + 1]);
+    const float lr = settings[settings_at], t = uintBitsToFloat(state[state_at + 1]);
     if (i < n) {
+        const float mu = settings[settings_at + 1], weight_decay = settings[settings_at + 2];
         precise float p_i = p[p_at + i];
         precise float d = grad + weight_decay * p_i;
         if (mu != 0.0) {
             precise float b = mu * momentum[momentum_at + i] + d;
             momentum[momentum_at + i] = b;
-            d = nesterov != 0 ? d + mu * b : b;
+            d = settings[settings_at + 3] != 0.0 ? d + mu * b : b;
         }
         p_i -= lr * d;
         p[p_at + i] = p_i;
     }
-    if (last != 0 && is_last_reader(state_at + 2)) {
+    if (last != 0 && is_last_reader(state_at)) {
         state[state_at + 1] = floatBitsToUint(t + 1.0);
-        state[state_at + 2] = 0;
+        state[state_at] = 0;
     }
 }

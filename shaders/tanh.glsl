@@ -5,11 +5,14 @@
 #include "ieee.glsl"
 
 float accurate_tanh(float x) {
-    const float z = x * x;
+    precise float z = x * x, r, y;
     if (z < 0.625 * 0.625)
-        return x + x * z * ((((-5.70498872745e-3 * z + 2.06390887954e-2) * z - 5.37397155531e-2) * z
-                             + 1.33314422036e-1) * z - 3.33332819422e-1);
-    const float y = 1.0 - 2.0 / (ieee_exp(2.0 * abs(x)) + 1.0);
-    return x < 0.0 ? -y : y;
+        r = x + x * z * ((((-5.70498872745e-3 * z + 2.06390887954e-2) * z - 5.37397155531e-2) * z
+                          + 1.33314422036e-1) * z - 3.33332819422e-1);
+    else {
+        y = 1.0 - 2.0 / (ieee_exp(2.0 * abs(x)) + 1.0);
+        r = x < 0.0 ? -y : y;
+    }
+    return r;
 }
 #endif

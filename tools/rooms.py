@@ -44,7 +44,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ag": (*_COMPUTING, "nn", "optim", "data", "io", "comm", "replicas", "sharded", "trainer", "elastic", "tools"),
 }
 DOOR = "ag.engine.compile.pipeline"  # what others import of the compiler: `record`, and nothing else
-VISITORS = ("ag.autograd.capture", "ag.parallel.trainer.host_optimizer")  # who does
+VISITORS = ("ag.autograd.recorded_call", "ag.parallel.trainer.host_optimizer")  # who does
 
 # Packages from outside the standard library, and where they may be imported.
 OUTSIDE: dict[str, tuple[str, ...]] = {
@@ -52,6 +52,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "kp": ("ag.engine.backends.vulkan",),
     "safetensors": ("ag.io.safetensors_file",),
     "PIL": ("ag.data.image_folder",),
+    "threadpoolctl": ("ag.parallel.comm.shared_cores",),
     "tqdm": ("ag.parallel",),
     "yaml": ("ag.parallel.elastic.config",),
 }

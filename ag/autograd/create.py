@@ -6,6 +6,8 @@ become constants, which a device shares.  Knows no op and no gradient.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
@@ -15,7 +17,7 @@ from ag.engine.dtype import DType, as_dtype
 from ag.engine.primitive import Array
 from ag.errors import CaptureError, DtypeError, ShapeError
 
-__all__ = ["ag_param", "ag_tensor", "as_input", "is_ag_tensor", "lift", "to_buffer"]
+__all__ = ["ag_param", "ag_tensor", "as_array", "as_input", "is_ag_tensor", "lift", "to_buffer"]
 
 _CONSTANTS_KEPT = 256  # per device; a training step uses a handful
 
@@ -24,7 +26,7 @@ def to_buffer(array: Array, backend: Device, dtype: DType) -> Buffer:
     """A fresh buffer with the values of a host array, or the input slot it stands for in a captured step."""
     recording = backend.recording
     if recording is not None and recording.on_upload is not None:
-        slot = recording.on_upload(array, dtype)
+        slot = recording.on_upload(array, dtype, backend)
         if slot is not None:
             return slot
     buffer = backend.alloc(array.shape, dtype)
@@ -41,16 +43,25 @@ def lift(value: object, backend: Device, dtype: DType, function: str) -> Tensor:
         if constant is None:
             if len(constants) >= _CONSTANTS_KEPT:
                 constants.clear()
+            try:
+                number = float(value)
+            except OverflowError:
+                raise DtypeError(f"{function}: a whole number beyond the range of floats was given; a smaller one is "
+                                 f"required.") from None
             constant = backend.alloc((), dtype)
             backend.upload(np.asarray(value), constant)
-            constant.constant = float(value)
+            constant.constant = number
             constant.block.fixed = True
             constants[key] = constant
         return Tensor(constant)
-    return Tensor(to_buffer(_as_array(value, function), backend, dtype))
+    return Tensor(to_buffer(as_array(value, function), backend, dtype))
 
 
-def _as_array(data: ArrayLike, function: str) -> Array:
+def as_array(data: ArrayLike, function: str) -> Array:
+    """Host data as an array of numbers."""
+    if isinstance(data, (list, tuple)) and _holds_a_variable(data):
+        raise TypeError(f"{function}: a {type(data).__name__} was given that holds a tensor which requires a gradient; "
+                        f"in an array it would get none. Join tensors with ag_concat, or use their t.numpy().")
     try:
         array = np.asarray(data)
     except ValueError as error:
@@ -58,6 +69,19 @@ def _as_array(data: ArrayLike, function: str) -> Array:
     if array.dtype.kind not in "biuf":
         raise DtypeError(f"{function}: data of type {array.dtype} was given; numbers are required.")
     return array
+
+
+def column(array: Array) -> Array:
+    """A vector as a column."""
+    return array.reshape(-1, 1) if array.ndim == 1 else array
+
+
+def _holds_a_variable(data: list[Any] | tuple[Any, ...]) -> bool:
+    kinds = set(map(type, data))
+    if Tensor in kinds and any(type(x) is Tensor and x.requires_grad for x in data):
+        return True
+    return not kinds.isdisjoint((list, tuple)) and any(
+        type(x) in (list, tuple) and _holds_a_variable(x) for x in data)
 
 
 def as_input(x: TensorLike, weight: Tensor) -> Tensor:
@@ -75,7 +99,8 @@ def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = No
     device : str, optional
         Default: the current default device.
     dtype : str, optional
-        ``"f32"``, ``"f16"``, ``"bf16"``, ``"f64"`` (CPU only) or ``"i32"``.  Default: the current default element type.
+        ``"f32"``, ``"f16"``, ``"bf16"``, ``"f64"`` (CPU only), ``"i32"`` or ``"u32"``.  Default: the current default
+        element type.
 
     Returns
     -------
@@ -85,7 +110,9 @@ def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = No
     Raises
     ------
     DtypeError
-        If the data are not numbers or the device cannot hold the element type.
+        If the data are not numbers or the device cannot hold the element type, or an integer type one of the numbers.
+    TypeError
+        If a list holds a tensor that requires a gradient, which would be lost.
     ShapeError
         If nested lists have rows of different lengths.
     DeviceError
@@ -109,8 +136,7 @@ def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = No
             return data
         backend = data.buffer.backend if device is None else backend
         return Tensor(to_buffer(data.numpy(), backend, data.buffer.dtype if dtype is None else wanted))
-    buffer = to_buffer(_as_array(data, "ag_tensor"), backend, wanted)
-    return Tensor(buffer.view((buffer.size, 1)) if buffer.ndim == 1 else buffer)
+    return Tensor(to_buffer(column(as_array(data, "ag_tensor")), backend, wanted))
 
 
 def ag_param(data: ArrayLike, device: str | None = None, dtype: str | None = None) -> Tensor:
@@ -159,8 +185,8 @@ def ag_param(data: ArrayLike, device: str | None = None, dtype: str | None = Non
     if not wanted.is_float:
         raise DtypeError(f"ag_param: element type {wanted} has no gradients; use 'f32', 'f16', 'bf16', or 'f64' on "
                          f"the CPU.")
-    array = data.numpy() if isinstance(data, Tensor) else _as_array(data, "ag_param")
-    return Tensor(to_buffer(array.reshape(-1, 1) if array.ndim == 1 else array, backend, wanted), requires_grad=True)
+    array = data.numpy() if isinstance(data, Tensor) else column(as_array(data, "ag_param"))
+    return Tensor(to_buffer(array, backend, wanted), requires_grad=True)
 
 
 def is_ag_tensor(x: object) -> bool:

@@ -20,19 +20,20 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
+import ag.autograd.operators  # noqa: F401 - where tensors look operators up that are no ops
 from ag.autograd.cotangent import Cotangent
-from ag.autograd.create import lift
 from ag.autograd.mixed_precision import Widening, rounded, widening
+from ag.autograd.operands import Vectors, number_given, operands_on_one_device
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import OPS, Node, Tensor, TensorLike
 from ag.autograd.unchanged import refuse_changed, repeated_since
-from ag.engine.buffer import Buffer, Device, Run
-from ag.engine.device import default_backend, default_dtype
-from ag.engine.dtype import F32, DType
+from ag.autograd.watched import NOTES, note_tensors
+from ag.engine.buffer import Buffer, Run
 from ag.engine.kernels.elementwise import copied
-from ag.errors import DeviceError, DtypeError, ShapeError
+from ag.errors import ShapeError
 
-__all__ = ["Cotangents", "Need", "Op", "Result", "Run", "op", "operands_on_one_device", "part_of"]
+__all__ = ["Cotangents", "Need", "Op", "Result", "Run", "elementwise_op", "moving_op", "op", "operands_on_one_device",
+           "part_of", "product_op"]
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -66,10 +67,16 @@ class OpDecorator:
         Whether some operands may be float32 where others are 16-bit tensors.
     public : bool, optional
         Whether tensors find the op by its name, as ``a + b`` finds ``ag_add``.
+    integers : bool, optional
+        Whether operands may be of an integer type: for ops that move elements and compute nothing.
+    vectors : str, optional
+        What a list or array of one axis is among the operands (`ag.autograd.operands.Vectors`).
     """
 
-    def __init__(self, name: str | None = None, mixed: bool = False, public: bool = False) -> None:
+    def __init__(self, name: str | None = None, mixed: bool = False, public: bool = False, integers: bool = False,
+                 vectors: Vectors = "column") -> None:
         self._name, self._mixed, self._public = name, mixed, public
+        self._integers, self._vectors = integers, vectors
 
     # One overload per number of operands; what follows them, P, is the same to the rule and to callers.
     @overload
@@ -88,13 +95,17 @@ class OpDecorator:
     def __call__(self, forward: Callable[Concatenate[Run, Sequence[Buffer], P], Result[S]]
                  ) -> Op[Concatenate[Sequence[TensorLike], P], S]: ...
     def __call__(self, forward: Callable[..., Result[S]]) -> Op[..., S]:
-        function = _Function(forward, self._name or forward.__name__, self._mixed).published()
+        function = _Function(forward, self._name or forward.__name__, self._mixed, self._integers,
+                             self._vectors).published()
         if self._public:
             OPS[forward.__name__] = function
         return function
 
 
 op = OpDecorator(public=True)
+moving_op = OpDecorator(public=True, integers=True)  # of ops that move elements and compute nothing
+elementwise_op = OpDecorator(public=True, vectors="broadcast")  # of ops whose operands broadcast
+product_op = OpDecorator(public=True, vectors="second")  # of products, whose first operand is a matrix
 
 
 def part_of(name: str, mixed: bool = False) -> OpDecorator:
@@ -108,13 +119,17 @@ def part_of(name: str, mixed: bool = False) -> OpDecorator:
 class _Function(Generic[S]):
     """Builds the function that callers see of one forward rule."""
 
-    def __init__(self, forward: Callable[..., Result[S]], name: str, mixed: bool) -> None:
+    def __init__(self, forward: Callable[..., Result[S]], name: str, mixed: bool, integers: bool,
+                 vectors: Vectors) -> None:
         self.forward = forward
         self.name = name
         self.mixed = mixed
+        self.integers = integers
+        self.vectors = vectors
         self.rule: GradientRule[S] | None = None
         _, *visible = inspect.signature(forward).parameters.values()  # without `run`
         self.operands = sum(p.annotation == "Buffer" for p in visible)
+        self.params = visible[max(1, self.operands):]
         self.listed = visible[0].name if visible and visible[0].annotation == "Sequence[Buffer]" else None
         self.signature = inspect.Signature(
             [p.replace(annotation=_PUBLISHED.get(p.annotation, p.annotation)) for p in visible],
@@ -129,9 +144,19 @@ class _Function(Generic[S]):
         bound.apply_defaults()
         return bound.args
 
+    def checked(self, params: tuple[object, ...]) -> tuple[object, ...]:
+        """The arguments behind the operands, numbers as floats; a tensor, which would get no gradient, is refused."""
+        values = list(params)
+        for i, value in enumerate(params):
+            p = self.params[min(i, len(self.params) - 1)]
+            if p.annotation == "float" or (type(value) is Tensor and p.annotation not in ("Tensor", "Index")):
+                values[i] = number_given(self.name, p.name, value)
+        return tuple(values)
+
     def published(self) -> Op[..., S]:
         """The function, with the signature that is true for callers."""
         name, forward, operands, listed, mixed = self.name, self.forward, self.operands, self.listed, self.mixed
+        integers, vectors, has_numbers = self.integers, self.vectors, any(p.annotation == "float" for p in self.params)
         full = len(self.signature.parameters)
         if any(p.kind is p.VAR_POSITIONAL for p in self.signature.parameters.values()):
             full = -1  # let `bind` sort it out
@@ -143,7 +168,11 @@ class _Function(Generic[S]):
                 values, params = args[:operands], args[operands:]
             else:
                 values, params = _items(name, listed, args[0]), args[1:]
-            backend, inputs, dtype = operands_on_one_device(name, values, mixed)
+            if params and (has_numbers or Tensor in map(type, params)):
+                params = self.checked(params)
+            backend, inputs, dtype = operands_on_one_device(name, values, mixed, integers, vectors)
+            if NOTES:
+                note_tensors(inputs)
             buffers = [x.buffer for x in inputs]
             half = dtype.is_half
             if since := repeated_since():
@@ -190,52 +219,3 @@ def _items(function: str, argument: str, values: object) -> tuple[object, ...]:
         what = "empty" if isinstance(values, (list, tuple)) else f"a {type(values).__name__}"
         raise TypeError(f"{function}: {argument} is {what}; a list of at least one tensor is required.")
     return tuple(values)
-
-
-def operands_on_one_device(
-    function: str, operands: tuple[object, ...], mixed: bool = False
-) -> tuple[Device, tuple[Tensor, ...], DType]:
-    """The device shared by the tensors among `operands`, everything as tensors there, and the result's element type.
-
-    Raises
-    ------
-    DeviceError
-        If tensors live on different devices.
-    DtypeError
-        If tensors have different element types, or an operand is not numeric.  Beside 16-bit tensors, float32 ones
-        without axes are fine, and with `mixed` all float32 ones.
-    """
-    backend: Device | None = None
-    dtype: DType | None = None
-    plain = False
-    for x in operands:
-        if type(x) is not Tensor:
-            plain = True
-            continue
-        b = x.buffer
-        if backend is None:
-            backend, dtype = b.backend, b.dtype
-        elif b.backend is not backend:
-            raise DeviceError(f"{function}: operands are on {backend.name} and {b.backend.name}; "
-                              f"move one with ag_to_device first.")
-        elif b.dtype is not dtype:
-            dtype = _common_type(function, operands, mixed)
-    if not plain:
-        return cast(Device, backend), cast("tuple[Tensor, ...]", operands), cast(DType, dtype)
-    if backend is None or dtype is None:
-        backend, dtype = default_backend(), default_dtype()
-    number = F32 if dtype.is_half else dtype  # a number keeps its digits, one of numpy's too
-    return backend, tuple(x if type(x) is Tensor else lift(
-        x, backend, number if isinstance(x, (int, float)) or getattr(x, "ndim", 1) == 0 else dtype, function)
-        for x in operands), dtype
-
-
-def _common_type(function: str, operands: tuple[object, ...], mixed: bool) -> DType:
-    """The element type of tensors that have not all the same."""
-    buffers = [x.buffer for x in operands if isinstance(x, Tensor)]
-    kinds = list(dict.fromkeys(b.dtype for b in buffers if b.dtype is not F32 or not (mixed or b.shape == ())))
-    if len(kinds) == 1 and kinds[0].is_half:
-        return kinds[0]
-    first, second = list(dict.fromkeys(b.dtype for b in buffers))[:2]
-    raise DtypeError(f"{function}: operands have element types {first} and {second}; they must be equal. "
-                     f"Convert one with t.astype.")

@@ -119,7 +119,7 @@ class Gradients(Mapping[Tensor, Tensor]):
 
     def __getitem__(self, key: Tensor | str) -> Tensor:
         if isinstance(key, str):
-            named = [g for p, g in self._by_id.values() if p.name == key]
+            named = self._called(key)
             if len(named) == 1:
                 return named[0]
             names = ", ".join(sorted(p.name for p, _ in self._by_id.values() if p.name)) or "none"
@@ -131,7 +131,12 @@ class Gradients(Mapping[Tensor, Tensor]):
     def __contains__(self, key: object) -> bool:
         if isinstance(key, Tensor):
             return key.id in self._by_id
-        return any(p.name == key for p, _ in self._by_id.values())
+        return isinstance(key, str) and bool(self._called(key))
+
+    def _called(self, name: str) -> list[Tensor]:
+        """Gradients of what is called `name`, or is called so in a layer of the model that gave it its name."""
+        exact = [g for p, g in self._by_id.values() if p.name == name]
+        return exact or [g for p, g in self._by_id.values() if p.name is not None and p.name.endswith(f"_{name}")]
 
     def __iter__(self) -> Iterator[Tensor]:
         return (p for p, _ in self._by_id.values())

@@ -2,14 +2,15 @@
 
 A tensor is a buffer on a device, whether gradients are wanted for it, and the node that made it; a node is one op
 that was recorded, with its inputs.  A tensor computes nothing itself: operators look up the public op of that name,
-which `ag.autograd.op` registers.  Reading a tensor on the host (`numpy`, `item`, `data`) is the only thing here that
-waits for a device.
+which `ag.autograd.op` registers; comparisons and `+=` are in `ag.autograd.operators`.  Reading a tensor on the host
+(`numpy`, `item`, `data`, comparing) is the only thing here that waits for a device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy.typing as npt
 
 from ag.autograd.cotangent import Cotangent, shaped_like, stored_for, whole
 from ag.autograd.unchanged import Checked, any_changed, buffers_in, refuse_changed
+from ag.autograd.watched import CHANGES, NOTES
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Run
 from ag.engine.dtype import DType
@@ -25,12 +27,15 @@ from ag.engine.primitive import Array
 from ag.engine.shape import Shape
 from ag.errors import DtypeError, ShapeError
 
-__all__ = ["OPS", "Array", "ArrayLike", "Node", "Tensor", "TensorLike", "tensor_given"]
+__all__ = ["HOST_OPERATORS", "OPS", "Array", "ArrayLike", "Node", "PendingGrad", "Tensor", "TensorLike",
+           "tensor_given"]
 
 ArrayLike = Any  # whatever numpy.asarray accepts
 
 # Public ops by name, filled by `ag.autograd.op` at import and constant afterwards.
 OPS: dict[str, Callable[..., Tensor]] = {}
+# Operators that are no ops, likewise by `ag.autograd.operators`.
+HOST_OPERATORS: dict[str, Callable[..., Any]] = {}
 _ids = count(1)
 
 
@@ -100,10 +105,25 @@ def _stored(cotangents: Iterable[tuple[Tensor, Cotangent | None]], made_of: DTyp
             yield x, stored_for(x, whole(shaped_like(x, g)), made_of)
 
 
+class PendingGrad:
+    """A gradient that a replay left behind, which nobody has looked at yet."""
+
+    buffer: Buffer
+
+    def tensor(self) -> Tensor:
+        """The gradient, for somebody to hold."""
+        raise NotImplementedError
+
+
 class Tensor:
     """An n-dimensional array on a device.
 
     Made by `ag_tensor`, `ag_param` and the ops; not directly.
+
+    Operators never change a tensor but a parameter: ``t += 1`` makes a new tensor and calls it `t`, as with numbers,
+    and who else holds the old one keeps its values.  ``p -= 0.1 * g`` on a parameter changes it in place, and is
+    refused inside `with_grad_tape`.  Comparisons (``==``, ``<``, ...) go element by element and give a numpy array of
+    truth values, which waits for the device; as keys of a dict tensors are told apart by identity.
 
     Attributes
     ----------
@@ -111,21 +131,54 @@ class Tensor:
         Unique in the process.
     requires_grad : bool
         Whether `backward` computes a gradient for it or through it.
+    buffer : Buffer
+        Where the values are; `rebind` puts them elsewhere.
     grad : Tensor or None
         For parameters: the gradients summed over all calls of `backward` since the last `zero_grad`.
     name : str or None
         For parameters of a model: the name it has there.
     """
 
-    __slots__ = ("__weakref__", "buffer", "grad", "id", "name", "node", "requires_grad")
+    __slots__ = ("__weakref__", "_grad", "buffer", "id", "name", "node", "requires_grad")
 
     def __init__(self, buffer: Buffer, requires_grad: bool = False, node: Node | None = None) -> None:
         self.id = next(_ids)
         self.buffer = buffer
         self.requires_grad = requires_grad
         self.node = node
-        self.grad: Tensor | None = None
+        self._grad: Tensor | PendingGrad | None = None
         self.name: str | None = None
+
+    # -------------------------------------------------------------------------------------- state
+
+    @property
+    def grad(self) -> Tensor | None:
+        """For parameters: the gradients summed over all calls of `backward` since the last `zero_grad`."""
+        grad = self._grad
+        if isinstance(grad, PendingGrad):
+            grad = self._grad = grad.tensor()
+        if NOTES and (notes := NOTES.get(get_ident())) is not None:
+            return notes.grad_read(self, grad)
+        return grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if NOTES and (notes := NOTES.get(get_ident())) is not None:
+            notes.grad_written(self)
+        self._grad = value
+
+    def set_grad(self, grad: Tensor | PendingGrad | None) -> None:
+        """Set ``.grad`` on behalf of a captured step, which is not noted."""
+        self._grad = grad
+
+    def peek_grad(self) -> Tensor | PendingGrad | None:
+        """``.grad`` as it was left; looking is not noted."""
+        return self._grad
+
+    def rebind(self, buffer: Buffer) -> None:
+        """Let the values be those of another buffer of the same shape, in an optimizer or on another device."""
+        self.buffer = buffer
+        CHANGES.add(self, "buffer")
 
     # -------------------------------------------------------------------------------------- description
 
@@ -185,8 +238,17 @@ class Tensor:
     def __float__(self) -> float:
         return self.item()
 
+    def __int__(self) -> int:
+        return int(self.item())
+
     def __bool__(self) -> bool:
         return bool(self.item())
+
+    def __round__(self, digits: int | None = None) -> float:
+        return round(self.item(), digits)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         array = self.numpy()
@@ -214,6 +276,8 @@ class Tensor:
         array = np.asarray(value)
         if array.dtype.kind not in "biuf":
             raise DtypeError(f"data: an array of type {array.dtype} was assigned; numbers are required.")
+        if array.ndim == 1 and self.shape == (array.size, 1):
+            array = array.reshape(self.shape)  # a vector is a column, as in ag_tensor
         if array.shape != self.shape:
             raise ShapeError(f"data: an array of shape {array.shape} was assigned to a tensor of shape {self.shape}; "
                              f"the shapes must be equal.")
@@ -225,6 +289,36 @@ class Tensor:
         """A copy of the values, cut off from the tape; what happens to one of the two does not change the other."""
         with self.buffer.backend.quiet():
             return Tensor(copied(self.buffer))
+
+    # -------------------------------------------------------------------------------------- comparison
+
+    __hash__ = object.__hash__  # by identity, as tensors are keys
+
+    def __eq__(self, other: object) -> Any:
+        return HOST_OPERATORS["compare"](np.equal, self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return HOST_OPERATORS["compare"](np.not_equal, self, other)
+
+    def __lt__(self, other: TensorLike) -> Any:
+        return HOST_OPERATORS["compare"](np.less, self, other)
+
+    def __le__(self, other: TensorLike) -> Any:
+        return HOST_OPERATORS["compare"](np.less_equal, self, other)
+
+    def __gt__(self, other: TensorLike) -> Any:
+        return HOST_OPERATORS["compare"](np.greater, self, other)
+
+    def __ge__(self, other: TensorLike) -> Any:
+        return HOST_OPERATORS["compare"](np.greater_equal, self, other)
+
+    def __contains__(self, value: object) -> bool:
+        return bool(HOST_OPERATORS["contains"](self, value))
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self.shape:
+            raise TypeError("iter: a tensor of shape () has no axes; use .item().")
+        return (self[i] for i in range(len(self)))
 
     # -------------------------------------------------------------------------------------- arithmetic
 
@@ -263,6 +357,30 @@ class Tensor:
 
     def __neg__(self) -> Tensor:
         return _call("ag_scale", self, -1.0)
+
+    def __pos__(self) -> Tensor:
+        return self
+
+    def __abs__(self) -> Tensor:
+        return _call("ag_abs", self)
+
+    def __iadd__(self, other: TensorLike) -> Tensor:
+        return _changed("+=", self, self + other)
+
+    def __isub__(self, other: TensorLike) -> Tensor:
+        return _changed("-=", self, self - other)
+
+    def __imul__(self, other: TensorLike) -> Tensor:
+        return _changed("*=", self, self * other)
+
+    def __itruediv__(self, other: TensorLike) -> Tensor:
+        return _changed("/=", self, self / other)
+
+    def __imatmul__(self, other: TensorLike) -> Tensor:
+        return _changed("@=", self, self @ other)
+
+    def __ipow__(self, p: float) -> Tensor:
+        return _changed("**=", self, self**p)
 
     __array_ufunc__ = None  # numpy_array * tensor calls Tensor.__rmul__ instead of looping over elements
 
@@ -303,3 +421,11 @@ def tensor_given(function: str, x: object) -> Tensor:
 
 def _call(name: str, *args: object) -> Tensor:
     return OPS[name](*args)
+
+
+def _changed(operator: str, x: Tensor, result: Tensor) -> Tensor:
+    """What `x` is after an operator such as ``+=`` with that result: a parameter is changed, any other name rebound."""
+    if not x.requires_grad or x.node is not None:
+        return result
+    changed: Tensor = HOST_OPERATORS["change"](operator, x, result)
+    return changed

@@ -1,30 +1,32 @@
 """Batches of samples, shuffled reproducibly and resumable in the middle of an epoch.
 
-The order of an epoch follows from the seed and the epoch's number alone, so the loader's state is a few numbers.  Knows
-samples (`ag.data.samples`) and makes tensors of them; no model, no file.  Training loops ask it.
+The order of an epoch follows from the seed and the epoch's number alone, so the loader's state is a few numbers.  Every
+loop has a place in an epoch of its own, and so has `next_batch`.  Knows samples (`ag.data.samples`) and makes tensors
+of them; no model, no file.  Training loops ask it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import copy_context
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor
 from ag.data.samples import samples_of
+from ag.data.threads import Check, Lock, made_ahead
 from ag.engine.primitive import Array
-from ag.engine.random import host_seed
+from ag.engine.random import draws_from, host_seed
 from ag.engine.shape import counts
 from ag.errors import CheckpointError, ShapeError
 
 __all__ = ["Batch", "DataLoader", "ag_dataloader"]
 
 _64_BITS = (1 << 64) - 1
+_NUMBERS = ("seed", "epoch", "next", "begun")  # of a state
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class DataLoader:
     seed : int, optional
         For the orders; default: from `ag_seed`'s generator.
     prefetch : int, optional
-        How many batches a background thread gathers ahead in `epoch`, making their samples; 0 makes them in the
+        How many batches a background thread gathers ahead in a loop, making their samples; 0 makes them in the
         calling thread, as `next_batch` does.
 
     Raises
@@ -72,22 +74,32 @@ class DataLoader:
     DtypeError
         If the data, or a sample when it is due, are not numbers.
     ValueError
-        If there are no samples, or `batch_size` is not positive.
+        If there are no samples, or a setting is of the wrong kind or out of range.
+    AttributeError
+        If a setting is assigned later.
 
     Notes
     -----
+    Every ``for`` loop over the loader is an epoch of its own, from its start, however the loop before ended: in the
+    middle, with the last batch, or not at all yet.  ``has_next()``, ``next_batch()`` and ``reset()`` go through epochs
+    beside them.  Only after `load_state_dict` does the next of them, whichever it is, go on in the middle of an epoch.
+
     Numpy arrays, tensors, whatever else offers itself as an array (``__array__``), and lists or tuples of plain
     numbers, nested or not, are arrays.  Every other list or tuple, such as one of arrays, and every other object with
     ``len()`` and ``[i]`` is a sequence of samples, each an array, a tensor, a number or a list of numbers.  `x` and
-    `y` need not be of one kind.
+    `y` need not be of one kind.  Numpy arrays are not copied: what is assigned to them is seen by batches that are not
+    gathered yet.  Batches are copies.
 
     Batches have the batch on the last axis, whatever the layout of `x`, and tensors are on the default device.  Samples
     of shape S make a batch of shape ``(*S, batch)``, and numbers one of shape ``(1, batch)``.  Targets that are
-    integers stay an array, and if they are numbers its shape is ``(batch,)``.  A tensor of shape ``(n, 1)`` counts as
-    the vector of length n that `ag_tensor` made it of.
+    integers stay an array, and if they are numbers its shape is ``(batch,)``.  A sample that is a tensor of shape
+    ``(n, 1)`` counts as the vector of length n that `ag_tensor` made it of.
 
-    A sequence is asked for a sample when its batch is due, or `prefetch` batches earlier, and once an epoch.  An error
-    in it ends the loop; the batch that failed is the next one, if the loop is begun again.
+    A sequence is asked for a sample when its batch is due, or `prefetch` batches earlier, once an epoch and in the
+    epoch's order; by one thread at a time, also where a loop is left while its thread is at a sample.  An error in it
+    ends the loop; the batch that failed is the next one for `next_batch`, and for `state_dict`.  What this library
+    draws in a sample, such as a dropout mask, follows from the loader's seed and the batch, whatever `prefetch` is and
+    also after `load_state_dict`; a generator of your own goes on from sample to sample.
 
     References
     ----------
@@ -105,36 +117,95 @@ class DataLoader:
     """
 
     _function = "ag_dataloader"  # the name users know it by
+    _settled = frozenset({"n_samples", "batch_size", "shuffle", "drop_last", "prefetch"})
 
     def __init__(self, x: object, y: object = None, batch_size: int = 32, shuffle: bool = True, col_major: bool = True,
                  drop_last: bool = False, seed: int | None = None, prefetch: int = 0) -> None:
+        self._check_settings(batch_size, prefetch, seed, shuffle=shuffle, col_major=col_major, drop_last=drop_last)
         self._data = [samples_of(x, "x", col_major, pairs=y is None)]
         samples = len(self._data[0])
         if y is not None:
             self._data.append(samples_of(y, "y", col_major, pairs=False))
             if len(self._data[1]) != samples:
-                raise ShapeError(f"ag_dataloader: x holds {samples} samples and y {len(self._data[1])}; "
-                                 f"they must hold the same number.")
+                raise ShapeError(f"ag_dataloader: x holds {samples} samples and y {len(self._data[1])}; they must hold "
+                                 f"the same number. If arrays have their samples on the first axis, pass "
+                                 f"col_major=False.")
         if samples == 0:
             raise ValueError("ag_dataloader: x holds no samples; at least one is required.")
+        self.n_samples = samples
+        self.batch_size = int(batch_size)
+        self.shuffle = bool(shuffle)
+        self.drop_last = bool(drop_last)
+        self.prefetch = int(prefetch)
+        self._seed = host_seed() if seed is None else int(seed)
+        self._lock = Lock()  # around every change of a place
+        self._turn = Lock()  # of whoever calls next_batch
+        self._begun = 0  # epochs, with the one that waits
+        self._own: _Place | None = None  # the place of `next_batch`
+        self._left: _Place | None = None  # of the loop that may go on at the place that waits
+        self._at = self._fresh()  # of which `state_dict` and `order` speak
+        self._waiting: _Place | None = self._at
+
+    def _check_settings(self, batch_size: object, prefetch: object, seed: object, **switches: object) -> None:
         if not (counts(batch_size) and counts(prefetch, least=0)):
             raise ValueError(f"{self._function}: batch_size is {batch_size!r} and prefetch {prefetch!r}; "
                              f"whole numbers of at least 1 and 0 are required.")
-        self.n_samples = samples
-        self.batch_size = int(batch_size)
-        self.shuffle = shuffle
-        self.drop_last = drop_last
-        self.prefetch = prefetch
-        self._seed = host_seed() if seed is None else int(seed)
-        self._epoch = 0
-        self._next = 0
-        self.order = self._order_of(0)
+        if not (seed is None or _is_whole(seed)):
+            raise ValueError(f"{self._function}: seed is {seed!r}; a whole number, or None, is required.")
+        for name, value in switches.items():
+            if not isinstance(value, (bool, np.bool_)):
+                raise ValueError(f"{self._function}: {name} is {value!r}; True or False is required.")
 
-    def _order_of(self, epoch: int) -> Array:
-        if not self.shuffle:
-            return np.arange(self.n_samples)
-        return np.random.Generator(np.random.Philox(key=self._seed & _64_BITS, counter=[0, 0, epoch, 0])).permutation(
-            self.n_samples)
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in self._settled and name in vars(self):
+            raise AttributeError(f"{self._function}: {name} was set to {value!r} after the loader was made; its "
+                                 f"settings stay as they are. Make another loader.")
+        super().__setattr__(name, value)
+
+    # ---------------------------------------------------------------------------------------------- places
+
+    def _fresh(self) -> _Place:
+        self._begun += 1
+        return _Place(self._begun - 1)
+
+    def _begin(self) -> _Place:
+        """The place to begin at: the one that waits, or the start of the next epoch."""
+        with self._lock():
+            self._at = self._waiting or self._fresh()
+            self._waiting = None
+            return self._at
+
+    def _moved(self, place: _Place) -> _Place:
+        """Where the loop that is at `place` goes on: there, unless a state was loaded since and nobody is there yet."""
+        if self._waiting is None:
+            return place
+        with self._lock():
+            return self._begin() if self._waiting is not None and place is self._left else place
+
+    def _end(self, place: _Place) -> None:
+        """A loop is over, or was left."""
+        with self._lock():
+            if place is self._at and place.next >= self.n_batches():
+                self._left = None
+                self._at = self._waiting = self._waiting or self._fresh()
+
+    def _order(self, place: _Place) -> Array:
+        if place.order is None:
+            place.order = np.arange(self.n_samples) if not self.shuffle else np.random.Generator(np.random.Philox(
+                key=self._seed & _64_BITS, counter=[0, 0, place.epoch, 0])).permutation(self.n_samples)
+            place.order.flags.writeable = False
+        return place.order
+
+    @property
+    def order(self) -> Array:
+        """The numbers of the samples in the order of the epoch that `state_dict` speaks of."""
+        return self._order(self._at)
+
+    # ---------------------------------------------------------------------------------------------- batches
+
+    def sample(self, i: int) -> list[Array]:
+        """The arrays of one sample by its number, x and perhaps y, each with a last axis of 1; for `dp_train`."""
+        return [array for part in self._data for array in part.take(np.array([i]), lambda: None)]
 
     def n_batches(self) -> int:
         """Batches in an epoch."""
@@ -145,92 +216,133 @@ class DataLoader:
         return self.n_batches()
 
     def reset(self) -> None:
-        """Begin the next epoch, in its own order."""
-        self._epoch += 1
-        self._next = 0
-        self.order = self._order_of(self._epoch)
+        """Let `next_batch` begin the next epoch, in its own order."""
+        if self._waiting is not None:
+            self._begin()  # the one that it leaves
+        self._own = self._begin()
 
     def has_next(self) -> bool:
-        """Whether the epoch has another batch."""
-        return self._next < self.n_batches()
+        """Whether `next_batch` has another batch in its epoch."""
+        place = self._own or self._waiting
+        return (0 if place is None else place.next) < self.n_batches()
 
     def next_batch(self) -> Batch:
-        """The next batch of the epoch.
+        """The next batch of an epoch, which no loop shares.
 
         Raises
         ------
         StopIteration
             At the end of the epoch; `reset` begins the next.
         """
-        if not self.has_next():
-            raise StopIteration(f"{self._function}: the epoch is over; call reset() to begin the next.")
-        return self._deliver(self._gather(self._chosen(self._next)))
+        with self._turn():
+            if not self.has_next():
+                raise StopIteration(f"{self._function}: the epoch is over; call reset() to begin the next.")
+            self._own = place = self._own or self._begin()
+            return self._deliver(self._gather(place, place.next), place)
 
     def epoch(self) -> Iterator[Batch]:
-        """The rest of the epoch's batches; then the next epoch begins."""
-        if self.prefetch:
-            yield from self._prefetched()
-        while self.has_next():
-            yield self.next_batch()
-        self.reset()
+        """The batches of the next epoch, or of what is left of one after `load_state_dict`."""
+        place = self._begin()
+        try:
+            while place.next < self.n_batches():
+                with closing(self._gathered(place)) as gathered:
+                    for arrays in gathered:
+                        yield self._deliver(arrays, place)
+                        before, place = place, self._moved(place)
+                        if place is not before:
+                            break
+        finally:
+            self._end(place)
 
     def __iter__(self) -> Iterator[Batch]:
         return self.epoch()
 
-    def _prefetched(self) -> Iterator[Batch]:
-        thread = ThreadPoolExecutor(1, thread_name_prefix="ag_dataloader")
-        ahead: dict[tuple[int, ...], Future[list[Array]]] = {}
-        try:
-            while self.has_next():
-                # by place: the loader may have been moved since the last batch, and then other ones are due
-                due = range(self._next, min(self._next + 1 + self.prefetch, self.n_batches()))
-                places = [(self._seed, self._epoch, k) for k in due]
-                ahead = {at: ahead.get(at) or thread.submit(copy_context().run, self._gather, self._chosen(at[-1]))
-                         for at in places}
-                yield self._deliver(ahead.pop(places[0]).result())
-        finally:
-            thread.shutdown(cancel_futures=True)
+    def _gathered(self, place: _Place) -> Generator[list[Array], None, None]:
+        """The arrays of the batches that are left of an epoch."""
+        due = range(place.next, self.n_batches())
+        if self.prefetch:
+            return made_ahead(lambda k, check: self._gather(place, k, check), due, self.prefetch)
+        return (self._gather(place, k) for k in due)
 
-    def _chosen(self, k: int) -> Array:
-        """The numbers of the samples of batch `k`."""
-        return self.order[k * self.batch_size : (k + 1) * self.batch_size]
+    def _gather(self, place: _Place, k: int, check: Check = lambda: None) -> list[Array]:
+        """The arrays of batch `k`, x and perhaps y; with `prefetch`, a background thread calls it."""
+        chosen = self._order(place)[k * self.batch_size : (k + 1) * self.batch_size]
+        with draws_from(self._seed, place.epoch, k):  # whatever is drawn meanwhile, and whenever this is
+            return [array for samples in self._data for array in samples.take(chosen, check)]
 
-    def _gather(self, chosen: Array) -> list[Array]:
-        """The arrays of a batch, x and perhaps y; with `prefetch`, a background thread calls it."""
-        return [array for samples in self._data for array in samples.take(chosen)]
-
-    def _deliver(self, arrays: list[Array]) -> Batch:
+    def _deliver(self, arrays: list[Array], place: _Place) -> Batch:
         batch = _batch(*arrays)
-        self._next += 1  # now that nothing can fail: a batch that failed is still the next
+        with self._lock():
+            place.next += 1  # now that nothing can fail: a batch that failed is still the next
+            self._at = place
         return batch
 
-    def state_dict(self) -> dict[str, int]:
-        """Where the loader is: seed, epoch, next batch."""
-        return {"seed": self._seed, "epoch": self._epoch, "next": self._next, "samples": self.n_samples,
-                "batch_size": self.batch_size}
+    # ---------------------------------------------------------------------------------------------- states
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on where `state_dict` was taken, with the same sequence of batches.
+    def state_dict(self) -> dict[str, int]:
+        """Where the loader is, and the settings that a loader must have to go on there.
+
+        That is the place of the loop that took the last batch, or of `next_batch` if that was called last: ``epoch``
+        and ``next`` batch; ``begun`` epochs are taken, that one too.
+        """
+        with self._lock():
+            return {"seed": self._seed, "epoch": self._at.epoch, "next": self._at.next, "begun": self._begun,
+                    **self._settings()}
+
+    def _settings(self) -> dict[str, int]:
+        return {"samples": self.n_samples, "batch_size": self.batch_size, "shuffle": self.shuffle,
+                "drop_last": self.drop_last}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on where `state_dict` was taken, with the same sequence of batches: in the next loop, or `next_batch`.
+
+        The loop that took the last batch goes on there if it asks before another loop begins.  The state's seed takes
+        the place of the loader's.
 
         Raises
         ------
         CheckpointError
-            If the state is of a loader with other samples or batches; nothing changes.
+            If the state is of a loader with other samples or settings; nothing changes.
         """
-        missing = [name for name in self.state_dict() if not isinstance(state, Mapping) or name not in state]
+        self.check_state_dict(state)
+        seed, epoch, following, begun = (int(cast(int, state[k])) for k in _NUMBERS)
+        with self._lock():
+            if self._waiting is None:
+                self._left = self._at
+            self._seed, self._begun, self._own = seed, begun, None
+            self._at = self._waiting = _Place(epoch, following)
+
+    def check_state_dict(self, state: Mapping[str, object]) -> None:
+        """Raise the error that `load_state_dict` would, and change nothing."""
+        settings = self._settings()
+        missing = [name for name in (*_NUMBERS, *settings) if not isinstance(state, Mapping) or name not in state]
         if missing:
             raise CheckpointError(f"load_state_dict: the loader's state is missing {', '.join(missing)}.")
-        if (state["samples"], state["batch_size"]) != (self.n_samples, self.batch_size):
-            raise CheckpointError(f"load_state_dict: the state is of a loader with {state['samples']} samples in "
-                                  f"batches of {state['batch_size']}, and this one has {self.n_samples} in batches of "
-                                  f"{self.batch_size}; they must be equal.")
-        seed, epoch, following = (state[k] for k in ("seed", "epoch", "next"))
-        if not (all(isinstance(v, (int, np.integer)) for v in (seed, epoch, following)) and 0 <= epoch <= _64_BITS
-                and 0 <= following <= self.n_batches()):
-            raise CheckpointError(f"load_state_dict: the loader's state has seed {seed!r}, epoch {epoch!r} and next "
-                                  f"{following!r}; whole numbers are required, and at most {self.n_batches()} batches.")
-        self._seed, self._epoch, self._next = int(seed), int(epoch), int(following)
-        self.order = self._order_of(self._epoch)
+        other = [name for name, value in settings.items() if state[name] != value]
+        if other:
+            theirs, mine = (", ".join(f"{of[name]!r} {name}" if name == "samples" else f"{name} {of[name]!r}"
+                                      for name in other) for of in (state, settings))
+            raise CheckpointError(f"load_state_dict: the state is of a loader with {theirs}, and this one has {mine}; "
+                                  f"they must be equal.")
+        seed, epoch, following, begun = numbers = [state[k] for k in _NUMBERS]
+        if not (all(map(_is_whole, numbers)) and all(0 <= cast(int, n) <= _64_BITS for n in numbers[1:])
+                and cast(int, following) <= self.n_batches()):
+            raise CheckpointError(f"load_state_dict: the loader's state has seed {seed!r}, epoch {epoch!r}, begun "
+                                  f"{begun!r} and next {following!r}; whole numbers are required, and at most "
+                                  f"{self.n_batches()} batches.")
+
+
+@dataclass(eq=False)
+class _Place:
+    """Which batch of which epoch is next; every loop has one, and `next_batch` has."""
+
+    epoch: int
+    next: int = 0
+    order: Array | None = None  # once it was asked for
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _batch(x: Array, y: Array | None = None) -> Batch:

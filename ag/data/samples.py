@@ -2,7 +2,7 @@
 
 This is all that a data loader asks of its data: how many samples there are, and the arrays of a few of them with the
 samples on the last axis.  Orders, epochs, threads and devices are `ag.data.dataloader`'s; it calls `take` in its
-background thread too.
+background thread too, between loops that were left and loops that begin.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ag.autograd.tensor import Tensor
+from ag.data.threads import Check, Lock
 from ag.engine.primitive import Array
 from ag.errors import DtypeError, ShapeError
 
@@ -26,8 +27,8 @@ class Samples(Protocol):
 
     def __len__(self) -> int: ...
 
-    def take(self, chosen: Array) -> tuple[Array, ...]:
-        """The chosen samples, on the last axis; two arrays if the samples are pairs."""
+    def take(self, chosen: Array, check: Check) -> tuple[Array, ...]:
+        """Copies of the chosen samples, on the last axis; two arrays if they are pairs. Calls `check` now and then."""
 
 
 def samples_of(data: object, name: str, col_major: bool, pairs: bool) -> Samples:
@@ -59,7 +60,7 @@ class _Stored:
     def __len__(self) -> int:
         return int(self._array.shape[-1])
 
-    def take(self, chosen: Array) -> tuple[Array, ...]:
+    def take(self, chosen: Array, check: Check) -> tuple[Array, ...]:
         return (self._array[..., chosen],)
 
 
@@ -70,34 +71,41 @@ class _Made:
         self._data = data
         self._name = name
         self._pairs = pairs
+        self._asking = Lock()  # one thread at a time: a loop that was left may still be at a sample
 
     def __len__(self) -> int:
         return len(self._data)
 
-    def take(self, chosen: Array) -> tuple[Array, ...]:
-        numbers = chosen.tolist()
-        rows = [self._parts(i) for i in numbers]
-        for i, row in zip(numbers, rows, strict=True):
-            if not 1 <= len(row) == len(rows[0]) <= 2:
-                raise ShapeError(f"ag_dataloader: sample {i} has {len(row)} part{'s' * (len(row) != 1)}; every sample "
-                                 f"must be an x alone, or every sample a pair (x, y). A sample of several numbers is "
-                                 f"a list or an array.")
+    def take(self, chosen: Array, check: Check) -> tuple[Array, ...]:
         names = ("x", "y") if self._pairs else (self._name,)
-        columns = zip(*rows, strict=True)
-        return tuple(_stacked(items, numbers, name) for items, name in zip(columns, names, strict=False))
+        numbers: list[int] = chosen.tolist()
+        rows: list[list[Array]] = []
+        for i in numbers:
+            parts = self._parts(i, check)
+            if not 1 <= len(parts) == len(rows[0] if rows else parts) <= 2:
+                raise ShapeError(f"ag_dataloader: sample {i} has {len(parts)} part{'s' * (len(parts) != 1)}; every "
+                                 f"sample must be an x alone, or every sample a pair (x, y). A sample of several "
+                                 f"numbers is a list or an array.")
+            rows.append([_sample(part, f"sample {i} of {name}") for part, name in zip(parts, names, strict=False)])
+        return tuple(_stacked(arrays, numbers, name) for arrays, name in zip(zip(*rows, strict=True), names,
+                                                                             strict=False))
 
-    def _parts(self, i: int) -> tuple[Any, ...]:
-        try:
-            item = self._data[i]
-        except BaseException as error:
-            if sys.version_info >= (3, 11):  # exceptions of 3.10 take no notes
-                error.add_note(f"ag_dataloader was asking for sample {i} of {self._name}.")
-            raise
+    def _parts(self, i: int, check: Check) -> tuple[Any, ...]:
+        with self._asking():
+            check()
+            try:
+                item = self._data[i]
+            except StopIteration as error:  # which would end the loop as if there were no more samples
+                raise RuntimeError(f"ag_dataloader: sample {i} of {self._name} raised StopIteration; a sample must be "
+                                   f"returned, or another error raised.") from error
+            except BaseException as error:
+                if sys.version_info >= (3, 11):  # exceptions of 3.10 take no notes
+                    error.add_note(f"ag_dataloader was asking for sample {i} of {self._name}.")
+                raise
         return item if self._pairs and isinstance(item, tuple) else (item,)
 
 
-def _stacked(items: Sequence[Any], numbers: list[int], name: str) -> Array:
-    arrays = [_sample(item, f"sample {i} of {name}") for i, item in zip(numbers, items, strict=True)]
+def _stacked(arrays: Sequence[Array], numbers: list[int], name: str) -> Array:
     for i, array in zip(numbers, arrays, strict=True):
         if array.shape != arrays[0].shape:
             raise ShapeError(f"ag_dataloader: sample {numbers[0]} of {name} has shape {arrays[0].shape} and sample {i} "
@@ -106,7 +114,8 @@ def _stacked(items: Sequence[Any], numbers: list[int], name: str) -> Array:
 
 
 def _sample(item: object, what: str) -> Array:
-    array = _numbers(item, what)
+    """A copy: whoever makes samples may use the same memory for the next one."""
+    array = np.array(_numbers(item, what))
     column = isinstance(item, Tensor) and array.ndim == 2 and array.shape[1] == 1  # what ag_tensor makes of a vector
     return array[:, 0] if column else array
 
@@ -117,6 +126,8 @@ def _numbers(data: object, what: str) -> Array:
     except ValueError as error:
         raise ShapeError(f"ag_dataloader: {what} is a {type(data).__name__} and not an array; numbers in rows of one "
                          f"length are required.") from error
+    if isinstance(data, np.ma.MaskedArray):
+        raise DtypeError(f"ag_dataloader: {what} is a masked array; numbers are required. Fill what is masked.")
     if array.dtype.kind not in "biuf":
         kind = type(data).__name__ if array.dtype.kind == "O" else array.dtype
         raise DtypeError(f"ag_dataloader: {what} is of type {kind}; numbers are required.")

@@ -6,18 +6,26 @@ an address (segment number and byte offset in one integer) and goes back to the 
 
 Freed blocks first go to a bin of their exact size, where the next request of that size finds them at once (a
 training step asks for the same sizes again and again).  When no bin fits, the block is cut from a best-fit free list;
-when that has no room, all bins are emptied into it and neighbours coalesce; and if that does not help, the arena
-grows by another segment.
+when that has no room, the list is made anew from all that is free, with neighbours joined; and if that does not help,
+the arena grows by another segment.
+
+The truth is one dictionary, the loans: what is not on loan is free.  Bins and free list are an index of that, which may
+miss free memory and never holds any that is lent.  So an interrupt (Ctrl-C, an exception that another thread raises
+here) may end a step anywhere, and a signal's handler or another thread may allocate in the middle of it: every change
+is one operation of a dictionary or a list, which Python does not interrupt, in an order that forgets rather than
+doubles.  A dying block runs no Python code, which could be interrupted: its weak reference goes to a queue.
 """
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Any, NoReturn
+from weakref import ReferenceType, ref
 
 from ag.errors import ArenaError
 
@@ -27,6 +35,7 @@ now = count(1).__next__  # one clock for all devices: what came after what
 
 OFFSET_BITS = 48  # address = segment << 48 | byte offset; no segment comes near 2**48 bytes
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
+_NOWHERE: dict[int, list[int]] = {}  # stands for the bins while they are made anew; always empty
 
 
 class Block:
@@ -38,6 +47,8 @@ class Block:
         ``segment << 48 | byte offset`` of the first usable byte.
     nbytes : int
         Usable bytes (the request, rounded up to the alignment).
+    leases : sequence of weak references
+        Results that somebody was given in this memory for as long as it is not needed (`ag.engine.buffer.Lease`).
     made, changed : int
         When it was handed out, and when anything in it was overwritten for the last time (`now`).
     changes : dict of (int, int) to int
@@ -46,12 +57,12 @@ class Block:
         Whether nobody may overwrite it any more.
     """
 
-    __slots__ = ("__weakref__", "_arena", "address", "changed", "changes", "fixed", "made", "nbytes")
+    __slots__ = ("__weakref__", "address", "changed", "changes", "fixed", "leases", "made", "nbytes")
 
-    def __init__(self, arena: Arena, address: int, nbytes: int) -> None:
-        self._arena = arena
+    def __init__(self, address: int, nbytes: int) -> None:
         self.address = address
         self.nbytes = nbytes
+        self.leases: Sequence[ReferenceType[Any]] = ()
         self.made = now()
         self.changed = 0
         self.changes: dict[tuple[int, int], int] | None = None
@@ -66,9 +77,6 @@ class Block:
     def offset(self) -> int:
         """Byte offset of the block in its segment."""
         return self.address & _OFFSET_MASK
-
-    def __del__(self) -> None:
-        self._arena._release(self.address, self.nbytes)
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,7 @@ class Arena:
     Parameters
     ----------
     grow : callable
-        ``grow(nbytes)`` makes the memory of the next segment; raises ``MemoryError`` if it cannot.
+        ``grow(nbytes)`` makes the memory of the next segment and returns it; raises ``MemoryError`` if it cannot.
     first_bytes : int, optional
         Size of the first segment; each further one doubles, up to `max_segment_bytes`.
     max_segment_bytes : int, optional
@@ -99,11 +107,20 @@ class Arena:
         Alignment of blocks in bytes, a power of two.
     guard : int, optional
         Bytes kept unused on either side of every block, for tests to fill and check; a multiple of `align`.
+
+    Attributes
+    ----------
+    pinning : Lock
+    pinned : bool
+        While a caller holds `pinning` and has set `pinned`, the memory of blocks that die is not given to anybody else,
+        and `revive` makes blocks in their place.
+    segments : list of (int, object)
+        Size of each segment, and what `grow` returned for it; the backend reads it.
     """
 
     def __init__(
         self,
-        grow: Callable[[int], None],
+        grow: Callable[[int], Any],
         *,
         first_bytes: int = 16 << 20,
         max_segment_bytes: int = 1 << 32,
@@ -117,16 +134,17 @@ class Arena:
         self._limit_bytes = limit_bytes
         self.align = align
         self.guard = guard
-        self._segments: list[int] = []  # sizes
-        self._bins: dict[int, list[int]] = {}  # reserved size -> addresses, most recently freed last
+        self.segments: list[tuple[int, Any]] = []
+        self.pinning, self.pinned = threading.Lock(), False
+        self._loans: dict[ref[Block], tuple[int, int]] = {}  # address and size, with guards, of every block
+        self._dead: deque[ref[Block]] = deque()  # loans whose block has died
+        self._died = self._dead.append
+        self._bins = _NOWHERE  # size -> addresses, last freed last
         self._free: list[tuple[int, int]] = []  # (size, address), sorted: best fit is one bisection
-        self._starts: dict[int, int] = {}  # address -> size of the free run that starts there
-        self._ends: dict[int, int] = {}  # end address -> address of the free run that ends there
-        self._lock = threading.Lock()
+        self._making: object = None  # the latest making of bins and free list
+        self._lock = threading.RLock()
         self._live = 0
         self._peak = 0
-        self._pinned: dict[int, int] | None = None  # address -> bytes of blocks that died while they were pinned
-        self._pinning, self._pinned_lock = threading.Lock(), threading.RLock()
 
     def alloc(self, nbytes: int) -> Block:
         """A block of at least `nbytes` bytes (at least one alignment unit).
@@ -139,75 +157,131 @@ class Arena:
         align = self.align
         usable = (nbytes + align - 1) & -align or align
         size = usable + 2 * self.guard
-        try:
-            address = self._bins[size].pop()
-        except (KeyError, IndexError):
-            with self._lock:
-                address = self._alloc_slowly(size)
-        self._live += size
-        if self._live > self._peak:
-            self._peak = self._live
-        return Block(self, address + self.guard, usable)
+        if self._dead:
+            self._take_back()
+        while True:
+            bins = self._bins
+            try:
+                address = bins[size].pop()
+            except LookupError:
+                bins, address = self._cut(size)
+            block = Block(address + self.guard, usable)
+            loan = ref(block, self._died)
+            self._loans[loan] = address, size
+            if self._bins is bins:
+                self._live = live = self._live + size
+                if live > self._peak:
+                    self._peak = live
+                return block
+            del self._loans[loan]  # the index was made anew before this loan was known, and may offer the same memory
 
     def stats(self) -> ArenaStats:
         """The current fill; freed blocks are coalesced first."""
         with self._lock:
-            self._empty_bins()
-            return ArenaStats(len(self._segments), sum(self._segments), self._live, self._peak,
+            self._take_back()
+            self._make_anew()
+            self._live = sum([size for _, size in list(self._loans.values())])
+            return ArenaStats(len(self.segments), self._reserved(), self._live, self._peak,
                               self._free[-1][0] if self._free else 0)
 
     def reset_peak(self) -> None:
         """Start measuring `peak` anew from what is live now."""
+        self._take_back()
         self._peak = self._live
 
-    @contextmanager
-    def pinned(self) -> Iterator[Callable[[int], Block]]:
-        """Inside, the memory of blocks that die is not given to anybody else.
+    def revive(self, addresses: Sequence[int]) -> list[Block]:
+        """New blocks in the place of some that died since the caller has set `pinned`."""
+        lent = {address + self.guard: loan for loan, (address, _) in list(self._loans.items()) if loan() is None}
+        dead = [lent[address] for address in addresses]
+        blocks = [Block(address, self._loans[loan][1] - 2 * self.guard)
+                  for address, loan in zip(addresses, dead, strict=True)]
+        loans = [ref(block, self._died) for block in blocks]
+        self._loans.update(zip(loans, map(self._loans.pop, dead), strict=True))  # one operation
+        return blocks
 
-        Yields
-        ------
-        callable
-            ``revive(address)``: a new block in the place of one that died inside.
-        """
-        with self._pinning:  # one at a time
-            self._pinned = {}
+    def close(self, refuse: Callable[[int], NoReturn]) -> None:
+        """Let go of all segments, and refuse to grow; blocks keep their addresses, which are nobody's any more."""
+        with self._lock:
+            self._grow = refuse
+            self.segments.clear()
+            self._make_anew()
+
+    def forked(self) -> None:
+        """Go on in a forked child, in which other threads do not exist: they hold no lock, and pin nothing."""
+        self.pinning, self._lock, self.pinned = threading.Lock(), threading.RLock(), False
+        self._making = object()
+
+    def _reserved(self) -> int:
+        return sum([nbytes for nbytes, _ in self.segments])
+
+    def _take_back(self) -> None:
+        """Put the memory of dead blocks into the bins."""
+        loans, dead, bins = self._loans, self._dead, self._bins  # bins as of now: later ones know what is free now
+        while dead and not self.pinned:
             try:
-                yield self._revive
-            finally:
-                with self._pinned_lock:
-                    dead, self._pinned = self._pinned, None
-                for address, usable in dead.items():
-                    self._release(address, usable)
+                loan = dead.popleft()
+            except IndexError:  # another thread was quicker
+                return
+            try:
+                address, size = loans.pop(loan)
+            except (KeyError, TypeError):  # it never was in the books, or is out of them
+                continue
+            self._live -= size
+            if bins is not _NOWHERE:
+                try:
+                    bins[size].append(address)
+                except KeyError:
+                    bins.setdefault(size, []).append(address)
 
-    def _revive(self, address: int) -> Block:
-        assert self._pinned is not None
-        return Block(self, address, self._pinned.pop(address))
+    def _cut(self, size: int) -> tuple[dict[int, list[int]], int]:
+        """Memory from the free list, and the bins that go with the list."""
+        with self._lock:
+            while True:
+                found = self._best_fit(size)
+                if found is None:
+                    self._make_anew()
+                    found = self._best_fit(size)
+                if found is not None:
+                    return found
+                self._add_segment(size)
 
-    def _release(self, address: int, usable: int) -> None:
-        # Called from __del__, possibly in the middle of an allocation: it must not take the lock of the free lists.
-        if self._pinned is not None:
-            with self._pinned_lock:
-                if self._pinned is not None:
-                    self._pinned[address] = usable
-                    return
-        size = usable + 2 * self.guard
-        self._live -= size
-        self._bins.setdefault(size, []).append(address - self.guard)
+    def _best_fit(self, size: int) -> tuple[dict[int, list[int]], int] | None:
+        bins, free = self._bins, self._free
+        while bins is not _NOWHERE and free and free[-1][0] >= size:
+            try:
+                run, address = free.pop(bisect_left(free, (size, 0)))
+            except IndexError:  # a signal's handler has taken it
+                continue
+            if run > size:
+                insort(free, (run - size, address + size))
+            if run >= size:
+                return bins, address
+        return None
 
-    def _alloc_slowly(self, size: int) -> int:
-        for make_room in (self._empty_bins, lambda: self._add_segment(size)):
-            if self._free and self._free[-1][0] >= size:
-                break
-            make_room()
-        i = bisect_left(self._free, (size, 0))
-        run, address = self._free[i]
-        self._take(run, address)
-        if run > size:
-            self._give(run - size, address + size)
-        return address
+    def _make_anew(self) -> None:
+        """The index from the loans: what lies between them is free."""
+        while True:
+            self._making = mine = object()
+            self._bins = _NOWHERE  # before the loans are read: who has memory from a bin now will notice
+            for loan in list(self._loans):
+                if loan() is None and not self.pinned:
+                    self._live -= self._loans.pop(loan, (0, 0))[1]
+            lent = sorted(self._loans.values())
+            free = []
+            for number, (nbytes, _) in enumerate(self.segments):
+                at, end = number << OFFSET_BITS, (number << OFFSET_BITS) + nbytes
+                inside = lent[bisect_left(lent, (at, 0)) : bisect_left(lent, (end, 0))]
+                for address, size in [*inside, (end, 0)]:
+                    if address > at:
+                        free.append((address - at, at))
+                    at = address + size
+            free.sort()
+            if self._making is mine:
+                self._free, self._bins = free, {}
+                return
 
     def _add_segment(self, size: int) -> None:
-        reserved = sum(self._segments)
+        reserved = self._reserved()
         room = self._max_segment_bytes
         if self._limit_bytes is not None:
             room = min(room, self._limit_bytes - reserved)
@@ -217,41 +291,15 @@ class Arena:
                 f"({reserved} are reserved, {self._live} in use); use smaller batches or free tensors.")
         nbytes = min(max(self._next_bytes, size), room)
         try:
-            self._grow(nbytes)
+            memory = self._grow(nbytes)
         except MemoryError:
             nbytes = size  # the device may still have room for just this block
             try:
-                self._grow(nbytes)
+                memory = self._grow(nbytes)
             except MemoryError as error:
                 raise ArenaError(
                     f"arena: the device has no {size} bytes left ({reserved} are reserved, {self._live} in use); "
                     f"use smaller batches or free tensors.") from error
         self._next_bytes = min(self._next_bytes * 2, self._max_segment_bytes)
-        self._segments.append(nbytes)
-        self._give(nbytes, (len(self._segments) - 1) << OFFSET_BITS)
-
-    def _empty_bins(self) -> None:
-        for size, addresses in list(self._bins.items()):
-            while addresses:
-                address = addresses.pop()
-                run = size
-                after = self._starts.get(address + run)
-                if after is not None:
-                    self._take(after, address + run)
-                    run += after
-                before = self._ends.get(address)
-                if before is not None:
-                    self._take(address - before, before)
-                    run += address - before
-                    address = before
-                self._give(run, address)
-
-    def _give(self, size: int, address: int) -> None:
-        insort(self._free, (size, address))
-        self._starts[address] = size
-        self._ends[address + size] = address
-
-    def _take(self, size: int, address: int) -> None:
-        del self._free[bisect_left(self._free, (size, address))]
-        del self._starts[address]
-        del self._ends[address + size]
+        self.segments.append((nbytes, memory))
+        self._make_anew()

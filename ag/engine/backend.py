@@ -11,36 +11,35 @@ whose device overlaps launches puts barriers between them.
 
 A **launch** returns at once on an asynchronous backend.  Only `download` and `synchronize` wait.
 
-A **recording** collects every launch made while it is open, on top of running it; `ag.engine.compile` makes a
-**Program** of it, which can be run again without Python deciding anything.  A program holds every buffer it touches, so
-its memory stays its own. While recording, the host may not read device memory or write into existing buffers: the
-program would not see it.
+A **recording** collects every launch that its thread makes while it is open, on top of running it; `ag.engine.compile`
+makes a **Program** of it, which can be run again without Python deciding anything.  A program holds every buffer it
+touches, so its memory stays its own. While recording, the host may not read device memory or write into existing
+buffers: the program would not see it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from threading import get_ident
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, NoReturn
 from weakref import ReferenceType, WeakKeyDictionary
 
 import numpy as np
 
-from ag.engine.arena import Arena
-from ag.engine.buffer import Buffer, note_written
+from ag.engine.arena import Arena, Block
+from ag.engine.buffer import Buffer, Lease, note_written
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
-from ag.engine.program import Launch, Program, Recording
+from ag.engine.program import OPEN, Launch, Program, Recording, recording_here
 from ag.engine.shape import Shape
 from ag.engine.target import Target
-from ag.errors import ArenaError, CaptureError, DtypeError
+from ag.errors import ArenaError, CaptureError, DeviceError, DtypeError
 
-__all__ = ["Backend", "DeviceInfo", "Event", "Meter", "Settings"]
+__all__ = ["Backend", "DeviceInfo", "Event", "Meter", "Settings", "closed"]
 
 _GUARD_BYTE = 0xA5
 _NOTHING = nullcontext()
@@ -105,6 +104,16 @@ class Meter:
     seconds: float = 0.0
 
 
+def closed(name: str) -> str:
+    """What is said to who uses a device that was closed."""
+    return (f"{name}: the device was closed by ag_shutdown, and what was on it is gone; make tensors, models and "
+            f"captured steps anew.")
+
+
+def _nothing(*args: object) -> None:
+    """What a closed device does."""
+
+
 class Backend(ABC):
     """One device: its arena and the ability to run primitives.
 
@@ -123,15 +132,15 @@ class Backend(ABC):
     noted_views : list of weak references, or None
         Where views are noted that are made while a recording is open: who holds one holds its block.
     recording : Recording or None
-        The recording that the calling thread has open, if any.
+        The recording that the calling thread has open, if any, on this device or another.
     settings : Settings
         The same object for every device.
     timestamps : bool
         Whether the device can say itself how long it has worked, as `meter` needs it.
     loss_scale : weak reference to Buffer, or None
         The state of the loss scale, which optimizers with f16 parameters hold; `ag.autograd.loss_scale` alone uses it.
-    generator : (object, Buffer) or None
-        A seed and the state of the random generator that was made of it; `ag.engine.random` keeps it here.
+    generators : WeakKeyDictionary
+        By random generator: of which seeding its state on this device is, and the state; for `ag.engine.random`.
     """
 
     name: str
@@ -143,14 +152,17 @@ class Backend(ABC):
     settings: ClassVar[Settings] = Settings()
     timestamps: bool = False
     loss_scale: ReferenceType[Buffer] | None = None
-    generator: tuple[object, Buffer] | None = None
     noted_views: list[ReferenceType[Buffer]] | None = None
-    _open_recording: tuple[int, Recording] | None = None
 
     @cached_property
     def constants(self) -> dict[tuple[float | str, DType], Buffer]:
         """Buffers of one number each, by number and element type; `ag.autograd.create` shares them among ops."""
         return {}
+
+    @cached_property
+    def generators(self) -> WeakKeyDictionary[object, tuple[object, Buffer]]:
+        """By random generator: of which seeding its state on this device is, and the state."""
+        return WeakKeyDictionary()
 
     @cached_property
     def _guarded(self) -> WeakKeyDictionary[Buffer, int]:
@@ -171,6 +183,8 @@ class Backend(ABC):
             held = ", ".join(sorted(d.name for d in self.dtypes))
             raise DtypeError(f"alloc: {self.name} cannot hold {dtype} elements; it can hold {held}.")
         block = self.arena.alloc((prod(shape) * dtype.itemsize + 3) & ~3)
+        if OPEN:
+            self._note_block(block)
         buffer = Buffer(self, block, block.address, shape, dtype, self.native(block.address, shape, dtype))
         if self.arena.guard:
             self._paint_guards(buffer)
@@ -208,13 +222,45 @@ class Backend(ABC):
         same index only.
         """
         result: Returned
+        if OPEN:
+            return self._launch_and_note(primitive, operands, into, params)
         result, buffers = self.operands_of(primitive, operands, into, params)
         if into is not None or primitive.updates:
             note_written((*buffers[: primitive.outputs], *(buffers[i] for i in primitive.updates)))
         self._run(primitive, buffers, params)
-        if self._open_recording is not None and self.recording is not None:
-            self.recording.launches.append(Launch(primitive, buffers, params, into is None))
         return result
+
+    def _launch_and_note(self, primitive: PrimitiveTo[Returned], operands: tuple[Buffer, ...], into: Returned | None,
+                         params: Params) -> Returned:
+        """`launch` while some thread records."""
+        result: Returned
+        mine = recording_here()
+        if mine is not None:
+            mine.works_on(self)
+            for b in operands:
+                if type(b.block) is Lease:
+                    b.block.end()  # what a program lent moves to memory of its own, which the recording may refer to
+        result, buffers = self.operands_of(primitive, operands, into, params)
+        if into is not None or primitive.updates:
+            note_written((*buffers[: primitive.outputs], *(buffers[i] for i in primitive.updates)))
+        launch = Launch(primitive, buffers, params, into is None)
+        for recording in tuple(OPEN.values()):
+            if recording is not mine and recording.backend is self:
+                recording.sees(buffers, launch.written)
+        if mine is not None:
+            mine.note(launch)
+        self._run(primitive, buffers, params)
+        return result
+
+    def _note_block(self, block: Block) -> None:
+        for thread, recording in tuple(OPEN.items()):
+            if thread == get_ident():
+                recording.works_on(self)
+                recording.made.add(id(block))
+                recording.foreign.discard(id(block))
+            elif recording.backend is self:
+                recording.made.discard(id(block))
+                recording.foreign.add(id(block))
 
     def quiet(self) -> AbstractContextManager[object]:
         """A context for several launches in which infinities and NaN are ordinary values, without warnings."""
@@ -251,6 +297,29 @@ class Backend(ABC):
     def close(self) -> None:
         """Wait and release the device."""
 
+    def let_go(self, why: str) -> None:
+        """Forget memory and constants; who asks for anything from now on gets a `DeviceError` that says why."""
+        def refuse(*args: object, **kwargs: object) -> NoReturn:
+            raise DeviceError(why)
+
+        for name in ("check_open", "alloc", "launch", "upload", "download", "assign", "program"):
+            setattr(self, name, refuse)
+        for name in ("submit", "synchronize", "retime", "meter"):  # nothing is left to wait for
+            setattr(self, name, _nothing)
+        self.constants.clear()
+        self.generators.clear()
+        self.arena.close(refuse)
+
+    def check_open(self) -> None:
+        """Raise if the device was closed, as its tensors then are of no use."""
+        return
+
+    def forked(self) -> None:
+        """Go on in a forked child, which has none of the other threads."""
+        self.arena.forked()
+        if self.recording is None:  # of another thread, if any
+            self._open_recording = self.noted_views = None
+
     def retime(self) -> None:
         """Begin or end noting launches, as `settings.events` was changed; waits for those before."""
         self.synchronize()
@@ -263,26 +332,25 @@ class Backend(ABC):
     def program(self, launches: list[Launch]) -> Program:
         """A program that makes these launches."""
 
-    @contextmanager
-    def collecting(self, recording: Recording) -> Iterator[None]:
-        """Note every launch made inside in `recording`; they also run."""
-        if self._open_recording is not None:
-            raise CaptureError(f"record: {self.name} is already recording; captured steps do not nest.")
-        self._open_recording, self.noted_views = (get_ident(), recording), recording.views
-        try:
-            yield
-        finally:
-            self._open_recording = self.noted_views = None
+    def note_views(self) -> list[ReferenceType[Buffer]]:
+        """Where views are noted from now on, for all recordings that work on this device."""
+        if self.noted_views is None:
+            self.noted_views = []
+        return self.noted_views
+
+    def forget_views(self) -> None:
+        """A recording was closed: stop noting views if it was the last."""
+        if not any(recording.backend is self for recording in tuple(OPEN.values())):
+            self.noted_views = None
 
     @property
     def recording(self) -> Recording | None:
         """The recording that this thread has open; other threads use the device as always."""
-        opened = self._open_recording
-        return opened[1] if opened is not None and opened[0] == get_ident() else None
+        return recording_here()
 
     def refuse_while_recording(self, what: str) -> None:
         """Raise if a recording is open: the host must not touch device memory inside a captured step."""
-        if self.recording is not None:
+        if recording_here() is not None:
             raise CaptureError(
                 f"ag_capture: the step {what} on {self.name}; a replay cannot do that. "
                 f"Return the tensor and read it after the step, or change state between steps.")

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from math import prod
 from typing import Any, Protocol
-from weakref import ReferenceType, ref
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from ag.engine.arena import Arena, Block, now
-from ag.engine.dtype import I32, DType
+from ag.engine.dtype import I32, U32, DType
 from ag.engine.primitive_types import Array, PrimitiveTo, Returned
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 from ag.errors import ArenaError
 
-__all__ = ["Buffer", "Device", "OpenRecording", "Run", "note_written"]
+__all__ = ["Buffer", "Device", "Lease", "OpenRecording", "Run", "leased", "note_written", "vacate"]
 
 
 class Run(Protocol):
@@ -32,10 +32,10 @@ class Run(Protocol):
 class OpenRecording(Protocol):
     """What code above the engine leaves in a recording (`ag.engine.program.Recording`)."""
 
-    on_upload: Callable[[Array, DType], Buffer | None] | None
-    guards: list[Callable[[], object]]
+    on_upload: Callable[[Array, DType, Device], Buffer | None] | None
+    guards: list[Callable[[], str | None]]
     value_checks: list[tuple[Buffer, Callable[[Array], None]]]
-    cleared: set[int]
+    made: set[int]
 
 
 class Device(Protocol):
@@ -48,10 +48,11 @@ class Device(Protocol):
     noted_views: list[ReferenceType[Buffer]] | None
     loss_scale: ReferenceType[Buffer] | None
 
-    generator: tuple[object, Buffer] | None
 
     @property
     def constants(self) -> dict[tuple[float | str, DType], Buffer]: ...
+    @property
+    def generators(self) -> WeakKeyDictionary[object, tuple[object, Buffer]]: ...
     @property
     def recording(self) -> OpenRecording | None: ...
     def native(self, address: int, shape: Shape, dtype: DType, same_start: Any = None) -> Any: ...
@@ -64,6 +65,9 @@ class Device(Protocol):
     def assign(self, target: Buffer, source: Buffer) -> None: ...
     def quiet(self) -> AbstractContextManager[object]: ...
     def refuse_while_recording(self, what: str) -> None: ...
+    def note_views(self) -> list[ReferenceType[Buffer]]: ...
+    def forget_views(self) -> None: ...
+    def check_open(self) -> None: ...
     def submit(self) -> None: ...
     def synchronize(self) -> None: ...
 
@@ -121,6 +125,8 @@ class Buffer:
         view = Buffer(owner, self.block, address, shape, dtype, native)
         if owner.noted_views is not None:
             owner.noted_views.append(ref(view))
+        if type(self.block) is Lease:
+            self.block.tenants.append(ref(view))
         return view
 
     def words(self) -> Buffer:
@@ -154,8 +160,61 @@ class Buffer:
         return f"<Buffer {self.shape} {self.dtype} at {self.address:#x} on {self.backend.name}>"
 
 
+class Lease(Block):
+    """Memory of a program, lent to whoever was given a result in it, until the program needs it again.
+
+    The tenants, the result's buffer and all views made of it, then move out: their values are copied to memory of their
+    own.  So a result never changes, and costs a copy only if somebody still holds it when the next replay begins:
+
+        loss = step(x)      a lease on the program's memory      loss = step(x)    the old loss moves out, as it is held
+                                                                 print(loss)       until this line has assigned the name
+    """
+
+    __slots__ = ("_owner", "tenants")
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._owner = buffer.block  # keeps the memory
+        self.address, self.nbytes, self.leases = buffer.address, buffer.nbytes, ()
+        self.made, self.changed, self.changes, self.fixed = now(), 0, None, False
+        self.tenants: list[ReferenceType[Buffer]] = []
+        buffer.block.leases = [*buffer.block.leases, ref(self)]
+
+    def end(self) -> None:
+        """Let the tenants move out."""
+        tenants = [b for tenant in self.tenants if (b := tenant()) is not None]
+        self.tenants = []
+        if not tenants:
+            return
+        first = tenants[0]
+        device, whole = first.backend, Buffer(first.backend, self, self.address, (self.nbytes // U32.itemsize,), U32,
+                                              first.backend.native(self.address, (self.nbytes // U32.itemsize,), U32))
+        apart = device.alloc(whole.shape, U32)
+        device.assign(apart, whole)
+        for b in tenants:
+            b.relocate(apart.block, apart.address + b.address - self.address)
+
+
+def leased(buffer: Buffer) -> Buffer:
+    """A buffer of a program, for somebody else to hold."""
+    lease = Lease(buffer)
+    lent = Buffer(buffer.backend, lease, buffer.address, buffer.shape, buffer.dtype, buffer.native)
+    lease.tenants.append(ref(lent))
+    return lent
+
+
+def vacate(block: Block) -> None:
+    """End all leases on a block, as its memory is about to be overwritten."""
+    leases, block.leases = block.leases, ()
+    for reference in leases:
+        lease = reference()
+        if lease is not None:
+            lease.end()
+
+
 def note_written(buffers: Iterable[Buffer]) -> None:
     """Remember that existing buffers have other elements from now on; what a launch makes afresh needs no note.
+
+    What a program lent there moves out first.
 
     Backends call it for launches, uploads and assignments, whoever replays a program for what it writes.  The tape
     asks for it: a gradient rule must find what the forward pass computed with.
@@ -167,6 +226,8 @@ def note_written(buffers: Iterable[Buffer]) -> None:
     """
     for buffer in buffers:
         block = buffer.block
+        if block.leases:
+            vacate(block)
         if block.fixed:
             raise ArenaError(f"note_written: {buffer!r} is a constant that all ops on {buffer.backend.name} share; "
                              f"write into a copy of it.")

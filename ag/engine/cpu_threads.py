@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial, wraps
 from itertools import accumulate, count, pairwise
 from math import prod
-from threading import Lock, Thread, local
+from threading import Lock, Thread, get_ident, local
+from time import sleep
 from typing import Any, TypeVar
 
 import numpy as np
@@ -47,18 +48,37 @@ class _Work:
         self._next, self._finished = count(), count(1)  # counting is one step for Python's threads
         self._end = Lock()
         self._end.acquire()
+        self._helping: dict[int, None] = {}
+        self._stopped = False
         self.error: BaseException | None = None
 
     def help(self) -> None:
-        """Make calls until there are no more."""
+        """Make calls until there are no more, or the work was stopped."""
+        me = get_ident()
+        self._helping[me] = None
+        try:
+            self._make()
+        finally:
+            self._helping.pop(me, None)
+
+    def _make(self) -> None:
         calls = self._calls
-        while (i := next(self._next)) < len(calls):
+        while not self._stopped and (i := next(self._next)) < len(calls):
             try:
                 calls[i]()
             except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
                 self.error = error
             if next(self._finished) == len(calls):
                 self._end.release()
+
+    def stop(self) -> None:
+        """Begin no more calls, and wait for those that are under way: they use arrays that the caller may drop."""
+        self._stopped = True
+        while self._helping:
+            try:
+                sleep(0.0005)
+            except KeyboardInterrupt:  # one is on its way already
+                self._stopped = True
 
     def wait(self) -> None:
         """Wait until all calls were made."""
@@ -123,6 +143,10 @@ class _Helpers:
             helper.give(partial(self._help, helper, work))
         return most > 0
 
+    def forked(self) -> None:
+        """Begin anew in a forked child, which has none of the threads."""
+        self._idle, self._count, self._starting = deque(), 0, Lock()
+
     def _help(self, helper: WorkerThread, work: _Work) -> None:
         with np.errstate(all="ignore"):  # as in every launch
             work.help()
@@ -131,6 +155,8 @@ class _Helpers:
 
 _helpers = _Helpers()
 _here = local()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_helpers.forked)
 
 
 def one_thread(alone: bool = True) -> None:
@@ -145,8 +171,12 @@ def together(calls: Sequence[Call]) -> None:
     work = _Work(calls)
     if not _helpers.start(work, len(calls) - 1):
         return one_by_one(calls)
-    work.help()
-    work.wait()
+    try:
+        work.help()
+        work.wait()
+    except BaseException:
+        work.stop()
+        raise
 
 
 def one_by_one(calls: Sequence[Call]) -> None:

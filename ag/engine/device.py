@@ -9,16 +9,17 @@ the engine asks here for its devices.
 from __future__ import annotations
 
 import atexit
+import logging
+import os
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from contextvars import ContextVar
 from types import TracebackType
 
 from ag.engine.backend import Backend
 from ag.engine.dtype import F32, DType, as_dtype
 from ag.engine.registry import Family, accelerator_titles, example_names, families, family_named, list_devices
-from ag.errors import DeviceError
+from ag.errors import DeviceError, DtypeError
 
 __all__ = [
     "PreviousSetting",
@@ -34,15 +35,30 @@ __all__ = [
     "default_dtype",
     "family_and_index",
     "is_accelerator",
+    "is_open",
     "open_backends",
 ]
+
+log = logging.getLogger("ag")
 
 _device: ContextVar[str] = ContextVar("ag_device", default="cpu")
 _dtype: ContextVar[DType] = ContextVar("ag_dtype", default=F32)
 
 # Process-wide by nature: a device has one backend, whoever asks.
 _backends: dict[str, Backend] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()
+
+
+def _forked() -> None:
+    """Go on in a forked child, which has none of the other threads; nobody holds their locks there."""
+    global _lock
+    _lock = threading.RLock()
+    for backend in list(_backends.values()):
+        backend.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 class PreviousSetting(str):
@@ -87,7 +103,7 @@ def family_and_index(name: str) -> tuple[Family, int]:
     """
     prefix, _, index = name.partition(":")
     family = family_named(prefix)
-    if family is None or not (index.isdigit() or (index == "" and ":" not in name)):
+    if family is None or not ((index.isascii() and index.isdigit()) or (index == "" and ":" not in name)):
         examples = ", ".join(map(repr, [*example_names(), "gpu"]))
         raise DeviceError(f"ag_device: unknown device {name!r}; use {examples} or 'auto'.")
     return family, int(index or 0)
@@ -140,6 +156,11 @@ def backend_of(name: str) -> Backend:
 def open_backends() -> list[Backend]:
     """The backends of all devices in use."""
     return list(_backends.values())
+
+
+def is_open(backend: object) -> bool:
+    """Whether a backend is the one of its device: it is not if the device was shut down."""
+    return any(backend is open for open in _backends.values())
 
 
 def default_backend() -> Backend:
@@ -232,7 +253,7 @@ def ag_dtype(name: str) -> str:
     Raises
     ------
     DtypeError
-        If the type is unknown; the default is unchanged.
+        If the type is unknown or an integer type; the default is unchanged.
 
     Notes
     -----
@@ -251,6 +272,9 @@ def ag_dtype(name: str) -> str:
     'f64'
     """
     new = as_dtype(name, "ag_dtype")
+    if not new.is_float:
+        raise DtypeError(f"ag_dtype: the element type {new} was asked for; a floating type is required. Make single "
+                         f"tensors of integers with ag_tensor(data, dtype={new.name!r}).")
     previous = _dtype.get().name
     _dtype.set(new)
     return previous
@@ -305,17 +329,21 @@ def ag_shutdown() -> None:
     Notes
     -----
     Called at interpreter exit, so that no driver is torn down in the middle of work.  The next use of a device
-    opens it anew.
+    opens it anew, also of one that was lost or does not answer rightly.  Whatever was made before (tensors, models,
+    optimizers, captured steps) raises a `DeviceError` when it is used.
 
     Examples
     --------
     >>> import ag
     >>> ag.ag_shutdown()
     """
-    with _lock, ExitStack() as closing:  # one that fails does not keep the others open
-        for backend in _backends.values():
-            closing.callback(backend.close)
-        _backends.clear()
+    with _lock:
+        while _backends:
+            name, backend = _backends.popitem()
+            try:
+                backend.close()
+            except (RuntimeError, MemoryError) as error:  # one that fails does not keep the others open
+                log.warning("ag_shutdown: %s did not end well (%s); its next use opens it anew.", name, error)
 
 
 atexit.register(ag_shutdown)

@@ -1,21 +1,27 @@
 """Launches, recordings of them, and programs: recordings that can be run again.
 
-`ag.engine.backend` says what backends promise about them; `ag.engine.compile` turns a recording into a program.
+A recording belongs to the thread that opened it and to the first device that works for it.  What another device or
+another thread does for the step would be missing in a replay, so it is refused: by the device's name, or because memory
+of the recording passes from thread to thread.  Threads that do something else are left alone, and may record, too.
+
+`ag.engine.backend` says what backends promise about launches, and tells the open recordings of each;
+`ag.engine.compile` turns a recording into a program.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import Protocol
 from weakref import ReferenceType
 
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array, Params, Primitive
 from ag.errors import CaptureError
 
-__all__ = ["Launch", "Program", "Recording", "held_bytes"]
+__all__ = ["OPEN", "Launch", "Program", "Recording", "held_bytes", "recording_here"]
 
 
 @dataclass(frozen=True)
@@ -90,36 +96,114 @@ class Recording:
 
     Attributes
     ----------
+    backend : Device or None
+        Who works for it: given, or the first device that does something.
     on_upload : callable or None
-        Asked for every host array that becomes a buffer while recording; returns the buffer to use, or raises.
+        Asked for every host array that becomes a buffer while recording, with the type and the device; returns the
+        buffer to use, or None, or raises.
     guards : list of callable
-        Called before every replay; they raise if something that the recording depends on has changed.
+        Called before every replay; they say what the recording depends on and has changed, or None.
     value_checks : list of (Buffer, callable)
         Called with the host values that a replay puts into that buffer; they raise if the values are not allowed.
-    cleared : set of int
-        Tensors (by ``id``) whose gradient is set back inside the recording.
     launches : list of Launch
         What was launched so far; once it is compiled, what the program launches.
     views : list of weak references
         Views of the device's buffers that were made meanwhile.
+    made : set of int
+        Blocks (by ``id``) that were allocated for it; none dies before the recording is closed.
+    foreign : set of int
+        Blocks that other threads of the process allocated or wrote meanwhile.
+    results : list of (launch, operand) or None
+        The outputs that are to outlast the program; nobody may hold another, nor these, when it is compiled.  None:
+        whatever somebody holds outlasts it.
+    outputs : list of Buffer
+        The results, wherever the program leaves them.
     recompute : bool
         Whether its program may compute cheap results twice to save memory.
+    failure : CaptureError or None
+        What another thread did that cannot be recorded.
+    compiled : callable or None
+        Makes the program; there once the recording is closed.
     """
 
-    on_upload: Callable[[Array, DType], Buffer | None] | None = None
-    guards: list[Callable[[], object]] = field(default_factory=list)
+    backend: Device | None = None
+    on_upload: Callable[[Array, DType, Device], Buffer | None] | None = None
+    guards: list[Callable[[], str | None]] = field(default_factory=list)
     value_checks: list[tuple[Buffer, Callable[[Array], None]]] = field(default_factory=list)
-    cleared: set[int] = field(default_factory=set)
     launches: list[Launch] = field(default_factory=list)
     views: list[ReferenceType[Buffer]] = field(default_factory=list)
+    made: set[int] = field(default_factory=set)
+    foreign: set[int] = field(default_factory=set)
+    results: list[tuple[int, int]] | None = None
+    outputs: list[Buffer] = field(default_factory=list)
     recompute: bool = False
-    program: Program | None = None
+    failure: CaptureError | None = None
+    compiled: Callable[[], Program] | None = None
+
+    def works_on(self, device: Device) -> None:
+        """Note that a device works for the recording.
+
+        Raises
+        ------
+        CaptureError
+            If another one does.
+        """
+        if self.backend is None:
+            self.backend = device
+            self.views = device.note_views()
+        elif self.backend is not device:
+            raise CaptureError(f"ag_capture: the step works on {self.backend.name} and on {device.name}; a captured "
+                               f"step runs on one device. Capture a step per device, or move everything to one.")
+
+    def note(self, launch: Launch) -> None:
+        """Add a launch of the thread that records."""
+        for b in launch.buffers:
+            if id(b.block) in self.foreign:
+                raise _threaded(b)
+        self.launches.append(launch)
+
+    def sees(self, buffers: tuple[Buffer, ...], written: tuple[Buffer, ...]) -> None:
+        """Another thread launches something: it may not work on what was made for the recording."""
+        for b in buffers:
+            if id(b.block) in self.made:
+                self.failure = _threaded(b)
+                raise self.failure
+        self.foreign.update(id(b.block) for b in written)
+
+    def open(self) -> None:
+        """Begin; the calling thread's launches are noted from now on."""
+        if get_ident() in OPEN:
+            raise CaptureError("record: this thread is recording already; captured steps do not nest.")
+        OPEN[get_ident()] = self
+
+    def close(self) -> None:
+        """End, whatever happened."""
+        del OPEN[get_ident()]
+        if self.backend is not None:
+            self.backend.forget_views()
 
     def finished(self) -> Program:
-        """The program; only after the recording was closed without an error."""
-        if self.program is None:
+        """The program, once: what is recorded goes into it; only after the recording was closed without an error."""
+        if self.failure is not None:
+            raise self.failure
+        if self.compiled is None:
             raise CaptureError("recording: it is still open or failed; leave its `with` block first.")
-        return self.program
+        compiled, self.compiled = self.compiled, None
+        return compiled()
+
+
+# The open recordings by thread; most of the time there is none, and launches look no further.
+OPEN: dict[int, Recording] = {}
+
+
+def recording_here() -> Recording | None:
+    """The recording that this thread has open."""
+    return OPEN.get(get_ident()) if OPEN else None
+
+
+def _threaded(b: Buffer) -> CaptureError:
+    return CaptureError(f"ag_capture: a tensor of shape {b.shape} passes between the step's thread and another one, "
+                        f"whose launches a replay would not make; compute in the thread that calls the step.")
 
 
 def held_bytes(launches: list[Launch]) -> int:

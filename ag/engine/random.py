@@ -2,7 +2,8 @@
 
 Philox4x32-10 turns a key and a counter into four random words, with no state but the counter.  The key is the seed.
 The counter is (word block, stream): every draw takes the next stream number and uses as many blocks as it needs.
-On a device the seed and the stream number live in a small buffer, so a captured step draws anew on every replay.
+On a device the seed and the stream number live in a small buffer per generator, so a captured step draws anew on every
+replay.  The process has one generator, and a thread that seeds for itself one of its own.
 The host draws initial weights from streams of its own, with the same function.  Knows no op and no layer: dropout and
 activation checkpoints ask it for keys, layers for initial weights, checkpoints for its state.
 """
@@ -12,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
+from itertools import count
+from threading import current_thread, get_ident, main_thread
 from typing import Any
 
 import numpy as np
@@ -24,8 +28,9 @@ from ag.engine.kernels.random import philox, rng_draw, uniform_from_bits
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError, TapeError
 
-__all__ = ["Streams", "ag_seed", "current_seed", "draw_key", "draws_kept", "draws_repeated", "forget_generator",
-           "generator_snapshot", "generator_state", "host_seed", "host_uniform", "restore_generator", "set_stream"]
+__all__ = ["Streams", "ag_seed", "current_seed", "draw_key", "draws_from", "draws_kept", "draws_repeated",
+           "forget_generator", "generator_snapshot", "generator_state", "host_seed", "host_uniform",
+           "restore_generator", "set_stream"]
 
 _LOW32 = 0xFFFFFFFF
 _HOST_STREAM = 1 << 31  # high word of the host's streams; devices count up from 0
@@ -34,36 +39,74 @@ _HOST_STREAM = 1 << 31  # high word of the host's streams; devices count up from
 # ---------------------------------------------------------------------------------------------- on a device
 
 
-class _Seed:
-    """The current seed, and how many host streams were used up under it."""
+class _Generator:
+    """A seed, and how far its streams were used up; `ag_seed` sets it back in place, as captured steps draw from it.
 
-    def __init__(self, seed: int) -> None:
-        self.key = (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF)
-        self.host_streams = 0
-        self.set_streams: dict[str, int] = {}  # where a device's streams begin, if not at 0
+    Attributes
+    ----------
+    seeding : object
+        Another after every seeding: what a device has from an earlier one is out of date.
+    """
+
+    def __init__(self, seed: int, streams: Mapping[str, int] | None = None, host_streams: int = 0) -> None:
+        self.thread = get_ident()
+        self.restart(seed, streams, host_streams)
+
+    def restart(self, seed: int, streams: Mapping[str, int] | None = None, host_streams: int = 0) -> None:
+        """Begin with a seed; streams of devices and of the host at these numbers, or at 0."""
+        self.key = (seed & _LOW32, seed >> 32 & _LOW32)
+        self.set_streams = dict(streams or {})  # where a device's streams begin, if not at 0
+        self.host_streams = host_streams
+        self._host = count(host_streams)
+        self.seeding = object()
+
+    def host_stream(self) -> tuple[int, int]:
+        """A stream of the host that nobody else gets."""
+        stream = next(self._host)  # one operation, whichever thread
+        if stream >= self.host_streams:
+            self.host_streams = stream + 1
+        return stream, _HOST_STREAM
 
 
-_seed: ContextVar[_Seed] = ContextVar("ag_seed")
+_of_process: list[_Generator] = []  # at most one
+_own: ContextVar[_Generator | None] = ContextVar("ag_generator", default=None)  # of a thread that has called ag_seed
 
 
-def _current() -> _Seed:
-    found = _seed.get(None)
-    if found is None:
-        found = _Seed(int(np.random.SeedSequence().generate_state(1, np.uint64)[0]))
-        _seed.set(found)
-    return found
+def _current() -> _Generator:
+    found = _own.get()
+    if found is not None:
+        return found
+    if not _of_process:
+        _of_process.append(_Generator(int(np.random.SeedSequence().generate_state(1, np.uint64)[0])))
+    return _of_process[0]  # the first, if several threads came at once
+
+
+def _restart(seed: int, streams: Mapping[str, int] | None = None, host_streams: int = 0) -> None:
+    """Begin anew in the calling thread: with the process's generator in the main thread, and its own in another."""
+    if current_thread() is main_thread():
+        _own.set(None)
+        _current().restart(seed, streams, host_streams)
+        return
+    own = _own.get()
+    if own is not None and own.thread == get_ident():
+        own.restart(seed, streams, host_streams)
+    else:
+        _own.set(_Generator(seed, streams, host_streams))
 
 
 def generator_state(backend: Device) -> Buffer:
     """The device's generator: (seed low, seed high, stream low, stream high) as 32-bit words."""
-    seed = _current()
-    known = backend.generator
-    if known is not None and known[0] is seed:
+    generator = _current()
+    seeding = generator.seeding
+    known = backend.generators.get(generator)
+    if known is not None and known[0] is seeding:
         return known[1]
     buffer = known[1] if known is not None else backend.alloc((4,), U32)
-    stream = seed.set_streams.get(backend.name, 0)
-    backend.upload(np.array([*seed.key, stream & _LOW32, stream >> 32], np.uint32), buffer)
-    backend.generator = seed, buffer
+    stream = generator.set_streams.get(backend.name, 0)
+    backend.upload(np.array([*generator.key, stream & _LOW32, stream >> 32], np.uint32), buffer)
+    if known is None:
+        return backend.generators.setdefault(generator, (seeding, buffer))[1]  # that of the thread that came first
+    backend.generators[generator] = seeding, buffer
     return buffer
 
 
@@ -73,11 +116,17 @@ def draw_key(backend: Device) -> Buffer:
 
 
 def _draw_next(backend: Device) -> Buffer:
+    state = generator_state(backend)
     if backend.recording is not None:
-        # A replay after ag_seed draws from the new seed, as the step itself would.
-        backend.recording.guards.append(lambda: generator_state(backend))
-    key: Buffer = backend.launch(rng_draw, generator_state(backend))
+        backend.recording.made.discard(id(state.block))  # it was there before the step, or is to be
+        backend.recording.guards.append(partial(_another, backend, state))
+    key: Buffer = backend.launch(rng_draw, state)
     return key
+
+
+def _another(backend: Device, state: Buffer) -> str | None:
+    """Why a recorded draw is none of this thread's generator; a replay after `ag_seed` draws from the new seed."""
+    return None if generator_state(backend) is state else "another random generator is used"
 
 
 _draw: ContextVar[Callable[[Device], Buffer]] = ContextVar("ag_draw", default=_draw_next)
@@ -117,11 +166,30 @@ def draws_repeated(keys: list[Buffer]) -> Iterator[list[Buffer]]:
         _draw.reset(token)
 
 
+@contextmanager
+def draws_from(*numbers: int) -> Iterator[None]:
+    """Draw from a generator of its own inside the block, which follows from the numbers alone."""
+    drawn = count()
+
+    def draw(backend: Device) -> Buffer:
+        backend.refuse_while_recording("draws what the host has seeded")
+        key = np.random.SeedSequence([n % (1 << 64) for n in numbers]).generate_state(2)
+        buffer = backend.alloc((4,), U32)
+        backend.upload(np.array([*key, next(drawn), 0], np.uint32), buffer)
+        return buffer
+
+    token = _draw.set(draw)
+    try:
+        yield
+    finally:
+        _draw.reset(token)
+
+
 def set_stream(backend: Device, stream: int) -> None:
     """Let the device's next draw use stream number `stream`."""
-    seed = _current()
-    backend.upload(_words(stream), generator_state(backend))
-    seed.set_streams[backend.name] = stream
+    generator, state = _current(), generator_state(backend)
+    backend.upload(_words(stream), state)
+    generator.set_streams[backend.name] = stream
 
 
 class Streams:
@@ -186,9 +254,8 @@ def _stream(backend: Device, state: Buffer) -> int:
 
 def host_uniform(shape: tuple[int, ...], low: float, high: float) -> Array:
     """Float32 numbers in [low, high), for initial weights."""
-    seed = _current()
-    bits = philox(seed.key, (seed.host_streams, _HOST_STREAM), int(np.prod(shape)))
-    seed.host_streams += 1
+    generator = _current()
+    bits = philox(generator.key, generator.host_stream(), int(np.prod(shape)))
     return (uniform_from_bits(bits) * np.float32(high - low) + np.float32(low)).reshape(shape)
 
 
@@ -210,6 +277,13 @@ def ag_seed(seed: int) -> None:
     -----
     Initial weights and dropout masks after `ag_seed` are the same on every device and in every run.
 
+    There is one generator for the process.  `ag_seed` in the main thread seeds that one, and every thread draws from it
+    that has not called `ag_seed`, whenever it was started: no two threads get the same numbers, and which of them gets
+    which depends on their timing.  A thread other than the main one that calls `ag_seed` has a generator of its own
+    from then on, which no other thread touches: it draws what it would draw alone in a process with that seed.  A step
+    that was captured draws from the generator it was captured with, and follows its seed; it is refused in a thread
+    with another.
+
     References
     ----------
     Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
@@ -219,14 +293,15 @@ def ag_seed(seed: int) -> None:
     >>> import ag
     >>> ag.ag_seed(42)
     """
-    _seed.set(_Seed(int(seed)))
+    for backend in open_backends():
+        backend.refuse_while_recording("seeds the random generator")
+    _restart(int(seed))
 
 
 def host_seed() -> int:
     """A seed for a generator of the host's own, such as the order of samples."""
-    seed = _current()
-    words = philox(seed.key, (seed.host_streams, _HOST_STREAM), 2)
-    seed.host_streams += 1
+    generator = _current()
+    words = philox(generator.key, generator.host_stream(), 2)
     return int(words[0]) | int(words[1]) << 32
 
 
@@ -235,18 +310,18 @@ def host_seed() -> int:
 
 def generator_snapshot() -> dict[str, Any]:
     """The generator as plain numbers: seed, host streams used up, next stream of each device in use; waits."""
-    seed = _current()
-    streams = dict(seed.set_streams)
+    generator = _current()
+    streams = dict(generator.set_streams)
     for backend in open_backends():
-        known = backend.generator
-        if known is not None and known[0] is seed:
-            streams[backend.name] = _stream(backend, known[1])
-    return {"seed": current_seed(), "host_streams": seed.host_streams, "streams": streams}
+        seeding, state = backend.generators.get(generator, (None, None))
+        if state is not None and seeding is generator.seeding:
+            streams[backend.name] = _stream(backend, state)
+    return {"seed": current_seed(), "host_streams": generator.host_streams, "streams": streams}
 
 
 def forget_generator(backend: Device) -> None:
     """Leave a lost device out of snapshots."""
-    backend.generator = None
+    backend.generators.clear()
 
 
 def restore_generator(state: Mapping[str, Any]) -> None:
@@ -261,10 +336,8 @@ def restore_generator(state: Mapping[str, Any]) -> None:
         numbers = [state["seed"], state["host_streams"], *state["streams"].values()]
         if not all(type(n) is int and 0 <= n < 1 << 64 for n in numbers):
             raise ValueError(f"{numbers} are not whole numbers of at most 64 bits")
-        restored = _Seed(state["seed"])
-        restored.host_streams = state["host_streams"]
-        restored.set_streams = dict(state["streams"])
+        seed, host_streams, streams = state["seed"], state["host_streams"], dict(state["streams"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"restore_generator: the state of the random generator cannot be used "
                               f"({error!r}); seed, host_streams and streams are required.") from error
-    _seed.set(restored)
+    _restart(seed, streams, host_streams)

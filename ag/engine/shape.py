@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 from operator import index
-from typing import SupportsIndex
+from typing import SupportsIndex, cast
 
 from ag.errors import ShapeError
 
@@ -32,6 +32,7 @@ __all__ = [
     "counts",
     "elementwise_layout",
     "expand_layout",
+    "is_whole",
     "matmul",
     "normalize_axes",
     "normalize_axis",
@@ -42,6 +43,7 @@ __all__ = [
     "same",
     "sum_layout",
     "summed",
+    "whole_number",
 ]
 
 
@@ -55,9 +57,22 @@ def row_major_strides(shape: Shape) -> Shape:
     return tuple(reversed(strides))
 
 
+def whole_number(function: str, argument: str, value: object) -> int:
+    """`value` as an int, or an error that names the argument."""
+    if isinstance(value, bool) or not is_whole(value):
+        given = f"a {type(value).__name__} of shape {value.shape}" if hasattr(value, "shape") else f"{value!r:.80}"
+        raise TypeError(f"{function}: {argument} is {given}; a whole number is required.")
+    return index(cast(SupportsIndex, value))
+
+
 def counts(*numbers: object, least: int = 1) -> bool:
-    """Whether all are whole numbers of at least `least`."""
-    return all(isinstance(n, SupportsIndex) and index(n) >= least for n in numbers)
+    """Whether all are whole numbers of at least `least`; True and False are none."""
+    return all(is_whole(n) and not isinstance(n, bool) and index(cast(SupportsIndex, n)) >= least for n in numbers)
+
+
+def is_whole(value: object) -> bool:
+    """Whether it is a whole number, numpy's or Python's; arrays have an __index__, too."""
+    return isinstance(value, SupportsIndex) and not (hasattr(value, "shape") and value.shape)
 
 
 # ---------------------------------------------------------------------------------------------- axes
@@ -65,6 +80,8 @@ def counts(*numbers: object, least: int = 1) -> bool:
 
 def normalize_axis(axis: int, ndim: int, function: str) -> int:
     """`axis` counted from the front; negative axes count from the end."""
+    if type(axis) is not int:
+        axis = whole_number(function, "dim", axis)
     if not -ndim <= axis < ndim:
         raise ShapeError(f"{function}: dim {axis} of a tensor with {ndim} axes; dim must be in {-ndim}..{ndim - 1}.")
     return axis % ndim
@@ -74,7 +91,7 @@ def normalize_axes(axes: int | Sequence[int] | None, ndim: int, function: str) -
     """A sorted tuple of distinct axes; None means all of them."""
     if axes is None:
         return tuple(range(ndim))
-    given = (axes,) if isinstance(axes, int) else tuple(axes)
+    given = tuple(axes) if isinstance(axes, (tuple, list)) else (cast(int, axes),)
     found = sorted(normalize_axis(a, ndim, function) for a in given)
     if len(set(found)) != len(found):
         raise ShapeError(f"{function}: dim {given} names an axis twice; each axis may be given once.")
@@ -91,10 +108,12 @@ def same(first: Shape, *_others: Shape, **_params: object) -> Shape:
 
 @lru_cache(maxsize=4096)
 def broadcast(*shapes: Shape) -> Shape:
-    """numpy's broadcasting rule, any rank, both ways."""
+    """numpy's broadcasting rule, any rank, both ways; but two operands, a vector and a column, make no matrix."""
     first = shapes[0]
     if all(s == first for s in shapes):
         return first
+    if len(shapes) == 2:
+        _refuse_outer(*sorted(shapes, key=len))
     ndim = max(len(s) for s in shapes)
     out = []
     for column in zip(*[(1,) * (ndim - len(s)) + s for s in shapes], strict=True):
@@ -104,6 +123,13 @@ def broadcast(*shapes: Shape) -> Shape:
                              f"each axis, counted from the last, must be equal or 1.")
         out.append(sizes.pop() if sizes else 1)
     return tuple(out)
+
+
+def _refuse_outer(small: Shape, big: Shape) -> None:
+    """Raise if a vector and columns are combined: one of both was meant to be of the other kind."""
+    if len(small) == 1 < len(big) and small[0] > 1 == big[-1] and prod(big) > 1:
+        raise ShapeError(f"shapes {small} and {big} do not broadcast, as one has one axis and the other is a column; "
+                         f"reshape the first to {(*small, 1)}, or to {(1, *small)} if every pair is meant.")
 
 
 @lru_cache(maxsize=4096)
@@ -131,6 +157,7 @@ def matmul(a: Shape, b: Shape, *, ta: bool = False, tb: bool = False) -> Shape:
 def reshaped(shape: Shape, new: Sequence[int], function: str) -> Shape:
     """`new` with its one -1, if any, filled in."""
     size = prod(shape)
+    new = tuple(n if type(n) is int else whole_number(function, "a size", n) for n in new)
     unknown = [i for i, n in enumerate(new) if n == -1]
     known = prod(n for n in new if n != -1)
     if len(unknown) == 1 and known > 0 and size % known == 0:

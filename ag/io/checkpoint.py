@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
@@ -23,8 +24,9 @@ from ag.engine.primitive import Array
 from ag.engine.random import generator_snapshot, restore_generator
 from ag.engine.shape import counts
 from ag.errors import CheckpointError
+from ag.io.model_file import tied_in
 from ag.io.safetensors_file import elements_of, read_file, to_json, write_file
-from ag.nn.layer import Layer, Model, load_into, state_of
+from ag.nn.layer import Layer, Model, load_into, named_tensors, refuse_untied, ties
 from ag.optim.optimizer import Optimizer
 
 __all__ = ["Checkpoint", "Stateful", "ag_load_checkpoint", "ag_save_checkpoint"]
@@ -106,7 +108,9 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Model, optimizer: Op
         raise ValueError(f"ag_save_checkpoint: step is {step!r}; a whole number of at least 0 is required.")
     header = {"format": _FORMAT, "step": str(int(step)), "extra": to_json(extra, "extra", "ag_save_checkpoint"),
               "generator": to_json(generator_snapshot(), "the generator", "ag_save_checkpoint")}
-    arrays = {f"model.{name}": elements_of(x) for name, x in state_of(model).items()}
+    tensors = named_tensors(model)
+    header["tied"] = json.dumps(ties(tensors))
+    arrays = {f"model.{name}": elements_of(x) for name, x in tensors.items()}
     for key, state in _extra_state(model).items():
         arrays |= {f"{key}.{name}": array for name, array in state.items()}
     if optimizer is not None:
@@ -165,22 +169,26 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
         said = {name: json.loads(text) for name, text in header.items() if name != "format"}
         checkpoint = Checkpoint(int(header["step"]), said["extra"])
         generator = said["generator"]
+        tied = tied_in(header, where)
     except (KeyError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{where} has no readable header ({error!r}); the file is not a complete "
                               f"checkpoint.") from error
-    tensors = state_of(model)
+    tensors = named_tensors(model)
     parts = [_Part("model", {n: elements_of(x) for n, x in tensors.items()}, _below("model.", arrays),
-                   lambda state: load_into(tensors, state))]
+                   lambda state: load_into(tensors, state),
+                   lambda state: refuse_untied(tensors, tied, "ag_load_checkpoint: the file"))]
     for name, state in _extra_state(model).items():
         parts.append(_Part(name, state, _below(f"{name}.", arrays) or None, partial(model.load_extra_state, name)))
     if optimizer is not None:
         held = _below("optimizer.", arrays) or None
-        parts.append(_Part("optimizer", optimizer.state_dict(), held, optimizer.load_state_dict, _check_counts))
+        parts.append(_Part("optimizer", optimizer.state_dict(), held, optimizer.load_state_dict))
         if held is not None:
             parts.append(_Part("lr", optimizer.lr, said.get("lr"), lambda rate: _set_rate(optimizer, rate)))
     for name, part in (("scheduler", scheduler), ("dataloader", dataloader)):
         if part is not None:
-            parts.append(_Part(name, part.state_dict(), said.get(name), part.load_state_dict))
+            check = getattr(part, "check_state_dict", None)
+            parts.append(_Part(name, deepcopy(part.state_dict()), said.get(name), part.load_state_dict,
+                               check or (lambda state: None), tells=check is not None))
     parts.append(_Part("generator", generator_snapshot(), generator, restore_generator))
     with ExitStack() as undo:
         if optimizer is not None:
@@ -188,29 +196,38 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
         wrong = [text for part in parts if (text := part.misfit(undo)) is not None]
         if wrong:
             raise CheckpointError(f"{where} does not fit: {'; '.join(wrong)}.")
+        for last in parts:
+            if last.tells:
+                last.load(last.after)
         undo.pop_all()
     return checkpoint
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Something with a state: what it is now, what the file says, how to set it, and what to check before."""
+    """Something with a state: what it is now, what the file says, how to set it, and what to check before.
+
+    Where the check tells everything (`tells`), as a loader's does, the state is set last: a loader has running loops,
+    which its state does not bring back.
+    """
 
     name: str
     before: Any
     after: Any
     load: Callable[[Any], None]
     check: Callable[[Any], None] = lambda state: None
+    tells: bool = False
 
     def misfit(self, undo: ExitStack) -> str | None:
         """Load the state and leave the way back in `undo`; or say why it does not fit."""
         if self.after is None:
             return f"{self.name}: the file holds no state of it"
-        undo.callback(self.load, self.before)
         try:
             _same_types(self.before, self.after)
             self.check(self.after)
-            self.load(self.after)
+            if not self.tells:
+                undo.callback(self.load, self.before)
+                self.load(self.after)
         except CheckpointError as error:
             return f"{self.name}: {str(error).partition(': ')[2].rstrip('.')}"
         return None
@@ -232,13 +249,6 @@ def _same_types(before: Any, after: Any) -> None:
 
 def _type(array: Array) -> str:
     return "bfloat16" if array.dtype == BFLOAT16 else str(array.dtype)
-
-
-def _check_counts(state: dict[str, Array]) -> None:
-    """Refuse rates and step counts with which the next step would fail; moments, named after parameters, have a dot."""
-    for name, numbers in state.items():
-        if "." not in name and not (np.isfinite(numbers) & (numbers >= 0)).all():
-            raise CheckpointError(f"counts: {name} holds {numbers.tolist()} and not only finite numbers from 0 on.")
 
 
 def _set_rate(optimizer: Optimizer, rate: object) -> None:

@@ -22,9 +22,9 @@ from ag.engine.dtype import DType
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError, DtypeError
 from ag.io.safetensors_file import element_type, elements_of, read_file, write_file
-from ag.nn.layer import LIBRARY, Layer, Model, ag_eval, load_into, state_of
+from ag.nn.layer import LIBRARY, Layer, Model, ag_eval, load_into, named_tensors, refuse_untied, ties
 
-__all__ = ["ag_load_model", "ag_save_model"]
+__all__ = ["ag_load_model", "ag_save_model", "tied_in"]
 
 _FORMAT = "ag-model-1"
 _DEEPEST = 100  # blocks inside blocks; far from Python's recursion limit, whatever called
@@ -40,7 +40,7 @@ def ag_save_model(model: Model, path: str | os.PathLike[str], model_fn: Callable
         File to write; replaced only once the new one is complete.
     model_fn : callable, optional
         The factory you will load with; it is called once to check that its parameters have the same names and
-        shapes.  It is not stored.
+        shapes, and are tied as the model's are.  It is not stored.
 
     Raises
     ------
@@ -61,14 +61,21 @@ def ag_save_model(model: Model, path: str | os.PathLike[str], model_fn: Callable
     >>> ag.ag_load_model(path).W.shape
     (1, 2)
     """
-    state = {name: elements_of(x) for name, x in state_of(model).items()}
+    tensors = named_tensors(model)
     if model_fn is not None:
-        built = {name: x.shape for name, x in state_of(model_fn()).items()}
-        if built != {name: x.shape for name, x in state.items()}:
-            raise CheckpointError(f"ag_save_model: model_fn builds {built}, and the model has "
-                                  f"{ {n: x.shape for n, x in state.items()} }; they must be the same.")
-    config = model.config() if isinstance(model, Layer) and _known(model) else None
-    write_file(path, state, {"format": _FORMAT, "model": json.dumps(config)})
+        built = named_tensors(model_fn())
+        if _outline(built) != _outline(tensors):
+            raise CheckpointError(f"ag_save_model: model_fn builds {_outline(built)}, and the model has "
+                                  f"{_outline(tensors)}; they must be the same.")
+    config = _description(model) if isinstance(model, Layer) and _known(model) else None
+    write_file(path, {name: elements_of(x) for name, x in tensors.items()},
+               {"format": _FORMAT, "model": json.dumps(config), "tied": json.dumps(ties(tensors))})
+
+
+def _outline(tensors: dict[str, Tensor]) -> dict[str, object]:
+    """The shape of every tensor, or the name of the one that it is tied to."""
+    outline: dict[str, object] = {name: x.shape for name, x in tensors.items()}
+    return outline | ties(tensors)
 
 
 def ag_load_model(
@@ -115,6 +122,7 @@ def ag_load_model(
     False
     """
     header, state = read_file(path, _FORMAT, "ag_load_model")
+    tied = tied_in(header, f"ag_load_model: {os.fspath(path)}")
     with ag_device(ag_default_device()):
         if device is not None:
             ag_device(device)
@@ -123,9 +131,36 @@ def ag_load_model(
             model = model_fn()
         else:
             model = _build(_config(header, path), path, elements)
-            _take_types(state_of(model), state, path)
-    load_into(state_of(model), state, source=f"ag_load_model: {os.fsdecode(path)}")
+            _tie(model, tied, path)
+            _take_types(named_tensors(model), state, path)
+    source = f"ag_load_model: {os.fsdecode(path)}"
+    refuse_untied(named_tensors(model), tied, source)
+    load_into(named_tensors(model), state, source=source)
     return ag_eval(model)
+
+
+def tied_in(header: dict[str, str], where: str) -> dict[str, str]:
+    """Which names a file holds for one tensor; files of earlier versions do not say.  `where` begins the message."""
+    try:
+        tied: dict[str, str] = dict(json.loads(header.get("tied", "{}")))
+        if not all(isinstance(name, str) for name in (*tied, *tied.values())):
+            raise ValueError("a name is no text")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{where} has no readable list of tied tensors ({error}); the file is not "
+                              f"complete.") from error
+    return tied
+
+
+def _tie(model: Layer, tied: dict[str, str], path: str | os.PathLike[str]) -> None:
+    """Let tensors of a new model be one that are one in the file."""
+    tensors = model.named_tensors()
+    owners = {f"{prefix}_{own}" if prefix else own: (layer, own) for prefix, layer in model.modules()
+              for own, x in vars(layer).items() if isinstance(x, Tensor)}
+    for name, first in tied.items():
+        if not (name in owners and first in owners and tensors[name].shape == tensors[first].shape):
+            raise CheckpointError(f"ag_load_model: {os.fspath(path)} says that {first} and {name} are one tensor, "
+                                  f"which they cannot be in the model that it describes.")
+        setattr(*owners[name], tensors[first])
 
 
 def _take_types(tensors: dict[str, Tensor], state: dict[str, Array], path: str | os.PathLike[str]) -> None:
@@ -134,7 +169,7 @@ def _take_types(tensors: dict[str, Tensor], state: dict[str, Array], path: str |
         kind: DType = element_type(state[name]) if name in state else x.buffer.dtype
         if kind.is_float and kind is not x.buffer.dtype:
             try:
-                x.buffer = x.buffer.backend.alloc(x.shape, kind)
+                x.rebind(x.buffer.backend.alloc(x.shape, kind))
             except DtypeError as error:
                 raise CheckpointError(f"ag_load_model: {os.fsdecode(path)} holds {name} as {kind}, which {x.device} "
                                       f"cannot hold; load it on the CPU.") from error
@@ -163,8 +198,8 @@ def _build(config: Any, path: str | os.PathLike[str], elements: int) -> Layer:
         needed = _elements(config, _DEEPEST)
         if needed > elements:
             raise ValueError(f"it has {needed} elements, and the file {elements}")
-        model = _layer(config)
-        if json.loads(json.dumps(model.config())) != config:  # a setting that this version does not know, for example
+        model = _layer(config, {})
+        if json.loads(json.dumps(_description(model))) != config:  # such as a setting that this version does not know
             raise ValueError("it has other settings than this version's layers")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"ag_load_model: {os.fsdecode(path)} describes a model that this version cannot build "
@@ -176,12 +211,45 @@ def _elements(config: Any, depth: int) -> int:
     """Elements that a file must hold at least if it is to hold such a model; nothing is allocated for a larger one."""
     if depth == 0:
         raise ValueError(f"more than {_DEEPEST} blocks inside each other")
+    if "same" in config:
+        return 0
     kind = LIBRARY[config["layer"]]
     inside = sum(_elements(part, depth - 1) for part in kind.configs_inside(config))
     shape = kind.largest_tensor(config.get("args", {}))
     return inside + (max(0, prod(map(index, shape))) if shape else 0)  # a negative size makes no room for another layer
 
 
-def _layer(config: Any) -> Layer:
+def _description(model: Layer) -> Any:
+    """The model's configuration; a layer that stands in several places is described in the first of them.
+
+    In the others there is its number, counted from the outermost layer: ``{"same": 1}``.
+    """
+    config = model.config()
+    _mark(config, model, {})
+    return config
+
+
+def _mark(config: Any, layer: Layer, numbers: dict[int, int]) -> None:
+    numbers[id(layer)] = len(numbers)
+    parts: list[Any] = list(layer.configs_inside(config))
+    for part, child in zip(parts, layer.children().values(), strict=True):
+        if id(child) in numbers:
+            same = numbers[id(child)]
+            part.clear()
+            part["same"] = same
+        else:
+            _mark(part, child, numbers)
+
+
+def _layer(config: Any, made: dict[int, Layer | None]) -> Layer:
+    if "same" in config:
+        layer = made[config["same"]]
+        if layer is None or len(config) != 1:
+            raise ValueError("a layer inside itself")
+        return layer
+    number = len(made)
+    made[number] = None
     kind = LIBRARY[config["layer"]]
-    return kind(*map(_layer, kind.configs_inside(config)), **{name: config["args"][name] for name in kind.settings})
+    inside = [_layer(part, made) for part in kind.configs_inside(config)]
+    made[number] = layer = kind(*inside, **{name: config["args"][name] for name in kind.settings})
+    return layer

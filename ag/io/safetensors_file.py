@@ -41,7 +41,13 @@ def write_file(path: str | os.PathLike[str], arrays: dict[str, Array], header: d
     ------
     OSError
         If the file cannot be written; an older one stays as it was.
+    ValueError
+        If an array has a name that the format cannot hold.
     """
+    unfit = [name for name in arrays if not _is_name(name)]
+    if unfit:
+        raise ValueError(f"{_shown(path)} cannot be written: an array is called {unfit[0]!r:.60}; a text other than "
+                         f"'__metadata__' is required. Rename it.")
     target = _target(path)
     _replace(target, _bytes(arrays, header))
     _remove_abandoned(target)
@@ -73,6 +79,14 @@ a file in a folder that is there, is writable and has room.
     except (OSError, TypeError, ValueError) as error:  # the last two if it is no path
         raise CheckpointError(f"{function}: {_shown(path)} cannot be written ({getattr(error, 'strerror', error)}); "
                               f"name a file in a folder that is there, is writable and has room.") from error
+
+
+def _is_name(name: object) -> bool:
+    """Whether an array may be called that; the format has a place of its own called ``__metadata__``."""
+    try:
+        return isinstance(name, str) and name.encode() != b"__metadata__"
+    except UnicodeEncodeError:  # half a character
+        return False
 
 
 def _shown(path: object) -> str:
@@ -113,8 +127,9 @@ def _replace(target: Path, content: bytes, like: Path | None = None) -> None:
         # nobody may read it before it has the old one's permissions; a new one has what the umask leaves
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if old is None else 0o600)
         with os.fdopen(handle, "wb") as file:
-            if old is not None:
+            if old is not None and hasattr(os, "fchown"):
                 _keep_permissions(handle, old)
+                _keep_attributes(handle, like or target)
             file.write(content)
             file.flush()
             os.fsync(handle)
@@ -122,7 +137,7 @@ def _replace(target: Path, content: bytes, like: Path | None = None) -> None:
     except BaseException as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):  # the user knows the target, and not the temporary file
+        if isinstance(error, OSError) and error.errno:  # the user knows the target, and not the temporary file
             raise OSError(error.errno, error.strerror, os.fspath(target)) from error
         raise
 
@@ -130,12 +145,25 @@ def _replace(target: Path, content: bytes, like: Path | None = None) -> None:
 def _keep_permissions(handle: int, old: os.stat_result) -> None:
     """Give a new file the owner, group and mode of the old one, as far as this process may."""
     mode = stat.S_IMODE(old.st_mode)
-    for user, group in ((-1, old.st_gid), (old.st_uid, -1)):
+    new = os.fstat(handle)
+    if new.st_gid != old.st_gid:
         with suppress(OSError):
-            os.fchown(handle, user, group)
+            os.fchown(handle, -1, old.st_gid)
+    if new.st_uid != old.st_uid:
+        with suppress(OSError):
+            os.fchown(handle, old.st_uid, -1)
     if os.fstat(handle).st_gid != old.st_gid:
         mode = mode & ~0o070 | (mode & 0o007) << 3  # another group may do no more than everybody
     os.fchmod(handle, mode)
+
+
+def _keep_attributes(handle: int, old: Path) -> None:
+    """Give a new file the access lists and other attributes of the old one, where there are any."""
+    if hasattr(os, "listxattr"):
+        with suppress(OSError):  # the file system has none
+            for name in os.listxattr(old):
+                with suppress(OSError):
+                    os.setxattr(handle, name, os.getxattr(old, name))
 
 
 def to_json(value: object, what: str, function: str) -> str:
@@ -173,6 +201,8 @@ def read_file(path: str | os.PathLike[str], form: str, function: str) -> tuple[d
         If it is missing, truncated, foreign, or of another format.
     """
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
+            raise OSError("it is no regular file")
         with safe_open(os.fsdecode(path), framework="numpy") as file:
             header: dict[str, str] = file.metadata() or {}
             known = header.get("format") == form

@@ -7,6 +7,7 @@ other layer but its base.  Users' models call it.
 from __future__ import annotations
 
 from math import sqrt
+from types import MappingProxyType
 
 import numpy as np
 
@@ -15,12 +16,15 @@ from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts
 from ag.errors import ShapeError
-from ag.nn.layer import Layer, Settings
+from ag.nn.layer import Layer, Settings, number
 from ag.ops.arithmetic import ag_add
 from ag.ops.attention import attention_of_heads
 from ag.ops.matmul import ag_matmul
 
 __all__ = ["MultiheadAttention", "ag_multihead_attention"]
+
+
+_rate = number("ag_multihead_attention: dropout", lambda x: 0 <= x < 1, "in [0, 1)")
 
 
 class MultiheadAttention(Layer):
@@ -60,17 +64,16 @@ class MultiheadAttention(Layer):
     (4, 3)
     """
 
+    _adjustable = MappingProxyType({"dropout": _rate})
     settings = ("d_model", "n_heads", "dropout", "bias")
 
     def __init__(self, d_model: int, n_heads: int, dropout: float = 0.0, bias: bool = True) -> None:
         if not counts(d_model, n_heads) or d_model % n_heads:
             raise ValueError(f"ag_multihead_attention: d_model is {d_model!r} and n_heads is {n_heads!r}; both must be "
                              f"whole numbers of at least 1, and d_model a multiple of n_heads.")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"ag_multihead_attention: dropout is {dropout}; it must be in [0, 1).")
         self.d_model = int(d_model)
         self.n_heads = int(n_heads)
-        self.dropout = float(dropout)
+        self.dropout = _rate(dropout)
         self.bias = bool(bias)
         self.W_q, self.W_k, self.W_v, self.W_o = (self._projection() for _ in range(4))
         if bias:
@@ -95,7 +98,7 @@ class MultiheadAttention(Layer):
             if x.ndim not in (2, 3) or x.shape[0] != self.d_model:
                 raise ShapeError(f"ag_multihead_attention: {name} is {x.shape}; ({self.d_model}, time) or "
                                  f"({self.d_model}, time, batch) is required.")
-        rate = self.dropout if self.mode_for(q) else 0.0
+        rate = self.dropout if self.training else 0.0
         heads = attention_of_heads(ag_matmul(self.W_q, q), ag_matmul(self.W_k, k), ag_matmul(self.W_v, v),
                                    self.n_heads, causal_mask, rate)
         out = ag_matmul(self.W_o, heads)

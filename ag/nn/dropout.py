@@ -5,12 +5,17 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor, TensorLike
-from ag.nn.layer import Layer
+from ag.nn.layer import Layer, number
 from ag.ops.dropout import dropped
 
 __all__ = ["Dropout", "ag_dropout"]
+
+
+_rate = number("ag_dropout: rate", lambda x: 0 <= x < 1, "in [0, 1)")
 
 
 class Dropout(Layer):
@@ -45,16 +50,16 @@ class Dropout(Layer):
     """
 
     settings = ("rate",)
+    _adjustable = MappingProxyType({"rate": _rate})
+    rate: float
 
     def __init__(self, rate: float) -> None:
-        if not 0 <= rate < 1:
-            raise ValueError(f"ag_dropout: rate is {rate}; it must be in [0, 1).")
-        self.rate = float(rate)
+        self.rate = _rate(rate)
 
     def forward(self, x: TensorLike) -> Tensor:
         """`x` with elements dropped in train mode, `x` itself in eval mode."""
         x = x if isinstance(x, Tensor) else ag_tensor(x)
-        return dropped(x, self.rate) if self.mode_for(x) and self.rate else x
+        return dropped(x, self.rate) if self.training and self.rate else x
 
 
 ag_dropout = Dropout

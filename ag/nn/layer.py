@@ -14,22 +14,25 @@ format, no parallelism.  Every layer and model derives from `Layer`; checkpoints
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import isfinite
+from numbers import Real
 from types import ModuleType
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor, TensorLike
+from ag.autograd.watched import Watched
 from ag.engine.device import backend_of
-from ag.engine.kernels.convert import numbers
+from ag.engine.kernels.convert import number_arrays, refuse_unlike
 from ag.engine.primitive import Array
-from ag.errors import CaptureError, compare_names
+from ag.errors import CheckpointError, compare_names
 from ag.ops import activation
 from ag.ops.convert import ag_to_device
 
 __all__ = ["ACTIVATIONS", "LIBRARY", "Layer", "Model", "State", "activation_called", "ag_eval", "ag_train",
-           "buffers_of", "load_into", "objects_in", "state_of"]
+           "buffers_of", "load_into", "named_tensors", "number", "objects_in", "refuse_untied", "state_of", "ties"]
 
 M = TypeVar("M")
 State = Mapping[str, TensorLike]  # values by name
@@ -50,6 +53,17 @@ ACTIVATIONS: dict[str, Callable[[TensorLike], Tensor]] = {
 LIBRARY: dict[str, type[Layer]] = {}  # the layers of this package by name, which a file may ask for
 
 
+def number(what: str, fits: Callable[[float], bool], required: str) -> Callable[[object], float]:
+    """A check of a setting; `what` begins its message, such as "ag_dropout: rate"."""
+
+    def check(value: object) -> float:
+        if not isinstance(value, Real) or isinstance(value, bool) or not (isfinite(value) and fits(float(value))):
+            raise ValueError(f"{what} is {value!s:.60}; it must be {required}.")
+        return float(value)
+
+    return check
+
+
 def activation_called(name: str | None, function: str) -> Callable[[TensorLike], Tensor] | None:
     """The activation of that name; None for None."""
     if name is not None and name not in ACTIVATIONS:
@@ -57,7 +71,7 @@ def activation_called(name: str | None, function: str) -> Callable[[TensorLike],
     return None if name is None else ACTIVATIONS[name]
 
 
-class Layer:
+class Layer(Watched):
     """Base class of layers and models.
 
     Attributes
@@ -75,6 +89,16 @@ class Layer:
 
     settings: tuple[str, ...] = ()
     training: bool = True
+    _adjustable: ClassVar[Mapping[str, Callable[[object], object]] | None] = None  # settings that may be assigned
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Check a setting that is assigned later; one that the layer was built from is refused."""
+        if self._adjustable is not None and name in self.settings and name in vars(self):
+            if name not in self._adjustable:
+                raise AttributeError(f"{type(self).__name__}: {name!r} was assigned, and the layer is built from it; "
+                                     f"make another layer.")
+            value = self._adjustable[name](value)
+        super().__setattr__(name, value)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -114,31 +138,50 @@ class Layer:
         for name, child in self.children().items():
             yield from child.modules(_joined(prefix, name))
 
-    def _named(self, trained: bool) -> dict[str, Tensor]:
+    def named_tensors(self) -> dict[str, Tensor]:
+        """Parameters, then buffers; a tensor that stands in two places comes twice, under both names.
+
+        Examples
+        --------
+        >>> import ag
+        >>> tied = ag.ag_linear(2, 2, bias=False)
+        >>> model = ag.ag_sequential(tied, tied)
+        >>> list(model.named_tensors()), list(model.parameters())
+        (['layer1_W', 'layer2_W'], ['layer1_W'])
+        """
         tensors: dict[str, Tensor] = {}
         for prefix, layer in self.modules():
             for own_name, x in _members(vars(layer)):
                 if isinstance(x, Tensor) and tensors.setdefault(name := _joined(prefix, own_name), x) is not x:
                     raise ValueError(f"{type(self).__name__}: two different tensors come out under the name {name!r}; "
                                      f"rename one of the attributes.")
-        return {name: x for name, x in tensors.items() if x.requires_grad is trained}
+        return dict(sorted(tensors.items(), key=lambda item: not item[1].requires_grad))
+
+    def _once(self, trained: bool) -> dict[str, Tensor]:
+        tensors = self.named_tensors()
+        tied = ties(tensors)
+        return {name: x for name, x in tensors.items() if x.requires_grad is trained and name not in tied}
 
     def parameters(self) -> dict[str, Tensor]:
-        """Trained tensors by name; also sets each tensor's ``name``."""
-        trained = self._named(True)
+        """Trained tensors by name, each once; also sets each tensor's ``name``, unless it has a longer one.
+
+        A layer inside a model calls its weight ``W``, and the model calls it ``layer1_W``, which it keeps.
+        """
+        trained = self._once(True)
         for name, p in trained.items():
-            p.name = name
+            if p.name is None or not p.name.endswith(f"_{name}"):
+                p.name = name
         return trained
 
     params = parameters
 
     def buffers(self) -> dict[str, Tensor]:
-        """Tensors that are state but not trained, by name."""
-        return self._named(False)
+        """Tensors that are state but not trained, by name, each once."""
+        return self._once(False)
 
     def state_dict(self) -> dict[str, Array]:
-        """Host copies of parameters and buffers, by name."""
-        return {name: x.numpy() for name, x in {**self.parameters(), **self.buffers()}.items()}
+        """Host copies of parameters and buffers, by name; tied ones under each of their names."""
+        return {name: x.numpy() for name, x in self.named_tensors().items()}
 
     def load_state_dict(self, state: State, strict: bool = True) -> None:
         """Take over values by name; nothing changes if they do not fit.
@@ -146,22 +189,24 @@ class Layer:
         Parameters
         ----------
         state : dict of str to array_like
+            One of its names is enough for a tied tensor; values under several must be the same.
         strict : bool, optional
             Whether every name must occur on both sides.
 
         Raises
         ------
         CheckpointError
-            Listing names that are missing, unexpected or of another shape.
+            Listing names that are missing, unexpected or of another shape, and values that are no numbers or that the
+            tensor's type cannot hold.
         """
-        load_into({**self.parameters(), **self.buffers()}, state, strict)
+        load_into(self.named_tensors(), state, strict)
 
     def to(self, device: str) -> Layer:
         """Move all tensors to a device, in place; returns the layer."""
         target = backend_of(device)
         with no_grad():
-            for x in {**self.parameters(), **self.buffers()}.values():
-                x.buffer = ag_to_device(x, target.name).buffer
+            for x in self.named_tensors().values():
+                x.rebind(ag_to_device(x, target.name).buffer)
                 x.grad = None
         return self
 
@@ -188,21 +233,6 @@ class Layer:
         """Set eval mode here and in all children; returns the layer."""
         return _with_mode(self, False)
 
-    def mode_for(self, x: Tensor) -> bool:
-        """`training`, and a guard that a captured step is not replayed in the other mode."""
-        mode = self.training
-        recording = x.buffer.backend.recording
-        if recording is not None:
-
-            def unchanged() -> None:
-                if self.training is not mode:
-                    was, now = ("train", "eval") if mode else ("eval", "train")
-                    raise CaptureError(f"ag_capture: {type(self).__name__} was in {was} mode when the step was "
-                                       f"captured and is in {now} mode now; capture a step for each mode.")
-
-            recording.guards.append(unchanged)
-        return mode
-
     # -------------------------------------------------------------------------------------- description
 
     def config(self) -> dict[str, object]:
@@ -228,7 +258,7 @@ class Layer:
     def _lines(self, label: str) -> Iterator[str]:
         args = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.settings)
         own = [f"{name} {x.shape}" for name, x in _members(vars(self)) if isinstance(x, Tensor)]
-        count = sum(p.size for p in self.parameters().values())
+        count = sum(p.size for p in self._once(True).values())
         detail = f"  {', '.join(own)}" if own else ""
         yield f"{label}{type(self).__name__}({args}){detail}  [{count:,} parameters]"
         for name, child in self.children().items():
@@ -264,7 +294,7 @@ def _check_private(name: str, x: object) -> None:
 
 
 def state_of(model: Model) -> dict[str, Tensor]:
-    """Parameters and buffers of a layer, or of any object with ``parameters()``."""
+    """Parameters and buffers of a layer, each once, or of any object with ``parameters()``."""
     return {**model.parameters(), **buffers_of(model)}
 
 
@@ -274,15 +304,52 @@ def buffers_of(model: object) -> dict[str, Tensor]:
     return found
 
 
+def named_tensors(model: Model) -> dict[str, Tensor]:
+    """Parameters and buffers of a model with all names that they have."""
+    return model.named_tensors() if isinstance(model, Layer) else state_of(model)
+
+
+def ties(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """The first name of every tensor that has another one, by the other."""
+    first: dict[int, str] = {}
+    return {name: first[x.id] for name, x in tensors.items() if first.setdefault(x.id, name) != name}
+
+
+def refuse_untied(tensors: Mapping[str, Tensor], tied: Mapping[str, str], source: str) -> None:
+    """Refuse a model in which some tensors are two that are one in a file; `source` begins the message."""
+    wrong = [f"{first} and {name}" for name, first in tied.items()
+             if name in tensors and first in tensors and tensors[name] is not tensors[first]]
+    if wrong:
+        raise CheckpointError(f"{source} does not fit this model: {', '.join(wrong)} are one tensor in the file and "
+                              f"two in the model; tie them first.")
+
+
 def load_into(mine: Mapping[str, Tensor], state: State, strict: bool = True,
               source: str = "load_state_dict: the state") -> None:
     """Copy arrays into tensors by name, all or nothing; `source` begins the message if they do not fit."""
-    arrays = {k: v.numpy() if isinstance(v, Tensor) else numbers(np.asarray(v)) for k, v in state.items()}
-    compare_names(f"{source} does not fit this model", {k: x.shape for k, x in mine.items()},
-                  {k: array.shape for k, array in arrays.items()}, mine if strict else (), others=not strict)
-    for k, x in mine.items():
-        if k in arrays:
-            x.data = arrays[k]
+    refusal = f"{source} does not fit this model"
+    arrays, tied = number_arrays(state, refusal), ties(mine)
+    given: dict[str, Array] = {}  # by first names
+    differ = []
+    for name in (name for name in mine if name in arrays):
+        known = given.setdefault(tied.get(name, name), arrays[name])
+        if known.shape == arrays[name].shape and not np.array_equal(known, arrays[name], equal_nan=True):
+            differ.append(f"{tied[name]} and {name} are one tensor and have different values")
+    required = [name for name in mine if tied.get(name, name) not in given] if strict else ()
+    compare_names(refusal, {k: x.shape for k, x in mine.items()}, {k: x.shape for k, x in arrays.items()}, required,
+                  others=not strict)
+    if differ:
+        raise CheckpointError(f"{refusal}: {', '.join(differ)}.")
+    refuse_unlike(given, {name: mine[name].buffer.dtype for name in given}, refusal)
+    before: list[tuple[Tensor, Array]] = []
+    try:
+        for name, array in given.items():
+            before.append((mine[name], mine[name].numpy()))
+            mine[name].data = array
+    except BaseException:  # also an interrupt
+        for x, array in before:
+            x.data = array
+        raise
 
 
 def objects_in(model: object, seen: set[int] | None = None) -> Iterator[object]:

@@ -77,7 +77,8 @@ def ag_sigmoid(run: Run, x: Buffer) -> Result[Buffer]:
 
     Notes
     -----
-    Exact limits 0 and 1 for large arguments of either sign; nothing overflows.
+    Exact limits 0 and 1 for large arguments of either sign; nothing overflows.  Errors are relative to the result, so
+    that ``ag_log(ag_sigmoid(x))`` is right where the sigmoid is tiny.
 
     References
     ----------
@@ -227,6 +228,11 @@ def ag_leaky_relu(run: Run, x: Buffer, slope: float = 0.01) -> Result[Buffer]:
     -------
     Tensor of the same shape
 
+    Raises
+    ------
+    TypeError
+        If `slope` is a tensor, as it would get no gradient; ``ag_relu(x) - slope * ag_relu(-x)`` learns it.
+
     Notes
     -----
     The gradient at 0 is `slope`.
@@ -241,12 +247,12 @@ def ag_leaky_relu(run: Run, x: Buffer, slope: float = 0.01) -> Result[Buffer]:
     >>> ag.ag_leaky_relu([[-2.0, 2.0]], 0.5).numpy().tolist()
     [[-1.0, 2.0]]
     """
-    return run(leaky_relu, x, slope=float(slope)), x
+    return run(leaky_relu, x, slope=slope), x
 
 
 @ag_leaky_relu.vjp
 def _leaky_relu_vjp(run: Run, g: Buffer, x: Buffer, need: Need, slope: float) -> Cotangents:
-    return (run(leaky_relu_grad, x, g, slope=float(slope)),)
+    return (run(leaky_relu_grad, x, g, slope=slope),)
 
 
 @op

@@ -5,14 +5,14 @@ Broadcasting needs no thought in the gradient rules: the tape sums a cotangent b
 
 from __future__ import annotations
 
-from ag.autograd.op import Cotangents, Need, Result, Run, op
+from ag.autograd.op import Cotangents, Need, Result, Run, elementwise_op, op
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import add, div, mul, scale, sub
 
 __all__ = ["ag_add", "ag_div", "ag_mul", "ag_scale", "ag_sub"]
 
 
-@op
+@elementwise_op
 def ag_add(run: Run, A: Buffer, B: Buffer) -> Result[None]:
     """Sum of two tensors, with broadcasting both ways.
 
@@ -28,7 +28,7 @@ def ag_add(run: Run, A: Buffer, B: Buffer) -> Result[None]:
     Raises
     ------
     ShapeError
-        If the shapes do not broadcast.
+        If the shapes do not broadcast, or a vector could be a row or a column (docs/operands.md).
     DeviceError
         If the operands are on different devices.
 
@@ -50,7 +50,7 @@ def _add_vjp(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:
     return g, g
 
 
-@op
+@elementwise_op
 def ag_sub(run: Run, A: Buffer, B: Buffer) -> Result[None]:
     """Difference of two tensors, with broadcasting both ways.
 
@@ -66,7 +66,7 @@ def ag_sub(run: Run, A: Buffer, B: Buffer) -> Result[None]:
     Raises
     ------
     ShapeError
-        If the shapes do not broadcast.
+        If the shapes do not broadcast, or a vector could be a row or a column (docs/operands.md).
     DeviceError
         If the operands are on different devices.
 
@@ -88,7 +88,7 @@ def _sub_vjp(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:
     return g, run(scale, g, factor=-1.0) if need[1] else None
 
 
-@op
+@elementwise_op
 def ag_mul(run: Run, A: Buffer, B: Buffer) -> Result[tuple[Buffer, Buffer]]:
     """Elementwise product of two tensors, with broadcasting both ways.
 
@@ -104,7 +104,7 @@ def ag_mul(run: Run, A: Buffer, B: Buffer) -> Result[tuple[Buffer, Buffer]]:
     Raises
     ------
     ShapeError
-        If the shapes do not broadcast.
+        If the shapes do not broadcast, or a vector could be a row or a column (docs/operands.md).
     DeviceError
         If the operands are on different devices.
 
@@ -127,7 +127,7 @@ def _mul_vjp(run: Run, g: Buffer, saved: tuple[Buffer, Buffer], need: Need) -> C
     return run(mul, g, b) if need[0] else None, run(mul, g, a) if need[1] else None
 
 
-@op
+@elementwise_op
 def ag_div(run: Run, A: Buffer, B: Buffer) -> Result[tuple[Buffer, Buffer]]:
     """Elementwise quotient of two tensors, with broadcasting both ways.
 
@@ -143,7 +143,7 @@ def ag_div(run: Run, A: Buffer, B: Buffer) -> Result[tuple[Buffer, Buffer]]:
     Raises
     ------
     ShapeError
-        If the shapes do not broadcast.
+        If the shapes do not broadcast, or a vector could be a row or a column (docs/operands.md).
     DeviceError
         If the operands are on different devices.
 
@@ -186,6 +186,11 @@ def ag_scale(run: Run, x: Buffer, scalar: float) -> Result[None]:
     -------
     Tensor of the same shape
 
+    Raises
+    ------
+    TypeError
+        If `scalar` is a tensor; multiply by it with `ag_mul`.
+
     Notes
     -----
     In a captured step the factor is a constant.
@@ -200,9 +205,9 @@ def ag_scale(run: Run, x: Buffer, scalar: float) -> Result[None]:
     >>> ag.ag_scale([[1.0, 2.0]], 3.0).numpy().tolist()
     [[3.0, 6.0]]
     """
-    return run(scale, x, factor=float(scalar)), None
+    return run(scale, x, factor=scalar), None
 
 
 @ag_scale.vjp
 def _scale_vjp(run: Run, g: Buffer, saved: None, need: Need, scalar: float) -> Cotangents:
-    return (run(scale, g, factor=float(scalar)),)
+    return (run(scale, g, factor=scalar),)

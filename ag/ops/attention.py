@@ -189,7 +189,7 @@ def ag_attention(
     if not counts(heads):
         raise ValueError(f"ag_attention: heads is {heads!r}; it must be a whole number of at least 1.")
     _check("ag_attention", q, k, v, heads, dropout)
-    return _forward(run, q, k, v, int(heads), causal, float(dropout))
+    return _forward(run, q, k, v, int(heads), causal, dropout)
 
 
 @ag_attention.vjp

@@ -12,6 +12,7 @@ from ag.autograd.op import Cotangents, Need, Result, Run, operands_on_one_device
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.conv import NAME, conv2d, conv2d_input_grad, conv2d_weight_grad
+from ag.engine.shape import counts
 from ag.engine.window import Pair, Window, pair
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_add
@@ -94,7 +95,7 @@ def ag_conv2d(
         raise ShapeError(f"{NAME}: x is {x.shape} and w is {w.shape}; (channels, height, width, batch) and "
                          f"(features, channels, kernel height, kernel width) are required.")
     channels, features = x.shape[0], w.shape[0]
-    if groups < 1 or channels % groups or features % groups:
+    if not counts(groups) or channels % groups or features % groups:
         raise ShapeError(f"{NAME}: groups is {groups}, and there are {channels} channels and {features} features; "
                          f"groups must divide both.")
     if w.shape[1] != channels // groups:

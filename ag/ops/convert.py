@@ -14,11 +14,13 @@ from ag.autograd.unchanged import refuse_changed, repeated_since
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
-from ag.engine.dtype import BF16, F16, F32, as_dtype
+from ag.engine.dtype import BF16, F16, F32, I32, U32, as_dtype
 from ag.engine.kernels.convert import converted
 from ag.errors import DtypeError
 
 __all__ = ["ag_cast", "ag_to_device"]
+
+_FLOATS = (F32, F16, BF16)
 
 
 def ag_to_device(t: Tensor, device: str) -> Tensor:
@@ -76,7 +78,7 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
     Parameters
     ----------
     t : Tensor of any shape
-        Of type f32, f16 or bf16.
+        Of type f32, f16, bf16, i32 or u32.
     dtype : str
         ``"f32"``, ``"f16"`` or ``"bf16"``.
 
@@ -92,7 +94,8 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
 
     Notes
     -----
-    Rounding is to the nearest, ties to even; what f16 cannot hold becomes infinite.
+    Rounding is to the nearest, ties to even; what f16 cannot hold becomes infinite.  Nothing is cast
+    to integers, and integers go through the host, so they cannot be cast in a captured step.
 
     References
     ----------
@@ -107,10 +110,11 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
     wanted = as_dtype(dtype, "ag_cast")
     if tensor_given("ag_cast", t).buffer.dtype is wanted:
         return t
-    for kind in (t.buffer.dtype, wanted):
-        if kind not in (F32, F16, BF16):
-            raise DtypeError(f"ag_cast: {t.dtype} to {wanted} was asked for; tensors are cast between f32, f16 and "
-                             f"bf16. Convert the numpy array instead.")
+    if wanted not in _FLOATS or t.buffer.dtype not in (*_FLOATS, I32, U32):
+        raise DtypeError(f"ag_cast: {t.dtype} to {wanted} was asked for; tensors are cast from f32, f16, bf16, i32 and "
+                         f"u32 to f32, f16 and bf16. Convert the numpy array instead.")
+    if not t.buffer.dtype.is_float:
+        return Tensor(to_buffer(t.numpy(), t.buffer.backend, wanted))
     refuse_changed((t.buffer,), repeated_since(), "ag_cast", (t,))
     with t.buffer.backend.quiet():
         out = converted(t.buffer, wanted)

@@ -15,10 +15,10 @@ from types import EllipsisType
 from typing import SupportsIndex
 
 from ag.autograd.cotangent import SliceCotangent
-from ag.autograd.op import Cotangents, Need, Result, Run, op
+from ag.autograd.op import Cotangents, Need, Result, Run, moving_op
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.indexing import insert, part, resized, spread
-from ag.engine.shape import Shape, normalize_axis
+from ag.engine.shape import Shape, is_whole, normalize_axis
 from ag.errors import ShapeError
 
 __all__ = ["ag_concat", "ag_slice"]
@@ -31,7 +31,7 @@ Index = Place | tuple[Place, ...]
 Cut = tuple[int, int, int, int]  # an axis; then the first place, the step, and how many places
 
 
-@op
+@moving_op
 def ag_slice(run: Run, x: Buffer, key: Index) -> Result[tuple[Shape, Shape, list[Cut]]]:
     """A part of a tensor, by numpy's basic indexing; ``t[key]`` is the same.
 
@@ -124,7 +124,7 @@ def _cut(k: SupportsIndex | slice, axis: int, n: int) -> Cut:
             raise ValueError(f"ag_slice: {k} along axis {axis} has the step 0; use another step.")
         places = range(*k.indices(n))
         return axis, places.start if places else 0, places.step if len(places) > 1 else 1, len(places)
-    if isinstance(k, bool) or not hasattr(k, "__index__"):
+    if isinstance(k, bool) or not is_whole(k):
         raise TypeError(f"ag_slice: an index is {type(k).__name__}; ints, slices, ... and None are possible.")
     place = index(k)
     if not -n <= place < n:
@@ -135,7 +135,7 @@ def _cut(k: SupportsIndex | slice, axis: int, n: int) -> Cut:
 # ---------------------------------------------------------------------------------------------- joining
 
 
-@op
+@moving_op
 def ag_concat(run: Run, tensors: Sequence[Buffer], dim: int = 0) -> Result[list[int]]:
     """Join tensors along an axis that they have.
 

@@ -20,6 +20,7 @@ from ag.engine.kernels.softmax import log_softmax, softmax_cross_entropy, softma
 from ag.engine.shape import Shape
 from ag.errors import ShapeError
 from ag.ops.class_ids import checked_ids
+from ag.ops.convert import ag_cast
 
 __all__ = ["ag_cross_entropy_loss", "ag_mse_loss", "ag_softmax_cross_entropy_loss"]
 
@@ -171,13 +172,18 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike) -> Ten
     0.6931
     """
     name = _SOFTMAX_CE
-    shape = _shape_of(logits)
-    of_target = _shape_of(target)
+    shape, of_target = _shape_of(logits), _shape_of(target)
+    if len(shape) == 1 and not isinstance(logits, Tensor):
+        shape = (*shape, 1)  # a vector is a column
     if not shape or prod(shape) == 0:
         raise ShapeError(f"{name}: logits are {shape}; (classes, batch) with at least one of each is required.")
-    if of_target == shape:
+    one_sample = prod(shape[1:]) == 1
+    is_vector = one_sample and len(shape) == 2 and of_target == shape[:1] and not isinstance(target, Tensor)
+    if of_target == shape or (is_vector and of_target != (1,)):
+        if isinstance(target, Tensor) and not target.buffer.dtype.is_float:
+            target = ag_cast(target, "f32" if not isinstance(logits, Tensor) else logits.dtype)
         return _soft_target(logits, target)
-    if of_target == shape[1:] or (len(shape) == 2 and of_target == (shape[1], 1)):
+    if of_target == shape[1:] or (len(shape) == 2 and of_target == (shape[1], 1)) or (one_sample and not of_target):
         rule = "labels are 0-based class numbers"
         return _class_ids(logits, checked_ids(name, logits, target, shape[0], "label", rule))
     raise ShapeError(f"{name}: logits are {shape} and target is {of_target}; "

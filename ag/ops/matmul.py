@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ag.autograd.op import Cotangents, Need, Result, Run, op, part_of
+from ag.autograd.op import Cotangents, Need, Result, Run, part_of, product_op
 from ag.engine import shape as shapes
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import add
@@ -47,7 +47,7 @@ def product(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:
     return out.view(out.shape[1:])
 
 
-@op
+@product_op
 def ag_matmul(run: Run, A: Buffer, B: Buffer) -> Result[Factors]:
     """Matrix product.
 
@@ -68,6 +68,7 @@ def ag_matmul(run: Run, A: Buffer, B: Buffer) -> Result[Factors]:
 
     Notes
     -----
+    A list or array of one axis as `B` is a column; as `A` it is refused.
     Sums are accumulated in the operands' type, float32 by default, whatever is stored.
 
     References

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from ag.autograd.op import Cotangents, Need, Result, Run, op
+from ag.autograd.op import Cotangents, Need, Result, Run, moving_op
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.indexing import permute
 from ag.engine.shape import Shape, normalize_axes, normalize_axis, reshaped
@@ -22,7 +22,7 @@ def _sizes(numbers: Shape) -> Shape:
     return tuple(alone) if isinstance(alone, Iterable) else numbers
 
 
-@op
+@moving_op
 def ag_reshape(run: Run, x: Buffer, *shape: int) -> Result[Shape]:
     """The same elements in another shape, in row-major order.
 
@@ -60,7 +60,7 @@ def _reshape_vjp(run: Run, g: Buffer, saved: Shape, need: Need, *shape: int) -> 
     return (g.view(saved),)
 
 
-@op
+@moving_op
 def ag_flatten(run: Run, x: Buffer) -> Result[Shape]:
     """All axes but the last, the batch, as one.
 
@@ -98,7 +98,7 @@ def _flatten_vjp(run: Run, g: Buffer, saved: Shape, need: Need) -> Cotangents:
     return (g.view(saved),)
 
 
-@op
+@moving_op
 def ag_transpose(run: Run, x: Buffer, *axes: int) -> Result[Shape]:
     """The axes in another order.
 

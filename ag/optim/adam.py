@@ -1,4 +1,4 @@
-"""Adam and AdamW: tables of what `Optimizer` needs, and checks of the numbers.
+"""Adam and AdamW: tables of what `Optimizer` needs.
 
 The update rule is the primitive `adam_update` of `ag.engine.kernels.optimizer`.  Training loops and `ag.parallel` call
 these optimizers.
@@ -6,8 +6,15 @@ these optimizers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
 from ag.engine.kernels.optimizer import adam_update
+from ag.engine.primitive import Array
 from ag.optim.optimizer import Optimizer
+from ag.optim.settings import NOT_NEGATIVE, PART, Check
 
 __all__ = ["Adam", "AdamW", "optimizer_adam", "optimizer_adamw"]
 
@@ -33,8 +40,9 @@ class Adam(Optimizer):
 
     Notes
     -----
-    One launch per step over all parameters.  The step count and the bias corrections are on the device, so a
-    captured step goes on counting.
+    One launch per step over all parameters.  Settings, step counts and bias corrections are on the device, so a
+    captured step goes on counting, and follows a setting that is assigned.  Every parameter has a count of its own: a
+    gradient that comes late is corrected as a first one.
 
     References
     ----------
@@ -53,23 +61,35 @@ class Adam(Optimizer):
     _function = "optimizer_adam"
     _rule = adam_update
     _moments = ("m", "v")
-    _state = ("lr", "c1", "c2", "t")
+    _never_negative = ("v",)
+    _counts = ("c1", "c2", "t")
+    _for_each = True
+    _checks: ClassVar[Mapping[str, Check]] = {"lr": NOT_NEGATIVE, "beta1": PART, "beta2": PART, "eps": NOT_NEGATIVE}
     settings: tuple[str, ...] = ("lr", "beta1", "beta2", "eps")
+    beta1: float
+    beta2: float
+    eps: float
 
     def __init__(self, params: object, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
                  eps: float = 1e-8) -> None:
-        self._start(params, lr, beta1, beta2, eps, 0.0)
+        super().__init__(params, lr=lr, beta1=beta1, beta2=beta2, eps=eps)
 
-    def _start(self, params: object, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float) -> None:
-        for name, beta in (("beta1", beta1), ("beta2", beta2)):
-            if not 0 <= beta < 1:
-                raise ValueError(f"{self._function}: {name} is {beta}; it must be in [0, 1).")
-        for name, value in (("eps", eps), ("weight_decay", weight_decay)):
-            if not value >= 0:
-                raise ValueError(f"{self._function}: {name} is {value}; it must be 0 or more.")
-        self.beta1, self.beta2, self.eps, self.weight_decay = beta1, beta2, eps, weight_decay
-        Optimizer.__init__(self, params, lr, rate1=1 - beta1, rate2=1 - beta2, eps=float(eps),
-                           weight_decay=float(weight_decay))
+    def _words(self, values: Mapping[str, Any]) -> list[float]:
+        beta1, beta2 = values["beta1"], values["beta2"]
+        return [values["lr"], 1 - beta1, 1 - beta2, values["eps"], values.get("weight_decay", 0.0), beta1, beta2]
+
+    def _use(self, values: Mapping[str, Any]) -> None:
+        super()._use(values)
+        betas = np.array([values["beta1"], values["beta2"]])
+        if self._slots and betas.tolist() != [self.beta1, self.beta2]:
+            for slots in self._slots:
+                slots.change_counts(lambda rows: np.hstack([_corrections(betas, rows[:, 2:]), rows[:, 2:]]))
+
+
+def _corrections(betas: Array, t: Array) -> Array:
+    """1 - beta^t."""
+    with np.errstate(divide="ignore", invalid="ignore"):  # beta is 0
+        return np.where(t == 0, 0.0, -np.expm1(t * np.log(betas)))
 
 
 class AdamW(Adam):
@@ -106,11 +126,13 @@ class AdamW(Adam):
     """
 
     _function = "optimizer_adamw"
+    _checks: ClassVar[Mapping[str, Check]] = {**Adam._checks, "weight_decay": NOT_NEGATIVE}
     settings = (*Adam.settings, "weight_decay")
+    weight_decay: float
 
     def __init__(self, params: object, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
                  eps: float = 1e-8, weight_decay: float = 0.01) -> None:
-        self._start(params, lr, beta1, beta2, eps, weight_decay)
+        Optimizer.__init__(self, params, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay)
 
 
 optimizer_adam = Adam

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import fsum, hypot, isfinite, sqrt
+from typing import Any
 
 import numpy as np
 
@@ -22,20 +23,22 @@ from ag.engine.kernels.elementwise import mul, scale
 from ag.engine.kernels.elementwise import sqrt as sqrt_of
 from ag.engine.kernels.optimizer import clip_factor, pieces, square_sums
 from ag.engine.kernels.reduce import CHUNK, sum_over
+from ag.engine.primitive import Array
 from ag.optim.flat import named_parameters
-from ag.optim.optimizer import gradient_of
+from ag.optim.gradients import as_gradient, gradients_given
+from ag.optim.settings import number_or_nan
 
 __all__ = ["clip_grad_norm"]
 
 
-def clip_grad_norm(params: object, grads: Gradients | Mapping[str, Tensor] | None, max_norm: float) -> float | Tensor:
+def clip_grad_norm(params: object, grads: Gradients | Mapping[Any, Any] | None, max_norm: float) -> float | Tensor:
     """Scale gradients so that their global norm is at most `max_norm`.
 
     Parameters
     ----------
     params : dict of str to Tensor, list of Tensor, or model
     grads : Gradients, dict, or None
-        Scaled in place; None uses every parameter's ``.grad``.
+        Scaled in place, tensors and arrays alike; None uses every parameter's ``.grad``.
     max_norm : float
         Positive; ``inf`` only measures.
 
@@ -50,8 +53,10 @@ def clip_grad_norm(params: object, grads: Gradients | Mapping[str, Tensor] | Non
     FloatingPointError
         If the norm is not finite, naming the parameter; no gradient is changed.  With f16 parameters the norm is
         returned instead, as the optimizer will skip the step.
+    TypeError
+        If a gradient cannot be scaled in place, such as a list.
     ValueError
-        If `max_norm` is not positive.
+        If `max_norm` is not positive, or a dict has a gradient of something that is none of the parameters.
 
     Notes
     -----
@@ -69,19 +74,22 @@ def clip_grad_norm(params: object, grads: Gradients | Mapping[str, Tensor] | Non
     >>> ag.clip_grad_norm({"W": W}, grads, 1.0)
     5.0
     """
-    if not max_norm > 0:
-        raise ValueError(f"clip_grad_norm: max_norm is {max_norm}; it must be positive.")
+    if not number_or_nan(max_norm) > 0:
+        raise ValueError(f"clip_grad_norm: max_norm is {max_norm!r}; it must be a positive number.")
+    max_norm = float(max_norm)
     named = named_parameters(params, "clip_grad_norm")
-    buffers = {name: g.buffer for name, p in named.items() if (g := gradient_of(name, p, grads)) is not None}
+    given = gradients_given(named, grads, "clip_grad_norm")
+    arrays = {name: _writable(name, g) for name, g in given.items() if not isinstance(g, Tensor)}
+    buffers = {name: as_gradient(name, named[name], g, "clip_grad_norm").buffer for name, g in given.items()}
     places = dict.fromkeys(g.backend for g in buffers.values())
     totals = [_square([g for g in buffers.values() if g.backend is backend]) for backend in places]
-    if len(totals) == 1:
+    if len(totals) == 1 and not arrays:
         total = totals[0]
         if total.backend.recording is not None:
             _clip(buffers, total, max_norm)
             return Tensor(total.backend.launch(sqrt_of, total))
     norm = sqrt(fsum(float(t.backend.download(t)) for t in totals))
-    if isfinite(norm) and norm > max_norm and len(totals) == 1:
+    if isfinite(norm) and norm > max_norm and len(totals) == 1 and not arrays:
         _clip(buffers, total, max_norm)
         return norm
     if not isfinite(norm) and any(p.buffer.dtype is F16 for p in named.values()):
@@ -89,9 +97,20 @@ def clip_grad_norm(params: object, grads: Gradients | Mapping[str, Tensor] | Non
     if not isfinite(norm):
         norm = _norm_on_the_host(buffers)  # a square may overflow where the gradient does not
     if norm > max_norm:
-        for buffer in _distinct(buffers):
+        for buffer in _distinct({name: g for name, g in buffers.items() if name not in arrays}):
             buffer.backend.launch(scale, buffer, factor=max_norm / norm, into=buffer)
+        for array in {(x.ctypes.data, x.shape, x.strides): x for x in arrays.values()}.values():
+            np.multiply(array, max_norm / norm, out=array)
     return norm
+
+
+def _writable(name: str, gradient: object) -> Array:
+    """An array that can be scaled in place."""
+    if not isinstance(gradient, np.ndarray) or gradient.dtype.kind != "f" or not gradient.flags.writeable:
+        kind = f"an array of {gradient.dtype}" if isinstance(gradient, np.ndarray) else f"a {type(gradient).__name__}"
+        raise TypeError(f"clip_grad_norm: the gradient of {name!r} is {kind} that cannot be scaled in place; give a "
+                        f"tensor or a writable array of floats.")
+    return gradient
 
 
 def _square(grads: list[Buffer]) -> Buffer:
@@ -116,7 +135,7 @@ def _clip(grads: Mapping[str, Buffer], square: Buffer, max_norm: float) -> None:
 
 
 def _distinct(grads: Mapping[str, Buffer]) -> Iterable[Buffer]:
-    """Each gradient once, however many parameters it was given to."""
+    """Each memory once, however many parameters it was given to."""
     return {(g.backend, g.address): g for g in grads.values()}.values()
 
 

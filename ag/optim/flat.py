@@ -13,29 +13,30 @@ all gradients, or all weights, of a replica in one transfer.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ag.autograd.tensor import Tensor
+from ag.autograd.watched import NOTES, note_tensors
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import BF16, F32, DType
 from ag.engine.kernels.convert import narrow, reconcile
 from ag.engine.kernels.elementwise import copy
 from ag.errors import DeviceError, ShapeError
 
-__all__ = ["ALIGN", "FlatGroup", "flat_groups", "flat_layout", "named_parameters"]
+__all__ = ["ALIGN", "FlatGroup", "Run", "flat_groups", "flat_layout", "named_parameters"]
 
 ALIGN = 16  # bytes, so that every parameter starts where a vec4 may
 
 
 def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
-    """Parameters by name, from a dict, a list or a model.
+    """Parameters by name, from a dict, a list or a model; a model's tied ones once, by the first name.
 
     Raises
     ------
     ValueError
-        If there is none, a tensor occurs twice, or two tensors have one name.
+        If there is none, a tensor is listed twice, or two tensors have one name.
     """
-    if hasattr(params, "parameters"):
+    if tied := hasattr(params, "parameters"):
         params = params.parameters()
     pairs: Iterable[tuple[str, Tensor]]
     if isinstance(params, Mapping):
@@ -49,6 +50,8 @@ def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
         if not isinstance(p, Tensor) or not p.requires_grad or p.node is not None:
             kind = "computed tensor" if isinstance(p, Tensor) and p.requires_grad else type(p).__name__
             raise ValueError(f"{function}: {name!r} is a {kind}, not a parameter; make it with ag_param.")
+        if tied and p.id in names:
+            continue
         if p.id in names:
             raise ValueError(f"{function}: {name!r} and {names[p.id]!r} are the same tensor; list it once.")
         if name in named:
@@ -74,6 +77,15 @@ def flat_layout(sizes: Mapping[str, int], align: int = 1) -> tuple[dict[str, int
 
 def _padded(size: int, align: int) -> int:
     return -(-size // align) * align
+
+
+class Run(NamedTuple):
+    """A stretch of a flat buffer: its first element and length, and the first and number of its parameters."""
+
+    start: int
+    length: int
+    first: int
+    params: int
 
 
 class FlatGroup:
@@ -127,15 +139,16 @@ class FlatGroup:
         DeviceError
             If one was moved to another device.
         """
+        if NOTES:
+            note_tensors([*self.params.values()])
         for name, p in self.params.items():
             view = self._views[name]
             if p.buffer is not view:
                 if p.buffer.backend is not self.backend:
                     raise DeviceError(f"step: parameter {name!r} is on {p.device} and the optimizer's state on "
                                       f"{self.backend.name}; make the optimizer after moving the model.")
-                self.backend.refuse_while_recording(f"steps an optimizer that does not hold {name!r} any more")
                 self.backend.assign(view, p.buffer)
-                p.buffer = view
+                p.rebind(view)
 
     def is_where_its_parameters_are(self) -> bool:
         """Whether no parameter was moved to another device."""
@@ -165,19 +178,24 @@ class FlatGroup:
                                  f"the shapes must be equal.")
             self.backend.launch(copy, g.buffer, into=view)
 
-    def runs(self, names: Collection[str]) -> list[tuple[int, int]]:
-        """The stretches (first element, length) of the flat buffer that hold the named parameters of this group."""
+    @property
+    def spans(self) -> dict[str, tuple[int, int]]:
+        """First element and length of each parameter, its padding included."""
+        return {name: (self.offsets[name], _padded(p.size, self._align)) for name, p in self.params.items()}
+
+    def runs(self, names: Collection[str]) -> list[Run]:
+        """The stretches of the flat buffer that hold the named parameters of this group."""
         if len(names) == len(self.params):
-            return [(0, self.size)]
-        runs: list[tuple[int, int]] = []
-        for name in self.params:
+            return [Run(0, self.size, 0, len(self.params))]
+        runs: list[Run] = []
+        for i, (name, (start, length)) in enumerate(self.spans.items()):
             if name not in names:
                 continue
-            start, length = self.offsets[name], _padded(self.params[name].size, self._align)
-            if runs and sum(runs[-1]) == start:
-                runs[-1] = (runs[-1][0], runs[-1][1] + length)
+            if runs and runs[-1].first + runs[-1].params == i:
+                last = runs[-1]
+                runs[-1] = Run(last.start, last.length + length, last.first, last.params + 1)
             else:
-                runs.append((start, length))
+                runs.append(Run(start, length, i, 1))
         return runs
 
 

@@ -1,9 +1,9 @@
 """The base of the optimizers: adopting parameters, gathering gradients, state on the device, state dicts.
 
-A subclass is a table: its primitive (`_rule`), its moments per parameter, the names of its state words, its settings.
-All numbers that change between steps are in one small buffer per device, so a captured step replays correctly after
-``lr`` was set.  Master weights of 16-bit parameters are updated in float32; with f16 parameters, a step whose gradients
-are not all finite is skipped and the loss scale halved.
+A subclass is a table: its primitive (`_rule`), its moments per parameter, the names of its counts, its settings.  All
+numbers that change between steps are in device memory, so a captured step replays correctly after ``lr`` or another
+setting was assigned.  Master weights of 16-bit parameters are updated in float32; with f16 parameters, a step whose
+gradients are not all finite is skipped and the loss scale halved.
 
 To add an optimizer: the table, in a file beside this one; its primitive in `ag.engine.kernels.optimizer` and a shader
 of that name; a row in ``tests/table/optimizers.py``; its names in ``ag/optim/__init__.py`` and ``ag/__init__.py``.
@@ -13,103 +13,90 @@ Knows no update rule and no layer.  Training loops step it; `ag.io.checkpoint` a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ag.autograd.create import ag_tensor, lift
+from ag.autograd.create import lift
 from ag.autograd.loss_scale import FIRST_SCALE, SCALE_WORDS, is_scaled, move_scale, read_scale, set_scale, unfit
 from ag.autograd.tape import Gradients
 from ag.autograd.tensor import Tensor
-from ag.engine.buffer import Buffer, Device, OpenRecording
-from ag.engine.dtype import F16, F32
-from ag.engine.kernels.optimizer import STATE_WORDS
+from ag.engine.buffer import Buffer, Device
+from ag.engine.dtype import F16, F32, as_dtype
+from ag.engine.kernels.convert import number_arrays, refuse_unlike
 from ag.engine.primitive import Array, PrimitiveTo
-from ag.errors import CaptureError, DtypeError, compare_names
-from ag.optim.flat import FlatGroup, flat_groups, named_parameters
+from ag.errors import CheckpointError, compare_names
+from ag.optim.device_state import DeviceState
+from ag.optim.flat import FlatGroup, Run, flat_groups, named_parameters
+from ag.optim.gradients import as_gradient, gradients_given
+from ag.optim.settings import NOT_NEGATIVE, Check, Settings
 
-__all__ = ["Optimizer", "gradient_of"]
+__all__ = ["Optimizer"]
 
-
-class _Slots:
-    """Device memory of one flat group: gradients, moments, the changing numbers, and two that stay."""
-
-    def __init__(self, group: FlatGroup, moments: tuple[str, ...]) -> None:
-        self.group = group
-        self.grads = group.zeros()
-        self.grad_views = group.split(self.grads)
-        self.moments = {name: group.zeros() for name in moments}
-        self.state = group.backend.alloc((STATE_WORDS,), group.dtype)
-        self.zero, self.one = (lift(value, group.backend, group.dtype, "optimizer").buffer for value in (0.0, 1.0))
-
-    def write_state(self, values: list[float]) -> None:
-        """Overwrite the first words of the state; does not wait."""
-        self.group.backend.refuse_while_recording("changes an optimizer's lr or state")
-        self.group.backend.upload(np.array(values), self.state.view((len(values),)))
-
-    def per_parameter(self) -> dict[str, Buffer]:
-        """Views of everything that is kept for each parameter, by its name in a state dict."""
-        flats = dict(self.moments)
-        if self.group.stored is not self.group.values:
-            flats["master"] = self.group.values
-        return {f"{kind}.{name}": view for kind, flat in flats.items() for name, view in self.group.split(flat).items()}
-
-    def read_state(self) -> Array:
-        array: Array = self.group.backend.download(self.state)
-        return array
+_REFUSAL = "load_state_dict: the state does not fit this optimizer"
+_MOST = 1 << 24  # steps that a device counts in float32
 
 
-class Optimizer:
+class Optimizer(Settings):
     """Base of the optimizers.
 
     Attributes
     ----------
-    params : dict of str to Tensor
+    params : mapping of str to Tensor
     lr : float
-        Learning rate; assigning takes effect at the next step, captured or not.
+        Learning rate; assigning it, or another setting, takes effect at the next step, captured or not.
     t : int
         Steps taken.
     """
 
     settings: tuple[str, ...] = ("lr",)  # attributes that repr shows
+    _checks: ClassVar[Mapping[str, Check]] = {"lr": NOT_NEGATIVE}
     _function = "optimizer"  # the name users know it by
     _rule: PrimitiveTo[None]
     _moments: tuple[str, ...] = ()
-    _state: tuple[str, ...] = ("lr", "t")
+    _never_negative: tuple[str, ...] = ()  # which of the moments
+    _counts: tuple[str, ...] = ("t",)  # what is counted on the device
+    _for_each: bool = False  # whether parameters have counts of their own
+    _slots: Sequence[DeviceState] = ()
+    lr: float
 
-    def __init__(self, params: object, lr: float, **rule_params: float | bool) -> None:
-        if not lr >= 0:
-            raise ValueError(f"{self._function}: lr is {lr}; it must be 0 or more.")
-        self.params = named_parameters(params, self._function)
-        self._rule_params = rule_params
-        self._slots = [_Slots(group, self._moments) for group in flat_groups(self.params)]
-        for slots in self._slots:
-            slots.write_state([lr, *[0.0] * (STATE_WORDS - 1)])
-        self._lr = float(lr)
+    def __init__(self, params: object, **settings: object) -> None:
+        self._set(**settings)
+        self._params = named_parameters(params, self._function)
+        self._made_with = self._changeable()
+        self._slots = [self._state_of(group) for group in flat_groups(self._params)]
         self._scaled = self._scaled_backends()
         self.restart_loss_scale()
+
+    def _state_of(self, group: FlatGroup) -> DeviceState:
+        return DeviceState(group, self._moments, len(self._counts), self._for_each, self._words(vars(self)))
+
+    def _words(self, values: Mapping[str, Any]) -> list[float]:
+        """The settings as the update rule reads them, the learning rate first."""
+        raise NotImplementedError(f"{type(self).__name__} does not define _words(values)")
+
+    def _use(self, values: Mapping[str, Any]) -> None:
+        for slots in self._slots:
+            slots.write_settings(self._words(values))
+
+    def _changeable(self) -> dict[str, Any]:
+        """All settings but the learning rate, which is in every state dict."""
+        return {name: getattr(self, name) for name in self._names() if name != "lr"}
+
+    @property
+    def params(self) -> Mapping[str, Tensor]:
+        """The parameters by name; which there are is settled when the optimizer is made."""
+        return MappingProxyType(self._params)
 
     def _scaled_backends(self) -> list[Device]:
         return list(dict.fromkeys(g.backend for g in self.groups if g.stored_dtype is F16))
 
     @property
-    def lr(self) -> float:
-        """Learning rate."""
-        return self._lr
-
-    @lr.setter
-    def lr(self, value: float) -> None:
-        if not value >= 0:
-            raise ValueError(f"{self._function}: lr is {value}; it must be 0 or more.")
-        for slots in self._slots:
-            slots.write_state([float(value)])
-        self._lr = float(value)
-
-    @property
     def t(self) -> int:
         """Steps taken so far; waits for the device."""
-        return int(self._slots[0].read_state()[self._state.index("t")])
+        return max(int(slots.read_counts()[0][-1]) for slots in self._slots)
 
     @property
     def loss_scale(self) -> float | None:
@@ -147,15 +134,19 @@ class Optimizer:
         ------
         ShapeError
             If a gradient's shape is not its parameter's.
+        TypeError
+            If `grads` is no mapping.
+        ValueError
+            If a dict has a gradient of something that is none of the parameters.
         """
-        work: list[tuple[_Slots, list[tuple[int, int]]]] = []
+        given = gradients_given(self._params, grads, "step")
+        work: list[tuple[DeviceState, list[Run]]] = []
         for slots in self._slots:
             group = slots.group
-            present = {name: g for name, p in group.params.items() if (g := gradient_of(name, p, grads)) is not None}
+            present = {name: g if type(g := given[name]) is Tensor and g.buffer.dtype is group.dtype else
+                       as_gradient(name, p, g, "step") for name, p in group.params.items() if name in given}
             if not present:
                 continue
-            if grads is None and group.backend.recording is not None:
-                _guard_accumulation(group.backend.recording, {name: group.params[name] for name in present})
             group.adopt()
             group.gather(present, slots.grad_views)
             work.append((slots, group.runs(present)))
@@ -164,11 +155,11 @@ class Optimizer:
         for slots, runs in work:
             self.update(slots.group, slots.grads, runs, bad.get(slots.group.backend))
 
-    def _unfit(self, work: list[tuple[_Slots, list[tuple[int, int]]]]) -> dict[Device, Buffer]:
+    def _unfit(self, work: list[tuple[DeviceState, list[Run]]]) -> dict[Device, Buffer]:
         """How many gradients are not finite, on every device; the loss scale follows."""
         parts: dict[Device, list[Buffer]] = {}
         for slots, runs in work:
-            parts.setdefault(slots.group.backend, []).extend(slots.grads.view((n,), start) for start, n in runs)
+            parts.setdefault(slots.group.backend, []).extend(slots.grads.view((r.length,), r.start) for r in runs)
         ones = {slots.group.backend: slots.one for slots, _ in work}
         bad = {backend: unfit(grads, ones[backend]) for backend, grads in parts.items()}
         if len(bad) > 1:  # devices learn of each other through the host
@@ -177,19 +168,25 @@ class Optimizer:
         self.move_loss_scale(bad)
         return bad
 
-    def update(self, group: FlatGroup, grads: Buffer, runs: list[tuple[int, int]], bad: Buffer | None = None) -> None:
+    def update(self, group: FlatGroup, grads: Buffer, runs: list[Run], bad: Buffer | None = None) -> None:
         """Apply the update rule to stretches of a flat group, given its flat gradients, unless some are `bad`."""
         slots = next(s for s in self._slots if s.group is group)
         group.take_changes()
-        for start, length in runs:
-            operands = [b if length == group.size else b.view((length,), start)
-                        for b in (group.values, *slots.moments.values())]
-            g = grads if length == group.size else grads.view((length,), start)
+        for run in runs:
+            flats, g = (slots.flats, grads) if run.length == group.size else (
+                [b.view((run.length,), run.start) for b in slots.flats], grads.view((run.length,), run.start))
+            place = {"start": run.start, "first": run.first, "count": run.params} if self._for_each else {}
             with group.backend.quiet():
-                group.backend.launch(self._rule, *operands, slots.state, g, slots.one,
-                                     slots.zero if bad is None else bad,
-                                     **self._rule_params, last=(start, length) == runs[-1])
+                group.backend.launch(self._rule, *flats, *slots.numbers, g, slots.one,
+                                     slots.zero if bad is None else bad, **place, last=run is runs[-1])
         group.store()
+
+    def count_alike(self) -> None:
+        """Let groups without a gradient in some steps count these, too; for shards of one parameter on many devices."""
+        latest = max((slots.read_counts()[0] for slots in self._slots), key=lambda own: float(own[-1]))
+        for slots in self._slots:
+            if (slots.read_counts()[0] != latest).any():
+                slots.change_counts(lambda rows: np.concatenate([latest[None], rows[1:]]))
 
     def flat_gradients(self, group: FlatGroup) -> Buffer:
         """The flat buffer into which gradients of `group` are gathered."""
@@ -202,84 +199,102 @@ class Optimizer:
 
     def zero_grad(self) -> None:
         """Forget every parameter's ``.grad``."""
-        for p in self.params.values():
+        for p in self._params.values():
             p.grad = None
-            if p.buffer.backend.recording is not None:
-                p.buffer.backend.recording.cleared.add(p.id)
 
     def state_dict(self) -> dict[str, Array]:
-        """Everything needed to go on bit for bit: state numbers, and moments by parameter name."""
-        state = {name: slots.read_state()[: len(self._state)] for name, slots in self._states.items()}
+        """Everything needed to go on bit for bit: state numbers, and moments by parameter name.
+
+        ``state`` is the learning rate and the counts, ``count.W`` those of a parameter that had no gradient in some
+        step, and ``settings`` the other settings, if one was assigned since the optimizer was made.
+        """
+        state: dict[str, Array] = {}
+        for name, slots in self._states.items():
+            own, others = slots.read_counts()
+            state[name] = np.concatenate([np.array([self.lr], own.dtype), own])
+            state |= {f"count.{name}": row for name, row in others.items()}
         for slots in self._slots:
             state |= {name: slots.group.backend.download(view) for name, view in slots.per_parameter().items()}
         if self._scaled:
             state["loss_scale"] = read_scale(self._scaled[0])
+        if self._changeable() != self._made_with:
+            state["settings"] = np.array(list(self._changeable().values()), np.float64)
         return state
 
     def follow(self) -> None:
         """Work where the parameters are now; the state there is a new one, for `load_state_dict` to fill."""
         self._slots = [slots if slots.group.is_where_its_parameters_are() else
-                       _Slots(FlatGroup(slots.group.params), self._moments) for slots in self._slots]
+                       self._state_of(FlatGroup(slots.group.params)) for slots in self._slots]
         self._scaled = self._scaled_backends()
         self.restart_loss_scale()
 
     @property
-    def _states(self) -> dict[str, _Slots]:
+    def _states(self) -> dict[str, DeviceState]:
         """The groups by the names that their states have in a state dict."""
         return {f"state{i}" if i > 1 else "state": slots for i, slots in enumerate(self._slots, 1)}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Take over what `state_dict` returned; nothing changes if names or shapes do not fit.
+        """Take over what `state_dict` returned; nothing changes if it does not fit.
 
         Raises
         ------
         CheckpointError
-            Listing the names that are missing, unexpected or of another shape.
+            Listing the names that are missing, unexpected or of another shape, and what is no number, or none that a
+            state may have.
         """
         mine = self.state_dict()
-        compare_names("load_state_dict: the state does not fit this optimizer",
-                      {k: x.shape for k, x in mine.items()}, {k: np.shape(x) for k, x in state.items()})
+        arrays = self._checked_state(state, mine)
+        try:
+            self._take(arrays)
+        except BaseException:  # also an interrupt
+            self._take(mine)
+            raise
+
+    def _checked_state(self, state: Mapping[str, Array], mine: Mapping[str, Array]) -> dict[str, Array]:
+        arrays = number_arrays(state, _REFUSAL)
+        may = {f"count.{name}": (len(self._counts),) for name in self._params if self._for_each}
+        if self._changeable():
+            may["settings"] = (len(self._changeable()),)
+        must = {k: x.shape for k, x in mine.items() if k not in may}
+        compare_names(_REFUSAL, must | may, {k: x.shape for k, x in arrays.items()}, must)
+        refuse_unlike(arrays, {k: as_dtype(x.dtype, "load_state_dict") for k, x in mine.items() if k in must}, _REFUSAL)
+        wrong = [f"{name} holds {x.tolist()}, and not only finite numbers from 0 on" for name, x in arrays.items()
+                 if ("." not in name or name in may) and not (np.isfinite(x) & (x >= 0)).all()]
+        wrong += [f"{name} counts {x[-1]:g} steps" for name, x in arrays.items()
+                  if (name in self._states or (name in may and name != "settings"))
+                  and not (x[-1] < _MOST and float(x[-1]).is_integer())]
+        wrong += [f"{name} has negative elements" for name, x in arrays.items()
+                  if name.split(".")[0] in self._never_negative and (x < 0).any()]
+        if wrong:
+            raise CheckpointError(f"{_REFUSAL}: {'; '.join(wrong)}.")
+        try:
+            self._agree(self._settings_in(arrays))
+        except ValueError as error:
+            raise CheckpointError(f"{_REFUSAL}: {error}") from error
+        return arrays
+
+    def _settings_in(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
+        """The settings that a state has, checked."""
+        lr = arrays["state"][0]
+        found: dict[str, Any] = dict(self._made_with)
+        if "settings" in arrays:
+            found = dict(zip(found, arrays["settings"].tolist(), strict=True))
+            found = {name: self._checks[name](self._function, name, value) for name, value in found.items()}
+        # the same rate keeps the digits it was given with
+        return {**found, "lr": self.lr if np.asarray(self.lr, lr.dtype) == lr else float(lr)}
+
+    def _take(self, arrays: Mapping[str, Array]) -> None:
+        self._set(**self._settings_in(arrays))
         for name, slots in self._states.items():
-            slots.write_state(np.asarray(state[name]).tolist())
-            for name, view in slots.per_parameter().items():
-                slots.group.backend.upload(np.asarray(state[name]), view)
+            others = {p: arrays[f"count.{p}"] for p in slots.group.params if f"count.{p}" in arrays}
+            slots.write_counts(arrays[name][1:], others)
+            for own_name, view in slots.per_parameter().items():
+                slots.group.backend.upload(arrays[own_name], view)
         if self._scaled:
-            self._set_scale(np.asarray(state["loss_scale"]).tolist())
-        lr = state["state"][0]
-        if np.asarray(self._lr, np.asarray(lr).dtype) != lr:  # the same rate keeps the digits it was given with
-            self._lr = float(lr)
+            self._set_scale(arrays["loss_scale"].tolist())
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)}" for name in self.settings)
-        return f"{type(self).__name__}({len(self.params)} parameters, {shown})"
+        return f"{type(self).__name__}({len(self._params)} parameters, {shown})"
 
 
-def _guard_accumulation(recording: OpenRecording, params: dict[str, Tensor]) -> None:
-    """Refuse replays where `backward` would add to a gradient that is still there: a replay only makes the new one."""
-    recorded = {name: p.grad for name, p in params.items()}
-
-    def fresh() -> None:
-        for name, p in params.items():
-            if p.id in recording.cleared:
-                continue
-            if p.grad is not None:
-                raise CaptureError(f"ag_capture: {name!r} still has the gradient of the step before, and a replay "
-                                   f"cannot add to it; call zero_grad in the step or between steps.")
-            p.grad = recorded[name]
-
-    recording.guards.append(fresh)
-
-
-def gradient_of(name: str, p: Tensor, grads: Any) -> Tensor | None:
-    """A parameter's gradient in what users pass as `grads`; None if it has none."""
-    if grads is None:
-        return p.grad
-    if isinstance(grads, Gradients):
-        return grads.get(p)
-    gradient = grads.get(name, grads.get(p))
-    if isinstance(gradient, Tensor) and gradient.buffer.dtype.is_half:
-        raise DtypeError(f"step: the gradient of {name!r} has type {gradient.dtype}; gradients are float32. "
-                         f"Convert it with t.astype('f32').")
-    if gradient is None or isinstance(gradient, Tensor):
-        return gradient
-    return ag_tensor(gradient, device=p.device, dtype="f32" if p.buffer.dtype.is_half else p.dtype)

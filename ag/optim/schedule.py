@@ -8,12 +8,12 @@ Knows of an optimizer only its rate.  Training loops and `dp_train` call it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import cos, isfinite, nan, pi
-from numbers import Real
-from typing import Any
+from math import cos, isfinite, pi
+from typing import Any, ClassVar
 
 from ag.errors import CheckpointError
 from ag.optim.optimizer import Optimizer
+from ag.optim.settings import FRACTION, NOT_NEGATIVE, Check, Settings, flag, steps_taken, whole
 
 __all__ = ["CosineSchedule", "Schedule", "StepSchedule", "WarmupSchedule", "lr_scheduler_cosine", "lr_scheduler_step",
            "lr_scheduler_warmup"]
@@ -21,7 +21,7 @@ __all__ = ["CosineSchedule", "Schedule", "StepSchedule", "WarmupSchedule", "lr_s
 _MOST = 1 << 53  # steps in a state; the closed forms are exact in them
 
 
-class Schedule:
+class Schedule(Settings):
     """Base of the schedules; a subclass defines `at`.
 
     Attributes
@@ -33,15 +33,21 @@ class Schedule:
         Steps taken.
     """
 
-    settings: tuple[str, ...] = ()  # attributes that repr and state_dict show
+    _checks: ClassVar[Mapping[str, Check]] = {"lr": NOT_NEGATIVE, "steps": steps_taken}
     _function = "lr_scheduler"
+    lr: float
+    steps: int
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    def __init__(self, optimizer: Optimizer, **settings: object) -> None:
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"{self._function}: optimizer is {optimizer!r}; make one with optimizer_adam.")
-        self.optimizer = optimizer
-        self.lr = float(optimizer.lr)
-        self.steps = 0
+        self._optimizer = optimizer
+        self._set(**settings, lr=optimizer.lr, steps=0)
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer whose learning rate the schedule sets."""
+        return self._optimizer
 
     def at(self, k: int) -> float:
         """The learning rate after `k` steps."""
@@ -72,8 +78,13 @@ class Schedule:
             If the state is of a schedule of another kind or with other settings; nothing changes.
         """
         self._check(state)
-        self._restart(state)
-        self.optimizer.lr = self.get_lr()
+        mine = self.state_dict()
+        try:
+            self._restart(state)
+            self.optimizer.lr = self.get_lr()
+        except BaseException:  # also an interrupt
+            self._restart(mine)
+            raise
 
     def _check(self, state: Mapping[str, object]) -> None:
         mine = self.state_dict()
@@ -81,7 +92,7 @@ class Schedule:
             raise CheckpointError(f"load_state_dict: the schedule's state is {state!r}; the names "
                                   f"{', '.join(mine)} are required.")
         wrong = [f"{name} is {state[name]!r} instead of {mine[name]!r}" for name in ("kind", *self.settings)
-                 if state[name] != mine[name]]
+                 if type(state[name]) is not type(mine[name]) or state[name] != mine[name]]
         if wrong:
             raise CheckpointError(f"load_state_dict: the state is of another schedule: {', '.join(wrong)}.")
         lr, steps = state["lr"], state["steps"]
@@ -90,21 +101,11 @@ class Schedule:
                                   f"and a whole number, both at least 0, are required.")
 
     def _restart(self, state: Mapping[str, Any]) -> None:
-        self.lr, self.steps = state["lr"], state["steps"]
+        self._set(lr=state["lr"], steps=state["steps"])
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in (*self.settings, "lr", "steps"))
         return f"{type(self).__name__}({shown})"
-
-    def _whole(self, name: str, value: int) -> int:
-        if not (_number(value).is_integer() and value >= 1):
-            raise ValueError(f"{self._function}: {name} is {value!r}; a whole number of at least 1 is required.")
-        return int(value)
-
-
-def _number(value: object) -> float:
-    """`value` as a float; NaN, which lies in no range, if it is no number."""
-    return float(value) if isinstance(value, Real) else nan
 
 
 class StepSchedule(Schedule):
@@ -142,13 +143,13 @@ class StepSchedule(Schedule):
     """
 
     settings = ("step_size", "gamma")
+    _checks: ClassVar[Mapping[str, Check]] = {**Schedule._checks, "step_size": whole, "gamma": FRACTION}
     _function = "lr_scheduler_step"
+    step_size: int
+    gamma: float
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
-        super().__init__(optimizer)
-        if not 0 <= _number(gamma) <= 1:
-            raise ValueError(f"lr_scheduler_step: gamma is {gamma!r}; it must be a number in [0, 1].")
-        self.step_size, self.gamma = self._whole("step_size", step_size), float(gamma)
+        super().__init__(optimizer, step_size=step_size, gamma=gamma)
 
     def at(self, k: int) -> float:
         """The learning rate after `k` steps."""
@@ -193,14 +194,20 @@ class CosineSchedule(Schedule):
     """
 
     settings = ("T_max", "lr_min", "restart")
+    _checks: ClassVar[Mapping[str, Check]] = {
+        **Schedule._checks, "T_max": whole, "lr_min": NOT_NEGATIVE, "restart": flag}
     _function = "lr_scheduler_cosine"
+    T_max: int
+    lr_min: float
+    restart: bool
 
     def __init__(self, optimizer: Optimizer, T_max: int, lr_min: float = 0.0, restart: bool = False) -> None:
-        super().__init__(optimizer)
-        if not 0 <= _number(lr_min) <= self.lr:
-            raise ValueError(f"lr_scheduler_cosine: lr_min is {lr_min!r}; it must be a number between 0 and the "
-                             f"optimizer's lr, {self.lr}.")
-        self.T_max, self.lr_min, self.restart = self._whole("T_max", T_max), float(lr_min), bool(restart)
+        super().__init__(optimizer, T_max=T_max, lr_min=lr_min, restart=restart)
+
+    def _agree(self, values: Mapping[str, Any]) -> None:
+        if values["lr_min"] > values["lr"]:
+            raise ValueError(f"lr_scheduler_cosine: lr_min is {values['lr_min']}; it must be a number between 0 and "
+                             f"the optimizer's lr, {values['lr']}.")
 
     def at(self, k: int) -> float:
         """The learning rate after `k` steps."""
@@ -245,17 +252,25 @@ class WarmupSchedule(Schedule):
     """
 
     settings = ("warmup",)
+    _checks: ClassVar[Mapping[str, Check]] = {
+        **Schedule._checks, "warmup": lambda function, name, value: whole(function, "steps", value)}
     _function = "lr_scheduler_warmup"
+    warmup: int
 
     def __init__(self, optimizer: Optimizer, steps: int, after: Schedule | None = None) -> None:
-        super().__init__(optimizer)
+        super().__init__(optimizer, warmup=steps)
         if after is not None and not (isinstance(after, Schedule) and after.optimizer is optimizer):
             raise ValueError(f"lr_scheduler_warmup: after is {after!r}; make a schedule for this optimizer, or leave "
                              f"it out.")
-        self.warmup, self.after = self._whole("steps", steps), after
+        self._after = after
         if after is not None:
             self.lr = after.lr
         optimizer.lr = self.get_lr()
+
+    @property
+    def after(self) -> Schedule | None:
+        """What follows the rise."""
+        return self._after
 
     def at(self, k: int) -> float:
         """The learning rate after `k` steps."""

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent: a table of what `Optimizer` needs, and checks of the numbers.
+"""Stochastic gradient descent: a table of what `Optimizer` needs.
 
 The update rule is the primitive `sgd_update` of `ag.engine.kernels.optimizer`.  Training loops and `ag.parallel` call
 this optimizer.
@@ -6,8 +6,12 @@ this optimizer.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from ag.engine.kernels.optimizer import sgd_update
 from ag.optim.optimizer import Optimizer
+from ag.optim.settings import NOT_NEGATIVE, PART, Check, flag
 
 __all__ = ["SGD", "optimizer_sgd"]
 
@@ -54,18 +58,23 @@ class SGD(Optimizer):
     _function = "optimizer_sgd"
     _rule = sgd_update
     _moments = ("momentum",)
+    _checks: ClassVar[Mapping[str, Check]] = {
+        "lr": NOT_NEGATIVE, "momentum": PART, "weight_decay": NOT_NEGATIVE, "nesterov": flag}
     settings = ("lr", "momentum", "weight_decay", "nesterov")
+    momentum: float
+    weight_decay: float
+    nesterov: bool
 
     def __init__(self, params: object, lr: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0,
                  nesterov: bool = False) -> None:
-        if not 0 <= momentum < 1:
-            raise ValueError(f"optimizer_sgd: momentum is {momentum}; it must be in [0, 1).")
-        if not weight_decay >= 0:
-            raise ValueError(f"optimizer_sgd: weight_decay is {weight_decay}; it must be 0 or more.")
-        if nesterov and not momentum:
+        super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
+
+    def _agree(self, values: Mapping[str, Any]) -> None:
+        if values["nesterov"] and not values["momentum"]:
             raise ValueError("optimizer_sgd: nesterov needs momentum > 0, and momentum is 0.")
-        self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
-        super().__init__(params, lr, mu=float(momentum), weight_decay=float(weight_decay), nesterov=bool(nesterov))
+
+    def _words(self, values: Mapping[str, Any]) -> list[float]:
+        return [float(values[name]) for name in self.settings]
 
 
 optimizer_sgd = SGD

@@ -17,6 +17,7 @@ from ag.engine.backend import DeviceInfo
 from ag.engine.device import backend_of
 from ag.engine.registry import list_devices, missing_devices
 from ag.errors import AgError
+from ag.parallel.comm.shared_cores import blas_threads
 from ag.tools.device_table import device_table
 from ag.tools.probe import Accuracy, accuracy_of, fault_of
 from ag.tools.transport_selftest import Transport, transport_selftest
@@ -45,7 +46,7 @@ class Diagnosis:
     Attributes
     ----------
     system : dict of str to str
-        Versions of Python, numpy and the platform.
+        Versions of Python, numpy and the platform, and how many threads numpy's BLAS uses.
     devices : list of Checked
         With ``info``, ``fault`` (empty if it works), ``precision`` and ``reserved_bytes``.
     transport : list of Transport
@@ -112,6 +113,7 @@ def doctor() -> Diagnosis:
     missing += [f"{name} is not installed, so {what} cannot be read; to get it: {how}"
                 for name, (what, how) in _OPTIONAL.items() if packages[name] is None]
     system = {"Python": platform.python_version(), "numpy": np.__version__, sys.platform: platform.release()}
+    system |= {f"threads of {library}": str(count) for library, count in blas_threads()}
     working = [d.info.name for d in devices if not d.fault]
     return Diagnosis(system, devices, transport_selftest(working), packages, missing)
 

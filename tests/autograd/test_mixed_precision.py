@@ -199,8 +199,8 @@ def test_cast_and_its_gradient(device: str, name: str, to: str) -> None:
 
 
 def test_cast_refuses_other_types() -> None:
-    with pytest.raises(ag.DtypeError, match="ag_cast: i32 to f16 was asked for; tensors are cast between"):
-        ag.ag_cast(ag.ag_tensor([1], dtype="i32"), "f16")
+    with pytest.raises(ag.DtypeError, match="ag_cast: f32 to i32 was asked for; tensors are cast from f32, f16"):
+        ag.ag_cast(ag.ag_tensor([1]), "i32")
     with pytest.raises(ag.DtypeError, match="ag_cast: unknown element type 'f8'"):
         ag.ag_cast(ag.ag_tensor([1.0]), "f8")
 

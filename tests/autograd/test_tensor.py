@@ -231,10 +231,3 @@ def test_operators_are_recorded() -> None:
     with ag.with_grad_tape():
         loss = ((2.0 * x - Y) / 4.0 + x**2 * -x.T.T).sum()
     np.testing.assert_allclose(ag.backward(loss)[x].numpy(), 0.5 - 3 * X**2, rtol=1e-5)
-
-
-def test_tensors_are_compared_and_hashed_by_identity() -> None:
-    x, y = ag.ag_tensor(X), ag.ag_tensor(X)
-    assert x == x
-    assert x != y
-    assert {x: 1, y: 2}[x] == 1

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -102,6 +108,8 @@ def test_order_is_what_comes() -> None:
     loader = ag.ag_dataloader(X, batch_size=3, seed=5)
     expected = loader.order.tolist()
     assert firsts(loader) == expected != loader.order.tolist()
+    with pytest.raises(ValueError, match="read-only"):
+        loader.order[0] = 3
 
 
 def test_one_by_one() -> None:
@@ -120,18 +128,163 @@ def test_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_resuming_in_the_middle_gives_the_same_sequence(prefetch: int) -> None:
+@pytest.mark.parametrize("k", range(5))
+def test_resuming_in_the_middle_gives_the_same_sequence(prefetch: int, k: int) -> None:
     loader = ag.ag_dataloader(X, IDS, batch_size=3, seed=5, prefetch=prefetch)
     firsts(loader)
+    loop = iter(loader)
+    for _ in range(k):
+        next(loop)
+    state = loader.state_dict()
+    expected = [[int(v) for batch in loop for v in batch.x.numpy()[0]], firsts(loader), firsts(loader)]
+    assert list(map(len, expected)) == [max(0, 10 - 3 * k), 10, 10]
+    for options in ({"prefetch": 0}, {"prefetch": 2, "seed": 99}):
+        resumed = ag.ag_dataloader(X, IDS, batch_size=3, **options)
+        resumed.load_state_dict(json.loads(json.dumps(state)))
+        assert resumed.state_dict() == state
+        assert [firsts(resumed) for _ in range(3)] == expected
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_resuming_after_leaving_the_loop(prefetch: int) -> None:
+    loader = ag.ag_dataloader(X, IDS, batch_size=3, seed=5, prefetch=prefetch)
+    first, second = firsts(loader), firsts(ag.ag_dataloader(X, batch_size=3, seed=5))
+    assert first == second
     for k, _ in enumerate(loader):
         if k == 1:
             break
-    state = loader.state_dict()
-    expected = [firsts(loader), firsts(loader)]
-    assert len(expected[0]) == 4 and len(expected[1]) == 10
-    resumed = ag.ag_dataloader(X, IDS, batch_size=3, seed=99)
+    order, state = loader.order.tolist(), loader.state_dict()
+    resumed = ag.ag_dataloader(X, IDS, batch_size=3)
     resumed.load_state_dict(state)
-    assert [firsts(resumed), firsts(resumed)] == expected
+    assert firsts(resumed) == order[6:]
+    assert firsts(resumed) == firsts(loader) != order  # the next epoch, in both
+
+
+def test_a_loop_that_was_left_with_its_last_batch_is_over() -> None:
+    loader = ag.ag_dataloader(X, batch_size=3, seed=5)
+    for _ in zip(range(4), loader, strict=False):
+        pass
+    resumed = ag.ag_dataloader(X, batch_size=3)
+    resumed.load_state_dict(loader.state_dict())
+    assert firsts(resumed) == firsts(loader) and len(firsts(resumed)) == 10
+
+
+def test_one_by_one_goes_on_in_the_middle() -> None:
+    loader = ag.ag_dataloader(X, batch_size=3, seed=5)
+    whole = [b.x.numpy()[0].tolist() for b in ag.ag_dataloader(X, batch_size=3, seed=5)]
+    for k in range(5):
+        resumed = ag.ag_dataloader(X, batch_size=3)
+        resumed.load_state_dict(loader.state_dict())
+        rest = []
+        while resumed.has_next():
+            rest.append(resumed.next_batch().x.numpy()[0].tolist())
+        assert rest == whole[k:]
+        resumed.reset()
+        other = ag.ag_dataloader(X, batch_size=3, seed=5)
+        other.reset()
+        assert resumed.order.tolist() == other.order.tolist()
+        if k < 4:
+            assert loader.next_batch().x.numpy()[0].tolist() == whole[k]
+
+
+# ---------------------------------------------------------------------------------------------- loops
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+@pytest.mark.parametrize("leave", ["zip", "islice", "break", "next"])
+def test_every_loop_is_an_epoch_however_the_one_before_ended(prefetch: int, leave: str) -> None:
+    plain = ag.ag_dataloader(X, batch_size=4, seed=5)
+    expected = [firsts(plain) for _ in range(4)]
+    for taken in (1, 3):  # in the middle, and with the last batch
+        loader, seen = ag.ag_dataloader(X, batch_size=4, seed=5, prefetch=prefetch), []
+        for _ in range(4):
+            if leave == "zip":
+                batches = [batch for _, batch in zip(range(taken), loader, strict=False)]
+            elif leave == "islice":
+                batches = list(islice(loader, taken))
+            elif leave == "next":
+                loop = iter(loader)
+                batches = [next(loop) for _ in range(taken)]
+            else:
+                batches = []
+                for batch in loader:
+                    batches.append(batch)
+                    if len(batches) == taken:
+                        break
+            seen.append([int(v) for batch in batches for v in batch.x.numpy()[0]])
+        assert seen == [epoch[: 4 * taken] for epoch in expected]
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_two_loops_and_next_batch_each_have_a_place(prefetch: int) -> None:
+    plain = ag.ag_dataloader(X, batch_size=4, seed=5)
+    expected = [firsts(plain) for _ in range(4)]
+    loader = ag.ag_dataloader(X, batch_size=4, seed=5, prefetch=prefetch)
+    seen: list[list[int]] = [[], [], []]
+    for a, b in zip(loader, loader, strict=True):
+        for found, batch in zip(seen, (a, b, loader.next_batch()), strict=True):
+            found += [int(v) for v in batch.x.numpy()[0]]
+    assert seen == expected[:3] and not loader.has_next()
+    assert firsts(loader) == expected[3] and not loader.has_next()
+
+
+def test_the_state_is_of_the_loop_that_took_the_last_batch() -> None:
+    loader = ag.ag_dataloader(X, batch_size=3, seed=5)
+    loop, peek = iter(loader), iter(loader)
+    next(loop)
+    next(peek)
+    assert [loader.state_dict()[k] for k in ("epoch", "next", "begun")] == [1, 1, 2]
+    next(loop)
+    assert [loader.state_dict()[k] for k in ("epoch", "next", "begun")] == [0, 2, 2]
+    loader.next_batch()
+    assert [loader.state_dict()[k] for k in ("epoch", "next", "begun")] == [2, 1, 3]
+    next(loop)
+    state, rest = loader.state_dict(), [int(v) for batch in loop for v in batch.x.numpy()[0]]
+    resumed = ag.ag_dataloader(X, batch_size=3)
+    resumed.load_state_dict(state)
+    assert firsts(resumed) == rest and firsts(resumed) == firsts(loader)
+
+
+def test_a_loop_that_was_not_begun_takes_no_epoch() -> None:
+    loader = ag.ag_dataloader(X, batch_size=3, seed=5)
+    order = loader.order.tolist()
+    loops = [iter(loader), loader.epoch()]
+    del loops
+    assert firsts(loader) == order
+
+
+def test_two_threads_with_a_loop_each() -> None:
+    loader = ag.ag_dataloader(X, batch_size=1, seed=5, prefetch=2)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: firsts(loader), range(40)))
+    plain = ag.ag_dataloader(X, batch_size=1, seed=5)
+    assert sorted(found) == sorted(firsts(plain) for _ in range(40))
+
+
+def test_two_threads_that_share_an_epoch() -> None:
+    loader = ag.ag_dataloader(np.arange(200.0), batch_size=1, seed=5)
+
+    def take(_: int) -> list[float]:
+        seen = []
+        with suppress(StopIteration):
+            while True:
+                seen.append(loader.next_batch().x.item())
+        return seen
+
+    with ThreadPoolExecutor(4) as threads:
+        assert sorted(v for seen in threads.map(take, range(4)) for v in seen) == list(range(200))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_a_copy_goes_on_by_itself(copied: Any) -> None:
+    loader = ag.ag_dataloader(X, IDS, batch_size=3, seed=5, prefetch=2)
+    loader.next_batch()
+    loop = iter(loader)
+    next(loop)
+    other = copied(loader)
+    assert other.state_dict() == loader.state_dict()
+    expected = [firsts(loader), loader.next_batch().y.tolist(), firsts(loader)]
+    assert [firsts(other), other.next_batch().y.tolist(), firsts(other)] == expected
 
 
 def test_a_state_of_other_data_is_refused() -> None:
@@ -144,6 +297,47 @@ def test_a_state_of_other_data_is_refused() -> None:
     with expect_error("a loader's state with a name missing", ag.CheckpointError, "missing next"):
         other.load_state_dict({k: v for k, v in other.state_dict().items() if k != "next"})
     assert other.state_dict() == before
+
+
+OPTIONS: dict[str, Any] = {"batch_size": 3, "shuffle": True, "drop_last": False}
+
+
+@pytest.mark.parametrize(("changed", "fragments"), [
+    ({"shuffle": False}, ["shuffle True", "this one has shuffle False"]),
+    ({"drop_last": True}, ["drop_last False", "this one has drop_last True"]),
+    ({"batch_size": 4, "shuffle": False}, ["batch_size 3, shuffle True", "batch_size 4, shuffle False"]),
+])
+def test_a_state_of_other_settings_is_refused(changed: dict[str, Any], fragments: list[str]) -> None:
+    loader = ag.ag_dataloader(X, IDS, seed=5, **OPTIONS)
+    loader.next_batch()
+    other = ag.ag_dataloader(X, IDS, seed=5, **{**OPTIONS, **changed})
+    loop = iter(other)
+    first = next(loop).y.tolist()
+    before = other.state_dict()
+    with expect_error("a loader's state for other settings", ag.CheckpointError, "load_state_dict", *fragments):
+        other.load_state_dict(loader.state_dict())
+    assert other.state_dict() == before
+    plain = ag.ag_dataloader(X, IDS, seed=5, **{**OPTIONS, **changed})
+    assert [first, *(b.y.tolist() for b in loop)] == [b.y.tolist() for b in plain]
+    assert [b.y.tolist() for b in other] == [b.y.tolist() for b in plain]
+
+
+@pytest.mark.parametrize("wrong", [{"seed": 1.5}, {"epoch": "1"}, {"next": True}, {"next": 5}, {"next": -1},
+                                   {"epoch": -1}, {"epoch": 1 << 64}, {"begun": None}, {"begun": 1 << 64}])
+def test_a_state_with_a_wrong_number_is_refused(wrong: dict[str, Any]) -> None:
+    loader = ag.ag_dataloader(X, batch_size=3, seed=5)
+    loader.next_batch()
+    before = loader.state_dict()
+    with expect_error("a loader's state with a wrong number", ag.CheckpointError, "load_state_dict",
+                      repr(next(iter(wrong.values())))):
+        loader.load_state_dict({**before, **wrong})
+    assert loader.state_dict() == before
+
+
+def test_what_is_no_state_is_refused() -> None:
+    for state in (None, [], "seed", 3):
+        with expect_error("a loader's state that is none", ag.CheckpointError, "missing seed"):
+            ag.ag_dataloader(X).load_state_dict(state)
 
 
 @pytest.mark.parametrize("prefetch", [1, 3, 100])
@@ -161,13 +355,63 @@ def test_prefetching_changes_nothing(device: str, prefetch: int) -> None:
 @pytest.mark.parametrize(("args", "error", "fragments"), [
     ({"x": X, "y": IDS[:9]}, ag.ShapeError, ["10 samples", "y 9"]),
     ({"x": X, "batch_size": 0}, ValueError, ["batch_size is 0"]),
+    ({"x": X, "batch_size": True}, ValueError, ["batch_size is True"]),
+    ({"x": X, "batch_size": "2"}, ValueError, ["batch_size is '2'"]),
+    ({"x": X, "batch_size": 2.0}, ValueError, ["batch_size is 2.0"]),
+    ({"x": X, "batch_size": np.array(2.5)}, ValueError, ["batch_size is array(2.5)"]),
     ({"x": X, "prefetch": -1}, ValueError, ["prefetch -1"]),
+    ({"x": X, "prefetch": True}, ValueError, ["prefetch True"]),
+    ({"x": X, "seed": 1.5}, ValueError, ["seed is 1.5"]),
+    ({"x": X, "seed": "1"}, ValueError, ["seed is '1'"]),
+    ({"x": X, "seed": True}, ValueError, ["seed is True"]),
+    ({"x": X, "shuffle": "no"}, ValueError, ["shuffle is 'no'"]),
+    ({"x": X, "drop_last": 5}, ValueError, ["drop_last is 5"]),
+    ({"x": X, "col_major": None}, ValueError, ["col_major is None"]),
+    ({"x": np.ma.masked_less(X, 3)}, ag.DtypeError, ["x is a masked array"]),
+    ({"x": [], "y": []}, ValueError, ["no samples"]),
     ({"x": np.ones((4, 0))}, ValueError, ["no samples"]),
     ({"x": 3.0}, ag.ShapeError, ["single number"]),
     ({"x": X, "y": 3.0}, ag.ShapeError, ["single number"]),
     ({"x": np.array(["a", "b"])}, ag.DtypeError, ["numbers"]),
-], ids=["samples", "batch_size", "prefetch", "nothing", "a number", "a number for y", "strings"])
-def test_refused(args: dict[str, Any], error: type[Exception], fragments: list[str],
-                 request: pytest.FixtureRequest) -> None:
-    with expect_error(f"ag_dataloader: {request.node.callspec.id}", error, "ag_dataloader", *fragments):
+])
+def test_refused(args: dict[str, Any], error: type[Exception], fragments: list[str]) -> None:
+    with expect_error("ag_dataloader: an argument", error, "ag_dataloader", *fragments):
         ag.ag_dataloader(**args)
+
+
+def test_whole_numbers_of_every_kind() -> None:
+    loader = ag.ag_dataloader(X, batch_size=np.int64(3), prefetch=np.uint8(2), seed=np.int32(5), shuffle=np.True_)
+    assert firsts(loader) == firsts(ag.ag_dataloader(X, batch_size=3, seed=5))
+    assert json.loads(json.dumps(loader.state_dict())) == loader.state_dict()
+
+
+@pytest.mark.parametrize("name", ["n_samples", "batch_size", "shuffle", "drop_last", "prefetch"])
+def test_a_setting_stays_as_it_is(name: str) -> None:
+    loader = ag.ag_dataloader(X, batch_size=3, seed=5)
+    with expect_error("a setting of a loader that is assigned", AttributeError, "ag_dataloader", f"{name} was set"):
+        setattr(loader, name, 2)
+    assert firsts(loader) == firsts(ag.ag_dataloader(X, batch_size=3, seed=5))
+
+
+# ---------------------------------------------------------------------------------------------- whose memory
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_batch_is_a_copy(device: str, prefetch: int) -> None:
+    x, y = X.copy(), np.arange(10)
+    for data in ((x, y), (list(x.T), list(y)), ([(v, k) for v, k in zip(x.T, y, strict=True)],)):
+        for options in ({"batch_size": 1}, {"batch_size": 10}):
+            for batch in ag.ag_dataloader(*data, shuffle=False, prefetch=prefetch, **options):
+                batch.x.data = batch.x.numpy() * 0 - 1
+                batch.y[...] = -1
+            assert np.array_equal(x, X) and y.tolist() == list(range(10))
+
+
+def test_arrays_are_looked_at_when_a_batch_is_due() -> None:
+    x, rows = np.arange(4.0), [0.0, 1.0, 2.0, 3.0]
+    for data, expected in ((x, [0, 9]), (rows, [0, 1]), (ag.ag_tensor(x[None]), [0, 1])):
+        loop = iter(ag.ag_dataloader(data, batch_size=1, shuffle=False))
+        found = [next(loop).x.item()]
+        if not ag.is_ag_tensor(data):
+            data[1] = 9
+        assert [*found, next(loop).x.item()] == expected

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 from array import array
 from collections import namedtuple
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ from hypothesis import strategies as st
 
 import ag
 
+ROOT = Path(__file__).resolve().parents[2]
 X = np.arange(40, dtype=np.float32).reshape(4, 10)  # sample k is column k, and starts with k
 IDS = np.arange(10) * 7
 
@@ -178,14 +182,27 @@ def test_resuming_makes_only_the_samples_that_are_left(prefetch: int) -> None:
     firsts(loader)
     loader.next_batch()
     state, left = loader.state_dict(), loader.order.tolist()[3:]
-    expected = [firsts(loader), firsts(loader)]
-    assert expected[0] == left
+    expected = firsts(loader)
     samples = pairs()
     resumed = ag.ag_dataloader(samples, batch_size=3, seed=99, prefetch=prefetch)
     resumed.load_state_dict(state)
     assert samples.asked == []
     assert firsts(resumed) == left == samples.asked
-    assert firsts(resumed) == expected[1]
+    assert firsts(resumed) == expected
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_samples_that_are_made_in_the_same_memory(prefetch: int) -> None:
+    memory, row, tensor = np.zeros(4, np.float32), [0.0] * 4, ag.ag_tensor(np.zeros(4))
+
+    def fill(i: int, kind: str) -> Any:
+        memory[:] = row[:] = X[:, i]
+        tensor.data = X[:, i : i + 1]
+        return {"array": memory, "list": row, "tensor": tensor}[kind]
+
+    for kind in ("array", "list", "tensor"):
+        samples = Made(lambda i, kind=kind: fill(i, kind))
+        assert np.array_equal(first(samples, prefetch=prefetch).x.numpy(), X[:, :4])
 
 
 # ---------------------------------------------------------------------------------------------- the background thread
@@ -232,39 +249,188 @@ def test_an_error_surfaces_in_the_loop(prefetch: int) -> None:
     assert len(seen) == 2 and str(raised.value) == "no row"
     assert sys.version_info < (3, 11) or raised.value.__notes__ == ["ag_dataloader was asking for sample 7 of x."]
     assert not any(t.is_alive() for t in samples.threads - {threading.main_thread()})
+    resumed = ag.ag_dataloader(samples, batch_size=3, shuffle=False)
+    resumed.load_state_dict(loader.state_dict())
     broken.clear()
-    assert firsts(loader) == [6, 7, 8, 9]  # the batch that failed comes when it can
+    assert firsts(resumed) == [6, 7, 8, 9]  # the batch that failed is the next one
+    assert firsts(loader) == list(range(10))
 
 
-def test_leaving_the_loop_ends_the_thread() -> None:
-    began, go_on = threading.Event(), threading.Event()
+def test_one_by_one_the_batch_that_failed_is_the_next() -> None:
+    broken = {4}
+    loader = ag.ag_dataloader(Made(lambda i: 1 // (i not in broken) * i), batch_size=3, shuffle=False)
+    loader.next_batch()
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            loader.next_batch()
+    broken.clear()
+    assert loader.next_batch().x.numpy().tolist() == [[3, 4, 5]]
 
-    def make(i: int) -> Any:
-        if i == 1:
-            began.set()
-            assert go_on.wait(60)
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_sample_cannot_end_the_loop(prefetch: int) -> None:
+    def make(i: int) -> int:
+        return next(iter([i] * (i != 3)))
+
+    for take in (list, lambda loader: next(iter(loader.next_batch, None))):
+        with expect_error("a sample that raises StopIteration", RuntimeError, "ag_dataloader", "sample 3 of x"):
+            take(ag.ag_dataloader(Made(make), batch_size=5, shuffle=False, prefetch=prefetch))
+
+
+class Held(Made):
+    """Samples of which one is not made before it may."""
+
+    def __init__(self, held: int, n: int = 10) -> None:
+        super().__init__(self._hold, n)
+        self.held, self.began, self.go_on, self.at_once = held, threading.Event(), threading.Event(), 0
+
+    def _hold(self, i: int) -> Any:
+        self.at_once += 1
+        assert self.at_once == 1, "two threads ask for samples at the same time"
+        if i == self.held:
+            self.began.set()
+            assert self.go_on.wait(60)
+        self.at_once -= 1
         return X[:, i]
 
-    samples = Made(make)
-    loader = ag.ag_dataloader(samples, batch_size=1, shuffle=False, prefetch=9)
+    def end(self) -> None:
+        """Let the sample be made, and wait until the threads are gone."""
+        self.go_on.set()
+        for thread in self.threads - {threading.main_thread()}:
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_leaving_the_loop_does_not_wait_for_a_sample(batch_size: int) -> None:
+    samples = Held(held=6)
+    loader = ag.ag_dataloader(samples, batch_size=batch_size, shuffle=False, prefetch=9)
     for _ in loader:
-        assert began.wait(60)
-        threading.Timer(0.2, go_on.set).start()
+        assert samples.began.wait(60)
         break
-    assert samples.asked == [0, 1]  # a batch that was begun is ended, and none begins that was only due
-    assert not any(thread.is_alive() for thread in samples.threads)
-    assert loader.state_dict()["next"] == 1 and firsts(loader) == list(range(1, 10))
+    assert loader.state_dict()["next"] == 1
+    samples.held = -1
+    threading.Timer(0.1, samples.go_on.set).start()
+    assert firsts(loader) == list(range(10))  # when the sample is made that the thread is at, and no other
+    samples.end()
+    assert samples.asked == [*range(7), *range(10)]
 
 
-def test_moving_a_loader_that_prefetches() -> None:
-    loader = ag.ag_dataloader(columns(), batch_size=2, shuffle=False, prefetch=3)
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_an_error_in_the_loop_does_not_wait_for_a_sample(error: type[BaseException]) -> None:
+    samples = Held(held=1)
+    loader = ag.ag_dataloader(samples, batch_size=1, shuffle=False, prefetch=9)
+    with pytest.raises(error):
+        for _ in loader:
+            assert samples.began.wait(60)
+            raise error
+    samples.end()
+    assert samples.asked == [0, 1]
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import numpy as np, ag
+class Slow:
+    def __len__(self): return 8
+    def __getitem__(self, i):
+        if i == 4:
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            time.sleep(1000)
+        return np.zeros(2)
+batches = []
+try:
+    for batch in ag.ag_dataloader(Slow(), batch_size=2, shuffle=False, prefetch=2):
+        batches.append(batch)
+except KeyboardInterrupt:
+    print(len(batches), threading.active_count())
+"""
+
+
+def test_ctrl_c_and_the_end_of_the_process_do_not_wait_for_a_sample() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert (done.returncode, done.stdout) == (0, "2 2\n"), done.stderr
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_child_goes_on(prefetch: int) -> None:
+    samples = Held(held=4)
+    loader = ag.ag_dataloader(samples, batch_size=2, shuffle=False, prefetch=prefetch)
+    loop = iter(loader)
+    seen = [next(loop).x.numpy()[0].tolist()]
+    assert prefetch == 0 or samples.began.wait(60)  # the thread is at a sample, whose lock the child finds open
+    child = os.fork()
+    if child == 0:
+        try:
+            samples.held, samples.at_once = -1, 0
+            seen += [batch.x.numpy()[0].tolist() for batch in loop]
+            os._exit(seen != [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]] or firsts(loader) != list(range(10)))
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    samples.go_on.set()
+    assert len(list(loop)) == 4
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_random_samples_are_the_same_whatever_is_made_ahead(prefetch: int) -> None:
+    def epochs(prefetch: int) -> list[list[float]]:
+        rng = np.random.default_rng(3)
+        loader = ag.ag_dataloader(Made(lambda i: i + rng.random()), batch_size=3, seed=1, prefetch=prefetch)
+        return [[float(v) for batch in loader for v in batch.x.numpy()[0]] for _ in range(3)]
+
+    assert epochs(prefetch) == epochs(0)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_dropout_in_samples_follows_from_the_seed(device: str, shuffle: bool) -> None:
+    drop, others = ag.ag_dropout(0.5), ag.ag_dropout(0.5)
+    ones = ag.ag_tensor(np.ones((32, 1)))
+
+    def epochs(prefetch: int, used: bool, skip: int = 0) -> tuple[list[bytes], list[bytes]]:
+        ag.ag_seed(4)
+        loader = ag.ag_dataloader(Made(lambda i: drop(ones).numpy()), batch_size=3, seed=1, shuffle=shuffle,
+                                  prefetch=prefetch)
+        if skip:
+            other = ag.ag_dataloader(Made(lambda i: ones), batch_size=3, seed=1, shuffle=shuffle)
+            for _ in range(skip):
+                other.next_batch()
+            loader.load_state_dict(other.state_dict())
+        found, masks = [], []
+        for _ in range(2):
+            for batch in loader:
+                found.append(batch.x.numpy().tobytes())
+                masks += [others(ones).numpy().tobytes()] * used
+        return found, masks
+
+    expected, masks = epochs(0, True)
+    assert len(set(expected)) == 8 and len(set(masks)) == 8
+    assert epochs(2, True) == (expected, masks)
+    assert epochs(0, False) == (expected, [])
+    assert epochs(2, True, skip=2)[0] == expected[2:]
+    ag.ag_seed(4)
+    assert [others(ones).numpy().tobytes() for _ in range(8)] == masks
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_a_state_moves_the_loop_that_runs_or_the_next_one(prefetch: int) -> None:
+    loader = ag.ag_dataloader(columns(), batch_size=2, shuffle=False, prefetch=prefetch)
     start = loader.state_dict()
-    epoch = loader.epoch()
-    assert next(epoch).x.numpy()[0, 0] == 0
-    assert loader.next_batch().x.numpy()[0, 0] == 2
-    assert next(epoch).x.numpy()[0, 0] == 4
+    loop = loader.epoch()
+    for _ in range(3):
+        next(loop)
     loader.load_state_dict(start)
-    assert [int(batch.x.numpy()[0, 0]) for batch in epoch] == [0, 2, 4, 6, 8]
+    assert [int(batch.x.numpy()[0, 0]) for batch in loop] == [0, 2, 4, 6, 8]
+    loop = loader.epoch()
+    for _ in range(3):
+        next(loop)
+    middle = loader.state_dict()
+    loader.load_state_dict(start)
+    loader.load_state_dict(middle)
+    assert firsts(loader) == [6, 7, 8, 9]
+    assert [int(batch.x.numpy()[0, 0]) for batch in loop] == [6, 8]  # another loop went on there
 
 
 # ---------------------------------------------------------------------------------------------- refused

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import os
+import pickle
+import struct
 import sys
 import threading
 from pathlib import Path
@@ -72,6 +76,145 @@ def test_every_kind_of_image_becomes_colours_from_0_to_1(tmp_path: Path) -> None
     assert x.shape == (3, 4, 4, 6) and x.min() >= 0 and x.max() <= 1
 
 
+def grey(tmp_path: Path, name: str, content: Any, **options: Any) -> ag.ag_image_folder:
+    """A loader of one file, with an image, an array that becomes one, or bytes."""
+    (tmp_path / "grey").mkdir(exist_ok=True)
+    file = tmp_path / "grey" / name
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        image = Image.fromarray(content) if isinstance(content, np.ndarray) else content
+        image.save(file, **options)
+    return ag.ag_image_folder(tmp_path, size=(2, 2))
+
+
+SHADES = np.array([[0, 0.25], [0.5, 1]])
+PGM = b"P5 2 2 %d\n"
+
+
+@pytest.mark.parametrize(("name", "content", "digits"), [
+    ("16.png", (SHADES * 65535).astype(np.uint16), 4.5), ("16.tif", (SHADES * 65535).astype(np.uint16), 4.5),
+    ("16.ppm", PGM % 65535 + (SHADES * 65535).astype(">u2").tobytes(), 4.5),
+    ("10.ppm", PGM % 1023 + (SHADES * 1023).astype(">u2").tobytes(), 3),
+    ("4.ppm", PGM % 4 + (SHADES * 4).astype("u1").tobytes(), 2.5),
+    ("f.tiff", SHADES.astype(np.float32), 9), ("8.png", (SHADES * 255).astype(np.uint8), 2.2),
+    ("black.tiff", np.zeros((2, 2), np.float32), 9), ("la.png", (SHADES * 255).astype(np.uint8), 2.2),
+    ("rgb.ppm", b"P6 2 2 65535\n" + np.repeat((SHADES * 65535).astype(">u2"), 3).tobytes(), 2),
+])
+def test_shades_of_every_depth(tmp_path: Path, name: str, content: Any, digits: float) -> None:
+    if name == "la.png":
+        content = Image.fromarray(content).convert("LA")
+    expected = np.zeros((2, 2)) if name == "black.tiff" else SHADES
+    x = grey(tmp_path, name, content).next_batch().x.numpy()
+    assert x.dtype == np.float32 and x.shape == (3, 2, 2, 1)
+    assert (x[0] == x[1]).all() and (x[0] == x[2]).all()
+    np.testing.assert_allclose(x[0, :, :, 0], expected, rtol=0, atol=10**-digits)
+
+
+def tiff(bits: int, white_is_zero: bool = False, form: int = 1, order: str = "<") -> bytes:
+    """A grey image of 2 x 2 in the TIFF format: SHADES, as numbers of a kind (1 unsigned, 2 signed, 3 floats)."""
+    numbers = SHADES * (1 if form == 3 else 4095 if bits == 12 else 2 ** (bits - (form == 2)) - 1)
+    if bits == 12:
+        rows = b"".join((int(a) << 12 | int(b)).to_bytes(3, "big") for a, b in numbers)
+    else:
+        rows = numbers.astype(f"{order}{'_uif'[form]}{bits // 8}").tobytes()
+    tags = [(256, 2), (257, 2), (258, bits), (259, 1), (262, int(not white_is_zero)), (273, 200), (277, 1), (278, 2),
+            (279, len(rows)), (339, form)]
+    mark = {"<": b"II", ">": b"MM"}[order]
+    head = mark + struct.pack(f"{order}HIH", 42, 8, len(tags))
+    head += b"".join(struct.pack(f"{order}HHII", tag, 4, 1, value) for tag, value in tags) + bytes(4)
+    return head.ljust(200, b"\0") + rows
+
+
+@pytest.mark.parametrize("content", [tiff(16), tiff(16, order=">"), tiff(12), tiff(32, form=3), tiff(8),
+                                     tiff(8, white_is_zero=True)])
+def test_tiffs_of_every_kind(tmp_path: Path, content: bytes) -> None:
+    x = grey(tmp_path, "1.tiff", content).next_batch().x.numpy()[0, :, :, 0]
+    expected = 1 - SHADES if content == tiff(8, white_is_zero=True) else SHADES
+    np.testing.assert_allclose(x, expected, rtol=0, atol=1 / 200)
+
+
+@pytest.mark.parametrize(("content", "fragments"), [
+    (np.full((2, 2), 70000, np.int32), ["mode I", "white is unknown"]),
+    (tiff(16, form=2), ["mode I", "white is unknown"]), (tiff(32), ["mode I", "white is unknown"]),
+    (tiff(8, form=2), ["mode L", "white is unknown"]),
+    (tiff(16, white_is_zero=True), ["zero is white"]), (tiff(32, white_is_zero=True, form=3), ["zero is white"]),
+    (np.array([[0, 255], [3, 4]], np.float32), ["numbers from 0 to 255", "1 white"]),
+    (np.array([[-0.5, 1], [0, 0]], np.float32), ["numbers from -0.5 to 1"]),
+    (np.array([[np.nan, 1], [0, 0]], np.float32), ["nan"]), (Image.new("LAB", (2, 2)), ["mode LAB"]),
+], ids=[*"abcdefghij"])
+def test_images_whose_white_is_unknown_are_refused(tmp_path: Path, content: Any, fragments: list[str]) -> None:
+    with expect_error("ag_image_folder: an image of another kind", ValueError, "ag_image_folder", "1.tiff", *fragments):
+        grey(tmp_path, "1.tiff", content).next_batch()
+
+
+def test_deep_images_are_resized(tmp_path: Path) -> None:
+    ramp = np.linspace(0, 65535, 64).astype(np.uint16)[None].repeat(8, 0)
+    (tmp_path / "a").mkdir()
+    Image.fromarray(ramp).save(tmp_path / "a" / "1.png")
+    Image.fromarray((ramp / 257).astype(np.uint8)).save(tmp_path / "a" / "2.png")
+    Image.fromarray((ramp / 65535).astype(np.float32)).save(tmp_path / "a" / "3.tiff")
+    x = ag.ag_image_folder(tmp_path, size=(4, 8), shuffle=False).next_batch().x.numpy()
+    assert x.shape == (3, 4, 8, 3)
+    np.testing.assert_allclose(x[..., 0], x[..., 1], atol=0.01)
+    np.testing.assert_allclose(x[..., 0], x[..., 2], atol=1e-4)
+
+
+def test_transparency_and_orientation_are_not_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    Image.new("RGBA", (2, 2), (255, 0, 0, 0)).save(tmp_path / "a" / "1.png")
+    pixels = Image.fromarray(np.array([[255, 0], [0, 0]], np.uint8))
+    turned = Image.Exif()
+    turned[0x0112] = 3
+    pixels.save(tmp_path / "a" / "2.png", exif=turned)
+    x = ag.ag_image_folder(tmp_path, size=2, shuffle=False).next_batch().x.numpy()
+    assert (x[0, ..., 0] == 1).all() and (x[1:, ..., 0] == 0).all()
+    assert x[0, ..., 1].tolist() == [[1, 0], [0, 0]]
+
+
+def test_hidden_files_are_no_samples(folder: Path) -> None:
+    (folder / "ant" / "._1.png").write_bytes(b"of a Mac")
+    (folder / "ant" / ".thumbnails").mkdir()
+    (folder / "ant" / ".thumbnails" / "1.png").write_bytes(b"")
+    (folder / "ant" / "again.png").symlink_to("1.png")
+    (folder / "ant" / "once.png").hardlink_to(folder / "ant" / "1.png")
+    loader = ag.ag_image_folder(folder, size=2)
+    assert [file.name for file in loader.files[:5]] == ["1.png", "2.png", "3.png", "again.png", "once.png"]
+    assert len(samples(loader)) == loader.n_samples == 14
+
+
+def test_what_is_assigned_later_changes_nothing(folder: Path) -> None:
+    loader = ag.ag_image_folder(folder, size=2, shuffle=False)
+    loader.files.reverse()
+    for name in ("size", "path", "classes", "files", "ids"):
+        with expect_error("a setting of a folder that is assigned", AttributeError, f"ag_image_folder: {name} was set"):
+            setattr(loader, name, None)
+    with pytest.raises(ValueError, match="read-only"):
+        loader.ids[0] = 3
+    assert samples(loader) == ALL
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_a_copy(folder: Path, copied: Any) -> None:
+    loader = ag.ag_image_folder(folder, size=2, seed=3)
+    assert samples(copied(loader)) == samples(loader)
+
+
+def test_paths_and_sizes_of_every_kind(folder: Path) -> None:
+    for path, size in ((str(folder), (2, 3)), (os.fsencode(folder), [np.int64(2), np.uint8(3)])):
+        assert ag.ag_image_folder(path, size=size).next_batch().x.shape == (3, 2, 3, 12)
+
+
+def test_an_image_that_is_gone_or_may_not_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = ag.ag_image_folder(folder, size=2, shuffle=False)
+    loader.files[0].unlink()
+    with expect_error("ag_image_folder: a file that is gone", ValueError, str(loader.files[0]), "No such file"):
+        loader.next_batch()
+    monkeypatch.setattr(Image, "open", lambda file: (_ for _ in ()).throw(struct.error("unpack requires 4 bytes")))
+    with expect_error("ag_image_folder: a file that Pillow stumbles over", ValueError, str(loader.files[0]), "unpack"):
+        loader.next_batch()
+
+
 def test_only_images_in_folders_count(folder: Path) -> None:
     (folder / "readme.txt").write_text("about")
     (folder / "1.png").write_bytes(b"")
@@ -100,9 +243,10 @@ def test_the_seed_decides_the_order_and_prefetching_changes_nothing(folder: Path
 
 def test_resuming_in_the_middle_gives_the_same_sequence(folder: Path) -> None:
     loader = ag.ag_image_folder(folder, size=2, batch_size=5, seed=1)
-    loader.next_batch()
+    loop = iter(loader)
+    next(loop)
     state = loader.state_dict()
-    expected = [samples(loader), samples(loader)]
+    expected = [samples(loop), samples(loader)]
     resumed = ag.ag_image_folder(folder, size=2, batch_size=5, seed=9)
     resumed.load_state_dict(state)
     assert [samples(resumed), samples(resumed)] == expected
@@ -181,7 +325,7 @@ def test_folders_that_will_not_do(folder: Path, tmp_path: Path) -> None:
         ag.ag_image_folder(folder, size=2)
 
 
-@pytest.mark.parametrize("size", [0, (2,), (2, -1), (2, 2, 2), 1.5, "22"])
+@pytest.mark.parametrize("size", [0, (2,), (2, -1), (2, 2, 2), 1.5, "22", True, (2, False), (2.0, 2)])
 def test_a_size_that_is_none(folder: Path, size: Any) -> None:
     with expect_error("ag_image_folder: size", ValueError, "ag_image_folder: size is", repr(size)):
         ag.ag_image_folder(folder, size=size)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors
+import safetensors.numpy
 from helpers.errors import expect_error
-from helpers.training_run import Run, X
+from helpers.training_run import LABELS, Run, X
 
 import ag
 from ag.engine.random import generator_snapshot, host_seed
@@ -172,6 +173,70 @@ def test_a_part_that_fails_leaves_nothing_behind(path: Path) -> None:
     with pytest.raises(RuntimeError, match="broken"):
         ag.ag_load_checkpoint(path, **run.parts())
     assert run.everything() == before
+
+
+class Own:
+    """A part with a state of its own, which it may refuse; it hands out the dict that it works with."""
+
+    def __init__(self, refuses: bool = False) -> None:
+        self.state, self.refuses = {"place": [0]}, refuses
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state["place"][0] = state["place"][0]
+        if self.refuses and state["place"][0] != 0:
+            raise ag.CheckpointError("load_state_dict: the place is taken; another is required.")
+
+
+@pytest.mark.parametrize("wrong", ["scheduler", "dataloader", "generator", "lr", "model"])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_whichever_part_does_not_fit_nothing_changes(path: Path, wrong: str, prefetch: int) -> None:
+    run, own = Run(), Own(refuses=wrong == "scheduler")
+    run.loader = ag.ag_dataloader(X, LABELS, batch_size=3, prefetch=prefetch, shuffle=wrong != "dataloader")
+    own.state = {"place": [7]}
+    run.train(3)
+    ag.ag_save_checkpoint(path, **{**run.parts(), "scheduler": own})
+    if wrong in ("generator", "lr"):
+        change_header(path, wrong)
+    run.loader = ag.ag_dataloader(X, LABELS, batch_size=3, prefetch=prefetch, seed=1)
+    if wrong == "model":
+        run.model = ag.ag_sequential(ag.ag_linear(4, 8, activation="relu"), ag.ag_dropout(0.3), ag.ag_linear(8, 2))
+    plain = [batch.y.tolist() for loader in [ag.ag_dataloader(X, LABELS, batch_size=3, seed=1)] for _ in range(2)
+             for batch in loader]
+    loop = iter(run.loader)
+    seen = [next(loop).y.tolist()]
+    own.state = {"place": [0]}
+    before = run.everything()
+    with expect_error("loading a checkpoint of which a part does not fit", ag.CheckpointError, "ag_load_checkpoint",
+                      f"{wrong}: "):
+        ag.ag_load_checkpoint(path, **{**run.parts(), "scheduler": own})
+    assert run.everything() == before and own.state == {"place": [0]}
+    assert seen + [batch.y.tolist() for loop in (loop, run.loader) for batch in loop] == plain
+
+
+def change_header(path: Path, name: str) -> None:
+    """Put nonsense in the place of an entry."""
+    with safetensors.safe_open(path, framework="numpy") as file:
+        header, arrays = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    safetensors.numpy.save_file(arrays, path, {**header, name: '{"seed": "none"}'})
+
+
+def test_loading_in_a_loop_goes_on_in_that_loop(path: Path) -> None:
+    run = Run()
+    expected = [batch.y.tolist() for batch in run.loader]
+    run = Run()
+    seen = []
+    for batch in run.loader:
+        seen.append(batch.y.tolist())
+        if len(seen) == 1:
+            ag.ag_save_checkpoint(path, run.model, dataloader=run.loader)
+        if len(seen) == 3:
+            ag.ag_load_checkpoint(path, run.model, dataloader=run.loader)
+    assert seen == expected[:3] + expected[1:]
+    assert [batch.y.tolist() for batch in run.loader] == [batch.y.tolist() for loader in [Run().loader]
+                                                         for _ in range(2) for batch in loader][4:]
 
 
 def test_arrays_of_another_element_type_are_refused(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import time
 from pathlib import Path
@@ -188,6 +189,22 @@ def test_a_folder(path: Path) -> None:
         ag.ag_load_model(path)
 
 
+def test_a_pipe_and_what_is_no_path(path: Path) -> None:
+    os.mkfifo(path)
+    for what in (path, 3, None, "a\0b"):
+        with expect_error("loading what is no file", ag.CheckpointError, "ag_load_model", "cannot be read"):
+            ag.ag_load_model(what)
+
+
+def test_a_file_that_is_open_or_mapped_stays_as_it_was(saved: Path) -> None:
+    with saved.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
+        before = memory[:]
+        loaded = ag.ag_load_model(saved)
+        ag.ag_save_model(ag.ag_linear(3, 3), saved)
+        assert memory[:] == file.read() == before
+    assert loaded(ag.ag_tensor(X)).shape == (3, 5) and ag.ag_load_model(saved).W.shape == (3, 3)
+
+
 def test_a_safetensors_file_of_another_program(path: Path) -> None:
     path.write_bytes(safetensors.numpy.save({"W": np.ones((2, 2), np.float32)}, {"format": "pt"}))
     with expect_error("loading another program's safetensors file", ag.CheckpointError, "'pt'", "'ag-model-1'"):
@@ -276,6 +293,52 @@ def test_a_failure_leaves_the_old_file(saved: Path, failing: str, monkeypatch: p
     assert os.listdir(saved.parent) == [saved.name]
     ag.ag_save_model(ag.ag_linear(3, 3), saved)
     assert ag.ag_load_model(saved).W.shape == (3, 3)
+
+
+@pytest.mark.parametrize("name", ["__metadata__", "\ud800", 3])
+def test_a_name_that_no_file_can_hold(saved: Path, name: Any) -> None:
+    model, before = Own(), saved.read_bytes()
+    model.parameters = lambda: {name: model.W}
+    with expect_error("saving a tensor with such a name", ValueError, "model.safetensors", repr(name), "Rename it"):
+        ag.ag_save_model(model, saved)
+    assert saved.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["a b", "ä/ö", "..", "", "\n", "a.b", "\0", "\U0001f600", "x" * 10000])
+def test_every_other_name_comes_back(path: Path, name: str) -> None:
+    def make() -> Own:
+        model = Own()
+        model.parameters = lambda: {name: model.W}
+        return model
+
+    model = make()
+    model.W.data = model.W.numpy() + 1
+    ag.ag_save_model(model, path)
+    assert np.array_equal(ag.ag_load_model(path, model_fn=make).W.numpy(), model.W.numpy())
+
+
+SPECIAL = np.array([0x7FC00001, 0xFFC12345, 0x7F800000, 0x80000000, 1], np.uint32).view(np.float32)
+
+
+@pytest.mark.parametrize(("values", "dtype"), [
+    (SPECIAL[None], "f32"), (np.zeros((0, 3)), "f32"), (np.zeros((2, 0, 3)), "bf16"), (np.float64(3.5), "f32"),
+    (np.float64(1.5), "bf16"), (np.arange(1 << 16, dtype=np.uint16).view(np.float16)[None], "f16"),
+    ((np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)[None], "bf16"), (np.array([[1 / 3, 5e-324]]), "f64"),
+    (np.arange(12.0).reshape(3, 4).T, "f32"), (np.arange(12, dtype=">f4").reshape(3, 4), "f32"),
+    (np.arange(24.0)[::2].reshape(3, 4)[::-1], "f32"), (np.broadcast_to(3.0, (2, 2)), "f32"),
+])
+def test_every_array_comes_back_to_the_bit(path: Path, values: Any, dtype: str) -> None:
+    def holding(values: Any) -> Own:
+        model = Own()
+        model.W = ag.ag_param(values, dtype=dtype)
+        return model
+
+    model = holding(values)
+    ag.ag_save_model(model, path)
+    loaded = ag.ag_load_model(path, model_fn=lambda: holding(np.zeros(np.shape(values)))).W
+    assert (loaded.shape, loaded.dtype) == (np.shape(values), dtype)
+    assert loaded.numpy().tobytes() == model.W.numpy().tobytes()
+    assert np.array_equal(loaded.numpy(), np.asarray(values, loaded.numpy().dtype), equal_nan=True)
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

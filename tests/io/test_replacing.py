@@ -77,6 +77,17 @@ def test_a_saved_file_keeps_its_owner(tmp_path: Path) -> None:
     assert (path.stat().st_uid, path.stat().st_gid, mode(path)) == (1234, 2345, 0o660)
 
 
+def test_a_saved_file_keeps_its_attributes(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    ag.ag_save_model(MODEL, path)
+    try:
+        os.setxattr(path, "user.note", b"of mine")
+    except OSError:
+        pytest.skip("the file system has no attributes")
+    ag.ag_save_model(MODEL, path)
+    assert os.getxattr(path, "user.note") == b"of mine"
+
+
 def test_another_group_may_not_do_more_than_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m"
     ag.ag_save_model(MODEL, path)

@@ -13,14 +13,17 @@ escaped.  y dies, and comes back in the same place, known only to the program.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import gc
+from dataclasses import dataclass, replace
 from weakref import ref
 
 from ag.engine.buffer import Buffer
 from ag.engine.primitive import Params, Primitive
 from ag.engine.program import Launch, Recording
+from ag.engine.shape import Shape
+from ag.errors import CaptureError
 
-__all__ = ["Holders", "take_over"]
+__all__ = ["Holders", "settle", "take_over"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,35 @@ class Holders:
     viewed: frozenset[int] = frozenset()
 
 
+def settle(recording: Recording) -> Holders:
+    """`take_over`, for a recording whose `results` are all that may outlast it.
+
+    Raises
+    ------
+    CaptureError
+        If somebody holds another tensor that was computed for it: a replay would change it, and not hand it over.
+    """
+    made = [(launch.buffers[i].block.address, launch.buffers[i].shape) for launch in recording.launches if launch.fresh
+            for i in range(launch.primitive.outputs)]
+    holders = take_over(recording)
+    if recording.results is None:
+        return holders
+    if _kept(made, holders) is not None:
+        gc.collect()  # a circle of references may be all that holds it
+        holders = take_over(recording)
+    kept = _kept(made, holders)
+    if kept is not None:
+        raise CaptureError(f"ag_capture: the step keeps a tensor of shape {kept} that it computed, where a replay "
+                           f"could not put a new one; return it, and keep it outside the step.")
+    recording.outputs = [recording.launches[i].buffers[k] for i, k in recording.results]
+    return replace(holders, escaped=holders.escaped | {b.block.address for b in recording.outputs})
+
+
+def _kept(made: list[tuple[int, Shape]], holders: Holders) -> Shape | None:
+    """The shape of the first output of a launch that somebody holds."""
+    return next((shape for place, shape in made if place in holders.escaped), None)
+
+
 def take_over(recording: Recording) -> Holders:
     """Make the recording the only holder of what nobody else holds, and say what others hold.
 
@@ -50,18 +82,25 @@ def take_over(recording: Recording) -> Holders:
         return Holders()
     backend = launches[0].buffers[0].backend
     notes, numbers = _notes(launches)
-    with backend.arena.pinned() as revive:
-        launches.clear()  # here die the buffers that nobody else holds
-        held = [note.buffer() for note in notes]
-        blocks = {note.place: note.block() for note in notes}
-        escaped = frozenset(place for place, block in blocks.items() if block is not None)
-        viewed = frozenset(_views(recording, held))
-        alive = {place: block if block is not None else revive(place) for place, block in blocks.items()}
-        buffers = []
-        for note, same in zip(notes, held, strict=True):
-            native = None if same is not None else backend.native(note.address, note.shape, note.dtype)
-            buffers.append(same or Buffer(backend, alive[note.place], note.address, note.shape, note.dtype, native,
-                                          note.constant))
+    arena = backend.arena
+    with arena.pinning:
+        arena.pinned = True
+        try:
+            launches.clear()  # here die the buffers that nobody else holds
+            held = [note.buffer() for note in notes]
+            blocks = {note.place: note.block() for note in notes}
+            viewed = frozenset(_views(recording, held))
+            dead = [place for place, block in blocks.items() if block is None]
+            revived = dict(zip(dead, arena.revive(dead), strict=True))
+        finally:
+            arena.pinned = False
+    escaped = frozenset(blocks.keys() - revived.keys())
+    alive = {place: block if block is not None else revived[place] for place, block in blocks.items()}
+    buffers = []
+    for note, same in zip(notes, held, strict=True):
+        native = None if same is not None else backend.native(note.address, note.shape, note.dtype)
+        buffers.append(same or Buffer(backend, alive[note.place], note.address, note.shape, note.dtype, native,
+                                      note.constant))
     launches += [Launch(primitive, tuple([buffers[k] for k in operands]), params, fresh)
                  for primitive, operands, params, fresh in numbers]
     return Holders(escaped, viewed)

@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from typing import cast
 
 from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, Device
 from ag.engine.compile.copy_elimination import eliminate_copies
 from ag.engine.compile.dead_code import eliminate_dead_launches
 from ag.engine.compile.fold_scaling import fold_scaling
@@ -24,17 +26,18 @@ from ag.engine.compile.fuse_elementwise import fuse_elementwise
 from ag.engine.compile.fuse_epilogues import fuse_epilogues
 from ag.engine.compile.graph import Graph
 from ag.engine.compile.memory_plan import plan_memory
-from ag.engine.compile.ownership import take_over
+from ag.engine.compile.ownership import settle
 from ag.engine.compile.rematerialize import rematerialize
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array
-from ag.engine.program import Launch, Recording
+from ag.engine.program import Launch, Program, Recording
 from ag.engine.target import Target
 
 __all__ = ["PASSES", "Pass", "compile_program", "record"]
 
 Pass = Callable[[Graph, Target], None]
 Wanted = Callable[[Recording, Target], bool]
+OnUpload = Callable[[Array, DType, Device], Buffer | None]
 
 
 def _always(recording: Recording, target: Target) -> bool:
@@ -62,7 +65,7 @@ def compile_program(recording: Recording, target: Target) -> list[Launch]:
     target : Target
         What the device wants.
     """
-    holders = take_over(recording)  # who outlives the program is known, not guessed
+    holders = settle(recording)  # who outlives the program is known, not guessed
     graph = Graph(recording.launches, holders)
     recording.launches.clear()
     for run_pass, is_wanted in PASSES:
@@ -73,21 +76,31 @@ def compile_program(recording: Recording, target: Target) -> list[Launch]:
 
 
 @contextmanager
-def record(backend: Backend, on_upload: Callable[[Array, DType], Buffer | None] | None = None,
-           recompute: bool = False) -> Iterator[Recording]:
-    """Collect every launch made inside; they also run.  Afterwards the recording has its program.
+def record(backend: Device | None, on_upload: OnUpload | None = None, recompute: bool = False) -> Iterator[Recording]:
+    """Collect every launch that this thread makes inside; they also run.  Afterwards, `finished` gives the program.
 
     Parameters
     ----------
-    backend : Backend
+    backend : Device or None
+        Who may work for it; None: the first device that does something.
     on_upload : callable, optional
-        Asked for every host array that becomes a buffer inside; returns the buffer to use, or raises.
+        Asked for every host array that becomes a buffer inside; returns the buffer to use, or None, or raises.
     recompute : bool, optional
         Compute cheap results a second time rather than keep them in memory.
     """
-    recording = Recording(on_upload, recompute=recompute)
-    with backend.collecting(recording):
+    recording = Recording(on_upload=on_upload, recompute=recompute)
+    recording.open()
+    try:
+        if backend is not None:
+            recording.works_on(backend)
         yield recording
+    finally:
+        recording.close()
+    recording.compiled = partial(_program, recording)
+
+
+def _program(recording: Recording) -> Program:
+    backend = cast(Backend, recording.backend)
     exact = backend.settings.precision == "highest"  # kernels of a lower precision take no epilogues
     target = replace(backend.target, epilogues=backend.target.epilogues and exact)
-    recording.program = backend.program(compile_program(recording, target))
+    return backend.program(compile_program(recording, target))

@@ -37,12 +37,34 @@ def relu_grad(out: Array, y: Array, g: Array) -> Call:
     return call
 
 
-@primitive(fusable=True)
+# 1 / (1 + exp(-z)) is exact relative to itself also where it is tiny, where (1 + tanh(z / 2)) / 2 has no digits.  Below
+# _FAR, exp(-z) may overflow, and it is exp(z).
+_FAR = -88.0
+
+
+def _tail(z: Array) -> tuple[Array, Array] | None:
+    """Where `z` is below `_FAR`, if anywhere, and the roots of exp(z) there: two factors that are not too small."""
+    if z.size == 0 or z.item(z.argmin()) >= _FAR:  # NaN counts as smallest
+        return None
+    far = np.less(z, _FAR)
+    return far, np.exp(0.5 * z[far])
+
+
+def _gate(z: Array, out: Array) -> None:
+    np.negative(z, out=out)
+    np.exp(out, out=out)
+    np.add(out, 1, out=out)
+    np.divide(1, out, out=out)
+
+
+@primitive(bound=True, fusable=True)
+@in_blocks
 def sigmoid(out: Array, x: Array) -> None:
-    np.multiply(x, 0.5, out=out)
-    np.tanh(out, out=out)  # the same function, and no overflow at either end
-    np.multiply(out, 0.5, out=out)
-    np.add(out, 0.5, out=out)
+    tail = _tail(x)
+    _gate(x, out)
+    if tail is not None:
+        far, root = tail
+        out[far] = root * root
 
 
 @primitive(bound=True, fusable=True)
@@ -81,14 +103,44 @@ def leaky_relu_grad(out: Array, x: Array, g: Array, *, slope: float) -> None:
 @primitive(bound=True, fusable=True)
 @in_blocks
 def silu(out: Array, x: Array) -> None:
-    np.divide(x, 1 + np.exp(-x), out=out)  # where exp overflows the quotient is 0
+    _gated(x, x, out)
+
+
+def _gated(x: Array, z: Array, out: Array) -> None:
+    """x / (1 + exp(-z)); `out` may be `x`."""
+    tail = _tail(z)
+    ends = None if tail is None else x[tail[0]] * tail[1] * tail[1]
+    gate = np.empty_like(z)
+    np.negative(z, out=gate)
+    np.exp(gate, out=gate)
+    np.add(gate, 1, out=gate)
+    np.divide(x, gate, out=out)
+    if tail is not None:
+        out[tail[0]] = ends
 
 
 @primitive(bound=True, fusable=True)
 @in_blocks
 def silu_grad(out: Array, x: Array, g: Array) -> None:
-    gate = 1 / (1 + np.exp(-x))
-    np.multiply(g, gate * (1 + x * (1 - gate)), out=out)
+    power, gate = scratch(out.dtype, [out.shape] * 2)
+    _gated_grad(x, x, g, out, power, gate)
+
+
+def _gated_grad(slope: Array, z: Array, g: Array, out: Array, power: Array, gate: Array) -> None:
+    """g s (1 + slope (1 - s)) with s = 1 / (1 + exp(-z)): what x s sends back, if `slope` is x times the slope of z."""
+    tail = _tail(z)
+    ends = None if tail is None else g[tail[0]] * ((1 + slope[tail[0]]) * tail[1] * tail[1])
+    np.negative(z, out=power)
+    np.exp(power, out=power)
+    np.add(power, 1, out=gate)
+    np.divide(1, gate, out=gate)
+    np.multiply(power, gate, out=power)  # 1 - s
+    np.multiply(power, slope, out=power)
+    np.add(power, 1, out=power)
+    np.multiply(power, gate, out=power)
+    np.multiply(power, g, out=out)
+    if tail is not None:
+        out[tail[0]] = ends
 
 
 # erf(x) = x P(x^2) / Q(x^2) up to _NEAR, and 1 - exp(-x^2) R(x) / S(x) beyond; highest powers first.
@@ -116,20 +168,18 @@ def _horner(coefficients: tuple[float, ...], x: Array) -> Array:
     return total
 
 
-def _erf(x: Array) -> Array:
-    """The error function, to an absolute error of 1e-15 in float64."""
-    near = np.clip(x, -_NEAR, _NEAR)
-    z = near * near
-    far = np.clip(np.abs(x), _NEAR, 7.0)  # erf(7) is 1 in float64
-    tail = np.exp(-far * far) * _horner(_R, far) / _horner(_S, far)
-    small: Array = near * _horner(_P, z) / _horner(_Q, z)
-    is_near = (np.abs(x) <= _NEAR).astype(x.dtype)  # np.where takes 5 times as long
-    erf: Array = is_near * small + (1 - is_near) * np.copysign(1 - tail, x)
-    return erf
-
-
 def _normal_cdf(x: Array) -> Array:
-    return 0.5 * (1 + _erf(x * sqrt(0.5)))
+    """(1 + erf(x / sqrt(2))) / 2, to an error of 1e-7 of itself in float64, where it is tiny, too."""
+    y = x * sqrt(0.5)
+    near = np.clip(y, -_NEAR, _NEAR)
+    z = near * near
+    far = np.clip(np.abs(y), _NEAR, 27.0)  # 1 - erf(27) is 0 in float64
+    tail = np.exp(-far * far) * _horner(_R, far) / _horner(_S, far)
+    small: Array = 0.5 * (1 + near * _horner(_P, z) / _horner(_Q, z))
+    is_near = (np.abs(y) <= _NEAR).astype(x.dtype)  # np.where takes 5 times as long
+    is_right = (y > 0).astype(x.dtype)
+    cdf: Array = is_near * small + (1 - is_near) * (is_right + (0.5 - is_right) * tail)
+    return cdf
 
 
 @primitive(bound=True, fusable=True)
@@ -144,42 +194,32 @@ def gelu_grad(out: Array, x: Array, g: Array) -> None:
     np.multiply(g, _normal_cdf(x) + x * np.exp(-0.5 * x * x) / sqrt(2 * pi), out=out)
 
 
-_SLOPE = sqrt(2 / pi)
+# gelu_tanh(x) = x / (1 + exp(-z)) with z = x (_SLOPE + _CUBED x^2), as (1 + tanh(z / 2)) / 2 is 1 / (1 + exp(-z)).
+_SLOPE = 2 * sqrt(2 / pi)
 _CUBED = 0.044715 * _SLOPE
 
 
 @primitive(bound=True, fusable=True)
 @in_blocks
 def gelu_tanh(out: Array, x: Array) -> None:
-    (t,) = scratch(out.dtype, [out.shape])
-    _tanh_part(t, x, np.multiply(x, x, out=t))
-    np.add(t, 1, out=t)
-    np.multiply(t, 0.5, out=t)
-    np.multiply(t, x, out=out)
+    (z,) = scratch(out.dtype, [out.shape])
+    np.multiply(x, x, out=z)
+    np.multiply(z, _CUBED, out=z)
+    np.add(z, _SLOPE, out=z)
+    np.multiply(z, x, out=z)
+    _gated(x, z, out)
 
 
 @primitive(bound=True, fusable=True)
 @in_blocks
 def gelu_tanh_grad(out: Array, x: Array, g: Array) -> None:
-    near, t, slope = scratch(out.dtype, [out.shape] * 3)
-    np.clip(x, -10, 10, out=near)  # the slope is 0 or 1 beyond, where x * x could overflow
-    np.multiply(near, near, out=t)
-    np.multiply(t, 3 * _CUBED, out=slope)
+    near, z, slope, power, gate = scratch(out.dtype, [out.shape] * 5)
+    np.clip(x, -40, 40, out=near)  # the slope is 0 or 1 beyond, where x * x could overflow
+    np.multiply(near, near, out=z)
+    np.multiply(z, 3 * _CUBED, out=slope)
     np.add(slope, _SLOPE, out=slope)
     np.multiply(slope, near, out=slope)
-    _tanh_part(t, near, t)
-    np.multiply(t, t, out=near)
-    np.subtract(1, near, out=near)
-    np.multiply(slope, near, out=slope)
-    np.add(slope, t, out=slope)
-    np.add(slope, 1, out=slope)
-    np.multiply(slope, 0.5, out=slope)
-    np.multiply(slope, g, out=out)
-
-
-def _tanh_part(out: Array, x: Array, square: Array) -> None:
-    """tanh(x (_SLOPE + _CUBED x^2)), given x^2, whose place `out` may take."""
-    np.multiply(square, _CUBED, out=out)
-    np.add(out, _SLOPE, out=out)
-    np.multiply(out, x, out=out)
-    np.tanh(out, out=out)
+    np.multiply(z, _CUBED, out=z)
+    np.add(z, _SLOPE, out=z)
+    np.multiply(z, near, out=z)
+    _gated_grad(slope, z, g, out, power, gate)

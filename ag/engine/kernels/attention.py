@@ -15,6 +15,7 @@ import numpy as np
 
 from ag.engine.cpu_threads import WIDE, scratch, shares, together
 from ag.engine.kernels.random import philox, uniform_from_bits
+from ag.engine.kernels.reduce import total
 from ag.engine.primitive import Array, primitive
 from ag.engine.shape import Layout, Shape
 
@@ -54,11 +55,11 @@ def _attend(
         w = _scores(mk[m, :, j], mq[m, :, i], hidden)
         top = np.maximum.reduce(w, 1, keepdims=True)
         np.exp(np.subtract(w, top, out=w), out=w)
-        total = np.add.reduce(w, 1, keepdims=True)
+        mass = total(w, 1)
         if kept is not None:
             np.multiply(w, kept[m, j, i], out=w)
-        np.divide(mv[m, :, j] @ w, total, out=result[m, :, i])
-        np.add(np.log(total), top, out=logs[m, :, i])
+        np.divide(mv[m, :, j] @ w, mass, out=result[m, :, i])
+        np.add(np.log(mass), top, out=logs[m, :, i])
     _put(out, result, heads)
     _put(lse, logs, heads)
 
@@ -109,13 +110,13 @@ def _send_back(arrays: list[Array], kept: Array | None, heads: int, factor: floa
         _put(out, result, heads, scale)
 
 
-def _add_product(total: Array, keys: slice, x: Array, y: Array, first: bool) -> None:
+def _add_product(whole: Array, keys: slice, x: Array, y: Array, first: bool) -> None:
     """Add x y^T to what is there of some keys; the `first` product, of all keys that are seen, takes the place."""
     if first:
-        np.matmul(x, y.swapaxes(1, 2), out=total[:, :, keys])
-        total[:, :, keys.stop :] = 0
+        np.matmul(x, y.swapaxes(1, 2), out=whole[:, :, keys])
+        whole[:, :, keys.stop :] = 0
     else:
-        total[:, :, keys] += x @ y.swapaxes(1, 2)
+        whole[:, :, keys] += x @ y.swapaxes(1, 2)
 
 
 def _parts(

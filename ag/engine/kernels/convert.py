@@ -6,13 +6,17 @@ backends convert host values with `stored` and `loaded`.  `ag.autograd.mixed_pre
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import BF16, F16, F32, DType
 from ag.engine.primitive import Array, primitive
+from ag.errors import CheckpointError, DtypeError
 
-__all__ = ["BFLOAT16", "converted", "loaded", "narrow", "numbers", "stored", "widen", "reconcile"]
+__all__ = ["BFLOAT16", "converted", "loaded", "narrow", "number_arrays", "numbers", "refuse_unlike", "stored", "widen",
+           "reconcile"]
 
 
 BFLOAT16 = np.dtype("V2")  # of arrays that hold bfloat16 elements: files have them, and numpy has no such type
@@ -24,7 +28,15 @@ _EXPONENT = np.uint32(0x7F800000)
 
 
 def stored(array: Array, dtype: DType) -> Array:
-    """Host numbers as the elements a buffer of type `dtype` holds."""
+    """Host numbers as the elements a buffer of type `dtype` holds.
+
+    Raises
+    ------
+    DtypeError
+        If an integer type cannot hold one of them.
+    """
+    if not dtype.is_float:
+        return _whole(array, dtype)
     if dtype is not BF16:
         with np.errstate(over="ignore"):  # what is too large becomes infinite
             return np.asarray(array, dtype.numpy_name)
@@ -34,6 +46,18 @@ def stored(array: Array, dtype: DType) -> Array:
     rounded = ((bits + np.uint32(0x7FFF) + even) >> np.uint32(16)).astype(np.uint16)
     nan = (bits & ~np.uint32(1 << 31)) > _EXPONENT
     return np.where(nan, upper | _QUIET_BIT, rounded).reshape(np.shape(array))
+
+
+def _whole(array: Array, dtype: DType) -> Array:
+    if np.can_cast(array.dtype, dtype.numpy_name):
+        return np.asarray(array, dtype.numpy_name)
+    limits = np.iinfo(dtype.numpy_name)
+    numbers = array if array.dtype.kind in "iu" else array.astype(np.float64)  # float32 would round the limits
+    fits = (numbers >= limits.min) & (numbers <= limits.max) & (numbers == np.floor(numbers))
+    if not fits.all():
+        raise DtypeError(f"dtype {dtype}: the number {array[~fits].flat[0]} was given; whole numbers in "
+                         f"{limits.min}..{limits.max} are required.")
+    return np.asarray(array, dtype.numpy_name)
 
 
 def loaded(elements: Array, dtype: DType) -> Array:
@@ -46,6 +70,43 @@ def loaded(elements: Array, dtype: DType) -> Array:
 def numbers(array: Array) -> Array:
     """An array from a file as host numbers."""
     return loaded(array.view(np.uint16), BF16) if array.dtype == BFLOAT16 else array
+
+
+def number_arrays(state: object, refusal: str) -> dict[str, Array]:
+    """The arrays of a state by name; `refusal` begins the message if it is none.
+
+    Raises
+    ------
+    CheckpointError
+        Listing what is no array of numbers.
+    """
+    if not isinstance(state, Mapping):
+        raise CheckpointError(f"{refusal}: it is a {type(state).__name__}; a dict of arrays by name is required.")
+    arrays, wrong = {}, []
+    for name, value in state.items():
+        try:
+            array = numbers(np.asarray(value))
+        except ValueError:
+            wrong.append(f"{name} has rows of different lengths")
+            continue
+        if array.dtype.kind not in "biuf":
+            wrong.append(f"{name} is of type {array.dtype} and holds no real numbers")
+        arrays[name] = array
+    if wrong:
+        raise CheckpointError(f"{refusal}: {', '.join(wrong)}.")
+    return arrays
+
+
+def refuse_unlike(arrays: Mapping[str, Array], types: Mapping[str, DType], refusal: str) -> None:
+    """Refuse numbers that an element type cannot hold: they would become infinite, or lose their fractions."""
+    wrong = []
+    for name, dtype in types.items():
+        array = arrays[name]
+        kept = loaded(stored(array, dtype), dtype)
+        if (np.isfinite(array) & ~np.isfinite(kept)).any() if dtype.is_float else (kept != array).any():
+            wrong.append(f"{name} has numbers that {dtype} cannot hold")
+    if wrong:
+        raise CheckpointError(f"{refusal}: {', '.join(wrong)}.")
 
 
 # ---------------------------------------------------------------------------------------------- on a device

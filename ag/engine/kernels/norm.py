@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from ag.engine.kernels.reduce import ones
+from ag.engine.kernels.reduce import SHORT, ones, total
 from ag.engine.primitive import Array, primitive
 from ag.engine.shape import Layout, Shape
 
@@ -34,8 +34,15 @@ def inverse_std(out: Array, variance: Array, *, eps: float) -> None:
 
 @primitive(outputs=0, updates=("running",))
 def running_update(running: Array, value: Array, *, momentum: float, factor: float) -> None:
-    # The exponential average moves towards factor * value.
-    running += momentum * (factor * value - running)
+    # The exponential average moves towards factor * value, from the nearer end: a small value has no digits left in
+    # value - running.
+    goal = factor * value
+    if momentum <= 0.5:
+        running += momentum * (goal - running)
+    else:
+        running -= goal
+        running *= 1 - momentum
+        running += goal
 
 
 def _row_blocks(x: Array) -> Iterator[slice]:
@@ -75,6 +82,25 @@ def _rate(variance: Array, eps: float) -> Array:
     return rate
 
 
+# Short sums in the quickest way, which adds one by one; long ones pairwise.
+
+
+def _dots_of_columns(a: Array, b: Array) -> Array:
+    dots: Array = np.einsum("ij,ij->j", a, b) if len(a) <= SHORT else total(a * b, 0)[0]
+    return dots
+
+
+def _dots_of_rows(a: Array, b: Array) -> Array:
+    """May overwrite `a`."""
+    dots: Array = np.einsum("ij,ij->i", a, b) if a.shape[1] <= SHORT else np.add.reduce(np.multiply(a, b, out=a), 1)
+    return dots
+
+
+def _sums_of_rows(a: Array) -> Array:
+    sums: Array = a @ ones(a.shape[1], a.dtype) if a.shape[1] <= SHORT else np.add.reduce(a, 1)
+    return sums
+
+
 @primitive(lambda x, *_others, **_params: (x, (1, x[1]), (1, x[1])), layout=_features_layout, outputs=3,
            cheap=True)
 def layer_norm(
@@ -83,9 +109,9 @@ def layer_norm(
     share = 1.0 / x.shape[0]
     for c in _column_blocks(x):
         h = out[:, c]
-        np.multiply(np.add.reduce(x[:, c], 0, keepdims=True), share, out=mean[:, c])
+        np.multiply(total(x[:, c], 0), share, out=mean[:, c])
         np.subtract(x[:, c], mean[:, c], out=h)
-        np.multiply(np.einsum("ij,ij->j", h, h), share, out=variance[0, c])
+        np.multiply(_dots_of_columns(h, h), share, out=variance[0, c])
         np.multiply(h, _rate(variance[:, c], eps), out=h)
         np.multiply(h, gamma, out=h)
         np.add(h, beta, out=h)
@@ -100,8 +126,8 @@ def layer_norm_grad(
     for c in _column_blocks(x):
         s, d, rate = g[:, c] * gamma, dx[:, c], _rate(variance[:, c], eps)
         np.subtract(x[:, c], mean[:, c], out=d)
-        along = np.einsum("ij,ij->j", s, d) * (share * rate * rate)
-        np.subtract(s, np.add.reduce(s, 0, keepdims=True) * share, out=s)
+        along = _dots_of_columns(s, d) * (share * rate * rate)
+        np.subtract(s, total(s, 0) * share, out=s)
         np.multiply(d, along, out=d)
         np.subtract(s, d, out=d)
         np.multiply(d, rate, out=d)
@@ -119,8 +145,8 @@ def norm_sums(
         np.multiply(along, rate[of], out=along)
         for p in range(dgamma.shape[1]):
             piece = slice(p * chunk, (p + 1) * chunk)
-            np.einsum("ij,ij->i", along[:, piece], g[r, piece], out=dgamma[r, p])
-            dbeta[r, p] = g[r, piece] @ ones(piece.indices(g.shape[1])[1] - piece.start, g.dtype)
+            dgamma[r, p] = _dots_of_rows(along[:, piece], g[r, piece])
+            dbeta[r, p] = _sums_of_rows(g[r, piece])
 
 
 @primitive(lambda x, *, chunk: (_pieces(x, chunk),) * 2, layout=_pieces_layout, outputs=2)
@@ -132,7 +158,7 @@ def norm_statistics(mean: Array, variance: Array, x: Array, *, chunk: int) -> No
             share = 1.0 / part.shape[1]
             np.multiply(np.add.reduce(part, 1), share, out=mean[r, p])
             apart = part - mean[r, p, None]
-            np.multiply(np.einsum("ij,ij->i", apart, apart), share, out=variance[r, p])
+            np.multiply(_dots_of_rows(apart, apart), share, out=variance[r, p])
 
 
 @primitive(lambda means, _variances, *, length, chunk: ((means[0], 1),) * 2, outputs=2,

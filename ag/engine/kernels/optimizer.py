@@ -4,10 +4,13 @@
            p = (1 - lr weight_decay) p - lr (m / c1) / (sqrt(v / c2) + eps)
     SGD:   d = g + weight_decay p       b = mu b + d                   p -= lr (d + mu b  if nesterov  else b)
 
-Everything that changes from step to step (learning rate, step count, bias corrections) is in the `state` operand,
-in device memory, so a captured step can be replayed.  `state` moves on when `last` is set: a step whose parameters
-are not contiguous takes several launches with the same state.  The buffer has `STATE_WORDS` words; those after the
-named ones belong to the kernels, which count finished workgroups there to know who advances the state.
+What may change from step to step is in device memory, so that a captured step can be replayed: `settings`, which only
+the host writes, and `state`, a word in which kernels count finished workgroups, and rows of counts.  The first row is
+the optimizer's own; it moves on when `last` is set, as a step whose parameters are not contiguous takes several
+launches.  Adam has a row (c1, c2, t) for every parameter besides, which moves on with the parameter, so that a gradient
+that comes late is corrected as a first one.  `places` says which elements are whose:
+
+    N   end of parameter 0 ... N-1   parameter of element 0, of element 64, of element 128, ...
 
 Gradients are multiplied with `factor` first, in place; `bad` is how many of them are not finite: if any, neither
 parameters nor state change.
@@ -15,7 +18,9 @@ parameters nor state change.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from math import sqrt
 
 import numpy as np
@@ -25,72 +30,126 @@ from ag.engine.kernels.elementwise import mul
 from ag.engine.primitive import Array, Call, primitive
 from ag.engine.shape import Layout, Shape
 
-__all__ = ["STATE_WORDS", "adam_update", "sgd_update", "nonfinite", "pieces", "scale_update",
-           "clip_factor", "square_sums"]
+__all__ = ["PLACE", "adam_update", "sgd_update", "nonfinite", "pieces", "places_of", "scale_update", "clip_factor",
+           "square_sums"]
 
-STATE_WORDS = 8
+PLACE = 64  # elements per word of the second part of `places`
 
 
-@primitive(outputs=0, updates=("p", "m", "v", "state", "g"), bound=True, scaling=(mul, "g", "factor"))
+def places_of(ends: Sequence[int]) -> Array:
+    """`places` of parameters that end at these elements of the flat buffer."""
+    firsts = np.searchsorted(ends, np.arange(0, ends[-1], PLACE), side="right")
+    return np.concatenate([[len(ends)], ends, firsts]).astype(np.int32)
+
+
+def _run_layout(p: Shape, *_others: Shape, **_params: int) -> Layout:
+    return {"n": p[0]}
+
+
+@primitive(outputs=0, layout=_run_layout, updates=("p", "m", "v", "state", "g"), bound=True,
+           scaling=(mul, "g", "factor"))
 def adam_update(
-    p: Array, m: Array, v: Array, state: Array, g: Array, factor: Array, bad: Array,
-    *, rate1: float, rate2: float, eps: float, weight_decay: float, last: bool,
+    p: Array, m: Array, v: Array, state: Array, settings: Array, places: Array, g: Array, factor: Array, bad: Array,
+    *, start: int, first: int, count: int, last: bool,
 ) -> Call:
-    # state = (lr, c1, c2, t), rate = 1 - beta, c = 1 - beta^t: complements keep their digits where beta is near 1.
-    after = state[1:4]
-    slow, slower = np.asarray(rate1, p.dtype), np.asarray(rate2, p.dtype)
-    scalars = np.empty(3, p.dtype)  # numpy is quicker with its own numbers than with Python's
-    step, floor, kept = (scalars[i : i + 1].reshape(()) for i in range(3))
+    # settings = (lr, 1 - beta1, 1 - beta2, eps, weight_decay, beta1, beta2), c = 1 - beta^t: complements keep their
+    # digits where beta is near 1.  p begins at element `start` of the flat buffer and holds `count` parameters, which
+    # have the rows from 1 + `first` on.
+    rows = state[1:].reshape(-1, 3)
+    own, mine = rows[0], rows[1 + first : 1 + first + count]
+    scalars = np.empty(7, p.dtype)  # numpy is quicker with its own numbers than with Python's
+    step, floor, kept, slow, slower, stays, stays2 = (scalars[i, ...] for i in range(7))
     small = np.empty_like(p) if p.size <= BLOCK else None
+    known, near, near2, decays = b"", True, True, True  # the settings, and what follows from them
+    lr = rate1 = rate2 = eps = weight_decay = 0.0
 
     def update(p: Array, m: Array, v: Array, g: Array) -> None:
-        d = scratch(p.dtype, (p.shape,))[0] if small is None else small
-        np.subtract(g, m, d)
-        d *= slow
-        m += d
+        d = scratch(p.dtype, (p.shape,))[0] if small is None else small[: p.size]
+        # x += rate (y - x), from the nearer end: a small y has no digits left in y - x
+        if near:
+            np.subtract(g, m, d)
+            d *= slow
+            m += d
+        else:
+            m -= g
+            m *= stays
+            m += g
         np.multiply(g, g, d)
-        d -= v
-        d *= slower
-        v += d
+        if near2:
+            d -= v
+            d *= slower
+            v += d
+        else:
+            v -= d
+            v *= stays2
+            v += d
         np.sqrt(v, d)
         d += floor
         np.divide(m, d, d)
         d *= step
-        if weight_decay:
+        if decays:
             p *= kept
         p -= d
 
-    pieces = cut(p.size)
-    run, updates = makes(pieces), [partial(update, p[i], m[i], v[i], g[i]) for i in pieces]
+    def updates(part: slice) -> Call:
+        whole, pieces = [x[part] for x in (p, m, v, g)], cut(len(p[part]))
+        return partial(makes(pieces), [partial(update, *(x[i] for x in whole)) for i in pieces])
+
+    def counted(row: Array) -> tuple[float, float, float]:
+        c1, c2, t = row.tolist()
+        c1 += rate1 * (1 - c1)
+        c2 += rate2 * (1 - c2)
+        return c1, c2, t + 1
+
+    def prepared(row: Array) -> tuple[float, float, float]:
+        # lr / c1 and eps of m / (sqrt(v / c2) + eps), and what weight decay leaves of p
+        c1, c2, t = counted(row)
+        scalars[:3] = lr * sqrt(c2) / c1, eps * sqrt(c2), 1 - lr * weight_decay
+        return c1, c2, t
+
+    update_all = updates(slice(None))
 
     def call() -> None:
+        nonlocal known, near, near2, decays, lr, rate1, rate2, eps, weight_decay
         _scale(g, factor)
         if bad.item():
             return
-        lr, c1, c2, t = state[:4].tolist()
-        c1 += rate1 * (1 - c1)
-        c2 += rate2 * (1 - c2)
+        if known != (bits := settings.tobytes()):
+            lr, rate1, rate2, eps, weight_decay, *betas = settings.tolist()
+            scalars[3:] = rate1, rate2, *betas
+            near, near2, decays, known = bool(slow <= 0.5), bool(slower <= 0.5), weight_decay != 0, bits
+        bits, row, own_row = mine.tobytes(), mine[0], own.tobytes()
+        if bits == own_row * count:  # all have the same counts, as long as every parameter has gradients
+            counts = prepared(row)
+            update_all()
+            row[:] = counts
+            mine[1:] = row
+            if last:
+                own[:] = row
+            return
+        ends = np.append(0, places[1 : 1 + places[0]])[first : first + count + 1] - start
+        changes = np.flatnonzero((mine[1:] != mine[:-1]).any(1)) + 1
+        for low, high in pairwise([0, *changes.tolist(), count]):
+            counts = prepared(mine[low])
+            updates(slice(int(ends[low]), int(ends[high])))()
+            mine[low:high] = counts
         if last:
-            after[:] = c1, c2, t + 1
-        # lr / c1 and eps of m / (sqrt(v / c2) + eps), and what weight decay leaves of p
-        scalars[:] = lr * sqrt(c2) / c1, eps * sqrt(c2), 1 - lr * weight_decay
-        run(updates)
+            own[:] = counted(own)
 
     return call
 
 
 @primitive(outputs=0, updates=("p", "momentum", "state", "g"), scaling=(mul, "g", "factor"))
 def sgd_update(
-    p: Array, momentum: Array, state: Array, g: Array, factor: Array, bad: Array,
-    *, mu: float, weight_decay: float, nesterov: bool, last: bool,
+    p: Array, momentum: Array, state: Array, settings: Array, g: Array, factor: Array, bad: Array, *, last: bool,
 ) -> None:
-    # state = (lr, t).  The momentum b is 0 at first.
+    # settings = (lr, mu, weight_decay, nesterov); the only row of the state is (t).  The momentum b is 0 at first.
     _scale(g, factor)
     if bad.item():
         return
-    lr, t = state[:2].tolist()
+    lr, mu, weight_decay, nesterov = settings.tolist()
     if last:
-        state[1] = t + 1
+        state[1] += 1
     d = g + weight_decay * p if weight_decay else g
     if mu:
         momentum *= mu

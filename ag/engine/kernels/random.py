@@ -6,6 +6,9 @@ kept between draws but the number of the next stream (`rng_draw`).
 
 from __future__ import annotations
 
+import os
+from threading import RLock
+
 import numpy as np
 
 from ag.engine.primitive import Array, primitive
@@ -16,6 +19,17 @@ __all__ = ["philox", "rng_draw", "uniform_from_bits", "dropout"]
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _LOW = np.uint64(0xFFFFFFFF)
+_drawing = RLock()
+
+
+def _forked() -> None:
+    """Whoever drew in another thread does not exist in a forked child."""
+    global _drawing
+    _drawing = RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def philox(key: tuple[int, int], stream: tuple[int, int], words: int) -> Array:
@@ -49,9 +63,10 @@ def uniform_from_bits(bits: Array) -> Array:
 @primitive(same, updates=("state",))
 def rng_draw(out: Array, state: Array) -> None:
     # out = (seed low, seed high, stream low, stream high); the state moves on to the next stream.
-    np.copyto(out, state)
-    stream = (int(state[2]) | int(state[3]) << 32) + 1
-    state[2], state[3] = stream & 0xFFFFFFFF, stream >> 32 & 0xFFFFFFFF
+    with _drawing:  # threads may share a state
+        np.copyto(out, state)
+        stream = (int(state[2]) | int(state[3]) << 32) + 1
+        state[2], state[3] = stream & 0xFFFFFFFF, stream >> 32 & 0xFFFFFFFF
 
 
 @primitive()

@@ -4,7 +4,8 @@ An axis is cut into pieces of `chunk` elements, each of which becomes one elemen
 
     out[.., k, ..] = scale * sum of x[.., k chunk : (k + 1) chunk, ..]
 
-`sum_over` and `sum_to` launch sums over several axes; the tape undoes broadcasting with `sum_to`.
+`sum_over` and `sum_to` launch sums over several axes; the tape undoes broadcasting with `sum_to`.  The numpy functions
+make sums that may be long with `total` or along the last axis, so that float32 keeps its digits.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from ag.engine.buffer import Buffer, Run
 from ag.engine.primitive import Array, Call, primitive
 from ag.engine.shape import Shape, broadcast, broadcast_axes, broadcast_layout, expand_layout, sum_layout, summed
 
-__all__ = ["CHUNK", "LONGEST_ROW", "ones", "runs", "sum", "sum_over", "sum_to", "equal", "expand", "max"]
+__all__ = ["CHUNK", "LONGEST_ROW", "ones", "runs", "sum", "sum_over", "sum_to", "total", "equal", "expand",
+           "max"]
 
 # One workgroup adds up one row; longer rows are cut first, so that the work spreads and loops stay short
 # (lavapipe silently ends an invocation's loops after 65,535 iterations).
 LONGEST_ROW = 1 << 17
 CHUNK = 1 << 12
 _SMALL = 1 << 12  # elements; above, numpy's pairwise reduction is as fast and more accurate
+SHORT = 256  # elements that may be added one after the other
 
 
 @primitive(summed, layout=sum_layout, bound=True)
@@ -37,8 +40,10 @@ def sum(out: Array, x: Array, *, axis: int, chunk: int, scale: float) -> Call:
         return partial(_sum_all, out, x.reshape(-1).dot, row, scale)
     if row is not None and x.ndim == 2 and axis == 1 and chunk >= n:
         return _scaled(partial(x.dot, row, out=out[:, 0]), out, scale)
-    if chunk >= n:
+    if chunk >= n and _is_plain(x, axis):
         return _scaled(partial(np.add.reduce, x, axis, out=out, keepdims=True), out, scale)
+    if chunk >= n:
+        return lambda: np.multiply(total(x, axis), scale, out=out)
     return _scaled(partial(np.add.reduceat, x, range(0, n, chunk), axis, out=out), out, scale)
 
 
@@ -56,6 +61,30 @@ def _scaled(call: Call, out: Array, scale: float) -> Call:
         np.multiply(out, scale, out=out)
 
     return both
+
+
+def total(x: Array, axis: int) -> Array:
+    """The sum along an axis, which stays with size 1.
+
+    Numpy adds pairwise along the last axis, and one after the other along the others.  There, elements that lie `parts`
+    apart are added first, in rows that are `parts` times as long, and then those sums.
+    """
+    n = x.shape[axis]
+    if _is_plain(x, axis):
+        added: Array = np.add.reduce(x, axis, keepdims=True)
+        return added
+    outer, inner, parts = x.shape[:axis], x.shape[axis + 1 :], -(-n // 64)
+    x = x.reshape(prod(outer), n, prod(inner))
+    full = n // parts * parts
+    sums: Array = np.add.reduce(x[:, :full].reshape(len(x), n // parts, -1), 1).reshape(len(x), parts, -1)
+    if full < n:
+        sums[:, : n - full] += x[:, full:]
+    return total(sums, 1).reshape(*outer, 1, *inner)
+
+
+def _is_plain(x: Array, axis: int) -> bool:
+    """Whether numpy's own sum keeps the digits."""
+    return x.shape[axis] <= SHORT or prod(x.shape[axis + 1 :]) == 1
 
 
 @lru_cache(maxsize=256)

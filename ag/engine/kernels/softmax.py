@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from ag.engine.kernels.reduce import ones
+from ag.engine.kernels.reduce import SHORT, ones, total
 from ag.engine.primitive import Array, Call, primitive
 from ag.engine.shape import Layout, Shape, axis_layout
 
@@ -43,23 +43,23 @@ def _softmax_layout(out: Shape, x: Shape, *_others: Shape, axis: int, **_params:
 def softmax(out: Array, x: Array, *, axis: int) -> None:
     np.subtract(x, np.maximum.reduce(x, axis, keepdims=True, initial=-np.inf), out=out)  # an empty axis is fine
     np.exp(out, out=out)
-    np.divide(out, np.add.reduce(out, axis, keepdims=True), out=out)
+    np.divide(out, total(out, axis), out=out)
 
 
 @primitive(layout=_softmax_layout)
 def softmax_grad(out: Array, y: Array, g: Array, *, axis: int) -> None:
-    np.multiply(y, g - np.add.reduce(y * g, axis, keepdims=True), out=out)
+    np.multiply(y, g - total(y * g, axis), out=out)
 
 
 @primitive(layout=_softmax_layout)
 def log_softmax(out: Array, x: Array, *, axis: int) -> None:
     np.subtract(x, np.maximum.reduce(x, axis, keepdims=True, initial=-np.inf), out=out)
-    np.subtract(out, np.log(np.add.reduce(np.exp(out), axis, keepdims=True)), out=out)
+    np.subtract(out, np.log(total(np.exp(out), axis)), out=out)
 
 
 @primitive(layout=_softmax_layout)
 def log_softmax_grad(out: Array, y: Array, g: Array, *, axis: int) -> None:
-    np.subtract(g, np.exp(y) * np.add.reduce(g, axis, keepdims=True), out=out)
+    np.subtract(g, np.exp(y) * total(g, axis), out=out)
 
 
 def _loss_layout(_losses: Shape, dx: Shape, *_others: Shape, **_params: object) -> Layout:
@@ -70,23 +70,29 @@ def _loss_layout(_losses: Shape, dx: Shape, *_others: Shape, **_params: object) 
            in_place=("dx", "x"))
 def softmax_cross_entropy(losses: Array, dx: Array, x: Array, t: Array, *, factor: float) -> Call:
     # Per column: the loss sum_c t (lse - x), and factor times its gradient, softmax(x) * sum(t) - t.
-    row = ones(len(x), x.dtype)  # multiplying with ones is the quickest sum over a few rows
+    row = ones(len(x), x.dtype) if len(x) <= SHORT else None  # a product with ones is the quickest sum of a few rows
     scale, loss = np.asarray(factor, x.dtype), losses[0]
     e = np.empty_like(x)
-    top, total, weight = np.empty_like(x, shape=(3, x.shape[1]))
+    top, mass, weight = np.empty_like(x, shape=(3, x.shape[1]))
+
+    def add_up(rows: Array, into: Array) -> None:
+        if row is not None:
+            row.dot(rows, out=into)
+        else:
+            into[...] = total(rows, 0)[0]
 
     def call() -> None:
         np.maximum.reduce(x, 0, out=top)
         np.subtract(x, top, dx)
         np.exp(dx, e)
-        row.dot(e, out=total)
-        row.dot(t, out=weight)
+        add_up(e, mass)
+        add_up(t, weight)
         np.multiply(dx, t, dx)
-        row.dot(dx, out=loss)
-        np.log(total, top)
+        add_up(dx, loss)
+        np.log(mass, top)
         np.multiply(top, weight, top)
         np.subtract(top, loss, loss)
-        np.divide(weight, total, weight)
+        np.divide(weight, mass, weight)
         np.multiply(e, weight, dx)
         np.subtract(dx, t, dx)
         np.multiply(dx, scale, dx)
@@ -102,7 +108,7 @@ def softmax_cross_entropy_ids(losses: Array, dx: Array, x: Array, ids: Array, *,
     np.subtract(x, np.maximum.reduce(x, 0), out=dx)
     picked = dx[ids, columns]
     np.exp(dx, out=dx)
-    total = np.add.reduce(dx, 0)
-    np.subtract(np.log(total), picked, out=losses[0])
-    np.multiply(dx, factor / total, out=dx)
+    mass = total(dx, 0)[0]
+    np.subtract(np.log(mass), picked, out=losses[0])
+    np.multiply(dx, factor / mass, out=dx)
     dx[ids, columns] -= factor

@@ -7,6 +7,7 @@ which values are allowed and what they stand for; nothing of how the models work
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
@@ -29,6 +30,8 @@ STRATEGIES: dict[str, Callable[[Any, tuple[str, ...]], Layer]] = {
 _CHOICES = {"strategy": tuple(STRATEGIES), "backend": ("local",), "gradient_sync": ("all_reduce",)}
 Node = Any  # of PyYAML, which has no type information
 
+_NULL, _TEXT = "tag:yaml.org,2002:null", "tag:yaml.org,2002:str"
+_WHOLE = re.compile("0|[1-9][0-9]{0,17}")  # others have zeros in front, which some take for octal numbers
 _LEAST = {"checkpoint_every": 1, "max_restarts": 0}
 
 
@@ -113,23 +116,26 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     """
     import yaml  # here, as `import ag` should not wait for it
 
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
+    with open(path, "rb") as file:
+        content = file.read()
     try:
-        root = yaml.compose(text, yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        raise ValueError(f"load_config: {os.fspath(path)} is not YAML: {error}") from error
+        root = yaml.compose(content.decode(), yaml.SafeLoader)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"load_config: {os.fsdecode(path)} is not YAML: {error}") from error
+    except RecursionError as error:
+        raise ValueError(f"load_config: {os.fsdecode(path)} has too many lists or mappings inside each other; a "
+                         f"section distributed with keys is required.") from error
     reader = _Reader()
     sections = reader.mapping(root, "the file", ("distributed",))
     values = reader.mapping(sections["distributed"], "distributed", tuple(f.name for f in fields(Config))) if (
         "distributed" in sections) else {}
     read = {key: reader.value(key, node) for key, node in values.items()}
-    if "checkpoint_every" in values and "checkpoint" not in values:
+    if read.get("checkpoint_every") is not None and read.get("checkpoint") is None:
         reader.wrong(values["checkpoint_every"], "checkpoint_every needs checkpoint, which names the file")
     if not reader.faults and not values:
         reader.faults.append("there is no section distributed with keys in it")
     if reader.faults:
-        raise ValueError(f"load_config: {os.fspath(path)}: " + "; ".join(reader.faults) + ".")
+        raise ValueError(f"load_config: {os.fsdecode(path)}: " + "; ".join(reader.faults) + ".")
     return Config(**read)
 
 
@@ -161,6 +167,8 @@ class _Reader:
 
     def value(self, key: str, node: Node) -> Any:
         """What a key stands for."""
+        if node.tag == _NULL and getattr(Config, key) is None:
+            return None
         if key == "devices":
             return self.devices(node)
         if key == "checkpoint":
@@ -169,13 +177,14 @@ class _Reader:
 
     def path(self, key: str, node: Node) -> str:
         """The name of a file."""
-        if node.id != "scalar" or not node.value:
-            self.wrong(node, f"{key} is {_shown(node)}; it must be the name of a file")
+        if node.id != "scalar" or not node.value or node.tag != _TEXT:
+            self.wrong(node, f"{key} is {_shown(node)}; it must be the name of a file, in quotes if it looks like "
+                             f"something else")
         return str(node.value)
 
     def whole(self, key: str, node: Node, least: int) -> int:
         """A whole number."""
-        if node.id == "scalar" and node.value.isdecimal() and int(node.value) >= least:
+        if node.id == "scalar" and _WHOLE.fullmatch(node.value) and int(node.value) >= least:
             return int(node.value)
         self.wrong(node, f"{key} is {_shown(node)}; it must be a whole number of at least {least}")
         return least

@@ -65,7 +65,7 @@ def evacuate(model: Model, optimizer: Optimizer, instead: Mapping[str, str]) -> 
     for x in state_of(model).values():
         x.grad = None
         if x.device in instead:
-            x.buffer = backend_of(instead[x.device]).zeros(x.shape, x.buffer.dtype)
+            x.rebind(backend_of(instead[x.device]).zeros(x.shape, x.buffer.dtype))
     optimizer.follow()
     for part in objects_in(model):
         if isinstance(part, Layer):

@@ -204,6 +204,7 @@ class _SavedLoop(_Loop):
 
     def begin(self, resume: bool) -> None:
         """Load the checkpoint that is there, or write a first one."""
+        check_writable(self._path, "train_distributed")
         self._load() if resume and self._path.exists() else self._save()
 
     def run(self) -> list[float]:

@@ -25,7 +25,7 @@ from ag.engine.device import backend_of
 from ag.engine.devices import accelerator_name, default_devices
 from ag.engine.primitive import Array
 from ag.errors import TapeError
-from ag.nn.layer import Layer, State
+from ag.nn.layer import Layer, State, named_tensors
 from ag.ops.arithmetic import ag_add, ag_mul
 from ag.parallel.comm.gather import gather
 from ag.parallel.comm.scatter import moved, scatter, sizes_along
@@ -202,6 +202,10 @@ class DataParallel(Layer):
     def buffers(self) -> dict[str, Tensor]:
         """The model's buffers, by the model's names."""
         return self.module.buffers() if hasattr(self.module, "buffers") else {}
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """The model's parameters and buffers with all names that they have there."""
+        return named_tensors(self.module)
 
     def state_dict(self) -> dict[str, Array]:
         """The model's state, without any prefix."""

@@ -14,7 +14,9 @@ from contextvars import copy_context
 from ag.autograd.tensor import Tensor
 from ag.engine.cpu_threads import one_thread
 from ag.engine.device import ag_device, backend_of, default_backend
-from ag.errors import CommError
+from ag.engine.program import recording_here
+from ag.errors import CaptureError, CommError
+from ag.parallel.comm.shared_cores import SharedCores
 from ag.parallel.comm.threads import ThreadComm, thread_comms
 from ag.parallel.comm.tree import Tree
 from ag.parallel.replicas.replica_group import ReplicaGroup, Turns, set_group
@@ -71,6 +73,9 @@ def parallel_apply(models: Sequence[Callable[..., Tree]], inputs: Sequence[Tree]
                          f"and {len(places)} devices; the numbers must be equal.")
     args = [x if isinstance(x, tuple) else (x,) for x in inputs]
     calls = [_Call(i, *parts) for i, parts in enumerate(zip(models, args, named, places, strict=True))]
+    if len(calls) > 1 and recording_here() is not None:
+        raise CaptureError(f"parallel_apply: {len(calls)} models run in threads inside a captured step, whose replay "
+                           f"would not run them; call the step uncaptured, or capture a step per replica.")
     if len(calls) == 1:
         calls[0].run()
     elif calls:
@@ -123,7 +128,8 @@ def _run_together(calls: Sequence[_Call]) -> None:
             group.end()
 
     initializer = one_thread if len(turns) > 1 else None
-    with ThreadPoolExecutor(len(calls), initializer=initializer) as pool:
+    busy = {call.device for call in calls if not backend_of(call.device).asynchronous}
+    with SharedCores(busy), ThreadPoolExecutor(len(calls), initializer=initializer) as pool:
         futures = [pool.submit(copy_context().run, work, call, comm) for call, comm in zip(calls, comms, strict=True)]
     for future in futures:
         future.result()

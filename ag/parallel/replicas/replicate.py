@@ -112,7 +112,7 @@ def take_buffers(model: Model, replica: Model) -> None:
         for name, x in buffers_of(model).items():
             value = theirs.get(name, x)
             if value.shape != x.shape:
-                x.buffer = ag_to_device(value, x.device).buffer
+                x.rebind(ag_to_device(value, x.device).buffer)
             elif value is not x:
                 x.data = value.numpy()  # in place, where captured steps look for it
 

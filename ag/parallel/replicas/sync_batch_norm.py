@@ -82,7 +82,7 @@ class SyncBatchNorm(BatchNorm):
     def forward(self, x: TensorLike) -> Tensor:
         """Output of the shape of `x`, (num_features, batch) or (num_features, ..., batch)."""
         group = current_group()
-        if group is None or not self.mode_for(self.gamma):
+        if group is None or not self.training:
             return super().forward(x)
         x = as_input(x, self.gamma)
         if x.ndim < 2 or x.shape[0] != self.num_features:

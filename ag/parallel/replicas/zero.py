@@ -22,6 +22,7 @@ import numpy as np
 from ag.autograd.create import ag_tensor
 from ag.autograd.tape import Gradients
 from ag.autograd.tensor import Tensor
+from ag.engine.kernels.convert import number_arrays
 from ag.engine.kernels.optimizer import clip_factor, square_sums
 from ag.engine.kernels.reduce import CHUNK, sum_over
 from ag.engine.primitive import Array
@@ -29,7 +30,9 @@ from ag.errors import compare_names
 from ag.optim.adam import optimizer_adam
 from ag.optim.clip import clip_grad_norm
 from ag.optim.flat import named_parameters
-from ag.optim.optimizer import Optimizer, gradient_of
+from ag.optim.gradients import as_gradient, gradients_given
+from ag.optim.optimizer import Optimizer
+from ag.optim.settings import number_or_nan
 from ag.parallel.replicas.data_parallel import DataParallel
 from ag.parallel.replicas.zero_replicas import ShardedGradients, ShardedParameters
 from ag.parallel.replicas.zero_shards import all_shards, shard_parameters
@@ -105,14 +108,21 @@ class ZeroOptimizer:
             model, places, self._sharded)
         self.optimizer = optimizer(all_shards(self._sharded), **kwargs)
 
-    @property
-    def lr(self) -> float:
-        """Learning rate; assigning takes effect at the next step."""
-        return self.optimizer.lr
+    def __getattr__(self, name: str) -> Any:
+        inner = vars(self).get("optimizer")
+        if inner is None or name not in inner.settings:
+            raise AttributeError(f"ZeroOptimizer: there is no attribute {name!r}.")
+        return getattr(inner, name)
 
-    @lr.setter
-    def lr(self, value: float) -> None:
-        self.optimizer.lr = value
+    def __setattr__(self, name: str, value: object) -> None:
+        """Assigning a setting, such as `lr`, takes effect at the next step."""
+        inner = vars(self).get("optimizer")
+        if inner is None:
+            super().__setattr__(name, value)
+        elif hasattr(type(self), name) or name in vars(self):
+            raise AttributeError(f"ZeroOptimizer: {name!r} cannot be assigned; make a new ZeroOptimizer.")
+        else:
+            setattr(inner, name, value)
 
     @property
     def t(self) -> int:
@@ -132,8 +142,8 @@ class ZeroOptimizer:
             for s in self._sharded:
                 s.assign(s.param.numpy())
         self.optimizer.step(of_shards)
-        if any(gradient_of(key, shard, of_shards) is None for key, shard in self.optimizer.params.items()):
-            self._count_alike()
+        if len(gradients_given(self.optimizer.params, of_shards, "step")) < len(self.optimizer.params):
+            self.optimizer.count_alike()
         if self.stage < 3:
             for s in self._sharded:
                 s.param.data = s.numpy()
@@ -142,20 +152,12 @@ class ZeroOptimizer:
         """Gradients of the shards, from those of the parameters."""
         if self.stage > 1 and (grads is None or isinstance(grads, Gradients)):
             return grads
+        given = gradients_given({s.name: s.param for s in self._sharded}, grads, "step")
         gradients: dict[str, Array] = {}
         for s in self._sharded:
-            g = gradient_of(s.name, s.param, grads)
-            if g is not None:
-                gradients |= s.cut(g.numpy())
+            if s.name in given:
+                gradients |= s.cut(as_gradient(s.name, s.param, given[s.name], "step").numpy())
         return gradients
-
-    def _count_alike(self) -> None:
-        """Let a device on which no shard had a gradient count the step, as an undivided optimizer does."""
-        state = self.optimizer.state_dict()
-        numbers = {name: x for name, x in state.items() if _is_numbers(name)}
-        latest = max(numbers.values(), key=lambda x: float(x[-1]))
-        if any((x != latest).any() for x in numbers.values()):
-            self.optimizer.load_state_dict(state | dict.fromkeys(numbers, latest))
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
@@ -180,8 +182,8 @@ class ZeroOptimizer:
         """
         if self.stage == 1:
             return float(clip_grad_norm({s.name: s.param for s in self._sharded}, None, max_norm))
-        if not max_norm > 0:
-            raise ValueError(f"clip_grad_norm: max_norm is {max_norm}; it must be positive.")
+        if not number_or_nan(max_norm) > 0:
+            raise ValueError(f"clip_grad_norm: max_norm is {max_norm!r}; it must be a positive number.")
         grads = [shard.grad for shard in self.optimizer.params.values() if shard.grad is not None]
         norm, factor = self._norm(max_norm)
         if not isfinite(norm):
@@ -224,10 +226,12 @@ class ZeroOptimizer:
     def state_dict(self) -> dict[str, Array]:
         """What an ordinary optimizer of the same parameters has."""
         inner = self.optimizer.state_dict()
-        state = {name: x for name, x in inner.items() if name in ("state", "loss_scale")}
+        state = {name: x for name, x in inner.items() if name in ("state", "loss_scale", "settings")}
         for kind in _kinds(inner):
             for s in self._sharded:
-                state[f"{kind}.{s.name}"] = s.joined([inner[f"{kind}.{key}"] for key in s.shards])
+                parts = [inner[f"{kind}.{key}"] for key in s.shards if f"{kind}.{key}" in inner]
+                if parts:
+                    state[f"{kind}.{s.name}"] = parts[0] if kind == "count" else s.joined(parts)
         return state
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
@@ -238,16 +242,19 @@ class ZeroOptimizer:
         CheckpointError
             Listing the names that are missing, unexpected or of another shape.
         """
-        mine, inner = self.state_dict(), self.optimizer.state_dict()
-        compare_names("load_state_dict: the state does not fit this optimizer",
-                      {k: x.shape for k, x in mine.items()}, {k: np.shape(x) for k, x in state.items()})
-        dealt: dict[str, Array] = {name: np.asarray(state["state"]) for name in inner if _is_numbers(name)}
-        if "loss_scale" in inner:
-            dealt["loss_scale"] = np.asarray(state["loss_scale"])
-        for kind in _kinds(inner):
+        refusal = "load_state_dict: the state does not fit this optimizer"
+        arrays, inner = number_arrays(state, refusal), self.optimizer.state_dict()
+        mine = {k: x.shape for k, x in self.state_dict().items() if k != "settings" and not k.startswith("count.")}
+        may = {f"count.{s.name}": (inner["state"].size - 1,) for s in self._sharded}
+        may |= {"settings": (len(self.optimizer.settings) - 1,)}
+        compare_names(refusal, mine | may, {k: x.shape for k, x in arrays.items()}, mine)
+        dealt = {name: arrays["state"] for name in inner if _is_numbers(name)}
+        dealt |= {name: arrays[name] for name in ("loss_scale", "settings") if name in arrays}
+        for kind in _kinds(arrays):
             for s in self._sharded:
-                parts = s.cut(np.asarray(state[f"{kind}.{s.name}"]))
-                dealt |= {f"{kind}.{key}": part for key, part in parts.items()}
+                if (whole := arrays.get(f"{kind}.{s.name}")) is not None:
+                    parts = dict.fromkeys(s.shards, whole) if kind == "count" else s.cut(whole)
+                    dealt |= {f"{kind}.{key}": part for key, part in parts.items()}
         self.optimizer.load_state_dict(dealt)
 
     def __repr__(self) -> str:

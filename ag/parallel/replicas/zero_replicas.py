@@ -58,7 +58,7 @@ class ShardedParameters(DataParallel):
                              "other; use stage 2 or ag_batch_norm.")
         self._sharded = {s.param.id: s for s in sharded}
         for s in sharded:
-            s.param.buffer = ag_tensor(np.zeros((0, 1)), s.param.device, s.dtype).buffer
+            s.param.rebind(ag_tensor(np.zeros((0, 1)), s.param.device, s.dtype).buffer)
 
     def _replicas(self, count: int) -> list[Model]:
         return [self._replica(i, str(device)) for i, device in enumerate(self.device_ids[:count])]
@@ -68,7 +68,7 @@ class ShardedParameters(DataParallel):
         for x in self.buffers().values():
             memo[id(x)] = x if i == 0 and x.device == device else ag_tensor(x.numpy(), device, x.dtype)
         memo |= {id(p): p for p in self.module.parameters().values()}
-        for layer in _owners(self.module):
+        for layer in {id(owner): owner for owner in _owners(self.module)}.values():
             memo[id(layer)] = _GatheredLayer(copy.deepcopy(layer, memo), self._sharded, device)
         replica: Model = copy.deepcopy(self.module, memo)
         return replica
@@ -87,17 +87,21 @@ class ShardedParameters(DataParallel):
 
     params = parameters
 
+    def named_tensors(self) -> dict[str, Tensor]:
+        """The shards and the model's buffers by name."""
+        return {**self.parameters(), **self.buffers()}
+
     def state_dict(self) -> dict[str, Array]:
         """The model's state, put together."""
-        whole = {s.name: s.numpy() for s in self._sharded.values()}
-        return whole | {name: x.numpy() for name, x in self.buffers().items()}
+        return {name: self._sharded[x.id].numpy() if x.id in self._sharded else x.numpy()
+                for name, x in super().named_tensors().items()}
 
     def load_state_dict(self, state: State, strict: bool = True) -> None:
         """Take over values by the model's names; nothing changes if they do not fit."""
-        whole = {s.name: ag_tensor(s.numpy(), "cpu", s.dtype) for s in self._sharded.values()}
-        load_into(whole | self.buffers(), state, strict)
-        for s in self._sharded.values():
-            s.assign(whole[s.name].numpy())
+        whole = {key: ag_tensor(s.numpy(), "cpu", s.dtype) for key, s in self._sharded.items()}
+        load_into({name: whole.get(x.id, x) for name, x in super().named_tensors().items()}, state, strict)
+        for key, s in self._sharded.items():
+            s.assign(whole[key].numpy())
 
 
 class _GatheredLayer(Layer):
@@ -129,7 +133,7 @@ def _copied(p: Tensor, device: str) -> Tensor:
 
 def _owners(model: Layer) -> list[Layer]:
     """The outermost layers that own parameters themselves."""
-    within = {p.id for child in model.children().values() for p in child.parameters().values()}
-    if any(p.id not in within for p in model.parameters().values()):
+    within = {f"{name}_{own}" for name, child in model.children().items() for own in child.named_tensors()}
+    if any(x.requires_grad and name not in within for name, x in model.named_tensors().items()):
         return [model]
     return [owner for child in model.children().values() for owner in _owners(child)]

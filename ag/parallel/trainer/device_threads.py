@@ -7,6 +7,7 @@ model and no arithmetic.  The trainer gives it the work of the replicas, and syn
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 from ag.engine.cpu_threads import WorkerThread, one_thread
 from ag.errors import CommError
+from ag.parallel.comm.shared_cores import SharedCores
 
 __all__ = ["FollowingError", "DeviceThreads", "Task", "noted"]
 
@@ -52,6 +54,7 @@ class DeviceThreads:
         self._threads = {} if direct else {device: _idle_thread(device in alone) for device in devices}
         self._timeout = timeout
         self._direct = direct
+        self._cores = SharedCores(alone)
 
     def run(self, tasks: Sequence[Task], step: int) -> None:
         """Make all calls and wait for them; then raise the error of the first that failed.
@@ -74,11 +77,13 @@ class DeviceThreads:
         for task in tasks:
             of_device.setdefault(task.device, []).append(task)
         threads = [self._threads[device] for device in of_device]
-        for thread, mine in zip(threads, of_device.values(), strict=True):
-            thread.give(mine)
-        for thread in threads:
-            if not thread.wait(end - monotonic()):
-                break
+        try:
+            for thread, mine in zip(threads, of_device.values(), strict=True):
+                thread.give(mine)
+            _wait_for(threads, end)
+        except BaseException:  # Ctrl-C: no call goes on behind the caller's back, unless there is a second one
+            _wait_for([thread for thread in threads if thread.now is not None], end)
+            raise
         failed = [(task, error) for thread in threads for task, error in thread.failed]
         for task, error in sorted(failed, key=lambda pair: isinstance(pair[1], FollowingError)):
             raise _of(task, error, step)
@@ -95,8 +100,16 @@ class DeviceThreads:
 
     def close(self) -> None:
         """Give the threads back; one that hangs ends when its call returns."""
+        self._cores.close()
         for thread in self._threads.values():
             thread.give_back()
+
+
+def _wait_for(threads: Sequence[_DeviceThread], end: float) -> None:
+    """Wait for all calls, or until one is late."""
+    for thread in threads:
+        if not thread.wait(end - monotonic()):
+            return
 
 
 class _DeviceThread:
@@ -113,6 +126,9 @@ class _DeviceThread:
         self._thread = WorkerThread("ag_replica")
 
     def give(self, tasks: list[Task]) -> None:
+        if not self._thread.is_alive():
+            raise CommError("dp_train: the training was begun in another process, and this is a forked child, which "
+                            "has none of its threads; begin a training of its own here.")
         self._tasks, self._context, self.failed, self.now = tasks, copy_context(), [], tasks[0]
         self._thread.give(self._work)
 
@@ -148,6 +164,8 @@ class _DeviceThread:
 
 
 _idle: deque[_DeviceThread] = deque()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)  # which has none of the threads
 
 
 def _idle_thread(alone: bool) -> _DeviceThread:

@@ -111,7 +111,7 @@ class ReplicaBuffers:
             if x is not None and x.buffer is not view:
                 if keep:
                     self._backend.launch(copy, x.buffer, into=view)
-                x.buffer = view
+                x.rebind(view)
 
     # -------------------------------------------------------------------------------------- between steps
 

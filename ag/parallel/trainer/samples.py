@@ -76,7 +76,7 @@ class Samples:
     def __getitem__(self, i: int) -> Tree:
         if self.loader is None:
             return self._data[i]
-        x, *targets = [array for part in self.loader._data for array in part.take(np.array([i]))]
+        x, *targets = self.loader.sample(i)
         y = targets[0] if targets else None
         return LoaderSample(_with_features(x), y if y is None or y.dtype.kind != "f" else _with_features(y))
 

@@ -193,7 +193,7 @@ def injected(swiftshader: str, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
             backend.tested += 1
             words = np.frombuffer(made.push, np.uint32).copy()
             words[2] -= 0 if right else 1  # inner: one product is left out of every sum
-            return replace(made, push=words.tobytes())
+            return made._replace(push=words.tobytes())
 
         times = iter([seconds, 1.0])  # of this kernel, and of the usual one
         monkeypatch.setattr(backend, "command", command)

@@ -14,7 +14,7 @@ from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import copy, exp, scale
-from ag.engine.kernels.optimizer import STATE_WORDS, sgd_update
+from ag.engine.kernels.optimizer import sgd_update
 from ag.engine.program import Program
 from ag.ops.arithmetic import mul
 
@@ -24,14 +24,12 @@ def backend(device: str) -> Backend:
     return backend_of(device)
 
 
-SGD = {"mu": 0.0, "weight_decay": 0.0, "nesterov": False, "last": True}
-
-
 def clipped_step(backend: Backend, between: str = "") -> tuple[Program, dict[str, Buffer]]:
     """Two gradients, 2 x and 3 y, scaled in place, gathered, and taken from parameters; `between` may happen, too."""
     kept = {"x": buffer(backend, 1, 2), "y": buffer(backend, 1, 2, 3), "factor": buffer(backend, 0.5),
             "p": buffer(backend, *[0.0] * 16), "flat": buffer(backend, *[0.0] * 16)}
-    state, one, zero = buffer(backend, 1, *[0.0] * (STATE_WORDS - 1)), constant(backend, 1.0), constant(backend, 0.0)
+    state, settings = buffer(backend, 0, 0), buffer(backend, 1, 0, 0, 0)
+    one, zero = constant(backend, 1.0), constant(backend, 0.0)
     with record(backend) as recording:
         grads = [backend.launch(scale, kept["x"], factor=2.0), backend.launch(scale, kept["y"], factor=3.0)]
         factor = backend.launch(scale, kept["factor"], factor=1.0)
@@ -49,7 +47,7 @@ def clipped_step(backend: Backend, between: str = "") -> tuple[Program, dict[str
                 backend.launch(copy, g, into=kept["flat"].view(g.shape, at))
         if between == "gathered read":
             kept["seen"] = backend.launch(exp, kept["flat"])
-        backend.launch(sgd_update, kept["p"], kept["p"], state, kept["flat"], one, zero, **SGD)
+        backend.launch(sgd_update, kept["p"], kept["p"], state, settings, kept["flat"], one, zero, last=True)
     return recording.finished(), kept | {"g": grads[0], "h": grads[1]}
 
 

@@ -163,10 +163,12 @@ def test_blocks_that_die_while_pinned_come_back_or_become_free(backend: Backend)
     live = arena.stats().live
     first, second = arena.alloc(1000), arena.alloc(1000)
     address, other = first.address, second.address
-    with arena.pinned() as revive:
+    with arena.pinning:
+        arena.pinned = True
         del first, second
         taken = [arena.alloc(1000).address for _ in range(3)]
-        again = revive(address)
+        (again,) = arena.revive([address])
+        arena.pinned = False
     assert again.address == address and again.nbytes == 1024
     assert not {address, other} & set(taken)
     blocks = [arena.alloc(1000) for _ in range(4)]

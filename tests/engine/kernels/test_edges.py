@@ -11,6 +11,7 @@ from table.rows import EPS, Array
 
 from ag.engine.backend import Backend
 from ag.engine.backends.vulkan import pipelines
+from ag.engine.kernels.optimizer import places_of
 from ag.engine.kernels.random import philox
 from ag.engine.primitive import PRIMITIVES
 
@@ -121,10 +122,14 @@ def test_the_state_moves_on_once_per_launch(backend: Backend, monkeypatch: pytes
     monkeypatch.setattr(pipelines, "_MOST_GROUPS", 97)
     pipelines._plan.cache_clear()
     n, steps = 98 * 128 * 3, 10
-    state = np.array([1e-2, 0.3, 0.004, 3, 0, 0, 0, 0], np.float32)
-    start = [normal(n), normal(n, seed=1), np.exp(normal(n, seed=2)), state, normal(n, seed=3),
-             np.ones(1, np.float32), np.zeros(1, np.float32)]
-    params = {"rate1": 0.1, "rate2": 0.001, "eps": 1e-8, "weight_decay": 0.01, "last": True}
+    ends = [4, 1000, 1000, 20000, n]  # of parameters, of which one is empty; the first is not in the launch
+    counts = [[0.3, 0.004, 3], [0.4, 0.005, 4], [0, 0, 0], [0.1, 0.001, 1], [0.3, 0.004, 3], [0.3, 0.004, 3]]
+    state = np.array([0, *np.ravel(counts)], np.float32)
+    settings = np.array([1e-2, 0.1, 0.001, 1e-8, 0.01, 0.9, 0.999], np.float32)
+    size = n - ends[0]
+    start = [normal(size), normal(size, seed=1), np.exp(normal(size, seed=2)), state, settings, places_of(ends),
+             normal(size, seed=3), np.ones(1, np.float32), np.zeros(1, np.float32)]
+    params = {"start": ends[0], "first": 1, "count": 4, "last": True}
 
     def stepped(one: Any) -> list[Array]:
         arrays = start
@@ -134,7 +139,8 @@ def test_the_state_moves_on_once_per_launch(backend: Backend, monkeypatch: pytes
 
     got, again, want = (stepped(one) for one in (lambda x: run(backend, x), lambda x: run(backend, x), reference))
     pipelines._plan.cache_clear()
-    assert got[3].tolist()[4:] == [0, 0, 0, 0]
+    assert got[3][0] == 0
+    assert got[3][1:].reshape(-1, 3)[:, 2].tolist() == [13, 4, 10, 11, 13, 13]
     np.testing.assert_allclose(got[3], want[3], rtol=16 * E)
     for k in range(3):
         np.testing.assert_allclose(got[k], want[k], rtol=32 * E, atol=8 * E)

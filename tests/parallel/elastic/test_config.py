@@ -97,12 +97,32 @@ training: {}
     ("distributed: {devices: cpu}", "devices is 'cpu'; it must be a list"),
     ("distributed: {checkpoint_every: 5}", "line 1: checkpoint_every needs checkpoint"),
     ("distributed: [", "is not YAML"),
+    ("[" * 5000 + "]" * 5000, "too many lists or mappings inside each other"),
+    ("distributed: " + "{a: " * 5000 + "}" * 5000, "too many lists or mappings inside each other"),
+    ("distributed: {checkpoint: 2024}", "checkpoint is '2024'; it must be the name of a file, in quotes"),
+    ("distributed: {checkpoint: true}", "checkpoint is 'true'; it must be the name of a file"),
+    ("distributed: {checkpoint: a, checkpoint_every: 010}", "checkpoint_every is '010'"),
+    (f"distributed: {{checkpoint: a, checkpoint_every: {'9' * 5000}}}", "checkpoint_every is '999"),
+    ("distributed: {checkpoint: null, checkpoint_every: 5}", "checkpoint_every needs checkpoint"),
+    ("distributed: {max_restarts: null}", "max_restarts is 'null'"),
     ("distributed: {strategy: !!python/object/apply:os.system ['true']}", "strategy is a sequence"),
 ])
 def test_files_that_are_wrong(tmp_path: Path, text: str, fault: str) -> None:
     with pytest.raises(ValueError, match=r"load_config: .*config\.yaml") as caught:
         ag.load_config(written(tmp_path, text))
     assert fault in str(caught.value)
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_bytes(b"distributed: \xff")
+    with pytest.raises(ValueError, match=r"load_config: .*config\.yaml is not YAML: .*0xff"):
+        ag.load_config(tmp_path / "config.yaml")
+
+
+@pytest.mark.parametrize("nothing", ["null", "~", ""])
+def test_null_is_nothing(tmp_path: Path, nothing: str) -> None:
+    text = f"distributed:\n  devices: {nothing}\n  checkpoint: {nothing}\n  checkpoint_every: {nothing}\n"
+    assert ag.load_config(written(tmp_path, text)) == type(ag.load_config(written(tmp_path, text)))()
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -86,15 +86,15 @@ def test_timestamps_are_written_under_a_meter_only(vulkan: str, replayed: bool,
     recorder: Any = backend_of(vulkan).recorder
     x = ag.ag_tensor(np.ones((8, 8)), vulkan)
     step = ag.ag_capture(lambda x: ag.ag_exp(x) + x) if replayed else lambda x: ag.ag_exp(x) + x
-    watched, start = Watched(recorder._manager), recorder._start
+    watched, wait_oldest = Watched(recorder._manager), recorder._wait_oldest
     started: list[bool] = []
 
-    def noted(sequence: Any, *args: Any) -> None:
-        started.append(id(sequence) in watched.timed)
-        start(sequence, *args)
+    def noted() -> None:
+        started.append(id(recorder._batches[0].started[0]) in watched.timed)
+        wait_oldest()
 
     monkeypatch.setattr(recorder, "_manager", watched)
-    monkeypatch.setattr(recorder, "_start", noted)
+    monkeypatch.setattr(recorder, "_wait_oldest", noted)
     recorder.retime(None)  # forgets sequences made before
     found = []
     for meter in (Meter(), None, Meter(), None, None):

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ag.engine.arena import OFFSET_BITS, Arena
-from ag.engine.backend import Backend, DeviceInfo, Event
+from ag.engine.backend import Backend, DeviceInfo, Event, closed
 from ag.engine.buffer import Buffer, note_written
 from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
 from ag.engine.kernels.convert import loaded, stored
@@ -36,6 +36,12 @@ _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, F64, I32, U32)}
 
 
 _quiet = partial(np.errstate, all="ignore")  # infinities and NaN are values, as on every other device
+
+
+def _memory(nbytes: int) -> Array:
+    raw = np.zeros(nbytes + _ALIGN, np.uint8)  # zeros: pages are touched only when used
+    skip = -raw.ctypes.data % _ALIGN
+    return raw[skip : skip + nbytes]
 
 
 @lru_cache(maxsize=1)
@@ -108,24 +114,19 @@ class NumpyBackend(Backend):
     def __init__(self, index: int = 0, *, guard: int = 0, limit_bytes: int | None = None) -> None:
         self.name = "cpu" if index == 0 else f"cpu:{index}"
         self.info = device_info(self.name)
-        self._segments: list[Array] = []
-        self.arena = Arena(self._grow, align=_ALIGN, guard=guard, limit_bytes=limit_bytes)
+        self.arena = Arena(_memory, align=_ALIGN, guard=guard, limit_bytes=limit_bytes)
 
     # -------------------------------------------------------------------------------------- memory
-
-    def _grow(self, nbytes: int) -> None:
-        raw = np.zeros(nbytes + _ALIGN, np.uint8)  # zeros: pages are touched only when used
-        skip = -raw.ctypes.data % _ALIGN
-        self._segments.append(raw[skip : skip + nbytes])
 
     def native(self, address: int, shape: Shape, dtype: DType, same_start: Any = None) -> Any:
         if same_start is not None and same_start.size == prod(shape):
             return same_start.reshape(shape)  # quicker than a new array over the segment
-        return np.ndarray(shape, _NUMPY[dtype], self._segments[address >> OFFSET_BITS], address & _OFFSET_MASK)
+        return np.ndarray(shape, _NUMPY[dtype], self.arena.segments[address >> OFFSET_BITS][1], address & _OFFSET_MASK)
 
     def upload(self, array: Array, into: Buffer) -> None:
         note_written((into,))
-        into.native[...] = stored(array, into.dtype) if into.dtype.is_half else array
+        with _quiet():  # what is too large becomes infinite
+            into.native[...] = stored(array, into.dtype) if into.dtype.is_half or not into.dtype.is_float else array
 
     def assign(self, target: Buffer, source: Buffer) -> None:
         note_written((target,))
@@ -163,13 +164,15 @@ class NumpyBackend(Backend):
         """Nothing to do: launches have already run."""
 
     def close(self) -> None:
-        """Nothing to do: the memory goes with the last buffer."""
+        """Let go of the memory; the last buffer that looks into it frees it."""
+        self.let_go(closed(self.name))
 
     # -------------------------------------------------------------------------------------- guard words
 
     def _bytes(self, address: int, nbytes: int) -> Array:
         start = address & _OFFSET_MASK
-        return self._segments[address >> OFFSET_BITS][start : start + nbytes]
+        memory: Array = self.arena.segments[address >> OFFSET_BITS][1]
+        return memory[start : start + nbytes]
 
     def _write_bytes(self, address: int, content: bytes) -> None:
         self._bytes(address, len(content))[...] = np.frombuffer(content, np.uint8)

@@ -20,9 +20,10 @@ import numpy as np
 
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.autotune_cache import Choices, choices_of
-from ag.engine.backends.vulkan.kp_types import Properties, Sequence
+from ag.engine.backends.vulkan.commands import Command, Recorded
+from ag.engine.backends.vulkan.kp_types import Properties
 from ag.engine.backends.vulkan.pipelines import Product, product_of, products_hash
-from ag.engine.backends.vulkan.recorder import Command, Recorder
+from ag.engine.backends.vulkan.recorder import Recorder
 from ag.engine.backends.vulkan.tiles import TILES, Rule, Tiles
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32, DType
@@ -135,16 +136,16 @@ def seconds_of(recorder: Recorder, command: Command | None) -> float:
     """How long a launch takes: the median of a few runs; nothing where there is nothing to do."""
     if command is None:
         return 0.0
-    unnamed = replace(command, kernel="")  # so that a profile does not list it
+    unnamed = command._replace(kernel="")  # so that a profile does not list it
     once = _timed(recorder, recorder.build([unnamed]))  # not quite: it warms up, too
     launches = max(1, min(_MOST_LAUNCHES, int(_RUN_SECONDS / once)))
     sequence = recorder.build([unnamed] * launches)
     return median(_timed(recorder, sequence) for _ in range(_RUNS)) / launches
 
 
-def _timed(recorder: Recorder, sequence: Sequence) -> float:
+def _timed(recorder: Recorder, sequence: Recorded) -> float:
     recorder.wait()
     begin = perf_counter()
-    recorder.play(sequence)
+    recorder.play([sequence])
     recorder.wait()
     return perf_counter() - begin

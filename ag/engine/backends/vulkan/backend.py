@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import os
 import threading
+from typing import NoReturn
 
 import numpy as np
 
 from ag.engine.arena import OFFSET_BITS, Arena
-from ag.engine.backend import Backend, Meter
+from ag.engine.backend import Backend, Meter, closed
 from ag.engine.backends.vulkan.autotune import Tune
+from ag.engine.backends.vulkan.commands import Command, Recorded
 from ag.engine.backends.vulkan.cooperative import Cooperative
-from ag.engine.backends.vulkan.kp_types import Sequence, Tensor
+from ag.engine.backends.vulkan.kp_types import Tensor
 from ag.engine.backends.vulkan.loader import DRIVERS, heap_bytes
 from ag.engine.backends.vulkan.pipelines import Kernels
-from ag.engine.backends.vulkan.recorder import Command, Recorder
+from ag.engine.backends.vulkan.recorder import Recorder
 from ag.engine.backends.vulkan.shadow import Shadow
 from ag.engine.backends.vulkan.tiles import Rule
 from ag.engine.backends.vulkan.timestamps import Stopwatch
@@ -43,6 +45,19 @@ _REST = 3  # launches for which memory rests, as several may run at once
 _COMMANDS_PER_SEQUENCE = 512  # a submission must end before a driver's watchdog bites
 
 
+_INHERITED: list[object] = []  # of the process that this one was forked from; never freed
+
+
+class _LetGo:
+    """Stands for the parts of a device that was closed."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise DeviceError(self._why)
+
+
 class VulkanProgram:
     """Recorded sequences, with `barriers` barriers; the launches keep their buffers alive."""
 
@@ -51,12 +66,12 @@ class VulkanProgram:
         self._launches = launches
         self.launches = len(commands)
         self._commands = commands
-        self._built: dict[object, list[Sequence]] = {}  # by what they have timestamps for
+        self._built: dict[object, list[Recorded]] = {}  # by what they have timestamps for
         before = backend.recorder.barriers
         self._sequences()
         self.barriers: int = backend.recorder.barriers - before
 
-    def _sequences(self) -> list[Sequence]:
+    def _sequences(self) -> list[Recorded]:
         """Those with the timestamps that somebody asks for now, built when first needed."""
         recorder = self._backend.recorder
         if recorder.timing not in self._built:
@@ -74,8 +89,7 @@ class VulkanProgram:
     def run(self) -> None:
         """Start all sequences, in order; does not wait."""
         with self._backend.lock:
-            for sequence in self._sequences():
-                self._backend.recorder.play(sequence)
+            self._backend.recorder.play(self._sequences())
 
     def close(self) -> None:
         """Wait until the device is done with them, then forget sequences and buffers."""
@@ -110,7 +124,6 @@ class VulkanBackend(Backend):
         self._manager = DRIVERS.manager(index)
         self.info = DRIVERS.device_info(index)
         self.lock = threading.RLock()
-        self._segments: list[Tensor] = []
         properties = self._manager.get_device_properties()
         heap = heap_bytes(self._manager)
         self.arena = Arena(
@@ -122,7 +135,7 @@ class VulkanBackend(Backend):
         )
         self._kernels = Kernels(self._manager, self.info)
         self.target = Target(units=self._kernels.tiles.units, rest=_REST)
-        self.recorder = Recorder(self._manager, self.name, self._segments)
+        self.recorder = Recorder(self._manager, self.name, self.arena.segments)
         self.timestamps = self.recorder.timestamps
         tuned = os.environ.get("AG_TUNE") == "1" and not self._kernels.tiles.forced
         self._tune = Tune(self, self._kernels.tiles, properties) if tuned else None
@@ -134,8 +147,8 @@ class VulkanBackend(Backend):
 
     # -------------------------------------------------------------------------------------- memory
 
-    def _grow(self, nbytes: int) -> None:
-        self._segments.append(self._manager.arena(nbytes // 4))
+    def _grow(self, nbytes: int) -> Tensor:
+        return self._manager.arena(nbytes // 4)
 
     def upload(self, array: Array, into: Buffer) -> None:
         note_written((into,))
@@ -188,7 +201,7 @@ class VulkanBackend(Backend):
             if self._shadow is not None and self.recording is None:
                 self._shadow.run(primitive, buffers, params, command)
             else:
-                self.recorder.dispatch(command)
+                self.recorder.record(command)
 
     def program(self, launches: list[Launch]) -> Program:
         with self.lock:
@@ -204,7 +217,7 @@ class VulkanBackend(Backend):
         if not plan.grid[0]:
             return None
         segments = tuple(b.address >> OFFSET_BITS for b in buffers)
-        algorithm = self._kernels.algorithm(plan, segments, [self._segments[s] for s in segments])
+        algorithm = self._kernels.algorithm(plan, segments, self.arena.segments)
         push = plan.push(words)
         ranges = [(b.address, b.address + b.nbytes) for b in buffers]
         return Command(plan.kernel, algorithm, push, plan.grid,
@@ -237,6 +250,23 @@ class VulkanBackend(Backend):
             self.recorder.meter(meter)
 
     def close(self) -> None:
-        if not DRIVERS.inherited and not self.recorder.lost:  # there, nothing is left to wait for
-            self.synchronize()
-        DRIVERS.release(self._index)
+        try:
+            if not DRIVERS.inherited and not self.recorder.lost:  # there, nothing is left to wait for
+                self.synchronize()
+        finally:
+            DRIVERS.release(self._index)
+            self.let_go(closed(self.name))
+
+    def let_go(self, why: str) -> None:
+        with self.lock:
+            super().let_go(why)
+            if DRIVERS.inherited:
+                _INHERITED.append(self.__dict__.copy())  # destroying what is the parent's would hang
+            for name in ("recorder", "_kernels", "_manager", "_cooperative", "_tune", "_shadow"):
+                setattr(self, name, _LetGo(why))
+
+    def forked(self) -> None:
+        self.lock = threading.RLock()
+        super().forked()
+        DRIVERS.forked()
+        self.let_go(DRIVERS.inheritance(self.name))

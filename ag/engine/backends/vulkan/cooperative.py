@@ -209,7 +209,7 @@ class Cooperative:
         recorder = self._backend.recorder
         command = self._backend.command(primitive, buffers, params, rule)
         if command is not None:
-            recorder.dispatch(command)
+            recorder.record(command)
         found = recorder.download(out.address, out.size).view(np.float32).reshape(out.shape)
         return bool(np.all(abs(found - expected) <= allowed * magnitudes))  # not so where something is NaN
 

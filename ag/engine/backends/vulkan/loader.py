@@ -55,9 +55,10 @@ class Drivers:
         self._reported: set[int] = set()  # devices whose failure to open is in the log
         self._parent: int | None = None  # the process that opened the devices, if this one was forked from it
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forked)
+            os.register_at_fork(after_in_child=self.forked)
 
-    def _forked(self) -> None:
+    def forked(self) -> None:
+        """Go on in a forked child: what is open is the parent's."""
         if self._managers:
             self._parent = os.getppid()
 
@@ -69,8 +70,12 @@ class Drivers:
     def check_not_inherited(self, name: str) -> None:
         """Refuse to use a device that was opened before this process was forked."""
         if self._parent is not None:
-            raise DeviceError(f"{name}: the device was opened in process {self._parent} and this is a forked child, "
-                              f"where drivers hang; start workers with multiprocessing's 'spawn' method.")
+            raise DeviceError(self.inheritance(name))
+
+    def inheritance(self, name: str) -> str:
+        """What is said to who uses a device that was opened before this process was forked."""
+        return (f"{name}: the device was opened in process {self._parent} and this is a forked child, where drivers "
+                f"hang; start workers with multiprocessing's 'spawn' method.")
 
     def manager(self, index: int) -> Manager:
         """The `kp.Manager` of a device.

@@ -13,6 +13,7 @@ import importlib.util
 import json
 import re
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -324,7 +325,7 @@ class Kernels:
         """How to run a primitive at these shapes, on operands with these offsets in words; `tiles` replace the rule."""
         return _plan(primitive, shapes, tuple(params.items()), tiles or self.tiles, not any(w & 3 for w in words))
 
-    def algorithm(self, plan: Plan, segments: tuple[int, ...], tensors: list[Tensor]) -> Algorithm:
+    def algorithm(self, plan: Plan, segments: tuple[int, ...], of_arena: Sequence[tuple[int, Tensor]]) -> Algorithm:
         """The Algorithm for a plan, bound to the segments its operands lie in."""
         key = (plan.file, plan.spec, segments)
         found = self._algorithms.get(key)
@@ -333,5 +334,6 @@ class Kernels:
             if spirv is None:
                 spirv = self._spirv[plan.file] = (_SPV / f"{plan.file}.spv").read_bytes()
             found = self._algorithms[key] = self._manager.algorithm(
-                tensors, spirv, plan.grid, np.array(plan.spec, np.uint32), np.array(plan.words, np.uint32))
+                [of_arena[s][1] for s in segments], spirv, plan.grid, np.array(plan.spec, np.uint32),
+                np.array(plan.words, np.uint32))
         return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ag.engine.backends.vulkan.autotune import TunedBackend
-from ag.engine.backends.vulkan.recorder import Command
+from ag.engine.backends.vulkan.commands import Command
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.convert import stored
 from ag.engine.primitive import Params, Primitive
@@ -29,7 +29,7 @@ class Shadow:
     def run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params, command: Command) -> None:
         """Dispatch, wait, and compare every written operand."""
         expected = [stored(self._backend.download(b), b.dtype) for b in buffers]
-        self._backend.recorder.dispatch(command)
+        self._backend.recorder.record(command)
         with np.errstate(all="ignore"):
             primitive.reference(*expected, **params)
         written = {*range(primitive.outputs), *primitive.updates}

@@ -14,9 +14,7 @@ from ag.engine.backend import Event
 from ag.engine.backends.vulkan.kp_types import Manager, Sequence
 from ag.errors import DeviceError
 
-__all__ = ["Counter", "Stopwatch", "TimedSequence"]
-
-_MORE = 2  # the last download of a sequence is two operations: the copy, and a barrier for the host
+__all__ = ["Counter", "Stopwatch"]
 
 
 @dataclass(frozen=True)
@@ -68,9 +66,9 @@ class Stopwatch:
         self._origin = (before + perf_counter_ns()) // 2  # right to half the time of a submission
         self._ticks = 0
 
-    def sequence(self, commands: int) -> TimedSequence:
-        """An empty sequence for so many commands."""
-        return TimedSequence(self._manager.sequence(0, commands + _MORE), self)
+    def sequence(self, operations: int) -> Sequence:
+        """An empty sequence for so many operations."""
+        return self._manager.sequence(0, operations + 1)
 
     def note(self, kernels: list[str], counts: list[int]) -> None:
         """Add events for commands, given the counter before the first and after each."""
@@ -85,37 +83,3 @@ class Stopwatch:
             self._ticks += passed
             self._last = count
         return self._origin + round(self._ticks * self._counter.period)
-
-
-class TimedSequence:
-    """What the recorder needs of a `kp.Sequence`, with a timestamp after every operation.
-
-    Attributes
-    ----------
-    kernels : list of str
-        Name of every operation; the recorder adds those of dispatches.
-    """
-
-    def __init__(self, sequence: Sequence, stopwatch: Stopwatch) -> None:
-        self._sequence = sequence
-        self._stopwatch = stopwatch
-        self.dispatch = sequence.dispatch
-        self.eval = sequence.eval
-        self.eval_async = sequence.eval_async
-        self.get_timestamps = sequence.get_timestamps
-        self.kernels: list[str] = []
-
-    def record(self, operation: object) -> None:
-        """Record a copy between host and device or inside the device, or a barrier, which has no event."""
-        self._sequence.record(operation)
-        self.kernels.append("transfer" if type(operation).__name__ == "OpCopy" else "")
-
-    def eval_await(self) -> None:
-        """Wait, and note what ran."""
-        self._sequence.eval_await()
-        self._stopwatch.note(self.kernels, self._sequence.get_timestamps())
-
-    def clear(self) -> None:
-        """Record anew."""
-        self._sequence.clear()
-        self.kernels.clear()

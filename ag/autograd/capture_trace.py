@@ -1,0 +1,82 @@
+"""Traces: what two recordings of one step must have in common for a replay of the first to stand for the second.
+
+A trace lists the launches with their numbers and with what each works on: an argument, a number, a gradient of before,
+memory of the model (its address), or something made in the step (numbered in the order of use).  So a value that the
+step computes in Python from something that is no argument shows as another number, and a branch as other launches:
+
+    first  0: mul(argument 0, number 0.5)          second  0: mul(argument 0, number 0.25)
+           1: sum(made 0)                                  1: sum(made 0)          -> launch 0, number 0.5 is 0.25 now
+
+Knows no tensor and no device.  `ag.autograd.captured_program` compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+
+from ag.engine.buffer import Buffer
+from ag.engine.primitive import Params
+from ag.engine.program import Recording
+
+__all__ = ["Traced", "first_difference", "trace_of"]
+
+Label = tuple[object, ...]
+
+
+class Traced(NamedTuple):
+    """One launch, without its buffers."""
+
+    name: str
+    params: Params
+    operands: tuple[Label, ...]
+
+
+def trace_of(recording: Recording, labels: Mapping[int, Label]) -> list[Traced]:
+    """The launches of a recording that is not compiled yet; `labels` says what blocks stand for, by their ``id``."""
+    made: dict[int, int] = {}
+    constants = recording.backend.constants.values() if recording.backend is not None else ()
+    numbers = {id(c.block): c.constant for c in constants}  # also of views, which do not know it
+
+    def label(b: Buffer) -> Label:
+        place = id(b.block)
+        if b.constant is not None or place in numbers:
+            what: Label = ("number", numbers.get(place, b.constant))
+        elif place in labels:
+            what = labels[place]
+        elif place in recording.made:
+            what = "made", made.setdefault(place, len(made)), b.address - b.block.address
+        else:
+            what = "state", b.address
+        return *what, b.shape, b.dtype.name
+
+    return [Traced(x.primitive.name, x.params, tuple([label(b) for b in x.buffers])) for x in recording.launches]
+
+
+def first_difference(was: Sequence[Traced], now: Sequence[Traced]) -> str | None:
+    """Where two traces differ, in words; None if they do not."""
+    for i, (a, b) in enumerate(zip_longest(was, now)):
+        if a == b:
+            continue
+        if a is None or b is None:
+            extra, when = (a, "only in the recording") if b is None else (b, "only now")
+            return f"launch {i}, {extra.name}, is there {when}"
+        if a.name != b.name:
+            return f"launch {i} was {a.name} and is {b.name}"
+        for name in a.params.keys() | b.params.keys():
+            if a.params.get(name) != b.params.get(name):
+                return f"launch {i}, {a.name}, had {name}={a.params.get(name)!r} and has {name}={b.params.get(name)!r}"
+        for k, (x, y) in enumerate(zip_longest(a.operands, b.operands)):
+            if x != y:
+                return f"launch {i}, {a.name}, worked on {_shown(x)} and works on {_shown(y)} (operand {k})"
+    return None
+
+
+def _shown(label: Label) -> str:
+    kind, what, *_, shape, dtype = label
+    if kind == "number":
+        return f"the number {what!r}"
+    named = {"argument": f"argument {what}", "state": "a tensor from outside the step",
+             "gradient": "a gradient of before"}
+    return f"{named.get(str(kind), 'a tensor made in the step')} of shape {shape} and type {dtype}"

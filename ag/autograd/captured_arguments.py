@@ -1,0 +1,185 @@
+"""Arguments of a captured step: slots in device memory that every call fills, and what the step sees in their place.
+
+While it is recorded, the step gets stand-ins: for a tensor one of its own, for an array a read-only copy of a type that
+tells when the step looks at its values or changes them, as a replay would not see other values.  An array becomes a
+slot where the step makes a tensor of it, in whatever shape and element type.  A stand-in that is still alive after the
+step was kept by it, which a replay could not do again: refused.  Knows no program; `ag.autograd.capture` calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ag.autograd.tensor import Tensor
+from ag.engine.buffer import Buffer, Device
+from ag.engine.dtype import DType
+from ag.engine.primitive import Array
+from ag.engine.program import Recording
+from ag.errors import CaptureError
+
+__all__ = ["Arguments", "Label"]
+
+Label = tuple[object, ...]  # what a buffer stands for in every recording of the step
+
+
+class StepArgument(np.ndarray):
+    """An array argument while the step is recorded: its shape may be looked at, its values not."""
+
+    def __array_finalize__(self, obj: Any) -> None:
+        """Views of it are what it is; whatever else is made of it cannot be uploaded."""
+
+    def _refuse(self, *args: object, **kwargs: object) -> Any:
+        raise _read(self)
+
+    def __array_ufunc__(self, *args: object, **kwargs: object) -> Any:
+        raise _read(self)
+
+    def __getitem__(self, key: Any) -> Any:
+        part = super().__getitem__(key)
+        if not isinstance(part, np.ndarray):
+            raise _read(self)
+        return part
+
+    # What numpy would do without asking: each reads values.
+    argmax = argmin = argsort = item = tolist = tobytes = dot = nonzero = searchsorted = choose = _refuse
+    __float__ = __int__ = __bool__ = __index__ = __complex__ = __iter__ = __contains__ = __setitem__ = _refuse
+    max = min = sum = mean = prod = std = var = all = any = cumsum = cumprod = ptp = trace = round = clip = _refuse
+    sort = partition = fill = put = itemset = _refuse
+
+
+def _read(array: Array) -> CaptureError:
+    return CaptureError(f"ag_capture: the step reads or changes the values of an argument of shape {array.shape} in "
+                        f"Python; a replay would not see those of another call. Compute with tensors, or beforehand.")
+
+
+class _TensorSlot:
+    """A tensor argument: the step works on a tensor of its own, which every call fills."""
+
+    def __init__(self, example: Tensor) -> None:
+        device = example.buffer.backend
+        self.target = device.alloc(example.shape, example.buffer.dtype)
+        device.assign(self.target, example.buffer)
+
+    def stand_in(self) -> Tensor:
+        """What the step gets."""
+        return Tensor(self.target)
+
+    def fill(self, value: Tensor) -> None:
+        """Copy the values into the slot."""
+        self.target.backend.assign(self.target, value.buffer)
+
+
+class _ArraySlot:
+    """A numpy argument: recognised by its memory wherever the step turns it into a tensor."""
+
+    def __init__(self, example: Array) -> None:
+        self._example: Array | None = example.copy()  # the caller's own array is none, if the step holds that, too
+        self._example.flags.writeable = False
+        self.targets: list[Buffer] = []  # one per shape and element type it is used in
+        self._checks: list[Callable[[Array], None]] = []
+
+    def stand_in(self) -> Array:
+        """What the step gets."""
+        assert self._example is not None
+        return self._example.view(StepArgument)
+
+    def stands_for(self, array: Array) -> bool:
+        """Whether `array` is the argument, perhaps in another shape."""
+        given = self._example
+        return given is not None and array.size == given.size and array.dtype == given.dtype and (
+            (array.flags.c_contiguous and given.flags.c_contiguous) or array.strides == given.strides) and (
+            array.__array_interface__["data"][0] == given.__array_interface__["data"][0])
+
+    def buffer_for(self, array: Array, dtype: DType, device: Device) -> Buffer:
+        """A buffer that every call fills with the argument, in the shape of `array`."""
+        target = device.alloc(array.shape, dtype)
+        device.upload(array.view(np.ndarray), target)
+        self.targets.append(target)
+        return target
+
+    def close(self, recording: Recording) -> None:
+        """The step was recorded: let go of the example, and keep the checks of its values."""
+        self._example = None
+        self._checks = [check for buffer, check in recording.value_checks if any(buffer is t for t in self.targets)]
+
+    def check(self, value: Array) -> None:
+        """Raise if the array holds what the step refuses."""
+        for check in self._checks:
+            check(value)
+
+    def fill(self, value: Array) -> None:
+        """Upload the values to where the step uses them."""
+        for target in self.targets:
+            target.backend.upload(value.reshape(target.shape), target)
+
+
+class Arguments:
+    """The slots of one recording.
+
+    Parameters
+    ----------
+    args : tuple of Tensor or numpy array
+        Of the call that is recorded.
+
+    Attributes
+    ----------
+    device : Device or None
+        The one that tensors among the arguments are on.
+    labels : dict of int to Label
+        What buffers of the recording stand for, by the ``id`` of their blocks.
+    """
+
+    def __init__(self, args: tuple[Tensor | Array, ...]) -> None:
+        self._slots = [_TensorSlot(x) if isinstance(x, Tensor) else _ArraySlot(x) for x in args]
+        self._arrays = [slot for slot in self._slots if isinstance(slot, _ArraySlot)]
+        self.device = next((x.buffer.backend for x in args if isinstance(x, Tensor)), None)
+        self.labels: dict[int, Label] = {}
+        for i, slot in enumerate(self._slots):
+            if isinstance(slot, _TensorSlot):
+                self.labels[id(slot.target.block)] = "argument", i
+        self._numbers: list[Buffer] = []  # their blocks are labelled, so they must not die
+
+    def stand_ins(self) -> list[Tensor | Array]:
+        """What the step is called with."""
+        return [slot.stand_in() for slot in self._slots]
+
+    def on_upload(self, array: Array, dtype: DType, device: Device) -> Buffer:
+        """The buffer of a host array that the step uses: the slot that it stands for, or a constant number's."""
+        for i, slot in enumerate(self._slots):
+            if isinstance(slot, _ArraySlot) and slot.stands_for(array):
+                target = slot.buffer_for(array, dtype, device)
+                self.labels[id(target.block)] = "argument", i, len(slot.targets)
+                return target
+        if array.ndim == 0 and not isinstance(array, StepArgument):
+            number = device.alloc((), dtype)
+            device.upload(array, number)
+            self.labels[id(number.block)] = "number", array.item()
+            self._numbers.append(number)
+            return number
+        raise CaptureError(f"ag_capture: the step uploads an array of shape {array.shape} that is not one of its "
+                           f"arguments; a replay would use its old values. Pass it as an argument, or make a tensor of "
+                           f"it before the step.")
+
+    def close(self, recording: Recording) -> None:
+        """The step was recorded."""
+        for slot in self._arrays:
+            slot.close(recording)
+        self._numbers.clear()
+
+    def targets(self) -> list[Buffer]:
+        """All slots."""
+        return [t for slot in self._slots for t in (slot.targets if isinstance(slot, _ArraySlot) else [slot.target])]
+
+    def check(self, args: tuple[Any, ...]) -> None:
+        """Raise if a value is not allowed."""
+        for slot, value in zip(self._slots, args, strict=True):
+            if isinstance(slot, _ArraySlot):
+                slot.check(value)
+
+    def fill(self, args: tuple[Any, ...]) -> None:
+        """Put the values of a call into the slots."""
+        for slot, value in zip(self._slots, args, strict=True):
+            slot.fill(value)

@@ -1,0 +1,269 @@
+"""One recording of a step: what it depends on, what it leaves behind, and its replay.
+
+A `CapturedProgram` is made of a `RecordedCall`.  It says whether it still holds (`change`); `replay` leaves what the
+eager call would have left:
+
+    slots    <- arguments, and gradients of before that the step reads
+    launches
+    outputs  -> tensors on leased memory: they stay as they are, whatever is replayed later
+    .grad    -> of every tensor whose gradient the step set; made into a tensor when somebody looks
+    settings -> attributes of layers that the step set
+
+Neither holds a tensor that the step computed, so whoever still has one when the program is compiled has kept it, which
+a replay could not do again: refused.  `ag.autograd.capture` decides which program to run, and when to compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
+from typing import Any, NamedTuple, cast
+from weakref import ref
+
+from ag.autograd.recorded_call import ENDED, RecordedCall, filled
+from ag.autograd.tensor import PendingGrad, Tensor
+from ag.engine.buffer import Buffer, Device, leased, note_written, vacate
+from ag.engine.dtype import U32, DType
+from ag.engine.program import Recording
+from ag.engine.shape import Shape
+from ag.errors import CaptureError
+
+__all__ = ["CapturedProgram"]
+
+_SMALL = 4096  # bytes of results that are copied at once
+
+
+class CapturedProgram:
+    """A recorded call that can be replayed.
+
+    Parameters
+    ----------
+    call : RecordedCall
+        Of which nothing is left afterwards.
+
+    Attributes
+    ----------
+    trace : list of Traced
+    program : Program
+        Of the engine.
+    """
+
+    def __init__(self, call: RecordedCall) -> None:
+        recording, notes = call.recording, call.notes
+        self.trace, self._structure = call.trace, call.structure
+        self._arguments, self._notes, self._guards = call.arguments, notes, recording.guards
+        self.backend = cast(Device, recording.backend)
+        results = _Results(recording)
+        self._read = [leaf for leaf in notes.leaves.values() if leaf.read]
+        changed = {id(b.block) for launch in recording.launches for b in launch.written}
+        self._copied_back = [leaf for leaf in self._read
+                             if leaf.slot is not None and id(leaf.slot.buffer.block) in changed]
+        call.put_back()
+        # What every replay sets; a gradient of before that is still there stays where it is.
+        leaves = [leaf.tensor for leaf in notes.leaves.values()
+                  if leaf.slot is None or leaf.tensor.grad is not leaf.initial]
+        grads = [x.grad for x in leaves]
+        number = {id(g): i for i, g in enumerate(grads) if g is not None}
+        shared = [number.get(id(t)) for t in call.tensors]
+        firsts = [next(k for k, other in enumerate(call.tensors) if other is t) for t in call.tensors]
+        found = [None if g is None else results.find(g) for g in grads]
+        outputs = [results.find(t) for t in call.tensors]
+        grads.clear()
+        call.tensors.clear()
+        for leaf in notes.leaves.values():
+            leaf.initial = None
+        for x in leaves:
+            x.set_grad(None)
+        try:
+            self.program = recording.finished()
+        except CaptureError:
+            for x, result in zip(leaves, found, strict=True):
+                x.set_grad(None if result is None else results.tensor(result))
+            raise
+        self._grads = [(x, None if result is None else result.tensor or _Pending(x, results.buffer(result)))
+                       for x, result in zip(leaves, found, strict=True)]
+        self._makers: list[tuple[Callable[[tuple[Any, ...]], Tensor], int]] = []  # and the first place of the tensor
+        for i, (result, position) in enumerate(zip(outputs, shared, strict=True)):
+            argument = call.passed[i]
+            if argument is not None:
+                maker: Callable[[tuple[Any, ...]], Tensor] = itemgetter(argument)
+            elif position is not None:
+                maker = partial(_grad_of, leaves[position])
+            elif result.tensor is not None:
+                maker = partial(_itself, result.tensor)
+            else:
+                maker = partial(_result, results.buffer(result), result.needs_grad)
+            self._makers.append((maker, firsts[i]))
+        slots = [*self._arguments.targets(), *(leaf.slot.buffer for leaf in self._read if leaf.slot is not None)]
+        written = [b for launch in recording.launches for b in launch.written]
+        self._blocks = list({id(b.block): b.block for b in (*written, *slots)}.values())
+        self._state = _stretches([b for b in written if id(b.block) not in recording.made])
+        for x, grad in self._grads:
+            x.set_grad(grad)
+        self._lend()
+
+    def change(self) -> str | None:
+        """What the recording depends on and has changed since, in words; None if it holds."""
+        for leaf in self._read:
+            if (leaf.tensor.peek_grad() is None) is not (leaf.slot is None):
+                return "a gradient is there that was not" if leaf.slot is None else "a gradient that was there is not"
+        for guard in self._guards:
+            if (found := guard()) is not None:
+                return found
+        return self._notes.change()
+
+    def check(self, args: tuple[Any, ...]) -> None:
+        """Raise if a value of an array is not allowed, before anything runs."""
+        self._arguments.check(args)
+
+    def replay(self, args: tuple[Any, ...]) -> Any:
+        """Do what the step would, and return what it would."""
+        for leaf in self._read:
+            if leaf.slot is not None:
+                self.backend.assign(leaf.slot.buffer, leaf.tensor.peek_grad().buffer)
+        changed = [(leaf, leaf.tensor.grad) for leaf in self._copied_back]
+        for x, grad in self._grads:
+            if grad is None or x.peek_grad() is not grad:
+                x.set_grad(None)
+        for block in self._blocks:
+            if block.leases:
+                vacate(block)
+        self._arguments.fill(args)
+        note_written(self._state)
+        self.program.run()
+        for leaf, before in changed:
+            self.backend.assign(before.buffer, leaf.slot.buffer)
+        for x, grad in self._grads:
+            x.set_grad(grad)
+        self._lend()
+        self._notes.repeat_effects()
+        return self.results(args)
+
+    def results(self, args: tuple[Any, ...]) -> Any:
+        """What the call returns: new tensors, or those that the eager call would return, too."""
+        tensors: list[Tensor] = []
+        for i, (make, first) in enumerate(self._makers):
+            tensors.append(make(args) if first == i else tensors[first])
+        return tensors[0] if self._structure == 0 else filled(self._structure, tensors)
+
+    def _lend(self) -> None:
+        """Let the gradients that nobody looks at be moved out like leases."""
+        for _, grad in self._grads:
+            if type(grad) is _Pending:
+                grad.lend()
+
+    def close(self) -> None:
+        """Let go of the program; what it left behind moves out of its memory."""
+        for _, grad in self._grads:
+            if type(grad) is _Pending:
+                grad.end()
+        self.program.close()
+
+
+def _stretches(buffers: list[Buffer]) -> list[Buffer]:
+    """The same memory in as few buffers as possible."""
+    joined: list[Buffer] = []
+    for b in sorted(buffers, key=lambda b: b.address):
+        last = joined[-1] if joined else None
+        if last is None or last.block is not b.block or last.address + last.nbytes < b.address:
+            joined.append(Buffer(b.backend, b.block, b.address, (b.nbytes // U32.itemsize,), U32, None))
+        else:
+            end = max(last.address + last.nbytes, b.address + b.nbytes)
+            joined[-1] = Buffer(b.backend, b.block, last.address, ((end - last.address) // U32.itemsize,), U32, None)
+    return joined
+
+
+class _Pending(PendingGrad):
+    """A gradient in the memory of its program, until somebody looks, or something else is to be written there."""
+
+    def __init__(self, leaf: Tensor, buffer: Buffer) -> None:
+        self._leaf, self.buffer, self._lent = leaf, buffer, False
+
+    def tensor(self) -> Tensor:
+        return Tensor(leased(self.buffer))
+
+    def lend(self) -> None:
+        """Be told when the memory is overwritten."""
+        if not self._lent:
+            self.buffer.block.leases = [*self.buffer.block.leases, ref(self)]
+            self._lent = True
+
+    def end(self) -> None:
+        """Move out."""
+        self._lent = False
+        if self._leaf.peek_grad() is self:
+            device = self.buffer.backend
+            apart = device.alloc(self.buffer.shape, self.buffer.dtype)
+            device.assign(apart, self.buffer)
+            self._leaf.set_grad(Tensor(apart))
+
+
+class _Place(NamedTuple):
+    """Where a result is: in an output of the step's launches, or in a buffer, or in a tensor that was there before."""
+
+    number: int | None
+    offset: int
+    shape: Shape
+    dtype: DType
+    held: Buffer | None
+    tensor: Tensor | None
+    needs_grad: bool
+
+
+class _Results:
+    """Finds results again after everybody let go of them, in the outputs of the launches that made them."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._made: dict[int, tuple[int, int]] = {id(x.buffers[k].block): (i, k) for i, x in enumerate(
+            recording.launches) if x.fresh for k in range(x.primitive.outputs)}
+        self._wanted: list[tuple[int, int]] = []
+        recording.results = self._wanted
+
+    def find(self, t: Tensor) -> _Place:
+        """Where a tensor is, without holding it, unless it is none of the step's."""
+        b, place = t.buffer, id(t.buffer.block)
+        needs_grad = t.node is not None
+        if place in self._made:
+            if self._made[place] not in self._wanted:
+                self._wanted.append(self._made[place])
+            number = self._wanted.index(self._made[place])
+            return _Place(number, b.address - b.block.address, b.shape, b.dtype, None, None, needs_grad)
+        if place in self._recording.made:
+            return _Place(None, 0, b.shape, b.dtype, b, None, needs_grad)
+        return _Place(None, 0, b.shape, b.dtype, None, t, needs_grad)
+
+    def buffer(self, place: _Place) -> Buffer:
+        """The result, wherever the program leaves it."""
+        if place.number is None:
+            return cast(Buffer, place.held)
+        base = self._recording.outputs[place.number]
+        if (place.offset, place.shape, place.dtype) == (0, base.shape, base.dtype):
+            return base
+        return base.view(place.shape, place.offset // place.dtype.itemsize)
+
+    def tensor(self, place: _Place) -> Tensor:
+        """The result of a recording that was not compiled."""
+        if place.tensor is None and place.number is not None and not self._recording.outputs:
+            i, k = self._wanted[place.number]
+            base = self._recording.launches[i].buffers[k]
+            return Tensor(base.view(place.shape, place.offset // place.dtype.itemsize))
+        return place.tensor or Tensor(self.buffer(place))
+
+
+def _grad_of(leaf: Tensor, args: tuple[Any, ...]) -> Tensor:
+    return cast(Tensor, leaf.grad)
+
+
+def _itself(tensor: Tensor, args: tuple[Any, ...]) -> Tensor:
+    return tensor
+
+
+def _result(buffer: Buffer, needs_grad: bool, args: tuple[Any, ...]) -> Tensor:
+    if buffer.block.nbytes <= _SMALL:
+        lent = buffer.backend.alloc(buffer.shape, buffer.dtype)  # sooner than later: most are held until the next call
+        buffer.backend.assign(lent, buffer)
+    else:
+        lent = leased(buffer)
+    return Tensor(lent, needs_grad, ENDED if needs_grad else None)

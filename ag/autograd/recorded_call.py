@@ -1,0 +1,165 @@
+"""One call of a captured step, during which everything is noted: launches, what the step reads, what it leaves.
+
+A step that does what a replay could not is refused here.  The call is compared with a program (`difference`), and its
+results are those of an eager call; or a `CapturedProgram` is made of it.  Knows no replay; `ag.autograd.capture` makes
+it.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+from ag.autograd.capture_trace import Label, Traced, first_difference, trace_of
+from ag.autograd.captured_arguments import Arguments
+from ag.autograd.tensor import Node, Tensor
+from ag.autograd.watched import Notes
+from ag.engine.buffer import Buffer, Device
+from ag.engine.compile.pipeline import record
+from ag.engine.program import Recording
+from ag.errors import CaptureError, TapeError
+
+__all__ = ["ENDED", "RecordedCall", "filled"]
+
+
+class RecordedCall:
+    """One call of a step, recorded.
+
+    Parameters
+    ----------
+    step : callable
+    args : tuple of Tensor or numpy array
+    backend : Device or None
+        Who works for it; None: the first device that does something.
+    recompute : bool
+
+    Raises
+    ------
+    CaptureError
+        If the step does what a replay could not.
+    """
+
+    def __init__(self, step: Callable[..., Any], args: tuple[Any, ...], backend: Device | None,
+                 recompute: bool) -> None:
+        self.arguments = Arguments(args)
+        stand_ins = self.arguments.stand_ins()
+        with record(backend or self.arguments.device, self.arguments.on_upload, recompute) as recording:
+            self.recording: Recording = recording
+            recording.made.update(self.arguments.labels)
+            self.notes = Notes(recording.made)
+            self.notes.open()
+            try:
+                output = step(*stand_ins)
+            except BaseException:
+                self.put_back()
+                raise
+            finally:
+                self.notes.close()
+        self.tensors: list[Tensor] = []
+        try:
+            if recording.failure is not None:
+                raise recording.failure
+            self.structure = _structure(output, self.tensors)
+            self.passed = [next((k for k, x in enumerate(stand_ins) if x is t), None) for t in self.tensors]
+            del output
+            self.trace = trace_of(recording, self._labels())
+            self.arguments.close(recording)
+            if not self.trace:
+                raise CaptureError("ag_capture: the step launched nothing on a device, so there is nothing to replay; "
+                                   "a captured step computes with tensors.")
+            for i, t in enumerate(self.tensors):
+                if t.node is not None:
+                    t.node = ENDED
+                if self.passed[i] is not None:
+                    self.tensors[i] = Tensor(t.buffer)  # a stand-in that nobody keeps
+            t = None  # type: ignore[assignment]
+            _refuse_kept([ref(x) for x in stand_ins], stand_ins)
+        except CaptureError:
+            self.put_back()
+            raise
+
+    def _labels(self) -> dict[int, Label]:
+        labels = dict(self.arguments.labels)
+        for i, leaf in enumerate(self.notes.leaves.values()):
+            if leaf.slot is not None:
+                labels[id(leaf.slot.buffer.block)] = "gradient", i
+        return labels
+
+    def put_back(self) -> None:
+        """Give gradients of before back to those who had them, changed if the step changed them in place."""
+        for leaf in self.notes.leaves.values():
+            if leaf.slot is not None:
+                leaf.initial.buffer.backend.assign(leaf.initial.buffer, leaf.slot.buffer)
+                if leaf.tensor.grad is leaf.slot:
+                    leaf.tensor.set_grad(leaf.initial)
+
+    def difference(self, trace: list[Traced]) -> str | None:
+        """What this call launched otherwise than another one, in words."""
+        return first_difference(trace, self.trace)
+
+    def results(self, args: tuple[Any, ...]) -> Any:
+        """What an eager call would return."""
+        self.put_back()
+        return filled(self.structure, [t if k is None else args[k]
+                                        for t, k in zip(self.tensors, self.passed, strict=True)])
+
+
+class _Ended(Node):
+    """The node of a result: what it was computed from is known to the step alone."""
+
+    __slots__ = ()
+
+    def pull(self, total: Buffer) -> Any:
+        raise TapeError("backward: the loss depends on a result of a captured step, whose record ends with the step; "
+                        "call backward inside it.")
+
+    def spend(self) -> None:
+        """There is nothing to free."""
+
+
+ENDED = _Ended("ag_capture", lambda *args: (), (), (), None, ())
+
+
+def _refuse_kept(references: list[ref[Any]], stand_ins: list[Any]) -> None:
+    """Raise if somebody holds one of the step's arguments; empties the list that held them."""
+    stand_ins.clear()
+    kept = next((x for r in references if (x := r()) is not None), None)
+    if kept is not None:
+        del kept
+        gc.collect()  # a circle of references may be all that holds it
+        kept = next((x for r in references if (x := r()) is not None), None)
+    if kept is not None:
+        raise CaptureError(f"ag_capture: the step keeps its argument of shape {kept.shape}, where a replay could not "
+                           f"put that of another call; keep it outside the step.")
+
+
+def _structure(output: object, tensors: list[Tensor]) -> Any:
+    """What a step returns, with numbers in the place of tensors, which are appended to a list."""
+    if isinstance(output, Tensor):
+        tensors.append(output)
+        return len(tensors) - 1
+    if isinstance(output, tuple) and hasattr(output, "_fields"):
+        return type(output)(*(_structure(x, tensors) for x in output))
+    if isinstance(output, (list, tuple)):
+        return type(output)(_structure(x, tensors) for x in output)
+    if isinstance(output, dict):
+        return {key: _structure(x, tensors) for key, x in output.items()}
+    if output is not None:
+        raise CaptureError(f"ag_capture: the step returns a {type(output).__name__}; a replay can only return tensors "
+                           f"(in tuples, lists or dicts) or None.")
+    return None
+
+
+def filled(structure: Any, tensors: list[Tensor]) -> Any:
+    """The other way round."""
+    if isinstance(structure, int):
+        return tensors[structure]
+    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
+        return type(structure)(*(filled(x, tensors) for x in structure))
+    if isinstance(structure, (list, tuple)):
+        return type(structure)(filled(x, tensors) for x in structure)
+    if isinstance(structure, dict):
+        return {key: filled(x, tensors) for key, x in structure.items()}
+    return None

@@ -1,0 +1,292 @@
+"""What a captured step read and wrote in Python: attributes of layers and optimizers, tensors, gradients.
+
+A recording has launches; what the step looked at on its way to them is noted here, so that a replay can tell whether
+it would look at the same.  Layers and optimizers are `Watched`: while a thread notes, every attribute of theirs that
+it reads is noted with its value, and every one it sets is set again after each replay.  Assigning an attribute, or
+moving a tensor, goes into one short log of changes, so a replay that finds the log as it was has nothing to compare:
+
+    step reads dropout.rate = 0.5      noted                      dropout.rate = 0.1     into the log
+    replay: nothing new in the log     runs                       replay: the log has rate, 0.1 is not 0.5: record anew
+
+``Tensor.grad`` is noted by itself, as every step changes it.  Knows no layer and no launch; `ag.autograd.capture` asks
+it, tensors and ops tell it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import is_
+from threading import Lock, get_ident
+from typing import Any, Protocol, TypeVar
+from weakref import ref
+
+from ag.engine.buffer import Buffer
+from ag.engine.shape import Shape
+
+__all__ = ["CHANGES", "NOTES", "Leaf", "Notes", "Watched", "note_tensors"]
+
+_LOG = 4096  # changes that are kept
+_MANY = 1000  # items from which on only the length of a container is compared
+_PLAIN = (bool, int, float, str, bytes, type(None))
+
+
+class Noted(Protocol):
+    """What is asked of a tensor here."""
+
+    buffer: Buffer
+    name: str | None
+
+    def __init__(self, buffer: Buffer) -> None: ...
+    @property
+    def shape(self) -> Shape: ...
+    def set_grad(self, grad: Any) -> None: ...
+
+
+T = TypeVar("T", bound=Noted)
+
+
+class ChangeLog:
+    """Which attributes were set, and which tensors moved, as (id of the object, name); the last few thousand."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[int, str]] = []
+        self._dropped = 0
+
+    @property
+    def position(self) -> int:
+        """How many changes there were."""
+        return self._dropped + len(self._entries)
+
+    def add(self, changed: object, name: str) -> None:
+        """Note a change."""
+        self._entries.append((id(changed), name))
+        if len(self._entries) > _LOG:
+            with _switching:
+                surplus = max(len(self._entries) - _LOG // 2, 0)
+                self._dropped += surplus
+                del self._entries[:surplus]
+
+    def since(self, position: int) -> list[tuple[int, str]] | None:
+        """The changes from a position on; None if they are no longer known."""
+        start = position - self._dropped
+        return self._entries[start:] if start >= 0 else None
+
+
+CHANGES = ChangeLog()
+NOTES: dict[int, Notes] = {}  # by thread; most of the time there are none, and nobody looks further
+_switching = Lock()
+
+
+class Watched:
+    """Base of objects whose attributes a captured step may depend on."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if NOTES and (notes := NOTES.get(get_ident())) is not None:
+            notes.written(self, name, value)
+        known = self.__dict__
+        if known.get(name, known) is not value:
+            CHANGES.add(self, name)
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        CHANGES.add(self, name)
+        object.__delattr__(self, name)
+
+
+def _noting(self: Watched, name: str) -> Any:
+    """`Watched.__getattribute__` while any thread notes."""
+    value = object.__getattribute__(self, name)
+    notes = NOTES.get(get_ident())
+    if notes is None:
+        return value
+    if name == "__dict__":
+        for own, item in tuple(value.items()):
+            notes.read(self, own, item)
+    elif name[:2] != "__" and (not callable(value) or name in object.__getattribute__(self, "__dict__")):
+        notes.read(self, name, value)
+    return value
+
+
+class Leaf:
+    """A tensor whose ``.grad`` the step read or set.
+
+    Attributes
+    ----------
+    tensor : Tensor
+    read : bool
+        Whether it was read before it was set.
+    initial : Tensor or None
+        What it was when it was read.
+    slot : Tensor or None
+        What stood for it: every replay begins with the gradient of then in there.
+    """
+
+    def __init__(self, tensor: Any, read: bool) -> None:
+        self.tensor = tensor
+        self.read = read
+        self.initial: Any = None
+        self.slot: Any = None
+
+
+class Notes:
+    """What one thread read and wrote since `open`.
+
+    Parameters
+    ----------
+    made : set of int
+        Blocks (by ``id``) that were allocated since; what lies in them, and constants, are no state.
+
+    Attributes
+    ----------
+    leaves : dict of int to Leaf
+    effects : dict of (id of the object, name) to (object, value)
+        Attributes that the step set, with their last values.
+    """
+
+    def __init__(self, made: set[int]) -> None:
+        self._made = made
+        self._reads: dict[tuple[int, str], tuple[ref[Watched], Any]] = {}
+        self._contents: list[tuple[Any, tuple[Any, ...]]] = []  # containers and what was in them
+        self._tensors: dict[int, tuple[ref[Noted], Buffer]] = {}
+        self.effects: dict[tuple[int, str], tuple[Watched, Any]] = {}
+        self.leaves: dict[int, Leaf] = {}
+        self._position = CHANGES.position
+
+    def _is_new(self, b: Buffer) -> bool:
+        return id(b.block) in self._made or b.constant is not None
+
+    def open(self) -> None:
+        """Begin to note what this thread does."""
+        with _switching:
+            NOTES[get_ident()] = self
+            type.__setattr__(Watched, "__getattribute__", _noting)
+
+    def close(self) -> None:
+        """End."""
+        with _switching:
+            del NOTES[get_ident()]
+            if not NOTES:
+                type.__delattr__(Watched, "__getattribute__")
+
+    # -------------------------------------------------------------------------------------- attributes and tensors
+
+    def read(self, owner: Watched, name: str, value: object) -> None:
+        """Note what an attribute was, unless the step set it itself."""
+        key = id(owner), name
+        if key not in self._reads and key not in self.effects:
+            self._reads[key] = ref(owner), _snapshot(value)
+            if name in object.__getattribute__(owner, "__dict__"):
+                self._contents += _contents(value)
+
+    def written(self, owner: Watched, name: str, value: object) -> None:
+        """Note what an attribute becomes."""
+        self.effects[id(owner), name] = owner, value
+
+    def tensors(self, tensors: Sequence[Noted]) -> None:
+        """Note where tensors lie that were there before."""
+        for x in tensors:
+            if id(x) not in self._tensors and not self._is_new(x.buffer):
+                self._tensors[id(x)] = ref(x), x.buffer
+
+    def change(self) -> str | None:
+        """What is not as it was noted, in words; None if all is."""
+        position = CHANGES.position
+        if position != self._position:
+            changes = CHANGES.since(self._position)
+            noted: Iterator[tuple[int, str]] = iter(changes if changes is not None else [
+                *self._reads, *((number, "buffer") for number in self._tensors)])
+            for key in noted:
+                if (found := self._changed(key)) is not None:
+                    return found
+            self._position = position
+        for container, items in self._contents:
+            now = container.values() if type(container) is dict else container
+            if len(now) != len(items) or not all(map(is_, now, items)):
+                return f"a {type(container).__name__} of a layer or an optimizer has other items"
+        return None
+
+    def _changed(self, key: tuple[int, str]) -> str | None:
+        number, name = key
+        if key in self._reads:
+            owner, noted = self._reads[key]
+            there = owner()
+            if there is not None:
+                now = _snapshot(getattr(there, name, None))
+                if not _same(noted, now):
+                    return f"{name} of {type(there).__name__} was {_shown(noted)} and is {_shown(now)}"
+        elif name == "buffer" and number in self._tensors:
+            x, buffer = self._tensors[number]
+            moved = x()
+            if moved is not None and moved.buffer is not buffer:
+                called = f"the parameter {moved.name!r}" if moved.name else f"a tensor of shape {moved.shape}"
+                return f"{called} lies elsewhere, as an optimizer was made, or it was moved to another device"
+        return None
+
+    def repeat_effects(self) -> None:
+        """Set the attributes that the step set."""
+        for (_, name), (owner, value) in self.effects.items():
+            if owner.__dict__.get(name, self) is not value:
+                setattr(owner, name, value)
+
+    # -------------------------------------------------------------------------------------- gradients
+
+    def grad_read(self, x: T, grad: T | None) -> T | None:
+        """The gradient of `x`, or what stands for one of before the step."""
+        if id(x) not in self.leaves and not self._is_new(x.buffer):
+            leaf = self.leaves[id(x)] = Leaf(x, read=True)
+            if grad is not None:
+                backend = grad.buffer.backend
+                slot = backend.alloc(grad.shape, grad.buffer.dtype)
+                backend.assign(slot, grad.buffer)
+                stand_in = type(x)(slot)
+                leaf.initial, leaf.slot = grad, stand_in
+                x.set_grad(stand_in)
+                return stand_in
+        return grad
+
+    def grad_written(self, x: Noted) -> None:
+        """The step sets the gradient of `x`."""
+        if id(x) not in self.leaves and not self._is_new(x.buffer):
+            self.leaves[id(x)] = Leaf(x, read=False)
+
+
+def note_tensors(tensors: Sequence[Noted]) -> None:
+    """Tell a step that is being recorded which tensors it uses; for callers that found `NOTES` not empty."""
+    if (notes := NOTES.get(get_ident())) is not None:
+        notes.tensors(tensors)
+
+
+def _contents(value: Any, depth: int = 3) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Every list and dict in a value that can be compared quickly, and its items."""
+    if isinstance(value, (list, tuple, dict)) and depth and len(value) <= _MANY:
+        items = tuple(value.values() if isinstance(value, dict) else value)
+        if not isinstance(value, tuple):
+            yield value, items
+        for item in items:
+            yield from _contents(item, depth - 1)
+
+
+def _snapshot(value: Any, depth: int = 3) -> Any:
+    """`value`, or for containers a copy that later changes do not reach."""
+    if isinstance(value, (list, tuple, dict, set)) and depth:
+        if len(value) > _MANY:
+            return type(value), id(value), len(value)
+        if isinstance(value, set):
+            return type(value), frozenset(value)
+        items = [*value, *value.values()] if isinstance(value, dict) else value
+        return type(value), *(_snapshot(item, depth - 1) for item in items)
+    return value
+
+
+def _same(noted: Any, now: Any) -> bool:
+    if noted is now:
+        return True
+    if type(noted) is not type(now):
+        return False
+    if isinstance(noted, tuple):
+        return len(noted) == len(now) and all(map(_same, noted, now))
+    return isinstance(noted, (*_PLAIN, frozenset)) and bool(noted == now)
+
+
+def _shown(noted: Any) -> str:
+    return repr(noted) if isinstance(noted, _PLAIN) else f"a {type(noted).__name__}"

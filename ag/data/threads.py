@@ -1,0 +1,112 @@
+"""What data loaders need of threads: things made ahead in the background, and a lock that outlives forks and copies.
+
+Whoever leaves a loop over things made ahead, by an exception or Ctrl-C too, does not wait for the one that is being
+made, and the thread keeps no process alive.  Knows nothing of samples; `ag.data` calls it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from contextvars import copy_context
+from queue import SimpleQueue
+from threading import RLock, Semaphore, Thread
+from typing import Generic, TypeVar
+
+__all__ = ["Check", "Lock", "made_ahead"]
+
+T = TypeVar("T")
+Check = Callable[[], None]  # called between the parts of what takes long; it raises if nobody wants the whole any more
+
+
+def made_ahead(make: Callable[[int, Check], T], numbers: range, most: int) -> Generator[T, None, None]:
+    """``make(n, check)`` for each of the numbers in order; a thread makes at most `most` before they are asked for."""
+    maker: _Maker[T] | None = None
+    try:
+        for n in numbers:
+            if maker is None or maker.is_gone():  # a forked child has the thread's queue, but not the thread
+                maker = _Maker(make, range(n, numbers.stop), most)
+            yield maker.take(last=n == numbers[-1])
+    finally:
+        if maker is not None:
+            maker.leave()
+
+
+class _UnwantedError(Exception):
+    """Nobody waits for what is being made."""
+
+
+class _Maker(Generic[T]):
+    """A thread that makes things, up to the first error, and the queue of those that are done."""
+
+    def __init__(self, make: Callable[[int, Check], T], numbers: range, most: int) -> None:
+        self._make, self._numbers = make, numbers
+        self._done: SimpleQueue[Future[T]] = SimpleQueue()
+        self._room = Semaphore(most)
+        self._left = False
+        # a daemon: others are waited for when the process ends, and this one may hang in a sample
+        self._thread = Thread(target=copy_context().run, args=(self._run,), daemon=True, name="ag_dataloader")
+        self._thread.start()
+
+    def _run(self) -> None:
+        for n in self._numbers:
+            self._room.acquire()
+            thing: Future[T] = Future()
+            try:
+                self._check()
+                thing.set_result(self._make(n, self._check))
+            except _UnwantedError:
+                return
+            except BaseException as error:  # noqa: BLE001
+                thing.set_exception(error)
+                self._done.put(thing)
+                return
+            self._done.put(thing)
+
+    def _check(self) -> None:
+        if self._left:
+            raise _UnwantedError
+
+    def is_gone(self) -> bool:
+        return not self._thread.is_alive() and self._done.empty()
+
+    def take(self, last: bool) -> T:
+        thing = self._done.get()
+        self._room.release()
+        if last or thing.exception() is not None:
+            self._thread.join()  # which has nothing more to do
+        return thing.result()
+
+    def leave(self) -> None:
+        self._left = True
+        self._room.release()
+
+
+_forks = 0  # between the first process and this one
+
+
+def _forked() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+class Lock:
+    """A lock of one object in one process: copies, and forked children, find theirs open."""
+
+    def __init__(self) -> None:
+        self._owner = _forks, RLock()
+
+    def __call__(self) -> AbstractContextManager[bool]:
+        """To be held in a ``with``."""
+        if self._owner[0] != _forks:
+            self._owner = _forks, RLock()
+        return self._owner[1]
+
+    def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
+        return Lock, ()

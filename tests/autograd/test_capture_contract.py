@@ -1,0 +1,355 @@
+"""The contract of docs/capture.md: whatever is changed around a captured step, it leaves what the eager one would."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from helpers.errors import expect_error
+
+import ag
+
+X = np.random.default_rng(0).normal(size=(12, 3, 8)).astype(np.float32)
+Y = (X.sum(axis=1, keepdims=True) > 0).astype(np.float32)
+
+Change = Callable[["World", int], None]
+
+
+class World:
+    """A small model with everything that a user may change around its step."""
+
+    def __init__(self, device: str, inside: bool = True) -> None:
+        ag.ag_seed(3)
+        self.device, self.inside = device, inside
+        self.first, self.dropout, self.norm = ag.ag_linear(3, 6), ag.ag_dropout(0.25), ag.ag_batch_norm(6)
+        self.model = ag.ag_sequential(self.first, self.dropout, self.norm, ag.ag_linear(6, 1))
+        self.optimizer = ag.optimizer_adamw(self.model.parameters(), lr=0.05)
+        self.seen: list[object] = []
+
+    def step(self, x: np.ndarray, y: np.ndarray) -> ag.Tensor:
+        with ag.with_grad_tape():
+            loss = ag.ag_mse_loss(self.model(x), y)
+        ag.backward(loss)
+        if self.inside:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return loss
+
+    def state(self) -> list[object]:
+        grads = [p.grad if p.grad is None else p.grad.numpy().tolist() for p in self.model.parameters().values()]
+        return [{k: v.tolist() for k, v in self.model.state_dict().items()}, grads]
+
+
+def rate(world: World, k: int) -> None:
+    world.dropout.rate = 0.25 + 0.25 * (k // 4 % 2)
+
+
+def momentum(world: World, k: int) -> None:
+    world.norm.momentum = 0.1 * (1 + k // 5)
+
+
+def eps(world: World, k: int) -> None:
+    world.norm.eps = 1e-5 if k < 6 else 1e-2
+
+
+def mode(world: World, k: int) -> None:
+    (ag.ag_eval if k % 5 == 4 else ag.ag_train)(world.model)
+
+
+def seed(world: World, k: int) -> None:
+    if k % 4 == 3:
+        ag.ag_seed(k)
+
+
+def learning_rate(world: World, k: int) -> None:
+    world.optimizer.lr = 0.05 / (k + 1)
+
+
+def weight_decay(world: World, k: int) -> None:
+    world.optimizer.weight_decay = 0.0 if k < 5 else 0.5
+
+
+def new_optimizer(world: World, k: int) -> None:
+    if k in (4, 8):
+        world.optimizer = ag.optimizer_sgd(world.model.parameters(), lr=0.1, momentum=0.5)
+
+
+def other_optimizer_and_back(world: World, k: int) -> None:
+    if k == 5:
+        ag.optimizer_sgd(world.model.parameters(), lr=0.1)
+
+
+def assign(world: World, k: int) -> None:
+    if k == 5:
+        world.first.W.data = np.full((6, 3), 0.5, np.float32)
+
+
+def load(world: World, k: int) -> None:
+    if k == 2:
+        world.saved = world.model.state_dict()  # type: ignore[attr-defined]
+    if k == 7:
+        world.model.load_state_dict(world.saved)  # type: ignore[attr-defined]
+
+
+def replace_parameter(world: World, k: int) -> None:
+    if k == 5:
+        world.first.W = ag.ag_param(np.full((6, 3), 0.25, np.float32))
+        world.optimizer = ag.optimizer_adam(world.model.parameters())
+
+
+def replace_layer(world: World, k: int) -> None:
+    if k == 5:
+        world.model.layers[1] = ag.ag_dropout(0.0)
+
+
+def clear_between(world: World, k: int) -> None:
+    if k % 3 == 2:
+        world.optimizer.zero_grad()
+
+
+def hold_gradients(world: World, k: int) -> None:
+    if k == 4:
+        for p in world.model.parameters().values():
+            p.grad = ag.ag_tensor(np.ones(p.shape, np.float32))
+
+
+def keep_results(world: World, k: int) -> None:
+    world.seen.append([p.grad for p in world.model.parameters().values()])
+
+
+def step_outside(world: World, k: int) -> None:
+    if k % 2:
+        world.optimizer.step()
+        world.optimizer.zero_grad()
+
+
+def clip_outside(world: World, k: int) -> None:
+    if k and world.first.W.grad is not None:
+        ag.clip_grad_norm(world.model.parameters(), None, 0.1)
+
+
+def work_on_another_device(world: World, k: int) -> None:
+    ag.ag_sum(ag.ag_tensor([1.0, 2.0], device="cpu:1"))
+
+
+CHANGES: list[Change] = [rate, momentum, eps, mode, seed, learning_rate, weight_decay, new_optimizer,
+                         other_optimizer_and_back, assign, load, replace_parameter, replace_layer, clear_between,
+                         hold_gradients, keep_results, step_outside, clip_outside, work_on_another_device]
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["stepping", "gradients"])
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_changed_between_calls(device: str, change: Change, inside: bool) -> None:
+    """Twelve calls with a change before each: all state, and all results kept, as without capture."""
+    outcomes = []
+    for captured in (False, True):
+        world = World(device, inside)
+        step = ag.ag_capture(world.step) if captured else world.step
+        losses = []
+        for k in range(12):
+            change(world, k)
+            losses.append(step(X[k], Y[k]))
+            world.seen.append(world.state())
+        kept = [[None if g is None else g.numpy().tolist() for g in item] if isinstance(item[0], ag.Tensor) else item
+                for item in world.seen]  # type: ignore[index]
+        outcomes.append((kept, [x.item() for x in losses]))
+    assert outcomes[0] == outcomes[1]
+
+
+# ---------------------------------------------------------------------------------------------- what cannot be replayed
+
+
+def impure(device: str, make: Callable[[list[float]], Callable[[ag.Tensor], ag.Tensor]], *fragments: str) -> None:
+    """A step that depends on a number which is no argument is refused once the number has changed."""
+    numbers = [1.0]
+    step = ag.ag_capture(make(numbers))
+    assert step(ag.ag_tensor([[1.0, 2.0]])).item() == 3.0
+    numbers[0] = 2.0
+    with expect_error("a captured step that depends on a Python number", ag.CaptureError, *fragments):
+        step(ag.ag_tensor([[1.0, 3.0]]))
+
+
+def test_a_number_from_outside(device: str) -> None:
+    impure(device, lambda n: lambda x: ag.ag_sum(x * n[0]), "mul", "number 1.0", "number 2.0")
+    impure(device, lambda n: lambda x: ag.ag_sum(ag.ag_scale(x, n[0])), "scale", "factor=1.0", "factor=2.0")
+    impure(device, lambda n: lambda x: ag.ag_sum(x * np.float32(n[0])), "number 1.0", "number 2.0")
+
+
+def test_a_branch(device: str) -> None:
+    impure(device, lambda n: lambda x: ag.ag_sum(x) if n[0] < 2 else ag.ag_mean(x), "launch")
+    impure(device, lambda n: lambda x: ag.ag_sum(x) if n[0] < 2 else ag.ag_sum(x) * x[0, 0], "launch")
+
+
+def test_a_tensor_that_is_replaced_in_a_list(device: str) -> None:
+    held = [ag.ag_tensor([[1.0, 1.0]])]
+    step = ag.ag_capture(lambda x: ag.ag_sum(x * held[0]))
+    step(ag.ag_tensor([[1.0, 2.0]]))
+    held[0] = ag.ag_tensor([[5.0, 5.0]])
+    with expect_error("a captured step that uses another tensor now", ag.CaptureError, "a tensor from outside"):
+        step(ag.ag_tensor([[1.0, 3.0]]))
+
+
+def test_a_change_long_after(device: str) -> None:
+    """A number that changes after the first comparisons is found by a later one, which says since when."""
+    numbers = [1.0]
+    step = ag.ag_capture(lambda x: ag.ag_sum(x * numbers[0]))
+    for k in range(20):
+        step(ag.ag_tensor([[1.0, float(k)]]))
+    numbers[0] = 2.0
+    with expect_error("a number that changed after replays", ag.CaptureError, "number 2.0", "may have been wrong"):
+        for k in range(20):
+            step(ag.ag_tensor([[1.0, float(k)]]))
+
+
+@pytest.mark.parametrize("look", [lambda a: float(a[0, 0]), lambda a: a.max(), lambda a: a.item(0), lambda a: list(a),
+                                  lambda a: a.argmax(), lambda a: np.mean(a), lambda a: a.tolist(),
+                                  lambda a: bool(a.any()), lambda a: a.__setitem__((0, 0), 5.0),
+                                  lambda a: np.add(a, 1, out=a), lambda a: a.__itruediv__(255)])
+def test_an_argument_that_is_read_or_changed(device: str, look: Callable[[np.ndarray], object]) -> None:
+    def step(a: np.ndarray) -> ag.Tensor:
+        look(a)
+        return ag.ag_sum(ag.ag_tensor(a))
+
+    given = np.ones((2, 2))
+    with expect_error("a captured step reads an argument", ag.CaptureError, "(2, 2)", "in Python"):
+        ag.ag_capture(step)(given)
+    assert (given == 1).all()
+
+
+def test_an_argument_whose_shape_is_read(device: str) -> None:
+    step = ag.ag_capture(lambda a: ag.ag_sum(ag.ag_tensor(a.reshape(-1, 1)[:])) / a.shape[0] / len(a) / a.size / a.ndim)
+    for k in range(4):
+        assert step(np.full((2, 3), float(k))).item() == pytest.approx(k / 8)
+
+
+@pytest.mark.parametrize("keep", [lambda kept, x, y: kept.append(y), lambda kept, x, y: kept.append(y.detach()),
+                                  lambda kept, x, y: kept.append(y.reshape(2, 1)),
+                                  lambda kept, x, y: kept.append(y * 2.0), lambda kept, x, y: kept.append(x)])
+def test_a_step_that_keeps_a_tensor(device: str, keep: Callable[..., None]) -> None:
+    kept: list[ag.Tensor] = []
+
+    def step(x: ag.Tensor) -> ag.Tensor:
+        y = x + 1.0
+        keep(kept, x, y)
+        return y
+
+    with expect_error("a captured step keeps a tensor", ag.CaptureError, "keeps", "outside the step"):
+        ag.ag_capture(step)(ag.ag_tensor([[1.0, 2.0]]))
+
+
+def test_a_step_that_keeps_an_array(device: str) -> None:
+    kept: list[np.ndarray] = []
+
+    def step(a: np.ndarray) -> ag.Tensor:
+        kept.append(a)
+        return ag.ag_sum(ag.ag_tensor(a))
+
+    with expect_error("a captured step keeps an array", ag.CaptureError, "keeps its argument", "outside the step"):
+        ag.ag_capture(step)(np.ones((2, 2)))
+
+
+def test_a_step_that_does_nothing_on_a_device(device: str) -> None:
+    with expect_error("a captured step without launches", ag.CaptureError, "launched nothing"):
+        ag.ag_capture(lambda x: None)(np.ones(3))
+
+
+def test_two_devices(device: str) -> None:
+    other = ag.ag_tensor([1.0], device="cpu:1")
+
+    def step(x: ag.Tensor) -> ag.Tensor:
+        ag.ag_sum(other)
+        return x + x
+
+    with expect_error("a captured step that works on two devices", ag.CaptureError, "cpu:1", "one device"):
+        ag.ag_capture(step)(ag.ag_tensor([1.0]))
+
+
+def test_a_model_on_another_device_than_the_default_one(device: str) -> None:
+    """The step's device is the one that works, whatever the default is."""
+    world = World(device)
+    losses = []
+    for captured in (False, True):
+        world = World(device)
+        with ag.ag_device("cpu:1"):
+            step = ag.ag_capture(world.step) if captured else world.step
+            losses.append([step(X[k], Y[k]).item() for k in range(6)])
+    assert losses[0] == losses[1]
+
+
+def test_backward_from_a_result(device: str) -> None:
+    W = ag.ag_param([[2.0]])
+
+    def forward(x: ag.Tensor) -> ag.Tensor:
+        with ag.with_grad_tape():
+            return W * x
+
+    step = ag.ag_capture(forward)
+    for _ in range(3):
+        with ag.with_grad_tape():
+            loss = ag.ag_sum(step(ag.ag_tensor([[1.0]])))
+        with expect_error("backward from a result of a captured step", ag.TapeError, "captured step", "inside"):
+            ag.backward(loss)
+
+
+def test_results_that_are_arguments_and_parameters(device: str) -> None:
+    W = ag.ag_param([[2.0, 1.0]])
+
+    def step(x: ag.Tensor, y: ag.Tensor) -> tuple[ag.Tensor, ...]:
+        z = x * W
+        return x, W, z, z, z.reshape(2, 1)
+
+    captured = ag.ag_capture(step)
+    for k in range(5):
+        x = ag.ag_tensor([[1.0, float(k)]])
+        a, b, c, d, e = captured(x, x)
+        assert a is x and b is W and c is d
+        assert c.numpy().ravel().tolist() == e.numpy().ravel().tolist() == [2.0, float(k)]
+
+
+# ---------------------------------------------------------------------------------------------- threads
+
+
+def test_work_in_another_thread_is_refused(device: str) -> None:
+    def in_thread(work: Callable[[], object]) -> object:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(work).result()
+
+    W = ag.ag_tensor([[3.0, 4.0]])
+    for work in (lambda x: in_thread(lambda: x * 2.0), lambda x: x * in_thread(lambda: W * 2.0),
+                 lambda x: x * in_thread(lambda: ag.ag_tensor([[3.0, 4.0]], device=device))):
+        with expect_error("a captured step that uses another thread", ag.CaptureError, "another one"):
+            ag.ag_capture(work)(ag.ag_tensor([[1.0, 2.0]]))
+
+
+def test_threads_capture_independently(device: str) -> None:
+    def train(number: int, captured: bool) -> list[list[float]]:
+        rng = np.random.default_rng(number)
+        with ag.ag_device(device):
+            W = ag.ag_param(rng.normal(size=(1, 3)))
+            optimizer = ag.optimizer_adam({"W": W}, lr=0.1)
+
+            def step(x: np.ndarray, y: np.ndarray) -> ag.Tensor:
+                with ag.with_grad_tape():
+                    loss = ag.ag_mse_loss(W @ ag.ag_tensor(x), y)
+                optimizer.step(ag.backward(loss))
+                return loss
+
+            run = ag.ag_capture(step) if captured else step
+            losses = [run(X[k % 12], Y[k % 12]).item() for k in range(20)]
+            return [losses, W.numpy().ravel().tolist()]
+
+    alone = [train(number, False) for number in range(4)]
+    together: list[object] = [None] * 4
+
+    def work(number: int) -> None:
+        together[number] = train(number, True)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert together == alone

@@ -1,0 +1,200 @@
+"""Interrupts: an exception may be raised wherever Python looks for signals in the engine, and whatever was done before
+stays right; so does everything where a signal's handler uses the device in the middle of a call.
+
+`python tests/engine/test_interrupts.py DEVICE MODE [EVERY]` tries every place, which takes minutes.
+"""
+
+from __future__ import annotations
+
+import dis
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ag
+from ag.engine.device import backend_of
+
+ENGINE = Path(ag.__file__).parent / "engine"
+FILES = {str(ENGINE / name) for name in (
+    "arena.py", "backend.py", "buffer.py", "random.py", "cpu_threads.py", "backends/cpu/backend.py",
+    "backends/vulkan/backend.py", "backends/vulkan/recorder.py", "backends/vulkan/pipelines.py",
+    "backends/vulkan/hazards.py", "kernels/random.py")}
+SAMPLES = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)
+
+
+class Here(KeyboardInterrupt):
+    """The interrupt of a test."""
+
+
+# Python looks for signals when a function begins, after a call, and when it jumps back.
+LOOKS = ("RESUME", "CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD")
+
+
+@cache
+def looks_after(code: CodeType) -> dict[int, bool]:
+    """Whether Python looks for signals after the instruction at this offset."""
+    return {i.offset: i.opname.startswith(LOOKS) for i in dis.get_instructions(code)}
+
+
+@contextmanager
+def at_place(number: int, do: Callable[[], None]) -> Iterator[list[int]]:
+    """Call `do` where Python looks for signals in the engine for the `number`-th time; yields how often it did."""
+    seen = [0]
+
+    def trace(frame: FrameType, kind: str, _: object) -> Any:
+        if frame.f_code.co_filename not in FILES:
+            return None
+        frame.f_trace_opcodes = True
+        last = -1
+
+        def inside(frame: FrameType, kind: str, _: object) -> Any:
+            nonlocal last
+            if kind == "opcode":
+                if looks_after(frame.f_code).get(last):
+                    seen[0] += 1
+                    if seen[0] == number:
+                        sys.settrace(None)
+                        do()
+                last = frame.f_lasti
+            return inside
+
+        return inside
+
+    sys.settrace(trace)
+    try:
+        yield seen
+    finally:
+        sys.settrace(None)
+
+
+def interrupt() -> None:
+    raise Here
+
+
+class Training:
+    """A small training on a device, whose weights after every step are known."""
+
+    def __init__(self, device: str, captured: bool) -> None:
+        self.backend = backend_of(device)
+        with ag.ag_device(device):
+            ag.ag_seed(1)
+            self.model = ag.ag_sequential(ag.ag_linear(4, 3, activation="tanh"), ag.ag_dropout(0.2), ag.ag_linear(3, 2))
+            self.optimizer = ag.optimizer_adam(self.model, lr=0.01)
+            self.start = self.optimizer.state_dict(), {k: p.numpy() for k, p in self.model.parameters().items()}
+            self.x, self.y = ag.ag_tensor(SAMPLES), ag.ag_tensor(SAMPLES[:2])
+            self.step = ag.ag_capture(self._step) if captured else self._step
+            if captured:
+                self.step(self.x)
+        self.reset()
+        self.after = [self.weights()]
+        for _ in range(3):
+            self.step(self.x)
+            self.after.append(self.weights())
+        assert len(set(self.after)) == 4
+
+    def _step(self, x: ag.Tensor) -> ag.Tensor:
+        with ag.with_grad_tape():
+            loss = ag.ag_mse_loss(self.model(x), self.y)
+        self.optimizer.step(ag.backward(loss))
+        return loss
+
+    def reset(self) -> None:
+        """Go back to the beginning."""
+        state, weights = self.start
+        self.optimizer.load_state_dict(state)
+        for name, p in self.model.parameters().items():
+            p.data = weights[name]
+        ag.ag_seed(2)
+
+    def weights(self) -> bytes:
+        return b"".join(p.numpy().tobytes() for p in self.model.parameters().values())
+
+
+def check_interrupt(training: Training, number: int) -> bool:
+    """The second step is interrupted: the first counts, and the second is made or not; then all goes on.
+
+    Returns
+    -------
+    bool
+        Whether there was such a place.
+    """
+    training.reset()
+    training.step(training.x)
+    kept = training.x * 3.0
+    raised = False
+    try:
+        with at_place(number, interrupt):
+            training.step(training.x)
+            training.weights()
+    except Here:
+        raised = True
+    assert training.weights() in training.after[1:3], f"wrong weights after an interrupt at {number}"
+    assert kept.numpy().tobytes() == (SAMPLES * 3).tobytes(), f"an earlier result was lost at {number}"
+    training.reset()
+    for wanted in training.after[1:]:
+        training.step(training.x)
+        assert training.weights() == wanted, f"other steps after an interrupt at {number}"
+    return raised
+
+
+def check_handler(training: Training, number: int) -> bool:
+    """A handler reads, computes and uploads in the middle of a step, which is the same as without it."""
+    found: list[Any] = []
+
+    def handler() -> None:
+        t = ag.ag_tensor(SAMPLES, training.backend.name)
+        found.append((t + t).numpy())
+        ag.ag_tensor(np.ones((5, number % 97 + 1)), training.backend.name) * 2.0
+
+    training.reset()
+    training.step(training.x)
+    kept = training.x * 3.0
+    with at_place(number, handler):
+        training.step(training.x)
+        weights = training.weights()
+    assert weights == training.after[2], f"another step because of a handler at {number}"
+    assert kept.numpy().tobytes() == (SAMPLES * 3).tobytes()
+    assert all(x.tobytes() == (SAMPLES * 2).tobytes() for x in found), f"the handler reads wrongly at {number}"
+    return bool(found)
+
+
+CHECKS = {"interrupt": check_interrupt, "handler": check_handler}
+
+
+def check_many(device: str, captured: bool, check: str, every: int, first: int = 1) -> int:
+    """Check at every so many places; at how many."""
+    training = Training(device, captured)
+    gc.collect()
+    live, checked = training.backend.arena.stats().live, 0
+    while CHECKS[check](training, first + checked * every):
+        checked += 1
+    gc.collect()
+    grown = training.backend.arena.stats().live - live
+    assert grown <= 1 << 16, f"{grown} bytes are not given back after {checked} interrupts"
+    return checked
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
+def test_anywhere(device: str, captured: bool, check: str) -> None:
+    assert check_many(device, captured, check, every=89, first=7) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
+def test_everywhere(device: str, captured: bool, check: str) -> None:
+    assert check_many(device, captured, check, every=1) >= 100
+
+
+if __name__ == "__main__":
+    where, mode, kind, step = [*sys.argv[1:], "interrupt", "1"][:4]
+    print(check_many(where, mode == "captured", kind, int(step)), "times")

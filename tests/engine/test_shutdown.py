@@ -1,0 +1,83 @@
+"""Closing devices: what was on them says so when it is used, nothing of them stays, and a broken one is opened anew."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.errors import expect_error
+
+import ag
+from ag.engine import device as devices
+from ag.engine.device import backend_of
+
+
+@pytest.fixture
+def fresh(device: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A device of which only this test knows; the default device."""
+    monkeypatch.setattr(devices, "_backends", {})
+    ag.ag_device(device)
+    return device
+
+
+def test_tensors_of_before_say_that_they_are(fresh: str) -> None:
+    x, p = ag.ag_tensor(np.ones((3, 3))), ag.ag_param(np.ones((3, 3)))
+    captured = ag.ag_capture(lambda x: x @ x)
+    captured(x)
+    optimizer = ag.optimizer_sgd({"p": p})
+    with ag.with_grad_tape():
+        loss = ag.ag_sum(p @ x)
+    ag.ag_shutdown()
+    y = ag.ag_tensor(np.ones((3, 3)))
+    uses: list[Callable[[], object]] = [
+        lambda: x + x, lambda: x * 2.0, lambda: x + y, lambda: y @ x, x.numpy, x.sum, lambda: captured(x),
+        lambda: ag.backward(loss), lambda: setattr(p, "data", np.zeros((3, 3))),
+        lambda: optimizer.step({"p": y}), lambda: ag.ag_tensor(x, dtype="f16"), lambda: x[0, 0].item(),
+        lambda: ag.ag_to_device(x, "cpu:3")]
+    for use in uses:
+        with expect_error("a tensor of a device that was closed", ag.DeviceError, fresh, "closed by ag_shutdown",
+                          "anew"):
+            use()
+    ag.ag_synchronize()
+    assert (y + y).numpy().tolist() == [[2.0] * 3] * 3
+
+
+def test_nothing_stays_of_a_closed_device(fresh: str) -> None:
+    """Without the garbage collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        alive = []
+        for _ in range(3):
+            layer = ag.ag_dropout(0.5)
+            (layer(ag.ag_tensor(np.ones((4, 4)))) @ ag.ag_tensor(np.ones((4, 4)))).numpy()
+            backend: Any = backend_of(fresh)
+            parts = [backend] if fresh == "cpu" else [backend, backend.recorder, backend._kernels]
+            alive += [weakref.ref(part) for part in parts]
+            del backend, parts
+            ag.ag_shutdown()
+        assert [part() for part in alive] == [None] * len(alive)
+    finally:
+        gc.enable()
+
+
+def test_a_broken_device_is_opened_anew(fresh: str, monkeypatch: pytest.MonkeyPatch,
+                                        caplog: pytest.LogCaptureFixture) -> None:
+    x = ag.ag_tensor(np.ones((3, 3)))
+    broken = backend_of(fresh)
+
+    def fail() -> None:
+        raise RuntimeError("the driver says no")
+
+    monkeypatch.setattr(broken, "synchronize", fail)
+    with caplog.at_level(logging.WARNING, "ag"):
+        ag.ag_shutdown()
+    assert fresh == "cpu" or f"{fresh} did not end well (the driver says no)" in caplog.text
+    assert ag.ag_sum(ag.ag_tensor(np.ones((3, 3)))).item() == 9.0 and backend_of(fresh) is not broken
+    with expect_error("a tensor of a broken device", ag.DeviceError, "closed by ag_shutdown"):
+        x.numpy()
