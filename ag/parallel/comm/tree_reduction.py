@@ -28,9 +28,11 @@ from ag.engine.cpu_threads import cut, makes
 from ag.engine.primitive import Array
 from ag.errors import CommError
 
-__all__ = ["RowSums", "TreeSum", "add_rows", "shard_sizes", "tree_sum"]
+__all__ = ["PART", "RowSums", "TreeSum", "add_rows", "shard_sizes", "tree_sum"]
 
 V = TypeVar("V")
+
+PART = -1  # in the place of a number of samples
 
 
 class TreeSum(Generic[V]):
@@ -44,8 +46,8 @@ class TreeSum(Generic[V]):
     Attributes
     ----------
     nodes : list of (int, int, value)
-        First sample, number of samples, and sum, in order; the number is 0 for a part of a sample, which may be shared
-        out as well: its parts are added up before anything else is.
+        First sample, number of samples, and sum, in order; the number is `PART` for a part of a sample, which may be
+        shared out as well: its parts are added up before anything else is.
     """
 
     def __init__(self, add: Callable[[V, V], V]) -> None:
@@ -53,11 +55,11 @@ class TreeSum(Generic[V]):
         self.nodes: list[tuple[int, int, V]] = []
 
     def push(self, start: int, count: int, value: V) -> None:
-        """Add the node of samples ``start .. start + count - 1``, which follow the last ones; 0: a part of `start`."""
-        if count == 0:
-            if self.nodes and self.nodes[-1][:2] == (start, 0):
+        """Add the node of samples ``start .. start + count - 1``, which follow the last ones; or a `PART` of one."""
+        if count == PART:
+            if self.nodes and self.nodes[-1][:2] == (start, PART):
                 value = self._add(self.nodes.pop()[2], value)
-            self.nodes.append((start, 0, value))
+            self.nodes.append((start, PART, value))
             return
         if count < 1 or count & (count - 1) or start % count:
             raise CommError(f"TreeSum: samples {start}..{start + count - 1} are not a node of the tree; "
@@ -75,7 +77,7 @@ class TreeSum(Generic[V]):
         """The sum of everything; a last partial block is added from the right."""
         if not self.nodes:
             raise CommError("TreeSum: nothing was added; a step needs at least one sample.")
-        if any(count == 0 for _, count, _ in self.nodes):  # all parts are there now
+        if any(count == PART for _, count, _ in self.nodes):  # all parts are there now
             parts, self.nodes = self.nodes, []
             for start, count, value in parts:
                 self.push(start, max(1, count), value)

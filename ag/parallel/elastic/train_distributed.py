@@ -117,6 +117,8 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
     """
     if isinstance(model, Pipeline) and loss_fn is None:
         raise ValueError("train_distributed: a Pipeline needs loss_fn, as its last stage gets no targets.")
+    if not counts(epochs, least=0) or isinstance(epochs, bool):
+        raise ValueError(f"train_distributed: epochs is {epochs!r}; a whole number of at least 0 is required.")
     optimizer = Adam(model.parameters()) if optimizer is None else optimizer
     if checkpoint is None:
         if resume or checkpoint_every is not None:
@@ -132,6 +134,7 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
     if not isinstance(optimizer, Optimizer):
         raise ValueError(f"train_distributed: checkpoint was given with a {type(optimizer).__name__}, whose state "
                          f"cannot go to another device; use an ordinary optimizer.")
+    check_writable(checkpoint, "train_distributed")
     loop = _SavedLoop(model, data, world, loss_fn, optimizer, epochs, Path(checkpoint), checkpoint_every, max_restarts)
     with ag_device(ag_default_device()):
         loop.begin(resume)

@@ -21,6 +21,7 @@ from ag.parallel.comm.tree import Leaf, Tree, TreeDef, opaque_type, tree_flatten
 __all__ = ["CapturePolicy", "Numbers", "Plans"]
 
 RENEWED = 3  # times that plans are made anew, as what they depend on has changed
+RECORDED = 6  # times that a step is recorded, if it is not replayed more often
 PROGRAMS_KEPT = 32  # captured steps per replica; samples of yet other shapes run eagerly
 
 Numbers = tuple[int, int | None, int]  # the streams of a sample, as `Streams.numbered` takes them
@@ -56,12 +57,12 @@ class CapturePolicy:
 
 
 class _Plan:
-    """The captured step of a structure, how often it draws random numbers at most, and whether it was replayed."""
+    """The captured step of a structure, and how often it draws random numbers at most."""
 
     def __init__(self, captured: CapturedStep) -> None:
         self.captured = captured
         self.draws = 0
-        self.is_replayed = False
+        self.replayed = self.recorded = 0  # calls
 
 
 class Plans:
@@ -116,13 +117,20 @@ class Plans:
             with self._streams.numbered(*numbers):
                 plan.captured(*leaves)
         except CaptureError as error:
-            if plan.is_replayed:  # and nobody knows since when that was wrong
+            if plan.replayed:  # and nobody knows since when that was wrong
                 raise
             self._policy.refused(error)
             self._eagerly(sample, numbers)
             return
         plan.draws = max(plan.draws, self._streams.drawn)
-        plan.is_replayed = plan.is_replayed or self._computed == computed
+        if self._computed == computed:
+            plan.replayed += 1
+            return
+        plan.recorded += 1
+        if plan.recorded > max(RECORDED, plan.replayed):
+            self._policy.refused(CaptureError(
+                "dp_train: the functions of the job change what they read themselves, such as an attribute of the "
+                "model, so a step had to be recorded again and again; keep what is counted outside the model."))
 
     def _eagerly(self, sample: Tree, numbers: Numbers) -> None:
         with self._streams.numbered(*numbers):

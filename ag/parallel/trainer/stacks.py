@@ -29,6 +29,7 @@ from ag.engine.primitive import Array
 from ag.ops.indexing import ag_concat
 from ag.ops.reshape import ag_reshape
 from ag.parallel.comm.tree import Tree, sequence_of
+from ag.parallel.comm.tree_reduction import PART
 
 __all__ = ["Shard", "Stack", "all_alike", "cut", "stacked", "weighed", "why_not_stacked"]
 
@@ -65,7 +66,7 @@ class Stack:
     place : int
         In the step's reduction tree, of which it is a leaf.
     parts : int
-        1 if it is a whole stack; 0 if another replica has the rest of it.
+        1 if it is a whole stack; `PART` if another replica has the rest of it.
     heads : bool
         Whether it begins with the stack's first sample.
     number : int
@@ -113,7 +114,7 @@ def cut(shard: Shard, size: int, batch: int, step: int) -> list[Stack]:
         until = min((place + 1) * size, end)
         whole = at == place * size and until == min((place + 1) * size, batch)
         _, samples, weights = shard.part(at - shard.start, until - shard.start)
-        stacks.append(Stack(place, int(whole), at == place * size, step * batch + at, samples, weights))
+        stacks.append(Stack(place, 1 if whole else PART, at == place * size, step * batch + at, samples, weights))
         at = until
     return stacks
 

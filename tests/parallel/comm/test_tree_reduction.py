@@ -9,7 +9,7 @@ import pytest
 from helpers.errors import expect_error
 
 from ag.errors import CommError
-from ag.parallel.comm.tree_reduction import TreeSum, shard_sizes
+from ag.parallel.comm.tree_reduction import PART, TreeSum, shard_sizes
 
 
 def tree_of(samples: int) -> str:
@@ -79,6 +79,19 @@ def test_what_is_no_node_is_refused() -> None:
         tree.push(2, 1, 1.0)
     with expect_error("a reduction of nothing", CommError, "at least one sample"):
         TreeSum(lambda a, b: a + b).total()
+
+
+def test_parts_of_a_sample_are_added_up_first() -> None:
+    """Three shares, of which the first ends, the second lies and the third begins in sample 1."""
+    nodes = [[(0, 1, "a"), (1, PART, "b")], [(1, PART, "c")], [(1, PART, "d"), (2, 1, "e"), (3, 1, "f")]]
+    whole: TreeSum[str] = TreeSum(lambda left, right: f"({left}{right})")
+    for share in nodes:
+        mine: TreeSum[str] = TreeSum(lambda left, right: f"({left}{right})")
+        for node in share:
+            mine.push(*node)
+        for node in mine.nodes:
+            whole.push(*node)
+    assert whole.total() == "((a((bc)d))(ef))"
 
 
 @pytest.mark.parametrize(("samples", "weights", "expected"), [

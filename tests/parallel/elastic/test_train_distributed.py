@@ -213,3 +213,18 @@ def test_two_vendors_of_which_one_fails(lavapipe: str, swiftshader: str, fail: F
                     happens={5: lambda: fail(lavapipe, 7)})
     assert found.world.devices == (swiftshader, swiftshader)
     np.testing.assert_allclose(found.losses, Trained(["cpu", "cpu:1"]).losses, atol=1e-4)
+
+
+@pytest.mark.parametrize(("options", "error", "words"), [
+    ({"epochs": 2.0}, ValueError, "epochs is 2.0"), ({"epochs": -1}, ValueError, "epochs is -1"),
+    ({"epochs": True}, ValueError, "epochs is True"),
+    ({"checkpoint": "no folder/job"}, ag.CheckpointError, "cannot be written"),
+])
+def test_what_is_refused_before_the_first_step(options: dict[str, Any], error: type[Exception], words: str) -> None:
+    world = ag.DistributedWorld.init(devices=["cpu"])
+    model = ag.DataParallel(ag.ag_linear(2, 1), world.devices)
+    before = model.module.W.numpy()
+    data = [(ag.ag_tensor([[1.0], [2.0]]), ag.ag_tensor([[1.0]]))]
+    with pytest.raises(error, match=words):
+        ag.train_distributed(model, data, world, ag.ag_mse_loss, **options)
+    assert np.array_equal(model.module.W.numpy(), before)

@@ -359,3 +359,32 @@ def test_random_numbers_do_not_depend_on_timing() -> None:
         return ag.DataParallel(model, ["cpu", "cpu:1", "cpu"])(ag.ag_tensor(np.ones((4, 30), np.float32))).numpy()
 
     assert all((once() == once()).all() for _ in range(5))
+
+
+def test_backward_of_a_loss_is_its_gradient(devices: Devices) -> None:
+    """A loss made of the result, or of one that the model returns; and times a factor."""
+    x, y = normal(4, 6), normal(3, 6)
+    expected = gradients(network(devices[0]), x, y)
+    for scale in (None, 0.5):
+        parallel = ag.DataParallel(network(devices[0]), devices)
+        with ag.with_grad_tape():
+            loss = ag.ag_mse_loss(parallel(x), y)
+        given = parallel.backward(loss) if scale is None else parallel.backward(loss, scale)
+        found = {name: p.grad.numpy() / (scale or 1.0) for name, p in parallel.parameters().items()}
+        assert_close(found, expected)
+        assert_close({p.name: g.numpy() / (scale or 1.0) for p, g in given.items()}, expected)
+
+
+def test_backward_of_what_is_no_loss() -> None:
+    parallel = ag.DataParallel(ag.ag_linear(2, 1), ["cpu"])
+    with ag.with_grad_tape():
+        out = parallel(normal(2, 3))
+    with pytest.raises(ag.TapeError, match="one element"):
+        parallel.backward(out)
+    with pytest.raises(ag.TapeError, match="not recorded"):
+        parallel.backward(ag.ag_tensor(1.0))
+    for given in ("loss", [out], np.ones(2)):
+        with pytest.raises(TypeError, match=r"DataParallel\.backward"):
+            parallel.backward(given)
+    with pytest.raises(TypeError, match="scale is a Tensor"):
+        parallel.backward(scale=out)

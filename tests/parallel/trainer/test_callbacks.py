@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,14 @@ from ag.parallel.trainer.callbacks import uninterrupted
 
 RNG = np.random.default_rng(29)
 DATA = [{"x": RNG.standard_normal((4, 1)).astype(np.float32), "label": np.array([i % 3])} for i in range(12)]
+
+
+@pytest.fixture(autouse=True)
+def interrupts() -> Iterator[None]:
+    """Ctrl-C raises, also where the tests run in the background of a shell."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)
 
 
 class Net(ag.Layer):
@@ -227,6 +235,25 @@ def test_what_changes_every_time_runs_uncaptured(caplog: pytest.LogCaptureFixtur
     assert np.array_equal(*losses)
     (record,) = caplog.records
     assert "uncaptured" in record.getMessage() and "callback" in record.getMessage()
+
+
+class Counting(Net):
+    """Changes what it reads, in every pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        return super().forward(x) * (1.0 + (self.calls % 3) / 8)
+
+
+def test_a_model_that_counts_its_calls_runs_uncaptured(caplog: pytest.LogCaptureFixture,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "Net", Counting)
+    assert np.array_equal(train(["cpu"]).loss_history, train(["cpu"], capture=False).loss_history)
+    assert any("uncaptured" in r.getMessage() for r in caplog.records)
 
 
 # ---------------------------------------------------------------------------------------------- the end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,34 @@ def test_skip_leaves_the_step_out_on_all_replicas(device: str, caplog: pytest.Lo
     ({"max_norm": 0.0}, ["max_norm is 0.0", "positive"]),
     ({"max_norm": float("nan")}, ["max_norm is nan", "positive"]),
     ({"verbose": -1}, ["verbose is -1"]),
+    ({"verbose": 2.5}, ["verbose is 2.5"]),
     ({"lr": -1.0}, ["lr is -1.0"]),
+    ({"lr": float("nan")}, ["lr is nan"]),
+    ({"lr": "fast"}, ["lr is 'fast'", "number"]),
+    ({"n_iter": 2.0}, ["n_iter is 2.0", "whole number"]),
+    ({"n_iter": True}, ["n_iter is True", "whole number"]),
+    ({"n_iter": None}, ["n_iter is None", "whole number"]),
+    ({"micro_batch": 2.0}, ["micro_batch is 2.0"]),
+    ({"accumulate": True}, ["accumulate is True"]),
+    ({"batch": 0}, ["batch is 0"]),
+    ({"batch": 2.5}, ["batch is 2.5"]),
+    ({"stack": 0}, ["stack is 0"]),
+    ({"stack": "all"}, ["'all'", "'auto'", "whole number"]),
+    ({"stack": None}, ["stack is None", "'auto'"]),
+    ({"stack": 2.0}, ["stack is 2.0"]),
+    ({"shuffle": "yes"}, ["shuffle is 'yes'", "True or False"]),
+    ({"shuffle": 1}, ["shuffle is 1", "True or False"]),
+    ({"resume": None}, ["resume is None"]),
+    ({"sync_batch_norm": "auto"}, ["sync_batch_norm is 'auto'"]),
+    ({"seed": 1.5}, ["seed is 1.5"]),
+    ({"timeout": "long"}, ["timeout is 'long'"]),
+    ({"max_norm": None}, ["max_norm is None"]),
+    ({"capture": 2}, ["capture is 2"]),
+    ({"balance": [float("inf"), 1.0]}, ["inf", "finite"]),
+    ({"balance": ["a", 1.0]}, ["'a'"]),
+    ({"balance": 3}, ["balance is 3"]),
+    ({"checkpoint_every": 2}, ["without checkpoint"]),
+    ({"checkpoint_every": 0, "checkpoint": "job"}, ["checkpoint_every is 0"]),
 ], ids=lambda v: None if isinstance(v, list) else ", ".join(f"{k}={x}" for k, x in v.items()))
 def test_bad_arguments(options: dict[str, Any], fragments: list[str]) -> None:
     made = []
@@ -125,6 +153,40 @@ def test_bad_arguments(options: dict[str, Any], fragments: list[str]) -> None:
     with expect_error(f"dp_train({said})", ValueError, *fragments):
         train(make=lambda: made.append(1) or make_model(), **options)
     assert ag.ag_default_device() == "cpu"
+
+
+@pytest.mark.parametrize(("options", "fragments"), [
+    ({"make": make_model()}, ["make_model is a Linear", "lambda"]),
+    ({"make": 3}, ["make_model is a int"]),
+    ({"loss_fn": "mse"}, ["loss_fn is a str"]),
+    ({"forward_fn": 3}, ["forward_fn is a int"]),
+    ({"target_fn": "y"}, ["target_fn is a str"]),
+    ({"weight_fn": 2.0}, ["weight_fn is a float"]),
+    ({"callback": [print]}, ["callback is a list"]),
+    ({"scheduler": 0.1}, ["scheduler is a float"]),
+    ({"optimizer": ag.optimizer_sgd(make_model(), lr=0.1)}, ["optimizer is a SGD", "lambda params"]),
+    ({"devices": "cpu"}, ["devices is 'cpu'", "['cpu', 'cpu:1']"]),
+    ({"devices": [1]}, ["devices is [1]"]),
+    ({"checkpoint": 3}, ["checkpoint is 3"]),
+], ids=lambda v: None if isinstance(v, list) else next(iter(v)))
+def test_arguments_of_a_wrong_kind(options: dict[str, Any], fragments: list[str]) -> None:
+    with expect_error(f"dp_train with a wrong {next(iter(options))}", TypeError, *fragments):
+        train(**options)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    whole, real = np.int64(2), np.float32(0.5)
+    result = train(n_iter=whole, micro_batch=whole, accumulate=whole, verbose=np.int64(0), seed=whole, lr=real,
+                   max_norm=real, balance=np.array([1.0, 2.0]), shuffle=np.True_, stack=whole, batch=np.int64(8))
+    assert len(result.loss_history) == 2
+
+
+@pytest.mark.parametrize("path", ["no folder/job", "."])
+def test_a_checkpoint_that_cannot_be_written_is_refused_at_once(path: str, tmp_path: Path) -> None:
+    made = []
+    with pytest.raises(OSError, match="cannot be written") as caught:
+        train(make=lambda: made.append(1) or make_model(), checkpoint=tmp_path / path)
+    assert isinstance(caught.value, ag.CheckpointError) and not made
 
 
 def test_an_unknown_device() -> None:

@@ -97,7 +97,8 @@ def test_an_error_in_one_sample_is_the_one_that_surfaces() -> None:
 
     with pytest.raises(KeyError, match="sample 5") as caught:
         ag.dp_train(make_model, DATA, ag.ag_softmax_cross_entropy_loss, forward, lambda s: s[1], micro_batch=4,
-                    devices=["cpu", "cpu:1"], sync_batch_norm=True, n_iter=1, shuffle=False, verbose=False)
+                    devices=["cpu", "cpu:1"], sync_batch_norm=True, n_iter=1, shuffle=False, stack=1,
+                    verbose=False)
     assert "replica 1 (cpu:1)" in caught.value.__notes__[0]
 
 
