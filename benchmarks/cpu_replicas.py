@@ -1,9 +1,9 @@
 """How much quicker two CPU devices train than one, without any environment variable.
 
 `python benchmarks/cpu_replicas.py [ROUNDS]` trains a perceptron whose time goes to products of matrices, with
-`dp_train` on one CPU device, on one whose products are made in one thread, and on two, in turn.  It prints the samples per second
-of each, and the ratios of medians.  Where a device alone already keeps both cores busy with its products, two of them
-gain little; compared with one thread they do 1.6 times as much on two cores that are otherwise idle.
+`dp_train` on one CPU device, on one whose products are made in one thread, and on two, in turn.  It prints the samples
+per second of each, and the ratios of medians.  Where a device alone already keeps both cores busy with its
+products, two of them gain little; compared with one thread they do 1.6 times as much on two cores that are idle.
 """
 
 from __future__ import annotations
@@ -42,5 +42,6 @@ if __name__ == "__main__":
             one_thread = samples_per_second(["cpu"])
         found.append((default, one_thread, samples_per_second(["cpu", "cpu:1"])))
     default, one_thread, two = map(median, zip(*found, strict=True))
-    print(f"samples/s: 1 CPU device {default:.1f}, with products in one thread {one_thread:.1f}; 2 CPU devices {two:.1f}, "
+    print(f"samples/s: 1 CPU device {default:.1f}, with products in one thread {one_thread:.1f}; "
+          f"2 CPU devices {two:.1f}, "
           f"which is {two / default:.2f} and {two / one_thread:.2f} times as many")

@@ -72,7 +72,7 @@ def run_dp_train() -> None:
     def train(count: int) -> ag.DPResult:
         return ag.dp_train(lambda: mlp(weights), pairs, ag.ag_softmax_cross_entropy_loss,
                            lambda m, s: m(ag.ag_tensor(s[0])), lambda s: s[1], n_iter=count, lr=w.lr, verbose=False,
-                           devices=[args.device])
+                           devices=[args.device], shuffle=False)
 
     first = steps.checked(args)
     history = train(first).loss_history

@@ -124,7 +124,7 @@ def main() -> int:
     for count, most in distinct.items():
         check(most == 1, f"{count} replica(s): parameters have one SHA-256 after every step")
     # The same 4 samples per step, dealt out in three ways to replicas on one device.
-    ways = [train(data, [available[0]] * n, micro_batch=4 // n, verbose=False) for n in (1, 2, 4)]
+    ways = [train(data, [available[0]] * n, batch=4, stack=1, verbose=False) for n in (1, 2, 4)]
     check(len({digest(way.model) for way in ways}) == 1,
           f"4 samples per step on 1, 2 or 4 replicas on {available[0]}: the same parameters, bit for bit")
     check(all(np.array_equal(way.loss_history, ways[0].loss_history) for way in ways), "... and the same losses")

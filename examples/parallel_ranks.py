@@ -18,7 +18,7 @@ data = [(X[:, i : i + 1], Y[:, i : i + 1]) for i in range(X.shape[1])]
 
 def train(used: list[str], world: Comm | None = None, micro_batch: int = 4) -> ag.DPResult:
     return ag.dp_train(make_model, data, ag.ag_mse_loss, lambda model, sample: model(sample[0]),
-                       lambda sample: sample[1], devices=used, micro_batch=micro_batch, n_iter=30, lr=2e-2, seed=1,
+                       lambda sample: sample[1], devices=used, micro_batch=micro_batch, n_iter=60, lr=2e-2, seed=1,
                        verbose=False, world=world)
 
 

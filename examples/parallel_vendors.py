@@ -23,7 +23,7 @@ def equal(step: ag.DPStep) -> None:
 
 def train(used: list[str]) -> ag.DPResult:
     return ag.dp_train(make_model, data, ag.ag_mse_loss, lambda model, sample: model(sample[0]),
-                       lambda sample: sample[1], devices=used, micro_batch=12 // len(used), n_iter=30, lr=2e-2, seed=1,
+                       lambda sample: sample[1], devices=used, micro_batch=12 // len(used), n_iter=60, lr=2e-2, seed=1,
                        verbose=False, callback=equal)
 
 

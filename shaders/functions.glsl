@@ -34,8 +34,8 @@ float relu_grad_of(float y, float g) { precise float r = y > 0.0 ? g : y < 0.0 ?
 float leaky_relu_of(float x, const float slope) { precise float r = x > 0.0 ? x : slope * x; return r; }
 float leaky_relu_grad_of(float x, float g, const float slope) { precise float r = x > 0.0 ? g : slope * g; return r; }
 
-// x / (1 + exp(-z)), exact relative to the result: (1 + tanh(z / 2)) / 2 would lose the digits of small ones.  Below -88
-// exp(-z) may overflow, and the quotient is x exp(z), whose factors are not too small yet
+// x / (1 + exp(-z)), exact relative to the result: (1 + tanh(z / 2)) / 2 would lose the digits of small ones.  Below
+// -88 exp(-z) may overflow, and the quotient is x exp(z), in factors that are not too small
 float gated(float x, float z) {
     precise float r, root;
     if (z < -88.0) {
@@ -72,8 +72,8 @@ float gelu_grad_of(float x, float g) {
     return r;
 }
 
-// gelu_tanh: x (1 + tanh(z / 2)) / 2 = x / (1 + exp(-z)), where z = 2 sqrt(2 / pi) (x + 0.044715 x^3); its slope is 0 or 1
-// beyond 40, where x^2 could overflow
+// gelu_tanh: x (1 + tanh(z / 2)) / 2 = x / (1 + exp(-z)), where z = 2 sqrt(2 / pi) (x + 0.044715 x^3); its slope is 0
+// or 1 beyond 40, where x^2 could overflow
 float gelu_tanh_of(float x) {
     precise float z = x * (1.5957691216 + 0.0713548163 * (x * x));
     return gated(x, z);

@@ -10,5 +10,8 @@ layout(set = 0, binding = 1) readonly buffer Value_ { float value[]; };
 
 void main() {
     const uint i = invocation();
-    if (i < n) running[running_at + i] += momentum * (factor * value[value_at + i] - running[running_at + i]);
+    if (i >= n) return;
+    const float goal = factor * value[value_at + i], now = running[running_at + i];
+    // from the nearer end: a small goal has no digits left in goal - now
+    running[running_at + i] = momentum <= 0.5 ? now + momentum * (goal - now) : goal + (1.0 - momentum) * (now - goal);
 }

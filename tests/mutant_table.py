@@ -78,8 +78,8 @@ gradient("softmax cross-entropy: target added", "ag/engine/kernels/softmax.py", 
          "np.add(dx, t, dx)", "ag_softmax_cross_entropy_loss-3x5_3x5")
 gradient("softmax cross-entropy of ids: target added", "ag/engine/kernels/softmax.py", "dx[ids, columns] -= factor",
          "dx[ids, columns] += factor", "ag_softmax_cross_entropy_loss(ids)-3x5_5")
-gradient("softmax: sum added", "ag/engine/kernels/softmax.py", "np.multiply(y, g - np.add.reduce(y * g",
-         "np.multiply(y, g + np.add.reduce(y * g", "ag_softmax-3x5")
+gradient("softmax: sum added", "ag/engine/kernels/softmax.py", "np.multiply(y, g - total(y * g",
+         "np.multiply(y, g + total(y * g", "ag_softmax-3x5")
 gradient("layer norm: what the variance sends back", "ag/engine/kernels/norm.py", "* (share * rate * rate)",
          "* (share * rate)", "ag_layer_norm_op-4x3_4x1_4x1")
 gradient("batch norm: what the mean sends back", "ag/engine/kernels/norm.py",
@@ -244,7 +244,7 @@ mutant("rounding", "an overflow is not seen", "ag/engine/kernels/optimizer.py",
 mutant("random stream", "every draw the same", "ag/engine/kernels/random.py", "<< 32) + 1", "<< 32)",
        "engine/test_random.py::test_every_draw_takes_the_next_stream[cpu]")
 mutant("random stream", "samples of a step share one", "ag/parallel/trainer/replica.py",
-       "(first + position) * (draws or 0)", "first * (draws or 0)",
+       "(first + stack.place) * (draws or 0)", "first * (draws or 0)",
        "parallel/trainer/test_dp_train.py::test_each_sample_draws_numbers_of_its_own")
 mutant("random stream", "a replay keeps the old seed", "ag/engine/random.py",
        "backend.recording.guards.append(partial(_refuse_another, backend, state))", "pass",
@@ -294,8 +294,8 @@ mutant("checkpoint", "the generator is lost", "ag/io/checkpoint.py",
 mutant("checkpoint", "the rate's digits are lost", "ag/io/checkpoint.py", "json.dumps(float(optimizer.lr))",
        "json.dumps(float(optimizer.state_dict()['state'][0]))",
        "io/test_checkpoint.py::test_a_rate_set_by_hand_keeps_its_digits")
-mutant("checkpoint", "a job forgets how many samples it has trained", "ag/parallel/trainer/trainer.py",
-       "self._trained = state.step * state.batch", "self._trained = 0",
+mutant("checkpoint", "a job forgets how many random streams a stack takes", "ag/parallel/trainer/trainer.py",
+       "self._draws = state.draws", "self._draws = state.draws + 1",
        "parallel/trainer/test_checkpoint.py::test_a_resumed_job_is_the_undisturbed_one[cpu-apart]")
 
 # ---------------------------------------------------------------------------------------------- parallel
@@ -303,16 +303,25 @@ mutant("checkpoint", "a job forgets how many samples it has trained", "ag/parall
 TRAINER, DP_TRAIN = "ag/parallel/trainer", "parallel/trainer/test_dp_train.py"
 SAME_BITS = f"{DP_TRAIN}::test_any_number_of_replicas_gives_the_same_bits[cpu-eager]"
 mutant("trainer", "a replica's rows lie on each other", f"{TRAINER}/replica.py",
-       "self._copied(self._work, len(tree.nodes))", "self._copied(self._work, 0)", SAME_BITS)
-mutant("trainer", "not divided by the number of samples", f"{TRAINER}/trainer.py", "total /= batch",
+       "self._weighed(stack, len(self._tree.nodes)", "self._weighed(stack, 0", SAME_BITS)
+mutant("trainer", "not divided by the number of samples", f"{TRAINER}/trainer.py", "total /= count",
        "total /= len(self.replicas)", SAME_BITS)
-mutant("trainer", "a shard begins a sample early", f"{TRAINER}/trainer.py", "samples[end - size : end]",
-       "samples[end - size : end] if size == len(samples) else samples[:size]",
+mutant("trainer", "a shard begins a sample early", f"{TRAINER}/trainer.py", "shard.part(end - size, end)",
+       "shard.part(end - size, end) if end == size else shard.part(end - size - 1, end - 1)",
        f"{DP_TRAIN}::test_uneven_shares_give_the_same_bits[cpu]")
-mutant("trainer", "accumulated samples count once", f"{TRAINER}/dp_train.py", "micro_batch * accumulate, len(data))",
-       "micro_batch, len(data))",
+mutant("trainer", "accumulated samples count once", f"{TRAINER}/arguments.py",
+       "usual = replicas * micro_batch * accumulate", "usual = replicas * micro_batch",
        f"{DP_TRAIN}::test_accumulating_equals_larger_micro_batches[cpu]",
        f"{DP_TRAIN}::test_one_replica_is_the_hand_written_loop[cpu]")
+mutant("trainer", "every pass in one order", f"{TRAINER}/samples.py", "(turn & _LOW32, _ORDERS", "(0, _ORDERS",
+       "parallel/trainer/test_order.py::test_every_pass_has_every_sample_once_in_an_order_of_its_own")
+mutant("trainer", "a stack counts once", f"{TRAINER}/stacks.py", "return sum(self.weights)", "return self.weights[0]",
+       "parallel/trainer/test_stacks.py::test_a_stack_counts_the_sum_of_its_samples_weights")
+mutant("trainer", "weights of a callback are lost", f"{TRAINER}/trainer.py", "self.optimizers.take(weights)", "pass",
+       "parallel/trainer/test_callbacks.py::test_weights_that_a_callback_sets_are_kept[cpu-clip]")
+mutant("random stream", "further draws of a sample share streams", f"{TRAINER}/replica.py",
+       "_BEYOND + stack.number * _EACH", "_BEYOND",
+       "parallel/trainer/test_stacks.py::test_samples_may_draw_differently_often[cpu-[1, 2, 2, 2, 1, 3]]")
 mutant("trainer", "buffers do not move", f"{TRAINER}/trainer.py", "self._buffers.move(moved)", "pass",
        "parallel/trainer/test_model_buffers.py::test_a_step_moves_them_by_the_mean_over_its_samples[cpu]")
 mutant("reduction tree", "nodes join wherever they lie", "ag/parallel/comm/tree_reduction.py",
@@ -343,5 +352,22 @@ mutant("comm", "parts in the order of arrival", "ag/parallel/comm/threads.py",
 mutant("comm", "broadcast from another rank", "ag/parallel/comm/threads.py", "np.copyto(x, arrays[root])",
        "np.copyto(x, arrays[0])", "parallel/comm/test_comm.py::test_broadcast")
 
+# ---------------------------------------------------------------------------------------------- numbers and operands
+
+mutant("numbers", "long sums one by one", "ag/engine/kernels/reduce.py", "return x.shape[axis] <= SHORT or",
+       "return True or", "engine/kernels/test_sums.py::test_sums_and_means")
+mutant("numbers", "no tail of silu", "ag/engine/kernels/activation.py", "far = np.less(z, _FAR)",
+       "far = np.less(z, -np.inf)", "ops/test_elementwise.py::test_tails_keep_their_digits")
+mutant("numbers", "integers wrap", "ag/engine/kernels/convert.py", "if not fits.all():", "if False:",
+       "ops/test_operands.py::test_what_an_integer_cannot_hold_is_refused")
+mutant("operands", "a vector beside a column is a row", "ag/autograd/operands.py",
+       "len(shape) != 1 and (not shape or shape[-1] == 1)", "len(shape) == 99",
+       "ops/test_operands.py::test_a_host_vector_is_what_it_fits")
+mutant("operands", "a vector and a column make a matrix", "ag/engine/shape.py", "if len(small) == 1 < len(big) and",
+       "if len(small) == 99 < len(big) and", "ops/test_operands.py::test_one_axis_and_a_column_make_no_matrix")
+mutant("operands", "a parameter is changed where it is recorded", "ag/autograd/operators.py", "if is_recording():",
+       "if False:", "autograd/test_operators.py::test_a_parameter_is_not_changed_where_it_is_recorded")
+
 FAMILIES = ("gradient rule", "kernel", "barrier", "pass", "rounding", "random stream", "capture", "tape", "optimizer",
-            "scheduler", "data", "checkpoint", "trainer", "reduction tree", "replicas", "sharded", "comm")
+            "scheduler", "data", "checkpoint", "trainer", "reduction tree", "replicas", "sharded", "comm", "numbers",
+            "operands")

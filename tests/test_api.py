@@ -67,7 +67,8 @@ ag_load_checkpoint(path, ...)
 
 dp_train(make_model, data, loss_fn=None, forward_fn=None, target_fn=None, n_gpu=None, n_iter=10, lr=1e-3,
          max_norm=inf, verbose=10, *, devices=None, optimizer=None, scheduler=None, micro_batch=1, accumulate=1,
-         seed=None, balance="equal", on_nonfinite="raise", sync_batch_norm=False, capture="auto", checkpoint=None,
+         batch=None, stack="auto", shuffle=True, weight_fn=None, seed=None, balance="equal",
+         on_nonfinite="raise", sync_batch_norm=False, capture="auto", checkpoint=None,
          checkpoint_every=None, resume=False, timeout=600.0, world=None, callback=None)
 DPResult(params, loss_history, loss, model, devices, report)
 DataParallel(model, device_ids=None, output_device=None, dim=-1) scatter(tensor, devices, dim=-1)
@@ -86,8 +87,8 @@ ZeroOptimizer(model, ...) syncgrads(grad_sets, weights=None, world=None) start(l
 DIFFERS = {  # name: (signature here, why it is not the designed one)
     "ag_attention": ("q, k, v, causal=False, dropout=0.0, heads=1", "heads side by side need no transposing"),
     "Batch": ("x, y=None", "a loader without targets makes batches without them"),
-    "DPResult": ("params, loss_history, loss, model, devices, report, optimizer_state",
-                 "a job can be continued by hand, or compared to the bit, with the optimizer's state"),
+    "DPResult": ("params, loss_history, loss, model, devices, report, optimizer_state, interrupted=False",
+                 "a job can be continued, or compared to the bit, with the optimizer's state, and tells of Ctrl-C"),
     "Layer.load_state_dict": ("self, state, strict=True", "the name says what it is"),
 }
 

@@ -163,45 +163,45 @@ def _content(x: Tensor | Array) -> bytes:
 
 
 def ag_capture(step_fn: Callable[..., Any], *, recompute: bool = False) -> CapturedStep:
-    """Record a step on its first call; later calls replay it.
+    """Record a step on its first calls; later ones replay it, and leave what the step itself would have left.
 
     Parameters
     ----------
     step_fn : callable
         Takes tensors and numpy arrays (integer labels too) as positional arguments; returns tensors, in tuples,
-        lists or dicts if it likes, or None.  It may compute losses, call `backward` and step optimizers.
+        lists or dicts if it likes, or None.  It may compute losses, call `backward`, clip and step optimizers.
     recompute : bool, optional
         Rematerialization: the compiler computes cheap results (activations, normalizations, embeddings) a second time
         in the backward pass rather than keep them, where that lowers the most memory a replay needs: a replay of a
-        transformer needs a quarter less and takes some percent longer.
+        transformer needs a quarter less and takes some percent longer.  The bits are the same.
 
     Returns
     -------
     CapturedStep
-        Call it like `step_fn`, with values of the same shapes and types.  It returns the same output tensors every
-        time, with new values in them.
+        Call it like `step_fn`.
 
     Raises
     ------
     CaptureError
         On the first call if the step does what cannot be replayed: reads a tensor on the host, makes a parameter,
-        uploads an array that is not an argument.  On later calls if the arguments differ in number, kind, shape or
-        type from the first.
+        uploads an array that is not an argument, keeps a tensor that it computed, works on two devices or in other
+        threads.  On a later one that is compared with the recording, if the step did something else: it then depends
+        on something in Python that is neither an argument nor an attribute of a layer.
 
     Notes
     -----
-    A replay computes what the step would, bit for bit.  Learning rates may change between calls.  Python code in the
-    step runs once; what it decided (branches, numbers) is part of the record, and a layer in another mode than then
-    (train or eval) is refused.  A replay leaves the step's own gradient in each ``.grad``; it does not add to it, so
-    accumulate inside the step, or call `zero_grad` there.  The program keeps its memory, even of parameters that were
-    dropped, and does less than was recorded: copies are left out where the result can be computed in place.  What the
-    step computes on the way shares memory, also with the gradients and outputs that it has yet to write.
+    docs/capture.md is the contract.  Calls with other shapes or types, in another mode or with other settings are
+    recorded for themselves.  Every call returns new tensors.  Each ``.grad`` is what the step itself would leave.
+
+    References
+    ----------
+    CUDA graphs; PyTorch ``torch.cuda.make_graphed_callables`` and the guards of ``torch.compile``.
 
     Examples
     --------
     >>> import ag
     >>> step = ag.ag_capture(lambda x: ag.ag_sum(x * x))
-    >>> step(ag.ag_tensor([1.0, 2.0])).item(), step(ag.ag_tensor([3.0, 4.0])).item()
-    (5.0, 25.0)
+    >>> [step(ag.ag_tensor([1.0, float(k)])).item() for k in range(4)]
+    [1.0, 2.0, 5.0, 10.0]
     """
     return CapturedStep(step_fn, recompute=recompute)

@@ -99,7 +99,8 @@ def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = No
     device : str, optional
         Default: the current default device.
     dtype : str, optional
-        ``"f32"``, ``"f16"``, ``"bf16"``, ``"f64"`` (CPU only) or ``"i32"``.  Default: the current default element type.
+        ``"f32"``, ``"f16"``, ``"bf16"``, ``"f64"`` (CPU only), ``"i32"`` or ``"u32"``.  Default: the current default
+        element type.
 
     Returns
     -------
@@ -109,7 +110,9 @@ def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = No
     Raises
     ------
     DtypeError
-        If the data are not numbers or the device cannot hold the element type.
+        If the data are not numbers or the device cannot hold the element type, or an integer type one of the numbers.
+    TypeError
+        If a list holds a tensor that requires a gradient, which would be lost.
     ShapeError
         If nested lists have rows of different lengths.
     DeviceError

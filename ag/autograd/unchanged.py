@@ -6,9 +6,9 @@ launch that looks at every operand, as a rule may do without some of what was sa
 
     y = w * x; w.data = ...; backward     ->  an error if x wants a gradient, w * g; none if only w does, x * g
 
-Where the forward pass is computed a second time instead (`ag.autograd.activation_checkpoint`), ops look at every operand
-themselves: it must be what it was the first time.  `ag.autograd.tensor.Node` and `ag.autograd.op` call this; it knows
-no op and no device.
+Where the forward pass is computed a second time instead (`ag.autograd.activation_checkpoint`), ops look at every
+operand themselves: it must be what it was the first time.  `ag.autograd.tensor.Node` and `ag.autograd.op` call this; it
+knows no op and no device.
 """
 
 from __future__ import annotations

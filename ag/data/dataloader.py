@@ -203,6 +203,10 @@ class DataLoader:
 
     # ---------------------------------------------------------------------------------------------- batches
 
+    def sample(self, i: int) -> list[Array]:
+        """The arrays of one sample by its number, x and perhaps y, each with a last axis of 1; for `dp_train`."""
+        return [array for part in self._data for array in part.take(np.array([i]), lambda: None)]
+
     def n_batches(self) -> int:
         """Batches in an epoch."""
         full, rest = divmod(self.n_samples, self.batch_size)

@@ -103,7 +103,7 @@ def family_and_index(name: str) -> tuple[Family, int]:
     """
     prefix, _, index = name.partition(":")
     family = family_named(prefix)
-    if family is None or not (index.isdigit() or (index == "" and ":" not in name)):
+    if family is None or not ((index.isascii() and index.isdigit()) or (index == "" and ":" not in name)):
         examples = ", ".join(map(repr, [*example_names(), "gpu"]))
         raise DeviceError(f"ag_device: unknown device {name!r}; use {examples} or 'auto'.")
     return family, int(index or 0)

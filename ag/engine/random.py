@@ -23,13 +23,14 @@ import numpy as np
 from ag.engine.buffer import Buffer, Device
 from ag.engine.device import open_backends
 from ag.engine.dtype import U32
+from ag.engine.kernels.elementwise import copy
 from ag.engine.kernels.random import philox, rng_draw, uniform_from_bits
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError, TapeError
 
-__all__ = ["ag_seed", "current_seed", "draw_key", "draws_from", "draws_kept", "draws_repeated", "forget_generator",
-           "generator_snapshot", "generator_state", "host_seed", "host_uniform", "restore_generator", "set_stream",
-           "streams_used"]
+__all__ = ["Streams", "ag_seed", "current_seed", "draw_key", "draws_from", "draws_kept", "draws_repeated",
+           "forget_generator", "generator_snapshot", "generator_state", "host_seed", "host_uniform",
+           "restore_generator", "set_stream"]
 
 _LOW32 = 0xFFFFFFFF
 _HOST_STREAM = 1 << 31  # high word of the host's streams; devices count up from 0
@@ -187,13 +188,60 @@ def draws_from(*numbers: int) -> Iterator[None]:
 def set_stream(backend: Device, stream: int) -> None:
     """Let the device's next draw use stream number `stream`."""
     generator, state = _current(), generator_state(backend)
-    backend.upload(np.array([*generator.key, stream & _LOW32, stream >> 32], np.uint32), state)
+    backend.upload(_words(stream), state)
     generator.set_streams[backend.name] = stream
 
 
-def streams_used(backend: Device) -> int:
-    """How many streams were drawn on the device since `set_stream`; waits for it."""
-    return _stream(backend, generator_state(backend)) - _current().set_streams.get(backend.name, 0)
+class Streams:
+    """Streams for parts of a computation that may draw differently often: none is taken twice.
+
+    The first `most` draws of a part take the streams from one number on, and further ones those from another, where no
+    part draws that is expected to draw so often.  The switch is a launch, so a captured part makes it too.
+
+    Attributes
+    ----------
+    drawn : int
+        How often the last part has drawn.
+    """
+
+    def __init__(self, backend: Device) -> None:
+        self._backend = backend
+        self._beyond = backend.alloc((4,), U32)
+        self._numbers: tuple[int, int | None, int] = (0, None, 0)
+        self.drawn = 0
+
+    def prepare(self, first: int, most: int | None, beyond: int, draws: int) -> None:
+        """Before a replay that draws so often, or less."""
+        if draws:
+            set_stream(self._backend, first)
+            if most is not None and draws > most:
+                self._backend.upload(_words(beyond), self._beyond)
+
+    @contextmanager
+    def numbered(self, first: int, most: int | None, beyond: int) -> Iterator[None]:
+        """Inside, draws on the device take these streams and are counted, where Python makes them."""
+        generator_state(self._backend)  # is there before anything is recorded
+        self._numbers, self.drawn = (first, most, beyond), 0
+        token = _draw.set(self._next)
+        try:
+            yield
+        finally:
+            _draw.reset(token)
+
+    def _next(self, backend: Device) -> Buffer:
+        first, most, beyond = self._numbers
+        if backend is self._backend:
+            if self.drawn == 0:
+                set_stream(backend, first)
+            if self.drawn == most:
+                backend.upload(_words(beyond), self._beyond)
+                backend.launch(copy, self._beyond, into=generator_state(backend))
+            self.drawn += 1
+        return _draw_next(backend)
+
+
+def _words(stream: int) -> Array:
+    return np.array([*_current().key, stream & _LOW32, stream >> 32], np.uint32)
 
 
 def _stream(backend: Device, state: Buffer) -> int:

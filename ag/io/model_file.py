@@ -199,7 +199,7 @@ def _build(config: Any, path: str | os.PathLike[str], elements: int) -> Layer:
         if needed > elements:
             raise ValueError(f"it has {needed} elements, and the file {elements}")
         model = _layer(config, {})
-        if json.loads(json.dumps(_description(model))) != config:  # a setting that this version does not know, for example
+        if json.loads(json.dumps(_description(model))) != config:  # such as a setting that this version does not know
             raise ValueError("it has other settings than this version's layers")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(f"ag_load_model: {os.fsdecode(path)} describes a model that this version cannot build "

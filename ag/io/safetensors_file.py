@@ -137,7 +137,7 @@ def _replace(target: Path, content: bytes, like: Path | None = None) -> None:
     except BaseException as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):  # the user knows the target, and not the temporary file
+        if isinstance(error, OSError) and error.errno:  # the user knows the target, and not the temporary file
             raise OSError(error.errno, error.strerror, os.fspath(target)) from error
         raise
 

@@ -7,21 +7,24 @@ other layer but its base.  Users' models call it.
 from __future__ import annotations
 
 from math import sqrt
+from types import MappingProxyType
 
 import numpy as np
 
 from ag.autograd.create import ag_param, as_input
-from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts
 from ag.errors import ShapeError
-from ag.nn.layer import Layer, Settings
+from ag.nn.layer import Layer, Settings, number
 from ag.ops.arithmetic import ag_add
 from ag.ops.attention import attention_of_heads
 from ag.ops.matmul import ag_matmul
 
 __all__ = ["MultiheadAttention", "ag_multihead_attention"]
+
+
+_rate = number("ag_multihead_attention: dropout", lambda x: 0 <= x < 1, "in [0, 1)")
 
 
 class MultiheadAttention(Layer):
@@ -61,18 +64,16 @@ class MultiheadAttention(Layer):
     (4, 3)
     """
 
+    _adjustable = MappingProxyType({"dropout": _rate})
     settings = ("d_model", "n_heads", "dropout", "bias")
 
     def __init__(self, d_model: int, n_heads: int, dropout: float = 0.0, bias: bool = True) -> None:
         if not counts(d_model, n_heads) or d_model % n_heads:
             raise ValueError(f"ag_multihead_attention: d_model is {d_model!r} and n_heads is {n_heads!r}; both must be "
                              f"whole numbers of at least 1, and d_model a multiple of n_heads.")
-        dropout = number_given("ag_multihead_attention", "dropout", dropout)
-        if not 0 <= dropout < 1:
-            raise ValueError(f"ag_multihead_attention: dropout is {dropout}; it must be in [0, 1).")
         self.d_model = int(d_model)
         self.n_heads = int(n_heads)
-        self.dropout = dropout
+        self.dropout = _rate(dropout)
         self.bias = bool(bias)
         self.W_q, self.W_k, self.W_v, self.W_o = (self._projection() for _ in range(4))
         if bias:

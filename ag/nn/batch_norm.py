@@ -6,18 +6,23 @@ that looks at the samples of all replicas.  Users' models call it.
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import numpy as np
 
 from ag.autograd.activation_checkpoint import is_repeating
 from ag.autograd.create import ag_param, ag_tensor
-from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.device import default_dtype
 from ag.engine.shape import counts
-from ag.nn.layer import Layer, Settings
+from ag.nn.layer import Layer, Settings, number
 from ag.ops.norm import ag_batch_norm_op, batch_norm_train
 
 __all__ = ["BatchNorm", "ag_batch_norm"]
+
+
+_eps = number("ag_batch_norm: eps", lambda x: x > 0, "a positive number")
+_momentum = number("ag_batch_norm: momentum", lambda x: 0 <= x <= 1, "in [0, 1]")
 
 
 class BatchNorm(Layer):
@@ -65,18 +70,17 @@ class BatchNorm(Layer):
     """
 
     settings = ("num_features", "eps", "momentum")
+    _adjustable = MappingProxyType({"eps": _eps, "momentum": _momentum})
+    eps: float
+    momentum: float
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
-        eps = number_given("ag_batch_norm", "eps", eps)
-        momentum = number_given("ag_batch_norm", "momentum", momentum)
-        if not counts(num_features) or not eps > 0:
-            raise ValueError(f"ag_batch_norm: num_features is {num_features!r} and eps is {eps}; both must be "
-                             f"positive, and num_features whole.")
-        if not 0 <= momentum <= 1:
-            raise ValueError(f"ag_batch_norm: momentum is {momentum}; it must be in [0, 1].")
+        if not counts(num_features):
+            raise ValueError(f"ag_batch_norm: num_features is {num_features!r}; it must be a whole number of at least "
+                             f"1.")
         self.num_features = int(num_features)
-        self.eps = eps
-        self.momentum = momentum
+        self.eps = _eps(eps)
+        self.momentum = _momentum(momentum)
         column = (self.num_features, 1)
         self.gamma = ag_param(np.ones(column, np.float32))
         self.beta = ag_param(np.zeros(column, np.float32))

@@ -6,6 +6,7 @@ Which kernel computes it is the device's choice and not known here.  Users' mode
 from __future__ import annotations
 
 from math import prod, sqrt
+from types import MappingProxyType
 
 import numpy as np
 
@@ -66,6 +67,7 @@ class Conv2d(Layer):
     (8, 16, 16, 2)
     """
 
+    _adjustable = MappingProxyType({})
     settings = ("in_ch", "out_ch", "kernel", "stride", "padding", "activation", "bias")
 
     def __init__(self, in_ch: int, out_ch: int, kernel: int | Pair, stride: int | Pair = 1, padding: int | Pair = 0,

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from ag.autograd.create import ag_tensor
-from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
-from ag.nn.layer import Layer
+from ag.nn.layer import Layer, number
 from ag.ops.dropout import dropped
 
 __all__ = ["Dropout", "ag_dropout"]
+
+
+_rate = number("ag_dropout: rate", lambda x: 0 <= x < 1, "in [0, 1)")
 
 
 class Dropout(Layer):
@@ -46,12 +50,11 @@ class Dropout(Layer):
     """
 
     settings = ("rate",)
+    _adjustable = MappingProxyType({"rate": _rate})
+    rate: float
 
     def __init__(self, rate: float) -> None:
-        rate = number_given("ag_dropout", "rate", rate)
-        if not 0 <= rate < 1:
-            raise ValueError(f"ag_dropout: rate is {rate}; it must be in [0, 1).")
-        self.rate = rate
+        self.rate = _rate(rate)
 
     def forward(self, x: TensorLike) -> Tensor:
         """`x` with elements dropped in train mode, `x` itself in eval mode."""

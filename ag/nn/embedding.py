@@ -6,6 +6,7 @@ The lookup and its gradient are `ag.ops.embedding`.  Users' models call it.
 from __future__ import annotations
 
 from math import sqrt
+from types import MappingProxyType
 
 from ag.autograd.create import ag_param
 from ag.autograd.tensor import ArrayLike, Tensor
@@ -48,6 +49,7 @@ class Embedding(Layer):
     (4, 2, 3)
     """
 
+    _adjustable = MappingProxyType({})
     settings = ("vocab_size", "dim")
 
     def __init__(self, vocab_size: int, dim: int) -> None:

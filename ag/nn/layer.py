@@ -14,8 +14,10 @@ format, no parallelism.  Every layer and model derives from `Layer`; checkpoints
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import isfinite
+from numbers import Real
 from types import ModuleType
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -30,7 +32,7 @@ from ag.ops import activation
 from ag.ops.convert import ag_to_device
 
 __all__ = ["ACTIVATIONS", "LIBRARY", "Layer", "Model", "State", "activation_called", "ag_eval", "ag_train",
-           "buffers_of", "load_into", "named_tensors", "objects_in", "refuse_untied", "state_of", "ties"]
+           "buffers_of", "load_into", "named_tensors", "number", "objects_in", "refuse_untied", "state_of", "ties"]
 
 M = TypeVar("M")
 State = Mapping[str, TensorLike]  # values by name
@@ -49,6 +51,17 @@ ACTIVATIONS: dict[str, Callable[[TensorLike], Tensor]] = {
     name.removeprefix("ag_"): getattr(activation, name) for name in activation.__all__}
 
 LIBRARY: dict[str, type[Layer]] = {}  # the layers of this package by name, which a file may ask for
+
+
+def number(what: str, fits: Callable[[float], bool], required: str) -> Callable[[object], float]:
+    """A check of a setting; `what` begins its message, such as "ag_dropout: rate"."""
+
+    def check(value: object) -> float:
+        if not isinstance(value, Real) or isinstance(value, bool) or not (isfinite(value) and fits(float(value))):
+            raise ValueError(f"{what} is {value!s:.60}; it must be {required}.")
+        return float(value)
+
+    return check
 
 
 def activation_called(name: str | None, function: str) -> Callable[[TensorLike], Tensor] | None:
@@ -76,6 +89,16 @@ class Layer(Watched):
 
     settings: tuple[str, ...] = ()
     training: bool = True
+    _adjustable: ClassVar[Mapping[str, Callable[[object], object]] | None] = None  # settings that may be assigned
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Check a setting that is assigned later; one that the layer was built from is refused."""
+        if self._adjustable is not None and name in self.settings and name in vars(self):
+            if name not in self._adjustable:
+                raise AttributeError(f"{type(self).__name__}: {name!r} was assigned, and the layer is built from it; "
+                                     f"make another layer.")
+            value = self._adjustable[name](value)
+        super().__setattr__(name, value)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -297,8 +320,8 @@ def refuse_untied(tensors: Mapping[str, Tensor], tied: Mapping[str, str], source
     wrong = [f"{first} and {name}" for name, first in tied.items()
              if name in tensors and first in tensors and tensors[name] is not tensors[first]]
     if wrong:
-        raise CheckpointError(f"{source} does not fit this model: {', '.join(wrong)} are one tensor in the file and two "
-                              f"in the model; tie them first.")
+        raise CheckpointError(f"{source} does not fit this model: {', '.join(wrong)} are one tensor in the file and "
+                              f"two in the model; tie them first.")
 
 
 def load_into(mine: Mapping[str, Tensor], state: State, strict: bool = True,

@@ -5,16 +5,20 @@ The computation is `ag.ops.norm`.  Users' models call it.
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import numpy as np
 
 from ag.autograd.create import ag_param
-from ag.autograd.operands import number_given
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.shape import counts
-from ag.nn.layer import Layer, Settings
+from ag.nn.layer import Layer, Settings, number
 from ag.ops.norm import ag_layer_norm_op
 
 __all__ = ["LayerNorm", "ag_layer_norm"]
+
+
+_eps = number("ag_layer_norm: eps", lambda x: x > 0, "a positive number")
 
 
 class LayerNorm(Layer):
@@ -49,14 +53,15 @@ class LayerNorm(Layer):
     """
 
     settings = ("num_features", "eps")
+    _adjustable = MappingProxyType({"eps": _eps})
+    eps: float
 
     def __init__(self, num_features: int, eps: float = 1e-5) -> None:
-        eps = number_given("ag_layer_norm", "eps", eps)
-        if not counts(num_features) or not eps > 0:
-            raise ValueError(f"ag_layer_norm: num_features is {num_features!r} and eps is {eps}; both must be "
-                             f"positive, and num_features whole.")
+        if not counts(num_features):
+            raise ValueError(f"ag_layer_norm: num_features is {num_features!r}; it must be a whole number of at least "
+                             f"1.")
         self.num_features = int(num_features)
-        self.eps = eps
+        self.eps = _eps(eps)
         self.gamma = ag_param(np.ones((self.num_features, 1), np.float32))
         self.beta = ag_param(np.zeros((self.num_features, 1), np.float32))
 

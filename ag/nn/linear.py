@@ -7,6 +7,7 @@ weights are spread over several.  Users' models call it.
 from __future__ import annotations
 
 from math import sqrt
+from types import MappingProxyType
 
 import numpy as np
 
@@ -57,6 +58,7 @@ class Linear(Layer):
     (3, 1)
     """
 
+    _adjustable = MappingProxyType({})
     settings = ("in_features", "out_features", "activation", "bias")
 
     def __init__(self, in_features: int, out_features: int, activation: str | None = None, bias: bool = True) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from types import MappingProxyType
 
 from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor, TensorLike
@@ -22,6 +23,7 @@ __all__ = ["AvgPool", "Flatten", "GlobalPool", "MaxPool", "ag_avg_pool", "ag_fla
 class _Pool(Layer):
     """What pooling layers share: a window, and the op that they call with it."""
 
+    _adjustable = MappingProxyType({})
     settings = ("size", "stride", "padding")
     _function: str  # the name users know the layer by
     _pooled: Callable[..., Tensor]

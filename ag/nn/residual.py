@@ -5,6 +5,8 @@ It knows of the layers inside it only `forward` and `config`.  Users' models cal
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.errors import ShapeError
@@ -51,6 +53,7 @@ class Residual(Layer):
     (4, 8, 8, 2)
     """
 
+    _adjustable = MappingProxyType({})
     settings = ("activation",)
 
     def __init__(self, body: Layer, shortcut: Layer | None = None, activation: str | None = None) -> None:

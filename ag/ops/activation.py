@@ -77,7 +77,8 @@ def ag_sigmoid(run: Run, x: Buffer) -> Result[Buffer]:
 
     Notes
     -----
-    Exact limits 0 and 1 for large arguments of either sign; nothing overflows.
+    Exact limits 0 and 1 for large arguments of either sign; nothing overflows.  Errors are relative to the result, so
+    that ``ag_log(ag_sigmoid(x))`` is right where the sigmoid is tiny.
 
     References
     ----------
@@ -226,6 +227,11 @@ def ag_leaky_relu(run: Run, x: Buffer, slope: float = 0.01) -> Result[Buffer]:
     Returns
     -------
     Tensor of the same shape
+
+    Raises
+    ------
+    TypeError
+        If `slope` is a tensor, as it would get no gradient; ``ag_relu(x) - slope * ag_relu(-x)`` learns it.
 
     Notes
     -----

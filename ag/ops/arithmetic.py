@@ -28,7 +28,7 @@ def ag_add(run: Run, A: Buffer, B: Buffer) -> Result[None]:
     Raises
     ------
     ShapeError
-        If the shapes do not broadcast.
+        If the shapes do not broadcast, or a vector could be a row or a column (docs/operands.md).
     DeviceError
         If the operands are on different devices.
 
@@ -66,7 +66,7 @@ def ag_sub(run: Run, A: Buffer, B: Buffer) -> Result[None]:
     Raises
     ------
     ShapeError
-        If the shapes do not broadcast.
+        If the shapes do not broadcast, or a vector could be a row or a column (docs/operands.md).
     DeviceError
         If the operands are on different devices.
 
@@ -104,7 +104,7 @@ def ag_mul(run: Run, A: Buffer, B: Buffer) -> Result[tuple[Buffer, Buffer]]:
     Raises
     ------
     ShapeError
-        If the shapes do not broadcast.
+        If the shapes do not broadcast, or a vector could be a row or a column (docs/operands.md).
     DeviceError
         If the operands are on different devices.
 
@@ -143,7 +143,7 @@ def ag_div(run: Run, A: Buffer, B: Buffer) -> Result[tuple[Buffer, Buffer]]:
     Raises
     ------
     ShapeError
-        If the shapes do not broadcast.
+        If the shapes do not broadcast, or a vector could be a row or a column (docs/operands.md).
     DeviceError
         If the operands are on different devices.
 
@@ -185,6 +185,11 @@ def ag_scale(run: Run, x: Buffer, scalar: float) -> Result[None]:
     Returns
     -------
     Tensor of the same shape
+
+    Raises
+    ------
+    TypeError
+        If `scalar` is a tensor; multiply by it with `ag_mul`.
 
     Notes
     -----

@@ -42,6 +42,11 @@ def ag_pow(run: Run, x: Buffer, p: float) -> Result[Buffer]:
     -------
     Tensor of the same shape
 
+    Raises
+    ------
+    TypeError
+        If `p` is a tensor, as it would get no gradient; for positive `x`, ``ag_exp(p * ag_log(x))`` learns it.
+
     Notes
     -----
     The gradient is ``p * x**(p - 1)``, and 0 everywhere for ``p == 0``.
@@ -213,7 +218,9 @@ def ag_clamp(run: Run, x: Buffer, lo: float = -inf, hi: float = inf) -> Result[B
     Raises
     ------
     ValueError
-        If ``lo > hi``.
+        If ``lo > hi``, or one is NaN.
+    TypeError
+        If one is a tensor, as it would get no gradient.
 
     Notes
     -----
@@ -229,7 +236,7 @@ def ag_clamp(run: Run, x: Buffer, lo: float = -inf, hi: float = inf) -> Result[B
     >>> ag.ag_clamp([[-2.0, 0.5, 2.0]], -1.0, 1.0).numpy().tolist()
     [[-1.0, 0.5, 1.0]]
     """
-    if lo > hi:
+    if not lo <= hi:
         raise ValueError(f"ag_clamp: lo is {lo} and hi is {hi}; lo must not be larger than hi.")
     return run(clamp, x, lo=lo, hi=hi), x
 

@@ -68,6 +68,7 @@ def ag_matmul(run: Run, A: Buffer, B: Buffer) -> Result[Factors]:
 
     Notes
     -----
+    A list or array of one axis as `B` is a column; as `A` it is refused.
     Sums are accumulated in the operands' type, float32 by default, whatever is stored.
 
     References

@@ -154,6 +154,11 @@ class FlatGroup:
         """Whether no parameter was moved to another device."""
         return all(p.buffer.backend is self.backend for p in self.params.values())
 
+    def changed_since(self, time: int) -> bool:
+        """Whether somebody has set a parameter after `time`, in its memory here or by giving it other memory."""
+        return self.stored.changed_since(time) or self.values.changed_since(time) or any(
+            p.buffer is not self._views[name] for name, p in self.params.items())
+
     def take_changes(self) -> None:
         """Let `values` follow parameters of a 16-bit type that were assigned since `store`."""
         if self.stored is not self.values:

@@ -2,8 +2,8 @@
 
 A subclass is a table: its primitive (`_rule`), its moments per parameter, the names of its counts, its settings.  All
 numbers that change between steps are in device memory, so a captured step replays correctly after ``lr`` or another
-setting was assigned.  Master weights of 16-bit parameters are updated in float32; with f16 parameters, a step whose gradients
-are not all finite is skipped and the loss scale halved.
+setting was assigned.  Master weights of 16-bit parameters are updated in float32; with f16 parameters, a step whose
+gradients are not all finite is skipped and the loss scale halved.
 
 To add an optimizer: the table, in a file beside this one; its primitive in `ag.engine.kernels.optimizer` and a shader
 of that name; a row in ``tests/table/optimizers.py``; its names in ``ag/optim/__init__.py`` and ``ag/__init__.py``.

@@ -194,7 +194,8 @@ class CosineSchedule(Schedule):
     """
 
     settings = ("T_max", "lr_min", "restart")
-    _checks: ClassVar[Mapping[str, Check]] = {**Schedule._checks, "T_max": whole, "lr_min": NOT_NEGATIVE, "restart": flag}
+    _checks: ClassVar[Mapping[str, Check]] = {
+        **Schedule._checks, "T_max": whole, "lr_min": NOT_NEGATIVE, "restart": flag}
     _function = "lr_scheduler_cosine"
     T_max: int
     lr_min: float
@@ -251,7 +252,8 @@ class WarmupSchedule(Schedule):
     """
 
     settings = ("warmup",)
-    _checks: ClassVar[Mapping[str, Check]] = {**Schedule._checks, "warmup": lambda function, name, value: whole(function, "steps", value)}
+    _checks: ClassVar[Mapping[str, Check]] = {
+        **Schedule._checks, "warmup": lambda function, name, value: whole(function, "steps", value)}
     _function = "lr_scheduler_warmup"
     warmup: int
 

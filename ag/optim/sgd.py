@@ -58,7 +58,8 @@ class SGD(Optimizer):
     _function = "optimizer_sgd"
     _rule = sgd_update
     _moments = ("momentum",)
-    _checks: ClassVar[Mapping[str, Check]] = {"lr": NOT_NEGATIVE, "momentum": PART, "weight_decay": NOT_NEGATIVE, "nesterov": flag}
+    _checks: ClassVar[Mapping[str, Check]] = {
+        "lr": NOT_NEGATIVE, "momentum": PART, "weight_decay": NOT_NEGATIVE, "nesterov": flag}
     settings = ("lr", "momentum", "weight_decay", "nesterov")
     momentum: float
     weight_decay: float

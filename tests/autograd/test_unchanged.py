@@ -234,7 +234,8 @@ VIEWS: dict[str, Callable[[ag.Tensor], ag.Tensor]] = {
     "transpose": lambda x: ag.ag_transpose(x, 0, 1), "slice": lambda x: x[:, :], "ellipsis": lambda x: x[...],
     "new axis": lambda x: x[None], "sum": lambda x: ag.ag_sum(x, dim=()), "mean": lambda x: ag.ag_mean(x, dim=()),
     "max": lambda x: ag.ag_max(x, dim=()), "concat": lambda x: ag.ag_concat([x]), "detach": lambda x: x.detach(),
-    "flatten layer": lambda x: ag.ag_flatten_layer()(x), "power": lambda x: x**1, "scale": lambda x: ag.ag_scale(x, 1.0),
+    "flatten layer": lambda x: ag.ag_flatten_layer()(x), "power": lambda x: x**1,
+    "scale": lambda x: ag.ag_scale(x, 1.0),
 }
 
 

@@ -39,6 +39,12 @@ def test_the_blocks_on_mixed_precision_run(tmp_path: Path, monkeypatch: pytest.M
     copy_context().run(exec, "".join(blocks), {})  # a copy, as they change the default type
 
 
+def test_the_blocks_on_operands_run() -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "operands.md").read_text("utf-8"), re.M | re.S)
+    assert len(blocks) == 3
+    run("".join(blocks))
+
+
 def test_the_quick_start_is_short() -> None:
     lines = [line for line in BLOCKS[0].splitlines() if line.strip()]
     assert len(lines) <= 15

@@ -39,7 +39,7 @@ def normed() -> ag.Layer:
 
 def dp_trained(devices: list[str], **options: Any) -> Found:
     """A job of `dp_train`: losses, weights with running statistics, state of the optimizer."""
-    settings = {"n_iter": STEPS, "seed": 6, "verbose": False, "max_norm": 0.5}
+    settings = {"n_iter": STEPS, "seed": 6, "verbose": False, "max_norm": 0.5, "shuffle": False}
     if "micro_batch" not in options:
         settings["micro_batch"] = BATCH // len(devices)
     result = ag.dp_train(normed, samples(), ag.ag_softmax_cross_entropy_loss, lambda model, s: model(s[0]),

@@ -44,7 +44,7 @@ def with_average() -> ag.Layer:
 
 def train(devices: list[str], make: Any = make_model, batch: int = BATCH, **options: Any) -> ag.DPResult:
     settings: dict[str, Any] = {"micro_batch": batch // len(devices), "n_iter": 2, "lr": 0.02, "seed": 5,
-                                "verbose": False}
+                                "verbose": False, "stack": 1, "shuffle": False}
     settings |= {"loss_fn": ag.ag_softmax_cross_entropy_loss, "forward_fn": lambda model, s: model(s[0]),
                  "target_fn": lambda s: s[1]}
     return ag.dp_train(make, DATA, devices=devices, **{**settings, **options})

@@ -24,7 +24,8 @@ def places(device: str, n: int) -> list[str]:
 
 
 def train(devices: list[str], **options: Any) -> ag.DPResult:
-    settings = {"micro_batch": BATCH // len(devices), "n_iter": STEPS, "lr": 0.05, "seed": 4, "verbose": False}
+    settings = {"micro_batch": BATCH // len(devices), "n_iter": STEPS, "lr": 0.05, "seed": 4, "verbose": False,
+                "stack": 1, "shuffle": False}
     return ag.dp_train(make_model, DATA, ag.ag_softmax_cross_entropy_loss, lambda model, s: model(s[0]),
                        lambda s: s[1], devices=devices, **{**settings, **options})
 

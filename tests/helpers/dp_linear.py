@@ -20,5 +20,6 @@ def make_model() -> ag.Layer:
 
 def train(data: Any = DATA, make: Any = make_model, **options: Any) -> ag.DPResult:
     settings = {"loss_fn": ag.ag_mse_loss, "forward_fn": lambda m, s: m(s[0]), "target_fn": lambda s: s[1],
-                "devices": ["cpu", "cpu:1"], "n_iter": 3, "seed": 1, "verbose": False}
+                "devices": ["cpu", "cpu:1"], "n_iter": 3, "seed": 1, "verbose": False,
+                "stack": 1, "shuffle": False}
     return ag.dp_train(make, data, **{**settings, **options})

@@ -18,7 +18,7 @@ DATA = [(RNG.standard_normal((4, 1 + i % 3)).astype(np.float32), RNG.integers(0,
 
 def train(devices: list[str], world: Comm | None = None, **options: Any) -> ag.DPResult:
     given = {"make_model": make_model, "data": DATA, "micro_batch": 2, "n_iter": 4, "lr": 0.05, "seed": 4,
-             "verbose": False, **options}
+             "verbose": False, "stack": 1, "shuffle": False, **options}
     return ag.dp_train(given.pop("make_model"), given.pop("data"), ag.ag_softmax_cross_entropy_loss,
                        lambda model, s: model(s[0]), lambda s: s[1], devices=devices, world=world, **given)
 

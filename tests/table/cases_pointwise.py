@@ -21,8 +21,8 @@ FUNCTIONS = [
 
 def gelu(x: float, approximate: str = "none") -> float:
     if approximate == "tanh":
-        return 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-    return 0.5 * x * (1 + math.erf(x / math.sqrt(2)))
+        return x / (1 + math.exp(-2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return 0.5 * x * math.erfc(-x / math.sqrt(2))
 
 
 RECTIFIERS = [

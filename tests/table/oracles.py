@@ -32,7 +32,7 @@ ACTIVATIONS = {
     None: lambda x: x, "relu": each(lambda v: v if v > 0 else 0.0), "sigmoid": each(lambda v: 1 / (1 + math.exp(-v))),
     "tanh": each(math.tanh), "softmax": softmax,
     "leaky_relu": each(lambda v, slope=0.01: v if v > 0 else slope * v), "silu": each(lambda v: v / (1 + math.exp(-v))),
-    "gelu": each(lambda v: 0.5 * v * (1 + math.erf(v / math.sqrt(2)))),
+    "gelu": each(lambda v: 0.5 * v * math.erfc(-v / math.sqrt(2))),
     "log_softmax": log_softmax,
 }
 

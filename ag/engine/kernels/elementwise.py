@@ -15,8 +15,8 @@ from ag.engine.cpu_threads import in_blocks
 from ag.engine.primitive import Array, Call, primitive
 from ag.engine.shape import broadcast, broadcast_layout, same
 
-__all__ = ["abs", "abs_grad", "add", "clamp", "clamp_grad", "copied", "copy", "div", "exp", "log", "mul", "pow", "pow_grad",
-           "scale", "sqrt", "sub"]
+__all__ = ["abs", "abs_grad", "add", "clamp", "clamp_grad", "copied", "copy", "div", "exp", "log", "mul", "pow",
+           "pow_grad", "scale", "sqrt", "sub"]
 
 
 @primitive(same, bound=True, copies=True)

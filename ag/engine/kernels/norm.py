@@ -34,8 +34,15 @@ def inverse_std(out: Array, variance: Array, *, eps: float) -> None:
 
 @primitive(outputs=0, updates=("running",))
 def running_update(running: Array, value: Array, *, momentum: float, factor: float) -> None:
-    # The exponential average moves towards factor * value.
-    running += momentum * (factor * value - running)
+    # The exponential average moves towards factor * value, from the nearer end: a small value has no digits left in
+    # value - running.
+    goal = factor * value
+    if momentum <= 0.5:
+        running += momentum * (goal - running)
+    else:
+        running -= goal
+        running *= 1 - momentum
+        running += goal
 
 
 def _row_blocks(x: Array) -> Iterator[slice]:

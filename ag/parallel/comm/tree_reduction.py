@@ -40,20 +40,31 @@ class TreeSum(Generic[V]):
     ----------
     add : callable
         ``add(left, right)`` gives the sum of two nodes.
+
+    Attributes
+    ----------
+    nodes : list of (int, int, value)
+        First sample, number of samples, and sum, in order; the number is 0 for a part of a sample, which may be shared
+        out as well: its parts are added up before anything else is.
     """
 
     def __init__(self, add: Callable[[V, V], V]) -> None:
         self._add = add
-        self.nodes: list[tuple[int, int, V]] = []  # (first sample, number of samples, sum), in order
+        self.nodes: list[tuple[int, int, V]] = []
 
     def push(self, start: int, count: int, value: V) -> None:
-        """Add the node of samples ``start .. start + count - 1``, which follow the last ones."""
+        """Add the node of samples ``start .. start + count - 1``, which follow the last ones; 0: a part of `start`."""
+        if count == 0:
+            if self.nodes and self.nodes[-1][:2] == (start, 0):
+                value = self._add(self.nodes.pop()[2], value)
+            self.nodes.append((start, 0, value))
+            return
         if count < 1 or count & (count - 1) or start % count:
             raise CommError(f"TreeSum: samples {start}..{start + count - 1} are not a node of the tree; "
                             f"a node has 2**k samples and starts at a multiple of that.")
-        if self.nodes and self.nodes[-1][0] + self.nodes[-1][1] != start:
+        if self.nodes and self.nodes[-1][0] + max(1, self.nodes[-1][1]) != start:
             raise CommError(f"TreeSum: samples from {start} on were given after sample "
-                            f"{self.nodes[-1][0] + self.nodes[-1][1] - 1}; none may be missing.")
+                            f"{self.nodes[-1][0] + max(1, self.nodes[-1][1]) - 1}; none may be missing.")
         while self.nodes and self.nodes[-1][1] == count and self.nodes[-1][0] % (2 * count) == 0:
             start, _, left = self.nodes.pop()
             value = self._add(left, value)
@@ -64,6 +75,10 @@ class TreeSum(Generic[V]):
         """The sum of everything; a last partial block is added from the right."""
         if not self.nodes:
             raise CommError("TreeSum: nothing was added; a step needs at least one sample.")
+        if any(count == 0 for _, count, _ in self.nodes):  # all parts are there now
+            parts, self.nodes = self.nodes, []
+            for start, count, value in parts:
+                self.push(start, max(1, count), value)
         value = self.nodes[-1][2]
         for _, _, left in reversed(self.nodes[:-1]):
             value = self._add(left, value)

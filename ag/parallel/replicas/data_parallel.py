@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
+from numbers import Real
 from typing import Any
 
 from ag.autograd.tape import Gradients, backward, with_grad_tape
@@ -137,24 +138,53 @@ class DataParallel(Layer):
     def _replicas(self, count: int) -> list[Any]:
         return replicate(self.module, self.device_ids[:count])
 
-    def backward(self, scale: float = 1.0) -> Gradients:
-        """Gradients of the losses that the last call returned, added to the parameters' ``.grad``.
+    def backward(self, loss: Tensor | float | None = None, scale: float | None = None) -> Gradients:
+        """Gradients of a loss, or of the losses that the last call returned, added to the parameters' ``.grad``.
 
         Parameters
         ----------
+        loss : Tensor, optional
+            A recorded loss of one element, such as one made of the model's result; default: the losses that the last
+            call returned.  A number is taken for `scale`.
         scale : float, optional
-            Factor of the losses: 1 / K for K batches that are to count as one.
+            Factor of the losses: 1 / K for K batches that are to count as one; default 1.
 
         Raises
         ------
         TapeError
-            If the last call returned no recorded loss, or `backward` was called for it already.
+            If the loss was not recorded or has several elements; without one, if the last call returned no recorded
+            loss, or `backward` was called for it already.
+        TypeError
+            If the loss is neither tensor nor number, or `scale` is no number.
+
+        Examples
+        --------
+        >>> import ag
+        >>> model = ag.DataParallel(ag.ag_linear(2, 1), ["cpu", "cpu:1"])
+        >>> with ag.with_grad_tape():
+        ...     loss = ag.ag_mse_loss(model(ag.ag_tensor([[1.0, 2.0], [0.0, 1.0]])), ag.ag_tensor([[1.0, 0.0]]))
+        >>> sorted(p.name for p in model.backward(loss))
+        ['W', 'b']
         """
+        if loss is not None and not isinstance(loss, Tensor):
+            if scale is not None:
+                raise TypeError(f"DataParallel.backward: loss is a {type(loss).__name__}; a tensor is required, whose "
+                                f"gradient is wanted.")
+            loss, scale = None, loss
+        factor = 1.0 if scale is None else scale
+        if not isinstance(factor, Real) or isinstance(factor, bool):
+            raise TypeError(f"DataParallel.backward: scale is a {type(factor).__name__}; a number is required, the "
+                            f"factor of the losses.")
         losses, self._losses = self._losses, []
+        if isinstance(loss, Tensor):
+            if not loss.requires_grad:
+                raise TapeError("DataParallel.backward: the loss was not recorded; compute it from the model's result "
+                                "inside `with with_grad_tape():`.")
+            return backward(loss if factor == 1.0 else _scaled([loss], factor))
         if not losses:
             raise TapeError("DataParallel.backward: the last call returned no recorded tensor without axes; call the "
                             "model inside `with with_grad_tape():`, or use ag.backward on a loss of its result.")
-        return backward(_scaled(losses, scale))
+        return backward(_scaled(losses, factor))
 
     # -------------------------------------------------------------------------------------- the model's own
 
@@ -196,4 +226,4 @@ def _scaled(losses: list[Tensor], scale: float) -> Tensor:
     """The losses' sum times `scale`, recorded though the tape may be off by now."""
     with with_grad_tape():
         total = reduce(ag_add, losses)
-        return total if scale == 1.0 else ag_mul(total, scale)
+        return total if scale == 1.0 else ag_mul(total, float(scale))

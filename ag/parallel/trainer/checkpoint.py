@@ -1,8 +1,8 @@
 """Checkpoints of `dp_train`: one file with everything that the next step depends on.
 
-Weights, buffers, states of optimizers and schedules, losses so far, the seed, and how many samples were trained on.
+Weights, buffers, states of optimizers and schedules, losses so far, the seed, and how samples are dealt out.
 The samples of the next step, and the random numbers that they draw, follow from these: a resumed training goes on bit
-for bit, on any number of replicas with the same batch.  Knows arrays and a file; no replica and no optimizer.
+for bit, on any number of replicas with the same batch and stacks.  Knows arrays and a file; no replica, no optimizer.
 `dp_train` saves, `ag.parallel.trainer.ranks` loads.
 """
 
@@ -12,7 +12,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,11 +21,32 @@ from ag.errors import CheckpointError
 from ag.io.safetensors_file import read_file, to_json, write_file
 from ag.parallel.comm.comm import Json
 
-__all__ = ["DPState", "load_state", "save_state"]
+__all__ = ["DPState", "Dealt", "load_state", "save_state"]
 
 _FORMAT = "ag-dp-train-1"
 _WEIGHT, _BUFFER = "weight.", "buffer."
 _LISTS = ("rates", "schedules")
+
+
+class Dealt(NamedTuple):
+    """How samples are dealt out to steps: on all this the bits of a job depend.
+
+    Attributes
+    ----------
+    batch : int
+        Samples per step.
+    stack : int
+        Samples that are passed at once.
+    shuffle : bool
+        Whether each pass has an order of its own.
+    samples : int
+        In the data; 0 in files of versions that did not note it.
+    """
+
+    batch: int
+    stack: int = 1
+    shuffle: bool = False
+    samples: int = 0
 
 
 @dataclass(frozen=True)
@@ -36,11 +57,10 @@ class DPState:
     ----------
     step : int
         Steps done.
-    batch : int
-        Samples per step.
+    dealt : Dealt
     seed : int
     draws : int
-        Random streams that a sample takes.
+        Random streams that a stack of samples takes.
     losses : ndarray
         Losses of the steps done.
     weights, buffers : dict of str to ndarray
@@ -52,7 +72,7 @@ class DPState:
     """
 
     step: int
-    batch: int
+    dealt: Dealt
     seed: int
     draws: int
     losses: Array
@@ -70,7 +90,8 @@ def save_state(path: str | os.PathLike[str], state: DPState) -> None:
     arrays |= {_BUFFER + name: array for name, array in state.buffers.items()}
     for i, optimizer in enumerate(state.optimizers):
         arrays |= {_optimizer(i) + name: array for name, array in optimizer.items()}
-    header = {name: str(getattr(state, name)) for name in ("step", "batch", "seed", "draws")}
+    header = {name: str(getattr(state, name)) for name in ("step", "seed", "draws")}
+    header |= {name: str(int(number)) for name, number in state.dealt._asdict().items()}
     header |= {name: to_json(getattr(state, name), f"the state of {name}", "dp_train") for name in _LISTS}
     write_file(path, arrays, {"format": _FORMAT, **header})
 
@@ -89,13 +110,15 @@ def load_state(path: str | os.PathLike[str]) -> DPState | None:
 
     Notes
     -----
-    Files of earlier versions have no buffers, rates and schedules.
+    Files of earlier versions have no buffers, rates and schedules; their samples were passed one by one and in order.
     """
     if not Path(path).exists():
         return None
     header, arrays = read_file(path, _FORMAT, "dp_train")
     try:
-        numbers: dict[str, Any] = {name: int(header[name]) for name in ("step", "batch", "seed", "draws")}
+        numbers: dict[str, Any] = {name: int(header[name]) for name in ("step", "seed", "draws")}
+        numbers["dealt"] = Dealt(int(header["batch"]), int(header.get("stack", 1)),
+                                 bool(int(header.get("shuffle", 0))), int(header.get("samples", 0)))
         numbers |= {name: list(json.loads(header.get(name, "[]"))) for name in _LISTS}
         losses = arrays.pop("losses")
     except (KeyError, ValueError, TypeError, RecursionError) as error:

@@ -10,8 +10,8 @@ All devices start before any is waited for.  Gradients are summed in one fixed t
 and divided once by the number of samples; the optimizers step once, on the host; the new weights and buffers go to
 every replica.  So replicas stay equal to the bit, on any mix of devices, and any number of them gives the same result.
 
-This module checks the arguments and runs the loop: samples, schedules, checkpoints, callbacks.  It does not know how
-gradients come about, which the `Trainer` knows.  Users and `start` call it.
+This module runs the loop: samples, schedules, checkpoints, callbacks, Ctrl-C.  It does not know how gradients come
+about, which the `Trainer` knows.  Users and `start` call it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -29,92 +29,36 @@ import numpy as np
 from tqdm import tqdm
 
 from ag.autograd.tensor import Tensor
-from ag.engine.device import ag_default_device, ag_device, canonical, is_accelerator
-from ag.engine.devices import default_devices
-from ag.engine.primitive import Array
+from ag.data.dataloader import DataLoader
+from ag.engine.arena import now
+from ag.engine.device import ag_default_device, ag_device
 from ag.engine.random import ag_seed
-from ag.engine.registry import accelerator_titles
 from ag.errors import CheckpointError
 from ag.io.safetensors_file import to_json
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Comm
-from ag.parallel.trainer.checkpoint import DPState, save_state
+from ag.parallel.trainer.arguments import balance_of, check_arguments, check_path, dealing, replica_devices
+from ag.parallel.trainer.callbacks import Observed
+from ag.parallel.trainer.checkpoint import Dealt, DPState, save_state
 from ag.parallel.trainer.host_optimizer import RateSchedules
-from ag.parallel.trainer.load_balance import AutoBalance, Balance
 from ag.parallel.trainer.ranks import Ranks
 from ag.parallel.trainer.replica import LossOf
+from ag.parallel.trainer.result import DPResult, DPStep
+from ag.parallel.trainer.samples import LoaderSample, Samples
+from ag.parallel.trainer.stacks import Shard, all_alike, weighed
 from ag.parallel.trainer.trainer import Trainer
 
 __all__ = ["DPResult", "DPStep", "dp_train"]
 
 log = logging.getLogger("ag")
 
-
-@dataclass(frozen=True)
-class DPStep:
-    """What a callback is given after every step.
-
-    Attributes
-    ----------
-    step : int
-        Number of the step, from 0.
-    loss : float
-        Mean loss over the step's samples.
-    models : list
-        The replicas' models, with the new weights.
-    """
-
-    step: int
-    loss: float
-    models: list[Any]
-
-
-@dataclass(frozen=True)
-class DPResult:
-    """What `dp_train` returns; ``result["loss"]`` works like ``result.loss``.
-
-    Attributes
-    ----------
-    params : dict of str to Tensor
-        Final parameters, on replica 0's device.
-    loss_history : ndarray of shape (n_iter,)
-        Mean loss of every step, before its update.
-    loss : float
-        The last of them.
-    model : object
-        Replica 0's model; its buffers are those of all replicas.
-    devices : list of str
-        Device of every replica.
-    report : list of dict
-        Per replica: ``replica``, ``device``, ``driver``; ``samples`` of all steps and ``shard``, those of the last one;
-        over all steps ``compute_ms`` that the device has worked on them, ``elapsed_ms`` from giving it the work to
-        having the sums on the host, ``wait_ms`` from then until the last replica had its own, ``reduce_ms`` for sums,
-        optimizer and new weights; ``bytes_per_step`` moved both ways.  `compute_ms` is from the device's timestamps
-        where ``clock`` is ``"device"``: those of the first two steps and every 16th, as they cost time; a sample of
-        the steps between counts as long as one of the last such step.  Where it is ``"host"``, there are none, and
-        it is `elapsed_ms`.
-        Of the world, ``rank``; ``exchange_ms``, which is part of ``reduce_ms``; ``wire_bytes_per_step``, what this rank
-        sent to others in the last step.
-    optimizer_state : dict of str to ndarray, or list of dict
-        State of the optimizer, to go on with; a list if `optimizer` made a list.
-    """
-
-    params: dict[str, Tensor]
-    loss_history: Array
-    loss: float
-    model: Any
-    devices: list[str]
-    report: list[dict[str, Any]]
-    optimizer_state: dict[str, Array] | list[dict[str, Array]] = field(repr=False)
-
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self, name)
+_64_BITS = (1 << 64) - 1
 
 
 def dp_train(
     make_model: Callable[[], Any],
-    data: Sequence[Any],
+    data: Sequence[Any] | DataLoader,
     loss_fn: Callable[[Tensor, Any], Tensor] | None = None,
     forward_fn: Callable[[Any, Any], Tensor] | None = None,
     target_fn: Callable[[Any], Any] | None = None,
@@ -129,6 +73,10 @@ def dp_train(
     scheduler: Callable[[Optimizer], Any] | None = None,
     micro_batch: int = 1,
     accumulate: int = 1,
+    batch: int | None = None,
+    stack: int | str = "auto",
+    shuffle: bool = True,
+    weight_fn: Callable[[Any], float] | None = None,
     seed: int | None = None,
     balance: str | Sequence[float] = "equal",
     on_nonfinite: str = "raise",
@@ -139,7 +87,7 @@ def dp_train(
     resume: bool = False,
     timeout: float = 600.0,
     world: Comm | None = None,
-    callback: Callable[[DPStep], None] | None = None,
+    callback: Callable[[DPStep], object] | None = None,
 ) -> DPResult:
     """Train one model on several devices at once, each working on its own samples.
 
@@ -147,14 +95,17 @@ def dp_train(
     ----------
     make_model : callable
         Returns a new model: an object with ``forward(x)`` and ``parameters()``.  Called once per replica.
-    data : sequence
-        Training samples; any objects that `forward_fn` understands.
+    data : sequence, `ag_dataloader` or `ag_image_folder`
+        Training samples, any objects that `forward_fn` understands, with ``len(data)`` and ``data[i]``.  A loader is
+        asked for its samples one by one: each has ``x`` and ``y``, with one sample on the last axis.
     loss_fn : callable, optional
-        ``loss_fn(output, target)``: a loss of one element.  Without it, the output is the loss.
+        ``loss_fn(output, target)``: a loss of one element, the mean over the samples it is given.  Without it, the
+        output is the loss.
     forward_fn : callable, optional
-        ``forward_fn(model, sample)``: the output.  Default: ``model.forward(sample)``.
+        ``forward_fn(model, sample)``: the output.  Default: ``model.forward(sample)``, or ``model.forward(sample.x)``
+        where data is a loader.
     target_fn : callable, optional
-        ``target_fn(sample)``: the target.  Default: the sample itself.
+        ``target_fn(sample)``: the target.  Default: the sample itself, or ``sample.y``.
     n_gpu : int, optional
         Number of replicas.  Default: one per Vulkan device, at least one.  More replicas than devices share them.
     n_iter : int, optional
@@ -173,9 +124,20 @@ def dp_train(
     scheduler : callable, optional
         ``scheduler(optimizer)``: an object whose ``step()`` is called after every step.  Called for each optimizer.
     micro_batch : int, optional
-        Samples per replica and pass.
+        Samples per replica and pass; where it is 1 and data is a loader, the loader's ``batch_size``.
     accumulate : int, optional
         Passes per optimizer step.
+    batch : int, optional
+        Samples per step of the whole job, whatever the replicas and ranks; default: replicas * `micro_batch` *
+        `accumulate`.  Never more than there are.
+    stack : int or "auto", optional
+        How many samples are passed at once; see Notes.  "auto": `micro_batch` where all samples are arrays and numbers
+        of one structure and shape, and where the loss of a stack is the mean of its samples' losses; else 1.
+    shuffle : bool, optional
+        Begin every pass over the data in a new order, which follows from the seed and the pass alone.  False: sample
+        ``(k * batch + j) % len(data)`` is at place j of step k, as in ggmlR.
+    weight_fn : callable, optional
+        ``weight_fn(sample)``: what the sample counts, such as its size where samples are batches; default: 1.
     seed : int, optional
         Call `ag_seed` with it first.
     balance : "equal", "auto" or sequence of float, optional
@@ -188,11 +150,13 @@ def dp_train(
     capture : bool or "auto", optional
         Replay captured steps; "auto" where possible.
     checkpoint : path, optional
-        File to write the job's state to, at the end and every `checkpoint_every` steps.
+        File to write the job's state to, at the end, after Ctrl-C and every `checkpoint_every` steps; whether it can
+        be written is tried before the first step.
     checkpoint_every : int, optional
         Default: only at the end.
     resume : bool, optional
-        Go on from `checkpoint` if that file exists; `n_iter` counts the steps done before, too.
+        Go on from `checkpoint` if that file exists, with its seed, order and stacks; `n_iter` counts the steps done
+        before, too.
     timeout : float, optional
         Seconds after which a device that has not finished its part of a step is given up; ``math.inf``: never.  A
         single device has none to tell of it, and no limit.
@@ -200,17 +164,24 @@ def dp_train(
         This rank's place among others that train the same model, each with devices of its own.  All ranks give the same
         arguments, but for `n_gpu`, `devices` and `balance`.
     callback : callable, optional
-        Called with a `DPStep` after every step, on every rank.
+        Called with a `DPStep` after every step, on every rank.  If it returns False, on any rank, the job ends with
+        what was trained so far.
 
     Returns
     -------
     DPResult
-        With ``params``, ``loss_history``, ``loss``, ``model``, ``devices``, ``report``.
+        With ``params``, ``loss_history``, ``loss``, ``model``, ``devices``, ``report``, ``interrupted``.
 
     Raises
     ------
     ValueError
-        If there are no samples, an argument is out of range, or `optimizer` makes no optimizers of the parameters.
+        If there are no samples, an argument is out of range, `optimizer` makes no optimizers of the parameters, or the
+        loss of a stack turns out not to be the mean of its samples' losses.
+    TypeError
+        If an argument is of a wrong kind, such as a model in the place of `make_model`.
+    CaptureError
+        If a replayed step turns out to differ from what the functions do; with ``capture=True``, if a step cannot be
+        captured.
     FloatingPointError
         If a loss or gradient is not finite, naming replica, step and parameter; weights are those before the step.
     CommError
@@ -219,16 +190,34 @@ def dp_train(
     DeviceError
         If a device is not there.
     CheckpointError
-        If `checkpoint` cannot be read or belongs to another trainer.
+        If `checkpoint` cannot be read or written, or belongs to another trainer.
 
     Notes
     -----
-    With B = replicas * `micro_batch` * `accumulate`, step k uses samples ``(k*B + j) mod len(data)`` for
-    j = 0..B-1, and replica i gets the i-th contiguous share of them; a step never uses a sample twice.  Samples are
-    passed to `forward_fn` one by one.  Gradients of summed losses and the number of samples are reduced in one fixed
-    tree and divided once: for the same B, any number of replicas on like devices gives the same parameters, buffers,
-    optimizer state and losses, to the bit.  So does a resumed job, also with another number of replicas.  The default
-    device is the same after as before.
+    A step takes the next `batch` samples; replica i gets the i-th contiguous share of them.  The places of a step are
+    cut into stacks of n, and the samples of a stack are passed to `forward_fn` at once, as one sample of the same
+    structure with the samples on the last axis.  An array whose last axis has one element is joined along it, as that
+    is its axis of samples; any other array, and a number, gets a new last axis::
+
+        a sample           {"x": array of shape (4, 1), "label": array of shape (1,), "image": (3, 8, 8), "w": 0.5}
+        a stack of 32      {"x": (4, 32), "label": (32,), "image": (3, 8, 8, 32), "w": (32,)}
+
+    A stack counts n times, or the sum of its samples' `weight_fn`, so its loss must be a mean over its samples.  In the
+    first step, and with ``stack="auto"`` in some later ones, the loss of one stack is compared with those of its
+    samples, in eval mode.  Batch norm in train mode is over the stack.  Samples of a stack that differ in structure,
+    shape or type are passed one by one.
+
+    Sums of gradients, times what each stack counts, are reduced in one fixed tree, whose leaves are the stacks, and
+    divided once: for the same batch and stack, any number of replicas on like devices that get whole stacks gives the
+    same parameters, buffers, optimizer state and losses, to the bit; with ``stack=1``, any number at all.  So does a
+    resumed job, also with another number of replicas.  The default device is the same after as before.
+
+    ``capture="auto"`` replays what was computed twice in the same way, and computes in Python where functions do
+    something else for every sample, which is said once; where a difference shows later, the job ends with an error.
+
+    Weights and modes that a callback sets on the model of any replica hold for all; buffers, and other attributes, are
+    to be set on all models alike.  After Ctrl-C between or in two steps the result is that of the steps done, with
+    ``interrupted`` set; it is raised before the first step, and where there are several ranks.
 
     Buffers, such as running statistics, move once in a step: every sample begins with the same ones, and they move by
     the mean over all samples, also where each sample is normalised on its own.  Those of another type than the
@@ -265,126 +254,202 @@ def dp_train(
     >>> result.loss_history.shape
     (5,)
     """
-    _check_arguments(data, n_gpu, n_iter, max_norm, verbose, micro_batch, accumulate, on_nonfinite, capture, devices,
-                    timeout)
-    if sync_batch_norm and capture is True:
-        raise ValueError("dp_train: capture=True was given with sync_batch_norm; the samples then wait for each other, "
-                         "which a captured step cannot: use capture='auto'.")
-    if (resume or checkpoint_every is not None) and checkpoint is None:
-        raise ValueError("dp_train: resume or checkpoint_every was given without checkpoint; name the file.")
-    with Ranks(world) as ranks, ag_device(ag_default_device()), ExitStack() as stack:
+    check_arguments(locals())
+    samples = Samples(data)
+    if samples.loader is not None and batch is None and micro_batch == 1:
+        micro_batch = samples.loader.batch_size
+    with Ranks(world) as ranks, ag_device(ag_default_device()), ExitStack() as held:
         if sync_batch_norm and ranks.size > 1:
             raise ValueError(f"dp_train: sync_batch_norm was given with a world of {ranks.size} ranks, and it works "
                              f"between replicas of one rank only; use one rank with all devices, or layer norm.")
-        names = _replica_devices(n_gpu, devices)
-        shares = _balance_of(balance, names)
-        ranks.meet([("samples per replica", micro_batch * accumulate), ("len(data)", len(data)), ("n_iter", n_iter),
-                    ("lr", lr), ("max_norm", max_norm), ("on_nonfinite", on_nonfinite), ("resume", resume)],
+        if checkpoint is not None and ranks.rank == 0:
+            check_path(checkpoint)
+        names = replica_devices(n_gpu, devices)
+        shares = balance_of(balance, names)
+        ranks.meet([("samples per replica", micro_batch * accumulate), ("len(data)", len(samples)), ("n_iter", n_iter),
+                    ("lr", lr), ("max_norm", max_norm), ("on_nonfinite", on_nonfinite), ("resume", resume),
+                    ("batch", batch), ("stack", stack), ("shuffle", shuffle), ("weight_fn", weight_fn is not None)],
                    shares.weights, names)
         state = ranks.state(checkpoint) if resume and checkpoint is not None else None
         if seed is not None or state is not None:
             ag_seed(state.seed if state is not None else seed or 0)
-        make_optimizer = optimizer or (lambda params: Adam(params, lr=lr))
-        loss_of = _loss_rule(loss_fn, forward_fn, target_fn)
-        trainer = stack.enter_context(closing(Trainer(make_model, names, loss_of, capture, make_optimizer, max_norm,
-                                                      on_nonfinite, shares, timeout, sync_batch_norm, ranks)))
-        schedules = RateSchedules(scheduler, trainer.optimizers.optimizers)
+        trainer = held.enter_context(closing(Trainer(
+            make_model, names, _loss_rule(loss_fn, forward_fn, target_fn), capture,
+            optimizer or partial(Adam, lr=lr), max_norm, on_nonfinite, shares, timeout, sync_batch_norm, ranks)))
+        batch, each = dealing(len(samples), ranks.replicas, micro_batch, accumulate, batch, stack)
+        ordered = bool(shuffle) and (samples.loader is None or samples.loader.shuffle)
+        job = _Job(trainer, ranks, samples, RateSchedules(scheduler, trainer.optimizers.optimizers), weight_fn,
+                   np.zeros(n_iter), checkpoint if ranks.rank == 0 else None, checkpoint_every,
+                   (loss_fn, forward_fn, target_fn))
+        if state is not None:
+            job.restore(state, Dealt(batch, each, ordered, len(samples)), stack == "auto", seed)
+        else:
+            job.begin(Dealt(batch, each, ordered, len(samples)), stack == "auto")
+        return job.run(callback, 0 if not verbose or ranks.rank else int(verbose), names)
+
+
+class _Job:
+    """The loop over steps, and how far it is."""
+
+    def __init__(self, trainer: Trainer, ranks: Ranks, samples: Samples, schedules: RateSchedules,
+                 weight_fn: Callable[[Any], float] | None, losses: np.ndarray[Any, Any],
+                 checkpoint: str | os.PathLike[str] | None, every: int | None, functions: Sequence[object]) -> None:
+        self._trainer, self._ranks, self._samples, self._schedules = trainer, ranks, samples, schedules
+        self._weight_fn, self._losses = weight_fn, losses
+        self._checkpoint, self._every, self._functions = checkpoint, every, functions
+        self._done = 0  # steps
+        self._saved = -1
+        self._watched = False  # whether samples are passed at once though nobody has asked for it
         if checkpoint is not None:
             to_json(schedules.state(), "the state of the scheduler", "dp_train")  # now, not after hours
-        batch = min(ranks.replicas * micro_batch * accumulate, len(data))
-        mine, losses = ranks.positions(batch), np.zeros(n_iter)
-        held = isinstance(data, (list, tuple))  # other sequences may make their samples anew each time
-        done = _restored(trainer, state, batch, losses, schedules)
-        verbose = verbose if ranks.rank == 0 else None
-        bar = tqdm(range(done, n_iter), disable=not (verbose and sys.stderr.isatty()), desc="dp_train", leave=False)
-        for k in bar:
-            ranks.where = f"in step {k}"
-            indices = [(j, (k * batch + j) % len(data)) for j in mine]
-            losses[k] = trainer.step(k, [(j, i if held else None, data[i]) for j, i in indices], batch)
-            ranks.where = f"after step {k}"
-            schedules.step()
-            if verbose and ((k + 1) % int(verbose) == 0 or k + 1 == n_iter):
-                bar.write(f"dp_train: step {k + 1}/{n_iter}, loss {losses[k]:.6g}")
-            if callback is not None:
-                callback(DPStep(k, float(losses[k]), [r.model for r in trainer.replicas]))
-            due = k + 1 == n_iter or (checkpoint_every and (k + 1) % checkpoint_every == 0)
-            if checkpoint is not None and due and ranks.rank == 0:
-                save_state(checkpoint, trainer.state(k + 1, batch, losses[: k + 1], schedules.state()))
-        trainer.check_equal()
-        ranks.finish()
-        first = trainer.replicas[0]
-        return DPResult(first.params, losses, float(losses[-1]) if n_iter else float("nan"), first.model, names,
-                        trainer.report(), trainer.optimizers.state())
 
+    # -------------------------------------------------------------------------------------- before the first step
 
-def _restored(trainer: Trainer, state: DPState | None, batch: int, losses: Array, schedules: RateSchedules) -> int:
-    """Load the checkpoint's state, if there is one; the number of steps done."""
-    if state is None:
-        return 0
-    if state.batch != batch:
-        raise CheckpointError(f"dp_train: the checkpoint was made with {state.batch} samples per step and the job has "
-                              f"{batch}; choose micro_batch so that replicas * micro_batch * accumulate is "
-                              f"{state.batch}.")
-    if state.step > len(losses) or len(state.losses) != state.step:
-        raise CheckpointError(f"dp_train: the checkpoint is at step {state.step} and holds {len(state.losses)} losses, "
-                              f"and n_iter is {len(losses)}; n_iter counts all steps, those done before too.")
-    schedules.restore(state.step, state.schedules)
-    trainer.restore(state)  # and with it the rates that the schedules had set
-    losses[: state.step] = state.losses
-    return state.step
+    def begin(self, dealt: Dealt, free: bool) -> None:
+        """Begin with the first step; `free`: whether the size of stacks may be 1 where it cannot be another."""
+        if dealt.shuffle:
+            self._samples.shuffle(self._trainer.seed)
+        self._deal(dealt)
+        self._ranks.where = "in step 0"
+        reason = None
+        if dealt.stack > 1:
+            shard = self._shard(0)
+            if free and not all_alike(self._samples if self._samples.held else shard.samples):
+                reason = ""  # said in the documentation
+            elif not self._trainer.synchronizes:
+                reason = self._why_not_stacked(0, shard)
+        reason = next((r for r in self._ranks.gather(reason) if r is not None), None)
+        self._watched = free and reason is None and dealt.stack > 1 and not self._trainer.synchronizes
+        if free and reason is not None:
+            self._deal(dealt._replace(stack=1))
+        if reason and self._ranks.rank == 0:
+            log.warning("dp_train: %s %s", reason, "Samples are passed one by one, which is slower." if free else
+                        "Give stack=1 if that is not meant.")
 
+    def _why_not_stacked(self, k: int, shard: Shard) -> str | None:
+        """Why the first stack of a step should not be passed at once; None if it may, or another rank has it."""
+        first = shard.part(0, self._dealt.stack)
+        return self._trainer.why_not_stacked(first, k) if shard.start == 0 and len(first.samples) > 1 else None
 
-def _check_arguments(data: Sequence[Any], n_gpu: int | None, n_iter: int, max_norm: float, verbose: int | None,
-                    micro_batch: int, accumulate: int, on_nonfinite: str, capture: bool | str,
-                    devices: Sequence[str] | None, timeout: float) -> None:
-    """Refuse arguments that are out of range, before a model is built."""
-    if len(data) == 0:
-        raise ValueError("dp_train: data is empty; at least one sample is required.")
-    for name, value, least in (("n_gpu", n_gpu, 1), ("n_iter", n_iter, 0), ("micro_batch", micro_batch, 1),
-                               ("accumulate", accumulate, 1), ("verbose", verbose, 0)):
-        if value is not None and (int(value) != value or value < least):
-            raise ValueError(f"dp_train: {name} is {value!r}; a whole number of at least {least} is required.")
-    for name, limit in (("max_norm", max_norm), ("timeout", timeout)):
-        if not limit > 0:
-            raise ValueError(f"dp_train: {name} is {limit}; it must be positive.")
-    if on_nonfinite not in ("raise", "skip"):
-        raise ValueError(f"dp_train: on_nonfinite is {on_nonfinite!r}; use 'raise' or 'skip'.")
-    if capture not in (True, False, "auto"):
-        raise ValueError(f"dp_train: capture is {capture!r}; use True, False or 'auto'.")
-    if devices is not None and n_gpu is not None and len(devices) != n_gpu:
-        raise ValueError(f"dp_train: n_gpu is {n_gpu} and devices names {len(devices)}; give one of them, or as many.")
+    def restore(self, state: DPState, dealt: Dealt, free: bool, seed: int | None) -> None:
+        """Go on from a checkpoint."""
+        old = state.dealt
+        if old.batch != dealt.batch:
+            raise CheckpointError(f"dp_train: the checkpoint was made with {old.batch} samples per step and the job "
+                                  f"has {dealt.batch}; give batch={old.batch}.")
+        if old.shuffle != dealt.shuffle or (old.stack != dealt.stack and not free):
+            raise CheckpointError(f"dp_train: the checkpoint was made with shuffle={old.shuffle}, stack={old.stack} "
+                                  f"and the job has shuffle={dealt.shuffle}, stack={dealt.stack}; give the same.")
+        if state.step > len(self._losses) or len(state.losses) != state.step:
+            raise CheckpointError(f"dp_train: the checkpoint is at step {state.step} and holds {len(state.losses)} "
+                                  f"losses, and n_iter is {len(self._losses)}; n_iter counts all steps, those done "
+                                  f"before too.")
+        if old.samples not in (0, dealt.samples):
+            log.warning("dp_train: the checkpoint was made with %d samples and there are %d now; the job goes on with "
+                        "these.", old.samples, dealt.samples)
+        if seed is not None and seed & _64_BITS != state.seed:
+            log.warning("dp_train: seed is %d and the checkpoint's is %d; the job goes on with that.", seed, state.seed)
+        self._schedules.restore(state.step, state.schedules)
+        self._trainer.restore(state)  # and with it the rates that the schedules had set
+        self._losses[: state.step] = state.losses
+        self._done = self._saved = state.step
+        if dealt.shuffle:
+            self._samples.shuffle(self._trainer.seed)
+        self._deal(dealt._replace(stack=old.stack))
 
+    def _deal(self, dealt: Dealt) -> None:
+        """Deal samples out like this."""
+        self._dealt = dealt
+        self._places = self._ranks.positions(dealt.batch)
 
-def _balance_of(balance: str | Sequence[float], names: list[str]) -> Balance:
-    """The shares of the replicas."""
-    if balance == "auto":
-        return AutoBalance(names)
-    weights = [1.0] * len(names) if isinstance(balance, str) else [float(w) for w in balance]
-    if balance != "equal" and (isinstance(balance, str) or len(weights) != len(names) or min(weights) < 0
-                               or not sum(weights) > 0):
-        raise ValueError(f"dp_train: balance is {balance!r}; use 'equal', 'auto', or {len(names)} weights, none "
-                         f"negative.")
-    return Balance(weights)
+    def _shard(self, k: int) -> Shard:
+        """This rank's samples of a step."""
+        places = self._places
+        return weighed([self._samples.at(k * self._dealt.batch + j) for j in places], places.start, self._weight_fn)
 
+    # -------------------------------------------------------------------------------------- the steps
 
-def _replica_devices(n_gpu: int | None, devices: Sequence[str] | None) -> list[str]:
-    """The device of every replica: as told, or dealt out over all accelerators, or CPU devices."""
-    if devices is not None:
-        if not devices:
-            raise ValueError("dp_train: devices is empty; name at least one.")
-        return [canonical(d) for d in devices]
-    names = default_devices(n_gpu)
-    if not is_accelerator(names[0]):
-        log.warning("dp_train: no %s device was found; %d replica(s) run on the CPU. "
-                    "`python -m ag devices` says what is missing.", accelerator_titles(), len(names))
-    return names
+    def run(self, callback: Callable[[DPStep], object] | None, verbose: int, names: list[str]) -> DPResult:
+        """Make all steps that are left, or as many as the callback or Ctrl-C allow."""
+        interrupted = False
+        try:
+            self._steps(callback, verbose)
+        except KeyboardInterrupt:
+            if self._ranks.size > 1:  # the other ranks are told, and end with an error
+                self._trainer.settle()
+                self._save()
+                raise
+            interrupted = True
+        if interrupted:
+            log.warning("dp_train: interrupted after %d of %d steps; the result is what was trained so far.",
+                        self._done, len(self._losses))
+            self._trainer.settle()
+        self._save()
+        self._trainer.check_equal()
+        self._ranks.finish()
+        first = self._trainer.replicas[0]
+        losses = self._losses[: self._done]
+        return DPResult(first.params, losses, float(losses[-1]) if self._done else float("nan"), first.model, names,
+                        self._trainer.report(), self._trainer.optimizers.state(), interrupted)
+
+    def _steps(self, callback: Callable[[DPStep], object] | None, verbose: int) -> None:
+        steps, asked = len(self._losses), any(self._ranks.gather(callback is not None))
+        shows = verbose and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+        with closing(tqdm(total=steps, initial=self._done, disable=not shows, desc="dp_train", leave=False)) as bar:
+            for k in range(self._done, steps):
+                self._ranks.where = f"in step {k}"
+                shard = self._shard(k)
+                looks = self._watched and k > 0 and k & (k - 1) == 0
+                if looks and (reason := self._why_not_stacked(k, shard)) is not None:
+                    raise ValueError(f"dp_train: {reason} That was not so in the first step, and is in step {k}; give "
+                                     f"stack=1.")
+                self._trainer.step(k, shard, self._dealt, self._finished)
+                self._ranks.where = f"after step {k}"
+                bar.update()
+                if verbose and ((k + 1) % verbose == 0 or k + 1 == steps):
+                    bar.set_postfix(loss=f"{self._losses[k]:.6g}", refresh=False)
+                    bar.write(f"dp_train: step {k + 1}/{steps}, loss {self._losses[k]:.6g}")
+                if asked and self._asked_to_end(k, callback):
+                    return
+                if self._every and (k + 1) % self._every == 0:
+                    self._save()
+
+    def _finished(self, loss: float) -> None:
+        """A step is done on all replicas."""
+        self._losses[self._done] = loss
+        self._schedules.step()
+        self._done += 1
+
+    def _asked_to_end(self, k: int, callback: Callable[[DPStep], object] | None) -> bool:
+        """Call the callback and let what it sets hold for all replicas; whether it, or that of a rank, ends the job."""
+        end = False
+        if callback is not None:
+            models = [r.model for r in self._trainer.replicas]
+            observed, since = Observed(self._trainer.replicas, self._functions), now()
+            returned = callback(DPStep(k, float(self._losses[k]), models))
+            end = isinstance(returned, (bool, np.bool_)) and not returned
+            self._trainer.follow(observed, since)
+        return any(self._ranks.gather(end))
+
+    def _save(self) -> None:
+        """Write the checkpoint, unless it is there already."""
+        if self._checkpoint is not None and self._saved != self._done:
+            k = self._done
+            save_state(self._checkpoint, self._trainer.state(k, self._dealt, self._losses[:k], self._schedules.state()))
+            self._saved = k
 
 
 def _loss_rule(loss_fn: Callable[[Tensor, Any], Tensor] | None, forward_fn: Callable[[Any, Any], Tensor] | None,
                target_fn: Callable[[Any], Any] | None) -> LossOf:
-    """The loss of a sample, from the three functions that a user gives."""
+    """The loss of a sample, from the three functions that a user gives; those of a loader have input and target."""
+    def input_of(sample: Any) -> Any:
+        return sample.x if isinstance(sample, LoaderSample) else sample
+
+    def target_of(sample: Any) -> Any:
+        return sample.y if isinstance(sample, LoaderSample) and sample.y is not None else input_of(sample)
+
     def loss_of(model: Any, sample: Any) -> Tensor:
-        output: Tensor = model.forward(sample) if forward_fn is None else forward_fn(model, sample)
-        return output if loss_fn is None else loss_fn(output, sample if target_fn is None else target_fn(sample))
+        output: Tensor = model.forward(input_of(sample)) if forward_fn is None else forward_fn(model, sample)
+        return output if loss_fn is None else loss_fn(output, (target_of if target_fn is None else target_fn)(sample))
 
     return loss_of

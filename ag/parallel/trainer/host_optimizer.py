@@ -115,6 +115,7 @@ class HostOptimizers:
         self._used: set[str] = set()
         self._tells = tells
         self._step: Program | None = None
+        self._settings: list[object] = []  # of the optimizers, when the step was recorded
         self.scaled = whole.stored_dtype is F16
         for optimizer in self.optimizers:
             optimizer.restart_loss_scale()
@@ -156,13 +157,15 @@ class HostOptimizers:
             self._tells = False
 
     def step(self, gradient: Array) -> None:
-        """Clip and step, given all gradients; recorded once, and replayed until other parameters are used."""
+        """Clip and step, given all gradients; recorded once, replayed until other parameters or settings are used."""
         self._grads.backend.upload(gradient, self._grads)
         if isfinite(self._max_norm):
             clip_grad_norm(self._trained, self._trained_grads, self._max_norm)
-        if self._step is not None:
+        settings: list[object] = [getattr(o, name) for o in self.optimizers for name in o.settings if name != "lr"]
+        if self._step is not None and settings == self._settings:
             self._step.run()
             return
+        self._settings = settings
         with record(cast(Backend, self._grads.backend)) as recording:
             for part in self._parts:
                 part.to_mine(self._grads, part.grads)
@@ -180,6 +183,35 @@ class HostOptimizers:
     def loss_scale(self) -> float | None:
         """What gradients stored in f16 are multiplied with; None if there are none."""
         return self.optimizers[0].loss_scale
+
+    def take(self, weights: Array) -> None:
+        """Go on with other parameters, in the flat layout."""
+        self.values.backend.upload(weights, self.values)
+        for part in self._parts:
+            part.to_mine(self.values, part.group.values)
+            part.group.store()
+        for name in self._frozen:
+            p = self.params[name]
+            p.data = weights[self._offsets[name] : self._offsets[name] + p.size].reshape(p.shape)
+
+    def changed_since(self, time: int) -> bool:
+        """Whether somebody has set one of the host's copies after `time` (`ag.engine.arena.now`)."""
+        return any(part.group.changed_since(time) for part in self._parts) or any(
+            self.params[name].buffer.changed_since(time) for name in self._frozen)
+
+    def followed(self) -> Array:
+        """`weights`, after somebody else may have set the host's copies."""
+        for part in self._parts:
+            part.group.adopt()
+            part.group.take_changes()
+            part.from_mine(part.group.values, self.values)
+        self._read_frozen()
+        return self.weights()
+
+    def _read_frozen(self) -> None:
+        for name in self._frozen:
+            p = self.params[name]
+            self.values.backend.upload(p.numpy(), self.values.view(p.shape, self._offsets[name]))
 
     def weights(self) -> Array:
         """All parameters, with all their digits, in the flat layout."""
@@ -203,9 +235,7 @@ class HostOptimizers:
             optimizer.load_state_dict(state)
         for optimizer, rate in zip(self.optimizers, rates, strict=False):
             optimizer.lr = rate
-        for name in self._frozen:
-            p = self.params[name]
-            self.values.backend.upload(p.numpy(), self.values.view(p.shape, self._offsets[name]))
+        self._read_frozen()
         for part in self._parts:
             part.from_mine(part.group.values, self.values)
 

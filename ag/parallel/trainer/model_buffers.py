@@ -121,6 +121,20 @@ class ReplicaBuffers:
             self._backend.upload(values, self._start)
             self.begin()
 
+    def changed_since(self, time: int) -> bool:
+        """Whether somebody has set one of them after `time` (`ag.engine.arena.now`)."""
+        if self._start is None:
+            return False
+        current = buffers_of(self._model)
+        return self._values.changed_since(time) or any(
+            name in current and current[name].buffer is not view for name, view in self._views.items())
+
+    def followed(self) -> Array:
+        """`read`, after somebody else may have set them."""
+        if self.tensors:
+            self._bind(keep=True)
+        return self.read()
+
     def read(self) -> Array:
         """The values of all buffers, in the flat layout; waits for the device."""
         if not self.tensors:
@@ -148,7 +162,12 @@ class HostBuffers:
     def move(self, by: Array) -> None:
         """Move all buffers, given the mean of the samples' movements in the flat layout."""
         if self._group is not None:
-            self._group.backend.upload(self.read() + by, self._group.values)
+            self.take(self.read() + by)
+
+    def take(self, values: Array) -> None:
+        """Go on with other values, in the flat layout."""
+        if self._group is not None:
+            self._group.backend.upload(values, self._group.values)
 
     def read(self) -> Array:
         """All buffers, in the flat layout."""

@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, current_seed
 from ag.errors import CommError
@@ -39,7 +40,7 @@ from ag.parallel.trainer.checkpoint import DPState, load_state
 from ag.parallel.trainer.replica import Replica
 from ag.version import __version__
 
-__all__ = ["Ranks"]
+__all__ = ["Ranks", "check_same_models"]
 
 _PROCESS = token_hex(8)  # names this process together with its number, as containers may have equal numbers
 _HOSTS = 1 << 16  # CPU devices from this number on are the hosts of ranks that are threads of one process
@@ -284,3 +285,30 @@ class Ranks:
     def report(self) -> dict[str, Any]:
         """What `DPResult.report` says of the exchange."""
         return {"rank": self.rank, "exchange_ms": self._exchange_s * 1e3, "wire_bytes_per_step": self._sent}
+
+
+# ---------------------------------------------------------------------------------------------- replicas of one rank
+
+
+def check_same_models(replicas: list[Replica]) -> None:
+    """Every replica must have parameters of its own, and like the others; its buffers must be like theirs, too."""
+    first = replicas[0]
+    owners: dict[int, int] = {}
+    for replica in replicas:
+        _check_same_tensors("parameter", first.params, replica.params, replica.index)
+        _check_same_tensors("buffer", first.buffers.tensors, replica.buffers.tensors, replica.index)
+        for name, p in replica.params.items():
+            if owners.setdefault(p.id, replica.index) != replica.index:
+                raise CommError(f"dp_train: parameter {name} of replica {replica.index} is the same tensor as on "
+                                f"replica {owners[p.id]}; make_model must create new parameters on every call.")
+
+
+def _check_same_tensors(kind: str, first: dict[str, Tensor], other: dict[str, Tensor], index: int) -> None:
+    theirs, mine = ([(name, x.shape, x.dtype) for name, x in tensors.items()] for tensors in (first, other))
+    for a, b in zip(theirs, mine, strict=False):
+        if a != b:
+            raise CommError(f"dp_train: replica 0 has {kind} {a} where replica {index} has {b}; make_model must build "
+                            f"the same model every time.")
+    if len(mine) != len(theirs):
+        raise CommError(f"dp_train: replica 0 has {len(theirs)} {kind}s and replica {index} {len(mine)}; make_model "
+                        f"must build the same model every time.")

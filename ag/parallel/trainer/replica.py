@@ -1,56 +1,54 @@
 """One replica of a model on one device: gradients of its samples, summed; weights in.
 
-All parameters are one flat buffer, and so is a row: all gradients, behind them the loss, then how far the sample moved
-the model's buffers.  A step moves one array each way, and one more in if there are such buffers:
+All parameters are one flat buffer, and so is a row: all gradients, behind them the loss and what the samples count,
+then how far they moved the model's buffers.  A step moves one array each way, and one more in if there are buffers:
 
-    row     | gradient of W1 | of b1 | ... | loss . . . | movement of running_mean | of running_var |
+    row     | gradient of W1 | of b1 | ... | loss, 1 . . | movement of running_mean | of running_var |
     in      | weights |   | buffers |
 
-The gradients of one sample are computed eagerly and captured on first sight, and replayed for every later sample of the
-same structure.  Knows its device, its model and how to sum rows; no other replica, no optimizer.  The trainer calls it.
+A row is that of one stack of samples (`ag.parallel.trainer.stacks`), times what the stack counts, or a sum of such
+rows.  How gradients come about is `ag.parallel.trainer.plans`'.  Knows its device, its model and how to sum rows; no
+other replica, no optimizer.  The trainer calls it.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
-from threading import Lock
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from ag.autograd.capture import CapturedStep
 from ag.autograd.create import ag_tensor
 from ag.autograd.loss_scale import set_scale
-from ag.autograd.tape import backward, with_grad_tape
+from ag.autograd.tape import backward, no_grad, with_grad_tape
 from ag.autograd.tensor import Tensor
 from ag.engine.backend import Meter
 from ag.engine.buffer import Buffer
 from ag.engine.device import ag_device, backend_of
-from ag.engine.kernels.elementwise import add, copy
+from ag.engine.kernels.elementwise import add, copy, scale
 from ag.engine.primitive import Array
 from ag.engine.random import set_stream
-from ag.errors import CaptureError, CommError
+from ag.errors import CommError
 from ag.nn.layer import Model
+from ag.ops.arithmetic import ag_scale
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
-from ag.parallel.comm.tree import Leaf, Tree, TreeDef, opaque_type, tree_flatten, tree_leaves, tree_map, tree_unflatten
+from ag.parallel.comm.tree import Tree, tree_leaves, tree_map
 from ag.parallel.comm.tree_reduction import TreeSum
 from ag.parallel.trainer.model_buffers import ReplicaBuffers
+from ag.parallel.trainer.plans import CapturePolicy, Plans
+from ag.parallel.trainer.stacks import Stack, all_alike, stacked
 
-__all__ = ["LOSS_WORDS", "CapturePolicy", "DeviceClock", "LossOf", "MakeModel", "Node", "Replica", "Sample"]
+__all__ = ["LOSS_WORDS", "DeviceClock", "LossOf", "MakeModel", "Node", "Replica"]
 
 LossOf = Callable[[Model, Tree], Tensor]  # (model, sample) -> loss
 MakeModel = Callable[[], Model]
-Sample = tuple[int, int | None, Tree]  # position in the step, index in the data if it is held there, sample
-_Plan = tuple[Tree, CapturedStep | None, list[Leaf]]  # a sample, the captured step to replay, and its arguments
-Node = tuple[int, int, Array]  # first sample, number of samples, their summed row: gradients, loss, movement of buffers
+Node = tuple[int, int, Array]  # first stack, number of stacks, their summed row: gradients, loss, movement of buffers
 
-LOSS_WORDS = 4  # the loss sits behind the gradients, padded to 16 bytes
-PROGRAMS_KEPT = 32  # captured steps per replica; samples of yet other shapes run eagerly
+LOSS_WORDS = 4  # behind the gradients: the loss, and what counts, padded to 16 bytes
 METERED_EVERY = 16  # steps
-
-log = logging.getLogger("ag")
+_BEYOND = 1 << 62  # streams of samples that draw more often than the first, a million for each
+_EACH = 1 << 20
 
 
 class Replica:
@@ -92,30 +90,31 @@ class Replica:
         self._scaling: Buffer | None = None  # keeps the device's loss scale
         self.used: set[str] = set()
         self._loss_of = loss_of
-        self._policy = policy
-        self._programs: dict[TreeDef, CapturedStep] = {}
-        self._plans: dict[int, _Plan] = {}
+        self.plans = Plans(self.backend, self._gradients, policy)
         self.buffers = ReplicaBuffers(self.model, self.backend, self.group.dtype)
         ahead = self.group.size + LOSS_WORDS
         self._work = self.backend.zeros((ahead + self.buffers.size,), self.group.dtype)
         self.row_size = self._work.size
         self._grad_views = self.group.split(self._work)
         self._loss_view = self._work.view((), self.group.size)
+        self._count(self._work, 1.0)
         self._moved_view = self._work.view((self.buffers.size,), ahead)
-        self._stack: list[Buffer] = []  # rows of one buffer, for the nodes of the tree
-        self.nodes: list[tuple[int, int, Buffer]] = []
+        self._rows: list[Buffer] = []  # of one buffer, for the nodes of the tree
+        self._tree: TreeSum[Buffer] = TreeSum(self._added)
         self.collected: list[Node] = []
         self.began = self.ended = 0.0
         self._samples = self._shard = 0
         self.clock = DeviceClock()
         self._elapsed_s = self._wait_s = 0.0
 
-    def start(self, shard: Sequence[Sample], first: int, draws: int | None) -> None:
+    # -------------------------------------------------------------------------------------- a step
+
+    def start(self, stacks: Sequence[Stack], first: int, draws: int | None) -> None:
         """`run`, noting the time, here and on the device."""
         self.began = perf_counter()
         self.backend.meter(self.clock.meter)
         try:
-            self.run(shard, first, draws)
+            self.run(stacks, first, draws)
         finally:
             self.backend.meter(None)
 
@@ -124,63 +123,94 @@ class Replica:
         self.collected = self.collect()
         self.ended = perf_counter()
 
-    def start_and_finish(self, shard: Sequence[Sample], first: int, draws: int | None) -> None:
+    def start_and_finish(self, stacks: Sequence[Stack], first: int, draws: int | None) -> None:
         """Both, on a synchronous device, which computes in the thread that launches."""
-        self.start(shard, first, draws)
+        self.start(stacks, first, draws)
         self.finish()
 
-    def run(self, shard: Sequence[Sample], first: int, draws: int | None) -> None:
-        """Start computing the summed gradients of some samples; does not wait on an asynchronous device.
+    def run(self, stacks: Sequence[Stack], first: int, draws: int | None) -> None:
+        """Start computing the summed gradients of some stacks; does not wait on an asynchronous device.
 
         Parameters
         ----------
-        shard : sequence of (position in the step, index in the data or None, sample)
-            A sample with an index is remembered, with what it takes to run it again.
+        stacks : sequence of Stack
         first : int
-            Number of samples trained on before this step; decides the random streams.
+            Number of stacks in all steps before this one; decides the random streams.
         draws : int or None
-            Random streams per sample; 0 if the model draws no random numbers, None if not known yet.
+            Random streams that a stack is expected to draw; None for the first of the job, which says so.
         """
-        tree: TreeSum[Buffer] = TreeSum(self._added)
-        self._reserve(len(shard))
-        for position, index, sample in shard:
-            if draws != 0:
-                set_stream(self.backend, (first + position) * (draws or 0))
-            self._one_sample(index, sample)
+        self._tree = TreeSum(self._added)
+        self._reserve(len(stacks), max((len(stack.samples) for stack in stacks), default=1))
+        for stack in stacks:
+            if len(stack.samples) == 1 or all_alike(stack.samples):
+                sample = self._here(stack.samples[0] if len(stack.samples) == 1 else stacked(stack.samples))
+                known = draws if stack.heads else 0  # the rest of a stack draws from streams of its own
+                self.plans.run(sample, ((first + stack.place) * (draws or 0), known, _BEYOND + stack.number * _EACH))
+                row = self._weighed(stack, len(self._tree.nodes), len(stacks) == 1)
+            else:
+                row = self._sum_of(stack)
             with self.backend.quiet():
-                row = self._work if len(shard) == 1 else self._copied(self._work, len(tree.nodes))
-                tree.push(position, 1, row)
-        self.nodes = tree.nodes
+                self._tree.push(stack.place, stack.parts, row)
         self.backend.submit()
 
-    def gradients_of(self, sample: Tree, stream: int) -> Buffer:
-        """The gradients and the loss of one sample, uncaptured, in a row of its own."""
+    def _sum_of(self, stack: Stack) -> Buffer:
+        """The row of a stack whose samples are unlike, passed one by one and added up in a tree of their own."""
+        inner: TreeSum[Buffer] = TreeSum(self._added)
+        for one in stack.one_by_one():
+            self.plans.run(self._here(one.samples[0]), (0, 0, _BEYOND + one.number * _EACH))
+            with self.backend.quiet():
+                inner.push(one.place, 1, self._weighed(one, len(self._tree.nodes) + len(inner.nodes), False))
+        with self.backend.quiet():
+            return inner.total()
+
+    def gradients_of(self, stack: Stack, stream: int) -> Buffer:
+        """The row of one stack, uncaptured and apart from those of others, whose layers have exchanged values with it.
+
+        So its loss is weighed before the backward pass.
+        """
         set_stream(self.backend, stream)
-        self._gradients(sample)
+        weight = stack.weight
+        self._gradients(self._here(stack.samples[0] if len(stack.samples) == 1 else stacked(stack.samples)), weight)
         row: Buffer = self.backend.launch(copy, self._work)
+        if weight != 1.0:
+            moved = row.view((self.buffers.size,), self.group.size + LOSS_WORDS)
+            if self.buffers.size:
+                self.backend.launch(scale, moved, factor=weight, into=moved)
+            self._count(row, weight)
         return row
 
-    def add_up(self, rows: Sequence[tuple[int, Buffer]]) -> None:
-        """Sum these rows for `collect`; each comes with its sample's position in the step."""
-        tree: TreeSum[Buffer] = TreeSum(self._added)
-        self._reserve(len(rows))
+    def add_up(self, rows: Sequence[tuple[Stack, Buffer]]) -> None:
+        """Sum these rows for `collect`; each comes with its stack."""
+        self._tree = TreeSum(self._added)
+        self._reserve(len(rows), 1)
         with self.backend.quiet():
-            for position, row in rows:
-                tree.push(position, 1, self._copied(row, len(tree.nodes)))
-        self.nodes = tree.nodes
+            for stack, row in rows:
+                depth = self._rows[len(self._tree.nodes)]
+                self._tree.push(stack.place, stack.parts, self.backend.launch(copy, row, into=depth))
 
-    def _reserve(self, samples: int) -> None:
-        """Have a row for every node that can be left when a shard is summed: at most two of each size."""
-        most = 2 * samples.bit_length()
-        if len(self._stack) < most:
+    def _reserve(self, stacks: int, samples: int) -> None:
+        """Have a row for every node that can be left when a shard is summed: at most two of each size, and of parts."""
+        most = 2 + 2 * stacks.bit_length() + (2 * samples.bit_length() if samples > 1 else 0)
+        if len(self._rows) < most:
             length = self._work.size
             rows = self.backend.alloc((most, length), self.group.dtype)
-            self._stack = [rows.view((length,), i * length) for i in range(most)]
+            self._rows = [rows.view((length,), i * length) for i in range(most)]
 
-    def _copied(self, row: Buffer, depth: int) -> Buffer:
-        """A copy of a row, in the memory for nodes at this depth of the tree's stack."""
-        result: Buffer = self.backend.launch(copy, row, into=self._stack[depth])
-        return result
+    def _count(self, row: Buffer, weight: float) -> None:
+        """Note in a row what its stack counts."""
+        self.backend.upload(np.array([weight]), row.view((1,), self.group.size + 1))
+
+    def _weighed(self, stack: Stack, depth: int, alone: bool) -> Buffer:
+        """The row that was just computed, times what the stack counts, in the memory for nodes at this depth."""
+        weight = stack.weight
+        into = self._rows[depth]
+        row: Buffer
+        with self.backend.quiet():
+            if weight != 1.0:
+                row = self.backend.launch(scale, self._work, factor=weight, into=into)
+            else:
+                row = self._work if alone else self.backend.launch(copy, self._work, into=into)
+        return row
 
     def _added(self, left: Buffer, right: Buffer) -> Buffer:
         result: Buffer = self.backend.launch(add, left, right, into=left)
@@ -188,60 +218,37 @@ class Replica:
 
     def collect(self) -> list[Node]:
         """The sums that `run` started, on the host, in one transfer; waits for the device."""
-        if not self.nodes:
+        nodes = self._tree.nodes
+        if not nodes:
             return []
-        if len(self.nodes) == 1:
-            start, count, row = self.nodes[0]
+        if len(nodes) == 1:
+            start, count, row = nodes[0]
             return [(start, count, self.backend.download(row))]
-        first = self.nodes[0][2]
-        rows = self.backend.download(first.view((len(self.nodes), first.size)))  # node i is in row i of the stack
-        return [(start, count, row) for (start, count, _), row in zip(self.nodes, rows, strict=True)]
+        first = nodes[0][2]
+        rows = self.backend.download(first.view((len(nodes), first.size)))  # node i is in row i
+        return [(start, count, row) for (start, count, _), row in zip(nodes, rows, strict=True)]
 
-    def _one_sample(self, index: int | None, sample: Tree) -> None:
-        """Leave the sample's gradients and loss in the work row."""
-        plan = None if index is None else self._plans.get(index)
-        if plan is None or plan[0] is not sample:
-            plan = self._planned(sample)
-            if index is not None:
-                self._plans[index] = plan
-        _, captured, leaves = plan
-        if captured is None or not self._policy.on:
-            self._gradients(sample)
-            return
-        try:
-            captured(*leaves)
-        except CaptureError as error:
-            self._policy.refused(error)
-            self._gradients(sample)
+    def loss_of(self, sample: Tree) -> float:
+        """The loss of a sample, or of a stack of them, in whatever modes the model is; waits for the device."""
+        with ag_device(self.device), no_grad():
+            return float(self._loss_of(self.model, self._here(sample)).item())
 
-    def _planned(self, sample: Tree) -> _Plan:
-        if not self._policy.on:
-            return sample, None, []
-        leaves, treedef = tree_flatten(sample)
-        kind = opaque_type(treedef)
-        if kind is not None:
-            self._policy.refused(CaptureError(
-                f"dp_train: a sample holds a {kind}, and a replay would not see what changes in it; give samples as "
-                f"arrays, numbers and strings, and dicts, lists and tuples of them."))
-            return sample, None, []
-        captured = self._programs.get(treedef)
-        if captured is None:
-            if len(self._programs) == PROGRAMS_KEPT:
-                self._policy.ran_out()
-                return sample, None, []
-            captured = CapturedStep(lambda *xs: self._gradients(tree_unflatten(treedef, xs)), self.backend)
-            self._programs[treedef] = captured
-        return sample, captured, leaves
-
-    def _gradients(self, sample: Tree) -> None:
+    def _here(self, sample: Tree) -> Tree:
+        """The sample, with its tensors on this device."""
         if any(isinstance(x, Tensor) and x.device != self.device for x in tree_leaves(sample)):
-            sample = tree_map(lambda x: ag_tensor(x, self.device) if isinstance(x, Tensor) else x, sample)
+            return tree_map(lambda x: ag_tensor(x, self.device) if isinstance(x, Tensor) else x, sample)
+        return sample
+
+    def _gradients(self, sample: Tree, weight: float = 1.0) -> None:
+        """Leave the gradients and the loss of a sample, or of a stack of them, in the work row."""
         self.buffers.begin()
         with ag_device(self.device), with_grad_tape():
             loss = self._loss_of(self.model, sample)
-        if not isinstance(loss, Tensor):
-            raise TypeError(f"dp_train: the loss is a {type(loss).__name__}; loss_fn (or forward_fn, without loss_fn) "
-                            f"must return a tensor of one element.")
+            if not isinstance(loss, Tensor):
+                raise TypeError(f"dp_train: the loss is a {type(loss).__name__}; loss_fn (or forward_fn, without "
+                                f"loss_fn) must return a tensor of one element.")
+            if weight != 1.0:
+                loss = ag_scale(loss, weight)
         grads = backward(loss)
         used = {name: grads[p] for name, p in self.params.items() if p in grads}
         for p in self.params.values():
@@ -270,10 +277,16 @@ class Replica:
                 "samples": self._samples, "shard": self._shard, "clock": "device" if timed else "host",
                 "compute_ms": compute_s * 1e3, "elapsed_ms": self._elapsed_s * 1e3, "wait_ms": self._wait_s * 1e3}
 
+    def settle(self) -> None:
+        """Forget what an interrupted step has left behind, but for weights and buffers."""
+        self._tree = TreeSum(self._added)
+        self.plans.clear()
+        for p in self.params.values():
+            p.grad = None
+
     def close(self) -> None:
         """Release the captured steps, whose functions hold the replica, and with them its memory."""
-        self._programs.clear()
-        self._plans.clear()
+        self.plans.clear()
 
     def not_finite(self, row: Array) -> str:
         """The first thing in a row that is not finite, in words."""
@@ -283,6 +296,10 @@ class Replica:
             return f"buffer {_not_finite(self.buffers.tensors, self.buffers.offsets, moved)}"
         return "the loss" if name is None else f"the gradient of {name}"
 
+    def parameter_at(self, i: int) -> str:
+        """The name of the parameter that has element `i` of the flat layout."""
+        return max((start, name) for name, start in self.group.offsets.items() if start <= i)[1]
+
     def load(self, weights: Array, buffers: Array) -> None:
         """Overwrite all parameters and buffers, each given as one array in the flat layout; does not wait."""
         self.group.adopt()
@@ -290,42 +307,25 @@ class Replica:
         self.group.store()
         self.buffers.load(buffers)
 
+    def changed_since(self, time: int) -> bool:
+        """Whether somebody has set parameters or buffers after `time` (`ag.engine.arena.now`)."""
+        return self.group.changed_since(time) or self.buffers.changed_since(time)
+
+    def followed(self) -> tuple[Array, Array]:
+        """Weights and buffers in their flat layouts, as somebody else may have set them; waits for the device."""
+        self.group.adopt()
+        self.group.take_changes()
+        return self.backend.download(self.group.values), self.buffers.followed()
+
     def scale_gradients(self, scale: float | None) -> None:
         """Compute gradients with this loss scale from now on; None, or the one in use, changes nothing."""
         if scale != self._scale and scale is not None:
             self._scaling = set_scale(self.backend, scale)
         self._scale = scale
 
-    def state(self) -> list[Array]:
+    def state(self) -> tuple[Array, Array]:
         """All parameters and all buffers, in their flat layouts; waits for the device."""
-        return [self.backend.download(self.group.values), self.buffers.read()]
-
-
-class CapturePolicy:
-    """Whether replicas replay captured steps; "auto" stops doing so at the first step that cannot be captured."""
-
-    def __init__(self, wanted: bool | str) -> None:
-        self.on = bool(wanted)
-        self._must = wanted is True
-        self._out = False
-        self._one = Lock()  # replicas call from their device's thread, and a warning is logged once
-
-    def refused(self, error: CaptureError) -> None:
-        """Go on uncaptured and log why; with ``capture=True``, raise `error`."""
-        if self._must:
-            raise error
-        with self._one:
-            on, self.on = self.on, False
-        if on:
-            log.warning("dp_train: steps run uncaptured, which is slower: %s", error)
-
-    def ran_out(self) -> None:
-        """Log once that samples have too many structures to keep a captured step for each."""
-        with self._one:
-            out, self._out = self._out, True
-        if not out:
-            log.warning("dp_train: the samples have more than %d different shapes or numbers in them; from the next "
-                        "on they run uncaptured, which is slower. Give numbers that differ as arrays.", PROGRAMS_KEPT)
+        return (self.backend.download(self.group.values), self.buffers.read())
 
 
 class DeviceClock:

@@ -46,7 +46,7 @@ def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any], model_fn: 
     devices : sequence of str, optional
         Device of every worker, instead of `workers`.
     **options : object
-        Passed on to `dp_train`, such as ``seed``, ``lr``, ``max_norm`` or ``checkpoint``.
+        Passed on to `dp_train`, such as ``seed``, ``lr``, ``shuffle`` or ``checkpoint``.
 
     Returns
     -------
@@ -59,8 +59,8 @@ def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any], model_fn: 
 
     Notes
     -----
-    A step takes ``workers * batchsize`` samples, in the order of `data`, and none twice; what follows the last sample
-    is the first.  The original draws samples with replacement and has the workers step one optimizer each.
+    A step takes ``workers * batchsize`` samples; every pass has an order of its own, or that of `data` with
+    ``shuffle=False``.  The original draws samples with replacement and has the workers step one optimizer each.
 
     References
     ----------

@@ -1,8 +1,8 @@
 """Synchronized samples: all samples of a step computed together, for layers that need sums over all of them.
 
-Every sample has a thread and a tape of its own.  Where a layer (synchronous batch norm) needs a sum over all samples,
-each thread gives its part and waits for the others, and in the backward pass again: the gradient of a part is the sum
-of all gradients of the total.
+Every sample, or stack of samples, has a thread and a tape of its own.  Where a layer (synchronous batch norm) needs a
+sum over all samples, each thread gives its part and waits for the others, and in the backward pass again: the gradient
+of a part is the sum of all gradients of the total.
 
     sample 0   forward ...  part 0  ->  tree sum  ->  total ... backward ...  gradient 0  ->  tree sum  ->  sum ...
     sample 1   forward ...  part 1  ->     of     ->  total ... backward ...  gradient 1  ->     of     ->  sum ...
@@ -30,16 +30,17 @@ from ag.engine.primitive import Array
 from ag.engine.random import generator_state
 from ag.errors import CommError, ShapeError
 from ag.parallel.comm.threads import Combine, ThreadComm, thread_comms
-from ag.parallel.comm.tree import Tree
 from ag.parallel.comm.tree_reduction import tree_sum
 from ag.parallel.replicas.replica_group import ReplicaGroup, Turns, set_group
 from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
 from ag.parallel.trainer.device_threads import DeviceThreads, FollowingError, Task
-from ag.parallel.trainer.replica import Replica, Sample
+from ag.parallel.trainer.replica import Replica
+from ag.parallel.trainer.stacks import Stack, all_alike
 
 __all__ = ["SynchronizedSamples"]
 
-_STREAMS = 1 << 16  # random streams set aside for a sample
+_STREAMS = 1 << 16  # random streams set aside for a stack of samples
+_APART = 1 << 46  # streams from there times as many on are those of the rests of stacks
 _FOREVER = 1e6  # seconds; the device threads have the limit that counts, as they know which replica is late
 
 
@@ -114,33 +115,44 @@ class SynchronizedSamples:
         self._replicas = replicas
         self._timeout = timeout
         self._threads: DeviceThreads | None = None
+        self._count = 0
         for replica in replicas:
             SyncBatchNorm.convert(replica.model)
 
-    def run(self, step: int, shards: Sequence[Sequence[Sample]], trained: int) -> None:
-        """Compute every sample; each replica adds up the sums of its shard, for `Replica.collect`."""
+    def run(self, step: int, shards: Sequence[Sequence[Stack]], first: int) -> None:
+        """Compute every stack of samples; each replica adds up the sums of its shard, for `Replica.collect`.
+
+        `first` is the number of stacks in all steps before.
+        """
         began = perf_counter()
-        samples = sum(len(shard) for shard in shards)
-        if self._threads is None:  # all steps have as many samples
-            names = [str(i) for i in range(samples)]
+        held = [(replica, stack) for replica, shard in zip(self._replicas, shards, strict=True) for stack in shard]
+        for _, stack in held:
+            if len(stack.samples) > 1 and not all_alike(stack.samples):
+                raise ShapeError(f"dp_train: the samples from number {stack.number} of the job on differ in structure, "
+                                 f"shape or type, so they cannot be passed at once, as sync_batch_norm needs it; give "
+                                 f"stack=1.")
+        if self._threads is None or len(held) != self._count:
+            self.close()
+            self._count = len(held)
+            names = [str(i) for i in range(len(held))]
             several = len({r.device for r in self._replicas}) > 1
             self._threads = DeviceThreads(names, set(names) if several else set(), self._timeout)
-        turns: dict[str, list[int]] = {}
-        held = [(replica, sample) for replica, shard in zip(self._replicas, shards, strict=True) for sample in shard]
-        for replica, (position, _, _) in held:
-            turns.setdefault(replica.device, []).append(position)
-        of_device = {device: Turns(len(positions)) for device, positions in turns.items()}
+        of_device: dict[str, list[int]] = {}
+        for i, (replica, _) in enumerate(held):
+            of_device.setdefault(replica.device, []).append(i)
+        turns = {device: Turns(len(mine)) for device, mine in of_device.items()}
         rows: dict[int, Buffer] = {}
         tasks = []
-        for comm, (replica, (position, _, sample)) in zip(thread_comms(samples, _FOREVER), held, strict=True):
-            place, mine = turns[replica.device].index(position), of_device[replica.device]
+        for i, (comm, (replica, stack)) in enumerate(zip(thread_comms(len(held), _FOREVER), held, strict=True)):
+            place, mine = of_device[replica.device].index(i), turns[replica.device]
             group = SampleGroup(comm, mine, place, replica)
-            call = partial(_compute, group, comm, mine, place, replica, sample, (trained + position) * _STREAMS, rows)
-            tasks.append(Task(str(position), replica.name, call, partial(getattr, group, "waits")))
+            stream = (first + stack.place if stack.heads else _APART + stack.number) * _STREAMS
+            call = partial(_compute, group, comm, mine, place, replica, stack, stream, rows)
+            tasks.append(Task(str(i), replica.name, call, partial(getattr, group, "waits")))
         self._threads.run(tasks, step)
-        for replica, shard in zip(self._replicas, shards, strict=True):
+        for replica in self._replicas:
             replica.began = began
-            replica.add_up([(position, rows[position]) for position, _, _ in shard])
+            replica.add_up([(stack, rows[i]) for i, (owner, stack) in enumerate(held) if owner is replica])
 
     def close(self) -> None:
         """End the threads."""
@@ -148,15 +160,15 @@ class SynchronizedSamples:
             self._threads.close()
 
 
-def _compute(group: SampleGroup, comm: ThreadComm, turns: Turns, place: int, replica: Replica, sample: Tree,
+def _compute(group: SampleGroup, comm: ThreadComm, turns: Turns, place: int, replica: Replica, stack: Stack,
              stream: int, rows: dict[int, Buffer]) -> None:
-    """One sample's work in its thread."""
+    """One stack's work in its thread."""
     turns.wait(place)
     group.waits = False
     set_group(group)
     replica.backend.meter(replica.clock.meter)
     try:
-        rows[group.rank] = replica.gradients_of(sample, stream)
+        rows[group.rank] = replica.gradients_of(stack, stream)
     except BaseException as error:
         follows = comm.is_ended()
         comm.abort("another sample failed")

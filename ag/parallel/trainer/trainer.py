@@ -23,18 +23,21 @@ import numpy as np
 from ag.autograd.tensor import Tensor
 from ag.engine import cpu_threads as blocks
 from ag.engine.primitive import Array
-from ag.engine.random import current_seed, streams_used
+from ag.engine.random import ag_seed, current_seed
 from ag.errors import CommError
-from ag.nn.layer import ag_train, buffers_of, load_into
+from ag.nn.layer import ag_eval, ag_train, buffers_of, load_into
 from ag.parallel.comm.comm import Json
 from ag.parallel.comm.tree_reduction import RowSums, TreeSum
-from ag.parallel.trainer.checkpoint import DPState
+from ag.parallel.trainer.callbacks import Observed, modes_of, uninterrupted
+from ag.parallel.trainer.checkpoint import Dealt, DPState
 from ag.parallel.trainer.device_threads import DeviceThreads, Task
 from ag.parallel.trainer.host_optimizer import HostOptimizers, MakeOptimizer
 from ag.parallel.trainer.load_balance import Balance
 from ag.parallel.trainer.model_buffers import HostBuffers
-from ag.parallel.trainer.ranks import Ranks
-from ag.parallel.trainer.replica import LOSS_WORDS, CapturePolicy, LossOf, MakeModel, Node, Replica, Sample
+from ag.parallel.trainer.plans import CapturePolicy
+from ag.parallel.trainer.ranks import Ranks, check_same_models
+from ag.parallel.trainer.replica import LOSS_WORDS, LossOf, MakeModel, Node, Replica
+from ag.parallel.trainer.stacks import Shard, Stack, cut, why_not_stacked
 from ag.parallel.trainer.synchronized_samples import SynchronizedSamples
 
 __all__ = ["Trainer"]
@@ -70,19 +73,18 @@ class Trainer:
     def __init__(self, make_model: MakeModel, devices: list[str], loss_of: LossOf, capture: bool | str,
                  make_optimizer: MakeOptimizer, max_norm: float, on_nonfinite: str, balance: Balance, timeout: float,
                  together: bool, ranks: Ranks) -> None:
-        current_seed()  # chooses one, if there is none yet, for all threads
         policy = CapturePolicy(capture)
         self.replicas = [Replica(i, d, make_model, loss_of, policy) for i, d in enumerate(devices)]
-        _check_same_models(self.replicas)
+        check_same_models(self.replicas)
         first = self.replicas[0]
         ranks.begin_alike(first)
+        self.seed = current_seed()  # chosen now, if there is none yet, for all threads
         self._ranks = ranks
         self.optimizers = HostOptimizers(first.group, make_optimizer, max_norm, ranks.host, tells=ranks.rank == 0)
         self._buffers = HostBuffers(first.buffers, ranks.host)
         _share_constants(self.replicas)
         self._skip = on_nonfinite == "skip"
         self._draws: int | None = None
-        self._trained = 0
         self._used = 0
         self._reduce_s = 0.0
         self._sums = RowSums()
@@ -109,10 +111,10 @@ class Trainer:
             if not self._threads.hangs(replica.device):
                 replica.close()
 
-    def state(self, step: int, batch: int, losses: Array, schedules: list[Json]) -> DPState:
+    def state(self, step: int, dealt: Dealt, losses: Array, schedules: list[Json]) -> DPState:
         """Everything to go on from, after `step` steps."""
         optimizers = self.optimizers.optimizers
-        return DPState(step, batch, current_seed(), self._draws or 0, losses,
+        return DPState(step, dealt, self.seed, self._draws or 0, losses,
                        {name: p.numpy() for name, p in self.optimizers.params.items()}, self._buffers.state(),
                        [optimizer.state_dict() for optimizer in optimizers],
                        [optimizer.lr for optimizer in optimizers], schedules)
@@ -124,77 +126,87 @@ class Trainer:
         for replica in self.replicas:
             replica.scale_gradients(self.optimizers.loss_scale)
         self._draws = state.draws
-        self._trained = state.step * state.batch
         self._broadcast()
 
     # -------------------------------------------------------------------------------------- a step
 
-    def step(self, k: int, samples: Sequence[Sample], batch: int) -> float:
-        """One optimizer step over `batch` samples, of which `samples` are this rank's; the mean loss."""
-        nodes = self._compute(k, samples)
+    def step(self, k: int, shard: Shard, dealt: Dealt, done: Callable[[float], None]) -> None:
+        """One optimizer step, over the samples of all ranks, of which these are this one's.
+
+        An interrupt leaves it out, or comes when it is over and ``done(loss)`` was called with the mean loss.
+        """
+        if current_seed() != self.seed:  # a callback has seeded the generator for purposes of its own
+            ag_seed(self.seed)
+        nodes = self._compute(k, shard, dealt)
         begin = perf_counter()
         self._sums.restart()
         tree: TreeSum[Array] = TreeSum(self._sums.added)
+        size = self.replicas[0].group.size
         with np.errstate(all="ignore"):  # infinities and NaN are dealt with below
             for of_replica in nodes:
                 for node in of_replica:
                     tree.push(*node)
             total = self._ranks.total(tree, self.replicas[0].row_size, (r.used for r in self.replicas))
-            total /= batch
-        self._trained += batch
-        size = self.replicas[0].group.size
+            count = float(total[size + 1])
+            if count == 0:
+                raise ValueError(f"dp_train: the weights of the samples of step {k} add up to 0, so there is no mean; "
+                                 f"at least one must count.")
+            total /= count
         gradient, loss, moved = total[:size], float(total[size]), total[size + LOSS_WORDS :]
-        if not isfinite(float(total.dot(total))) and not np.isfinite(total).all():
-            if self.optimizers.scaled and isfinite(loss) and np.isfinite(moved).all():  # an overflow of f16
-                self._move_scale(1.0)
+        finite = isfinite(float(total.dot(total))) or bool(np.isfinite(total).all())
+        overflow = not finite and self.optimizers.scaled and isfinite(loss) and bool(np.isfinite(moved).all())  # of f16
+        if not finite and not overflow:
+            self._nonfinite(k, nodes)
+        with uninterrupted():
+            if finite:
+                self._note_used()
+                self.optimizers.step(gradient)
+                self._buffers.move(moved)
+                self._move_scale(0.0)
+                self._broadcast()
+                self._reduce_s += perf_counter() - begin
             else:
-                self._nonfinite(k, nodes)
-            self._of_all(lambda replica: replica.buffers.begin())
-            return loss
-        self._note_used()
-        self.optimizers.step(gradient)
-        self._buffers.move(moved)
-        self._move_scale(0.0)
-        self._broadcast()
-        self._reduce_s += perf_counter() - begin
-        if (k + 1) % CHECK_EVERY == 0:
+                if overflow:
+                    self._move_scale(1.0)
+                self._of_all(lambda replica: replica.buffers.begin())
+            done(loss)
+        if finite and (k + 1) % CHECK_EVERY == 0:
             self.check_equal()
-        return loss
 
-    def _compute(self, k: int, samples: Sequence[Sample]) -> list[list[Node]]:
+    def _compute(self, k: int, shard: Shard, dealt: Dealt) -> list[list[Node]]:
         """The sums of every replica's samples.
 
         Each device has a thread that launches its work and waits for it, so no device waits for the launches of
         another, and each is timed on its own.
         """
-        if self._draws is None and self._synchronized is None:
-            self._count_draws(k, samples[:1])
-        sizes = self._balance.sizes(len(samples))
-        shards = [samples[end - size : end] for end, size in zip(accumulate(sizes), sizes, strict=True)]
-        work = list(zip(self.replicas, shards, strict=True))
+        sizes = self._balance.sizes(len(shard.samples))
+        shards = [cut(shard.part(end - size, end), dealt.stack, dealt.batch, k)
+                  for end, size in zip(accumulate(sizes), sizes, strict=True)]
+        first = k * -(-dealt.batch // dealt.stack)
         if self._synchronized is not None:
-            self._synchronized.run(k, shards, self._trained)
+            self._synchronized.run(k, shards, first)
             self._threads.run([self._task(r, r.finish) for r in self.replicas], k)
             self._note_times(sizes)
             return [r.collected for r in self.replicas]
-        starts = [self._task(r, partial(r.start, shard, self._trained, self._draws))
-                  for r, shard in work if r.backend.asynchronous]
+        if self._draws is None:
+            self._count_draws(k, shards)
+        work = list(zip(self.replicas, shards, strict=True))
+        starts = [self._task(r, partial(r.start, stacks, first, self._draws))
+                  for r, stacks in work if r.backend.asynchronous]
         ends = [self._task(r, r.finish if r.backend.asynchronous else
-                           partial(r.start_and_finish, shard, self._trained, self._draws)) for r, shard in work]
+                           partial(r.start_and_finish, stacks, first, self._draws)) for r, stacks in work]
         self._threads.run([*starts, *ends], k)
         self._note_times(sizes)
         return [r.collected for r in self.replicas]
 
-    def _count_draws(self, k: int, first: Sequence[Sample]) -> None:
-        """Run the first sample of the step, on its rank, to learn how many random streams a sample takes."""
-        def count() -> None:
-            replica.run(first, self._trained, None)
-            self._draws = streams_used(replica.backend)
-
-        replica = self.replicas[0]
-        if first and first[0][0] == 0:
-            self._threads.run([self._task(replica, count)], k)
-        self._draws = next(draws for draws in self._ranks.gather(self._draws) if draws is not None)
+    def _count_draws(self, k: int, shards: list[list[Stack]]) -> None:
+        """Run the first stack of the job, on its rank, to learn how many random streams one is expected to take."""
+        mine = None
+        for replica, stacks in zip(self.replicas, shards, strict=True):
+            if stacks and stacks[0].place == 0 and stacks[0].heads:
+                self._threads.run([self._task(replica, partial(replica.run, stacks[:1], 0, None))], k)
+                mine = replica.plans.drawn
+        self._draws = next(draws for draws in self._ranks.gather(mine) if draws is not None)
 
     def _task(self, replica: Replica, call: Callable[[], None]) -> Task:
         return Task(replica.device, replica.name, call)
@@ -233,8 +245,54 @@ class Trainer:
             replica.scale_gradients(self.optimizers.loss_scale)
 
     def _broadcast(self) -> None:
-        weights, buffers = self.optimizers.weights(), self._buffers.read()
+        weights, buffers = self._sent = self.optimizers.weights(), self._buffers.read()
         self._of_all(lambda replica: replica.load(weights, buffers))
+
+    def follow(self, observed: Observed, since: int) -> None:
+        """Let what a callback has set since then (`ag.engine.arena.now`) hold for all replicas."""
+        if observed.modes_changed() or observed.settings_changed():
+            for replica in self.replicas:
+                replica.plans.begin_anew()
+        if not (self.optimizers.changed_since(since) or any(r.changed_since(since) for r in self.replicas)):
+            return
+        found = [(self.optimizers.followed(), self._buffers.read()), *[r.followed() for r in self.replicas]]
+        weights, buffers = observed.values(self._sent, found)
+        self._buffers.take(buffers)
+        self._compare("buffers", [r.buffers.read() for r in self.replicas], "and a callback has set them there only; "
+                      "set them on all models")
+        self.optimizers.take(weights)
+        self._broadcast()
+
+    @property
+    def synchronizes(self) -> bool:
+        """Whether batch norm is over all samples of a step."""
+        return self._synchronized is not None
+
+    def why_not_stacked(self, shard: Shard, step: int) -> str | None:
+        """Why these samples should not be passed at once, in words; None if they may be."""
+        replica, found = self.replicas[0], list[str | None]()
+        modes = modes_of(replica.model)
+        half = replica.group.stored_dtype.is_half
+
+        def trial() -> None:
+            found.append(why_not_stacked(replica.loss_of, shard, half))
+
+        ag_eval(replica.model)
+        try:
+            self._threads.run([self._task(replica, trial)], step)
+        finally:
+            for layer, mode in modes:
+                layer.training = mode
+            replica.buffers.begin()
+        return found[0]
+
+    def settle(self) -> None:
+        """After an interrupted step: on all replicas, all is as after the last step that was finished."""
+        weights, buffers = self.optimizers.weights(), self._buffers.read()
+        for replica in self.replicas:
+            if not self._threads.hangs(replica.device):
+                replica.settle()
+                replica.load(weights, buffers)
 
     def _nonfinite(self, k: int, nodes: list[list[Node]]) -> None:
         for replica, of_replica in zip(self.replicas, nodes, strict=True):
@@ -256,14 +314,20 @@ class Trainer:
     def check_equal(self) -> None:
         """Raise if weights or buffers of a replica, or of another rank, differ from the host's in any bit."""
         parts = ("weights", "buffers")
+        for part, theirs in zip(parts, zip(*(r.state() for r in self.replicas), strict=True), strict=True):
+            self._compare(part, theirs, "a transfer to that device is wrong")
         wanted = [_digest(x) for x in (self.optimizers.weights(), self._buffers.read())]
-        for replica in self.replicas:
-            for what, host, theirs in zip(parts, wanted, map(_digest, replica.state()), strict=True):
-                if theirs != host:
-                    raise CommError(f"dp_train: the {what} of {replica.name} have SHA-256 {theirs} and the host's "
-                                    f"{host}; a transfer to that device is wrong.")
         self._ranks.compare([(f"the SHA-256 of the {what}", host) for what, host in zip(parts, wanted, strict=True)],
-                            "the hosts compute differently, or one of them has an optimizer of its own")
+                            "the hosts compute differently, or an optimizer or a callback does other things on one of "
+                            "them")
+
+    def _compare(self, part: str, theirs: Sequence[Array], why: str) -> None:
+        """Raise unless weights or buffers of every replica are the host's."""
+        host = _digest(self.optimizers.weights() if part == "weights" else self._buffers.read())
+        for replica, digest in zip(self.replicas, map(_digest, theirs), strict=True):
+            if digest != host:
+                raise CommError(f"dp_train: the {part} of {replica.name} have SHA-256 {digest} and the host's {host}; "
+                                f"{why}.")
 
     def report(self) -> list[dict[str, Any]]:
         """Per replica: device, driver, samples, milliseconds, bytes moved per step."""
@@ -275,30 +339,6 @@ class Trainer:
 
 def _digest(array: Array) -> str:
     return f"{sha256(array.tobytes()).hexdigest()[:16]}…"
-
-
-def _check_same_models(replicas: list[Replica]) -> None:
-    """Every replica must have parameters of its own, and like the others; its buffers must be like theirs, too."""
-    first = replicas[0]
-    owners: dict[int, int] = {}
-    for replica in replicas:
-        _check_same_tensors("parameter", first.params, replica.params, replica.index)
-        _check_same_tensors("buffer", first.buffers.tensors, replica.buffers.tensors, replica.index)
-        for name, p in replica.params.items():
-            if owners.setdefault(p.id, replica.index) != replica.index:
-                raise CommError(f"dp_train: parameter {name} of replica {replica.index} is the same tensor as on "
-                                f"replica {owners[p.id]}; make_model must create new parameters on every call.")
-
-
-def _check_same_tensors(kind: str, first: dict[str, Tensor], other: dict[str, Tensor], index: int) -> None:
-    theirs, mine = ([(name, x.shape, x.dtype) for name, x in tensors.items()] for tensors in (first, other))
-    for a, b in zip(theirs, mine, strict=False):
-        if a != b:
-            raise CommError(f"dp_train: replica 0 has {kind} {a} where replica {index} has {b}; make_model must build "
-                            f"the same model every time.")
-    if len(mine) != len(theirs):
-        raise CommError(f"dp_train: replica 0 has {len(theirs)} {kind}s and replica {index} {len(mine)}; make_model "
-                        f"must build the same model every time.")
 
 
 def _share_constants(replicas: list[Replica]) -> None:

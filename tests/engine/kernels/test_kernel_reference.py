@@ -183,7 +183,7 @@ def test_special_numbers(backend: Backend, name: str, params: dict[str, float]) 
 
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "equal"])
 def test_special_pairs(backend: Backend, name: str) -> None:
-    launch = Launch(PRIMITIVES[name], [SPECIAL.reshape(-1, 1), SPECIAL], {})
+    launch = Launch(PRIMITIVES[name], [SPECIAL[:, None], SPECIAL[None]], {})
     np.testing.assert_allclose(run(backend, launch)[0], reference(launch)[0], rtol=32 * EPS["f32"], atol=TINY)
 
 

@@ -27,7 +27,8 @@ def normed() -> ag.Layer:
 
 
 def train(devices: list[str], make: Any = plain, batch: int = BATCH, **options: Any) -> ag.DPResult:
-    settings = {"micro_batch": batch // len(devices), "n_iter": 100, "lr": 0.01, "seed": 6, "verbose": False}
+    settings = {"micro_batch": batch // len(devices), "n_iter": 100, "lr": 0.01, "seed": 6, "verbose": False,
+                "shuffle": False}
     return ag.dp_train(make, DATA, ag.ag_softmax_cross_entropy_loss, lambda model, s: model(s[0]), lambda s: s[1],
                        devices=devices, **{**settings, **options})
 

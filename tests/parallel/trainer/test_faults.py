@@ -60,7 +60,7 @@ class Fault:
 def train(n: int, fault: Fault | None, together: bool, **options: Any) -> ag.DPResult:
     fault = fault or Fault("none", -1, 0)
     settings = {"devices": [f"cpu:{i}" for i in range(n)], "n_iter": STEPS, "lr": 0.01, "seed": 9, "verbose": False,
-                "micro_batch": 6 // n, "capture": False}
+                "micro_batch": 6 // n, "capture": False, "stack": 1, "shuffle": False}
     return ag.dp_train(make_model, DATA, ag.ag_mse_loss, fault.forward, lambda s: s[1], callback=fault.after,
                        sync_batch_norm=together, **{**settings, **options})
 

@@ -48,7 +48,8 @@ def large(model: ag.Layer, sample: Any) -> ag.Tensor:
 def overflowing(devices: list[str], **options: Any) -> ag.DPResult:
     from helpers.dp_classifier import BATCH, DATA
 
-    settings = {"micro_batch": BATCH // len(devices), "n_iter": 12, "lr": 0.05, "seed": 4, "verbose": False}
+    settings = {"micro_batch": BATCH // len(devices), "n_iter": 12, "lr": 0.05, "seed": 4, "verbose": False,
+                "stack": 1, "shuffle": False}
     return ag.dp_train(make_model, DATA, ag.ag_softmax_cross_entropy_loss, large, lambda s: s[1], devices=devices,
                        **{**settings, **options})
 

@@ -23,7 +23,6 @@ from helpers.errors import expect_error
 from helpers.worlds import outcomes
 
 import ag
-from ag.parallel.trainer import trainer as job
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
@@ -130,8 +129,7 @@ def test_a_statistic_that_is_not_finite_is_named(device: str) -> None:
         train(places(device, 2), Overflowing, capture=False)
 
 
-def test_buffers_that_differ_between_replicas_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "CHECK_EVERY", 1)
+def test_buffers_that_a_callback_sets_on_one_replica_only_are_refused() -> None:
     models: list[Any] = []
 
     def make() -> ag.Layer:

@@ -1,0 +1,151 @@
+"""Plans: how a replica computes the gradients of a sample, by its structure: by a captured step, or eagerly.
+
+A captured step (`ag.autograd.capture`) replays only what it has seen twice: where what the user's functions do depends
+on more than the arrays of a sample, the second call tells, and from then on samples run eagerly.  A difference that is
+found later, when samples were replayed already, ends the job.  Knows samples as trees of arrays, and a function that
+leaves their gradients somewhere; no model and no weights.  A replica has one set of plans.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from threading import Lock
+
+from ag.autograd.capture import CapturedStep
+from ag.engine.backend import Backend
+from ag.engine.random import Streams
+from ag.errors import CaptureError
+from ag.parallel.comm.tree import Leaf, Tree, TreeDef, opaque_type, tree_flatten, tree_unflatten
+
+__all__ = ["CapturePolicy", "Numbers", "Plans"]
+
+RENEWED = 3  # times that plans are made anew, as what they depend on has changed
+PROGRAMS_KEPT = 32  # captured steps per replica; samples of yet other shapes run eagerly
+
+Numbers = tuple[int, int | None, int]  # the streams of a sample, as `Streams.numbered` takes them
+
+log = logging.getLogger("ag")
+
+
+class CapturePolicy:
+    """Whether replicas replay captured steps; "auto" stops doing so at the first step that cannot be captured."""
+
+    def __init__(self, wanted: bool | str) -> None:
+        self.on = bool(wanted)
+        self._must = wanted is True
+        self._out = False
+        self._one = Lock()  # replicas call from their device's thread, and a warning is logged once
+
+    def refused(self, error: CaptureError) -> None:
+        """Go on uncaptured and log why; with ``capture=True``, raise `error`."""
+        if self._must:
+            raise error
+        with self._one:
+            on, self.on = self.on, False
+        if on:
+            log.warning("dp_train: steps run uncaptured, which is slower: %s", error)
+
+    def ran_out(self) -> None:
+        """Log once that samples have too many structures to keep a captured step for each."""
+        with self._one:
+            out, self._out = self._out, True
+        if not out:
+            log.warning("dp_train: the samples have more than %d different shapes or numbers in them; from the next "
+                        "on they run uncaptured, which is slower. Give numbers that differ as arrays.", PROGRAMS_KEPT)
+
+
+class _Plan:
+    """The captured step of a structure, how often it draws random numbers at most, and whether it was replayed."""
+
+    def __init__(self, captured: CapturedStep) -> None:
+        self.captured = captured
+        self.draws = 0
+        self.is_replayed = False
+
+
+class Plans:
+    """The plans of a replica.
+
+    Parameters
+    ----------
+    backend : Backend
+    compute : callable
+        ``compute(sample)`` leaves the sample's gradients in the replica's row.
+    policy : CapturePolicy
+    """
+
+    def __init__(self, backend: Backend, compute: Callable[[Tree], None], policy: CapturePolicy) -> None:
+        self._backend = backend
+        self._compute = compute
+        self._policy = policy
+        self._streams = Streams(backend)
+        self._plans: dict[TreeDef, _Plan] = {}
+        self._renewed = 0
+        self._computed = 0  # samples for which Python ran
+
+    @property
+    def drawn(self) -> int:
+        """How often the last sample has drawn random numbers."""
+        return self._streams.drawn
+
+    def clear(self) -> None:
+        """Forget all plans, with their programs."""
+        self._plans.clear()
+
+    def begin_anew(self) -> None:
+        """What the user's functions read was changed: record again; where that happens again and again, run eagerly."""
+        if self._plans and self._policy.on:
+            self.clear()
+            self._renewed += 1
+            if self._renewed > RENEWED:
+                self._policy.refused(CaptureError(
+                    f"dp_train: the callback has changed what the functions of the job read {self._renewed} times, and "
+                    f"a replay would not see that; pass it as part of the samples."))
+
+    def run(self, sample: Tree, numbers: Numbers) -> None:
+        """Leave the gradients of a sample, which draws from these streams, in the replica's row."""
+        found = self._plan_of(sample) if self._policy.on else None
+        if found is None:
+            self._eagerly(sample, numbers)
+            return
+        plan, leaves = found
+        computed = self._computed
+        try:
+            self._streams.prepare(*numbers, plan.draws)
+            with self._streams.numbered(*numbers):
+                plan.captured(*leaves)
+        except CaptureError as error:
+            if plan.is_replayed:  # and nobody knows since when that was wrong
+                raise
+            self._policy.refused(error)
+            self._eagerly(sample, numbers)
+            return
+        plan.draws = max(plan.draws, self._streams.drawn)
+        plan.is_replayed = plan.is_replayed or self._computed == computed
+
+    def _eagerly(self, sample: Tree, numbers: Numbers) -> None:
+        with self._streams.numbered(*numbers):
+            self._compute(sample)
+
+    def _recorded(self, treedef: TreeDef, leaves: Sequence[Leaf]) -> None:
+        self._computed += 1
+        self._compute(tree_unflatten(treedef, leaves))
+
+    def _plan_of(self, sample: Tree) -> tuple[_Plan, list[Leaf]] | None:
+        """The plan for samples like this, and its arguments; None if they run eagerly."""
+        leaves, treedef = tree_flatten(sample)
+        kind = opaque_type(treedef)
+        if kind is not None:
+            self._policy.refused(CaptureError(
+                f"dp_train: a sample holds a {kind}, and a replay would not see what changes in it; give samples as "
+                f"arrays, numbers and strings, and dicts, lists and tuples of them."))
+            return None
+        plan = self._plans.get(treedef)
+        if plan is None:
+            if len(self._plans) == PROGRAMS_KEPT:
+                self._policy.ran_out()
+                return None
+            step = CapturedStep(lambda *xs: self._recorded(treedef, xs), self._backend)
+            plan = self._plans[treedef] = _Plan(step)
+        return plan, leaves

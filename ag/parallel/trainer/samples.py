@@ -1,0 +1,125 @@
+"""The samples of a job, and their order: a new one for every pass, from the seed and the pass alone.
+
+    seed 4, 3 samples          pass 0     pass 1     pass 2
+    shuffle=True               2 0 1      0 1 2      0 2 1 ...
+    shuffle=False              0 1 2      0 1 2      0 1 2 ...
+    steps of 2                 2 0|1 . . . . 0|1 2 . . ...       a step may begin in one pass and end in the next
+
+So the order depends neither on replicas nor on ranks, and a resumed job goes on in it.  Samples are whatever `data`
+gives when asked for number i; a data loader is asked for its samples one by one.  Knows no model and no device; must
+not know replicas.  `dp_train` makes one, and asks it for every step's samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ag.autograd.tensor import Tensor
+from ag.data.dataloader import DataLoader
+from ag.engine.kernels.random import philox
+from ag.engine.primitive import Array
+from ag.parallel.comm.tree import Tree
+
+__all__ = ["LoaderSample", "Samples"]
+
+_LOW32 = 0xFFFFFFFF
+_ORDERS = (1 << 31) + 1  # high word of the random streams of orders; initial weights have those of 1 << 31
+
+
+class LoaderSample(NamedTuple):
+    """One sample of a data loader: arrays with the samples, of which there is one, on the last axis."""
+
+    x: Array
+    y: Array | None
+
+
+class Samples:
+    """Numbered samples.
+
+    Parameters
+    ----------
+    data : sequence, or DataLoader
+        Anything with ``len()`` and ``data[i]``.
+
+    Attributes
+    ----------
+    loader : DataLoader or None
+        The data, if they are one.
+    held : bool
+        Whether `data` keeps its samples, as lists do, rather than making each when asked for it.
+
+    Raises
+    ------
+    TypeError
+        If `data` is something else.
+    ValueError
+        If there are no samples.
+    """
+
+    def __init__(self, data: Any) -> None:
+        self.loader = data if isinstance(data, DataLoader) else None
+        self.held = isinstance(data, (list, tuple))
+        self._data = data
+        self._count = data.n_samples if self.loader is not None else _length(data)
+        if self._count == 0:
+            raise ValueError("dp_train: data is empty; at least one sample is required.")
+        self._seed: int | None = None
+        self._orders: dict[int, Array] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, i: int) -> Tree:
+        if self.loader is None:
+            return self._data[i]
+        x, *targets = self.loader.sample(i)
+        y = targets[0] if targets else None
+        return LoaderSample(_with_features(x), y if y is None or y.dtype.kind != "f" else _with_features(y))
+
+    def __iter__(self) -> Iterator[Tree]:
+        return (self[i] for i in range(self._count))
+
+    def shuffle(self, seed: int) -> None:
+        """Order every pass anew, by this seed."""
+        self._seed = seed
+
+    def at(self, place: int) -> Tree:
+        """The sample at this place of the whole job, which passes through all samples again and again."""
+        turn, i = divmod(place, self._count)
+        return self[i if self._seed is None else int(self._order(turn, self._seed)[i])]
+
+    def _order(self, turn: int, seed: int) -> Array:
+        order = self._orders.get(turn)
+        if order is None:
+            for old in list(islice(self._orders, max(0, len(self._orders) - 1))):
+                del self._orders[old]
+            words = philox((seed & _LOW32, seed >> 32 & _LOW32), (turn & _LOW32, _ORDERS + (turn >> 32)),
+                           2 * self._count).astype(np.uint64)
+            keys = words[0::2] << np.uint64(32) | words[1::2]
+            order = self._orders[turn] = np.argsort(keys, kind="stable")
+        return order
+
+
+def _with_features(array: Array) -> Array:
+    """Numbers, one per sample, are samples of one feature, as in the loader's batches."""
+    return array if array.ndim > 1 else array[None, :]
+
+
+def _length(data: Any) -> int:
+    """How many samples there are, if this can be data."""
+    bad = isinstance(data, (str, bytes, Mapping, Set, Iterator)) or not (
+        hasattr(data, "__len__") and hasattr(data, "__getitem__"))
+    if bad or (isinstance(data, (np.ndarray, Tensor)) and data.ndim == 0):
+        raise TypeError(f"dp_train: data is a {type(data).__name__}; a sequence of samples with len(data) and data[i] "
+                        f"is required, such as a list, or an ag_dataloader. Make a list of the samples.")
+    count = len(data)
+    if isinstance(data, tuple) and count == 2 and all(isinstance(x, (np.ndarray, Tensor)) for x in data):
+        x, y = (tuple(part.shape) for part in data)
+        if x != y and x and y and {x[0], x[-1]} & {y[0], y[-1]} - {1}:
+            raise ValueError(f"dp_train: data is a pair of arrays of shapes {x} and {y}; a sequence of samples is "
+                             f"required. Give ag_dataloader(x, y), or a list of pairs.")
+    return count

@@ -1,0 +1,224 @@
+"""Stacks: samples that a replica passes at once, in one sample of the same structure with all of them on the last axis.
+
+    three samples                      {"x": [4, 1], "label": [1], "image": [3, 8, 8],    "weight": 0.5}
+    the stack                          {"x": [4, 3], "label": [3], "image": [3, 8, 8, 3], "weight": [3]}
+
+One rule: an array whose last axis has one element is joined along it, as that is its axis of samples; any other gets a
+new last axis, and so does a number.  What is neither (text, None) must be equal in all samples and stays as it is.
+Samples of unlike structure, shapes or types make no stack and are passed one by one.
+
+The places of a step are cut into stacks of n, so which samples make a stack follows from the step and n alone, and not
+from who has it; only where a replica's share ends in the middle of a stack, each passes its part.  The loss of a stack
+must be the mean of its samples' losses, as every loss of `ag.ops.loss` is, for it counts n times; `why_not_stacked`
+tries that.  Knows trees of arrays, and losses as numbers; no device.  The trainer cuts steps into stacks and has one
+tried, replicas pass them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ag.autograd.tape import no_grad
+from ag.autograd.tensor import Tensor
+from ag.engine.primitive import Array
+from ag.ops.indexing import ag_concat
+from ag.ops.reshape import ag_reshape
+from ag.parallel.comm.tree import Tree, sequence_of
+
+__all__ = ["Shard", "Stack", "all_alike", "cut", "stacked", "weighed", "why_not_stacked"]
+
+_CLOSE, _CLOSE_16_BITS = 1e-3, 3e-2  # of the mean size of the samples' losses
+
+
+class Shard(NamedTuple):
+    """Consecutive samples of a step.
+
+    Attributes
+    ----------
+    start : int
+        Position of the first in the step.
+    samples : list
+    weights : list of float
+        What each sample counts.
+    """
+
+    start: int
+    samples: list[Tree]
+    weights: list[float]
+
+    def part(self, start: int, end: int) -> Shard:
+        """Some of these samples, counted from the first of these."""
+        return Shard(self.start + start, self.samples[start:end], self.weights[start:end])
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Samples of a step that are passed at once, or one by one where they are unlike.
+
+    Attributes
+    ----------
+    place : int
+        In the step's reduction tree, of which it is a leaf.
+    parts : int
+        1 if it is a whole stack; 0 if another replica has the rest of it.
+    heads : bool
+        Whether it begins with the stack's first sample.
+    number : int
+        Of its first sample, in the whole job.
+    samples : list
+    weights : list of float
+        What each sample counts.
+    """
+
+    place: int
+    parts: int
+    heads: bool
+    number: int
+    samples: list[Tree]
+    weights: list[float]
+
+    @property
+    def weight(self) -> float:
+        """What all samples count together."""
+        return sum(self.weights)
+
+    def one_by_one(self) -> list[Stack]:
+        """Its samples as stacks of their own."""
+        return [Stack(i, 1, False, self.number + i, [sample], [weight])
+                for i, (sample, weight) in enumerate(zip(self.samples, self.weights, strict=True))]
+
+
+def weighed(samples: list[Tree], start: int, weight_of: Callable[[Tree], float] | None) -> Shard:
+    """A shard of samples from a position on, with what each counts.
+
+    Raises
+    ------
+    ValueError
+        If a weight is no number, negative or not finite.
+    """
+    return Shard(start, samples, [1.0 if weight_of is None else _weight(weight_of(sample)) for sample in samples])
+
+
+def cut(shard: Shard, size: int, batch: int, step: int) -> list[Stack]:
+    """The stacks of `size` in a shard of a step of `batch` samples, the first and the last perhaps without the rest."""
+    stacks = []
+    at, end = shard.start, shard.start + len(shard.samples)
+    while at < end:
+        place = at // size
+        until = min((place + 1) * size, end)
+        whole = at == place * size and until == min((place + 1) * size, batch)
+        _, samples, weights = shard.part(at - shard.start, until - shard.start)
+        stacks.append(Stack(place, int(whole), at == place * size, step * batch + at, samples, weights))
+        at = until
+    return stacks
+
+
+def _weight(given: Any) -> float:
+    try:
+        weight = float(given)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"dp_train: weight_fn returned {given!r}; a number is required, what the sample counts."
+                         ) from error
+    if not (isfinite(weight) and weight >= 0):
+        raise ValueError(f"dp_train: weight_fn returned {given!r}; a finite number of at least 0 is required.")
+    return weight
+
+
+# ---------------------------------------------------------------------------------------------- structure
+
+
+def form_of(sample: Any) -> Hashable | None:
+    """What samples of one stack must have in common; None if no stack can be made of such samples."""
+    kind: Hashable = sample.__class__
+    if kind is np.ndarray:
+        return None if sample.dtype.kind not in "biuf" else (kind, sample.shape, sample.dtype)
+    if kind is Tensor:
+        return None if sample.requires_grad else (kind, sample.shape, sample.dtype, sample.device)
+    if isinstance(sample, (bool, int, float, np.generic)):
+        return kind
+    if sample is None or isinstance(sample, (str, bytes)):
+        return kind, sample
+    if kind is dict:
+        inside = tuple([form_of(x) for x in sample.values()])
+        return None if None in inside else (kind, tuple(sample), inside)
+    if isinstance(sample, (list, tuple)):
+        inside = tuple([form_of(x) for x in sample])
+        return None if None in inside else (kind, inside)
+    return None
+
+
+def all_alike(samples: Iterable[Tree]) -> bool:
+    """Whether any of the samples may be stacked."""
+    form: Hashable | None = None
+    for sample in samples:
+        mine = form_of(sample)
+        if mine is None or form not in (None, mine):
+            return False
+        form = mine
+    return True
+
+
+def stacked(samples: Sequence[Tree]) -> Tree:
+    """One sample of like ones, which `all_alike` tells."""
+    first = samples[0]
+    if isinstance(first, np.ndarray):
+        return np.concatenate(samples, -1) if _has_axis(first) else np.stack(samples, -1)
+    if isinstance(first, Tensor):
+        with no_grad():
+            columns = samples if _has_axis(first) else [ag_reshape(x, *x.shape, 1) for x in samples]
+            return ag_concat(list(columns), -1)
+    if isinstance(first, dict):
+        return {key: stacked([x[key] for x in samples]) for key in first}
+    if isinstance(first, (list, tuple)):
+        return sequence_of(type(first), [stacked(column) for column in zip(*samples, strict=True)])
+    return np.array(samples) if isinstance(first, (bool, int, float, np.generic)) else first
+
+
+def _has_axis(x: Array | Tensor) -> bool:
+    """Whether the last axis is that of samples, of which there is one."""
+    return len(x.shape) > 0 and x.shape[-1] == 1
+
+
+# ---------------------------------------------------------------------------------------------- the trial
+
+
+def why_not_stacked(loss_of: Callable[[Tree], float], stack: Shard | Stack, half: bool) -> str | None:
+    """Why a loss is not the mean of its samples' losses where it should be; None if it is, or nobody can tell.
+
+    Parameters
+    ----------
+    loss_of : callable
+        The loss of a sample or stack, by a model in eval mode, where samples do not depend on each other.
+    stack : Shard or Stack
+    half : bool
+        Whether the model computes in 16 bits.
+    """
+    count = len(stack.samples)
+    if not all_alike(stack.samples):
+        return None
+    try:
+        apart = [loss_of(sample) for sample in stack.samples]
+    except Exception:  # noqa: BLE001 - it will be raised where the samples are passed, if they are
+        return None
+    try:
+        whole = stacked(stack.samples)
+        together, again = loss_of(whole), loss_of(whole)
+    except Exception as error:  # noqa: BLE001 - a function for single samples may fail in any way
+        return f"A stack of {count} samples cannot be passed at once ({type(error).__name__}: {error})."
+    if not (isfinite(together) and all(map(isfinite, apart))):
+        return None
+    if together != again:
+        return (f"The loss of one stack of {count} samples is {together:.6g} and then {again:.6g}, so it cannot be "
+                f"compared with the losses of its samples.")
+    weight = sum(stack.weights)
+    mean = sum(loss * w for loss, w in zip(apart, stack.weights, strict=True)) / weight if weight else together
+    size = sum(map(abs, apart)) / count
+    if abs(together - mean) <= (_CLOSE_16_BITS if half else _CLOSE) * max(size, abs(together)) + 1e-6:
+        return None
+    return (f"The loss of a stack of {count} samples is {together:.6g} and the mean of their losses {mean:.6g}; "
+            f"forward_fn, target_fn and loss_fn must take samples on the last axis, and the loss be their mean.")

@@ -1,0 +1,49 @@
+"""Stacks in `dp_train`: samples per second with 32 samples passed at once, against 32 passes of one sample each.
+
+Run it as `python benchmarks/bench_stacks.py --device cpu`, or with a Vulkan device. The model is the iris MLP, 4-32-3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+
+import ag
+
+BATCH = 32
+
+
+def seconds(device: str, stack: int, steps: int, capture: bool | str) -> float:
+    """The time of one step, from the difference of two runs: without building the model and capturing."""
+    rng = np.random.default_rng(0)
+    data = [{"x": rng.normal(size=(4, 1)).astype(np.float32), "label": np.array([i % 3])} for i in range(160)]
+
+    def run(n: int) -> float:
+        begin = time.perf_counter()
+        ag.dp_train(lambda: ag.ag_sequential(ag.ag_linear(4, 32, activation="relu"), ag.ag_linear(32, 3)), data,
+                    ag.ag_softmax_cross_entropy_loss, lambda m, s: m(ag.ag_tensor(s["x"])), lambda s: s["label"],
+                    devices=[device], batch=BATCH, stack=stack, n_iter=n, seed=1, capture=capture, verbose=False)
+        return time.perf_counter() - begin
+
+    warm = 40  # recorded, compared and compiled by then
+    return (run(warm + steps) - run(warm)) / steps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    for capture in ("auto", False):
+        best = {stack: min(seconds(options.device, stack, options.steps, capture) for _ in range(options.repeats))
+                for stack in (1, BATCH)}
+        print(f"{options.device}, {'captured' if capture else 'eager'}: {BATCH} samples one by one "
+              f"{best[1] * 1e3:.3f} ms, in one stack {best[BATCH] * 1e3:.3f} ms, "
+              f"{best[1] / best[BATCH]:.1f} times as fast")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,360 @@
+"""dp_train between two steps: what a callback sets, how it ends a job, and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.dp_classifier import assert_equal, places
+from helpers.errors import expect_error
+from helpers.worlds import outcomes
+
+import ag
+from ag.parallel.trainer.callbacks import uninterrupted
+
+RNG = np.random.default_rng(29)
+DATA = [{"x": RNG.standard_normal((4, 1)).astype(np.float32), "label": np.array([i % 3])} for i in range(12)]
+
+
+class Net(ag.Layer):
+    def __init__(self) -> None:
+        self.first, self.drop, self.last = ag.ag_linear(4, 6, activation="tanh"), ag.ag_dropout(0.4), ag.ag_linear(6, 3)
+        self.norm = ag.ag_batch_norm(3)
+        self.temperature = 1.0
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(self.last(self.drop(self.first(x)))) * self.temperature
+
+
+def train(devices: list[str], callback: Callable[[ag.DPStep], Any] | None = None, **options: Any) -> ag.DPResult:
+    settings = {"forward_fn": lambda m, s: m(s["x"]), "target_fn": lambda s: s["label"], "n_iter": 8, "lr": 0.05,
+                "seed": 4, "batch": 8, "stack": 4, "verbose": False}
+    return ag.dp_train(Net, DATA, options.pop("loss_fn", ag.ag_softmax_cross_entropy_loss), devices=devices,
+                       callback=callback, **{**settings, **options})
+
+
+def at(step: int, do: Callable[[list[Any]], Any], of: slice = slice(None)) -> Callable[[ag.DPStep], None]:
+    """A callback that does something with some of the models after one step."""
+    def callback(found: ag.DPStep) -> None:
+        if found.step == step:
+            do(found.models[of])
+
+    return callback
+
+
+# ---------------------------------------------------------------------------------------------- weights
+
+
+def clip(models: list[Any]) -> None:
+    for model in models:
+        for p in model.parameters().values():
+            p.data = np.clip(p.numpy(), -0.05, 0.05)
+
+
+def load(models: list[Any]) -> None:
+    for model in models:
+        model.load_state_dict({name: np.full(x.shape, 0.25) for name, x in model.state_dict().items()})
+
+
+def step_of_its_own(models: list[Any]) -> None:
+    for model in models:
+        optimizer = ag.optimizer_sgd(model, lr=1.0)
+        optimizer.step({name: np.ones(p.shape, np.float32) for name, p in model.parameters().items()})
+
+
+@pytest.mark.parametrize("change", [clip, load, step_of_its_own])
+def test_weights_that_a_callback_sets_are_kept(device: str, change: Any) -> None:
+    plain, one = train(places(device, 1)), train(places(device, 1), at(3, change))
+    assert np.array_equal(plain.loss_history[:4], one.loss_history[:4])
+    assert not np.array_equal(plain.loss_history[4:], one.loss_history[4:])
+    assert_equal(train(places(device, 2), at(3, change)), one)
+    if change is not load:  # which sets buffers
+        assert_equal(train(places(device, 2), at(3, change, slice(1))), one)
+        assert_equal(train(places(device, 2), at(3, change, slice(1, 2))), one)
+
+
+def test_they_are_the_final_weights(device: str) -> None:
+    found: list[Any] = []
+    result = train(places(device, 2), at(7, lambda models: (clip(models), found.append(models[0].state_dict()))))
+    for name, p in result.params.items():
+        assert np.array_equal(p.numpy(), found[0][name]) and np.abs(p.numpy()).max() <= 0.05
+
+
+def test_an_average_of_weights_is_swapped_in_and_out() -> None:
+    """As with an exponential moving average that is validated: what comes back is what was there."""
+    def swap(step: ag.DPStep) -> None:
+        for model in step.models:
+            kept = model.state_dict()
+            model.load_state_dict({name: np.zeros_like(x) for name, x in kept.items()})
+            model.load_state_dict(kept)
+
+    assert_equal(train(["cpu", "cpu:1"], swap), train(["cpu"]))
+
+
+def test_all_kinds_of_optimizers_go_on_with_them(tmp_path: Path) -> None:
+    def two(params: dict[str, ag.Tensor]) -> list[Any]:
+        return [ag.optimizer_sgd({n: p for n, p in params.items() if n.startswith("first")}, lr=0.1),
+                ag.optimizer_adam({n: p for n, p in params.items() if n.startswith("norm")}, lr=0.1)]
+
+    one = train(["cpu"], at(3, clip), optimizer=two)  # `last` is frozen
+    assert np.abs(one.params["last_W"].numpy()).max() <= 0.05
+    assert_equal(train(["cpu", "cpu:1"], at(3, clip), optimizer=two), one)
+    path = tmp_path / "job"
+    train(["cpu"], at(3, clip), optimizer=two, n_iter=4, checkpoint=path)
+    assert_equal(train(["cpu", "cpu:1"], optimizer=two, checkpoint=path, resume=True), one)
+
+
+def test_16_bits(dtype: str) -> None:
+    one = train(["cpu"], at(3, clip), n_iter=5)
+    assert_equal(train(["cpu", "cpu:1"], at(3, clip, slice(1)), n_iter=5), one)
+    assert np.abs(train(["cpu"], at(4, clip), n_iter=5).params["first_W"].numpy()).max() <= 0.0501
+
+
+def test_weights_of_the_hosts_optimizer_may_be_set_too() -> None:
+    made: list[Any] = []
+
+    def make(params: dict[str, ag.Tensor]) -> Any:
+        made.append(ag.optimizer_sgd(params, lr=0.1))
+        return made[-1]
+
+    def change(_: Any) -> None:
+        for p in made[-1].params.values():
+            p.data = np.full(p.shape, 0.125)
+
+    result = train(["cpu", "cpu:1"], at(7, change), optimizer=make)
+    assert {float(v) for p in result.params.values() for v in np.unique(p.numpy())} == {0.125}
+
+
+def test_its_rate_and_settings_take_effect() -> None:
+    def run(**changes: float) -> ag.DPResult:
+        made: list[Any] = []
+
+        def make(params: dict[str, ag.Tensor]) -> Any:
+            made.append(ag.optimizer_sgd(params, lr=0.1, momentum=0.5))
+            return made[-1]
+
+        return train(["cpu"], at(3, lambda _: [setattr(made[-1], n, v) for n, v in changes.items()]), optimizer=make)
+
+    assert not np.array_equal(run(lr=0.0).loss_history[5:], run().loss_history[5:])
+    assert not np.array_equal(run(momentum=0.0).loss_history[5:], run().loss_history[5:])
+
+
+def test_two_values_for_one_weight() -> None:
+    def differ(models: list[Any]) -> None:
+        for i, model in enumerate(models):
+            model.first.W.data = np.full(model.first.W.shape, i + 2.0)
+
+    with expect_error("dp_train with a callback that gives two models unlike weights", ag.CommError,
+                      "callback", "first_W", "replica 1"):
+        train(["cpu", "cpu:1"], at(3, differ))
+
+
+# ---------------------------------------------------------------------------------------------- modes and settings
+
+
+@pytest.mark.parametrize("of", [slice(None), slice(1), slice(1, 2)], ids=["all", "first", "second"])
+def test_modes_that_a_callback_sets_hold_for_all(of: slice) -> None:
+    one = train(["cpu"], at(3, lambda models: [ag.ag_eval(m) for m in models]))
+    found = train(["cpu", "cpu:1"], at(3, lambda models: [ag.ag_eval(m) for m in models], of))
+    assert_equal(found, one)
+    assert not found.model.training and not np.array_equal(one.loss_history[4:], train(["cpu"]).loss_history[4:])
+
+
+def test_validating_in_the_other_mode_changes_nothing() -> None:
+    def validate(step: ag.DPStep) -> None:
+        model = ag.ag_eval(step.models[0])
+        model(DATA[0]["x"])
+        ag.ag_train(model)
+
+    assert_equal(train(["cpu", "cpu:1"], validate), train(["cpu"]))
+
+
+TEMPERATURE = {"is": 1.0}
+SCALE = 1.0
+
+
+def loss_with_settings(output: ag.Tensor, label: Any) -> ag.Tensor:
+    return ag.ag_softmax_cross_entropy_loss(output, label) * (TEMPERATURE["is"] * SCALE)
+
+
+def an_attribute(models: list[Any]) -> None:
+    for model in models:
+        model.temperature = 3.0
+
+
+def a_dict(models: list[Any]) -> None:
+    TEMPERATURE["is"] = 3.0
+
+
+def a_global(models: list[Any]) -> None:
+    global SCALE
+    SCALE = 3.0
+
+
+def a_rate(models: list[Any]) -> None:
+    for model in models:
+        model.drop.rate = 0.9
+
+
+@pytest.mark.parametrize("change", [an_attribute, a_dict, a_global, a_rate])
+def test_what_the_functions_read_may_change(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = []
+    for capture in (False, "auto", True):
+        monkeypatch.setitem(TEMPERATURE, "is", 1.0)
+        monkeypatch.setitem(globals(), "SCALE", 1.0)
+        losses.append(train(["cpu", "cpu:1"], at(3, change), loss_fn=loss_with_settings, capture=capture).loss_history)
+    assert np.array_equal(losses[0], losses[1]) and np.array_equal(losses[0], losses[2])
+    assert not np.array_equal(losses[0][4:], train(["cpu"]).loss_history[4:])
+
+
+def test_what_changes_every_time_runs_uncaptured(caplog: pytest.LogCaptureFixture,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = []
+
+    def anneal(step: ag.DPStep) -> None:
+        TEMPERATURE["is"] *= 0.9
+
+    for capture in (False, "auto"):
+        monkeypatch.setitem(TEMPERATURE, "is", 1.0)
+        losses.append(train(["cpu"], anneal, loss_fn=loss_with_settings, capture=capture).loss_history)
+    assert np.array_equal(*losses)
+    (record,) = caplog.records
+    assert "uncaptured" in record.getMessage() and "callback" in record.getMessage()
+
+
+# ---------------------------------------------------------------------------------------------- the end
+
+
+@pytest.mark.parametrize("answer", [False, np.False_])
+def test_a_callback_that_returns_false_ends_the_job(device: str, answer: Any, tmp_path: Path) -> None:
+    whole = train(places(device, 1))
+    path = tmp_path / "job"
+    ended = train(places(device, 2), lambda step: answer if step.step == 3 else None, checkpoint=path)
+    assert np.array_equal(ended.loss_history, whole.loss_history[:4]) and ended.loss == ended.loss_history[-1]
+    assert not ended.interrupted
+    assert_equal(ended, train(places(device, 1), n_iter=4))
+    assert_equal(train(places(device, 1), checkpoint=path, resume=True), whole)
+
+
+@pytest.mark.parametrize("answer", [None, True, 0, "", []])
+def test_what_else_a_callback_returns_does_not(answer: Any) -> None:
+    assert len(train(["cpu"], lambda step: answer, n_iter=3).loss_history) == 3
+
+
+def test_one_rank_ends_the_job_of_all() -> None:
+    def run(comm: Any) -> ag.DPResult:
+        callback = (lambda step: step.step != 2) if comm.rank else None
+        return train([f"cpu:{comm.rank}"], callback, world=comm)
+
+    for result in outcomes(2, run):
+        assert_equal(result, train(["cpu"], n_iter=3))
+
+
+# ---------------------------------------------------------------------------------------------- Ctrl-C
+
+
+def interrupt_at(step: int) -> Callable[[ag.DPStep], None]:
+    return at(step, lambda _: os.kill(os.getpid(), signal.SIGINT))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_an_interrupt_returns_what_there_is(replicas: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    whole, path = train(["cpu"]), tmp_path / "job"
+    found = train(places("cpu", replicas), interrupt_at(3), checkpoint=path)
+    assert found.interrupted and "interrupted after 4 of 8 steps" in caplog.text
+    assert_equal(found, train(["cpu"], n_iter=4))
+    assert_equal(train(["cpu"], checkpoint=path, resume=True), whole)
+
+
+@pytest.mark.parametrize("place", ["forward", "loss", "target"])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_an_interrupt_in_a_step_leaves_it_out(place: str, replicas: int, tmp_path: Path) -> None:
+    step, path = [0], tmp_path / "job"
+
+    def now_and_then(x: Any) -> Any:
+        if step[0] == 4:
+            raise KeyboardInterrupt
+        return x
+
+    def count(found: ag.DPStep) -> None:
+        step[0] = found.step + 1
+
+    functions = {"forward": {"forward_fn": lambda m, s: now_and_then(m(s["x"]))},
+                 "loss": {"loss_fn": lambda o, t: now_and_then(ag.ag_softmax_cross_entropy_loss(o, t))},
+                 "target": {"target_fn": lambda s: now_and_then(s["label"])}}[place]
+    found = train(places("cpu", replicas), count, **functions, capture=False, checkpoint=path)
+    assert found.interrupted
+    assert_equal(found, train(["cpu"], n_iter=4))
+    assert all(p.grad is None for p in found.params.values())
+    assert_equal(train(["cpu"], checkpoint=path, resume=True), train(["cpu"]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attempt", range(3))
+def test_interrupts_at_any_time(attempt: int, tmp_path: Path) -> None:
+    """40 in each part: every result is that of the steps it says, and every job goes on to the bit."""
+    whole = {n: train(["cpu"], n_iter=n, lr=0.01) for n in range(41)}
+    random = np.random.default_rng(attempt)
+    for i in range(40):
+        n = 1 + i % 2
+        path = tmp_path / f"{i}"
+        timer = threading.Timer(float(random.uniform(0.0, 0.15)), os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        try:
+            found = train(places("cpu", n), n_iter=40, lr=0.01, checkpoint=path)
+        except KeyboardInterrupt:  # before the first step, or when all were done
+            continue
+        finally:
+            timer.cancel()
+            try:
+                timer.join()
+            except KeyboardInterrupt:
+                timer.join()
+        assert_equal(found, whole[len(found.loss_history)])
+        assert_equal(train(["cpu"], n_iter=40, lr=0.01, checkpoint=path, resume=True), whole[40])
+
+
+def test_before_the_first_step_an_interrupt_is_an_interrupt() -> None:
+    def make() -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ag.dp_train(make, DATA, devices=["cpu"], verbose=False)
+
+
+def test_of_several_ranks_the_first_saves(tmp_path: Path) -> None:
+    path = tmp_path / "job"
+
+    def run(comm: Any) -> ag.DPResult:
+        def callback(step: ag.DPStep) -> None:
+            if comm.rank == 0 and step.step == 3:
+                raise KeyboardInterrupt
+
+        return train([f"cpu:{comm.rank}"], callback, world=comm, checkpoint=path)
+
+    first, second = outcomes(2, run)
+    assert isinstance(first, KeyboardInterrupt) and isinstance(second, ag.CommError)
+    assert_equal(train(["cpu"], checkpoint=path, resume=True), train(["cpu"]))
+
+
+def test_an_interrupt_waits_for_the_end_of_a_block() -> None:
+    order: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        with uninterrupted():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+            order.append("inside")
+        order.append("never")
+    assert order == ["inside"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    done = []
+    thread = threading.Thread(target=lambda: done.append(uninterrupted().__enter__()))
+    thread.start()
+    thread.join()
+    assert done == [None]
