@@ -151,6 +151,7 @@ def found_after(defect: Defect, device: str = "cpu") -> tuple[int, str] | None:
                 "--steps",
                 str(LIMIT),
                 "--first",
+                "--watched",
                 "--no-shrink",
                 *WITHOUT,
             ],
