@@ -52,8 +52,8 @@ DEFECTS = [
     Defect(
         "a replay leaves no gradient",
         _PROGRAM,
-        "        for x, grad in self._grads:\n            x.set_grad(grad)\n        self._lend()",
-        "        self._lend()",
+        "leaf.slot.buffer)\n        for x, grad in self._grads:\n            x.set_grad(grad)\n",
+        "leaf.slot.buffer)\n",
     ),
     Defect(
         "a gradient of before is that of the first call",
