@@ -132,6 +132,12 @@ DEFECTS = [
         "if g.block in blocks:",
     ),
     Defect("a sum is its operand", "ag/autograd/op.py", "if out.block in [b.block for b in buffers]:", "if False:"),
+    Defect(
+        "the next step overwrites what a callback sets",
+        "ag/parallel/trainer/trainer.py",
+        "if not (self.optimizers.changed_since(since) or any(r.changed_since(since) for r in self.replicas)):",
+        "if since:",
+    ),
 ]
 
 
