@@ -180,7 +180,7 @@ def load_model(world: World) -> None:
         ag.ag_save_model(world.model, path, model_fn=None)
         model = ag.ag_load_model(path, device=world.device)
     world.names["model"] = ag.ag_train(model)
-    world.names["parallel"] = ag.DataParallel(model, world.places)
+    world.names["parallel"] = ag.DataParallel(model, [world.device, world.device])
     for which in world.optimizers:
         world.names[which] = MOMENTS["sgd"](model)
     world.schedulers, world.states = [], []

@@ -109,17 +109,12 @@ class World:
             "noise": ag.ag_dropout(0.5),
             "inner": self.wrapped(lambda w: ag.ag_mean(w * 3.0)),
             "in_thread": _in_thread,
-            "parallel": ag.DataParallel(model, self.places),
+            "parallel": ag.DataParallel(model, [self.device, self.device]),
         }
 
     @property
     def model(self) -> Any:
         return self.names["model"]
-
-    @property
-    def places(self) -> list[str]:
-        """Of `DataParallel`: one where models draw, as threads that share a device draw in no order."""
-        return [self.device] * (1 if self.kind in ("dense", "tied", "tokens", "custom", "checkpointed") else 2)
 
     @property
     def other(self) -> str:
