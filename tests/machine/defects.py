@@ -52,8 +52,8 @@ DEFECTS = [
     Defect(
         "a replay leaves no gradient",
         _PROGRAM,
-        "        for x, grad in self._grads:\n            x.set_grad(grad)\n        self._lend()",
-        "        self._lend()",
+        "leaf.slot.buffer)\n        for x, grad in self._grads:\n            x.set_grad(grad)\n",
+        "leaf.slot.buffer)\n",
     ),
     Defect(
         "a gradient of before is that of the first call",
@@ -132,6 +132,12 @@ DEFECTS = [
         "if g.block in blocks:",
     ),
     Defect("a sum is its operand", "ag/autograd/op.py", "if out.block in [b.block for b in buffers]:", "if False:"),
+    Defect(
+        "the next step overwrites what a callback sets",
+        "ag/parallel/trainer/trainer.py",
+        "if not (self.optimizers.changed_since(since) or any(r.changed_since(since) for r in self.replicas)):",
+        "if since:",
+    ),
 ]
 
 
@@ -151,6 +157,7 @@ def found_after(defect: Defect, device: str = "cpu") -> tuple[int, str] | None:
                 "--steps",
                 str(LIMIT),
                 "--first",
+                "--watched",
                 "--no-shrink",
                 *WITHOUT,
             ],

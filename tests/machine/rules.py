@@ -95,7 +95,8 @@ class Machine(RuleBasedStateMachine):
         kind, dtype = data.draw(st.sampled_from(self.kinds)), data.draw(st.sampled_from(self.dtypes))
         self.do("restart", kind=kind, dtype=dtype, seed=seed, optimizer=optimizer)
         self.do("new_step", spec=spec)
-        self.do("step", i=0, batch=0)
+        for k in range(data.draw(st.integers(1, 4), label="steps")):  # from the third on they are replayed
+            self.do("step", i=0, batch=k % 2, look=k != 1)
 
     # -------------------------------------------------------------------------------------- steps
 

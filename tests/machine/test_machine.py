@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from machine.defects import DEFECTS, ROOT
-from machine.pair import Divergence, Pair
+from machine.pair import UNWATCHED, Divergence, Pair
 from machine.rules import Machine
 from machine.run import explore
 from machine.steps import Spec
@@ -20,7 +20,7 @@ from machine.steps import Spec
 
 @pytest.fixture
 def pair(device: str) -> Iterator[Pair]:
-    made = Pair(device)
+    made = Pair(device, without=UNWATCHED)
     yield made
     made.close()
 
