@@ -14,6 +14,7 @@ it, tensors and ops tell it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from operator import is_
 from threading import Lock, get_ident
@@ -75,6 +76,18 @@ class ChangeLog:
 CHANGES = ChangeLog()
 NOTES: dict[int, Notes] = {}  # by thread; most of the time there are none, and nobody looks further
 _switching = Lock()
+
+
+def _forked() -> None:
+    """Go on in a forked child, which has none of the other threads."""
+    global _switching
+    _switching = Lock()
+    for thread in NOTES.keys() - {get_ident()}:
+        del NOTES[thread]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 class Watched:

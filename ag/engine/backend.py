@@ -322,8 +322,9 @@ class Backend(ABC):
     def forked(self) -> None:
         """Go on in a forked child, which has none of the other threads."""
         self.arena.forked()
-        if self.recording is None:  # of another thread, if any
-            self._open_recording = self.noted_views = None
+        for thread in OPEN.keys() - {get_ident()}:
+            del OPEN[thread]
+        self.forget_views()
 
     def retime(self) -> None:
         """Begin or end noting launches, as `settings.events` was changed; waits for those before."""

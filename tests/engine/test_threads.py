@@ -35,8 +35,7 @@ def losses_and_weights(k: int, device: str, captured: bool, steps: int) -> bytes
         return np.array(losses).tobytes() + b"".join(p.numpy().tobytes() for p in model.parameters().values())
 
 
-@pytest.mark.parametrize("captured", [False, pytest.param(True, marks=pytest.mark.xfail(
-    reason="a device has one recording", strict=False))], ids=["eager", "captured"])
+@pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
 def test_each_thread_trains_as_if_alone(device: str, captured: bool) -> None:
     steps = 12
     alone = [losses_and_weights(k, device, captured, steps) for k in range(THREADS)]
