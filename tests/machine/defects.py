@@ -75,13 +75,6 @@ DEFECTS = [
     ),
     Defect("an array of the step's own stands for its argument", _ARGUMENTS, "example.copy()  #", "example  #"),
     Defect(
-        "an argument is changed in the step",
-        _ARGUMENTS,
-        "def __array_ufunc__(self, *args: object, **kwargs: object) -> Any:\n        raise _read(self)",
-        "def __array_ufunc__(self, *args: Any, **kwargs: Any) -> Any:\n        plain = [np.array(a) if isinstance(a, "
-        "StepArgument) else a for a in args]\n        return getattr(args[0], args[1])(*plain[2:]).view(StepArgument)",
-    ),
-    Defect(
         "work of threads is not recorded",
         "ag/parallel/replicas/parallel_apply.py",
         "if len(calls) > 1 and recording_here() is not None:",

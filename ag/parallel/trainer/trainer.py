@@ -125,7 +125,7 @@ class Trainer:
         self._buffers.load(state.buffers)
         for replica in self.replicas:
             replica.scale_gradients(self.optimizers.loss_scale)
-        self._draws = state.draws
+        self._draws = state.draws if state.step else None  # the first step counts them
         self._broadcast()
 
     # -------------------------------------------------------------------------------------- a step

@@ -323,6 +323,19 @@ def test_an_interrupt_in_a_step_leaves_it_out(place: str, replicas: int, tmp_pat
     assert_equal(train(["cpu"], checkpoint=path, resume=True), train(["cpu"]))
 
 
+def test_a_job_that_was_interrupted_in_its_first_step_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "job"
+
+    def interrupted(model: Any, sample: Any) -> Any:
+        if model.training:
+            raise KeyboardInterrupt
+        return model(sample["x"])
+
+    found = train(["cpu"], forward_fn=interrupted, checkpoint=path)
+    assert found.interrupted and found.loss_history.shape == (0,) and np.isnan(found.loss)
+    assert_equal(train(["cpu", "cpu:1"], checkpoint=path, resume=True), train(["cpu"]))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("attempt", range(3))
 def test_interrupts_at_any_time(attempt: int, tmp_path: Path) -> None:
