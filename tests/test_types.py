@@ -15,7 +15,8 @@ import numpy as np
 
 import ag
 from ag.autograd.op import Cotangents, Need, Result, Run, op
-from ag.autograd.tensor import OPS, Tensor, TensorLike
+from ag.autograd.tensor import Tensor, TensorLike
+from ag.autograd.tensor_operators import OPS
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import copy
 from ag.engine.kernels.pool import max_pool2d

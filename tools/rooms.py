@@ -44,7 +44,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ag": (*_COMPUTING, "nn", "optim", "data", "io", "comm", "replicas", "sharded", "trainer", "elastic", "tools"),
 }
 DOOR = "ag.engine.compile.pipeline"  # what others import of the compiler: `record`, and nothing else
-VISITORS = ("ag.autograd.recorded_call", "ag.parallel.trainer.host_optimizer")  # who does
+VISITORS = ("ag.autograd.captured.call", "ag.parallel.trainer.host_optimizer")  # who does
 
 # Packages from outside the standard library, and where they may be imported.
 OUTSIDE: dict[str, tuple[str, ...]] = {

@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from ag.autograd.captured_program import CapturedProgram
-from ag.autograd.recorded_call import RecordedCall
+from ag.autograd.captured.arguments import Args
+from ag.autograd.captured.call import RecordedCall
+from ag.autograd.captured.program import CapturedProgram
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
@@ -43,18 +44,18 @@ log = logging.getLogger("ag")
 class _Trusted:
     """A program, and how far it has been compared with what the step does."""
 
-    def __init__(self, key: object, program: CapturedProgram, args: tuple[Any, ...]) -> None:
+    def __init__(self, key: object, program: CapturedProgram, args: Args) -> None:
         self.key, self.program = key, program
         self._first: list[bytes] | None = [_content(x) for x in args] if args else None
         self._same: list[int] = []  # ids of arguments whose values were those of the first call
         self.calls, self._due = 1, 2
 
-    def is_due(self, args: tuple[Any, ...]) -> bool:
+    def is_due(self, args: Args) -> bool:
         """Count a call; whether it has to be compared."""
         self.calls += 1
         return self.calls >= self._due or (self._first is not None and [id(x) for x in args] != self._same)
 
-    def agreed(self, args: tuple[Any, ...]) -> None:
+    def agreed(self, args: Args) -> None:
         """A call made the same launches; if its arguments were other ones, what is computed does not depend on them."""
         if self.calls >= self._due:
             self._due *= _GROWTH
@@ -99,14 +100,14 @@ class CapturedStep:
                 log.warning("ag_capture: a step is recorded for the %dth time, as %s.", len(known) + 1, change)
             return self._record(key, args)
 
-    def _record(self, key: object, args: tuple[Any, ...]) -> Any:
+    def _record(self, key: object, args: Args) -> Any:
         program = CapturedProgram(RecordedCall(self._step, args, self._backend, self._recompute))
         self._programs.append(_Trusted(key, program, args))
         if len(self._programs) > PROGRAMS_KEPT:
             self._programs.pop(0).program.close()
         return program.results(args)
 
-    def _call(self, trusted: _Trusted, args: tuple[Any, ...]) -> Any:
+    def _call(self, trusted: _Trusted, args: Args) -> Any:
         if self._programs[-1] is not trusted:
             self._programs.remove(trusted)
             self._programs.append(trusted)

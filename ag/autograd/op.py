@@ -25,7 +25,8 @@ from ag.autograd.cotangent import Cotangent
 from ag.autograd.mixed_precision import Widening, rounded, widening
 from ag.autograd.operands import Vectors, number_given, operands_on_one_device
 from ag.autograd.tape import is_recording
-from ag.autograd.tensor import OPS, Node, Tensor, TensorLike
+from ag.autograd.tensor import Node, Tensor, TensorLike
+from ag.autograd.tensor_operators import OPS
 from ag.autograd.unchanged import checked, repeated_since
 from ag.autograd.watched import NOTES, note_tensors
 from ag.engine.buffer import Buffer, Run

@@ -14,7 +14,8 @@ import numpy as np
 from ag.autograd.create import as_array
 from ag.autograd.operands import number_given, vector_beside
 from ag.autograd.tape import is_recording
-from ag.autograd.tensor import HOST_OPERATORS, Tensor
+from ag.autograd.tensor import Tensor
+from ag.autograd.tensor_operators import HOST_OPERATORS
 from ag.engine.dtype import BF16, F32
 from ag.engine.kernels.convert import converted, loaded, narrow, stored
 from ag.engine.kernels.elementwise import copy

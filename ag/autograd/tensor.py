@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ag.autograd.cotangent import Cotangent, shaped_like, stored_for, whole
+from ag.autograd.tensor_operators import TensorOperators
 from ag.autograd.unchanged import any_changed, checked
 from ag.autograd.watched import CHANGES, NOTES
 from ag.engine.arena import now
@@ -27,15 +28,11 @@ from ag.engine.primitive import Array
 from ag.engine.shape import Shape
 from ag.errors import DtypeError, ShapeError
 
-__all__ = ["HOST_OPERATORS", "OPS", "Array", "ArrayLike", "Node", "PendingGrad", "Tensor", "TensorLike",
+__all__ = ["Array", "ArrayLike", "Node", "PendingGrad", "Tensor", "TensorLike",
            "tensor_given"]
 
 ArrayLike = Any  # whatever numpy.asarray accepts
 
-# Public ops by name, filled by `ag.autograd.op` at import and constant afterwards.
-OPS: dict[str, Callable[..., Tensor]] = {}
-# Operators that are no ops, likewise by `ag.autograd.operators`.
-HOST_OPERATORS: dict[str, Callable[..., Any]] = {}
 _ids = count(1)
 
 
@@ -108,7 +105,7 @@ class PendingGrad:
         raise NotImplementedError
 
 
-class Tensor:
+class Tensor(TensorOperators):
     """An n-dimensional array on a device.
 
     Made by `ag_tensor`, `ag_param` and the ops; not directly.
@@ -133,6 +130,8 @@ class Tensor:
     """
 
     __slots__ = ("__weakref__", "_grad", "buffer", "id", "name", "node", "requires_grad")
+
+    node: Node | None
 
     def __init__(self, buffer: Buffer, requires_grad: bool = False, node: Node | None = None) -> None:
         self.id = next(_ids)
@@ -283,124 +282,6 @@ class Tensor:
         with self.buffer.backend.quiet():
             return Tensor(copied(self.buffer))
 
-    # -------------------------------------------------------------------------------------- comparison
-
-    __hash__ = object.__hash__  # by identity, as tensors are keys
-
-    def __eq__(self, other: object) -> Any:
-        return HOST_OPERATORS["compare"](np.equal, self, other)
-
-    def __ne__(self, other: object) -> Any:
-        return HOST_OPERATORS["compare"](np.not_equal, self, other)
-
-    def __lt__(self, other: TensorLike) -> Any:
-        return HOST_OPERATORS["compare"](np.less, self, other)
-
-    def __le__(self, other: TensorLike) -> Any:
-        return HOST_OPERATORS["compare"](np.less_equal, self, other)
-
-    def __gt__(self, other: TensorLike) -> Any:
-        return HOST_OPERATORS["compare"](np.greater, self, other)
-
-    def __ge__(self, other: TensorLike) -> Any:
-        return HOST_OPERATORS["compare"](np.greater_equal, self, other)
-
-    def __contains__(self, value: object) -> bool:
-        return bool(HOST_OPERATORS["contains"](self, value))
-
-    def __iter__(self) -> Iterator[Tensor]:
-        if not self.shape:
-            raise TypeError("iter: a tensor of shape () has no axes; use .item().")
-        return (self[i] for i in range(len(self)))
-
-    # -------------------------------------------------------------------------------------- arithmetic
-
-    def __add__(self, other: TensorLike) -> Tensor:
-        return _call("ag_add", self, other)
-
-    def __radd__(self, other: TensorLike) -> Tensor:
-        return _call("ag_add", other, self)
-
-    def __sub__(self, other: TensorLike) -> Tensor:
-        return _call("ag_sub", self, other)
-
-    def __rsub__(self, other: TensorLike) -> Tensor:
-        return _call("ag_sub", other, self)
-
-    def __mul__(self, other: TensorLike) -> Tensor:
-        return _call("ag_mul", self, other)
-
-    def __rmul__(self, other: TensorLike) -> Tensor:
-        return _call("ag_mul", other, self)
-
-    def __truediv__(self, other: TensorLike) -> Tensor:
-        return _call("ag_div", self, other)
-
-    def __rtruediv__(self, other: TensorLike) -> Tensor:
-        return _call("ag_div", other, self)
-
-    def __matmul__(self, other: TensorLike) -> Tensor:
-        return _call("ag_matmul", self, other)
-
-    def __rmatmul__(self, other: TensorLike) -> Tensor:
-        return _call("ag_matmul", other, self)
-
-    def __pow__(self, p: float) -> Tensor:
-        return _call("ag_pow", self, p)
-
-    def __neg__(self) -> Tensor:
-        return _call("ag_scale", self, -1.0)
-
-    def __pos__(self) -> Tensor:
-        return self
-
-    def __abs__(self) -> Tensor:
-        return _call("ag_abs", self)
-
-    def __iadd__(self, other: TensorLike) -> Tensor:
-        return _changed("+=", self, self + other)
-
-    def __isub__(self, other: TensorLike) -> Tensor:
-        return _changed("-=", self, self - other)
-
-    def __imul__(self, other: TensorLike) -> Tensor:
-        return _changed("*=", self, self * other)
-
-    def __itruediv__(self, other: TensorLike) -> Tensor:
-        return _changed("/=", self, self / other)
-
-    def __imatmul__(self, other: TensorLike) -> Tensor:
-        return _changed("@=", self, self @ other)
-
-    def __ipow__(self, p: float) -> Tensor:
-        return _changed("**=", self, self**p)
-
-    __array_ufunc__ = None  # numpy_array * tensor calls Tensor.__rmul__ instead of looping over elements
-
-    @property
-    def T(self) -> Tensor:
-        """The axes in reverse order."""
-        return _call("ag_transpose", self)
-
-    def __getitem__(self, key: object) -> Tensor:
-        return _call("ag_slice", self, key)
-
-    def reshape(self, *shape: int) -> Tensor:
-        """`ag_reshape` as a method."""
-        return _call("ag_reshape", self, *shape)
-
-    def astype(self, dtype: str) -> Tensor:
-        """`ag_cast` as a method."""
-        return _call("ag_cast", self, dtype)
-
-    def sum(self, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Tensor:
-        """`ag_sum` as a method."""
-        return _call("ag_sum", self, dim, keepdim)
-
-    def mean(self, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Tensor:
-        """`ag_mean` as a method."""
-        return _call("ag_mean", self, dim, keepdim)
-
 
 TensorLike = Tensor | Array | float | int
 
@@ -410,15 +291,3 @@ def tensor_given(function: str, x: object) -> Tensor:
     if not isinstance(x, Tensor):
         raise TypeError(f"{function}: a {type(x).__name__} was given; a tensor is required. Make one with ag_tensor.")
     return x
-
-
-def _call(name: str, *args: object) -> Tensor:
-    return OPS[name](*args)
-
-
-def _changed(operator: str, x: Tensor, result: Tensor) -> Tensor:
-    """What `x` is after an operator such as ``+=`` with that result: a parameter is changed, any other name rebound."""
-    if not x.requires_grad or x.node is not None:
-        return result
-    changed: Tensor = HOST_OPERATORS["change"](operator, x, result)
-    return changed

@@ -8,7 +8,8 @@ from __future__ import annotations
 from ag.autograd.create import to_buffer
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording
-from ag.autograd.tensor import OPS, Node, Tensor, tensor_given
+from ag.autograd.tensor import Node, Tensor, tensor_given
+from ag.autograd.tensor_operators import OPS
 from ag.autograd.transfer import move_cotangent
 from ag.autograd.unchanged import refuse_changed, repeated_since
 from ag.engine.backend import Backend

@@ -40,8 +40,8 @@ class Defect(NamedTuple):
     new: str
 
 
-_CALL, _PROGRAM = "ag/autograd/recorded_call.py", "ag/autograd/captured_program.py"
-_ARGUMENTS, _WATCHED = "ag/autograd/captured_arguments.py", "ag/autograd/watched.py"
+_CALL, _PROGRAM = "ag/autograd/captured/call.py", "ag/autograd/captured/program.py"
+_ARGUMENTS, _WATCHED = "ag/autograd/captured/arguments.py", "ag/autograd/watched.py"
 DEFECTS = [
     Defect(
         "work on another device is not recorded",

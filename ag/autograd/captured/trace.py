@@ -7,7 +7,7 @@ step computes in Python from something that is no argument shows as another numb
     first  0: mul(argument 0, number 0.5)          second  0: mul(argument 0, number 0.25)
            1: sum(made 0)                                  1: sum(made 0)          -> launch 0, number 0.5 is 0.25 now
 
-Knows no tensor and no device.  `ag.autograd.captured_program` compares.
+Knows no tensor and no device.  `ag.autograd.captured.program` compares.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ from operator import itemgetter
 from typing import Any, NamedTuple, cast
 from weakref import ref
 
-from ag.autograd.recorded_call import ENDED, RecordedCall, filled
+from ag.autograd.captured.arguments import Args
+from ag.autograd.captured.call import ENDED, RecordedCall, filled
 from ag.autograd.tensor import PendingGrad, Tensor
 from ag.engine.buffer import Buffer, Device, leased, note_written, vacate
 from ag.engine.dtype import U32, DType
@@ -83,11 +84,11 @@ class CapturedProgram:
             raise
         self._grads = [(x, None if result is None else result.tensor or _Pending(x, results.buffer(result)))
                        for x, result in zip(leaves, found, strict=True)]
-        self._makers: list[tuple[Callable[[tuple[Any, ...]], Tensor], int]] = []  # and the first place of the tensor
+        self._makers: list[tuple[Callable[[Args], Tensor], int]] = []  # and the first place of the tensor
         for i, (result, position) in enumerate(zip(outputs, shared, strict=True)):
             argument = call.passed[i]
             if argument is not None:
-                maker: Callable[[tuple[Any, ...]], Tensor] = itemgetter(argument)
+                maker: Callable[[Args], Tensor] = itemgetter(argument)
             elif position is not None:
                 maker = partial(_grad_of, leaves[position])
             elif result.tensor is not None:
@@ -113,11 +114,11 @@ class CapturedProgram:
                 return found
         return self._notes.change()
 
-    def check(self, args: tuple[Any, ...]) -> None:
+    def check(self, args: Args) -> None:
         """Raise if a value of an array is not allowed, before anything runs."""
         self._arguments.check(args)
 
-    def replay(self, args: tuple[Any, ...]) -> Any:
+    def replay(self, args: Args) -> Any:
         """Do what the step would, and return what it would."""
         for leaf in self._read:
             if leaf.slot is not None:
@@ -140,7 +141,7 @@ class CapturedProgram:
         self._notes.repeat_effects()
         return self.results(args)
 
-    def results(self, args: tuple[Any, ...]) -> Any:
+    def results(self, args: Args) -> Any:
         """What the call returns: new tensors, or those that the eager call would return, too."""
         tensors: list[Tensor] = []
         for i, (make, first) in enumerate(self._makers):
@@ -252,15 +253,15 @@ class _Results:
         return place.tensor or Tensor(self.buffer(place))
 
 
-def _grad_of(leaf: Tensor, args: tuple[Any, ...]) -> Tensor:
+def _grad_of(leaf: Tensor, args: Args) -> Tensor:
     return cast(Tensor, leaf.grad)
 
 
-def _itself(tensor: Tensor, args: tuple[Any, ...]) -> Tensor:
+def _itself(tensor: Tensor, args: Args) -> Tensor:
     return tensor
 
 
-def _result(buffer: Buffer, needs_grad: bool, args: tuple[Any, ...]) -> Tensor:
+def _result(buffer: Buffer, needs_grad: bool, args: Args) -> Tensor:
     if buffer.block.nbytes <= _SMALL:
         lent = buffer.backend.alloc(buffer.shape, buffer.dtype)  # sooner than later: most are held until the next call
         buffer.backend.assign(lent, buffer)

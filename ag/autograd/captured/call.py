@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
-from ag.autograd.capture_trace import Label, Traced, first_difference, trace_of
-from ag.autograd.captured_arguments import Arguments
+from ag.autograd.captured.arguments import Args, Arguments
+from ag.autograd.captured.trace import Label, Traced, first_difference, trace_of
 from ag.autograd.tensor import Node, Tensor
 from ag.autograd.watched import Notes
 from ag.engine.buffer import Buffer, Device
@@ -41,7 +41,7 @@ class RecordedCall:
         If the step does what a replay could not.
     """
 
-    def __init__(self, step: Callable[..., Any], args: tuple[Any, ...], backend: Device | None,
+    def __init__(self, step: Callable[..., Any], args: Args, backend: Device | None,
                  recompute: bool) -> None:
         self.arguments = Arguments(args)
         stand_ins = self.arguments.stand_ins()
@@ -100,7 +100,7 @@ class RecordedCall:
         """What this call launched otherwise than another one, in words."""
         return first_difference(trace, self.trace)
 
-    def results(self, args: tuple[Any, ...]) -> Any:
+    def results(self, args: Args) -> Any:
         """What an eager call would return."""
         self.put_back()
         self.recording.compiled = None

@@ -20,8 +20,9 @@ from ag.engine.primitive import Array
 from ag.engine.program import Recording
 from ag.errors import CaptureError
 
-__all__ = ["Arguments", "Label"]
+__all__ = ["Args", "Arguments", "Label"]
 
+Args = tuple[Any, ...]  # of a call: tensors and numpy arrays
 Label = tuple[object, ...]  # what a buffer stands for in every recording of the step
 
 
@@ -173,13 +174,13 @@ class Arguments:
         """All slots."""
         return [t for slot in self._slots for t in (slot.targets if isinstance(slot, _ArraySlot) else [slot.target])]
 
-    def check(self, args: tuple[Any, ...]) -> None:
+    def check(self, args: Args) -> None:
         """Raise if a value is not allowed."""
         for slot, value in zip(self._slots, args, strict=True):
             if isinstance(slot, _ArraySlot):
                 slot.check(value)
 
-    def fill(self, args: tuple[Any, ...]) -> None:
+    def fill(self, args: Args) -> None:
         """Put the values of a call into the slots."""
         for slot, value in zip(self._slots, args, strict=True):
             slot.fill(value)

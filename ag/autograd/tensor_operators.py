@@ -1,0 +1,170 @@
+"""The operators of tensors, as a base class: each looks up the public op of its name, which `ag.autograd.op` registers.
+
+Comparisons, and changing a parameter in place, are no ops: `ag.autograd.operators` has them.  Knows no op, and of a
+tensor its shape and whether it is a parameter.  `ag.autograd.tensor.Tensor` derives from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, Union
+
+import numpy as np
+
+from ag.engine.primitive import Array
+from ag.engine.shape import Shape
+
+__all__ = ["HOST_OPERATORS", "OPS", "TensorOperators"]
+
+Same = TypeVar("Same", bound="TensorOperators")
+Operand = Union[Same, Array, float, int]  # noqa: UP007 - a variable cannot be joined with | for mypy
+
+# Public ops by name, filled by `ag.autograd.op` at import and constant afterwards.
+OPS: dict[str, Callable[..., Any]] = {}
+# Operators that are no ops, likewise by `ag.autograd.operators`.
+HOST_OPERATORS: dict[str, Callable[..., Any]] = {}
+
+
+class TensorOperators:
+    """Base of `Tensor`."""
+
+    __slots__ = ()
+
+    requires_grad: bool
+    node: object
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes of the axes."""
+        raise NotImplementedError
+
+    # -------------------------------------------------------------------------------------- comparison
+
+    __hash__ = object.__hash__  # by identity, as tensors are keys
+
+    def __eq__(self, other: object) -> Any:
+        return HOST_OPERATORS["compare"](np.equal, self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return HOST_OPERATORS["compare"](np.not_equal, self, other)
+
+    def __lt__(self: Same, other: Operand[Same]) -> Any:
+        return HOST_OPERATORS["compare"](np.less, self, other)
+
+    def __le__(self: Same, other: Operand[Same]) -> Any:
+        return HOST_OPERATORS["compare"](np.less_equal, self, other)
+
+    def __gt__(self: Same, other: Operand[Same]) -> Any:
+        return HOST_OPERATORS["compare"](np.greater, self, other)
+
+    def __ge__(self: Same, other: Operand[Same]) -> Any:
+        return HOST_OPERATORS["compare"](np.greater_equal, self, other)
+
+    def __contains__(self, value: object) -> bool:
+        return bool(HOST_OPERATORS["contains"](self, value))
+
+    def __iter__(self: Same) -> Iterator[Same]:
+        if not self.shape:
+            raise TypeError("iter: a tensor of shape () has no axes; use .item().")
+        return (self[i] for i in range(self.shape[0]))
+
+    # -------------------------------------------------------------------------------------- arithmetic
+
+    def __add__(self: Same, other: Operand[Same]) -> Same:
+        return _call(self, "ag_add", self, other)
+
+    def __radd__(self: Same, other: Operand[Same]) -> Same:
+        return _call(self, "ag_add", other, self)
+
+    def __sub__(self: Same, other: Operand[Same]) -> Same:
+        return _call(self, "ag_sub", self, other)
+
+    def __rsub__(self: Same, other: Operand[Same]) -> Same:
+        return _call(self, "ag_sub", other, self)
+
+    def __mul__(self: Same, other: Operand[Same]) -> Same:
+        return _call(self, "ag_mul", self, other)
+
+    def __rmul__(self: Same, other: Operand[Same]) -> Same:
+        return _call(self, "ag_mul", other, self)
+
+    def __truediv__(self: Same, other: Operand[Same]) -> Same:
+        return _call(self, "ag_div", self, other)
+
+    def __rtruediv__(self: Same, other: Operand[Same]) -> Same:
+        return _call(self, "ag_div", other, self)
+
+    def __matmul__(self: Same, other: Operand[Same]) -> Same:
+        return _call(self, "ag_matmul", self, other)
+
+    def __rmatmul__(self: Same, other: Operand[Same]) -> Same:
+        return _call(self, "ag_matmul", other, self)
+
+    def __pow__(self: Same, p: float) -> Same:
+        return _call(self, "ag_pow", self, p)
+
+    def __neg__(self: Same) -> Same:
+        return _call(self, "ag_scale", self, -1.0)
+
+    def __pos__(self: Same) -> Same:
+        return self
+
+    def __abs__(self: Same) -> Same:
+        return _call(self, "ag_abs", self)
+
+    def __iadd__(self: Same, other: Operand[Same]) -> Same:
+        return _changed("+=", self, self + other)
+
+    def __isub__(self: Same, other: Operand[Same]) -> Same:
+        return _changed("-=", self, self - other)
+
+    def __imul__(self: Same, other: Operand[Same]) -> Same:
+        return _changed("*=", self, self * other)
+
+    def __itruediv__(self: Same, other: Operand[Same]) -> Same:
+        return _changed("/=", self, self / other)
+
+    def __imatmul__(self: Same, other: Operand[Same]) -> Same:
+        return _changed("@=", self, self @ other)
+
+    def __ipow__(self: Same, p: float) -> Same:
+        return _changed("**=", self, self**p)
+
+    __array_ufunc__ = None  # numpy_array * tensor calls Tensor.__rmul__ instead of looping over elements
+
+    @property
+    def T(self: Same) -> Same:
+        """The axes in reverse order."""
+        return _call(self, "ag_transpose", self)
+
+    def __getitem__(self: Same, key: object) -> Same:
+        return _call(self, "ag_slice", self, key)
+
+    def reshape(self: Same, *shape: int) -> Same:
+        """`ag_reshape` as a method."""
+        return _call(self, "ag_reshape", self, *shape)
+
+    def astype(self: Same, dtype: str) -> Same:
+        """`ag_cast` as a method."""
+        return _call(self, "ag_cast", self, dtype)
+
+    def sum(self: Same, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Same:
+        """`ag_sum` as a method."""
+        return _call(self, "ag_sum", self, dim, keepdim)
+
+    def mean(self: Same, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Same:
+        """`ag_mean` as a method."""
+        return _call(self, "ag_mean", self, dim, keepdim)
+
+
+def _call(like: Same, name: str, *args: object) -> Same:
+    result: Same = OPS[name](*args)
+    return result
+
+
+def _changed(operator: str, x: Same, result: Same) -> Same:
+    """What `x` is after an operator such as ``+=`` with that result: a parameter is changed, any other name rebound."""
+    if not x.requires_grad or x.node is not None:
+        return result
+    changed: Same = HOST_OPERATORS["change"](operator, x, result)
+    return changed
