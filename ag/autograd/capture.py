@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable
 from threading import RLock
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -47,13 +48,14 @@ class _Trusted:
     def __init__(self, key: object, program: CapturedProgram, args: Args) -> None:
         self.key, self.program = key, program
         self._first: list[bytes] | None = [_content(x) for x in args] if args else None
-        self._same: list[int] = []  # ids of arguments whose values were those of the first call
+        self._same: list[ref[Any]] = []  # arguments whose values were those of the first call
         self.calls, self._due = 1, 2
 
     def is_due(self, args: Args) -> bool:
         """Count a call; whether it has to be compared."""
         self.calls += 1
-        return self.calls >= self._due or (self._first is not None and [id(x) for x in args] != self._same)
+        return self.calls >= self._due or (self._first is not None and not (
+            self._same and all(x is same() for x, same in zip(args, self._same, strict=True))))
 
     def agreed(self, args: Args) -> None:
         """A call made the same launches; if its arguments were other ones, what is computed does not depend on them."""
@@ -61,7 +63,7 @@ class _Trusted:
             self._due *= _GROWTH
         if self._first is not None:
             other = self._first != [_content(x) for x in args]
-            self._first, self._same = (None, []) if other else (self._first, [id(x) for x in args])
+            self._first, self._same = (None, []) if other else (self._first, [ref(x) for x in args])
 
 
 class CapturedStep:

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dis import get_instructions
 from operator import is_
 from threading import Lock, get_ident
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, Protocol, TypeVar
 from weakref import ref
 
@@ -162,6 +164,7 @@ class Notes:
         self._contents: dict[tuple[int, str], list[tuple[Any, tuple[Any, ...]]]] = {}  # what is in lists and dicts
         self._flat: list[tuple[Any, tuple[Any, ...]]] = []  # all of them
         self._tensors: dict[int, tuple[ref[Noted], Buffer]] = {}
+        self._names: list[tuple[Any, str, Any]] = []  # a cell, or a dict of globals, a name, and what it meant
         self.effects: dict[tuple[int, str], tuple[ref[Watched], Any]] = {}
         self.leaves: dict[int, Leaf] = {}
         self._position = CHANGES.position
@@ -196,6 +199,20 @@ class Notes:
         """Note what an attribute becomes."""
         self.effects[id(owner), name] = ref(owner), value
 
+    def names(self, function: object) -> None:
+        """Note what the names of a function mean that are not its own: globals, and variables of functions around it.
+
+        Functions among them, which it may call, are followed.
+        """
+        todo, seen = [function], {id(function)}
+        while todo:
+            for place, name, value in _outer_names(todo.pop()):
+                self._names.append((place, name, _snapshot(value)))
+                self._flat += _contents(value)
+                if isinstance(value, FunctionType) and id(value) not in seen and value.__module__ != __package__:
+                    seen.add(id(value))
+                    todo.append(value)
+
     def tensors(self, tensors: Sequence[Noted]) -> None:
         """Note where tensors lie that were there before."""
         for x in tensors:
@@ -213,6 +230,10 @@ class Notes:
                 if (found := self._changed(key)) is not None:
                     return found
             self._position = position
+        for place, name, noted in self._names:
+            value = _meaning(place, name)
+            if value is not noted and not _same(noted, _snapshot(value)):
+                return f"{name} was {_shown(noted)} and is {_shown(value)}"
         for container, items in self._flat:
             now = container.values() if type(container) is dict else container
             if len(now) != len(items) or not all(map(is_, now, items)):
@@ -248,7 +269,7 @@ class Notes:
         self.effects = {key: effect for key, effect in self.effects.items() if effect[0]() is not None}
         self._reads = {key: noted for key, noted in self._reads.items() if noted[0]() is not None}
         self._contents = {key: pairs for key, pairs in self._contents.items() if key in self._reads}
-        self._flat = [pair for pairs in self._contents.values() for pair in pairs]
+        self._flat += [pair for pairs in self._contents.values() for pair in pairs]
 
     # -------------------------------------------------------------------------------------- gradients
 
@@ -276,6 +297,31 @@ def note_tensors(tensors: Sequence[Noted]) -> None:
     """Tell a step that is being recorded which tensors it uses; for callers that found `NOTES` not empty."""
     if (notes := NOTES.get(get_ident())) is not None:
         notes.tensors(tensors)
+
+
+def _outer_names(function: object) -> Iterator[tuple[Any, str, Any]]:
+    """Cells and globals that a function's code reads, those of the code inside it too, with their names and values."""
+    f = getattr(function, "__func__", function)  # of a method
+    if not isinstance(f, FunctionType):
+        return
+    for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
+        yield cell, name, _meaning(cell, name)
+    codes = [f.__code__]
+    for code in codes:
+        codes += [c for c in code.co_consts if isinstance(c, CodeType)]
+    for name in dict.fromkeys(x.argval for code in codes for x in get_instructions(code) if x.opname == "LOAD_GLOBAL"):
+        if name in f.__globals__ and not isinstance(f.__globals__[name], ModuleType):
+            yield f.__globals__, name, f.__globals__[name]
+
+
+def _meaning(place: Any, name: str) -> Any:
+    """What a name means now, in a cell or among globals."""
+    if isinstance(place, dict):
+        return place.get(name)
+    try:
+        return place.cell_contents
+    except ValueError:  # not assigned, or deleted
+        return None
 
 
 def _contents(value: Any, depth: int = 3) -> Iterator[tuple[Any, tuple[Any, ...]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -161,11 +162,11 @@ def test_a_step_may_return_nothing(device: str) -> None:
 
 def test_a_dropped_weight_changes_nothing(device: str) -> None:
     """The program holds its memory: without that, a replay reads whatever came to lie there."""
-    kept = {"W": ag.ag_param(np.full((16, 16), 0.5))}
-    step = ag.ag_capture(lambda x: ag.ag_sum(kept["W"] @ x))
+    kept = SimpleNamespace(W=ag.ag_param(np.full((16, 16), 0.5)))
+    step = ag.ag_capture(lambda x: ag.ag_sum(kept.W @ x))
     x = ag.ag_tensor(np.ones((16, 1)))
     assert [step(x * float(k)).item() for k in range(3)] == [0.0, 128.0, 256.0]
-    kept.clear()
+    del kept.W
     churn = [ag.ag_tensor(np.full((16, 16), 99.0)) for _ in range(50)]  # takes every block that is free
     del churn[::2]
     churn += [ag.ag_tensor(np.full((16, 1), 99.0)) for _ in range(50)]

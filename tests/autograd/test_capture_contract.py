@@ -162,46 +162,79 @@ def test_changed_between_calls(device: str, change: Change, inside: bool) -> Non
 # ---------------------------------------------------------------------------------------------- what cannot be replayed
 
 
-def impure(device: str, make: Callable[[list[float]], Callable[[ag.Tensor], ag.Tensor]], *fragments: str) -> None:
-    """A step that depends on a number which is no argument is refused once the number has changed."""
-    numbers = [1.0]
-    step = ag.ag_capture(make(numbers))
+class Plain:
+    """An object that is not watched."""
+
+    number = 1.0
+    tensor: ag.Tensor
+
+
+def impure(device: str, make: Callable[[Plain], Callable[[ag.Tensor], ag.Tensor]], *fragments: str) -> None:
+    """A step that depends on an attribute which is not watched is refused once that has changed."""
+    plain = Plain()
+    step = ag.ag_capture(make(plain))
     assert step(ag.ag_tensor([[1.0, 2.0]])).item() == 3.0
-    numbers[0] = 2.0
+    plain.number = 2.0
     with expect_error("a captured step that depends on a Python number", ag.CaptureError, *fragments):
         step(ag.ag_tensor([[1.0, 3.0]]))
 
 
 def test_a_number_from_outside(device: str) -> None:
-    impure(device, lambda n: lambda x: ag.ag_sum(x * n[0]), "mul", "number 1.0", "number 2.0")
-    impure(device, lambda n: lambda x: ag.ag_sum(ag.ag_scale(x, n[0])), "scale", "factor=1.0", "factor=2.0")
-    impure(device, lambda n: lambda x: ag.ag_sum(x * np.float32(n[0])), "number 1.0", "number 2.0")
+    impure(device, lambda n: lambda x: ag.ag_sum(x * n.number), "mul", "number 1.0", "number 2.0")
+    impure(device, lambda n: lambda x: ag.ag_sum(ag.ag_scale(x, n.number)), "scale", "factor=1.0", "factor=2.0")
+    impure(device, lambda n: lambda x: ag.ag_sum(x * np.float32(n.number)), "number 1.0", "number 2.0")
 
 
 def test_a_branch(device: str) -> None:
-    impure(device, lambda n: lambda x: ag.ag_sum(x) if n[0] < 2 else ag.ag_mean(x), "launch")
-    impure(device, lambda n: lambda x: ag.ag_sum(x) if n[0] < 2 else ag.ag_sum(x) * x[0, 0], "launch")
+    impure(device, lambda n: lambda x: ag.ag_sum(x) if n.number < 2 else ag.ag_mean(x), "launch")
+    impure(device, lambda n: lambda x: ag.ag_sum(x) if n.number < 2 else ag.ag_sum(x) * x[0, 0], "launch")
 
 
-def test_a_tensor_that_is_replaced_in_a_list(device: str) -> None:
-    held = [ag.ag_tensor([[1.0, 1.0]])]
-    step = ag.ag_capture(lambda x: ag.ag_sum(x * held[0]))
+def test_a_tensor_that_is_replaced_in_an_object(device: str) -> None:
+    held = Plain()
+    held.tensor = ag.ag_tensor([[1.0, 1.0]])
+    step = ag.ag_capture(lambda x: ag.ag_sum(x * held.tensor))
     step(ag.ag_tensor([[1.0, 2.0]]))
-    held[0] = ag.ag_tensor([[5.0, 5.0]])
+    held.tensor = ag.ag_tensor([[5.0, 5.0]])
     with expect_error("a captured step that uses another tensor now", ag.CaptureError, "a tensor from outside"):
         step(ag.ag_tensor([[1.0, 3.0]]))
 
 
 def test_a_change_long_after(device: str) -> None:
     """A number that changes after the first comparisons is found by a later one, which says since when."""
-    numbers = [1.0]
-    step = ag.ag_capture(lambda x: ag.ag_sum(x * numbers[0]))
+    plain = Plain()
+    step = ag.ag_capture(lambda x: ag.ag_sum(x * plain.number))
     for k in range(20):
         step(ag.ag_tensor([[1.0, float(k)]]))
-    numbers[0] = 2.0
+    plain.number = 2.0
     with expect_error("a number that changed after replays", ag.CaptureError, "number 2.0", "may have been wrong"):
         for k in range(20):
             step(ag.ag_tensor([[1.0, float(k)]]))
+
+
+SHIFT = 1.0
+
+
+def test_names_that_mean_something_else(device: str) -> None:
+    """Globals, variables of functions around the step, and lists and dicts among them: recorded anew."""
+    global SHIFT
+    around, listed, settings, weights = 1.0, [1.0], {"rate": 1.0}, ag.ag_tensor([[1.0, 1.0]])
+
+    def other(x: ag.Tensor) -> ag.Tensor:
+        return x * around + settings["rate"]
+
+    def step(x: ag.Tensor) -> ag.Tensor:
+        return ag.ag_sum(other(x * listed[0]) * weights) + SHIFT
+
+    captured = ag.ag_capture(step)
+    for k in range(15):
+        if k % 5 == 4:
+            around, listed[0], settings["rate"], SHIFT = around + 1, listed[0] + 1, k * 1.0, SHIFT + 1
+            weights = ag.ag_tensor([[1.0, float(k)]])
+        x = ag.ag_tensor([[1.0, float(k)]])
+        assert captured(x).item() == step(x).item()
+    SHIFT = 1.0
+    assert captured(x).item() == step(x).item()
 
 
 @pytest.mark.parametrize("look", [lambda a: float(a[0, 0]), lambda a: a.max(), lambda a: a.item(0), lambda a: list(a),

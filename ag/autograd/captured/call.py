@@ -49,6 +49,7 @@ class RecordedCall:
             self.recording: Recording = recording
             recording.made.update(self.arguments.labels)
             self.notes = Notes(recording.made)
+            self.notes.names(step)
             self.notes.open()
             try:
                 output = step(*stand_ins)
