@@ -248,19 +248,25 @@ mutant("random stream", "every draw the same", "ag/engine/kernels/random.py", "<
 mutant("random stream", "samples of a step share one", "ag/parallel/trainer/replica.py",
        "(first + stack.place) * (draws or 0)", "first * (draws or 0)",
        "parallel/trainer/test_dp_train.py::test_each_sample_draws_numbers_of_its_own")
-mutant("random stream", "a replay keeps the old seed", "ag/engine/random.py",
-       "backend.recording.guards.append(partial(_refuse_another, backend, state))", "pass",
-       "engine/test_random.py::test_seeding_between_replays_takes_effect[cpu]")
+mutant("random stream", "another thread's generator is not noticed", "ag/engine/random.py",
+       "return None if generator_state(backend) is state else", "return None if state else",
+       "engine/test_threads.py::test_a_step_captured_with_another_generator_is_recorded_anew[cpu]")
 
 # ---------------------------------------------------------------------------------------------- capture and tape
 
-mutant("capture", "guards are not asked", "ag/autograd/capture.py", "for guard in self._guards:", "for guard in ():",
-       "autograd/test_capture_guards.py::test_another_mode[cpu]")
-mutant("capture", "numbers are not checked", "ag/autograd/capture.py", "for check in self._checks:", "for check in ():",
+mutant("capture", "guards are not asked", "ag/autograd/captured/program.py", "for guard in self._guards:",
+       "for guard in ():",
+       "engine/test_threads.py::test_a_step_captured_with_another_generator_is_recorded_anew[cpu]")
+mutant("capture", "what was read is not compared", "ag/autograd/captured/program.py", "return self._notes.change()",
+       "return None", "autograd/test_capture_guards.py::test_another_mode[cpu]")
+mutant("capture", "recordings are not compared", "ag/autograd/capture.py", "if difference is not None:", "if False:",
+       "autograd/test_capture_contract.py::test_a_branch[cpu]")
+mutant("capture", "numbers are not checked", "ag/autograd/captured/arguments.py", "for check in self._checks:",
+       "for check in ():",
        "autograd/test_capture.py::test_integer_labels_are_checked_before_anything_runs[cpu]")
-mutant("capture", "a tensor's slot is not filled", "ag/autograd/capture.py",
-       "self._backend.assign(self._target, value.buffer)", "pass",
-       "autograd/test_capture.py::test_arrays_tensors_and_other_devices_fill_the_slots[cpu]")
+mutant("capture", "a tensor's slot is not filled", "ag/autograd/captured/arguments.py",
+       "self.target.backend.assign(self.target, value.buffer)", "pass",
+       "autograd/test_capture.py::test_arrays_and_tensors_fill_the_slots[cpu]")
 mutant("tape", "the oldest node first", "ag/autograd/tensor.py", "return self.order > other.order",
        "return self.order < other.order", "autograd/test_tape.py::test_a_parameter_used_often_gets_its_gradient_once")
 mutant("tape", "a cotangent is not added", "ag/autograd/cotangent.py", "(add, whole(known), g)", "(add, g, g)",

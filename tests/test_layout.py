@@ -7,7 +7,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 ROOMS = TESTS.parent / "ag"
-BESIDE = {"curves", "docs", "examples", "golden", "helpers", "kompute", "table"}  # what tests/README.md lists
+BESIDE = {"curves", "docs", "examples", "golden", "helpers", "kompute", "machine", "table"}  # as tests/README.md lists
 FILES = sorted(TESTS.rglob("*.py"))
 
 

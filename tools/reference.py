@@ -14,7 +14,8 @@ from pathlib import Path
 import pdoc
 
 import ag
-from ag.autograd.tensor import OPS, Tensor, TensorLike
+from ag.autograd.tensor import Tensor, TensorLike
+from ag.autograd.tensor_operators import OPS
 
 
 def write(folder: Path) -> None:
@@ -27,6 +28,7 @@ def write(folder: Path) -> None:
     pdoc.render.configure(docformat="numpy", show_source=False)  # the source of an op is that of all ops
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "Cannot determine where .* is taken from")  # of attributes that are annotated
         pdoc.pdoc("ag", output_directory=folder)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from ag.autograd.create import as_array, lift
 from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Device
-from ag.engine.device import default_backend, default_dtype, is_open
+from ag.engine.device import default_backend, default_dtype
 from ag.engine.dtype import F32, DType
 from ag.errors import DeviceError, DtypeError, ShapeError
 
@@ -87,11 +87,9 @@ def _as_vectors(function: str, operands: tuple[object, ...], vectors: Vectors) -
 
 
 def closed_or_elsewhere(function: str, first: Device, second: Device) -> DeviceError:
-    """The error about operands on two devices; one of them may be closed."""
+    """The error about operands on two devices; one of them may be closed, which is raised."""
     for device in (first, second):
-        if not is_open(device):
-            return DeviceError(f"{function}: an operand is on {device.name} as it was before ag_shutdown; tensors of a "
-                               f"device that was shut down cannot be used any more. Make them anew.")
+        device.check_open()
     return DeviceError(f"{function}: operands are on {first.name} and {second.name}; "
                        f"move one with ag_to_device first.")
 

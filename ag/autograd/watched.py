@@ -30,6 +30,7 @@ __all__ = ["CHANGES", "NOTES", "Leaf", "Notes", "Watched", "note_tensors"]
 
 _LOG = 4096  # changes that are kept
 _MANY = 1000  # items from which on only the length of a container is compared
+_Contents = tuple[Any, tuple[Any, ...]]  # a container and its items
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
@@ -161,8 +162,8 @@ class Notes:
     def __init__(self, made: set[int]) -> None:
         self._made = made
         self._reads: dict[tuple[int, str], tuple[ref[Watched], Any]] = {}
-        self._contents: dict[tuple[int, str], list[tuple[Any, tuple[Any, ...]]]] = {}  # what is in lists and dicts
-        self._flat: list[tuple[Any, tuple[Any, ...]]] = []  # all of them
+        self._contents: dict[tuple[int, str], list[_Contents]] = {}  # what is in lists and dicts
+        self._flat: list[_Contents] = []  # all of them
         self._tensors: dict[int, tuple[ref[Noted], Buffer]] = {}
         self._names: list[tuple[Any, str, Any]] = []  # a cell, or a dict of globals, a name, and what it meant
         self.effects: dict[tuple[int, str], tuple[ref[Watched], Any]] = {}
@@ -266,9 +267,12 @@ class Notes:
 
     def forget_the_dead(self) -> None:
         """Let go of what belonged to objects that the step made and dropped."""
-        self.effects = {key: effect for key, effect in self.effects.items() if effect[0]() is not None}
-        self._reads = {key: noted for key, noted in self._reads.items() if noted[0]() is not None}
-        self._contents = {key: pairs for key, pairs in self._contents.items() if key in self._reads}
+        before = -1
+        while before != len(self._reads) + len(self.effects):  # what held an object may have died with another
+            before = len(self._reads) + len(self.effects)
+            self.effects = {key: effect for key, effect in self.effects.items() if effect[0]() is not None}
+            self._reads = {key: noted for key, noted in self._reads.items() if noted[0]() is not None}
+            self._contents = {key: pairs for key, pairs in self._contents.items() if key in self._reads}
         self._flat += [pair for pairs in self._contents.values() for pair in pairs]
 
     # -------------------------------------------------------------------------------------- gradients
@@ -324,7 +328,7 @@ def _meaning(place: Any, name: str) -> Any:
         return None
 
 
-def _contents(value: Any, depth: int = 3) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+def _contents(value: Any, depth: int = 3) -> Iterator[_Contents]:
     """Every list and dict in a value that can be compared quickly, and its items."""
     if isinstance(value, (list, tuple, dict)) and depth and len(value) <= _MANY:
         items = tuple(value.values() if isinstance(value, dict) else value)

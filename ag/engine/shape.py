@@ -67,7 +67,10 @@ def whole_number(function: str, argument: str, value: object) -> int:
 
 def counts(*numbers: object, least: int = 1) -> bool:
     """Whether all are whole numbers of at least `least`; True and False are none."""
-    return all(is_whole(n) and not isinstance(n, bool) and index(cast(SupportsIndex, n)) >= least for n in numbers)
+    try:
+        return all(is_whole(n) and not isinstance(n, bool) and index(cast(SupportsIndex, n)) >= least for n in numbers)
+    except TypeError:  # numpy's arrays have the method, whatever they hold
+        return False
 
 
 def is_whole(value: object) -> bool:

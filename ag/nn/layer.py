@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
+from ag.autograd.operands import number_given
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.autograd.watched import Watched
@@ -56,7 +57,11 @@ LIBRARY: dict[str, type[Layer]] = {}  # the layers of this package by name, whic
 def number(what: str, fits: Callable[[float], bool], required: str) -> Callable[[object], float]:
     """A check of a setting; `what` begins its message, such as "ag_dropout: rate"."""
 
+    function, _, argument = what.partition(": ")
+
     def check(value: object) -> float:
+        if isinstance(value, Tensor):
+            number_given(function, argument, value)
         if not isinstance(value, Real) or isinstance(value, bool) or not (isfinite(value) and fits(float(value))):
             raise ValueError(f"{what} is {value!s:.60}; it must be {required}.")
         return float(value)

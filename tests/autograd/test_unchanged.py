@@ -221,17 +221,6 @@ def test_one_gradient_given_to_two_parameters_is_clipped_once(device: str) -> No
     assert value(g) == pytest.approx(3 / norm, rel=1e-5)
 
 
-def test_what_a_program_writes_is_known() -> None:
-    """Whoever replays it notes that; what the program alone holds does not count."""
-    from ag.engine.compile.pipeline import record
-    from ag.engine.device import backend_of
-
-    x = ag.ag_tensor([[1.0]], device="cpu")
-    with record(backend_of("cpu")) as recording:
-        y = ag.ag_exp(ag.ag_tanh(x) * 2.0)
-    assert [b.block for b in recording.writes] == [y.buffer.block]
-
-
 def test_a_gradient_may_be_overwritten(device: str) -> None:
     p, q = ag.ag_param(3.0), ag.ag_param(4.0)
     with ag.with_grad_tape():

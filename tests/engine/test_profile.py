@@ -67,6 +67,7 @@ def test_replays(device: str) -> None:
         with ag.with_grad_tape():
             loss = ag.ag_mse_loss(ag.ag_matmul(W, x), x)
         optimizer.step(ag.backward(loss))
+        optimizer.zero_grad()
         return loss
 
     captured = ag.ag_capture(step)

@@ -226,7 +226,7 @@ def test_parallel_on_two_vendors(script: str, lavapipe: str, swiftshader: str) -
 def test_vendors_and_the_cpu(lavapipe: str, swiftshader: str) -> None:
     text = output("parallel_vendors.py")
     assert {lavapipe, swiftshader, "cpu"} <= set(re.findall(r"^([\w:]+): \d+ samples$", text, re.M))
-    assert "replicas equal after each of 30 steps" in text
+    assert "replicas equal after each of 60 steps" in text
     check_parallel(text)
 
 

@@ -251,7 +251,7 @@ def test_a_tensor_is_no_number(name: str, kind: str) -> None:
 @pytest.mark.parametrize("bad", ["2", None, 1j, [2.0], np.array([2.0]), np.array("2")], ids=repr)
 @pytest.mark.parametrize("call", [
     lambda p: ag.ag_pow([[2.0]], p), lambda p: ag.ag_scale([[2.0]], p), lambda p: ag.ag_clamp([[2.0]], p),
-    lambda p: ag.ag_leaky_relu([[2.0]], p), lambda p: ag.ag_dropout(p), lambda p: ag.ag_layer_norm(2, eps=p)])
+    lambda p: ag.ag_leaky_relu([[2.0]], p)])
 def test_what_is_no_number(call: Callable[[Any], Any], bad: Any) -> None:
     with pytest.raises(TypeError, match=r"^ag_\w+: \w+ is .*; a number is required\.$"):
         call(bad)
@@ -298,7 +298,7 @@ def test_tensors_of_a_device_that_was_shut_down() -> None:
     """In a process of its own: others have tensors on these devices."""
     done = subprocess.run([sys.executable, "-c", CLOSING], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("cpu as it was before ag_shutdown; tensors of a device that was shut down") == 2
+    assert done.stdout.count("closed by ag_shutdown") == 2
 
 
 CLOSING = """

@@ -120,7 +120,7 @@ NORM = [
     Row("ag_layer_norm", cases=[case(*normed(4, 3)), case(*normed(5, 2, 3), eps=0.125)], call=layer_norm,
         **LAYER_NORM, bad=[
             Bad("a layer norm of no feature", [], lambda: ag.ag_layer_norm(0), ValueError,
-                ["ag_layer_norm: num_features is 0", "must be positive"]),
+                ["ag_layer_norm: num_features is 0", "at least 1"]),
         ]),
     Row("ag_batch_norm", cases=[case(*normed(4, 3)), case(*normed(3, 4, 2, 3), eps=0.125)], call=batch_norm,
         **BATCH_NORM, bad=[

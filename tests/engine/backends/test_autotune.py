@@ -227,7 +227,7 @@ def test_a_captured_step_is_the_eager_one(opened: Callable[[], Any], folder: Pat
     with record(backend) as recording:
         out = backend.launch(matmul, a, b, ta=False, tb=False)
     eager = backend.download(out)
-    recording.program.run()
+    recording.finished().run()
     np.testing.assert_array_equal(backend.download(out), eager)
     assert len(kept(folder)) == 1
 

@@ -257,7 +257,7 @@ def test_a_captured_step_is_the_eager_one(injected: Callable[..., Any], tmp_path
             with record(backend) as recording:
                 out = backend.launch(add, backend.launch(matmul, a, b, ta=False, tb=False), c)
             eager = backend.download(out)
-            recording.program.run()
+            recording.finished().run()
             np.testing.assert_array_equal(backend.download(out), eager)
             assert [launch.primitive.name for launch in recording.launches] == names
     assert verdicts(tmp_path) == {"matmul high": "used"}

@@ -68,11 +68,12 @@ def test_no_matrix_of_probabilities_is_stored(target: Array) -> None:
     backend = backend_of("cpu")
     x = tensor(np.zeros((20, 30), np.float32), backend, param=True)
     given = tensor(target, backend) if target.ndim == 2 else target
-    with record(backend, lambda _array, _dtype: None) as recording:
+    with record(backend, lambda _array, _dtype, _device: None) as recording:
         with ag.with_grad_tape():
             loss = ag.ag_softmax_cross_entropy_loss(x, given)
         grads = ag.backward(loss)
     assert grads[x].shape == x.shape
+    recording.finished()
     large = [launch for launch in recording.launches
              if any(b.size == x.size for b in launch.buffers[: launch.primitive.outputs])]
     assert len(large) == 1 and large[0].primitive.name.startswith("softmax_cross_entropy")  # which writes the gradient

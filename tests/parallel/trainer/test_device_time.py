@@ -35,20 +35,19 @@ def test_a_meter_has_the_time_of_what_is_launched_under_it(vulkan: str, replayed
     backend = backend_of(vulkan)
     x = ag.ag_tensor(np.ones((64, 64)), vulkan)
     step = ag.ag_capture(lambda x: ag.ag_exp(x) + x) if replayed else lambda x: ag.ag_exp(x) + x
-    step(x)
+    step(x), step(x)  # recorded, and compared
     meter = Meter()
     with ag.profile() as seen:
         step(x)
         backend.meter(meter)
-        for _ in range(5):
+        for _ in range(3):
             step(x)
         backend.meter(None)
-        step(x)
         assert step(x).numpy()[0, 0] == pytest.approx(np.e + 1)
     *commands, _ = [e for e in seen.events if e.device == vulkan]  # the last one is the download
-    of_one = len(commands) // 8
-    assert of_one * 8 == len(commands)
-    assert meter.seconds * 1e9 == pytest.approx(sum(e.end - e.begin for e in commands[of_one : 6 * of_one]), rel=0.02)
+    of_one = len(commands) // 5
+    assert of_one * 5 == len(commands)
+    assert meter.seconds * 1e9 == pytest.approx(sum(e.end - e.begin for e in commands[of_one : 4 * of_one]), rel=0.02)
 
 
 def test_two_meters_share_nothing(vulkan: str) -> None:

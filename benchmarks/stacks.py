@@ -1,6 +1,6 @@
 """Stacks in `dp_train`: time of a step with 32 samples passed at once, against 32 passes of one sample each.
 
-Run it as `python benchmarks/bench_stacks.py --device cpu`, or with a Vulkan device. The model is the iris MLP, 4-32-3.
+Run it as `python benchmarks/stacks.py --device cpu`, or with a Vulkan device. The model is the iris MLP, 4-32-3.
 """
 
 from __future__ import annotations
