@@ -5,10 +5,7 @@ Short runs on every device, longer ones marked slow; ``python tests/machine/run.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from machine.defects import DEFECTS, ROOT
@@ -31,9 +28,9 @@ def test_nothing_diverges(pair: Pair, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 105))
+@pytest.mark.parametrize("seed", range(100, 102))
 def test_nothing_diverges_for_long(pair: Pair, seed: int) -> None:
-    assert explore(pair, seed, examples=10, length=40) == ""
+    assert explore(pair, seed, examples=5, length=30) == ""
 
 
 def test_there_are_many_rules() -> None:
@@ -60,9 +57,3 @@ def test_each_text_occurs_once_in_its_file() -> None:
     counts = {f"{d.file}: {d.old}": (ROOT / d.file).read_text("utf-8").count(d.old) for d in DEFECTS}
     assert not {text: n for text, n in counts.items() if n != 1}
     assert len({d.name for d in DEFECTS}) == len(DEFECTS)
-
-
-@pytest.mark.slow
-def test_the_machine_finds_each() -> None:
-    done = subprocess.run([sys.executable, str(Path(__file__).with_name("defects.py"))], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
