@@ -11,28 +11,19 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
-from time import perf_counter, thread_time
+from time import perf_counter
 
 import pytest
-from helpers.devices import VULKAN, vulkan_device
+from helpers.devices import VULKAN, slowness, vulkan_device
 
 import ag
 
-LONGEST_S = 5.0  # of a test that is not marked slow, where a million additions in Python take this long
-ADDITIONS_S = 0.05
+LONGEST_S = 5.0  # of a test that is not marked slow
 
 
 def processor_s() -> float:
     """Seconds of processor time of this process, and of the children that it waited for."""
     return sum(os.times()[:4])
-
-
-def slowness() -> float:
-    """How many times slower Python is now, and here, than where the limit was set; 1 where it is quicker."""
-    started, total = thread_time(), 0
-    for i in range(1_000_000):
-        total += i
-    return max(1.0, (thread_time() - started) / ADDITIONS_S)
 
 
 @pytest.hookimpl(wrapper=True)

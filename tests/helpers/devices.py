@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from time import thread_time
 
 import pytest
 
@@ -24,3 +25,14 @@ def vulkan_device(driver: str) -> str:
     if {"lavapipe": "lvp", "swiftshader": "swiftshader"}[driver] in promised.lower():
         pytest.fail(f"AG_TEST_ICDS promises {driver}, and no such Vulkan device was found")
     pytest.skip(f"the Vulkan driver {driver} is not installed here")
+
+
+ADDITIONS_S = 0.05  # a million of them in Python, where limits of times were set
+
+
+def slowness() -> float:
+    """How many times slower Python is now, and here, than where the limit was set; 1 where it is quicker."""
+    started, total = thread_time(), 0
+    for i in range(1_000_000):
+        total += i
+    return max(1.0, (thread_time() - started) / ADDITIONS_S)

@@ -337,6 +337,7 @@ def test_a_job_that_was_interrupted_in_its_first_step_goes_on(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a file being opened
 @pytest.mark.parametrize("attempt", range(3))
 def test_interrupts_at_any_time(attempt: int, tmp_path: Path) -> None:
     """40 in each part: every result is that of the steps it says, and every job goes on to the bit."""
