@@ -263,8 +263,9 @@ def test_an_exception_from_another_thread(device: str) -> None:
         thread.start()
         while not results:
             time.sleep(0.003)
-        assert raise_in(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Here)) == 1
-        thread.join()
+        while thread.is_alive():  # Python drops an exception that comes while it tells a weak reference's owner
+            raise_in(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Here))
+            thread.join(2.0)
         for k in (0, len(results) // 2, len(results) - 1):
             wanted = SAMPLES.copy()
             for _ in range(k + 1):
