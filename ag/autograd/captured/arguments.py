@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ag.autograd.captured.trace import Label
 from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import DType
@@ -20,10 +21,9 @@ from ag.engine.primitive import Array
 from ag.engine.program import Recording
 from ag.errors import CaptureError
 
-__all__ = ["Args", "Arguments", "Label"]
+__all__ = ["Args", "Arguments"]
 
 Args = tuple[Any, ...]  # of a call: tensors and numpy arrays
-Label = tuple[object, ...]  # what a buffer stands for in every recording of the step
 
 
 class StepArgument(np.ndarray):
@@ -62,7 +62,7 @@ class _TensorSlot:
     def __init__(self, example: Tensor) -> None:
         device = example.buffer.backend
         self.target = device.alloc(example.shape, example.buffer.dtype)
-        device.assign(self.target, example.buffer)
+        self.fill(example)
 
     def stand_in(self) -> Tensor:
         """What the step gets."""

@@ -7,7 +7,7 @@ step computes in Python from something that is no argument shows as another numb
     first  0: mul(argument 0, number 0.5)          second  0: mul(argument 0, number 0.25)
            1: sum(made 0)                                  1: sum(made 0)          -> launch 0, number 0.5 is 0.25 now
 
-Knows no tensor and no device.  `ag.autograd.captured.program` compares.
+Knows no tensor and no device.  `ag.autograd.captured.call` compares.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ag.engine.buffer import Buffer
 from ag.engine.primitive import Params
 from ag.engine.program import Recording
 
-__all__ = ["Traced", "first_difference", "trace_of"]
+__all__ = ["Label", "Traced", "first_difference", "trace_of"]
 
-Label = tuple[object, ...]
+Label = tuple[object, ...]  # what a buffer stands for in every recording of the step
 
 
 class Traced(NamedTuple):
