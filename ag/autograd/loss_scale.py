@@ -56,7 +56,8 @@ def _state(backend: Device) -> Buffer | None:
     """The numbers of `SCALE_WORDS` on the device; None if nobody scales gradients there."""
     state = _now(backend)
     if backend.recording is not None:
-        backend.recording.guards.append(partial(_another, backend, None if state is None else ref(state)))
+        recorded = None if state is None else ref(state)
+        backend.recording.guards["loss scale"] = partial(_another, backend, recorded)
     return state
 
 

@@ -33,7 +33,7 @@ class OpenRecording(Protocol):
     """What code above the engine leaves in a recording (`ag.engine.program.Recording`)."""
 
     on_upload: Callable[[Array, DType, Device], Buffer | None] | None
-    guards: list[Callable[[], str | None]]
+    guards: dict[str, Callable[[], str | None]]
     value_checks: list[tuple[Buffer, Callable[[Array], None]]]
     made: set[int]
 

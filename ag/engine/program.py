@@ -101,8 +101,9 @@ class Recording:
     on_upload : callable or None
         Asked for every host array that becomes a buffer while recording, with the type and the device; returns the
         buffer to use, or None, or raises.
-    guards : list of callable
-        Called before every replay; they say what the recording depends on and has changed, or None.
+    guards : dict of str to callable
+        By what they guard, each once; called before every replay, they say what the recording depends on and has
+        changed, or None.
     value_checks : list of (Buffer, callable)
         Called with the host values that a replay puts into that buffer; they raise if the values are not allowed.
     launches : list of Launch
@@ -128,7 +129,7 @@ class Recording:
 
     backend: Device | None = None
     on_upload: Callable[[Array, DType, Device], Buffer | None] | None = None
-    guards: list[Callable[[], str | None]] = field(default_factory=list)
+    guards: dict[str, Callable[[], str | None]] = field(default_factory=dict)
     value_checks: list[tuple[Buffer, Callable[[Array], None]]] = field(default_factory=list)
     launches: list[Launch] = field(default_factory=list)
     views: list[ReferenceType[Buffer]] = field(default_factory=list)

@@ -119,7 +119,7 @@ def _draw_next(backend: Device) -> Buffer:
     state = generator_state(backend)
     if backend.recording is not None:
         backend.recording.made.discard(id(state.block))  # it was there before the step, or is to be
-        backend.recording.guards.append(partial(_another, backend, state))
+        backend.recording.guards["generator"] = partial(_another, backend, state)
     key: Buffer = backend.launch(rng_draw, state)
     return key
 

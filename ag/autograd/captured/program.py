@@ -53,7 +53,7 @@ class CapturedProgram:
     def __init__(self, call: RecordedCall) -> None:
         recording, notes = call.recording, call.notes
         self.trace, self._structure = call.trace, call.structure
-        self._arguments, self._notes, self._guards = call.arguments, notes, recording.guards
+        self._arguments, self._notes, self._guards = call.arguments, notes, [*recording.guards.values()]
         self.backend = cast(Device, recording.backend)
         results = _Results(recording)
         self._read = [leaf for leaf in notes.leaves.values() if leaf.read]
