@@ -4,6 +4,9 @@
 name.  A driver that `AG_TEST_ICDS` promises must be there; without that variable a missing driver skips its tests, with
 the reason.  `AG_TEST_DEVICE=vulkan:0` puts another device, such as a graphics card, in the place of the two in `device`
 and `vulkan`.
+
+The quick leg tries both drivers where kernels and the engine are tested; what is built on them does not know drivers,
+and runs on lavapipe there, on SwiftShader in the slow leg.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from time import perf_counter
 
 import pytest
@@ -18,7 +22,9 @@ from helpers.devices import VULKAN, slowness, vulkan_device
 
 import ag
 
+TESTS = Path(__file__).parent
 LONGEST_S = 5.0  # of a test that is not marked slow
+BOTH_DRIVERS = {"engine", "ops", "table"}  # folders whose tests are quick on either
 
 
 def processor_s() -> float:
@@ -51,13 +57,15 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark a test `vulkan` if it takes such a device, and slow on the devices that its mark `slow_on` names."""
+    """Mark a test `vulkan` if it takes such a device, and slow on devices that its mark `slow_on` or folder names."""
     if {"vulkan", "lavapipe", "swiftshader"} & set(getattr(item, "fixturenames", ())):
         item.add_marker(pytest.mark.vulkan)
-    params = getattr(item, "callspec", None)
-    for mark in item.iter_markers("slow_on"):
-        if params and set(mark.args) & {x for x in params.params.values() if isinstance(x, str)}:
-            item.add_marker(pytest.mark.slow)
+    slow = {name for mark in item.iter_markers("slow_on") for name in mark.args}
+    if item.path.relative_to(TESTS).parts[0] not in BOTH_DRIVERS:
+        slow.add("swiftshader")
+    params = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    if slow & {x for x in params if isinstance(x, str)}:
+        item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(params=["cpu", *VULKAN])

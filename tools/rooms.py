@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,13 +98,19 @@ def room_of(module: str) -> str | None:
     return "core" if parts[1] in CORE else "services"
 
 
+@cache
+def import_statements(text: str) -> list[ast.Import | ast.ImportFrom]:
+    """All of a module."""
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+
 def imports(modules: Mapping[str, str]) -> Iterator[Import]:
     """Every import of the modules, wherever it stands: in functions, and for type checkers only, too."""
     for source, text in modules.items():
-        for node in ast.walk(ast.parse(text)):
+        for node in import_statements(text):
             if isinstance(node, ast.Import):
                 yield from (Import(source, alias.name, None) for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
+            else:
                 assert node.level == 0 and node.module, f"{source}: write imports in full"
                 for alias in node.names:
                     whole = f"{node.module}.{alias.name}"

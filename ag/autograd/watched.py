@@ -16,22 +16,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dis import get_instructions
-from operator import is_
 from threading import Lock, get_ident
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType
 from typing import Any, Protocol, TypeVar
 from weakref import ref
 
+from ag.autograd.snapshots import Contents, contents, has_other_items, meaning, outer_names, same, shown, snapshot
 from ag.engine.buffer import Buffer
 from ag.engine.shape import Shape
 
 __all__ = ["CHANGES", "NOTES", "Leaf", "Notes", "Watched", "note_tensors"]
 
 _LOG = 4096  # changes that are kept
-_MANY = 1000  # items from which on only the length of a container is compared
-_Contents = tuple[Any, tuple[Any, ...]]  # a container and its items
-_PLAIN = (bool, int, float, str, bytes, type(None))
 
 
 class Noted(Protocol):
@@ -116,7 +112,7 @@ def _noting(self: Watched, name: str) -> Any:
     if notes is None:
         return value
     if name == "__dict__":
-        for own, item in tuple(value.items()):
+        for own, item in dict(value).items():  # other threads may change it meanwhile
             notes.read(self, own, item)
     elif name[:2] != "__" and (not callable(value) or name in object.__getattribute__(self, "__dict__")):
         notes.read(self, name, value)
@@ -162,8 +158,8 @@ class Notes:
     def __init__(self, made: set[int]) -> None:
         self._made = made
         self._reads: dict[tuple[int, str], tuple[ref[Watched], Any]] = {}
-        self._contents: dict[tuple[int, str], list[_Contents]] = {}  # what is in lists and dicts
-        self._flat: list[_Contents] = []  # all of them
+        self._contents: dict[tuple[int, str], list[Contents]] = {}  # what is in lists and dicts
+        self._flat: list[Contents] = []  # all of them
         self._tensors: dict[int, tuple[ref[Noted], Buffer]] = {}
         self._names: list[tuple[Any, str, Any]] = []  # a cell, or a dict of globals, a name, and what it meant
         self.effects: dict[tuple[int, str], tuple[ref[Watched], Any]] = {}
@@ -192,9 +188,9 @@ class Notes:
         """Note what an attribute was, unless the step set it itself."""
         key = id(owner), name
         if key not in self._reads and key not in self.effects:
-            self._reads[key] = ref(owner), _snapshot(value)
+            self._reads[key] = ref(owner), snapshot(value)
             if name in object.__getattribute__(owner, "__dict__"):
-                self._contents[key] = list(_contents(value))
+                self._contents[key] = list(contents(value))
 
     def written(self, owner: Watched, name: str, value: object) -> None:
         """Note what an attribute becomes."""
@@ -207,10 +203,10 @@ class Notes:
         """
         todo, seen = [function], {id(function)}
         while todo:
-            for place, name, value in _outer_names(todo.pop()):
-                self._names.append((place, name, _snapshot(value)))
-                self._flat += _contents(value)
-                if isinstance(value, FunctionType) and id(value) not in seen and value.__module__ != __package__:
+            for place, name, value in outer_names(todo.pop()):
+                self._names.append((place, name, snapshot(value)))
+                self._flat += contents(value)
+                if isinstance(value, FunctionType) and id(value) not in seen and not _of_library(value):
                     seen.add(id(value))
                     todo.append(value)
 
@@ -232,12 +228,11 @@ class Notes:
                     return found
             self._position = position
         for place, name, noted in self._names:
-            value = _meaning(place, name)
-            if value is not noted and not _same(noted, _snapshot(value)):
-                return f"{name} was {_shown(noted)} and is {_shown(value)}"
+            value = meaning(place, name)
+            if value is not noted and not same(noted, snapshot(value)):
+                return f"{name} was {shown(noted)} and is {shown(value)}"
         for container, items in self._flat:
-            now = container.values() if type(container) is dict else container
-            if len(now) != len(items) or not all(map(is_, now, items)):
+            if has_other_items(container, items):
                 return f"a {type(container).__name__} of a layer or an optimizer has other items"
         return None
 
@@ -247,9 +242,9 @@ class Notes:
             owner, noted = self._reads[key]
             there = owner()
             if there is not None:
-                now = _snapshot(getattr(there, name, None))
-                if not _same(noted, now):
-                    return f"{name} of {type(there).__name__} was {_shown(noted)} and is {_shown(now)}"
+                now = snapshot(getattr(there, name, None))
+                if not same(noted, now):
+                    return f"{name} of {type(there).__name__} was {shown(noted)} and is {shown(now)}"
         elif name == "buffer" and number in self._tensors:
             x, buffer = self._tensors[number]
             moved = x()
@@ -297,68 +292,12 @@ class Notes:
             self.leaves[id(x)] = Leaf(x, read=False)
 
 
+def _of_library(function: FunctionType) -> bool:
+    """Whether a function is one of this package, which sees to what it reads."""
+    return (function.__module__ or "").partition(".")[0] == __name__.partition(".")[0]
+
+
 def note_tensors(tensors: Sequence[Noted]) -> None:
     """Tell a step that is being recorded which tensors it uses; for callers that found `NOTES` not empty."""
     if (notes := NOTES.get(get_ident())) is not None:
         notes.tensors(tensors)
-
-
-def _outer_names(function: object) -> Iterator[tuple[Any, str, Any]]:
-    """Cells and globals that a function's code reads, those of the code inside it too, with their names and values."""
-    f = getattr(function, "__func__", function)  # of a method
-    if not isinstance(f, FunctionType):
-        return
-    for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
-        yield cell, name, _meaning(cell, name)
-    codes = [f.__code__]
-    for code in codes:
-        codes += [c for c in code.co_consts if isinstance(c, CodeType)]
-    for name in dict.fromkeys(x.argval for code in codes for x in get_instructions(code) if x.opname == "LOAD_GLOBAL"):
-        if name in f.__globals__ and not isinstance(f.__globals__[name], ModuleType):
-            yield f.__globals__, name, f.__globals__[name]
-
-
-def _meaning(place: Any, name: str) -> Any:
-    """What a name means now, in a cell or among globals."""
-    if isinstance(place, dict):
-        return place.get(name)
-    try:
-        return place.cell_contents
-    except ValueError:  # not assigned, or deleted
-        return None
-
-
-def _contents(value: Any, depth: int = 3) -> Iterator[_Contents]:
-    """Every list and dict in a value that can be compared quickly, and its items."""
-    if isinstance(value, (list, tuple, dict)) and depth and len(value) <= _MANY:
-        items = tuple(value.values() if isinstance(value, dict) else value)
-        if not isinstance(value, tuple):
-            yield value, items
-        for item in items:
-            yield from _contents(item, depth - 1)
-
-
-def _snapshot(value: Any, depth: int = 3) -> Any:
-    """`value`, or for containers a copy that later changes do not reach."""
-    if isinstance(value, (list, tuple, dict, set)) and depth:
-        if len(value) > _MANY:
-            return type(value), id(value), len(value)
-        if isinstance(value, set):
-            return type(value), frozenset(value)
-        items = [*value, *value.values()] if isinstance(value, dict) else value
-        return type(value), *(_snapshot(item, depth - 1) for item in items)
-    return value
-
-
-def _same(noted: Any, now: Any) -> bool:
-    if noted is now:
-        return True
-    if type(noted) is not type(now):
-        return False
-    if isinstance(noted, tuple):
-        return len(noted) == len(now) and all(map(_same, noted, now))
-    return isinstance(noted, (*_PLAIN, frozenset)) and bool(noted == now)
-
-
-def _shown(noted: Any) -> str:
-    return repr(noted) if isinstance(noted, _PLAIN) else f"a {type(noted).__name__}"

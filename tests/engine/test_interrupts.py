@@ -243,6 +243,7 @@ def test_an_arena(seed: int, handled: bool) -> None:
     assert stats.live == 0 and stats.largest_free == max(nbytes for nbytes, _ in arena.segments)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # raised where nobody can catch it
 def test_an_exception_from_another_thread(device: str) -> None:
     """As debuggers and notebooks raise it: the devices work, and what was computed stays."""
     x, results = ag.ag_tensor(SAMPLES), []

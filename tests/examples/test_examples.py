@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.devices import vulkan_device
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FEW_STEPS = "250"  # of dp_iris; the accuracies are between 0.967 and 0.980 then, on the CPU
@@ -46,7 +47,7 @@ def check_iris(text: str, replicas: int) -> None:
 
 
 @pytest.mark.slow_on("swiftshader")
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_iris_on_one_device(device: str, replicas: int) -> None:
     check_iris(output("dp_iris.py", "--devices", device, "--replicas", str(replicas), "--n-iter", FEW_STEPS,
                       "--no-plot"), replicas)
@@ -108,6 +109,7 @@ def test_demo_on_one_device(device: str) -> None:
     check_demo(output("dp_train_demo.py", "--devices", device))
 
 
+@pytest.mark.slow
 @pytest.mark.vulkan
 def test_demo_on_two_vendors(lavapipe: str, swiftshader: str) -> None:
     check_demo(output("dp_train_demo.py", "--devices", f"{lavapipe},{swiftshader}"))
@@ -154,8 +156,10 @@ def test_digits_fails_when_the_accuracy_is_low(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.skipif(os.environ.get("AG_BARRIER_ALL") == "1",
                     reason="trains for a quarter of an hour under validation; its launches are those of other tests")
 @pytest.mark.slow
-def test_mixed_precision(device: str) -> None:
-    seeds = 3 if device == "cpu" else 2
+@pytest.mark.parametrize(("driver", "seeds"), [
+    ("cpu", 3), pytest.param("lavapipe", 2, marks=pytest.mark.vulkan)])  # SwiftShader takes minutes for as many steps
+def test_mixed_precision(driver: str, seeds: int) -> None:
+    device = driver if driver == "cpu" else vulkan_device(driver)
     text = output("mixed_precision.py", "--device", device, "--seeds", str(seeds))
     assert re.findall(r"^ *(\w+), seed \d: accuracy 0\.9\d+, .* weights in (\w+),", text, re.M) == [
         (dtype, dtype) for dtype in ("f32", "bf16", "f16") for _ in range(seeds)]

@@ -45,6 +45,7 @@ def results(case: Case, device: str, step: Callable[..., list[Tensor]]) -> list[
     return [[t.numpy() for t in step(*case.on(backend, case.operands(seed)))] for seed in range(CALLS)]
 
 
+@pytest.mark.slow_on("swiftshader")
 @pytest.mark.parametrize("case", CAPTURABLE, ids=str)
 def test_captured_equals_eager(device: str, case: Case) -> None:
     step = step_of(case, device)

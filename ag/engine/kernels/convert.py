@@ -49,8 +49,11 @@ def stored(array: Array, dtype: DType) -> Array:
 
 
 def _whole(array: Array, dtype: DType) -> Array:
-    with np.errstate(invalid="ignore"):
-        whole = np.asarray(array, dtype.numpy_name)
+    if array.dtype.kind in "iu":
+        whole = array.astype(dtype.numpy_name)
+    else:
+        with np.errstate(invalid="ignore"):
+            whole = np.asarray(array, dtype.numpy_name)
     changed = whole != array
     if changed.any():
         limits = np.iinfo(dtype.numpy_name)

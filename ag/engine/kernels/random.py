@@ -7,6 +7,7 @@ kept between draws but the number of the next stream (`rng_draw`).
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from threading import RLock
 
 import numpy as np
@@ -16,9 +17,10 @@ from ag.engine.shape import same
 
 __all__ = ["philox", "rng_draw", "uniform_from_bits", "dropout"]
 
-_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_WEYL = (0x9E3779B9, 0xBB67AE85)
-_LOW = np.uint64(0xFFFFFFFF)
+_MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], np.uint64)
+_WEYL = np.arange(10, dtype=np.uint64)[:, None] * np.array([0x9E3779B9, 0xBB67AE85], np.uint64)  # by round
+_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+_FEW = 4096  # words that are kept for the backward pass, which draws what the forward pass drew
 _drawing = RLock()
 
 
@@ -38,21 +40,32 @@ def philox(key: tuple[int, int], stream: tuple[int, int], words: int) -> Array:
     Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011); ten rounds of Philox4x32.
     Word i is word ``i % 4`` of the block with counter ``(i // 4, 0, *stream)``.
     """
+    return (_few if words <= _FEW else _philox)(key, stream, words)
+
+
+def _philox(key: tuple[int, int], stream: tuple[int, int], words: int) -> Array:
+    """Both halves of a block at once: words 0 and 2, which are multiplied, and words 1 and 3, which are mixed in."""
     blocks = -(-words // 4)
+    even, odd = np.empty((2, blocks), np.uint64), np.empty((2, blocks), np.uint64)
     index = np.arange(blocks, dtype=np.uint64)
-    c0: Array = index & _LOW
-    c1: Array = index >> np.uint64(32)
-    c2: Array = np.full(blocks, stream[0], np.uint64)
-    c3: Array = np.full(blocks, stream[1], np.uint64)
-    k0, k1 = key
-    for _ in range(10):
-        p0, p1 = _MULTIPLIERS[0] * c0, _MULTIPLIERS[1] * c2
-        c0, c1, c2, c3 = (
-            (p1 >> np.uint64(32)) ^ c1 ^ np.uint64(k0), p1 & _LOW,
-            (p0 >> np.uint64(32)) ^ c3 ^ np.uint64(k1), p0 & _LOW,
-        )
-        k0, k1 = (k0 + _WEYL[0]) & 0xFFFFFFFF, (k1 + _WEYL[1]) & 0xFFFFFFFF
-    return np.stack([c0, c1, c2, c3], axis=1).astype(np.uint32).reshape(-1)[:words]
+    even[0], odd[0] = index & _LOW, index >> _HALF
+    even[1], odd[1] = stream
+    product = np.empty_like(even)
+    crossed = product[::-1]  # each half goes on with the other's product
+    for k in ((_WEYL + np.array(key, np.uint64)) & _LOW)[:, :, None]:
+        np.multiply(_MULTIPLIERS, even, out=product)
+        np.right_shift(crossed, _HALF, out=even)
+        even ^= odd
+        even ^= k
+        np.bitwise_and(crossed, _LOW, out=odd)
+    bits = np.empty((blocks, 4), np.uint32)
+    bits[:, 0::2], bits[:, 1::2] = even.T, odd.T
+    found: Array = bits.reshape(-1)[:words]
+    found.flags.writeable = False  # several may have it
+    return found
+
+
+_few = lru_cache(maxsize=32)(_philox)
 
 
 def uniform_from_bits(bits: Array) -> Array:

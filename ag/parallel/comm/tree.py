@@ -29,7 +29,7 @@ class _Leaf:
     """The place of an array; equal to that of any array of the same type, shape and element type."""
 
     index: int = field(compare=False)
-    kind: tuple[str, tuple[int, ...], str]
+    kind: tuple[type, tuple[int, ...], object]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _structure(x: Tree, leaves: list[Leaf]) -> TreeDef:
     """The structure of a tree, whose arrays are appended to `leaves`."""
     if isinstance(x, (Tensor, np.ndarray)):
         leaves.append(x)
-        return _Leaf(len(leaves) - 1, (type(x).__name__, tuple(x.shape), str(x.dtype)))
+        return _Leaf(len(leaves) - 1, (type(x), tuple(x.shape), x.dtype))
     if isinstance(x, dict):
         return _Container(dict, tuple([_structure(item, leaves) for item in x.values()]), tuple(x))
     if isinstance(x, (list, tuple)):
@@ -91,7 +91,12 @@ def tree_unflatten(treedef: TreeDef, leaves: Sequence[Leaf]) -> Tree:
 
 def tree_leaves(tree: Tree) -> list[Leaf]:
     """The arrays of a tree in order."""
-    return tree_flatten(tree)[0]
+    if isinstance(tree, (Tensor, np.ndarray)):
+        return [tree]
+    if isinstance(tree, (dict, list, tuple)):
+        items = tree.values() if isinstance(tree, dict) else tree
+        return [leaf for item in items for leaf in tree_leaves(item)]
+    return []
 
 
 def tree_map(f: Callable[[Leaf], Leaf], tree: Tree) -> Tree:

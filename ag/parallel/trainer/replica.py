@@ -146,11 +146,13 @@ class Replica:
                 sample = self._here(stack.samples[0] if len(stack.samples) == 1 else stacked(stack.samples))
                 known = draws if stack.heads else 0  # the rest of a stack draws from streams of its own
                 self.plans.run(sample, ((first + stack.place) * (draws or 0), known, _BEYOND + stack.number * _EACH))
-                row = self._weighed(stack, len(self._tree.nodes), len(stacks) == 1)
+                with self.backend.quiet():
+                    row = self._weighed(stack, len(self._tree.nodes), len(stacks) == 1)
+                    self._tree.push(stack.place, stack.parts, row)
             else:
                 row = self._sum_of(stack)
-            with self.backend.quiet():
-                self._tree.push(stack.place, stack.parts, row)
+                with self.backend.quiet():
+                    self._tree.push(stack.place, stack.parts, row)
         self.backend.submit()
 
     def _sum_of(self, stack: Stack) -> Buffer:
@@ -204,13 +206,9 @@ class Replica:
         """The row that was just computed, times what the stack counts, in the memory for nodes at this depth."""
         weight = stack.weight
         into = self._rows[depth]
-        row: Buffer
-        with self.backend.quiet():
-            if weight != 1.0:
-                row = self.backend.launch(scale, self._work, factor=weight, into=into)
-            else:
-                row = self._work if alone else self.backend.launch(copy, self._work, into=into)
-        return row
+        if weight != 1.0:
+            return self.backend.launch(scale, self._work, factor=weight, into=into)
+        return self._work if alone else self.backend.launch(copy, self._work, into=into)
 
     def _added(self, left: Buffer, right: Buffer) -> Buffer:
         result: Buffer = self.backend.launch(add, left, right, into=left)

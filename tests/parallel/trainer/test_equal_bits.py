@@ -41,8 +41,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("steps", [30, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_any_number_of_replicas_gives_the_same_bits_over_100_adam_steps(options: dict[str, Any]) -> None:
+def test_any_number_of_replicas_gives_the_same_bits(options: dict[str, Any], steps: int) -> None:
+    options = {**options, "n_iter": steps}
     one = train(places("cpu", 1), **options)
     for n in (2, 3, 4, 8):
         assert_equal(train(places("cpu", n), **options), one)
@@ -51,12 +53,13 @@ def test_any_number_of_replicas_gives_the_same_bits_over_100_adam_steps(options:
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_with_accumulation_too(options: dict[str, Any]) -> None:
+    options = {**options, "n_iter": 30}
     one = train(places("cpu", 1), **options)
     for n in (2, 4):
         assert_equal(train(places("cpu", n), micro_batch=BATCH // n // 3, accumulate=3, **options), one)
 
 
-@pytest.mark.parametrize("steps", [20, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [12, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("options", [{}, {"max_norm": 0.05}], ids=["free", "clipped"])
 def test_with_synchronous_batch_norm_too(options: dict[str, Any], steps: int) -> None:
     """With dropout; one of the jobs accumulates, and in one a replica has no samples."""

@@ -1,0 +1,102 @@
+"""Snapshots: what attributes and names meant, so that it can be told later whether they mean the same.
+
+A plain value is compared by value, a list, tuple, dict or set by what is in it, down to three levels, and everything
+else by identity: who changes the inside of an object of his own is not noticed.
+
+    sizes = [4, 8]     snapshot (list, 4, 8)     sizes[1] = 9     (list, 4, 9): another
+    model              snapshot: itself          model = other    another
+
+Comparing snapshots takes copies of everything; where nothing was assigned, `contents` are enough: each container with
+the items that it had, which are compared by identity.  Knows no tensor; `ag.autograd.watched` takes snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dis import get_instructions
+from operator import is_
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+__all__ = ["Contents", "contents", "has_other_items", "meaning", "outer_names", "same", "shown", "snapshot"]
+
+Contents = tuple[Any, tuple[Any, ...]]  # a container and the items it had
+_MANY = 1000  # items from which on only the length of a container is compared
+_LEVELS = 3
+_PLAIN = (bool, int, float, str, bytes, type(None))
+
+
+def snapshot(value: Any, levels: int = _LEVELS) -> Any:
+    """`value`, or for containers a copy that later changes do not reach."""
+    if isinstance(value, (list, tuple, dict, set)) and levels:
+        if len(value) > _MANY:
+            return type(value), id(value), len(value)
+        if isinstance(value, set):
+            return type(value), frozenset(value)
+        return type(value), *(snapshot(item, levels - 1) for item in _items(value))
+    return value
+
+
+def same(noted: Any, now: Any) -> bool:
+    """Whether two snapshots are equal."""
+    if noted is now:
+        return True
+    if type(noted) is not type(now):
+        return False
+    if isinstance(noted, tuple):
+        return len(noted) == len(now) and all(map(same, noted, now))
+    return isinstance(noted, (*_PLAIN, frozenset)) and bool(noted == now)
+
+
+def shown(noted: Any) -> str:
+    """A value for a message."""
+    return repr(noted) if isinstance(noted, _PLAIN) else f"a {type(noted).__name__}"
+
+
+def _items(container: Any) -> Any:
+    """The items of a list or tuple, or keys and values of a dict, in a copy, as other threads may change it."""
+    if not isinstance(container, dict):
+        return container
+    copy = dict(container)
+    return [*copy, *copy.values()]
+
+
+def contents(value: Any, levels: int = _LEVELS) -> Iterator[Contents]:
+    """Every list and dict in a value that can be compared quickly, and its items."""
+    if isinstance(value, (list, tuple, dict)) and levels and len(value) <= _MANY:
+        items = tuple(_items(value))
+        if not isinstance(value, tuple):
+            yield value, items
+        for item in items:
+            yield from contents(item, levels - 1)
+
+
+def has_other_items(container: Any, items: tuple[Any, ...]) -> bool:
+    """Whether other items are in a container than were."""
+    now = _items(container)
+    return len(now) != len(items) or not all(map(is_, now, items))
+
+
+def outer_names(function: object) -> Iterator[tuple[Any, str, Any]]:
+    """Cells and globals that a function's code reads, those of the code inside it too, with their names and values."""
+    f = getattr(function, "__func__", function)  # of a method
+    if not isinstance(f, FunctionType):
+        return
+    for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
+        yield cell, name, meaning(cell, name)
+    codes = [f.__code__]
+    for code in codes:
+        codes += [c for c in code.co_consts if isinstance(c, CodeType)]
+    for name in dict.fromkeys(x.argval for code in codes for x in get_instructions(code) if x.opname == "LOAD_GLOBAL"):
+        if name in f.__globals__ and not isinstance(f.__globals__[name], ModuleType):
+            yield f.__globals__, name, f.__globals__[name]
+
+
+def meaning(place: Any, name: str) -> Any:
+    """What a name means now, in a cell or among globals."""
+    if isinstance(place, dict):
+        return place.get(name)
+    try:
+        return place.cell_contents
+    except ValueError:  # not assigned, or deleted
+        return None
