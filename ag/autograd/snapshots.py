@@ -26,7 +26,7 @@ _LEVELS = 3
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
-def snapshot(value: Any, levels: int = _LEVELS) -> Any:
+def snapshot(value: object, levels: int = _LEVELS) -> object:
     """`value`, or for containers a copy that later changes do not reach."""
     if isinstance(value, (list, tuple, dict, set)) and levels:
         if len(value) > _MANY:
@@ -37,18 +37,18 @@ def snapshot(value: Any, levels: int = _LEVELS) -> Any:
     return value
 
 
-def same(noted: Any, now: Any) -> bool:
+def same(noted: object, now: object) -> bool:
     """Whether two snapshots are equal."""
     if noted is now:
         return True
     if type(noted) is not type(now):
         return False
-    if isinstance(noted, tuple):
+    if isinstance(noted, tuple) and isinstance(now, tuple):
         return len(noted) == len(now) and all(map(same, noted, now))
     return isinstance(noted, (*_PLAIN, frozenset)) and bool(noted == now)
 
 
-def shown(noted: Any) -> str:
+def shown(noted: object) -> str:
     """A value for a message."""
     return repr(noted) if isinstance(noted, _PLAIN) else f"a {type(noted).__name__}"
 
@@ -61,7 +61,7 @@ def _items(container: Any) -> Any:
     return [*copy, *copy.values()]
 
 
-def contents(value: Any, levels: int = _LEVELS) -> Iterator[Contents]:
+def contents(value: object, levels: int = _LEVELS) -> Iterator[Contents]:
     """Every list and dict in a value that can be compared quickly, and its items."""
     if isinstance(value, (list, tuple, dict)) and levels and len(value) <= _MANY:
         items = tuple(_items(value))

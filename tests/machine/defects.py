@@ -80,11 +80,11 @@ DEFECTS = [
         "if len(calls) > 1 and recording_here() is not None:",
         "if False:",
     ),
-    Defect("settings of layers may change", _WATCHED, "if not _same(noted, now):", "if False:"),
+    Defect("settings of layers may change", _WATCHED, "if not same(noted, now):", "if False:"),
     Defect(
         "items of a layer's lists may change",
         _WATCHED,
-        "if len(now) != len(items) or not all(map(is_, now, items)):",
+        "if has_other_items(container, items):",
         "if False:",
     ),
     Defect(
@@ -150,7 +150,6 @@ def found_after(defect: Defect, device: str = "cpu") -> tuple[int, str] | None:
                 "--steps",
                 str(LIMIT),
                 "--first",
-                "--watched",
                 "--no-shrink",
                 *WITHOUT,
             ],

@@ -18,12 +18,7 @@ import numpy as np
 from machine.steps import Spec
 from machine.world import Call, Refused, Seen, array_of
 
-UNWATCHED = (
-    "set_global",
-    "load_model",
-)  # plain names that a step reads are compared now and then only, docs/capture.md
-
-__all__ = ["UNWATCHED", "Divergence", "Pair", "reduced", "replayed", "written"]
+__all__ = ["Divergence", "Pair", "reduced", "replayed", "written"]
 
 NAMED = "AgError"
 LATE = ("interrupted_step",)  # the twin is not interrupted

@@ -22,7 +22,7 @@ if __name__ == "__main__":
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
-from machine.pair import UNWATCHED, Divergence, Pair, reduced, written
+from machine.pair import Divergence, Pair, reduced, written
 from machine.rules import machine_for
 
 LENGTH = 40  # actions of one example
@@ -55,7 +55,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", default="", help="models, with commas")
     parser.add_argument("--without", default="", help="actions that are left out, with commas")
-    parser.add_argument("--watched", action="store_true", help="leave out what docs/capture.md says is not watched")
     parser.add_argument("--eager", action="store_true")
     parser.add_argument("--first", action="store_true")
     parser.add_argument("--no-shrink", action="store_true")
@@ -64,7 +63,7 @@ def main() -> int:
     begin, steps, found, number = perf_counter(), 0, [], given.seed
     actions, refused = {}, {}
     while steps < given.steps and not (found and given.first):
-        pair = Pair(given.device, not given.eager, (*given.without.split(","), *(UNWATCHED if given.watched else ())))
+        pair = Pair(given.device, not given.eager, tuple(given.without.split(",")))
         explore(pair, number, 10, kinds=tuple(filter(None, given.kinds.split(","))))
         number += 1
         steps += sum(pair.actions.values())

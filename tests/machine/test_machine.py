@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from machine.defects import DEFECTS, ROOT
-from machine.pair import UNWATCHED, Divergence, Pair
+from machine.pair import Divergence, Pair
 from machine.rules import Machine
 from machine.run import explore
 from machine.steps import Spec
@@ -17,7 +17,7 @@ from machine.steps import Spec
 
 @pytest.fixture
 def pair(device: str) -> Iterator[Pair]:
-    made = Pair(device, without=UNWATCHED)
+    made = Pair(device)
     yield made
     made.close()
 
