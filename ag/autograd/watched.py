@@ -178,8 +178,8 @@ class Notes:
     def close(self) -> None:
         """End."""
         with _switching:
-            del NOTES[get_ident()]
-            if not NOTES:
+            NOTES.pop(get_ident(), None)
+            if not NOTES and "__getattribute__" in Watched.__dict__:
                 type.__delattr__(Watched, "__getattribute__")
 
     # -------------------------------------------------------------------------------------- attributes and tensors

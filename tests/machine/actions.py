@@ -7,14 +7,14 @@ worlds are compared.  `perform` runs one by name.
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
+from helpers.interrupts import at_place
 from machine.steps import Spec
 from machine.world import Call, Step, World, flat
 
@@ -160,31 +160,18 @@ def clipped(world: World, limit: float = 0.25) -> None:
 # ---------------------------------------------------------------------------------------------- around steps
 
 
-@contextmanager
-def interrupted(at: int) -> Any:
-    """Raise KeyboardInterrupt at the `at`-th line of `ag` that runs in the block."""
-    left = at
-    package = str(Path(ag.__file__).parent)
-
-    def trace(frame: Any, event: str, _: object) -> Any:
-        nonlocal left
-        if not frame.f_code.co_filename.startswith(package) or _finalizing(frame):
-            return None
-        if event == "line":
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-        return trace
-
-    previous = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(previous)
+PACKAGE = str(Path(ag.__file__).parent)
 
 
-def _finalizing(frame: Any) -> bool:
+def _in_package(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(PACKAGE) and not _finalizing(frame)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def _finalizing(frame: FrameType | None) -> bool:
     """Whether a destructor is running, in which Python only prints what is raised."""
     while frame is not None:
         if frame.f_code.co_name in ("__del__", "_run_finalizers") or "weakref" in frame.f_code.co_filename:
@@ -195,10 +182,10 @@ def _finalizing(frame: Any) -> bool:
 
 @action
 def interrupted_step(world: World, i: int, batch: int, at: int) -> Any:
-    """Ctrl-C somewhere in a step, in the subject only."""
+    """Ctrl-C at the `at`-th place where Python would notice it in a step, in the subject only."""
     if not world.captured:
         return step(world, i, batch)
-    with interrupted(at):
+    with at_place(at, _interrupt, _in_package):
         return step(world, i, batch)
 
 

@@ -50,8 +50,8 @@ class RecordedCall:
             recording.made.update(self.arguments.labels)
             self.notes = Notes(recording.made)
             self.notes.names(step)
-            self.notes.open()
             try:
+                self.notes.open()
                 output = step(*stand_ins)
             except BaseException:
                 self.put_back()

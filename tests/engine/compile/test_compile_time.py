@@ -51,8 +51,9 @@ def test_four_times_the_layers_take_four_times_the_time(monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("layers", "most_seconds"), [(32, 0.3), (96, 1.0)])
+@pytest.mark.parametrize(("layers", "most_seconds"), [(32, 0.6), (96, 2.0)])
 def test_large_models(layers: int, most_seconds: float, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quiet machine takes half of it."""
     most_seconds *= slowness()
     launches, seconds = compiled(layers, device, monkeypatch, most_seconds)
     print(f"{layers} layers on {device}: {launches} launches compiled in {seconds:.3f} s")

@@ -1,0 +1,56 @@
+"""Something happens in the middle of a call, at one of the places where Python would run the handler of a signal."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import CodeType, FrameType
+from typing import Any
+
+# Python looks for signals when a function begins, after a call, and when it jumps back; nowhere else, so that what a
+# `with` statement has locked is let go of again.
+LOOKS = ("RESUME", "CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD")
+
+
+@cache
+def looks_after(code: CodeType) -> dict[int, bool]:
+    """Whether Python looks for signals after the instruction at this offset."""
+    return {i.offset: i.opname.startswith(LOOKS) for i in dis.get_instructions(code)}
+
+
+@contextmanager
+def at_place(number: int, do: Callable[[], None], within: Callable[[FrameType], bool]) -> Iterator[list[int]]:
+    """Call `do` where Python looks for signals for the `number`-th time; yields how often it did.
+
+    Only calls are counted for whose frame `within` is true.
+    """
+    seen = [0]
+
+    def trace(frame: FrameType, kind: str, _: object) -> Any:
+        if not within(frame):
+            return None
+        frame.f_trace_opcodes = True
+        last = -1
+
+        def inside(frame: FrameType, kind: str, _: object) -> Any:
+            nonlocal last
+            if kind == "opcode":
+                if looks_after(frame.f_code).get(last):
+                    seen[0] += 1
+                    if seen[0] == number:
+                        sys.settrace(None)
+                        do()
+                last = frame.f_lasti
+            return inside
+
+        return inside
+
+    previous = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield seen
+    finally:
+        sys.settrace(previous)
