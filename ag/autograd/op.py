@@ -28,9 +28,10 @@ from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Node, Tensor, TensorLike
 from ag.autograd.tensor_operators import OPS
 from ag.autograd.unchanged import checked, repeated_since
-from ag.autograd.watched import NOTES, note_tensors
+from ag.autograd.watched import note_tensors
 from ag.engine.buffer import Buffer, Run
 from ag.engine.kernels.elementwise import copied
+from ag.engine.program import OPEN
 from ag.errors import ShapeError
 
 __all__ = ["Cotangents", "Need", "Op", "Result", "Run", "elementwise_op", "moving_op", "op", "operands_on_one_device",
@@ -172,7 +173,7 @@ class _Function(Generic[S]):
             if params and (has_numbers or Tensor in map(type, params)):
                 params = self.checked(params)
             backend, inputs, dtype = operands_on_one_device(name, values, mixed, integers, vectors)
-            if NOTES:
+            if OPEN:
                 note_tensors(inputs)
             buffers = [x.buffer for x in inputs]
             half = dtype.is_half

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
-from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,13 @@ import numpy.typing as npt
 from ag.autograd.cotangent import Cotangent, shaped_like, stored_for, whole
 from ag.autograd.tensor_operators import TensorOperators
 from ag.autograd.unchanged import any_changed, checked
-from ag.autograd.watched import CHANGES, NOTES
+from ag.autograd.watched import CHANGES, notes_here
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Run
 from ag.engine.dtype import DType
 from ag.engine.kernels.elementwise import copied
 from ag.engine.primitive import Array
+from ag.engine.program import OPEN
 from ag.engine.shape import Shape
 from ag.errors import DtypeError, ShapeError
 
@@ -149,13 +149,13 @@ class Tensor(TensorOperators):
         grad = self._grad
         if isinstance(grad, PendingGrad):
             grad = self._grad = grad.tensor()
-        if NOTES and (notes := NOTES.get(get_ident())) is not None:
+        if OPEN and (notes := notes_here()) is not None:
             return notes.grad_read(self, grad)
         return grad
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
-        if NOTES and (notes := NOTES.get(get_ident())) is not None:
+        if OPEN and (notes := notes_here()) is not None:
             notes.grad_written(self)
         self._grad = value
 

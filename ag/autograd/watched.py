@@ -16,16 +16,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from threading import Lock, get_ident
+from threading import Lock
 from types import FunctionType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 from weakref import ref
 
 from ag.autograd.snapshots import Contents, contents, has_other_items, meaning, outer_names, same, shown, snapshot
 from ag.engine.buffer import Buffer
+from ag.engine.program import OPEN, Recording, recording_here
 from ag.engine.shape import Shape
 
-__all__ = ["CHANGES", "NOTES", "Leaf", "Notes", "Watched", "note_tensors"]
+__all__ = ["CHANGES", "Leaf", "Notes", "Watched", "note_tensors", "notes_here", "stop_noting"]
 
 _LOG = 4096  # changes that are kept
 
@@ -73,7 +74,6 @@ class ChangeLog:
 
 
 CHANGES = ChangeLog()
-NOTES: dict[int, Notes] = {}  # by thread; most of the time there are none, and nobody looks further
 _switching = Lock()
 
 
@@ -81,8 +81,6 @@ def _forked() -> None:
     """Go on in a forked child, which has none of the other threads."""
     global _switching
     _switching = Lock()
-    for thread in NOTES.keys() - {get_ident()}:
-        del NOTES[thread]
 
 
 if hasattr(os, "register_at_fork"):
@@ -93,7 +91,7 @@ class Watched:
     """Base of objects whose attributes a captured step may depend on."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        if NOTES and (notes := NOTES.get(get_ident())) is not None:
+        if OPEN and (notes := notes_here()) is not None:
             notes.written(self, name, value)
         known = self.__dict__
         if known.get(name, known) is not value:
@@ -105,10 +103,16 @@ class Watched:
         object.__delattr__(self, name)
 
 
+def notes_here() -> Notes | None:
+    """What this thread notes, if it records a step."""
+    recording = recording_here()
+    return None if recording is None else cast("Notes | None", recording.notes)
+
+
 def _noting(self: Watched, name: str) -> Any:
     """`Watched.__getattribute__` while any thread notes."""
     value = object.__getattribute__(self, name)
-    notes = NOTES.get(get_ident())
+    notes = notes_here()
     if notes is None:
         return value
     if name == "__dict__":
@@ -169,18 +173,11 @@ class Notes:
     def _is_new(self, b: Buffer) -> bool:
         return id(b.block) in self._made or b.constant is not None
 
-    def open(self) -> None:
-        """Begin to note what this thread does."""
+    def open(self, recording: Recording) -> None:
+        """Begin to note what the thread of a recording does, as long as it is open."""
         with _switching:
-            NOTES[get_ident()] = self
             type.__setattr__(Watched, "__getattribute__", _noting)
-
-    def close(self) -> None:
-        """End."""
-        with _switching:
-            NOTES.pop(get_ident(), None)
-            if not NOTES and "__getattribute__" in Watched.__dict__:
-                type.__delattr__(Watched, "__getattribute__")
+            recording.notes = self
 
     # -------------------------------------------------------------------------------------- attributes and tensors
 
@@ -297,7 +294,14 @@ def _of_library(function: FunctionType) -> bool:
     return (function.__module__ or "").partition(".")[0] == __name__.partition(".")[0]
 
 
+def stop_noting() -> None:
+    """A recording was closed: attributes are read as always if no other is open."""
+    with _switching:
+        if not OPEN and "__getattribute__" in Watched.__dict__:
+            type.__delattr__(Watched, "__getattribute__")
+
+
 def note_tensors(tensors: Sequence[Noted]) -> None:
-    """Tell a step that is being recorded which tensors it uses; for callers that found `NOTES` not empty."""
-    if (notes := NOTES.get(get_ident())) is not None:
+    """Tell a step that is being recorded which tensors it uses; for callers that found `OPEN` not empty."""
+    if (notes := notes_here()) is not None:
         notes.tensors(tensors)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import get_ident
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import ReferenceType
 
 from ag.engine.buffer import Buffer, Device
@@ -121,6 +121,8 @@ class Recording:
         The results, wherever the program leaves them.
     recompute : bool
         Whether its program may compute cheap results twice to save memory.
+    notes : object or None
+        What code above the engine notes about the step meanwhile; `ag.autograd.watched`.
     failure : CaptureError or None
         What another thread did that cannot be recorded.
     compiled : callable or None
@@ -138,6 +140,7 @@ class Recording:
     results: list[tuple[int, int]] | None = None
     outputs: list[Buffer] = field(default_factory=list)
     recompute: bool = False
+    notes: Any = None
     failure: CaptureError | None = None
     compiled: Callable[[], Program] | None = None
 
@@ -171,15 +174,8 @@ class Recording:
                 raise self.failure
         self.foreign.update(id(b.block) for b in written)
 
-    def open(self) -> None:
-        """Begin; the calling thread's launches are noted from now on."""
-        if get_ident() in OPEN:
-            raise CaptureError("record: this thread is recording already; captured steps do not nest.")
-        OPEN[get_ident()] = self
-
     def close(self) -> None:
-        """End, whatever happened."""
-        del OPEN[get_ident()]
+        """The recording was taken out of `OPEN`."""
         if self.backend is not None:
             self.backend.forget_views()
 
@@ -193,7 +189,8 @@ class Recording:
         return compiled()
 
 
-# The open recordings by thread; most of the time there is none, and launches look no further.
+# The open recordings by thread; most of the time there is none, and launches look no further.  Who opens one takes it
+# out in a `finally` whose first operation is ``OPEN.pop(thread, None)``: an interrupt finds no place before that.
 OPEN: dict[int, Recording] = {}
 
 

@@ -16,11 +16,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ag.autograd.tensor import Tensor
-from ag.autograd.watched import NOTES, note_tensors
+from ag.autograd.watched import note_tensors
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import BF16, F32, DType
 from ag.engine.kernels.convert import narrow, reconcile
 from ag.engine.kernels.elementwise import copy
+from ag.engine.program import OPEN
 from ag.errors import DeviceError, ShapeError
 
 __all__ = ["ALIGN", "FlatGroup", "Run", "flat_groups", "flat_layout", "named_parameters"]
@@ -139,7 +140,7 @@ class FlatGroup:
         DeviceError
             If one was moved to another device.
         """
-        if NOTES:
+        if OPEN:
             note_tensors([*self.params.values()])
         for name, p in self.params.items():
             view = self._views[name]

@@ -129,9 +129,12 @@ class Pair:
             self._quiet("capture_again", i=mine.stale)
 
     def _both(self, name: str, arguments: dict[str, Any], look: bool) -> tuple[Call, Call]:
-        self.twin.send(name, arguments, look)
-        self.subject.send(name, arguments, look)
-        mine, theirs = self.subject.receive(), self.twin.receive()
+        try:
+            self.twin.send(name, arguments, look)
+            self.subject.send(name, arguments, look)
+            mine, theirs = self.subject.receive(), self.twin.receive()
+        except (EOFError, BrokenPipeError):
+            raise self._divergence(f"the process of a world has ended in {name}, or before it") from None
         self.has = theirs.has
         return theirs, mine
 

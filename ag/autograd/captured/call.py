@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 from weakref import ref
 
 from ag.autograd.captured.arguments import Args, Arguments
 from ag.autograd.captured.trace import Label, Traced, first_difference, trace_of
 from ag.autograd.tensor import Node, Tensor
-from ag.autograd.watched import Notes
+from ag.autograd.watched import Notes, stop_noting
 from ag.engine.buffer import Buffer, Device
 from ag.engine.compile.pipeline import record
-from ag.engine.program import Recording
+from ag.engine.program import OPEN, Recording
 from ag.errors import CaptureError, TapeError
 
 __all__ = ["ENDED", "RecordedCall", "filled"]
@@ -45,19 +46,22 @@ class RecordedCall:
                  recompute: bool) -> None:
         self.arguments = Arguments(args)
         stand_ins = self.arguments.stand_ins()
-        with record(backend or self.arguments.device, self.arguments.on_upload, recompute) as recording:
-            self.recording: Recording = recording
-            recording.made.update(self.arguments.labels)
-            self.notes = Notes(recording.made)
-            self.notes.names(step)
-            try:
-                self.notes.open()
-                output = step(*stand_ins)
-            except BaseException:
-                self.put_back()
-                raise
-            finally:
-                self.notes.close()
+        thread = get_ident()
+        try:
+            with record(backend or self.arguments.device, self.arguments.on_upload, recompute) as recording:
+                self.recording: Recording = recording
+                recording.made.update(self.arguments.labels)
+                self.notes = Notes(recording.made)
+                self.notes.names(step)
+                try:
+                    self.notes.open(recording)
+                    output = step(*stand_ins)
+                except BaseException:
+                    self.put_back()
+                    raise
+        finally:
+            OPEN.pop(thread, None)  # also if an interrupt came while `record` ended
+            stop_noting()
         self.tensors: list[Tensor] = []
         try:
             if recording.failure is not None:

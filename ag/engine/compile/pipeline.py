@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from threading import get_ident
 from typing import cast
 
 from ag.engine.backend import Backend
@@ -30,8 +31,9 @@ from ag.engine.compile.ownership import settle
 from ag.engine.compile.rematerialize import rematerialize
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array
-from ag.engine.program import Launch, Program, Recording
+from ag.engine.program import OPEN, Launch, Program, Recording
 from ag.engine.target import Target
+from ag.errors import CaptureError
 
 __all__ = ["PASSES", "Pass", "compile_program", "record"]
 
@@ -88,13 +90,16 @@ def record(backend: Device | None, on_upload: OnUpload | None = None, recompute:
     recompute : bool, optional
         Compute cheap results a second time rather than keep them in memory.
     """
-    recording = Recording(on_upload=on_upload, recompute=recompute)
-    recording.open()
+    recording, thread = Recording(on_upload=on_upload, recompute=recompute), get_ident()
+    if thread in OPEN:
+        raise CaptureError("record: this thread is recording already; captured steps do not nest.")
+    OPEN[thread] = recording
     try:
         if backend is not None:
             recording.works_on(backend)
         yield recording
     finally:
+        OPEN.pop(thread, None)
         recording.close()
     recording.compiled = partial(_program, recording)
 

@@ -165,14 +165,13 @@ class HostOptimizers:
         if self._step is not None and settings == self._settings:
             self._step.run()
             return
-        self._settings = settings
         with record(cast(Backend, self._grads.backend)) as recording:
             for part in self._parts:
                 part.to_mine(self._grads, part.grads)
                 runs = part.group.runs([own for name, own in part.names.items() if name in self._used])
                 part.optimizer.update(part.group, part.grads, runs)
                 part.from_mine(part.group.values, self.values)
-        self._step = recording.finished()
+        self._step, self._settings = recording.finished(), settings
 
     def move_loss_scale(self, bad: float) -> None:
         """Let the loss scale of f16 gradients follow a step; all optimizers share it."""

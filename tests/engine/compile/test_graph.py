@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from ag.engine.device import backend_of
 from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import add, copy, exp, mul
 from ag.engine.kernels.reduce import sum_over
-from ag.engine.program import Launch, Recording
+from ag.engine.program import OPEN, Launch, Recording
 
 
 @pytest.fixture
@@ -130,10 +131,11 @@ def test_every_pass_keeps_the_graph_right(monkeypatch: pytest.MonkeyPatch, name:
 @contextmanager
 def opened(recording: Recording) -> Iterator[None]:
     """Collect launches of this thread, and compile nothing."""
-    recording.open()
+    OPEN[get_ident()] = recording
     try:
         yield
     finally:
+        del OPEN[get_ident()]
         recording.close()
 
 
