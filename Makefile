@@ -25,7 +25,7 @@ demo: setup  ## train iris data-parallel on every Vulkan device, or on the CPU
 test: setup-test  ## run lint, test-quick and test-sync: below 8 minutes on two cores
 	@tools/test.sh lint quick sync
 
-test-full: setup-test  ## run what `make test` leaves out: test-slow, and every Vulkan test under validation
+test-full: setup-test  ## run what `make test` leaves out: test-slow, and all quick Vulkan tests under validation
 	@tools/test.sh full
 
 lint: setup  ## ruff and mypy --strict

@@ -55,7 +55,7 @@ leg_quick() { in_two_processes quick 'not slow'; }
 
 leg_slow() { in_two_processes slow slow; }
 
-leg_full() {  # the slow tests and all Vulkan tests under validation, so that both cores are busy until the end
+leg_full() {  # the slow tests, and quick Vulkan tests under validation, so that both cores are busy until the end
     local vulkan status=0
     local -x OPENBLAS_NUM_THREADS=1
     run_pytest full.vulkan -p no:cacheprovider -m 'vulkan and slow' >"$folder/full.vulkan.log" 2>&1 &
@@ -73,20 +73,15 @@ leg_mutants() {
     .venv/bin/python tests/mutants.py "${words[@]}"
 }
 
-leg_sync() {
-    local first=${AG_TEST_ICDS:-}  # one driver: the layer sits above it
-    local -x AG_TEST_DEVICE=vulkan:0 AG_TEST_ICDS=${first%%:*} VK_ICD_FILENAMES=${first%%:*}
-    validated sync -m 'vulkan and sync'
-}
+leg_sync() { validated sync 'vulkan and sync'; }
 
 leg_sync_full() { sync_all sync_full; }
 
-sync_all() {  # sync_all REPORT: all but the one test that runs the quick leg once more, in a process of its own
-    validated "$1" -m vulkan --deselect tests/docs/test_adding_an_op.py::test_all_other_tests_pass_with_the_op
-}
+sync_all() { validated "$1" 'vulkan and not slow'; }  # the slow ones launch the same more often
 
-validated() {  # validated LEG ARGUMENTS...: pytest, with the synchronization of all devices checked
+validated() {  # validated LEG MARKS: pytest on one driver, as the layer sits above it, with its synchronization checked
     { have_vulkan && validation_layer >/dev/null; } || return $not_run
+    local -x AG_TEST_DEVICE=vulkan:0 AG_TEST_ICDS=${AG_TEST_ICDS%%:*} VK_ICD_FILENAMES=${AG_TEST_ICDS%%:*}
     cat >"$folder/vk_layer_settings.txt" <<END
 khronos_validation.debug_action = VK_DBG_LAYER_ACTION_LOG_MSG
 khronos_validation.report_flags = error,warn
@@ -100,7 +95,7 @@ END
     seen=$(grep -c '^SYNC-HAZARD-WRITE-AFTER-WRITE' "$folder/races.log") || true
     say "synchronization validation saw $seen of $races deliberate races"
     [ "$seen" = "$races" ] || return 1
-    logged "$1" run_pytest "$@" || status=1
+    logged "$1" run_pytest "$1" -m "$2" || status=1
     if grep -E '^(SYNC-HAZARD|VUID|UNASSIGNED)' "$folder/$1.log"; then status=1; fi
     return $status
 }
