@@ -113,6 +113,8 @@ def outcome(name: str, function: Callable[..., ag.Tensor], shapes: list[Shape], 
         out = function(*params.values())
         weights = ag.ag_tensor(rng.uniform(0.5, 1.5, out.shape).astype(np.float32) / max(1, out.size) * 16,
                                dtype=out.dtype)
+        if out.ndim == 1:  # a vector of numbers becomes a column
+            weights = ag.ag_reshape(weights, *out.shape)
         loss = ag.ag_sum(out * weights)
     grads = ag.backward(loss)
     return {"out": out.numpy(), **{key: grads[p].numpy() for key, p in params.items()}}
