@@ -93,7 +93,7 @@ class Watched:
     def __setattr__(self, name: str, value: object) -> None:
         if OPEN and (notes := notes_here()) is not None:
             notes.written(self, name, value)
-        known = self.__dict__
+        known = object.__getattribute__(self, "__dict__")  # which is not reading it
         if known.get(name, known) is not value:
             CHANGES.add(self, name)
         object.__setattr__(self, name, value)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from itertools import count
+from operator import index
 from threading import current_thread, get_ident, main_thread
 from typing import Any
 
@@ -273,6 +274,11 @@ def ag_seed(seed: int) -> None:
     seed : int
         Any integer; its low 64 bits count.
 
+    Raises
+    ------
+    TypeError
+        If it is no whole number.
+
     Notes
     -----
     Initial weights and dropout masks after `ag_seed` are the same on every device and in every run.
@@ -293,9 +299,13 @@ def ag_seed(seed: int) -> None:
     >>> import ag
     >>> ag.ag_seed(42)
     """
+    try:
+        number = index(seed)
+    except TypeError:
+        raise TypeError(f"ag_seed: the seed is a {type(seed).__name__}; a whole number is required.") from None
     for backend in open_backends():
         backend.refuse_while_recording("seeds the random generator")
-    _restart(int(seed))
+    _restart(number)
 
 
 def host_seed() -> int:

@@ -70,6 +70,7 @@ class BatchNorm(Layer):
     """
 
     settings = ("num_features", "eps", "momentum")
+    _elsewhere = MappingProxyType({"weight": "gamma", "bias": "beta"})
     _adjustable = MappingProxyType({"eps": _eps, "momentum": _momentum})
     eps: float
     momentum: float

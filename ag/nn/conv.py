@@ -69,6 +69,7 @@ class Conv2d(Layer):
 
     _adjustable = MappingProxyType({})
     settings = ("in_ch", "out_ch", "kernel", "stride", "padding", "activation", "bias")
+    _elsewhere = MappingProxyType({"weight": "W"})
 
     def __init__(self, in_ch: int, out_ch: int, kernel: int | Pair, stride: int | Pair = 1, padding: int | Pair = 0,
                  activation: str | None = None, bias: bool = True) -> None:

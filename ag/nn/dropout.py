@@ -50,6 +50,7 @@ class Dropout(Layer):
     """
 
     settings = ("rate",)
+    _elsewhere = MappingProxyType({"p": "rate"})
     _adjustable = MappingProxyType({"rate": _rate})
     rate: float
 

@@ -51,6 +51,7 @@ class Embedding(Layer):
 
     _adjustable = MappingProxyType({})
     settings = ("vocab_size", "dim")
+    _elsewhere = MappingProxyType({"W": "weight"})
 
     def __init__(self, vocab_size: int, dim: int) -> None:
         if not counts(vocab_size, dim):

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import isfinite
 from numbers import Real
-from types import ModuleType
+from types import ModuleType, NoneType
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -95,10 +95,19 @@ class Layer(Watched):
     settings: tuple[str, ...] = ()
     training: bool = True
     _adjustable: ClassVar[Mapping[str, Callable[[object], object]] | None] = None  # settings that may be assigned
+    _elsewhere: ClassVar[Mapping[str, str]] = {}  # what other libraries call an attribute, and its name here
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Check a setting that is assigned later; one that the layer was built from is refused."""
-        if self._adjustable is not None and name in self.settings and name in vars(self):
+        """Check a setting that is assigned later; refuse what would change nothing, or leave a parameter untrained."""
+        if name in self._elsewhere:
+            raise AttributeError(f"{type(self).__name__}: {name!r} was assigned; it is called "
+                                 f"{self._elsewhere[name]!r} here.")
+        known = object.__getattribute__(self, "__dict__")  # looking is nothing that a captured step reads
+        before = known.get(name)
+        if isinstance(before, Tensor) and before.requires_grad and not isinstance(value, (Tensor, NoneType)):
+            raise TypeError(f"{type(self).__name__}: a {type(value).__name__} was assigned to {name!r}, which is a "
+                            f"parameter; write {name}.data = ... to change its values, or assign an ag_param.")
+        if self._adjustable is not None and name in self.settings and name in known:
             if name not in self._adjustable:
                 raise AttributeError(f"{type(self).__name__}: {name!r} was assigned, and the layer is built from it; "
                                      f"make another layer.")

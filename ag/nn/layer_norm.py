@@ -53,6 +53,7 @@ class LayerNorm(Layer):
     """
 
     settings = ("num_features", "eps")
+    _elsewhere = MappingProxyType({"weight": "gamma", "bias": "beta"})
     _adjustable = MappingProxyType({"eps": _eps})
     eps: float
 

@@ -60,6 +60,7 @@ class Linear(Layer):
 
     _adjustable = MappingProxyType({})
     settings = ("in_features", "out_features", "activation", "bias")
+    _elsewhere = MappingProxyType({"weight": "W"})
 
     def __init__(self, in_features: int, out_features: int, activation: str | None = None, bias: bool = True) -> None:
         if not counts(in_features, out_features):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.errors import expect_error
 from table.oracles import SEED, philox_block, uniform
 from table.rows import EPS, restart_generator
 
@@ -171,3 +172,10 @@ def test_seeding_between_replays_takes_effect(device: str) -> None:
     second = step(x).numpy().tobytes()
     ag.ag_seed(SEED)
     assert step(x).numpy().tobytes() == first != second
+
+
+@pytest.mark.parametrize("seed", [1.5, "1", None, np.ones(2)])
+def test_a_seed_is_a_whole_number(seed: object) -> None:
+    with expect_error(f"the seed {seed!r}", TypeError, "ag_seed", type(seed).__name__, "whole number"):
+        ag.ag_seed(seed)
+    ag.ag_seed(np.int64(3))

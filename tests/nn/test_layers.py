@@ -301,3 +301,22 @@ def test_a_layer_without_forward() -> None:
 
     with expect_error("a layer that defines no forward", NotImplementedError, "Empty", "forward(x)"):
         Empty()(X)
+
+
+@pytest.mark.parametrize(("layer", "name", "here"), [
+    (ag.ag_dropout(0.5), "p", "rate"), (ag.ag_linear(2, 2), "weight", "W"), (ag.ag_conv2d(1, 1, 1), "weight", "W"),
+    (ag.ag_batch_norm(2), "weight", "gamma"), (ag.ag_layer_norm(2), "bias", "beta"),
+    (ag.ag_embedding(3, 2), "W", "weight"),
+])
+def test_names_of_other_libraries_are_refused(layer: ag.Layer, name: str, here: str) -> None:
+    with expect_error(f"{name} of {layer}", AttributeError, repr(name), repr(here)):
+        setattr(layer, name, 0.9)
+
+
+def test_a_parameter_is_not_replaced_by_numbers() -> None:
+    layer = Inner()
+    with expect_error("an array for a parameter", TypeError, "ndarray", "'scale'", "scale.data"):
+        layer.scale = np.ones((4, 1))
+    layer.scale = ag.ag_param(np.zeros((4, 1)))
+    layer.count = 0  # no parameter: whatever the user likes
+    assert "scale" in layer.parameters()
