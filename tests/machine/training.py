@@ -132,7 +132,6 @@ def train(world: World, habit: str, capture: bool, replicas: int, micro_batch: i
         capture="auto" if world.captured and capture else False,
         callback=lambda st: CALLBACKS.get(habit, _nothing)(st, data),
     )
-    ag.ag_seed(7)  # where the streams stand after `dp_train` depends on the number of replicas
     if ordered:  # not to the bit, as the trial calls of `dp_train` draw and count, too
         return calls[0] >= 4 * micro_batch * replicas * accumulate
     return np.asarray(result.loss_history), {k: p.numpy() for k, p in result.params.items()}

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from helpers.dp_classifier import assert_equal, places
 from helpers.errors import expect_error
-from helpers.worlds import outcomes
+from helpers.ranks import outcomes
 
 import ag
 from ag.parallel.trainer.callbacks import uninterrupted

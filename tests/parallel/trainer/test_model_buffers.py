@@ -20,7 +20,7 @@ from helpers.dp_buffers import (
 )
 from helpers.dp_classifier import assert_equal, places
 from helpers.errors import expect_error
-from helpers.worlds import outcomes
+from helpers.ranks import outcomes
 
 import ag
 

@@ -80,6 +80,19 @@ def test_a_job_resumes_with_the_stacks_and_the_order_that_it_had(tmp_path: Path,
     assert "12 samples and there are 10" in caplog.text and "seed is 5" in caplog.text
 
 
+@pytest.mark.parametrize("seed", [5, None])
+def test_what_is_drawn_after_a_job_does_not_depend_on_its_replicas(device: str, seed: int | None) -> None:
+    drawn = []
+    for n in (1, 3):
+        ag.ag_seed(9)
+        train(places(device, n), seed=seed)
+        mask = ag.ag_dropout(0.5)(ag.ag_tensor(np.ones((8, 8)), device)).numpy()
+        drawn.append((mask.tobytes(), ag.ag_linear(3, 3).W.numpy().tobytes()))
+        train(places(device, 1), seed=None)  # nor is it drawn again
+        drawn[-1] += (ag.ag_linear(3, 3).W.numpy().tobytes(),)
+    assert drawn[0] == drawn[1] and drawn[0][1] != drawn[0][2]
+
+
 def test_class_sorted_samples_are_learnt() -> None:
     """64 features and ten classes, one class after the other, as in scikit-learn's digits sorted by target."""
     rng = np.random.default_rng(0)

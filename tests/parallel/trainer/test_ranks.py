@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.dp_classifier import assert_equal, make_model
-from helpers.dp_ranks import DATA, dealt, on_ranks, train
 from helpers.errors import expect_error
-from helpers.worlds import outcomes
+from helpers.ranks import DATA, dealt, on_ranks, outcomes, train
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

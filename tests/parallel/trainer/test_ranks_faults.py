@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.dp_ranks import dealt, train
 from helpers.errors import expect_error
-from helpers.worlds import outcomes
+from helpers.ranks import dealt, outcomes, train
 
 import ag
 from ag.parallel.comm.comm import Comm

@@ -1,19 +1,34 @@
-"""Runs of dp_train on several ranks, which are threads, each with devices of its own."""
+"""Several ranks in one process: threads that make the same call, each with its place in a group, or run dp_train."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from helpers.dp_classifier import make_model
-from helpers.worlds import outcomes
 
 import ag
 from ag.parallel.comm.comm import Comm
+from ag.parallel.comm.threads import thread_comms
 
 RNG = np.random.default_rng(53)
 # Ragged: samples are columns of 1 to 3 vectors, and their number fits no batch.
 DATA = [(RNG.standard_normal((4, 1 + i % 3)).astype(np.float32), RNG.integers(0, 3, 1 + i % 3)) for i in range(29)]
+
+
+def outcomes(size: int, work: Callable[[Comm], Any], timeout: float = 20.0) -> list[Any]:
+    """What `work(comm)` returns on each rank, or the error that it raises there; all run at once."""
+
+    def tried(comm: Comm) -> Any:
+        try:
+            return work(comm)
+        except BaseException as error:  # noqa: BLE001 - it is what the test looks at
+            return error
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(tried, thread_comms(size, timeout)))
 
 
 def train(devices: list[str], world: Comm | None = None, **options: Any) -> ag.DPResult:
