@@ -30,8 +30,8 @@ from ag.engine.primitive import Array
 from ag.errors import CheckpointError, TapeError
 
 __all__ = ["Streams", "ag_seed", "current_seed", "draw_key", "draws_from", "draws_kept", "draws_repeated",
-           "forget_generator", "generator_snapshot", "generator_state", "go_on_with", "host_seed", "host_uniform",
-           "restore_generator", "seed_afterwards", "set_stream"]
+           "forget_generator", "generator_snapshot", "generator_state", "go_on_after", "host_seed", "host_uniform",
+           "restore_generator", "set_stream"]
 
 _LOW32 = 0xFFFFFFFF
 _HOST_STREAM = 1 << 31  # high word of the host's streams; devices count up from 0
@@ -309,16 +309,13 @@ def ag_seed(seed: int) -> None:
     _restart(number)
 
 
-def seed_afterwards() -> int:
-    """A seed that follows from where the generator stands; takes no stream, so later draws are what they would be."""
-    generator = _current()
-    words = philox(generator.key, (generator.host_streams & _LOW32, _AFTERWARDS), 2)
-    return int(words[0]) | int(words[1]) << 32
+def go_on_after(seed: int) -> None:
+    """Let the generator of this thread, its own or that of the process, begin anew with a seed that follows from one.
 
-
-def go_on_with(seed: int) -> None:
-    """Let the generator of this thread, its own or that of the process, begin anew."""
-    _current().restart(seed)
+    So it does not matter how much was drawn since `seed`, nor is anything of it drawn again.
+    """
+    words = philox((seed & _LOW32, seed >> 32), (0, _AFTERWARDS), 2)
+    _current().restart(int(words[0]) | int(words[1]) << 32)
 
 
 def host_seed() -> int:

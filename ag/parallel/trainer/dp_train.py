@@ -32,7 +32,7 @@ from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
 from ag.engine.arena import now
 from ag.engine.device import ag_default_device, ag_device
-from ag.engine.random import ag_seed, go_on_with, seed_afterwards
+from ag.engine.random import ag_seed, go_on_after
 from ag.errors import CheckpointError
 from ag.io.safetensors_file import to_json
 from ag.optim.adam import Adam
@@ -213,7 +213,7 @@ def dp_train(
     resumed job, also with another number of replicas.  (On the CPU, BLAS libraries round products with inner axes of
     several hundred elements otherwise with one thread than with more: where replicas share the cores, set one thread
     for all jobs to compare, such as by ``OPENBLAS_NUM_THREADS=1``.)  The default device is the same after as before;
-    the random generator goes on from a seed that follows from where it stood, whatever the replicas.
+    the random generator goes on from a seed that follows from the job's, whatever the replicas.
 
     ``capture="auto"`` replays what was computed twice in the same way, and computes in Python where functions do
     something else for every sample, which is said once; where a difference shows later, the job ends with an error.
@@ -276,10 +276,10 @@ def dp_train(
         state = ranks.state(checkpoint) if resume and checkpoint is not None else None
         if seed is not None or state is not None:
             ag_seed(state.seed if state is not None else seed or 0)
-        held.callback(go_on_with, seed_afterwards())
         trainer = held.enter_context(closing(Trainer(
             make_model, names, _loss_rule(loss_fn, forward_fn, target_fn), capture,
             optimizer or partial(Adam, lr=lr), max_norm, on_nonfinite, shares, timeout, sync_batch_norm, ranks)))
+        held.callback(go_on_after, trainer.seed)
         batch, each = dealing(len(samples), ranks.replicas, micro_batch, accumulate, batch, stack)
         ordered = bool(shuffle) and (samples.loader is None or samples.loader.shuffle)
         job = _Job(trainer, ranks, samples, RateSchedules(scheduler, trainer.optimizers.optimizers), weight_fn,
