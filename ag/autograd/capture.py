@@ -38,6 +38,7 @@ __all__ = ["CapturedStep", "ag_capture"]
 
 PROGRAMS_KEPT = 16  # per step; the one that was not used for longest is closed
 _GROWTH = 4  # a program is compared again after this many times the calls of before
+_IN_VAIN = 64  # recordings in a row without a replay, after which a step runs eagerly
 
 log = logging.getLogger("ag")
 
@@ -80,6 +81,7 @@ class CapturedStep:
         self._backend = backend
         self._recompute = recompute
         self._programs: list[_Trusted] = []  # the one used last comes last
+        self._in_vain = 0  # recordings since the last replay
         self._lock = RLock()
 
     @property
@@ -98,11 +100,17 @@ class CapturedStep:
             for trusted in reversed(known):
                 if (change := trusted.program.change()) is None:
                     return self._call(trusted, args)
-            if known and len(known) % 8 == 0:
-                log.warning("ag_capture: a step is recorded for the %dth time, as %s.", len(known) + 1, change)
+            if self._in_vain == _IN_VAIN:
+                if self._programs:
+                    log.warning("ag_capture: a step was recorded %d times and not replayed since, now as %s; it runs "
+                                "uncaptured from here on, which is quicker than to record it again and again.",
+                                _IN_VAIN, change if known else "its arguments are of yet another kind")
+                    self.close()
+                return self._step(*args)
             return self._record(key, args)
 
     def _record(self, key: object, args: Args) -> Any:
+        self._in_vain += 1
         program = CapturedProgram(RecordedCall(self._step, args, self._backend, self._recompute))
         self._programs.append(_Trusted(key, program, args))
         if len(self._programs) > PROGRAMS_KEPT:
@@ -116,6 +124,7 @@ class CapturedStep:
         program = trusted.program
         program.check(args)
         if not trusted.is_due(args):
+            self._in_vain = 0
             return program.replay(args)
         call = RecordedCall(self._step, args, self._backend, self._recompute)
         difference = call.difference(program.trace)

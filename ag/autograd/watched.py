@@ -17,11 +17,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from threading import Lock
-from types import FunctionType
 from typing import Any, Protocol, TypeVar, cast
 from weakref import ref
 
-from ag.autograd.snapshots import Contents, contents, has_other_items, meaning, outer_names, same, shown, snapshot
+from ag.autograd.captured.names import Name, meaning, names_of_class, names_read
+from ag.autograd.captured.snapshots import Contents, contents, has_other_items, same, shown, snapshot
 from ag.engine.buffer import Buffer
 from ag.engine.program import OPEN, Recording, recording_here
 from ag.engine.shape import Shape
@@ -36,6 +36,8 @@ class Noted(Protocol):
 
     buffer: Buffer
     name: str | None
+    node: Any
+    requires_grad: bool
 
     def __init__(self, buffer: Buffer) -> None: ...
     @property
@@ -118,7 +120,7 @@ def _noting(self: Watched, name: str) -> Any:
     if name == "__dict__":
         for own, item in dict(value).items():  # other threads may change it meanwhile
             notes.read(self, own, item)
-    elif name[:2] != "__" and (not callable(value) or name in object.__getattribute__(self, "__dict__")):
+    elif name[:2] != "__":
         notes.read(self, name, value)
     return value
 
@@ -165,7 +167,9 @@ class Notes:
         self._contents: dict[tuple[int, str], list[Contents]] = {}  # what is in lists and dicts
         self._flat: list[Contents] = []  # all of them
         self._tensors: dict[int, tuple[ref[Noted], Buffer]] = {}
-        self._names: list[tuple[Any, str, Any]] = []  # a cell, or a dict of globals, a name, and what it meant
+        self._trained: list[tuple[ref[Noted], bool]] = []
+        self._names: list[Name] = []
+        self._classes: set[type] = set()  # of layers, whose names are among them
         self.effects: dict[tuple[int, str], tuple[ref[Watched], Any]] = {}
         self.leaves: dict[int, Leaf] = {}
         self._position = CHANGES.position
@@ -183,7 +187,10 @@ class Notes:
 
     def read(self, owner: Watched, name: str, value: object) -> None:
         """Note what an attribute was, unless the step set it itself."""
-        key = id(owner), name
+        key, kind = (id(owner), name), type(owner)
+        if kind not in self._classes:
+            self._classes.add(kind)
+            self._note_names(names_of_class(kind))
         if key not in self._reads and key not in self.effects:
             self._reads[key] = ref(owner), snapshot(value)
             if name in object.__getattribute__(owner, "__dict__"):
@@ -194,24 +201,21 @@ class Notes:
         self.effects[id(owner), name] = ref(owner), value
 
     def names(self, function: object) -> None:
-        """Note what the names of a function mean that are not its own: globals, and variables of functions around it.
+        """Note what the names mean that a step reads and that are not its own."""
+        self._note_names(names_read(function))
 
-        Functions among them, which it may call, are followed.
-        """
-        todo, seen = [function], {id(function)}
-        while todo:
-            for place, name, value in outer_names(todo.pop()):
-                self._names.append((place, name, snapshot(value)))
-                self._flat += contents(value)
-                if isinstance(value, FunctionType) and id(value) not in seen and not _of_library(value):
-                    seen.add(id(value))
-                    todo.append(value)
+    def _note_names(self, names: list[Name]) -> None:
+        for name in names:
+            self._names.append(name._replace(value=snapshot(name.value)))
+            self._flat += contents(name.value)
 
     def tensors(self, tensors: Sequence[Noted]) -> None:
         """Note where tensors lie that were there before."""
         for x in tensors:
             if id(x) not in self._tensors and not self._is_new(x.buffer):
                 self._tensors[id(x)] = ref(x), x.buffer
+                if x.node is None:
+                    self._trained.append((ref(x), x.requires_grad))
 
     def change(self) -> str | None:
         """What is not as it was noted, in words; None if all is."""
@@ -224,10 +228,14 @@ class Notes:
                 if (found := self._changed(key)) is not None:
                     return found
             self._position = position
-        for place, name, noted in self._names:
+        for trained, before in self._trained:
+            tensor = trained()
+            if tensor is not None and tensor.requires_grad is not before:
+                return f"requires_grad of {_called(tensor)} was {before} and is {tensor.requires_grad}"
+        for place, name, meant in self._names:
             value = meaning(place, name)
-            if value is not noted and not same(noted, snapshot(value)):
-                return f"{name} was {shown(noted)} and is {shown(value)}"
+            if value is not meant and not same(meant, snapshot(value)):
+                return f"{name} was {shown(meant)} and is {shown(value)}"
         for container, items in self._flat:
             if has_other_items(container, items):
                 return f"a {type(container).__name__} of a layer or an optimizer has other items"
@@ -246,8 +254,7 @@ class Notes:
             x, buffer = self._tensors[number]
             moved = x()
             if moved is not None and moved.buffer is not buffer:
-                called = f"the parameter {moved.name!r}" if moved.name else f"a tensor of shape {moved.shape}"
-                return f"{called} lies elsewhere, as an optimizer was made, or it was moved to another device"
+                return f"{_called(moved)} lies elsewhere, as an optimizer was made, or it was moved to another device"
         return None
 
     def repeat_effects(self) -> None:
@@ -289,9 +296,8 @@ class Notes:
             self.leaves[id(x)] = Leaf(x, read=False)
 
 
-def _of_library(function: FunctionType) -> bool:
-    """Whether a function is one of this package, which sees to what it reads."""
-    return (function.__module__ or "").partition(".")[0] == __name__.partition(".")[0]
+def _called(x: Noted) -> str:
+    return f"the parameter {x.name!r}" if x.name else f"a tensor of shape {x.shape}"
 
 
 def stop_noting() -> None:

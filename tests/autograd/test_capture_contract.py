@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -162,16 +163,16 @@ def test_changed_between_calls(device: str, change: Change, inside: bool) -> Non
 # ---------------------------------------------------------------------------------------------- what cannot be replayed
 
 
-class Plain:
-    """An object that is not watched."""
+def unwatched(number: float = 1.0) -> Any:
+    """An object that is not watched: it is neither the user's own nor an array, and means another thing in a thread."""
+    found = threading.local()
+    found.number = number
+    return found
 
-    number = 1.0
-    tensor: ag.Tensor
 
-
-def impure(device: str, make: Callable[[Plain], Callable[[ag.Tensor], ag.Tensor]], *fragments: str) -> None:
+def impure(device: str, make: Callable[[Any], Callable[[ag.Tensor], ag.Tensor]], *fragments: str) -> None:
     """A step that depends on an attribute which is not watched is refused once that has changed."""
-    plain = Plain()
+    plain = unwatched()
     step = ag.ag_capture(make(plain))
     assert step(ag.ag_tensor([[1.0, 2.0]])).item() == 3.0
     plain.number = 2.0
@@ -191,7 +192,7 @@ def test_a_branch(device: str) -> None:
 
 
 def test_a_tensor_that_is_replaced_in_an_object(device: str) -> None:
-    held = Plain()
+    held = unwatched()
     held.tensor = ag.ag_tensor([[1.0, 1.0]])
     step = ag.ag_capture(lambda x: ag.ag_sum(x * held.tensor))
     step(ag.ag_tensor([[1.0, 2.0]]))
@@ -202,7 +203,7 @@ def test_a_tensor_that_is_replaced_in_an_object(device: str) -> None:
 
 def test_a_change_long_after(device: str) -> None:
     """A number that changes after the first comparisons is found by a later one, which says since when."""
-    plain = Plain()
+    plain = unwatched()
     step = ag.ag_capture(lambda x: ag.ag_sum(x * plain.number))
     for k in range(20):
         step(ag.ag_tensor([[1.0, float(k)]]))

@@ -1,7 +1,7 @@
 """Snapshots: what attributes and names meant, so that it can be told later whether they mean the same.
 
-A plain value is compared by value, a list, tuple, dict or set by what is in it, down to three levels, and everything
-else by identity: who changes the inside of an object of his own is not noticed.
+A plain value is compared by value, a list, tuple, dict or set by what is in it, down to six levels, a method by its
+function, a small numpy array by its elements, and everything else by identity.
 
     sizes = [4, 8]     snapshot (list, 4, 8)     sizes[1] = 9     (list, 4, 9): another
     model              snapshot: itself          model = other    another
@@ -13,21 +13,26 @@ the items that it had, which are compared by identity.  Knows no tensor; `ag.aut
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dis import get_instructions
 from operator import is_
-from types import CodeType, FunctionType, ModuleType
+from types import MethodType
 from typing import Any
 
-__all__ = ["Contents", "contents", "has_other_items", "meaning", "outer_names", "same", "shown", "snapshot"]
+import numpy as np
+
+__all__ = ["Contents", "contents", "has_other_items", "same", "shown", "snapshot"]
 
 Contents = tuple[Any, tuple[Any, ...]]  # a container and the items it had
 _MANY = 1000  # items from which on only the length of a container is compared
-_LEVELS = 3
+_LEVELS = 6
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
 def snapshot(value: object, levels: int = _LEVELS) -> object:
     """`value`, or for containers a copy that later changes do not reach."""
+    if type(value) is np.ndarray and value.size <= _MANY:
+        return np.ndarray, value.shape, value.dtype, value.tobytes()
+    if isinstance(value, MethodType):  # another object each time
+        return MethodType, value.__func__, id(value.__self__)
     if isinstance(value, (list, tuple, dict, set)) and levels:
         if len(value) > _MANY:
             return type(value), id(value), len(value)
@@ -45,7 +50,7 @@ def same(noted: object, now: object) -> bool:
         return False
     if isinstance(noted, tuple) and isinstance(now, tuple):
         return len(noted) == len(now) and all(map(same, noted, now))
-    return isinstance(noted, (*_PLAIN, frozenset)) and bool(noted == now)
+    return isinstance(noted, (*_PLAIN, frozenset, np.dtype)) and bool(noted == now)
 
 
 def shown(noted: object) -> str:
@@ -75,28 +80,3 @@ def has_other_items(container: Any, items: tuple[Any, ...]) -> bool:
     """Whether other items are in a container than were."""
     now = _items(container)
     return len(now) != len(items) or not all(map(is_, now, items))
-
-
-def outer_names(function: object) -> Iterator[tuple[Any, str, Any]]:
-    """Cells and globals that a function's code reads, those of the code inside it too, with their names and values."""
-    f = getattr(function, "__func__", function)  # of a method
-    if not isinstance(f, FunctionType):
-        return
-    for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
-        yield cell, name, meaning(cell, name)
-    codes = [f.__code__]
-    for code in codes:
-        codes += [c for c in code.co_consts if isinstance(c, CodeType)]
-    for name in dict.fromkeys(x.argval for code in codes for x in get_instructions(code) if x.opname == "LOAD_GLOBAL"):
-        if name in f.__globals__ and not isinstance(f.__globals__[name], ModuleType):
-            yield f.__globals__, name, f.__globals__[name]
-
-
-def meaning(place: Any, name: str) -> Any:
-    """What a name means now, in a cell or among globals."""
-    if isinstance(place, dict):
-        return place.get(name)
-    try:
-        return place.cell_contents
-    except ValueError:  # not assigned, or deleted
-        return None

@@ -1,0 +1,182 @@
+"""Names: what a function reads that is not its own, found in its bytecode before it runs.
+
+A step reads more than its arguments.  Each of these is a place, a name in it, and what the name means now:
+
+    rate = 0.1                        the module's globals    "rate"
+    def make(scale):
+        def step(x, limits=[2.0]):    the function            "__defaults__"
+            return x * scale * rate   the cell of make        "scale"
+    class Trainer:
+        def step(self, x):            the attributes of self  "k"      (and the class's own "k", which it may hide)
+            return x * self.k
+
+Only what some code loads counts: what a step sets and never reads may change.  Functions that are found, and methods by
+the names of attributes, are read in turn; those of installed packages are not.  `ag.autograd.watched` asks before a
+recording, and compares before every replay.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dis import get_instructions
+from functools import cache, partial
+from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+__all__ = ["Name", "is_installed", "meaning", "names_of_class", "names_read"]
+
+_LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
+_MOST = 2000  # names of a step
+_FEW = 100  # items of a container that are looked into
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), list, tuple, dict, set)
+
+
+class Name(NamedTuple):
+    """A name, where it is looked up, and what it means."""
+
+    place: Any
+    name: str
+    value: object
+
+
+def meaning(place: Any, name: str) -> Any:
+    """What a name means now; None if nothing."""
+    if isinstance(place, dict):
+        return place.get(name)
+    if isinstance(place, CellType):
+        try:
+            return place.cell_contents
+        except ValueError:  # not assigned, or deleted
+            return None
+    if isinstance(place, type):
+        return place.__dict__.get(name)
+    return getattr(place, name, None)
+
+
+@cache
+def is_installed(module: str | None) -> bool:
+    """Whether a module is of this package, another one that is installed, or Python's own."""
+    package = (module or "builtins").partition(".")[0]
+    if package == __name__.partition(".")[0] or (package in sys.stdlib_module_names and package != "__main__"):
+        return True
+    file = getattr(sys.modules.get(package), "__file__", None) or ""
+    return "site-packages" in file or "dist-packages" in file
+
+
+@cache
+def _loaded(code: CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """The globals, variables of enclosing functions, and attributes that code loads, with all code inside it."""
+    codes = [code]
+    for c in codes:
+        codes += [inner for inner in c.co_consts if isinstance(inner, CodeType)]
+    loads = {(i.opname, i.argval) for c in codes for i in get_instructions(c) if i.opname.startswith("LOAD_")}
+    return (frozenset(name for op, name in loads if op in ("LOAD_GLOBAL", "LOAD_NAME")),
+            frozenset(name for op, name in loads if op.endswith("DEREF")),
+            frozenset(name for op, name in loads if op in _LOADS))
+
+
+class _Reader:
+    """Collects the names of functions, each once."""
+
+    def __init__(self) -> None:
+        self.found: list[Name] = []
+        self._seen: set[object] = set()
+
+    def _is_new(self, *key: object) -> bool:
+        new = key not in self._seen and len(self.found) < _MOST
+        self._seen.add(key)
+        return new
+
+    def _add(self, place: Any, name: str, value: object) -> None:
+        if self._is_new(id(place), name):
+            self.found.append(Name(place, name, value))
+
+    def function(self, f: FunctionType, owner: object = None) -> None:
+        """What a function reads; `owner` is what its first parameter will be, if it is known."""
+        if is_installed(f.__module__) or not self._is_new(f.__code__, id(owner)):
+            return
+        outer, enclosing, attributes = _loaded(f.__code__)
+        for kind in ("__defaults__", "__kwdefaults__"):
+            if (defaults := getattr(f, kind)) is not None:
+                self._add(f, kind, defaults)
+        for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
+            if name in enclosing:
+                self._named(cell, name, meaning(cell, name), attributes)
+        for name in sorted(outer & f.__globals__.keys()):
+            self._named(f.__globals__, name, f.__globals__[name], attributes)
+        if owner is not None:
+            self.value(owner, attributes)
+
+    def _named(self, place: Any, name: str, value: object, attributes: frozenset[str]) -> None:
+        if not isinstance(value, ModuleType):
+            self._add(place, name, value)
+        self.value(value, attributes)
+
+    def value(self, x: object, attributes: frozenset[str]) -> None:
+        """What is read of a value by code that loads attributes with these names."""
+        if not self._is_new(id(x), attributes) or isinstance(x, type):
+            return
+        if isinstance(x, FunctionType):
+            self.function(x)
+        elif isinstance(x, MethodType) and isinstance(x.__func__, FunctionType):
+            self.function(x.__func__, x.__self__)
+        elif isinstance(x, partial):
+            for part in (x.func, *x.args, *x.keywords.values()):
+                self.value(part, attributes)
+            self._add(x, "args", x.args)
+            self._add(x, "keywords", x.keywords)
+        elif isinstance(x, (list, tuple, dict)):
+            for item in [*(x.values() if isinstance(x, dict) else x)][:_FEW]:
+                if not isinstance(item, _PLAIN) or isinstance(item, (list, tuple, dict)):
+                    self.value(item, attributes)
+        elif isinstance(x, ModuleType):
+            for name in sorted(attributes & vars(x).keys()):
+                value = vars(x)[name]
+                if isinstance(value, _PLAIN) or not (isinstance(value, (type, ModuleType)) or is_installed(x.__name__)):
+                    self._named(vars(x), name, value, attributes)
+        elif not is_installed(type(x).__module__) or type(x).__module__ == "types":
+            self._object(x, attributes)
+
+    def _object(self, x: object, attributes: frozenset[str]) -> None:
+        """Attributes of an object of the user's own, and methods that may be called."""
+        own = getattr(x, "__dict__", None)
+        for name in sorted(attributes):
+            inherited = next((c.__dict__[name] for c in type(x).__mro__ if name in c.__dict__), None)
+            if isinstance(own, dict) and (name in own or inherited is not None):
+                self._named(own, name, own.get(name), attributes)
+            elif isinstance(inherited, MemberDescriptorType):
+                self._named(x, name, getattr(x, name, None), attributes)
+        call = getattr(type(x), "__call__", None)  # noqa: B004 - the function itself
+        if isinstance(call, FunctionType):
+            self.function(call, x)
+        for f in self.of_class(type(x)):
+            if f.__name__ in attributes:
+                self.function(f, x)
+
+    def of_class(self, kind: type) -> Iterator[FunctionType]:
+        """Note what is in a class and its bases; its functions."""
+        for c in kind.__mro__:
+            if is_installed(c.__module__):
+                continue
+            for name, value in tuple(c.__dict__.items()):
+                function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+                if isinstance(function, FunctionType):
+                    yield function
+                if name[:2] != "__" and isinstance(function, (*_PLAIN, FunctionType)):
+                    self._add(c, name, value)
+
+
+def names_read(function: object) -> list[Name]:
+    """What a step reads: a function, a method, a `functools.partial` or an object that can be called."""
+    reader = _Reader()
+    reader.value(function, frozenset())
+    return reader.found
+
+
+def names_of_class(kind: type) -> list[Name]:
+    """What is in a user's own class of layers, and what its methods read; attributes of layers are watched anyway."""
+    reader = _Reader()
+    for f in reader.of_class(kind):
+        reader.function(f)
+    return reader.found
