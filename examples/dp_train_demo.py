@@ -63,6 +63,7 @@ def train(data: list[dict[str, np.ndarray]], devices: list[str], **options) -> a
         n_iter=STEPS,
         lr=LEARNING_RATE,
         max_norm=5.0,
+        seed=42,  # which decides the order of the samples
         **options,
     )
 

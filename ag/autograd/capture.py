@@ -15,7 +15,7 @@ a `CapturedStep` per structure of samples.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import RLock
 from typing import Any
 from weakref import ref
@@ -70,14 +70,25 @@ class _Trusted:
 class CapturedStep:
     """A step function that is recorded and replayed; see docs/capture.md.
 
+    Parameters
+    ----------
+    step : callable
+    backend : Backend or None, optional
+        Who works for it; None: the first device that does something.
+    recompute : bool, optional
+    calls : sequence of callable, optional
+        Functions of the user's that `step` calls, if it is none itself.
+
     Attributes
     ----------
     program : Program or None
         The recorded launches that ran last; None before the first call.
     """
 
-    def __init__(self, step: Callable[..., Any], backend: Device | None = None, recompute: bool = False) -> None:
+    def __init__(self, step: Callable[..., Any], backend: Device | None = None, recompute: bool = False,
+                 calls: Sequence[object] = ()) -> None:
         self._step = step
+        self._reads = (step, *calls)
         self._backend = backend
         self._recompute = recompute
         self._programs: list[_Trusted] = []  # the one used last comes last
@@ -111,7 +122,7 @@ class CapturedStep:
 
     def _record(self, key: object, args: Args) -> Any:
         self._in_vain += 1
-        program = CapturedProgram(RecordedCall(self._step, args, self._backend, self._recompute))
+        program = CapturedProgram(RecordedCall(self._step, args, self._backend, self._recompute, self._reads))
         self._programs.append(_Trusted(key, program, args))
         if len(self._programs) > PROGRAMS_KEPT:
             self._programs.pop(0).program.close()
@@ -126,7 +137,7 @@ class CapturedStep:
         if not trusted.is_due(args):
             self._in_vain = 0
             return program.replay(args)
-        call = RecordedCall(self._step, args, self._backend, self._recompute)
+        call = RecordedCall(self._step, args, self._backend, self._recompute, self._reads)
         difference = call.difference(program.trace)
         if difference is not None:
             call.put_back()

@@ -9,6 +9,7 @@ which `ag.autograd.op` registers; comparisons and `+=` are in `ag.autograd.opera
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
 from itertools import count
 from typing import Any
 
@@ -26,7 +27,7 @@ from ag.engine.kernels.elementwise import copied
 from ag.engine.primitive import Array
 from ag.engine.program import OPEN
 from ag.engine.shape import Shape
-from ag.errors import DtypeError, ShapeError
+from ag.errors import DtypeError, ShapeError, TapeError
 
 __all__ = ["Array", "ArrayLike", "Node", "PendingGrad", "Tensor", "TensorLike",
            "tensor_given"]
@@ -140,6 +141,23 @@ class Tensor(TensorOperators):
         self.node = node
         self._grad: Tensor | PendingGrad | None = None
         self.name: str | None = None
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Tensor:
+        """A tensor of its own with the same values, and the gradient's; so `copy.deepcopy` copies models.
+
+        Raises
+        ------
+        TapeError
+            If it was computed on the tape, of which a copy would be no part.
+        """
+        if self.node is not None:
+            raise TapeError(f"deepcopy: a tensor of shape {self.shape} was computed on the tape, and its copy would "
+                            f"not be; copy t.detach().")
+        twin = Tensor(copied(self.buffer), self.requires_grad)
+        memo[id(self)], twin.name = twin, self.name
+        if self.grad is not None:
+            twin.grad = deepcopy(self.grad, memo)
+        return twin
 
     # -------------------------------------------------------------------------------------- state
 

@@ -200,9 +200,9 @@ class Notes:
         """Note what an attribute becomes."""
         self.effects[id(owner), name] = ref(owner), value
 
-    def names(self, function: object) -> None:
-        """Note what the names mean that a step reads and that are not its own."""
-        self._note_names(names_read(function))
+    def names(self, functions: Sequence[object]) -> None:
+        """Note what the names mean that functions read and that are not their own."""
+        self._note_names(names_read(functions))
 
     def _note_names(self, names: list[Name]) -> None:
         for name in names:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from math import prod
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from ag.engine.arena import Arena, Block, Changes, now
@@ -102,6 +102,11 @@ class Buffer:
         self.dtype = dtype
         self.native = native
         self.constant = constant
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Say what to do instead of pickling memory of a device, or copying what holds it."""
+        raise TypeError(f"what lies on {self.backend.name} cannot be pickled or copied with its owner; save models "
+                        f"with ag_save_model and training with ag_save_checkpoint, or take numpy() of a tensor.")
 
     @property
     def ndim(self) -> int:

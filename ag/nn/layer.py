@@ -378,11 +378,11 @@ def objects_in(model: object, seen: set[int] | None = None) -> Iterator[object]:
     yield model
     parts: Iterable[object] = ()
     if isinstance(model, (list, tuple)):
-        parts = model
+        parts = [*model]  # of copies, as other threads may change them meanwhile
     elif isinstance(model, dict):
-        parts = model.values()
+        parts = dict(model).values()
     elif hasattr(model, "__dict__") and not isinstance(model, (type, ModuleType)):
-        parts = vars(model).values()
+        parts = dict(vars(model)).values()
     for part in parts:
         yield from objects_in(part, seen)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import operator
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -231,3 +233,40 @@ def test_operators_are_recorded() -> None:
     with ag.with_grad_tape():
         loss = ((2.0 * x - Y) / 4.0 + x**2 * -x.T.T).sum()
     np.testing.assert_allclose(ag.backward(loss)[x].numpy(), 0.5 - 3 * X**2, rtol=1e-5)
+
+
+# ---------------------------------------------------------------------------------------------- copies
+
+
+def test_deepcopy_of_a_model(device: str) -> None:
+    model = ag.ag_sequential(ag.ag_linear(3, 4, activation="relu"), ag.ag_batch_norm(4), ag.ag_linear(4, 2))
+    optimizer = ag.optimizer_adam(model, lr=0.1)
+    x = ag.ag_tensor(np.random.default_rng(2).standard_normal((3, 5)))
+
+    def step() -> None:
+        with ag.with_grad_tape():
+            loss = ag.ag_mean(model(x) ** 2)
+        ag.backward(loss)
+        optimizer.step()
+
+    step()
+    twin = copy.deepcopy(model)
+    before = {name: value.copy() for name, value in twin.state_dict().items()}
+    assert all(np.array_equal(value, before[name]) for name, value in model.state_dict().items())
+    assert np.array_equal(twin[0].W.grad.numpy(), model[0].W.grad.numpy())
+    step()
+    assert all(np.array_equal(value, before[name]) for name, value in twin.state_dict().items())
+    assert not np.array_equal(model[0].W.numpy(), twin[0].W.numpy()) and twin[0].W.requires_grad
+    tied = [model[0].W, model[0].W]
+    assert len({id(t) for t in copy.deepcopy(tied)}) == 1
+
+
+def test_what_cannot_be_copied_or_pickled(device: str) -> None:
+    W = ag.ag_param(np.ones((2, 2)))
+    with ag.with_grad_tape():
+        y = W @ W
+    with expect_error("deepcopy on the tape", ag.TapeError, "(2, 2)", "detach"):
+        copy.deepcopy(y)
+    for what in (W, ag.ag_linear(2, 2)):
+        with expect_error("pickle", TypeError, device if device != "cpu" else "cpu", "ag_save_model", "numpy()"):
+            pickle.dumps(what)

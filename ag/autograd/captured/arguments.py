@@ -26,7 +26,7 @@ __all__ = ["Args", "Arguments"]
 Args = tuple[Any, ...]  # of a call: tensors and numpy arrays
 
 
-class StepArgument(np.ndarray):
+class StepArgument(np.ndarray[Any, np.dtype[Any]]):
     """An array argument while the step is recorded: its shape may be looked at, its values not."""
 
     def __array_finalize__(self, obj: Any) -> None:

@@ -8,7 +8,7 @@ it.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 from weakref import ref
@@ -35,6 +35,8 @@ class RecordedCall:
     backend : Device or None
         Who works for it; None: the first device that does something.
     recompute : bool
+    reads : sequence of callable
+        Functions whose names are watched.
 
     Raises
     ------
@@ -43,7 +45,7 @@ class RecordedCall:
     """
 
     def __init__(self, step: Callable[..., Any], args: Args, backend: Device | None,
-                 recompute: bool) -> None:
+                 recompute: bool, reads: Sequence[object]) -> None:
         self.arguments = Arguments(args)
         stand_ins = self.arguments.stand_ins()
         thread = get_ident()
@@ -52,7 +54,7 @@ class RecordedCall:
                 self.recording: Recording = recording
                 recording.made.update(self.arguments.labels)
                 self.notes = Notes(recording.made)
-                self.notes.names(step)
+                self.notes.names(reads)
                 try:
                     self.notes.open(recording)
                     output = step(*stand_ins)

@@ -18,7 +18,7 @@ recording, and compares before every replay.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dis import get_instructions
 from functools import cache, partial
 from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
@@ -88,7 +88,7 @@ class _Reader:
         self._seen.add(key)
         return new
 
-    def _add(self, place: Any, name: str, value: object) -> None:
+    def _add(self, place: object, name: str, value: object) -> None:
         if self._is_new(id(place), name):
             self.found.append(Name(place, name, value))
 
@@ -108,7 +108,7 @@ class _Reader:
         if owner is not None:
             self.value(owner, attributes)
 
-    def _named(self, place: Any, name: str, value: object, attributes: frozenset[str]) -> None:
+    def _named(self, place: object, name: str, value: object, attributes: frozenset[str]) -> None:
         if not isinstance(value, ModuleType):
             self._add(place, name, value)
         self.value(value, attributes)
@@ -167,10 +167,11 @@ class _Reader:
                     self._add(c, name, value)
 
 
-def names_read(function: object) -> list[Name]:
-    """What a step reads: a function, a method, a `functools.partial` or an object that can be called."""
+def names_read(functions: Iterable[object]) -> list[Name]:
+    """What some functions read; each may be a method, a `functools.partial` or an object that can be called, too."""
     reader = _Reader()
-    reader.value(function, frozenset())
+    for function in functions:
+        reader.value(function, frozenset())
     return reader.found
 
 

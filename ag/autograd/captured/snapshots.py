@@ -76,7 +76,7 @@ def contents(value: object, levels: int = _LEVELS) -> Iterator[Contents]:
             yield from contents(item, levels - 1)
 
 
-def has_other_items(container: Any, items: tuple[Any, ...]) -> bool:
+def has_other_items(container: object, items: tuple[object, ...]) -> bool:
     """Whether other items are in a container than were."""
     now = _items(container)
     return len(now) != len(items) or not all(map(is_, now, items))

@@ -39,7 +39,8 @@ PLACE = 64  # elements per word of the second part of `places`
 def places_of(ends: Sequence[int]) -> Array:
     """`places` of parameters that end at these elements of the flat buffer."""
     firsts = np.searchsorted(ends, np.arange(0, ends[-1], PLACE), side="right")
-    return np.concatenate([[len(ends)], ends, firsts]).astype(np.int32)
+    places: Array = np.concatenate([[len(ends)], ends, firsts]).astype(np.int32)
+    return places
 
 
 def _run_layout(p: Shape, *_others: Shape, **_params: int) -> Layout:

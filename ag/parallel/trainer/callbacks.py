@@ -80,9 +80,9 @@ def settings_of(x: object, depth: int = 4, seen: set[int] | None = None) -> Hash
         return x.tobytes() if x.size <= _SMALL else id(x)
     inside: Iterable[object] = ()
     if isinstance(x, dict):
-        inside = [item for pair in x.items() for item in pair] if len(x) <= _SMALL else ()
+        inside = [item for pair in dict(x).items() for item in pair] if len(x) <= _SMALL else ()
     elif isinstance(x, (list, tuple, set, frozenset)):
-        inside = x if len(x) <= _SMALL else ()
+        inside = [*(x.copy() if isinstance(x, set) else x)] if len(x) <= _SMALL else ()
     elif isinstance(x, FunctionType):
         cells = [cell.cell_contents for cell in x.__closure__ or () if cell != _EMPTY]
         used = [x.__globals__[name] for name in x.__code__.co_names if name in x.__globals__]
@@ -92,7 +92,8 @@ def settings_of(x: object, depth: int = 4, seen: set[int] | None = None) -> Hash
     elif isinstance(x, partial):
         inside = x.func, x.args, x.keywords
     elif hasattr(x, "__dict__"):
-        inside = [getattr(type(x), "forward", None), *vars(x), *vars(x).values()]
+        attributes = dict(vars(x))  # other threads may set some meanwhile
+        inside = [getattr(type(x), "forward", None), *attributes, *attributes.values()]
     kept = isinstance(x, (dict, list, tuple, set, frozenset))  # containers may be made anew, with the same in them
     return x.__class__ if kept else id(x), *(settings_of(item, depth - 1, seen) for item in inside)
 

@@ -43,7 +43,6 @@ from ag.parallel.trainer.callbacks import Observed
 from ag.parallel.trainer.checkpoint import Dealt, DPState, save_state
 from ag.parallel.trainer.host_optimizer import RateSchedules
 from ag.parallel.trainer.ranks import Ranks
-from ag.parallel.trainer.replica import LossOf
 from ag.parallel.trainer.result import DPResult, DPStep
 from ag.parallel.trainer.samples import LoaderSample, Samples
 from ag.parallel.trainer.stacks import Shard, all_alike, weighed
@@ -277,7 +276,7 @@ def dp_train(
         if seed is not None or state is not None:
             ag_seed(state.seed if state is not None else seed or 0)
         trainer = held.enter_context(closing(Trainer(
-            make_model, names, _loss_rule(loss_fn, forward_fn, target_fn), capture,
+            make_model, names, partial(_loss_of, loss_fn, forward_fn, target_fn), capture,
             optimizer or partial(Adam, lr=lr), max_norm, on_nonfinite, shares, timeout, sync_batch_norm, ranks)))
         held.callback(go_on_after, trainer.seed)
         batch, each = dealing(len(samples), ranks.replicas, micro_batch, accumulate, batch, stack)
@@ -443,17 +442,16 @@ class _Job:
             self._saved = k
 
 
-def _loss_rule(loss_fn: Callable[[Tensor, Any], Tensor] | None, forward_fn: Callable[[Any, Any], Tensor] | None,
-               target_fn: Callable[[Any], Any] | None) -> LossOf:
-    """The loss of a sample, from the three functions that a user gives; those of a loader have input and target."""
-    def input_of(sample: Any) -> Any:
-        return sample.x if isinstance(sample, LoaderSample) else sample
+def _input_of(sample: Any) -> Any:
+    return sample.x if isinstance(sample, LoaderSample) else sample
 
-    def target_of(sample: Any) -> Any:
-        return sample.y if isinstance(sample, LoaderSample) and sample.y is not None else input_of(sample)
 
-    def loss_of(model: Any, sample: Any) -> Tensor:
-        output: Tensor = model.forward(input_of(sample)) if forward_fn is None else forward_fn(model, sample)
-        return output if loss_fn is None else loss_fn(output, (target_of if target_fn is None else target_fn)(sample))
+def _target_of(sample: Any) -> Any:
+    return sample.y if isinstance(sample, LoaderSample) and sample.y is not None else _input_of(sample)
 
-    return loss_of
+
+def _loss_of(loss_fn: Callable[[Tensor, Any], Tensor] | None, forward_fn: Callable[[Any, Any], Tensor] | None,
+             target_fn: Callable[[Any], Any] | None, model: Any, sample: Any) -> Tensor:
+    """The loss of a sample, by the three functions that a user gives; samples of a loader have input and target."""
+    output: Tensor = model.forward(_input_of(sample)) if forward_fn is None else forward_fn(model, sample)
+    return output if loss_fn is None else loss_fn(output, (target_fn or _target_of)(sample))

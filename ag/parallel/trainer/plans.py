@@ -74,10 +74,13 @@ class Plans:
     compute : callable
         ``compute(sample)`` leaves the sample's gradients in the replica's row.
     policy : CapturePolicy
+    calls : sequence of callable, optional
+        Functions of the user's that `compute` calls.
     """
 
-    def __init__(self, backend: Backend, compute: Callable[[Tree], None], policy: CapturePolicy) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, compute: Callable[[Tree], None], policy: CapturePolicy,
+                 calls: Sequence[object] = ()) -> None:
+        self._backend, self._calls = backend, calls
         self._compute = compute
         self._policy = policy
         self._streams = Streams(backend)
@@ -154,6 +157,6 @@ class Plans:
             if len(self._plans) == PROGRAMS_KEPT:
                 self._policy.ran_out()
                 return None
-            step = CapturedStep(lambda *xs: self._recorded(treedef, xs), self._backend)
+            step = CapturedStep(lambda *xs: self._recorded(treedef, xs), self._backend, calls=self._calls)
             plan = self._plans[treedef] = _Plan(step)
         return plan, leaves

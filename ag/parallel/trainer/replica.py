@@ -90,7 +90,7 @@ class Replica:
         self._scaling: Buffer | None = None  # keeps the device's loss scale
         self.used: set[str] = set()
         self._loss_of = loss_of
-        self.plans = Plans(self.backend, self._gradients, policy)
+        self.plans = Plans(self.backend, self._gradients, policy, (loss_of, getattr(self.model, "forward", None)))
         self.buffers = ReplicaBuffers(self.model, self.backend, self.group.dtype)
         ahead = self.group.size + LOSS_WORDS
         self._work = self.backend.zeros((ahead + self.buffers.size,), self.group.dtype)

@@ -399,3 +399,25 @@ def test_an_interrupt_waits_for_the_end_of_a_block() -> None:
     thread.start()
     thread.join()
     assert done == [None]
+
+
+def test_what_functions_read_may_change_between_any_two_steps() -> None:
+    """Not in a callback: here the data do it."""
+
+    def trained(capture: Any) -> ag.DPResult:
+        scale, asked = [1.0], [0]
+
+        class Data:
+            def __len__(self) -> int:
+                return 8
+
+            def __getitem__(self, i: int) -> tuple[np.ndarray, np.ndarray]:
+                asked[0] += 1
+                scale[0] = 1.0 + asked[0] // 30
+                return np.full((2, 1), i / 8, np.float32), np.full((1, 1), i / 4, np.float32)
+
+        return ag.dp_train(lambda: ag.ag_linear(2, 1), Data(), lambda out, y: ag.ag_mse_loss(out, y) * scale[0],
+                           lambda model, s: model(s[0]), lambda s: s[1], devices=["cpu"], batch=4, n_iter=20, seed=2,
+                           stack=1, capture=capture, verbose=False)
+
+    assert_equal(trained("auto"), trained(False))

@@ -152,7 +152,7 @@ class VulkanBackend(Backend):
 
     def upload(self, array: Array, into: Buffer) -> None:
         note_written(into)
-        dense = np.ascontiguousarray(stored(array, into.dtype)).reshape(-1)
+        dense: Array = np.ascontiguousarray(stored(array, into.dtype)).reshape(-1)
         if dense.nbytes % 4:
             dense = np.append(dense, dense.dtype.type(0))
         if dense.size:
