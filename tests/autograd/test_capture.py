@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 
 import numpy as np
 import pytest
@@ -162,12 +162,12 @@ def test_a_step_may_return_nothing(device: str) -> None:
 
 def test_a_dropped_weight_changes_nothing(device: str) -> None:
     """The program holds its memory: without that, a replay reads whatever came to lie there."""
-    kept = threading.local()  # which is not watched: the step of now could not run
-    kept.W = ag.ag_param(np.full((16, 16), 0.5))
-    step = ag.ag_capture(lambda x: ag.ag_sum(kept.W @ x))
+    kept: ContextVar[ag.Tensor | None] = ContextVar("kept")  # which is not watched: the step of now could not run
+    kept.set(ag.ag_param(np.full((16, 16), 0.5)))
+    step = ag.ag_capture(lambda x: ag.ag_sum(kept.get() @ x))
     x = ag.ag_tensor(np.ones((16, 1)))
     assert [step(x * float(k)).item() for k in range(3)] == [0.0, 128.0, 256.0]
-    del kept.W
+    kept.set(None)
     churn = [ag.ag_tensor(np.full((16, 16), 99.0)) for _ in range(50)]  # takes every block that is free
     del churn[::2]
     churn += [ag.ag_tensor(np.full((16, 1), 99.0)) for _ in range(50)]

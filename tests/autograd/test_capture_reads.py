@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -46,6 +47,20 @@ class Computed:
 class Nested:
     def __init__(self) -> None:
         self.inner = SimpleNamespace(list=[SimpleNamespace(k=1.0)])
+
+
+class Mapped:
+    def __init__(self) -> None:
+        self.inside = {"k": 1.0}
+
+    def __getattr__(self, name: str) -> float:
+        return self.inside[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "inside":
+            object.__setattr__(self, name, value)
+        else:
+            self.inside[name] = value
 
 
 def of_object(held: Any) -> tuple[Step, Callable[[], None]]:
@@ -161,6 +176,7 @@ def forward_of_a_layer() -> tuple[Step, Callable[[], None]]:
 READS: dict[str, Callable[[], tuple[Step, Callable[[], None]]]] = {
     "dataclass": lambda: of_object(Config()), "namespace": lambda: of_object(SimpleNamespace(k=1.0)),
     "attribute over the class's": lambda: of_object(Inherited()), "slots": lambda: of_object(Slots()),
+    "arguments": lambda: of_object(Namespace(k=1.0)), "__getattr__": lambda: of_object(Mapped()),
     "class": of_class, "property": of_property, "module": of_module, "object in an object": deep_inside,
     "nested dicts": of_nested_dicts, "numpy array": of_an_array, "defaults": defaults, "partial": of_partial,
     "method": of_method, "callable": of_callable, "another method": another_method,

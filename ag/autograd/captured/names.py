@@ -135,8 +135,11 @@ class _Reader:
                 value = vars(x)[name]
                 if isinstance(value, _PLAIN) or not (isinstance(value, (type, ModuleType)) or is_installed(x.__name__)):
                     self._named(vars(x), name, value, attributes)
-        elif not is_installed(type(x).__module__) or type(x).__module__ == "types":
+        elif not is_installed(type(x).__module__):
             self._object(x, attributes)
+        elif isinstance(own := getattr(x, "__dict__", None), dict):  # such as an `argparse.Namespace`
+            for name in sorted(attributes & own.keys()):
+                self._named(own, name, own[name], attributes)
 
     def _object(self, x: object, attributes: frozenset[str]) -> None:
         """Attributes of an object of the user's own, and methods that may be called."""
@@ -147,22 +150,19 @@ class _Reader:
                 self._named(own, name, own.get(name), attributes)
             elif isinstance(inherited, MemberDescriptorType):
                 self._named(x, name, getattr(x, name, None), attributes)
-        call = getattr(type(x), "__call__", None)  # noqa: B004 - the function itself
-        if isinstance(call, FunctionType):
-            self.function(call, x)
-        for f in self.of_class(type(x)):
-            if f.__name__ in attributes:
+        for name, f in self.of_class(type(x)):
+            if name in attributes or (name[:2] == "__" and name not in ("__init__", "__new__")):
                 self.function(f, x)
 
-    def of_class(self, kind: type) -> Iterator[FunctionType]:
-        """Note what is in a class and its bases; its functions."""
+    def of_class(self, kind: type) -> Iterator[tuple[str, FunctionType]]:
+        """Note what is in a class and its bases; its functions by name."""
         for c in kind.__mro__:
             if is_installed(c.__module__):
                 continue
             for name, value in tuple(c.__dict__.items()):
                 function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
                 if isinstance(function, FunctionType):
-                    yield function
+                    yield name, function
                 if name[:2] != "__" and isinstance(function, (*_PLAIN, FunctionType)):
                     self._add(c, name, value)
 
@@ -178,6 +178,6 @@ def names_read(functions: Iterable[object]) -> list[Name]:
 def names_of_class(kind: type) -> list[Name]:
     """What is in a user's own class of layers, and what its methods read; attributes of layers are watched anyway."""
     reader = _Reader()
-    for f in reader.of_class(kind):
+    for _, f in reader.of_class(kind):
         reader.function(f)
     return reader.found
