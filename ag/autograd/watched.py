@@ -168,7 +168,7 @@ class Notes:
         self._flat: list[Contents] = []  # all of them
         self._tensors: dict[int, tuple[ref[Noted], Buffer]] = {}
         self._trained: list[tuple[ref[Noted], bool]] = []
-        self._names: list[Name] = []
+        self._names: list[tuple[Name, object]] = []  # with snapshots of what they meant
         self._classes: set[type] = set()  # of layers, whose names are among them
         self.effects: dict[tuple[int, str], tuple[ref[Watched], Any]] = {}
         self.leaves: dict[int, Leaf] = {}
@@ -206,7 +206,7 @@ class Notes:
 
     def _note_names(self, names: list[Name]) -> None:
         for name in names:
-            self._names.append(name._replace(value=snapshot(name.value)))
+            self._names.append((name, snapshot(name.value)))
             self._flat += contents(name.value)
 
     def tensors(self, tensors: Sequence[Noted]) -> None:
@@ -228,17 +228,17 @@ class Notes:
                 if (found := self._changed(key)) is not None:
                     return found
             self._position = position
-        for trained, before in self._trained:
+        for trained, was in self._trained:
             tensor = trained()
-            if tensor is not None and tensor.requires_grad is not before:
-                return f"requires_grad of {_called(tensor)} was {before} and is {tensor.requires_grad}"
-        for place, name, meant in self._names:
+            if tensor is not None and tensor.requires_grad is not was:
+                return f"requires_grad of {_called(tensor)} was {was} and is {tensor.requires_grad}"
+        for (place, name, before), meant in self._names:
             value = meaning(place, name)
-            if value is not meant and not same(meant, snapshot(value)):
-                return f"{name} was {shown(meant)} and is {shown(value)}"
+            if value is not before and not same(meant, snapshot(value)):
+                return f"{name} was {shown(before)} and is {shown(value)}"
         for container, items in self._flat:
             if has_other_items(container, items):
-                return f"a {type(container).__name__} of a layer or an optimizer has other items"
+                return f"a {type(container).__name__} that the step reads has other items"
         return None
 
     def _changed(self, key: tuple[int, str]) -> str | None:

@@ -6,8 +6,9 @@ function, a small numpy array by its elements, and everything else by identity.
     sizes = [4, 8]     snapshot (list, 4, 8)     sizes[1] = 9     (list, 4, 9): another
     model              snapshot: itself          model = other    another
 
-Comparing snapshots takes copies of everything; where nothing was assigned, `contents` are enough: each container with
-the items that it had, which are compared by identity.  Knows no tensor; `ag.autograd.watched` takes snapshots.
+Comparing snapshots takes copies of everything; where the same object is there still, its `contents` are enough: each
+container in it with the items that it had, which are compared by identity.  Knows no tensor; `ag.autograd.watched`
+takes snapshots.
 """
 
 from __future__ import annotations
@@ -59,16 +60,21 @@ def shown(noted: object) -> str:
 
 
 def _items(container: Any) -> Any:
-    """The items of a list or tuple, or keys and values of a dict, in a copy, as other threads may change it."""
-    if not isinstance(container, dict):
-        return container
-    copy = dict(container)
-    return [*copy, *copy.values()]
+    """What is compared of a container, in a copy, as other threads may change it: keys and values of a dict, ..."""
+    if isinstance(container, dict):
+        copy = dict(container)
+        return [*copy, *copy.values()]
+    if isinstance(container, np.ndarray):
+        return (container.tobytes(),)
+    return (frozenset(container),) if isinstance(container, set) else container
 
 
 def contents(value: object, levels: int = _LEVELS) -> Iterator[Contents]:
-    """Every list and dict in a value that can be compared quickly, and its items."""
-    if isinstance(value, (list, tuple, dict)) and levels and len(value) <= _MANY:
+    """Every container in a value that can change and be compared quickly, and small arrays, with what is in it."""
+    if type(value) is np.ndarray or isinstance(value, set):
+        if len(value) <= _MANY if isinstance(value, set) else value.size <= _MANY:
+            yield value, tuple(_items(value))
+    elif isinstance(value, (list, tuple, dict)) and levels and len(value) <= _MANY:
         items = tuple(_items(value))
         if not isinstance(value, tuple):
             yield value, items
@@ -77,6 +83,8 @@ def contents(value: object, levels: int = _LEVELS) -> Iterator[Contents]:
 
 
 def has_other_items(container: object, items: tuple[object, ...]) -> bool:
-    """Whether other items are in a container than were."""
+    """Whether something else is in a container than was."""
     now = _items(container)
+    if isinstance(container, (np.ndarray, set)):
+        return bool(now != items)
     return len(now) != len(items) or not all(map(is_, now, items))

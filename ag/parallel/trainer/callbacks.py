@@ -13,11 +13,9 @@ Ctrl-C comes between two steps: inside `uninterrupted` it waits.  Knows models a
 from __future__ import annotations
 
 import signal
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from threading import current_thread, main_thread
-from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,9 +25,6 @@ from ag.errors import CommError
 from ag.nn.layer import objects_in
 
 __all__ = ["Observed", "modes_of", "uninterrupted"]
-
-_SMALL, _DEPTH = 100, 7  # containers and arrays that are looked into, and how deep
-_EMPTY = CellType()
 
 Both = tuple[Array, Array]  # weights and buffers, in their flat layouts
 
@@ -65,64 +60,20 @@ def modes_of(model: object) -> list[tuple[Any, bool]]:
     return [(x, x.training) for x in objects_in(model) if not isinstance(x, type) and hasattr(x, "training")]
 
 
-def settings_of(x: object, depth: int = 4, seen: set[int] | None = None) -> Hashable:
-    """The plain values that a function or model may read: of its attributes, closure, defaults and globals.
-
-    What lies deep, or in large containers, is not looked at.
-    """
-    seen = set() if seen is None else seen
-    if x is None or isinstance(x, (bool, int, float, str, bytes, np.generic)):
-        return x.__class__, repr(x)
-    if depth == 0 or id(x) in seen or isinstance(x, (type, ModuleType)):
-        return id(x)
-    seen.add(id(x))
-    if isinstance(x, np.ndarray):
-        return x.tobytes() if x.size <= _SMALL else id(x)
-    inside: Iterable[object] = ()
-    if isinstance(x, dict):
-        inside = [item for pair in dict(x).items() for item in pair] if len(x) <= _SMALL else ()
-    elif isinstance(x, (list, tuple, set, frozenset)):
-        inside = [*(x.copy() if isinstance(x, set) else x)] if len(x) <= _SMALL else ()
-    elif isinstance(x, FunctionType):
-        cells = [cell.cell_contents for cell in x.__closure__ or () if cell != _EMPTY]
-        used = [x.__globals__[name] for name in x.__code__.co_names if name in x.__globals__]
-        inside = [*cells, *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values(), *used]
-    elif isinstance(x, MethodType):
-        inside = x.__self__, x.__func__
-    elif isinstance(x, partial):
-        inside = x.func, x.args, x.keywords
-    elif hasattr(x, "__dict__"):
-        attributes = dict(vars(x))  # other threads may set some meanwhile
-        inside = [getattr(type(x), "forward", None), *attributes, *attributes.values()]
-    kept = isinstance(x, (dict, list, tuple, set, frozenset))  # containers may be made anew, with the same in them
-    return x.__class__ if kept else id(x), *(settings_of(item, depth - 1, seen) for item in inside)
-
-
 class Observed:
     """What a callback changes; made before it is called.
 
     Parameters
     ----------
     replicas : sequence of Replica
-    functions : sequence of callable
-        That may read what it changes.
     """
 
-    def __init__(self, replicas: Sequence[_Replica], functions: Sequence[object]) -> None:
+    def __init__(self, replicas: Sequence[_Replica]) -> None:
         self._replicas = replicas
-        self._functions = functions
-        self._settings = self._settings_now()
         self._modes = [modes_of(replica.model) for replica in replicas]
 
-    def _settings_now(self) -> Hashable:
-        return settings_of([self._functions, *(r.model for r in self._replicas)], _DEPTH)
-
-    def settings_changed(self) -> bool:
-        """Whether it has changed something that functions or models may read."""
-        return self._settings_now() != self._settings
-
-    def modes_changed(self) -> bool:
-        """Whether it has set a mode; what it has set on one model then holds for all."""
+    def spread_modes(self) -> None:
+        """Let a mode that it has set on one model hold for all."""
         changed: dict[int, bool] = {}
         for modes in self._modes:
             changed |= {i: x.training for i, (x, before) in enumerate(modes) if x.training is not before}
@@ -130,7 +81,6 @@ class Observed:
             for i, mode in changed.items():
                 if i < len(modes):
                     modes[i][0].training = mode
-        return bool(changed)
 
     def values(self, sent: Both, found: Sequence[Both]) -> Both:
         """The weights and buffers to go on with: weights that it has set on any replica, buffers that all have.

@@ -282,8 +282,7 @@ def dp_train(
         batch, each = dealing(len(samples), ranks.replicas, micro_batch, accumulate, batch, stack)
         ordered = bool(shuffle) and (samples.loader is None or samples.loader.shuffle)
         job = _Job(trainer, ranks, samples, RateSchedules(scheduler, trainer.optimizers.optimizers), weight_fn,
-                   np.zeros(n_iter), checkpoint if ranks.rank == 0 else None, checkpoint_every,
-                   (loss_fn, forward_fn, target_fn))
+                   np.zeros(n_iter), checkpoint if ranks.rank == 0 else None, checkpoint_every)
         if state is not None:
             job.restore(state, Dealt(batch, each, ordered, len(samples)), stack == "auto", seed)
         else:
@@ -296,10 +295,10 @@ class _Job:
 
     def __init__(self, trainer: Trainer, ranks: Ranks, samples: Samples, schedules: RateSchedules,
                  weight_fn: Callable[[Any], float] | None, losses: np.ndarray[Any, Any],
-                 checkpoint: str | os.PathLike[str] | None, every: int | None, functions: Sequence[object]) -> None:
+                 checkpoint: str | os.PathLike[str] | None, every: int | None) -> None:
         self._trainer, self._ranks, self._samples, self._schedules = trainer, ranks, samples, schedules
         self._weight_fn, self._losses = weight_fn, losses
-        self._checkpoint, self._every, self._functions = checkpoint, every, functions
+        self._checkpoint, self._every = checkpoint, every
         self._done = 0  # steps
         self._saved = -1
         self._watched = False  # whether samples are passed at once though nobody has asked for it
@@ -428,7 +427,7 @@ class _Job:
         end = False
         if callback is not None:
             models = [r.model for r in self._trainer.replicas]
-            observed, since = Observed(self._trainer.replicas, self._functions), now()
+            observed, since = Observed(self._trainer.replicas), now()
             returned = callback(DPStep(k, float(self._losses[k]), models))
             end = isinstance(returned, (bool, np.bool_)) and not returned
             self._trainer.follow(observed, since)

@@ -20,7 +20,6 @@ from ag.parallel.comm.tree import Leaf, Tree, TreeDef, opaque_type, tree_flatten
 
 __all__ = ["CapturePolicy", "Numbers", "Plans"]
 
-RENEWED = 3  # times that plans are made anew, as what they depend on has changed
 RECORDED = 6  # times that a step is recorded, if it is not replayed more often
 PROGRAMS_KEPT = 32  # captured steps per replica; samples of yet other shapes run eagerly
 
@@ -85,7 +84,6 @@ class Plans:
         self._policy = policy
         self._streams = Streams(backend)
         self._plans: dict[TreeDef, _Plan] = {}
-        self._renewed = 0
         self._computed = 0  # samples for which Python ran
 
     @property
@@ -96,16 +94,6 @@ class Plans:
     def clear(self) -> None:
         """Forget all plans, with their programs."""
         self._plans.clear()
-
-    def begin_anew(self) -> None:
-        """What the user's functions read was changed: record again; where that happens again and again, run eagerly."""
-        if self._plans and self._policy.on:
-            self.clear()
-            self._renewed += 1
-            if self._renewed > RENEWED:
-                self._policy.refused(CaptureError(
-                    f"dp_train: the callback has changed what the functions of the job read {self._renewed} times, and "
-                    f"a replay would not see that; pass it as part of the samples."))
 
     def run(self, sample: Tree, numbers: Numbers) -> None:
         """Leave the gradients of a sample, which draws from these streams, in the replica's row."""
@@ -132,8 +120,9 @@ class Plans:
         plan.recorded += 1
         if plan.recorded > max(RECORDED, plan.replayed):
             self._policy.refused(CaptureError(
-                "dp_train: the functions of the job change what they read themselves, such as an attribute of the "
-                "model, so a step had to be recorded again and again; keep what is counted outside the model."))
+                "dp_train: the callback, the data or the functions of the job change what the functions read, such as "
+                "an attribute of the model, so a step had to be recorded again and again; pass what changes as part "
+                "of the samples."))
 
     def _eagerly(self, sample: Tree, numbers: Numbers) -> None:
         with self._streams.numbered(*numbers):

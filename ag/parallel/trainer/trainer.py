@@ -250,9 +250,7 @@ class Trainer:
 
     def follow(self, observed: Observed, since: int) -> None:
         """Let what a callback has set since then (`ag.engine.arena.now`) hold for all replicas."""
-        if observed.modes_changed() or observed.settings_changed():
-            for replica in self.replicas:
-                replica.plans.begin_anew()
+        observed.spread_modes()
         if not (self.optimizers.changed_since(since) or any(r.changed_since(since) for r in self.replicas)):
             return
         found = [(self.optimizers.followed(), self._buffers.read()), *[r.followed() for r in self.replicas]]
