@@ -5,8 +5,8 @@ name.  A driver that `AG_TEST_ICDS` promises must be there; without that variabl
 the reason.  `AG_TEST_DEVICE=vulkan:0` puts another device, such as a graphics card, in the place of the two in `device`
 and `vulkan`.
 
-The quick leg tries both drivers where kernels and the engine are tested; what is built on them does not know drivers,
-and runs on lavapipe there, on SwiftShader in the slow leg.
+The quick leg tries both drivers where kernels, ops and backends are tested; what is built on them does not know
+drivers, and runs on lavapipe there, on SwiftShader in the slow leg.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import ag
 
 TESTS = Path(__file__).parent
 LONGEST_S = 5.0  # of a test that is not marked slow
-BOTH_DRIVERS = {"engine", "ops", "table"}  # folders whose tests are quick on either
+BOTH_DRIVERS = ("engine/backends", "engine/kernels", "ops", "table")  # folders whose tests are quick on either
 
 
 def processor_s() -> float:
@@ -61,7 +61,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if {"vulkan", "lavapipe", "swiftshader"} & set(getattr(item, "fixturenames", ())):
         item.add_marker(pytest.mark.vulkan)
     slow = {name for mark in item.iter_markers("slow_on") for name in mark.args}
-    if item.path.relative_to(TESTS).parts[0] not in BOTH_DRIVERS:
+    if not item.path.relative_to(TESTS).as_posix().startswith(BOTH_DRIVERS):
         slow.add("swiftshader")
     params = item.callspec.params.values() if hasattr(item, "callspec") else ()
     if slow & {x for x in params if isinstance(x, str)}:
