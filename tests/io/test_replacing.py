@@ -192,6 +192,8 @@ print(refused)
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="somebody else is needed, who may not write")
 def test_a_file_or_folder_that_is_read_only_stays_as_it_was() -> None:
+    if not all(p.stat().st_mode & 0o001 for p in [ROOT, *ROOT.parents]):
+        pytest.skip(f"only its owner can read {ROOT}, and somebody else must import ag from there")
     with TemporaryDirectory() as place:  # pytest's are private
         top, folder = Path(place), Path(place) / "folder"
         folder.mkdir()
