@@ -190,7 +190,7 @@ class Notes:
         key, kind = (id(owner), name), type(owner)
         if kind not in self._classes:
             self._classes.add(kind)
-            self._note_names(names_of_class(kind))
+            self._note_names(names_of_class(kind, Watched))
         if key not in self._reads and key not in self.effects:
             self._reads[key] = ref(owner), snapshot(value)
             if name in object.__getattribute__(owner, "__dict__"):
@@ -202,7 +202,7 @@ class Notes:
 
     def names(self, functions: Sequence[object]) -> None:
         """Note what the names mean that functions read and that are not their own."""
-        self._note_names(names_read(functions))
+        self._note_names(names_read(functions, Watched))
 
     def _note_names(self, names: list[Name]) -> None:
         for name in names:

@@ -24,7 +24,7 @@ from functools import cache, partial
 from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
-__all__ = ["Name", "is_installed", "meaning", "names_of_class", "names_read"]
+__all__ = ["Name", "meaning", "names_of_class", "names_read"]
 
 _LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 _MOST = 2000  # names of a step
@@ -55,7 +55,7 @@ def meaning(place: Any, name: str) -> Any:
 
 
 @cache
-def is_installed(module: str | None) -> bool:
+def _is_installed(module: str | None) -> bool:
     """Whether a module is of this package, another one that is installed, or Python's own."""
     package = (module or "builtins").partition(".")[0]
     if package == __name__.partition(".")[0] or (package in sys.stdlib_module_names and package != "__main__"):
@@ -77,9 +77,16 @@ def _loaded(code: CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[s
 
 
 class _Reader:
-    """Collects the names of functions, each once."""
+    """Collects the names of functions, each once.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    watched : type
+        Of objects that tell by themselves when an attribute is read, which need no names.
+    """
+
+    def __init__(self, watched: type) -> None:
+        self._watched = watched
         self.found: list[Name] = []
         self._seen: set[object] = set()
 
@@ -94,7 +101,7 @@ class _Reader:
 
     def function(self, f: FunctionType, owner: object = None) -> None:
         """What a function reads; `owner` is what its first parameter will be, if it is known."""
-        if is_installed(f.__module__) or not self._is_new(f.__code__, id(owner)):
+        if _is_installed(f.__module__) or not self._is_new(f.__code__, id(owner)):
             return
         outer, enclosing, attributes = _loaded(f.__code__)
         for kind in ("__defaults__", "__kwdefaults__"):
@@ -115,7 +122,7 @@ class _Reader:
 
     def value(self, x: object, attributes: frozenset[str]) -> None:
         """What is read of a value by code that loads attributes with these names."""
-        if not self._is_new(id(x), attributes) or isinstance(x, type):
+        if isinstance(x, (type, self._watched)) or not self._is_new(id(x), attributes):
             return
         if isinstance(x, FunctionType):
             self.function(x)
@@ -131,11 +138,12 @@ class _Reader:
                 if not isinstance(item, _PLAIN) or isinstance(item, (list, tuple, dict)):
                     self.value(item, attributes)
         elif isinstance(x, ModuleType):
+            kept: tuple[type, ...] = _PLAIN if _is_installed(x.__name__) else (object,)
             for name in sorted(attributes & vars(x).keys()):
                 value = vars(x)[name]
-                if isinstance(value, _PLAIN) or not (isinstance(value, (type, ModuleType)) or is_installed(x.__name__)):
+                if isinstance(value, kept) and not isinstance(value, (type, ModuleType)):
                     self._named(vars(x), name, value, attributes)
-        elif not is_installed(type(x).__module__):
+        elif not _is_installed(type(x).__module__):
             self._object(x, attributes)
         elif isinstance(own := getattr(x, "__dict__", None), dict):  # such as an `argparse.Namespace`
             for name in sorted(attributes & own.keys()):
@@ -157,7 +165,7 @@ class _Reader:
     def of_class(self, kind: type) -> Iterator[tuple[str, FunctionType]]:
         """Note what is in a class and its bases; its functions by name."""
         for c in kind.__mro__:
-            if is_installed(c.__module__):
+            if _is_installed(c.__module__):
                 continue
             for name, value in tuple(c.__dict__.items()):
                 function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
@@ -167,17 +175,17 @@ class _Reader:
                     self._add(c, name, value)
 
 
-def names_read(functions: Iterable[object]) -> list[Name]:
+def names_read(functions: Iterable[object], watched: type) -> list[Name]:
     """What some functions read; each may be a method, a `functools.partial` or an object that can be called, too."""
-    reader = _Reader()
+    reader = _Reader(watched)
     for function in functions:
         reader.value(function, frozenset())
     return reader.found
 
 
-def names_of_class(kind: type) -> list[Name]:
-    """What is in a user's own class of layers, and what its methods read; attributes of layers are watched anyway."""
-    reader = _Reader()
+def names_of_class(kind: type, watched: type) -> list[Name]:
+    """What is in a user's own class of watched objects, and what its methods read."""
+    reader = _Reader(watched)
     for _, f in reader.of_class(kind):
         reader.function(f)
     return reader.found
