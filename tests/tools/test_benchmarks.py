@@ -31,6 +31,7 @@ def run(script: str, tmp_path: Path, *arguments: str) -> dict[str, Any]:
     return {**found, "printed": done.stdout}
 
 
+@pytest.mark.slow
 def test_steps(tmp_path: Path) -> None:
     found = run("bench_step.py", tmp_path, "--workloads", "W1b,W4")
     rows = {(r["workload"], r["peer"]): r for r in found["results"]}
@@ -53,6 +54,7 @@ def operations(tmp_path: Path, device: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_operations_and_their_plot(tmp_path: Path) -> None:
     operations(tmp_path, "cpu")
     pytest.importorskip("matplotlib", reason="matplotlib draws the roofline, and is not installed")
@@ -60,6 +62,7 @@ def test_operations_and_their_plot(tmp_path: Path) -> None:
     assert (tmp_path / "result.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.vulkan
 def test_operations_on_vulkan(tmp_path: Path, lavapipe: str) -> None:
     operations(tmp_path, lavapipe)
@@ -75,6 +78,7 @@ def test_transfers(tmp_path: Path, lavapipe: str, kind: str) -> None:
     assert all(r["us"] > 0 for r in found["results"])
 
 
+@pytest.mark.slow
 def test_parallel(tmp_path: Path) -> None:
     found = run("bench_parallel.py", tmp_path)
     assert [r["how"] for r in found["results"]] == [f"{how} on {n}" for how in ("dp_train", "threads") for n in (1, 2)]
