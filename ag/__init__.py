@@ -23,6 +23,7 @@ from ag.errors import (
     DeviceError,
     DtypeError,
     KernelError,
+    RankLostError,
     ShapeError,
     TapeError,
 )
@@ -125,6 +126,7 @@ if not MYPY:
         "DeviceError",
         "DtypeError",
         "KernelError",
+        "RankLostError",
         "ShapeError",
         "TapeError",
         "DeviceInfo",

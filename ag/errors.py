@@ -18,6 +18,7 @@ __all__ = [
     "DeviceError",
     "DtypeError",
     "KernelError",
+    "RankLostError",
     "ShapeError",
     "TapeError",
 ]
@@ -57,6 +58,20 @@ class KernelError(AgError, RuntimeError):
 
 class CommError(AgError, RuntimeError):
     """Replicas or ranks that disagree, or one that did not answer."""
+
+
+class RankLostError(CommError, RuntimeError):
+    """A rank that ended, hangs or cannot be reached; those who are left can go on.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        Those known to be lost, by their numbers in the group; it may be that only another rank knows.
+    """
+
+    def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.ranks = ranks
 
 
 class CheckpointError(AgError, ValueError):

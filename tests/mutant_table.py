@@ -357,8 +357,11 @@ mutant("sharded", "pipeline: micro-batches count alike", "ag/parallel/sharded/pi
 mutant("comm", "parts in the order of arrival", "ag/parallel/comm/threads.py",
        "combine([meeting.brought[i] for i in range(self.size)])", "combine([*meeting.brought.values()])",
        "parallel/comm/test_comm.py::test_sums_do_not_depend_on_who_comes_first")
-mutant("comm", "broadcast from another rank", "ag/parallel/comm/threads.py", "np.copyto(x, arrays[root])",
-       "np.copyto(x, arrays[0])", "parallel/comm/test_comm.py::test_broadcast")
+mutant("comm", "broadcast to nowhere", "ag/parallel/comm/comm.py", "{root: [flat]})", "{root: [flat.copy()]})",
+       "parallel/comm/test_comm.py::test_broadcast")
+mutant("comm", "a step is committed without a lost rank", "ag/parallel/comm/threads.py",
+       "not group.revoked and all(votes.values())", "all(votes.values())",
+       "parallel/comm/test_threads.py::test_a_commit_is_made_by_all_or_by_none")
 
 # ---------------------------------------------------------------------------------------------- numbers and operands
 

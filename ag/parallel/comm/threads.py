@@ -1,8 +1,11 @@
 """Groups of threads of one process, as `ag.parallel.comm.comm.Comm` describes them.
 
-Every call is a meeting of all ranks: the last one to come does the work for all, the others wait.  Of three ranks in
-``all_reduce``, ranks 2 and 0 bring their arrays and wait; rank 1 comes, adds up the three in the order of the ranks,
-and copies the sum into all of them.
+Every call is one or more meetings of all ranks: the last one to come does the work for all, the others wait.  Of three
+ranks that move arrays, ranks 2 and 0 bring what they give and where they want what they get, and wait; rank 1 comes,
+and copies everything to its place.
+
+A rank is lost if it says so (`ThreadComm.lose`), or if its thread has ended while another one that has been in the
+group as long waits for it; so whatever goes on without a lost process can be tried with threads.
 
 Knows arrays and locks; no tensor, no device.  `parallel_apply`, the trainer's synchronized samples, and users who train
 with several ranks in one process make such groups.
@@ -12,46 +15,56 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
-from functools import partial
-from threading import Condition
+from socket import gethostname
+from threading import Condition, Thread, current_thread
 from time import monotonic
 from typing import Any
 
 import numpy as np
 
 from ag.engine.primitive import Array
-from ag.errors import CommError
-from ag.parallel.comm.comm import Comm, alike, check_rank, contiguous
-from ag.parallel.comm.tree_reduction import add_rows, tree_sum
+from ag.errors import CommError, RankLostError
+from ag.parallel.comm.comm import Comm, Moves, check_rank, sent_array
 
 __all__ = ["Combine", "ThreadComm", "thread_comms"]
 
 Combine = Callable[[list[Any]], list[Any]]
 
 TIMEOUT = 60.0  # seconds
+_LOOK = 0.5  # seconds after which a rank that waits looks whether the threads of the others have ended
 
 
 class _Meeting:
-    """One call of all ranks: the value that each has brought, and the result."""
+    """One call of all ranks, or one agreement of those who are left: what each has brought, and the result."""
 
     def __init__(self, operation: str) -> None:
         self.operation = operation
-        self.brought: dict[int, object] = {}
+        self.brought: dict[int, Any] = {}
         self.result: Any = None
         self.done = False
         self.left = 0
 
 
 class _Group:
-    """What the threads of a group share."""
+    """What the threads of a group share.  A thread that reads or writes it holds the lock."""
 
     def __init__(self, size: int, timeout: float) -> None:
         self.size = size
         self.timeout = timeout
         self.changed = Condition()
         self.meetings: dict[int, _Meeting] = {}
+        self.agreements: dict[int, _Meeting] = {}  # of commit and survivors, which lost ranks do not take part in
         self.posted: dict[tuple[int, int], deque[Array]] = defaultdict(deque)  # by sender and receiver
+        self.threads: dict[int, tuple[Thread, int]] = {}  # which calls for a rank, and how many did so before it
         self.error: str | None = None
+        self.lost: dict[int, str] = {}  # by rank, what happened
+        self.revoked = False  # only agreements can be made any more
+
+    def part(self, ranks: list[int]) -> _Group:
+        """A new group of some ranks, which their threads go on with."""
+        group = _Group(len(ranks), self.timeout)
+        group.threads = {new: (self.threads[old][0], 1) for new, old in enumerate(ranks)}
+        return group
 
     def end(self, reason: str) -> None:
         """Wake all ranks; the first reason stays."""
@@ -59,19 +72,65 @@ class _Group:
             self.error = self.error or reason
             self.changed.notify_all()
 
-    def check(self) -> None:
-        """Raise if the group was ended."""
+    def lose(self, rank: int, what: str) -> None:
+        """Wake all ranks: one of them is lost."""
+        with self.changed:
+            self.lost.setdefault(rank, what)
+            self.revoke()
+
+    def revoke(self) -> None:
+        """Wake all ranks, who must agree on how to go on."""
+        self.revoked = True
+        self.changed.notify_all()
+
+    def enter(self, rank: int, operation: str) -> None:
+        """A rank makes a call, in this thread; raise if it may not."""
+        thread, lives = self.threads.get(rank, (None, 0))
+        if thread is not current_thread():
+            self.threads[rank] = current_thread(), lives + 1
         if self.error is not None:
             raise CommError(self.error)
+        self.check_member(rank, operation)
 
-    def wait(self, ready: Callable[[], bool], late: Callable[[], str]) -> None:
-        """Wait for `ready`, holding the lock; when time is up, `late` names the ranks that are missing."""
-        end = monotonic() + self.timeout
-        while not ready() and self.error is None:
-            if not self.changed.wait(max(0.0, end - monotonic())) and not ready():
+    def check_member(self, rank: int, operation: str) -> None:
+        """Raise if this rank itself is lost."""
+        if rank in self.lost:
+            raise CommError(f"{operation}: rank {rank} {self.lost[rank]}; it is out of the group.")
+
+    def check(self, rank: int, operation: str) -> None:
+        """Raise if the group was ended or is revoked."""
+        if self.error is not None:
+            raise CommError(self.error)
+        self.check_member(rank, operation)
+        if self.revoked:
+            who = "; ".join(f"rank {i} {what}" for i, what in sorted(self.lost.items())) or "another rank asks for it"
+            raise RankLostError(f"{operation}: {who}; survivors() is the group of those who are left.",
+                                tuple(sorted(self.lost)))
+
+    def wait(self, rank: int, operation: str, ready: Callable[[], bool], missing: Callable[[], list[int]],
+             late: Callable[[], str], agreement: bool = False) -> None:
+        """Wait for `ready`, and look after the `missing` ranks; when time is up, `late` says who did not come."""
+        begin = monotonic()
+        while not ready() and self.error is None and (agreement or not self.revoked):
+            passed = monotonic() - begin
+            if passed >= self.timeout:
                 self.end(late())
+            elif not self.changed.wait(min(_LOOK, self.timeout - passed)) and not ready():
+                self._look_after(rank, missing())
         if not ready():  # a meeting that is complete counts, even if the group ends right after it
-            self.check()
+            self.check(rank, operation)
+
+    def _look_after(self, rank: int, others: list[int]) -> None:
+        """Lose those whose threads have ended.
+
+        A thread of an earlier piece of work, in which another thread called for this rank as well, may have ended:
+        the one that follows it is on its way.
+        """
+        mine = self.threads[rank][1]
+        for other in others:
+            thread, lives = self.threads.get(other, (None, 0))
+            if thread is not None and lives >= mine and not thread.is_alive():
+                self.lose(other, "ended: its thread is not alive any more")
 
 
 class ThreadComm(Comm):
@@ -79,16 +138,22 @@ class ThreadComm(Comm):
 
     def __init__(self, group: _Group, rank: int) -> None:
         self.rank, self.size = rank, group.size
+        self.hosts = (gethostname(),) * group.size
         self._group = group
         self._calls = 0
+        self._agreements = 0
+        self._agreed = False  # whether the last agreement was that somebody is lost
+        self._next: ThreadComm | None = None  # this rank's place in the group of those who are left
 
     def _meet(self, operation: str, brought: object, combine: Callable[[list[Any]], Any]) -> Any:
         """Wait for all ranks; `combine` is called once, with their values in the order of the ranks."""
         group = self._group
         with group.changed:
             number, self._calls = self._calls, self._calls + 1
+            group.enter(self.rank, operation)
+            group.check(self.rank, operation)
             meeting = group.meetings.setdefault(number, _Meeting(operation))
-            if group.error is None and meeting.operation != operation:
+            if meeting.operation != operation:
                 group.end(f"{operation}: rank {self.rank} calls it where rank {next(iter(meeting.brought))} calls "
                           f"{meeting.operation}; all ranks must make the same calls in the same order.")
             meeting.brought[self.rank] = brought
@@ -99,52 +164,45 @@ class ThreadComm(Comm):
                     group.changed.notify_all()
                 except CommError as error:
                     group.end(str(error))
-
-            def late() -> str:
-                missing = ", ".join(str(i) for i in range(self.size) if i not in meeting.brought)
-                return f"{operation}: rank {missing} did not come within {group.timeout:g} s."
-
-            group.wait(lambda: meeting.done, late)
+            self._wait_for(meeting, range(self.size))
             meeting.left += 1
             if meeting.left == self.size:
                 del group.meetings[number]
             return meeting.result
 
-    def all_reduce(self, array: Array) -> None:
-        self._meet("all_reduce", contiguous("all_reduce", array), _sum_into_all)
+    def _wait_for(self, meeting: _Meeting, ranks: range, agreement: bool = False) -> None:
+        def missing() -> list[int]:
+            return [i for i in ranks if i not in meeting.brought]
 
-    def reduce_scatter(self, array: Array) -> Array:
-        flat = contiguous("reduce_scatter", array).reshape(-1)
-        total = self._meet("reduce_scatter", flat, partial(_summed, "reduce_scatter"))
-        part: Array = total[self.shares_of(flat.size)[self.rank]].copy()
-        return part
+        def late() -> str:
+            return (f"{meeting.operation}: rank {', '.join(map(str, missing()))} did not come within "
+                    f"{self._group.timeout:g} s.")
 
-    def all_gather(self, part: Array) -> Array:
-        def joined(parts: list[Array]) -> Array:
-            alike("all_gather", [x.dtype for x in parts], "types")
-            return np.concatenate(parts)
+        self._group.wait(self.rank, meeting.operation, lambda: meeting.done, missing, late, agreement)
 
-        whole: Array = self._meet("all_gather", contiguous("all_gather", part).reshape(-1), joined).copy()
-        return whole
+    def _gate(self, operation: str, text: str) -> list[str]:
+        texts: list[str] = self._meet(operation, text, list)
+        return texts
 
-    def broadcast(self, array: Array, root: int = 0) -> None:
-        check_rank("broadcast", root, self.size)
+    def _move(self, operation: str, out: Moves, into: Moves) -> None:
+        def copied(brought: list[tuple[Moves, Moves]]) -> None:
+            for rank, (_, places) in enumerate(brought):
+                for source, arrays in places.items():
+                    for place, array in zip(arrays, brought[source][0][rank], strict=True):
+                        np.copyto(place, array)
 
-        def spread(brought: list[tuple[Array, int]]) -> None:
-            alike("broadcast", [where for _, where in brought], "roots")
-            arrays = [x for x, _ in brought]
-            alike("broadcast", [(x.shape, x.dtype) for x in arrays], "shapes or types")
-            for i, x in enumerate(arrays):
-                if i != root:
-                    np.copyto(x, arrays[root])
+        self._meet(operation, (out, into), copied)
 
-        self._meet("broadcast", (contiguous("broadcast", array), root), spread)
+    def _end(self, reason: str) -> None:
+        self._group.end(reason)
 
     def send(self, array: Array, to: int) -> None:
         check_rank("send", to, self.size)
+        sent_array("send", array)
         group = self._group
         with group.changed:
-            group.check()
+            group.enter(self.rank, "send")
+            group.check(self.rank, "send")
             group.posted[self.rank, to].append(array.copy())
             group.changed.notify_all()
 
@@ -152,19 +210,18 @@ class ThreadComm(Comm):
         check_rank("recv", source, self.size)
         group = self._group
         with group.changed:
-            group.check()
+            group.enter(self.rank, "recv")
+            group.check(self.rank, "recv")
             posted = group.posted[source, self.rank]
-            group.wait(lambda: bool(posted), lambda: f"recv: rank {source} sent nothing to rank {self.rank} within "
-                                                     f"{group.timeout:g} s.")
+            group.wait(self.rank, "recv", lambda: bool(posted), lambda: [source],
+                       lambda: f"recv: rank {source} sent nothing to rank {self.rank} within {group.timeout:g} s.")
             return posted.popleft()
-
-    def barrier(self) -> None:
-        self._meet("barrier", None, lambda _: None)
 
     def split(self, color: int) -> Comm:
         def groups(colors: list[int]) -> list[ThreadComm]:
-            by_color = {c: _Group(colors.count(c), self._group.timeout) for c in colors}
-            return [ThreadComm(by_color[c], colors[:i].count(c)) for i, c in enumerate(colors)]
+            members = {c: [i for i, other in enumerate(colors) if other == c] for c in colors}
+            by_color = {c: self._group.part(ranks) for c, ranks in members.items()}
+            return [ThreadComm(by_color[c], members[c].index(i)) for i, c in enumerate(colors)]
 
         mine: ThreadComm = self._meet("split", color, groups)[self.rank]
         return mine
@@ -180,6 +237,70 @@ class ThreadComm(Comm):
 
     def abort(self, reason: str) -> None:
         self._group.end(f"the group was ended by rank {self.rank}: {reason}")
+
+    # -------------------------------------------------------------------------------------- ranks that are lost
+
+    def lose(self) -> None:
+        """From now on this rank is lost: its own calls raise a CommError, those of others a RankLostError."""
+        group = self._group
+        with group.changed:
+            group.lose(self.rank, "was declared lost")
+            if self._next is not None:
+                self._next.lose()
+
+    def _agree(self, operation: str, brought: object, combine: Callable[[dict[int, Any]], Any]) -> Any:
+        """Wait for all who are left; `combine` is called once, with their values by rank."""
+        group = self._group
+        with group.changed:
+            group.enter(self.rank, operation)
+            number, self._agreements = self._agreements, self._agreements + 1
+            meeting = group.agreements.setdefault(number, _Meeting(operation))
+            meeting.brought[self.rank] = brought
+
+            def ready() -> bool:
+                if not meeting.done and set(range(self.size)) <= meeting.brought.keys() | group.lost.keys():
+                    meeting.result = combine(meeting.brought)
+                    meeting.done = True
+                    group.changed.notify_all()
+                return meeting.done
+
+            def missing() -> list[int]:
+                return [i for i in range(self.size) if i not in meeting.brought and i not in group.lost]
+
+            group.wait(self.rank, operation, ready, missing,
+                       lambda: f"{operation}: rank {', '.join(map(str, missing()))} did not come within "
+                               f"{group.timeout:g} s.", agreement=True)
+            return meeting.result
+
+    def commit(self, ok: bool) -> bool:
+        group = self._group
+
+        def combine(votes: dict[int, bool]) -> tuple[bool, bool]:
+            if group.lost:
+                group.revoke()
+            return not group.revoked, not group.revoked and all(votes.values())
+
+        whole, agreed = self._agree("commit", bool(ok), combine)
+        self._agreed = not whole
+        return bool(agreed)
+
+    def survivors(self) -> tuple[Comm, list[int]]:
+        group = self._group
+        with group.changed:
+            group.enter(self.rank, "survivors")
+            group.revoke()
+        if not self._agreed:
+            self.commit(False)
+
+        def combine(brought: dict[int, object]) -> tuple[_Group, list[int]]:
+            left = [i for i in range(self.size) if i not in group.lost]
+            return group.part(left), left
+
+        smaller, left = self._agree("survivors", None, combine)
+        with group.changed:
+            group.check_member(self.rank, "survivors")
+            self._next = ThreadComm(smaller, left.index(self.rank))
+        return self._next, left
 
 
 def thread_comms(size: int, timeout: float = TIMEOUT) -> list[ThreadComm]:
@@ -202,21 +323,3 @@ def thread_comms(size: int, timeout: float = TIMEOUT) -> list[ThreadComm]:
                          f"time are required.")
     group = _Group(size, timeout)
     return [ThreadComm(group, rank) for rank in range(size)]
-
-
-def _added(left: Array, right: Array) -> Array:
-    """The sum of two contiguous arrays of one shape."""
-    return add_rows(left.reshape(-1), right.reshape(-1), np.empty(left.size, left.dtype)).reshape(left.shape)
-
-
-def _summed(operation: str, arrays: list[Array]) -> Array:
-    """The sum over the ranks, in the order of one binary tree."""
-    alike(operation, [(x.shape, str(x.dtype)) for x in arrays], "shapes and types")
-    with np.errstate(all="ignore"):  # the caller deals with infinities and NaN
-        return tree_sum(arrays, _added)
-
-
-def _sum_into_all(arrays: list[Array]) -> None:
-    total = _summed("all_reduce", arrays)
-    for x in arrays:
-        np.copyto(x, total)

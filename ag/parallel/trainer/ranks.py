@@ -232,15 +232,13 @@ class Ranks:
         start = sum(counts[: self.rank])
         return range(start, start + counts[self.rank])
 
-    def total(self, tree: TreeSum[Array], length: int, used: Iterable[set[str]]) -> Array:
+    def total(self, tree: TreeSum[Array], used: Iterable[set[str]]) -> Array:
         """The sum of a step's rows over all ranks, the same to the bit on each.
 
         Parameters
         ----------
         tree : TreeSum of ndarray
             The rows of this rank, of which there may be none.
-        length : int
-            Elements of a row.
         used : iterable of set of str
             Parameters that this rank's samples have used.
 
@@ -256,31 +254,19 @@ class Ranks:
         layouts = self.gather([[(start, count) for start, count, _ in tree.nodes], sorted(new)])
         began = perf_counter()
         self.used.update(name for _, names in layouts for name in names)
-        cuts = self._comm.shares_of(length)
-        mine = cuts[self.rank]
-        others = [i for i in range(self.size) if i != self.rank]
-        self._sent = 0
         self._sums.restart()
         whole: TreeSum[Array] = TreeSum(self._sums.added)
         with self._exchange():
-            for other in others if tree.nodes else []:
-                self._send(np.concatenate([row[cuts[other]] for _, _, row in tree.nodes]), other)
-            for rank, (nodes, _) in enumerate(layouts):
-                if rank == self.rank:
-                    parts = [row[mine] for _, _, row in tree.nodes]
-                else:
-                    parts = list(self._comm.recv(rank).reshape(len(nodes), -1)) if nodes else []
-                for (start, count), part in zip(nodes, parts, strict=True):
+            parts = self._comm.all_to_all([row for _, _, row in tree.nodes])
+            for (nodes, _), theirs in zip(layouts, parts, strict=True):
+                for (start, count), part in zip(nodes, theirs, strict=True):
                     whole.push(start, count, part)
             part = whole.total()
             total = self._comm.all_gather(part)
-        self._sent += part.nbytes * len(others)
+        self._sent = part.nbytes * (self.size - 1) + sum(row.nbytes - theirs.nbytes for (_, _, row), theirs in zip(
+            tree.nodes, parts[self.rank], strict=True))
         self._exchange_s += perf_counter() - began
         return total
-
-    def _send(self, array: Array, to: int) -> None:
-        self._comm.send(array, to)
-        self._sent += array.nbytes
 
     def report(self) -> dict[str, Any]:
         """What `DPResult.report` says of the exchange."""

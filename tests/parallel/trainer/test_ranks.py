@@ -244,7 +244,7 @@ def test_the_total_is_that_of_one_tree(sizes: list[int], length: int, seed: int)
         ranks, tree = Ranks(comm), TreeSum(np.add)
         for k in range(starts[comm.rank], starts[comm.rank + 1]):
             tree.push(k, 1, rows[k])
-        total = ranks.total(tree, length, [{f"of rank {comm.rank}"}])
+        total = ranks.total(tree, [{f"of rank {comm.rank}"}])
         own = len(range(length)[comm.shares_of(length)[comm.rank]])
         sent = 4 * (len(tree.nodes) * (length - own) + own * (comm.size - 1)) if comm.size > 1 else 0
         assert ranks.report()["wire_bytes_per_step"] == sent
