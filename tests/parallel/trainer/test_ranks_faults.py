@@ -303,14 +303,14 @@ def test_a_rank_whose_weights_differ_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_error_while_values_are_exchanged_ends_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here nobody can know how far the others are."""
-    send = Ranks._send
+    exchange, steps = Comm.all_to_all, iter(range(9))
 
-    def broken(self: Ranks, array: Any, to: int) -> None:
-        if self.rank == 1 and self.where == "in step 1":
+    def broken(self: Comm, rows: Any) -> Any:
+        if self.rank == 1 and next(steps) == 1:
             raise MemoryError("own memory")
-        send(self, array, to)
+        return exchange(self, rows)
 
-    monkeypatch.setattr(Ranks, "_send", broken)
+    monkeypatch.setattr(Comm, "all_to_all", broken)
     found = outcomes(3, lambda comm: train([f"cpu:{comm.rank}"], comm))
     assert isinstance(found[1], MemoryError)
     for error in (found[0], found[2]):
