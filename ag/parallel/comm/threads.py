@@ -274,6 +274,8 @@ class ThreadComm(Comm):
 
     def commit(self, ok: bool) -> bool:
         group = self._group
+        if self._agreed:  # the others are in `survivors` already
+            return False
 
         def combine(votes: dict[int, bool]) -> tuple[bool, bool]:
             if group.lost:
@@ -289,8 +291,7 @@ class ThreadComm(Comm):
         with group.changed:
             group.enter(self.rank, "survivors")
             group.revoke()
-        if not self._agreed:
-            self.commit(False)
+        self.commit(False)
 
         def combine(brought: dict[int, object]) -> tuple[_Group, list[int]]:
             left = [i for i in range(self.size) if i not in group.lost]

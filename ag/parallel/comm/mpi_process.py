@@ -1,0 +1,269 @@
+"""MPI in this process: started once, one thread in it at a time, its deadlines, news between processes, and the end.
+
+* **One thread at a time** is in MPI, as two at a time have crashed while a rank was lost.  While nobody is, a thread
+  looks in every 50 ms: Open MPI's heartbeats go out only when MPI is called, and a rank that computes for longer than
+  the detector waits would be taken for dead.
+* **No call may hang.**  Every stay in MPI has a limit.  When it is over, a watchdog prints what was being done and the
+  stacks of all threads, and kills its own process: the other ranks then lose this one, and go on.
+* **News** are short messages on a communicator of their own, which is never revoked: a group was ended, and why; a
+  process has left.  So whoever waits for it is told at once.
+* **The end**: who comes there first waits, asleep, for the others, as MPI's own end would, awake.  If a process was
+  lost that end hangs, and is left out.
+
+Knows processes by their numbers in the job, and mpi4py; no array, no group.  `ag.parallel.comm.mpi` calls it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from threading import Event, Lock, RLock, Thread
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, TypeVar
+
+from ag.errors import CommError
+from ag.parallel.comm.mpi_settings import FAULT_TOLERANCE, rank_environment
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Comm as MPIComm
+    from mpi4py.MPI import Request
+
+__all__ = ["LIMIT", "TIMEOUT", "Lost", "MpiProcess", "Pause", "mpi_process"]
+
+T = TypeVar("T")
+
+TIMEOUT = 900.0  # seconds to wait for a rank that is alive: more than `dp_train` waits for a device
+LIMIT = 30.0  # seconds for what no rank that computes can delay
+_BEAT = 0.05  # seconds between two looks into MPI
+_NEWS = 2048  # bytes of a message
+
+
+class Lost(Exception):  # noqa: N818 - whoever calls makes a `RankLostError` of it
+    """MPI reports that a rank is lost, or that another rank has said so."""
+
+
+class Pause:
+    """Waits between two looks: ever longer, but never long compared with what was waited for so far.
+
+    Parameters
+    ----------
+    most : float
+        Seconds that a pause takes at most.
+    """
+
+    def __init__(self, most: float = 0.005) -> None:
+        self._most = most
+        self.restart()
+
+    def restart(self) -> None:
+        """Something has happened: be quick again."""
+        self._begin = monotonic()
+
+    def __call__(self) -> None:
+        passed = monotonic() - self._begin
+        sleep(0 if passed < 0.002 else min(self._most, passed / 20))
+
+
+class MpiProcess:
+    """MPI of this process; made by `mpi_process`.
+
+    Attributes
+    ----------
+    mpi : module
+        ``mpi4py.MPI``.
+    rank, size : int
+        This process's number in the job, and how many there are.
+    recovers : bool
+        Whether MPI can go on without a lost process.
+    lost : bool
+        Whether some process was lost.
+    left, dead : set of int
+        Processes that have come to their end, and that are known to be lost.
+    ended : dict of str to (str, int)
+        By the name of a group that another process has ended: why, and how many stages of calls that one had done.
+    """
+
+    def __init__(self) -> None:
+        for name, value in rank_environment().items():
+            os.environ.setdefault(name, value)
+        self._lock = RLock()
+        self._stay: tuple[str, float] | None = ("the start of MPI", monotonic() + TIMEOUT)
+        self._over = Event()
+        Thread(target=self._watch, name="ag-mpi-watchdog", daemon=True).start()
+        self._finalize = "mpi4py.MPI" not in sys.modules  # otherwise whoever has started it, ends it
+        if self._finalize:
+            import mpi4py
+
+            mpi4py.rc.finalize = False
+        from mpi4py import MPI
+
+        if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+            raise CommError("mpi_comm: MPI was started for one thread; import ag's world before mpi4py's MPI, or leave "
+                            "mpi4py.rc.thread_level as it is.")
+        self.mpi = MPI
+        self._losses = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
+        self._pid = os.getpid()
+        self.rank, self.size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        self.recovers = os.environ.get(FAULT_TOLERANCE) == "1"
+        self.lost = False
+        self.left: set[int] = set()
+        self.dead: set[int] = set()
+        self.ended: dict[str, tuple[str, int]] = {}
+        self._sending: list[tuple[Request, object]] = []
+        self._abandoned: list[Request] = []
+        self._news = self._duplicate()
+        self._letters = {i: self._letter(i) for i in range(self.size) if i != self.rank}
+        self._stay = None
+        Thread(target=self._beat, name="ag-mpi-heartbeat", daemon=True).start()
+        atexit.register(self._leave)
+
+    def _duplicate(self) -> MPIComm:
+        comm = self.mpi.COMM_WORLD.Dup()
+        comm.Set_errhandler(self.mpi.ERRORS_RETURN)
+        return comm
+
+    def duplicate(self) -> MPIComm:
+        """A communicator of all processes, who all make this call."""
+        return self.inside("the start of a group", self._duplicate, TIMEOUT)
+
+    # -------------------------------------------------------------------------------------- in MPI
+
+    def inside(self, what: str, call: Callable[[], T], limit: float = LIMIT) -> T:
+        """The result of a call of MPI, which no other thread is in meanwhile; `what` is done, says the watchdog.
+
+        Raises
+        ------
+        Lost
+            If a rank is lost.
+        CommError
+            If MPI reports anything else.
+        """
+        if os.getpid() != self._pid:
+            raise CommError(f"{what}: this is a forked child of rank {self.rank}, which has no part in its groups; "
+                            f"start processes by multiprocessing's 'spawn', or use threads.")
+        with self._lock:
+            before = self._stay
+            try:
+                self._stay = (what, monotonic() + limit)
+                return call()
+            except self.mpi.Exception as error:
+                if error.Get_error_class() in self._losses:
+                    self.lost = True
+                    raise Lost from error
+                raise CommError(f"{what}: MPI reports: {error.Get_error_string()}.") from error
+            finally:
+                self._stay = before
+
+    def _beat(self) -> None:
+        while not self._over.wait(_BEAT):
+            if self._lock.acquire(blocking=False):
+                try:
+                    self.mpi.COMM_SELF.Iprobe()  # on any other communicator this is an error once a rank is lost
+                finally:
+                    self._lock.release()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.2):
+            stay = self._stay
+            if stay is not None and monotonic() > stay[1]:
+                if stay[0] != "the start of MPI" and self._lock.acquire(timeout=1):  # nobody is inside: an interrupt
+                    self._stay = None
+                    self._lock.release()
+                else:
+                    self.die(stay[0])
+
+    def die(self, what: str) -> None:
+        """End this process at once, as others must not wait for it: print what it was doing, and kill it."""
+        sys.stderr.write(f"ag: {what} did not end in time; this process (rank {getattr(self, 'rank', '?')}) ends "
+                         f"itself by SIGKILL, so that the others lose it. Its threads were here:\n")
+        sys.stderr.flush()
+        faulthandler.dump_traceback()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def abandon(self, requests: Iterable[Request]) -> None:
+        """Keep requests that did not end, and with them the arrays they use; MPI's own end would wait for them."""
+        self._abandoned.extend(requests)
+
+    # -------------------------------------------------------------------------------------- news
+
+    def _letter(self, source: int) -> tuple[Request, bytearray]:
+        """Wait for news from another process."""
+        buffer = bytearray(_NEWS)
+        return self._news.Irecv([buffer, self.mpi.BYTE], source), buffer
+
+    def tell(self, processes: Collection[int], message: dict[str, str | int]) -> None:
+        """Send news to other processes, as far as they are there."""
+        text = json.dumps(message).encode().ljust(_NEWS)
+        for other in processes:
+            if other not in self.dead and other not in self.left:
+                try:
+                    request = self.inside("news", partial(self._news.Isend, [text, self.mpi.BYTE], other))
+                    self._sending.append((request, text))
+                except (Lost, CommError):
+                    self.dead.add(other)
+
+    def read_news(self) -> None:
+        """Take in what other processes have told."""
+        for source, (request, buffer) in [*self._letters.items()]:
+            try:
+                while self.inside("news", request.Test):
+                    told = json.loads(bytes(buffer))
+                    request, buffer = self._letters[source] = self.inside("news", partial(self._letter, source))
+                    if "left" in told:
+                        self.left.add(source)
+                    else:
+                        self.ended.setdefault(told["group"], (told["reason"], told["stages"]))
+            except Lost:
+                self.dead.add(source)
+                del self._letters[source]
+
+    # -------------------------------------------------------------------------------------- the end
+
+    def _leave(self) -> None:
+        """Say so, wait for the others, and end MPI."""
+        if os.getpid() != self._pid:
+            return
+        others = {*range(self.size)} - {self.rank}
+        self.tell(others, {"left": self.rank})
+        end, pause = monotonic() + TIMEOUT, Pause(0.02)
+        self.read_news()
+        while others - self.left - self.dead:
+            if monotonic() > end:
+                self.die("the end, where this process waits for the others,")
+            pause()
+            self.read_news()
+        if self._finalize and not self.lost and not self._abandoned:
+            self.inside("the end of MPI", self._end)
+        self._over.set()
+        if not self._finalize and self.lost:  # whoever has started MPI would hang in its end
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1 if hasattr(sys, "last_value") else 0)
+
+    def _end(self) -> None:
+        for request, _ in self._letters.values():
+            request.Cancel()
+            request.Wait()
+        for request, _ in self._sending:
+            request.Wait()
+        self._news.Free()
+        self.mpi.Finalize()
+
+
+_process: MpiProcess | None = None
+_starting = Lock()
+
+
+def mpi_process() -> MpiProcess:
+    """MPI of this process, which the first call starts."""
+    global _process
+    with _starting:
+        if _process is None:
+            _process = MpiProcess()
+        return _process
