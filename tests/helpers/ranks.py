@@ -1,21 +1,91 @@
-"""Several ranks in one process: threads that make the same call, each with its place in a group, or run dp_train."""
+"""Several ranks: threads or processes that make the same call, each with its place in a group, or run dp_train."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import numpy as np
+import pytest
 from helpers.dp_classifier import make_model
 
 import ag
-from ag.parallel.comm.comm import Comm
+from ag.parallel.comm.comm import Comm, everyone
+from ag.parallel.comm.mpi_settings import launcher_environment, mpiexec_arguments, started_by_launcher
 from ag.parallel.comm.threads import thread_comms
 
 RNG = np.random.default_rng(53)
 # Ragged: samples are columns of 1 to 3 vectors, and their number fits no batch.
 DATA = [(RNG.standard_normal((4, 1 + i % 3)).astype(np.float32), RNG.integers(0, 3, 1 + i % 3)) for i in range(29)]
+
+
+UNDER_MPI = started_by_launcher()
+
+
+def everybody(comms: Sequence[Comm], work: Callable[[Any], Any]) -> list[Any]:
+    """What `work` returns on each rank: threads, or, under MPI, processes that all make this call with one place."""
+    if len(comms) == comms[0].size:
+        with ThreadPoolExecutor(len(comms)) as pool:
+            return list(pool.map(work, comms))
+    mine = np.frombuffer(pickle.dumps(work(comms[0])), np.uint8)
+    from ag.parallel.comm.mpi import mpi_comm
+
+    comm = mpi_comm(60)  # the work may have ended its own
+    ends = np.cumsum(everyone(comm, mine.size))
+    return [pickle.loads(x.tobytes()) for x in np.split(comm.all_gather(mine), ends[:-1])]
+
+
+@contextmanager
+def mpi_job(ranks: int, *command: object, detector: float = 10.0, launcher: Sequence[str] = (),
+            env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A running ``mpiexec``; whatever is left of it in the end is killed."""
+    mpiexec = shutil.which("mpiexec")
+    if find_spec("mpi4py") is None or mpiexec is None:
+        pytest.skip("mpi4py or mpiexec is missing; pip install ag[mpi] brings both")
+    token = token_hex(8)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PRTE_"))}
+    clean |= {**launcher_environment(detector), "AG_TEST_JOB": token, "OPENBLAS_NUM_THREADS": "1", **(env or {})}
+    line = [mpiexec, *(launcher or mpiexec_arguments(ranks)), sys.executable, *map(str, command)]
+    job = subprocess.Popen(line, env=clean, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                           text=True)
+    try:
+        yield job
+    finally:
+        for process in processes_of(token):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        job.kill()
+        job.wait()
+        assert job.stdout is not None
+        job.stdout.close()
+
+
+def processes_of(token: str) -> list[int]:
+    """The processes of a job, mpiexec and ranks."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError):
+            if folder.name.isdigit() and token.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def mpirun(ranks: int, *command: object, timeout: float = 100.0, **options: Any) -> tuple[int, str]:
+    """The status and the output of a program of several ranks."""
+    with mpi_job(ranks, *command, **options) as job:
+        text, _ = job.communicate(timeout=timeout)
+        return job.returncode, text
 
 
 def outcomes(size: int, work: Callable[[Comm], Any], timeout: float = 20.0) -> list[Any]:

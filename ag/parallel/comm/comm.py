@@ -146,12 +146,15 @@ class Comm(ABC):
         flat = [numbers("all_to_all", row).reshape(-1) for row in rows]
         kinds = sorted({f"{row.size} {row.dtype}" for row in flat})
         told = [json.loads(text) for text in self._gate("all_to_all", json.dumps([len(rows), kinds]))]
-        known = {kind: rank for rank, (_, kinds) in reversed([*enumerate(told)]) for kind in kinds}
+        known: dict[str, int] = {}
+        for rank, (_, kinds) in enumerate(told):
+            for kind in kinds:
+                known.setdefault(kind, rank)
         if len(known) > 1:
             (one, a), (other, b) = [*known.items()][:2]
             self._refuse(f"all_to_all: rank {a} has a row of {one} and rank {b} one of {other}; the lengths and types "
                          f"of all rows must be equal.")
-        return self._parts("all_to_all", flat, [count for count, _ in told], *(next(iter(known), "0 uint8").split()))
+        return self._parts("all_to_all", flat, [count for count, _ in told], *next(iter(known), "0 uint8").split())
 
     def all_gather(self, part: Array) -> Array:
         """The flat arrays of all ranks, which may differ in length, one after the other."""

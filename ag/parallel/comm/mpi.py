@@ -6,7 +6,7 @@ operations for lost ranks (ULFM) these are used:
 
     Revoke    every call in the group ends, on all ranks
     Agree     all who are left get the same answer: the bits that all of them have set
-    Shrink    a new communicator of those who are left
+    Shrink    a new communicator of those who are left; another Agree follows, as all must have it before one revokes it
 
 Every call begins with a few bytes from each rank to each, so who does not come, or calls something else, is named.  To
 wait is to look, and to sleep ever longer in between.
@@ -69,12 +69,11 @@ class MpiComm(Comm):
         The group's name, the same on all its ranks.
     timeout : float
         Seconds after which a rank that waits for others gives up.
-    hosts : sequence of str, optional
-        Of all ranks; default: they ask each other.
+    hosts : sequence of str
+        Of all ranks.
     """
 
-    def __init__(self, process: MpiProcess, comm: MPIComm, name: str, timeout: float,
-                 hosts: Sequence[str] = ()) -> None:
+    def __init__(self, process: MpiProcess, comm: MPIComm, name: str, timeout: float, hosts: Sequence[str]) -> None:
         self.rank, self.size, self.timeout = comm.rank, comm.size, timeout
         self._process, self._comm, self._name = process, comm, name
         self._members = comm.Get_group().Translate_ranks(None, process.mpi.COMM_WORLD.Get_group())
@@ -84,9 +83,7 @@ class MpiComm(Comm):
         self._lost = False  # whether all calls are over, but for agreements
         self._agreed = False  # whether the last agreement was that somebody is lost
         self._sending: list[Pending] = []
-        self.hosts = tuple(hosts) or ("?",) * self.size
-        if not hosts:
-            self.hosts = tuple(everyone(self, gethostname()) if self.size > 1 else [gethostname()])
+        self.hosts = tuple(hosts)
 
     # -------------------------------------------------------------------------------------- errors
 
@@ -109,7 +106,7 @@ class MpiComm(Comm):
                            f"cannot go on; start it by mpiexec with --with-ft ulfm, as python -m ag launch does.")
             return CommError(self._error)
         if not self._lost:
-            self._lost = True
+            self._lost = process.lost = True
             with suppress(Lost, CommError):
                 process.inside("Revoke", comm.Revoke)
         lost: set[int] = {i for i, member in enumerate(self._members) if member in process.dead}
@@ -327,6 +324,8 @@ class MpiComm(Comm):
             raise loss
         self.commit(False)
         smaller = process.inside("Shrink", comm.Shrink)
+        with suppress(Lost):  # a Revoke of the new communicator crashes a rank that is not out of Shrink yet
+            self._agree(np.zeros(1, np.int32))
         old = smaller.Get_group().Translate_ranks(None, comm.Get_group())
         return self._made(smaller, f"{self._name}s", old), old
 
@@ -360,4 +359,10 @@ def mpi_comm(timeout: float = TIMEOUT) -> MpiComm:
     if not timeout > 0:
         raise ValueError(f"mpi_comm: timeout is {timeout}; a positive number of seconds is required.")
     process = mpi_process()
-    return MpiComm(process, process.duplicate(), f"{next(_groups)}", timeout)
+    comm = MpiComm(process, process.duplicate(), f"{next(_groups)}", timeout, process.hosts or ["?"] * process.size)
+    if not process.hosts:
+        hosts = [json.loads(text) for text in comm._gate("mpi_comm", json.dumps(gethostname()))]
+        if not comm.commit(True):  # after that no rank's loss can keep another one from having the group
+            raise comm._loss("mpi_comm")
+        process.hosts = comm.hosts = tuple(hosts)
+    return comm

@@ -79,10 +79,12 @@ class MpiProcess:
         ``mpi4py.MPI``.
     rank, size : int
         This process's number in the job, and how many there are.
+    hosts : tuple of str
+        Of all processes, as soon as they have told each other.
     recovers : bool
         Whether MPI can go on without a lost process.
     lost : bool
-        Whether some process was lost.
+        Whether MPI cannot be ended: some process was lost, or something did not come to an end.
     left, dead : set of int
         Processes that have come to their end, and that are known to be lost.
     ended : dict of str to (str, int)
@@ -111,6 +113,7 @@ class MpiProcess:
         self._pid = os.getpid()
         self.rank, self.size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
         self.recovers = os.environ.get(FAULT_TOLERANCE) == "1"
+        self.hosts: tuple[str, ...] = ()
         self.lost = False
         self.left: set[int] = set()
         self.dead: set[int] = set()
@@ -126,6 +129,8 @@ class MpiProcess:
     def _duplicate(self) -> MPIComm:
         comm = self.mpi.COMM_WORLD.Dup()
         comm.Set_errhandler(self.mpi.ERRORS_RETURN)
+        if self.recovers:
+            self.mpi.COMM_WORLD.Agree(0)  # a rank that is still in Dup would crash if another one revoked the result
         return comm
 
     def duplicate(self) -> MPIComm:
@@ -189,6 +194,7 @@ class MpiProcess:
     def abandon(self, requests: Iterable[Request]) -> None:
         """Keep requests that did not end, and with them the arrays they use; MPI's own end would wait for them."""
         self._abandoned.extend(requests)
+        self.lost |= bool(self._abandoned)
 
     # -------------------------------------------------------------------------------------- news
 
@@ -217,6 +223,7 @@ class MpiProcess:
                     request, buffer = self._letters[source] = self.inside("news", partial(self._letter, source))
                     if "left" in told:
                         self.left.add(source)
+                        self.lost |= bool(told["lost"])
                     else:
                         self.ended.setdefault(told["group"], (told["reason"], told["stages"]))
             except Lost:
@@ -230,7 +237,7 @@ class MpiProcess:
         if os.getpid() != self._pid:
             return
         others = {*range(self.size)} - {self.rank}
-        self.tell(others, {"left": self.rank})
+        self.tell(others, {"left": self.rank, "lost": int(self.lost)})
         end, pause = monotonic() + TIMEOUT, Pause(0.02)
         self.read_news()
         while others - self.left - self.dead:
@@ -238,7 +245,7 @@ class MpiProcess:
                 self.die("the end, where this process waits for the others,")
             pause()
             self.read_news()
-        if self._finalize and not self.lost and not self._abandoned:
+        if self._finalize and not self.lost:
             self.inside("the end of MPI", self._end)
         self._over.set()
         if not self._finalize and self.lost:  # whoever has started MPI would hang in its end

@@ -1,4 +1,4 @@
-"""Ranks that are threads and get lost: the others are told, agree, and go on in a smaller group."""
+"""Ranks that are threads: those that get lost, while the others agree and go on, and those that are late."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -173,3 +174,41 @@ def test_an_abort_ends_agreements_too() -> None:
 def test_a_rank_that_does_not_agree_is_named() -> None:
     with pytest.raises(ag.CommError, match=r"commit: rank 0, 2 did not come within 0\.1 s"):
         thread_comms(3, 0.1)[1].commit(True)
+
+
+# ---------------------------------------------------------------------------------------------- time is up
+
+
+def test_a_rank_that_does_not_come_is_named_in_time() -> None:
+    comms = thread_comms(3, timeout=0.2)
+    begin = time.monotonic()
+    with ThreadPoolExecutor(2) as pool:
+        for future in [pool.submit(comms[i].barrier) for i in (0, 2)]:
+            with pytest.raises(ag.CommError, match=r"barrier: rank 1 did not come within 0\.2 s"):
+                future.result()
+    assert time.monotonic() - begin < 5
+    with pytest.raises(ag.CommError, match="rank 1 did not come"):
+        comms[1].barrier()  # it came too late
+
+
+def test_an_array_that_is_not_sent() -> None:
+    comms = thread_comms(2, timeout=0.1)
+    with pytest.raises(ag.CommError, match=r"recv: rank 1 sent nothing to rank 0 within 0\.1 s"):
+        comms[0].recv(1)
+
+
+def test_an_abort_wakes_who_waits() -> None:
+    comms = thread_comms(3)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(comms[i].barrier) for i in (0, 1)]
+        time.sleep(0.05)
+        comms[2].abort("the device is lost")
+        for future in waiting:
+            with pytest.raises(ag.CommError, match="ended by rank 2: the device is lost"):
+                future.result(5)
+
+
+@pytest.mark.parametrize(("size", "timeout"), [(0, 1.0), (2, 0.0)])
+def test_a_group_of_nobody(size: int, timeout: float) -> None:
+    with pytest.raises(ValueError, match="at least one rank and a positive time"):
+        thread_comms(size, timeout)
