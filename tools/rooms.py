@@ -53,6 +53,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "kp": ("ag.engine.backends.vulkan",),
     "safetensors": ("ag.io.safetensors_file",),
     "PIL": ("ag.data.image_folder",),
+    "mpi4py": ("ag.parallel.comm.mpi",),
     "threadpoolctl": ("ag.parallel.comm.shared_cores",),
     "tqdm": ("ag.parallel",),
     "yaml": ("ag.parallel.elastic.config",),

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from socket import gethostname
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from ag.engine.primitive import Array
 from ag.errors import CommError
 from ag.parallel.comm.tree_reduction import add_rows, tree_sum
 
-__all__ = ["Comm", "Json", "SoloComm", "check_rank", "everyone", "sent_array"]
+__all__ = ["Comm", "HasComm", "Json", "SoloComm", "check_rank", "comm_of", "everyone", "sent_array"]
 
 Json = Any  # numbers, strings, None, and lists and dicts of them
 Moves = Mapping[int, Sequence[Array]]  # flat arrays to or from each of some ranks
@@ -227,6 +227,14 @@ class Comm(ABC):
         raise CommError(reason)
 
 
+class HasComm(Protocol):
+    """Something with a communicator, such as a `DistributedWorld`."""
+
+    @property
+    def comm(self) -> Comm:
+        """The communicator."""
+
+
 class SoloComm(Comm):
     """A group of one: nothing to wait for."""
 
@@ -272,6 +280,13 @@ class SoloComm(Comm):
     def survivors(self) -> tuple[Comm, list[int]]:
         self._gate("survivors", "")
         return SoloComm(), [0]
+
+
+def comm_of(world: Comm | HasComm | None) -> Comm:
+    """The communicator of a world, or the one that is given, or that of this process alone."""
+    if world is None:
+        return SoloComm()
+    return world if isinstance(world, Comm) else world.comm
 
 
 def everyone(comm: Comm, value: Json) -> list[Json]:

@@ -21,14 +21,14 @@ from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.primitive import Array
 from ag.errors import CommError, ShapeError
 from ag.optim.flat import flat_layout
-from ag.parallel.comm.comm import Comm, SoloComm, everyone
+from ag.parallel.comm.comm import Comm, HasComm, comm_of, everyone
 from ag.parallel.comm.tree_reduction import tree_sum
 
 __all__ = ["syncgrads"]
 
 
 def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, TensorLike]], weights: Sequence[float] | None = None,
-              world: Comm | None = None) -> dict[str, Tensor]:
+              world: Comm | HasComm | None = None) -> dict[str, Tensor]:
     """Average sets of gradients, such as those of several replicas or micro-batches.
 
     Parameters
@@ -38,7 +38,7 @@ def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, TensorLike]], weights
     weights : sequence of float, optional
         What each set counts, such as the number of its samples; default: all the same.  A set of weight 0, of a
         replica without samples, is left out.
-    world : communicator, optional
+    world : communicator or DistributedWorld, optional
         Average over the sets of all its ranks, which all make this call; each may have any number of sets.
 
     Returns
@@ -72,7 +72,7 @@ def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, TensorLike]], weights
         raise ValueError(f"syncgrads: there are {len(grad_sets)} sets and {len(counts)} weights; give one for each.")
     if not all(isfinite(w) and w >= 0 for w in counts):
         raise ValueError(f"syncgrads: weights are {counts}; all must be finite and at least 0.")
-    group = world or SoloComm()
+    group = comm_of(world)
     named = [_by_name(i, grads) for i, grads in enumerate(grad_sets)]
     layout = _agreed(_layout(named), group)
     total = np.array([sum(counts)], np.float64)

@@ -15,7 +15,7 @@ from typing import Any
 from ag.engine.device import backend_of
 from ag.errors import DeviceError
 from ag.nn.layer import Layer
-from ag.parallel.elastic.world import DistributedWorld
+from ag.parallel.elastic.world import BACKENDS, DistributedWorld, other_name
 from ag.parallel.replicas.data_parallel import DataParallel
 from ag.parallel.sharded.model_parallel import ModelParallel
 from ag.parallel.sharded.pipeline import Pipeline
@@ -27,12 +27,13 @@ STRATEGIES: dict[str, Callable[[Any, tuple[str, ...]], Layer]] = {
     "model_parallel": lambda layers, devices: ModelParallel(layers, "auto", devices),
     "pipeline": lambda stages, devices: Pipeline(stages, devices),
 }
-_CHOICES = {"strategy": tuple(STRATEGIES), "backend": ("local",), "gradient_sync": ("all_reduce",)}
+_CHOICES = {"strategy": tuple(STRATEGIES), "backend": BACKENDS, "gradient_sync": ("all_reduce",)}
 Node = Any  # of PyYAML, which has no type information
 
 _NULL, _TEXT = "tag:yaml.org,2002:null", "tag:yaml.org,2002:str"
 _WHOLE = re.compile("0|[1-9][0-9]{0,17}")  # others have zeros in front, which some take for octal numbers
-_LEAST = {"checkpoint_every": 1, "max_restarts": 0}
+_LEAST = {"checkpoint_every": 1, "max_restarts": 0, "min_ranks": 1}
+_NUMBER = re.compile(r"(0|[1-9][0-9]{0,8})(\.[0-9]{1,9})?")
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Config:
     devices : tuple of str, or None
         None: every Vulkan device, or the CPU.
     backend : str
-        "local".
+        "local" or "mpi".
     gradient_sync : str
         "all_reduce".
     checkpoint : str, or None
@@ -54,7 +55,11 @@ class Config:
     checkpoint_every : int, or None
         After how many steps; None: after every epoch.
     max_restarts : int
-        How often the job goes on without a device that failed.
+        How often the job goes on without a device or a rank that failed.
+    timeout : float, or None
+        Seconds to wait for another rank; None: 900.
+    min_ranks : int
+        With how many ranks at least the job goes on.
     """
 
     strategy: str = "data_parallel"
@@ -64,10 +69,13 @@ class Config:
     checkpoint: str | None = None
     checkpoint_every: int | None = None
     max_restarts: int = 3
+    timeout: float | None = None
+    min_ranks: int = 1
 
     def world(self) -> DistributedWorld:
-        """The world of the devices."""
-        return DistributedWorld.init(self.backend, devices=self.devices)
+        """The world of the processes and devices."""
+        return DistributedWorld.init(self.backend, devices=self.devices, timeout=self.timeout,
+                                     min_ranks=self.min_ranks)
 
     def parallel(self, model: Any, world: DistributedWorld) -> Layer:
         """A model, or its layers or stages, spread over the world as the strategy says."""
@@ -86,7 +94,7 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     ----------
     path : path
         A file with a section ``distributed``, in which ``strategy``, ``devices``, ``backend``, ``gradient_sync``,
-        ``checkpoint``, ``checkpoint_every`` and ``max_restarts`` may be given.
+        ``checkpoint``, ``checkpoint_every``, ``max_restarts``, ``timeout`` and ``min_ranks`` may be given.
 
     Returns
     -------
@@ -173,6 +181,8 @@ class _Reader:
             return self.devices(node)
         if key == "checkpoint":
             return self.path(key, node)
+        if key == "timeout":
+            return self.seconds(key, node)
         return self.whole(key, node, _LEAST[key]) if key in _LEAST else self.choice(key, node)
 
     def path(self, key: str, node: Node) -> str:
@@ -189,10 +199,18 @@ class _Reader:
         self.wrong(node, f"{key} is {_shown(node)}; it must be a whole number of at least {least}")
         return least
 
+    def seconds(self, key: str, node: Node) -> float:
+        """A time."""
+        if node.id == "scalar" and _NUMBER.fullmatch(node.value) and float(node.value) > 0:
+            return float(node.value)
+        self.wrong(node, f"{key} is {_shown(node)}; it must be a number of seconds above 0")
+        return 1.0
+
     def choice(self, key: str, node: Node) -> str:
         """One of a few words."""
         if node.id != "scalar" or node.value not in _CHOICES[key]:
-            self.wrong(node, f"{key} is {_shown(node)}; it must be {' or '.join(_CHOICES[key])}")
+            self.wrong(node, f"{key} is {_shown(node)}; it must be {' or '.join(_CHOICES[key])}"
+                             f"{_instead(node)}")
         return str(node.value)
 
     def devices(self, node: Node) -> tuple[str, ...]:
@@ -204,8 +222,14 @@ class _Reader:
             try:
                 backend_of(item.value if item.id == "scalar" else "")
             except DeviceError as error:
-                self.wrong(item, f"device {_shown(item)}: {str(error).removesuffix('.')}")
+                self.wrong(item, f"device {_shown(item)}: {str(error).removesuffix('.')}{_instead(item)}")
         return tuple(str(item.value) for item in node.value)
+
+
+def _instead(node: Node) -> str:
+    """What to write for a name of another library."""
+    text = other_name(node.value).removesuffix(".") if node.id == "scalar" else ""
+    return f".{text}" if text else ""
 
 
 def _shown(node: Node) -> str:

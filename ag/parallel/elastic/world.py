@@ -1,39 +1,60 @@
-"""A world: the devices that train together.
+"""A world: the processes and the devices that train together.
 
-In this version a world is one process, which is rank 0 of 1 and has all devices; the names are those of programs with
-several.  Knows names of devices and a communicator; models know how they use devices.  Users and configuration files
-make it, and `train_distributed` waits at its barrier.
+A world of the backend "local" is one process, which is rank 0 of 1 and has all devices.  One of the backend "mpi" has
+the processes that mpiexec has started, each with devices of its own; the same program started alone is a world of one,
+and does not load MPI.  Two ranks on a host with three Vulkan devices, and one on a host with none:
+
+    rank 0    a, local rank 0 of 2    vulkan:0 vulkan:1
+    rank 1    a, local rank 1 of 2    vulkan:2
+    rank 2    b, local rank 0 of 1    cpu
+
+Knows names of devices and a communicator; models know how they use devices.  Users and configuration files make it;
+`dp_train`, `syncgrads` and `train_distributed` take it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
-from ag.engine.device import ag_synchronize, backend_of
+from ag.engine.device import ag_default_device, ag_synchronize, backend_of
 from ag.engine.devices import default_devices
 from ag.engine.registry import accelerator_titles, list_devices
-from ag.errors import DeviceError
+from ag.errors import CommError, DeviceError
 from ag.parallel.comm.comm import Comm, SoloComm
+from ag.parallel.comm.mpi_settings import started_by_launcher
+from ag.parallel.comm.tree_reduction import shard_sizes
 
-__all__ = ["DistributedWorld"]
+__all__ = ["BACKENDS", "DistributedWorld", "other_name"]
+
+BACKENDS = ("local", "mpi")
 
 
 class DistributedWorld:
-    """The devices that train together; made by `DistributedWorld.init`.
+    """The processes and devices that train together; made by `DistributedWorld.init`.
 
     Parameters
     ----------
     devices : sequence of str
-        Devices, which may occur several times.
+        Devices of this process, which may occur several times.
+    comm : Comm, optional
+        The processes' communicator; default: this process is alone.
+    min_ranks : int, optional
+        With how many ranks at least the training goes on.
 
     Attributes
     ----------
     rank, size : int
-        This process and how many there are: 0 and 1.
+        This process and how many there are.
+    local_rank, local_size : int
+        The same among those on this host.
+    host : str
+        Its name.
     devices : tuple of str
         `train_distributed` puts another one in the place of a device that fails.
     comm : Comm
-        The processes' communicator.
+        The communicator.
+    min_ranks : int
 
     Raises
     ------
@@ -41,10 +62,12 @@ class DistributedWorld:
         If there is no device.
     DeviceError
         If a device is not there.
+    CommError
+        If there are fewer than `min_ranks`.
 
     References
     ----------
-    ML Odyssey ``DistributedWorld``.
+    ML Odyssey ``DistributedWorld``; ResNetImageNet.jl and `torch.distributed` for ``local_rank``.
 
     Examples
     --------
@@ -54,38 +77,62 @@ class DistributedWorld:
     (0, 1, ('cpu', 'cpu:1'))
     """
 
-    def __init__(self, devices: Sequence[str]) -> None:
+    def __init__(self, devices: Sequence[str], comm: Comm | None = None, min_ranks: int = 1) -> None:
         if not devices:
             raise ValueError("DistributedWorld: devices is empty; name at least one device.")
-        self.devices = tuple(backend_of(name).name for name in devices)
-        self.comm: Comm = SoloComm()
+        self.devices = tuple(_backend_name(name) for name in devices)
+        self.comm: Comm = SoloComm() if comm is None else comm
         self.rank, self.size = self.comm.rank, self.comm.size
+        self.host = self.comm.hosts[self.rank]
+        self.local_rank = self.comm.hosts[: self.rank].count(self.host)
+        self.local_size = self.comm.hosts.count(self.host)
+        self.min_ranks = min_ranks
+        if not 1 <= min_ranks <= self.size:
+            raise CommError(f"DistributedWorld: there are {self.size} ranks, and min_ranks is {min_ranks}; start as "
+                            f"many at least, or ask for fewer.")
 
     @classmethod
-    def init(cls, backend: str = "local", num_devices: int | None = None,
-             devices: Sequence[str] | None = None) -> DistributedWorld:
-        """A world of `devices`, of the first `num_devices` accelerators, of all of these, or of the default device.
+    def init(cls, backend: str = "local", num_devices: int | None = None, devices: Sequence[str] | None = None,
+             timeout: float | None = None, min_ranks: int = 1) -> DistributedWorld:
+        """The world that this program is part of.
+
+        Parameters
+        ----------
+        backend : {"local", "mpi"}, optional
+            "mpi": the processes that ``mpiexec`` or ``python -m ag launch`` has started, which all make this call; a
+            program that was started alone is a world of one.
+        num_devices : int, optional
+            The first so many of the accelerators: of this host, or of this rank's share of them.
+        devices : sequence of str, optional
+            The devices of this rank; default: all accelerators, or its share of those of its host, of which none is
+            given to two ranks; without any, the default device.
+        timeout : float, optional
+            Seconds after which a rank that waits for another one gives up; default: 900.
+        min_ranks : int, optional
+            With how many ranks at least the training goes on.
 
         Raises
         ------
         ValueError
-            If `backend` is not "local", there is no device, or both `devices` and `num_devices` are given.
+            If `backend` is another one, `timeout` is not positive, there is no device, or both `devices` and
+            `num_devices` are given.
         DeviceError
             If a device is not there, or there are fewer than `num_devices`.
+        CommError
+            If the other ranks do not come, or are fewer than `min_ranks`.
+        ImportError
+            If the program was started by mpiexec, and mpi4py is missing.
         """
-        if backend != "local":
+        if backend not in BACKENDS:
             raise ValueError(f"DistributedWorld.init: backend is {backend!r}; it must be 'local', which moves values "
-                             f"between devices through the host.")
-        if devices is not None:
-            if num_devices is not None:
-                raise ValueError("DistributedWorld.init: devices and num_devices are both given; give one of them.")
-            return cls(devices)
-        there_are = len(list_devices(accelerators_only=True))
-        if num_devices is not None and num_devices > there_are:
-            raise DeviceError(f"DistributedWorld.init: num_devices is {num_devices} and there are {there_are} "
-                              f"{accelerator_titles()} devices; name devices, of which one may occur several times, or "
-                              f"use 'cpu'.")
-        return cls(default_devices(num_devices))
+                             f"between the devices of one process through the host, or 'mpi', which does so between "
+                             f"processes, too.{other_name(backend)}")
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"DistributedWorld.init: timeout is {timeout}; a positive number of seconds is required.")
+        if devices is not None and num_devices is not None:
+            raise ValueError("DistributedWorld.init: devices and num_devices are both given; give one of them.")
+        comm = _mpi(timeout) if backend == "mpi" and started_by_launcher() else SoloComm()
+        return cls(_share(comm, num_devices) if devices is None else devices, comm, min_ranks)
 
     def barrier(self) -> None:
         """Wait until every device has done its work and every process is here."""
@@ -95,3 +142,47 @@ class DistributedWorld:
 
     def __repr__(self) -> str:
         return f"DistributedWorld(rank={self.rank}, size={self.size}, devices={list(self.devices)})"
+
+
+def _mpi(timeout: float | None) -> Comm:
+    """The group of all processes."""
+    try:
+        from ag.parallel.comm.mpi import mpi_comm
+
+        return mpi_comm() if timeout is None else mpi_comm(timeout)
+    except ImportError as error:
+        raise ImportError(f"DistributedWorld.init: this process was started by mpiexec, and mpi4py cannot be loaded "
+                          f"({error}); install it by pip install 'ag[mpi]', or give backend='local'.") from error
+
+
+def _share(comm: Comm, count: int | None) -> list[str]:
+    """The devices of this rank: a part of its host's accelerators, in the order of the ranks."""
+    host = comm.hosts[comm.rank]
+    if comm.hosts.count(host) == 1 and count is None:
+        return default_devices()
+    names = [info.name for info in list_devices(accelerators_only=True)]
+    ends = [0, *accumulate(shard_sizes(len(names), [1.0] * comm.hosts.count(host)))]
+    mine = [names[a:b] for a, b in pairwise(ends)][comm.hosts[: comm.rank].count(host)]
+    if count is not None and count > len(mine):
+        whose = "for this rank" if comm.hosts.count(host) > 1 else "there"
+        raise DeviceError(f"DistributedWorld.init: num_devices is {count} and there are {len(mine)} "
+                          f"{accelerator_titles()} devices {whose}; name devices, of which one may occur several "
+                          f"times, or use 'cpu'.")
+    return mine[:count] or [ag_default_device()]
+
+
+def _backend_name(name: str) -> str:
+    try:
+        return backend_of(name).name
+    except DeviceError as error:
+        raise DeviceError(f"{error}{other_name(name)}") from error
+
+
+def other_name(name: object) -> str:
+    """What a backend or a device of other libraries is called here, as the end of an error; "" if there is nothing."""
+    word, _, number = str(name).partition(":")
+    if word in ("nccl", "gloo", "rccl", "ucc", "xccl"):
+        return f" Write 'mpi' instead of {name!r}: ranks exchange gradients through their hosts' memory."
+    if word in ("cuda", "rocm", "hip", "xpu", "mps"):
+        return f" Write 'vulkan:{number or 0}' instead of {name!r}: graphics cards of every make are Vulkan devices."
+    return ""

@@ -37,7 +37,7 @@ from ag.errors import CheckpointError
 from ag.io.safetensors_file import to_json
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
-from ag.parallel.comm.comm import Comm
+from ag.parallel.comm.comm import Comm, HasComm
 from ag.parallel.trainer.arguments import balance_of, check_arguments, check_path, dealing, replica_devices
 from ag.parallel.trainer.callbacks import Observed
 from ag.parallel.trainer.checkpoint import Dealt, DPState, save_state
@@ -85,7 +85,7 @@ def dp_train(
     checkpoint_every: int | None = None,
     resume: bool = False,
     timeout: float = 600.0,
-    world: Comm | None = None,
+    world: Comm | HasComm | None = None,
     callback: Callable[[DPStep], object] | None = None,
 ) -> DPResult:
     """Train one model on several devices at once, each working on its own samples.
@@ -116,7 +116,7 @@ def dp_train(
     verbose : int, bool or None, optional
         Print the loss every `verbose` steps; True: every step; False, 0 or None: never.
     devices : sequence of str, optional
-        Device of every replica, instead of `n_gpu`.
+        Device of every replica, instead of `n_gpu`.  Default: those of `world`, if it has some.
     optimizer : callable, optional
         ``optimizer(params)``: another optimizer, such as ``lambda p: optimizer_sgd(p, lr=0.1)``, or a list of several
         that share the parameters.  A parameter that none has is frozen, and named once in the log.
@@ -159,7 +159,7 @@ def dp_train(
     timeout : float, optional
         Seconds after which a device that has not finished its part of a step is given up; ``math.inf``: never.  A
         single device has none to tell of it, and no limit.
-    world : communicator, optional
+    world : communicator or DistributedWorld, optional
         This rank's place among others that train the same model, each with devices of its own.  All ranks give the same
         arguments, but for `n_gpu`, `devices` and `balance`.
     callback : callable, optional
@@ -266,6 +266,8 @@ def dp_train(
                              f"between replicas of one rank only; use one rank with all devices, or layer norm.")
         if checkpoint is not None and ranks.rank == 0:
             check_path(checkpoint)
+        if n_gpu is None and devices is None:
+            devices = getattr(world, "devices", None)
         names = replica_devices(n_gpu, devices)
         shares = balance_of(balance, names)
         ranks.meet([("samples per replica", micro_batch * accumulate), ("len(data)", len(samples)), ("n_iter", n_iter),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import ag
+from ag.parallel.elastic.world import _share
 
 
 def written(folder: Path, text: str) -> Path:
@@ -76,10 +81,11 @@ training: {}
         ag.load_config(path)
     text = str(caught.value)
     for fault in ("line 2: unknown key 'stratagy' in distributed; known are strategy, devices, backend, gradient_sync, "
-                  "checkpoint, checkpoint_every, max_restarts",
+                  "checkpoint, checkpoint_every, max_restarts, timeout, min_ranks",
                   "line 3: strategy is 'magic'; it must be data_parallel or model_parallel or pipeline",
-                  "line 6: device 'cuda:0': ag_device: unknown device 'cuda:0'", "line 7: device a sequence",
-                  "line 8: backend is 'nccl'; it must be local",
+                  "line 6: device 'cuda:0': ag_device: unknown device 'cuda:0'", "Write 'vulkan:0' instead of 'cuda:0'",
+                  "line 7: device a sequence",
+                  "line 8: backend is 'nccl'; it must be local or mpi. Write 'mpi' instead of 'nccl'",
                   "line 9: gradient_sync is a sequence; it must be all_reduce", "line 10: backend is given twice",
                   "line 11: checkpoint is a sequence; it must be the name of a file",
                   "line 12: checkpoint_every is '0'; it must be a whole number of at least 1",
@@ -104,6 +110,10 @@ training: {}
     ("distributed: {checkpoint: a, checkpoint_every: 010}", "checkpoint_every is '010'"),
     (f"distributed: {{checkpoint: a, checkpoint_every: {'9' * 5000}}}", "checkpoint_every is '999"),
     ("distributed: {checkpoint: null, checkpoint_every: 5}", "checkpoint_every needs checkpoint"),
+    ("distributed: {timeout: -1}", "line 1: timeout is '-1'; it must be a number of seconds above 0"),
+    ("distributed: {timeout: .inf}", "timeout is '.inf'; it must be a number"),
+    ("distributed: {min_ranks: 0}", "min_ranks is '0'; it must be a whole number of at least 1"),
+    ("distributed: {backend: gloo}", "Write 'mpi' instead of 'gloo'"),
     ("distributed: {max_restarts: null}", "max_restarts is 'null'"),
     ("distributed: {strategy: !!python/object/apply:os.system ['true']}", "strategy is a sequence"),
 ])
@@ -140,13 +150,49 @@ def test_a_world_of_devices() -> None:
     assert repr(world) == "DistributedWorld(rank=0, size=1, devices=['cpu', 'cpu:1'])"
 
 
+def test_a_program_that_was_started_alone_is_a_world_of_one() -> None:
+    """It does not even load MPI."""
+    code = ("import ag, sys; w = ag.DistributedWorld.init('mpi', timeout=5); "
+            "print(w.rank, w.size, w.local_rank, w.local_size, w.comm.size, any('mpi4py' in m for m in sys.modules))")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMIX_", "PMI_"))}
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=clean)
+    assert found.stdout.split() == ["0", "1", "0", "1", "1", "False"]
+
+
+def test_ranks_of_a_host_share_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is given twice, and who gets none computes on the CPU."""
+    cards = [SimpleNamespace(name=f"vulkan:{i}") for i in range(3)]
+    monkeypatch.setattr("ag.parallel.elastic.world.list_devices", lambda accelerators_only: cards)
+    monkeypatch.setattr("ag.parallel.elastic.world.default_devices", lambda: [card.name for card in cards])
+
+    def share(rank: int, hosts: list[str], count: int | None = None) -> list[str]:
+        return _share(SimpleNamespace(rank=rank, hosts=tuple(hosts)), count)  # type: ignore[arg-type]
+
+    assert share(0, ["a"]) == ["vulkan:0", "vulkan:1", "vulkan:2"]
+    assert [share(i, ["a", "b", "a"]) for i in range(3)] == [["vulkan:0", "vulkan:1"],
+                                                              ["vulkan:0", "vulkan:1", "vulkan:2"], ["vulkan:2"]]
+    assert [share(i, ["a"] * 5) for i in range(5)] == [["vulkan:0"], ["vulkan:1"], ["vulkan:2"], ["cpu"], ["cpu"]]
+    assert [share(i, ["a"] * 2, 1) for i in range(2)] == [["vulkan:0"], ["vulkan:2"]]
+    with pytest.raises(ag.DeviceError, match="num_devices is 2 and there are 1 Vulkan devices for this rank"):
+        share(1, ["a"] * 2, 2)
+
+
+def test_a_configuration_of_processes(tmp_path: Path) -> None:
+    config = ag.load_config(written(tmp_path, "distributed: {backend: mpi, timeout: 12.5, devices: [cpu]}"))
+    assert (config.backend, config.timeout, config.min_ranks) == ("mpi", 12.5, 1)
+    assert (config.world().size, config.world().min_ranks) == (1, 1)
+
+
 @pytest.mark.vulkan
 def test_a_world_of_so_many_devices(lavapipe: str, swiftshader: str) -> None:
     assert set(ag.DistributedWorld.init(num_devices=2).devices) == {lavapipe, swiftshader}
 
 
 @pytest.mark.parametrize(("wrong", "error", "text"), [
-    ({"backend": "nccl"}, ValueError, "backend is 'nccl'; it must be 'local'"),
+    ({"backend": "nccl"}, ValueError, "backend is 'nccl'; it must be 'local'.*Write 'mpi' instead of 'nccl'"),
+    ({"devices": ["cuda:1"]}, ag.DeviceError, "Write 'vulkan:1' instead of 'cuda:1'"),
+    ({"timeout": 0}, ValueError, "timeout is 0; a positive number"),
+    ({"min_ranks": 2}, ag.CommError, "there are 1 ranks, and min_ranks is 2"),
     ({"devices": []}, ValueError, "devices is empty"),
     ({"devices": ["cpu"], "num_devices": 1}, ValueError, "both given"),
     ({"num_devices": 1000}, ag.DeviceError, "num_devices is 1000 and there are"),
