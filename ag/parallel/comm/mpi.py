@@ -2,11 +2,10 @@
 
 Arrays move from rank to rank (``Isend``, ``Irecv``, ``Test``).  MPI's own collective operations are not used for data:
 with those of Open MPI a lost rank can leave others with a result that was never filled in, and no error.  Of the
-operations for lost ranks (ULFM) these are used:
-
-    Revoke    every call in the group ends, on all ranks
-    Agree     all who are left get the same answer: the bits that all of them have set
-    Shrink    a new communicator of those who are left; another Agree follows, as all must have it before one revokes it
+operations for lost ranks (ULFM) one is used, Agree: all who are left get the same answer, the bits that all of them
+have set.  Its others, Revoke and Shrink, crash when a second rank is lost meanwhile, as every way to make a
+communicator does in Open MPI 5.0; so ranks tell each other that a group is broken, agree on who is left, bit by bit,
+and go on in the same communicator, with other tags.  Only ``split`` makes one.
 
 Every call begins with a few bytes from each rank to each, so who does not come, or calls something else, is named.  To
 wait is to look, and to sleep ever longer in between.
@@ -14,10 +13,11 @@ wait is to look, and to sleep ever longer in between.
 **How agreements pair up.**  A step ends with ``commit``, which is an Agree.  Rank 2 of 3 is lost while rank 0 still
 moves arrays, and rank 1 has all it needs:
 
-    rank 0    RankLostError   survivors: Revoke   Agree (not whole) --+   Shrink
-    rank 1    commit:                             Agree (whole) ------+   False   survivors: Shrink
+    rank 0    RankLostError   survivors: Agree (not whole) --+             Agree (left: 0, 1) --+   goes on
+    rank 1    commit:                    Agree (whole) ------+   False   survivors: Agree (left: 0, 1)   goes on
 
-The answer says that somebody is lost, to both of them; and a commit that failed so is the Agree of `survivors`.
+The first answer says that somebody is lost, to both of them; and a commit that failed so is the first Agree of
+`survivors`.  An Agree in which a loss shows that not all ranks knew of is an error on all of them, and made again.
 
 Knows arrays and mpi4py; no tensor, no device.  `DistributedWorld` makes the group of all processes.
 """
@@ -40,12 +40,14 @@ from ag.parallel.comm.mpi_process import TIMEOUT, Lost, mpi_process
 from ag.parallel.comm.mpi_waiting import MpiMember, Pending, pieces
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Comm as MPIComm
+    from mpi4py.MPI import Intracomm as MPIComm
 
 __all__ = ["MpiComm", "mpi_comm"]
 
 _HEAD = 1024  # bytes that each rank sends to each at the beginning of a call
 _GATES, _MOVES, _HEADS, _SENDS = 0, 1, 2, 3  # tags
+_TAGS = 4
+_BITS = 30  # of an agreement
 _DONE, _WHOLE = 1, 2  # bits of an agreement: the step is done; nobody is known to be lost
 
 
@@ -90,7 +92,7 @@ class MpiComm(MpiMember):
             pending: Pending = []
             self._sending.append(pending)
             for tag, x in [(_HEADS, head), *((_SENDS, piece) for piece in pieces([copy.reshape(-1)]))]:
-                pending.append((to, comm.Isend([x, byte], to, tag)))
+                pending.append((to, comm.Isend([x, byte], self._places[to], self._tag + tag)))
 
         try:
             self._process.inside("send", post)
@@ -110,18 +112,24 @@ class MpiComm(MpiMember):
 
     def split(self, color: int) -> Comm:
         colors = [int(text) for text in self._gate("split", str(int(color)))]
-        mine = sorted({*colors}).index(int(color))  # MPI's colors are not negative
         ranks = [i for i, other in enumerate(colors) if other == int(color)]
         part = None
         with suppress(Lost):
-            part = self._process.inside("split", lambda: self._comm.Split(mine, self.rank))
+            part = self._process.inside("split", lambda: self._part(ranks))
         if not self.commit(part is not None) or part is None:
             raise self._loss("split")
-        return self._made(part, f"{self._name}.{self._stages}.{color}", ranks)
+        return MpiComm(self._process, part, f"{self._name}.{self._stages}.{color}", 0, range(part.size),
+                       [self.hosts[i] for i in ranks], self.timeout)
 
-    def _made(self, comm: MPIComm, name: str, ranks: Sequence[int]) -> MpiComm:
-        comm.Set_errhandler(self._process.mpi.ERRORS_RETURN)
-        return MpiComm(self._process, comm, name, self.timeout, [self.hosts[i] for i in ranks])
+    def _part(self, ranks: Sequence[int]) -> MPIComm:
+        """A communicator of some of the ranks; all make this call."""
+        comm = self._comm
+        group = comm.Get_group().Incl([self._places[i] for i in ranks])
+        if self.size < comm.size:  # a group cannot be made in a communicator with lost processes
+            comm = self._process.mpi.Intracomm(comm.Shrink())
+        part = comm.Create_group(group, self._tag + _HEADS)
+        part.Set_errhandler(self._process.mpi.ERRORS_RETURN)
+        return part
 
     # -------------------------------------------------------------------------------------- ranks that are lost
 
@@ -130,6 +138,8 @@ class MpiComm(MpiMember):
             return False
         if not self._process.recovers:
             return all(everyone(self, bool(ok)))
+        if self._dead():
+            self._loss("commit")
         bits = np.array([0 if self._lost else _WHOLE | _DONE * bool(ok)], np.int32)
         with self._one_call("commit", False):
             try:
@@ -152,18 +162,30 @@ class MpiComm(MpiMember):
         self._wait("commit", lambda: [] if request.Test() else others, 0.005, late, False)
 
     def survivors(self) -> tuple[Comm, list[int]]:
-        process, comm = self._process, self._comm
         if self._error is not None:
             raise CommError(self._error)
         loss = self._loss("survivors")
         if not isinstance(loss, RankLostError):
             raise loss
         self.commit(False)
-        smaller = process.inside("Shrink", comm.Shrink)
-        with suppress(Lost):  # a Revoke of the new communicator crashes a rank that is not out of Shrink yet
-            self._agree(np.zeros(1, np.int32))
-        old = smaller.Get_group().Translate_ranks(None, comm.Get_group())
-        return self._made(smaller, f"{self._name}s", old), old
+        left = self._left()
+        if self.rank not in left:
+            raise CommError(f"survivors: the others take rank {self.rank} for lost; this process is out of the group.")
+        return MpiComm(self._process, self._comm, f"{self._name}s", self._tag + _TAGS, [self._places[i] for i in left],
+                       [self.hosts[i] for i in left], self.timeout), left
+
+    def _left(self) -> list[int]:
+        """The ranks that nobody who is left takes for lost, agreed on bit by bit."""
+        while True:
+            self._process.inside("Ack_failed", self._comm.Ack_failed)  # these are no errors of an agreement any more
+            dead, left = self._dead(), list[int]()
+            with suppress(Lost):
+                for begin in range(0, self.size, _BITS):
+                    ranks = range(begin, min(begin + _BITS, self.size))
+                    bits = np.array([sum(1 << k for k, i in enumerate(ranks) if i not in dead)], np.int32)
+                    self._agree(bits)
+                    left += [i for k, i in enumerate(ranks) if bits[0] >> k & 1]
+                return left
 
 
 _groups = count()
@@ -188,7 +210,8 @@ def mpi_comm(timeout: float = TIMEOUT) -> MpiComm:
     if not timeout > 0:
         raise ValueError(f"mpi_comm: timeout is {timeout}; a positive number of seconds is required.")
     process = mpi_process()
-    comm = MpiComm(process, process.duplicate(), f"{next(_groups)}", timeout, process.hosts or ["?"] * process.size)
+    comm = MpiComm(process, process.duplicate(), f"{next(_groups)}", 0, range(process.size),
+                   process.hosts or ["?"] * process.size, timeout)
     if not process.hosts:
         hosts = [json.loads(text) for text in comm._gate("mpi_comm", json.dumps(gethostname()))]
         if not comm.commit(True):  # after that no rank's loss can keep another one from having the group

@@ -5,8 +5,8 @@
   the detector waits would be taken for dead.
 * **No call may hang.**  Every stay in MPI has a limit.  When it is over, a watchdog prints what was being done and the
   stacks of all threads, and kills its own process: the other ranks then lose this one, and go on.
-* **News** are short messages on a communicator of their own, which is never revoked: a group was ended, and why; a
-  process has left.  So whoever waits for it is told at once.
+* **News** are short messages on a communicator of their own: a group was ended, and why; it has lost a rank; a process
+  has left.  So whoever waits is told at once.
 * **The end**: who comes there first waits, asleep, for the others, as MPI's own end would, awake.  If a process was
   lost that end hangs, and is left out.
 
@@ -31,7 +31,7 @@ from ag.errors import CommError
 from ag.parallel.comm.mpi_settings import FAULT_TOLERANCE, rank_environment
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Comm as MPIComm
+    from mpi4py.MPI import Intracomm as MPIComm
     from mpi4py.MPI import Request
 
 __all__ = ["LIMIT", "TIMEOUT", "Lost", "MpiProcess", "Pause", "mpi_process"]
@@ -87,6 +87,8 @@ class MpiProcess:
         Whether MPI cannot be ended: some process was lost, or something did not come to an end.
     left, dead : set of int
         Processes that have come to their end, and that are known to be lost.
+    broken : set of str
+        Names of groups in which another process misses a rank.
     ended : dict of str to (str, int)
         By the name of a group that another process has ended: why, and how many stages of calls that one had done.
     """
@@ -117,6 +119,7 @@ class MpiProcess:
         self.lost = False
         self.left: set[int] = set()
         self.dead: set[int] = set()
+        self.broken: set[str] = set()
         self.ended: dict[str, tuple[str, int]] = {}
         self._sending: list[tuple[Request, object]] = []
         self._abandoned: list[Request] = []
@@ -129,8 +132,6 @@ class MpiProcess:
     def _duplicate(self) -> MPIComm:
         comm = self.mpi.COMM_WORLD.Dup()
         comm.Set_errhandler(self.mpi.ERRORS_RETURN)
-        if self.recovers:
-            self.mpi.COMM_WORLD.Agree(0)  # a rank that is still in Dup would crash if another one revoked the result
         return comm
 
     def duplicate(self) -> MPIComm:
@@ -224,6 +225,8 @@ class MpiProcess:
                     if "left" in told:
                         self.left.add(source)
                         self.lost |= bool(told["lost"])
+                    elif "broken" in told:
+                        self.broken.add(told["group"])
                     else:
                         self.ended.setdefault(told["group"], (told["reason"], told["stages"]))
             except Lost:

@@ -25,7 +25,7 @@ from ag.parallel.comm.comm import Comm, Moves
 from ag.parallel.comm.mpi_process import Lost, MpiProcess, Pause
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Comm as MPIComm
+    from mpi4py.MPI import Intracomm as MPIComm
     from mpi4py.MPI import Request
 
 __all__ = ["MpiMember", "Pending", "pieces"]
@@ -45,25 +45,31 @@ class MpiMember(Comm):
     process : MpiProcess
         MPI of this process.
     comm : mpi4py.MPI.Comm
+        In which the group is, perhaps with processes that are lost.
     name : str
         The group's name, the same on all its ranks.
-    timeout : float
-        Seconds after which a rank that waits for others gives up.
+    tag : int
+        The first of four tags that only this group uses in `comm`.
+    places : sequence of int
+        The ranks' numbers in `comm`.
     hosts : sequence of str
         Of all ranks.
+    timeout : float
+        Seconds after which a rank that waits for others gives up.
     """
 
-    def __init__(self, process: MpiProcess, comm: MPIComm, name: str, timeout: float, hosts: Sequence[str]) -> None:
-        self.rank, self.size, self.timeout = comm.rank, comm.size, timeout
-        self._process, self._comm, self._name = process, comm, name
-        self._members = comm.Get_group().Translate_ranks(None, process.mpi.COMM_WORLD.Get_group())
+    def __init__(self, process: MpiProcess, comm: MPIComm, name: str, tag: int, places: Sequence[int],
+                 hosts: Sequence[str], timeout: float) -> None:
+        self.rank, self.size, self.hosts, self.timeout = [*places].index(comm.rank), len(places), tuple(hosts), timeout
+        self._process, self._comm, self._name, self._tag = process, comm, name, tag
+        self._places = [*places]
+        self._members = comm.Get_group().Translate_ranks(self._places, process.mpi.COMM_WORLD.Get_group())
         self._stages = 0  # gates, moves and agreements that this rank has done
         self._turn = Lock()
         self._error: str | None = None
         self._lost = False  # whether all calls are over, but for agreements
         self._agreed = False  # whether the last agreement was that somebody is lost
         self._sending: list[Pending] = []
-        self.hosts = tuple(hosts)
 
     # -------------------------------------------------------------------------------------- errors
 
@@ -75,27 +81,35 @@ class MpiMember(Comm):
             self._error = self._error or reason
         if self._error is not None:
             raise CommError(self._error)
-        if lost and self._lost:
+        if lost and (self._lost or self._name in self._process.broken):
             raise self._loss(operation)
 
     def _loss(self, operation: str) -> CommError:
-        """What to raise when MPI says that a rank is lost; all others are told."""
-        process, comm = self._process, self._comm
-        if not process.recovers:
+        """What to raise when a rank is lost, or another one says so; everybody else is told, once."""
+        if not self._process.recovers:
             self._error = (f"{operation}: a rank was lost, and the job was started without fault tolerance, so it "
                            f"cannot go on; start it by mpiexec with --with-ft ulfm, as python -m ag launch does.")
             return CommError(self._error)
         if not self._lost:
-            self._lost = process.lost = True
-            with suppress(Lost, CommError):
-                process.inside("Revoke", comm.Revoke)
-        lost: set[int] = {i for i, member in enumerate(self._members) if member in process.dead}
-        with suppress(Lost, CommError):
-            failed = process.inside("Get_failed", lambda: comm.Get_failed().Translate_ranks(None, comm.Get_group()))
-            lost |= {*failed}
-        who = f"{self._named(sorted(lost))} was lost" if lost else "another rank says that one was lost"
-        return RankLostError(f"{operation}: {who}; survivors() is the group of those who are left.",
-                             tuple(sorted(lost)))
+            self._lost = self._process.lost = True
+            self._tell({"group": self._name, "broken": 1})
+        lost = self._dead()
+        who = f"{self._named(lost)} was lost" if lost else "another rank asks for it"
+        return RankLostError(f"{operation}: {who}; survivors() is the group of those who are left.", tuple(lost))
+
+    def _dead(self) -> list[int]:
+        """The ranks that are known to be lost."""
+        comm = self._comm
+
+        def failed() -> set[int]:
+            return {*comm.Get_failed().Translate_ranks(None, comm.Get_group())}
+
+        dead = self._process.inside("Get_failed", failed) if self._process.recovers else set()
+        return [i for i, (place, member) in enumerate(zip(self._places, self._members, strict=True))
+                if place in dead or member in self._process.dead]
+
+    def _tell(self, message: dict[str, str | int]) -> None:
+        self._process.tell([self._members[i] for i in self._others()], message)
 
     def _named(self, ranks: Sequence[int]) -> str:
         return ", ".join(f"rank {i} on {self.hosts[i]}" for i in ranks)
@@ -103,8 +117,7 @@ class MpiMember(Comm):
     def _stop(self, reason: str) -> CommError:
         """End the group for a reason that the others do not know of."""
         self._error = self._error or reason
-        self._process.tell([self._members[i] for i in self._others()],
-                           {"group": self._name, "reason": self._error[:600], "stages": self._stages})
+        self._tell({"group": self._name, "reason": self._error[:600], "stages": self._stages})
         return CommError(self._error)
 
     def _end(self, reason: str) -> None:
@@ -140,15 +153,16 @@ class MpiMember(Comm):
     def _exchange(self, operation: str, tag: int, out: Moves, into: Moves, what: str = "did not come",
                   most: float = 0.005) -> None:
         """Send and receive arrays, and wait for all of them; with an error, none of them is used by MPI any more."""
-        comm, byte = self._comm, self._process.mpi.BYTE
-        pending: Pending = []
+        comm, byte, places, tag = self._comm, self._process.mpi.BYTE, self._places, self._tag + tag
+        receiving: Pending = []
+        sending: Pending = []
 
         def post() -> None:
-            pending.extend((i, comm.Irecv([x, byte], i, tag)) for i, arrays in into.items() for x in pieces(arrays))
-            pending.extend((i, comm.Isend([x, byte], i, tag)) for i, arrays in out.items() for x in pieces(arrays))
+            receiving.extend((i, comm.Irecv([x, byte], places[i], tag)) for i in into for x in pieces(into[i]))
+            sending.extend((i, comm.Isend([x, byte], places[i], tag)) for i in out for x in pieces(out[i]))
 
         def look() -> list[int]:
-            return [rank for rank, request in pending if not request.Test()]
+            return [rank for rank, request in (*receiving, *sending) if not request.Test()]
 
         try:
             self._process.inside(operation, post)
@@ -156,25 +170,23 @@ class MpiMember(Comm):
                                                                      f"{self.timeout:g} s."))
         except Lost as lost:
             error = self._loss(operation)
-            self._drain(pending)
+            self._drain(receiving, sending)
             raise error from lost
         except BaseException as error:
             if not isinstance(error, CommError):  # an interrupt: nobody knows how far this rank has got
                 self.abort(f"{operation} was interrupted by {type(error).__name__}")
-            self._drain(pending)
+            self._drain(receiving, sending)
             raise
 
-    def _drain(self, pending: Pending) -> None:
-        """Wait until MPI does not write to arrays any more."""
+    def _drain(self, receiving: Pending, sending: Pending) -> None:
+        """Wait until MPI does not write to arrays any more; what it still reads stays."""
         end, pause = monotonic() + _DRAIN, Pause()
-        for _, request in pending:
+        for _, request in receiving:
             with suppress(Lost, CommError):
                 self._process.inside("Cancel", request.Cancel)
-        while pending and monotonic() < end:
-            pending = [(rank, request) for rank, request in pending if not self._is_over(request)]
-            if pending:
-                pause()
-        self._process.abandon(request for _, request in pending)
+        while (receiving := [pair for pair in receiving if not self._is_over(pair[1])]) and monotonic() < end:
+            pause()
+        self._process.abandon(request for _, request in (*receiving, *sending) if not self._is_over(request))
 
     def _is_over(self, request: Request) -> bool:
         try:
