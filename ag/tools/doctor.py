@@ -1,7 +1,7 @@
 """The doctor: what this machine has to train on, whether it works, how exactly and how fast, and what is missing.
 
-Puts together what the registry of backends, `ag.tools.probe` and `ag.tools.transport_selftest` find in one report, for
-people and for programs.  Called by users and by `python -m ag doctor`.
+Puts together what the registry of backends, `ag.tools.probe`, `ag.tools.transport_selftest` and `ag.tools.mpi_probe`
+find in one report, for people and for programs.  Called by users and by `python -m ag doctor`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ag.engine.registry import list_devices, missing_devices
 from ag.errors import AgError
 from ag.parallel.comm.shared_cores import blas_threads
 from ag.tools.device_table import device_table
+from ag.tools.mpi_probe import mpi_report
 from ag.tools.probe import Accuracy, accuracy_of, fault_of
 from ag.tools.transport_selftest import Transport, transport_selftest
 
@@ -53,6 +54,9 @@ class Diagnosis:
         Of every ordered pair of devices that work.
     packages : dict of str to (str or None)
         Optional packages and their versions.
+    mpi : str
+        The MPI over which processes train together: library, whether it goes on without lost ranks, transports; "" if
+        there is none.
     missing : list of str
         What is not there, what follows from that, and how to get it.
     """
@@ -61,6 +65,7 @@ class Diagnosis:
     devices: list[Checked]
     transport: list[Transport]
     packages: dict[str, str | None]
+    mpi: str
     missing: list[str]
 
     @property
@@ -78,6 +83,7 @@ class Diagnosis:
                  device_table([d.info for d in self.devices]),
                  "\n".join(f"{d.info.name}: {_said(d)}" for d in self.devices),
                  "\n".join(map(_link, self.transport)) or "One device: there is nothing to move values between.",
+                 f"MPI: {self.mpi or 'none'}",
                  "\n".join(self.missing) or "Nothing is missing.",
                  "Healthy: every device works." if self.healthy else "NOT HEALTHY: see the faults above."]
         return "\n\n".join(parts)
@@ -89,8 +95,8 @@ def doctor() -> Diagnosis:
     Returns
     -------
     Diagnosis
-        To be printed, or read: ``healthy``, ``system``, ``devices``, ``transport``, ``packages``, ``missing``, and
-        ``as_dict()`` for all of it.
+        To be printed, or read: ``healthy``, ``system``, ``devices``, ``transport``, ``packages``, ``mpi``, ``missing``,
+        and ``as_dict()`` for all of it.
 
     Notes
     -----
@@ -114,8 +120,10 @@ def doctor() -> Diagnosis:
                 for name, (what, how) in _OPTIONAL.items() if packages[name] is None]
     system = {"Python": platform.python_version(), "numpy": np.__version__, sys.platform: platform.release()}
     system |= {f"threads of {library}": str(count) for library, count in blas_threads()}
+    mpi, lacks = mpi_report()
+    missing += lacks
     working = [d.info.name for d in devices if not d.fault]
-    return Diagnosis(system, devices, transport_selftest(working), packages, missing)
+    return Diagnosis(system, devices, transport_selftest(working), packages, mpi, missing)
 
 
 def _checked(info: DeviceInfo) -> Checked:

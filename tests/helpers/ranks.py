@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +21,12 @@ from helpers.dp_classifier import make_model
 
 import ag
 from ag.parallel.comm.comm import Comm, everyone
-from ag.parallel.comm.mpi_settings import launcher_environment, mpiexec_arguments, started_by_launcher
+from ag.parallel.comm.mpi_settings import (
+    find_mpiexec,
+    launcher_environment,
+    mpiexec_arguments,
+    started_by_launcher,
+)
 from ag.parallel.comm.threads import thread_comms
 
 RNG = np.random.default_rng(53)
@@ -50,7 +54,7 @@ def everybody(comms: Sequence[Comm], work: Callable[[Any], Any]) -> list[Any]:
 def mpi_job(ranks: int, *command: object, detector: float = 10.0, launcher: Sequence[str] = (),
             env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
     """A running ``mpiexec``; whatever is left of it in the end is killed."""
-    mpiexec = shutil.which("mpiexec")
+    mpiexec = find_mpiexec()
     if find_spec("mpi4py") is None or mpiexec is None:
         pytest.skip("mpi4py or mpiexec is missing; pip install ag[mpi] brings both")
     token = token_hex(8)

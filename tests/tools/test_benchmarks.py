@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,15 @@ def test_parallel(tmp_path: Path) -> None:
     found = run("bench_parallel.py", tmp_path)
     assert [r["how"] for r in found["results"]] == [f"{how} on {n}" for how in ("dp_train", "threads") for n in (1, 2)]
     assert all(r["samples_per_s"] > 0 and (r["speedup"] == 1 or not r["how"].endswith("1")) for r in found["results"])
+
+
+@pytest.mark.slow
+def test_sums_over_processes(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    if shutil.which("mpiexec") is None:
+        pytest.skip("mpiexec is not installed")
+    (row,) = run("bench_comm.py", tmp_path)["results"]
+    assert row["ranks"] == 2 and row["ratio"] == row["ag_ms"] / row["mpi_ms"] > 0
 
 
 def test_every_benchmark_is_run_by_make_and_described() -> None:

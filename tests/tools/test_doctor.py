@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import ag
 from ag.__main__ import main
 from ag.tools import probe
+from ag.tools.mpi_probe import mpi_report
 
 DOCTOR = sys.modules["ag.tools.doctor"]
 
@@ -77,6 +79,28 @@ def doctor_in_a_process(before: str, **environment: str) -> str:
                           env={**os.environ, **environment}, timeout=120)
     assert done.stderr == ""
     return done.stdout
+
+
+def test_a_machine_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("ag.tools.mpi_probe.version", none)
+    text = str(ag.doctor())
+    assert "MPI: none" in text and "to get it: pip install 'ag[mpi]'" in text
+
+
+def test_a_machine_with_open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says that ranks may be lost, and which setting of the environment is in the way."""
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    monkeypatch.setenv("OMPI_MCA_mpi_ft_detector", "0")
+    monkeypatch.setenv("OMPI_MCA_mpi_ft_detector_timeout", "3")
+    report, missing = mpi_report()
+    if not report.startswith("Open MPI"):
+        pytest.skip(f"another MPI: {report or missing}")
+    assert "mpi4py" in report and "tcp" in report
+    (wrong,) = missing
+    assert wrong.startswith("OMPI_MCA_mpi_ft_detector is '0' in the environment, and without '1'")
 
 
 def test_a_machine_without_kp() -> None:

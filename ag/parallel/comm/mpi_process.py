@@ -208,7 +208,7 @@ class MpiProcess:
         """Send news to other processes, as far as they are there."""
         text = json.dumps(message).encode().ljust(_NEWS)
         for other in processes:
-            if other not in self.dead and other not in self.left:
+            if other not in self.dead:
                 try:
                     request = self.inside("news", partial(self._news.Isend, [text, self.mpi.BYTE], other))
                     self._sending.append((request, text))

@@ -8,10 +8,12 @@ builds its command from here, ranks that plain ``mpiexec`` started set what can 
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 
-__all__ = ["DETECTOR", "FAULT_TOLERANCE", "RANK_VARIABLES", "launcher_environment", "mpiexec_arguments",
-           "rank_environment", "started_by_launcher"]
+__all__ = ["DETECTOR", "FAULT_TOLERANCE", "RANK_VARIABLES", "find_mpiexec", "launcher_environment",
+           "mpiexec_arguments", "rank_environment", "started_by_launcher"]
 
 FAULT_TOLERANCE = "OMPI_MCA_mpi_ft_enable"  # mpiexec --with-ft ulfm tells ranks so
 DETECTOR = 10.0  # seconds after which a rank that does not answer is lost
@@ -90,6 +92,12 @@ def mpiexec_arguments(ranks: int, hosts: Sequence[tuple[str, int]] = ()) -> list
     # core cannot use threads.
     arguments = ["-n", str(ranks), "--with-ft", "ulfm", "--bind-to", "none", "--map-by", "slot:OVERSUBSCRIBE"]
     return [*arguments, "--host", ",".join(f"{name}:{count}" for name, count in hosts)] if hosts else arguments
+
+
+def find_mpiexec() -> str | None:
+    """The path of mpiexec: the one beside this Python, which pip has installed, or the first on the path."""
+    beside = os.path.dirname(sys.executable)
+    return shutil.which("mpiexec", path=os.pathsep.join([beside, os.environ.get("PATH", "")]))
 
 
 def started_by_launcher(environ: Mapping[str, str] | None = None) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import count
+from itertools import count, islice, zip_longest
 from math import inf
 from threading import Lock
 from time import monotonic
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MpiMember", "Pending", "pieces"]
 
-_PIECE = 1 << 30  # bytes of a message at most: MPI counts them in 32 bits
+_PIECE = 1 << 25  # bytes of a message at most: while MPI copies one no heartbeat goes out
+_WINDOW = 8  # messages that a rank receives at a time
 _DRAIN = 2.0  # seconds for the requests of a call that has failed to come to an end
 _GRACE = 1.0  # seconds for what a process has sent before it left
 
@@ -156,13 +157,23 @@ class MpiMember(Comm):
         comm, byte, places, tag = self._comm, self._process.mpi.BYTE, self._places, self._tag + tag
         receiving: Pending = []
         sending: Pending = []
+        columns = [[(i, x) for x in pieces(arrays)] for i, arrays in into.items()]
+        to_come = (pair for row in zip_longest(*columns) for pair in row if pair is not None)
+        window = max(_WINDOW, len(into))
+
+        def receive() -> None:
+            receiving.extend((i, comm.Irecv([x, byte], places[i], tag))
+                             for i, x in islice(to_come, window - len(receiving)))
 
         def post() -> None:
-            receiving.extend((i, comm.Irecv([x, byte], places[i], tag)) for i in into for x in pieces(into[i]))
+            receive()
             sending.extend((i, comm.Isend([x, byte], places[i], tag)) for i in out for x in pieces(out[i]))
 
         def look() -> list[int]:
-            return [rank for rank, request in (*receiving, *sending) if not request.Test()]
+            receiving[:] = [pair for pair in receiving if not pair[1].Test()]
+            sending[:] = [pair for pair in sending if not pair[1].Test()]
+            receive()
+            return [rank for rank, _ in (*receiving, *sending)]
 
         try:
             self._process.inside(operation, post)

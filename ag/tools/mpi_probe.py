@@ -1,0 +1,73 @@
+"""What this machine has to let several processes train together: an MPI, its launcher, and whether it loses no job.
+
+Asks the programs that come with it, each in a process of its own, so that MPI is not loaded here.  Knows names and
+versions; starts no ranks.  `ag.doctor` calls it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+from ag.parallel.comm.mpi_settings import find_mpiexec, rank_environment
+
+__all__ = ["mpi_report"]
+
+_LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+_TIMES = ("period", "timeout")  # settings with these at the end may have other values
+
+
+def mpi_report() -> tuple[str, list[str]]:
+    """What there is in a line, and what is missing or set wrongly.
+
+    Returns
+    -------
+    (str, list of str)
+        Such as ``"Open MPI v5.0.11 (mpi4py 4.1.2), goes on without lost ranks, transports self sm tcp uct"``; "" if
+        there is none.
+    """
+    try:
+        binding = version("mpi4py")
+    except PackageNotFoundError:
+        return "", ["mpi4py is not installed, so processes cannot train together; to get it: pip install 'ag[mpi]'"]
+    library = _output(sys.executable, "-c", _LIBRARY).partition(",")[0].partition("\n")[0].strip()
+    if not library:
+        return "", [f"mpi4py {binding} finds no MPI library, so processes cannot train together; to get one: pip "
+                    f"install 'ag[mpi]', or load the site's own"]
+    parts, missing = [f"{library} (mpi4py {binding})"], list[str]()
+    launcher = find_mpiexec()
+    if launcher is None:
+        missing.append("mpiexec is not on the path, so processes are started by the site's launcher only, such as srun")
+    info = _open_mpi(launcher) if library.startswith("Open MPI") else ""
+    if "options:ft_mpi_support:yes" in info:
+        parts.append("goes on without lost ranks")
+    else:
+        parts.append("restarts when a rank is lost")
+    names = sorted({line.split(":")[2] for line in info.splitlines() if line.startswith("mca:btl:")})
+    if names:
+        parts.append(f"transports {' '.join(names)}")
+    for name, value in rank_environment().items():
+        given = os.environ.get(name, value)
+        if given != value and not name.endswith(_TIMES):
+            missing.append(f"{name} is {given!r} in the environment, and without {value!r} ranks that are lost can "
+                           f"stop the others; unset it")
+    return ", ".join(parts), missing
+
+
+def _open_mpi(launcher: str | None) -> str:
+    """What ``ompi_info`` says, which lies beside mpiexec."""
+    beside = os.path.dirname(launcher) if launcher else ""
+    program = shutil.which("ompi_info", path=os.pathsep.join(filter(None, [beside, os.environ.get("PATH", "")])))
+    return _output(program, "--parsable") if program else ""
+
+
+def _output(*command: str) -> str:
+    """The output of a program; "" if it fails."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_COMM", "PMIX_", "PMI_"))}
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, env=ours, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
