@@ -1,4 +1,4 @@
-"""Recovery after a device has failed: which devices still work, and moving everything off those that do not.
+"""Recovery after a device has failed: which devices take over, and moving everything to them.
 
     devices        cpu  cpu:1  cpu:2  cpu          cpu:1 fails
     substitutes    cpu:1 -> cpu:2                  the device with the least to do: cpu has two replicas already
@@ -11,33 +11,15 @@ loop.  `train_distributed` calls it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-import numpy as np
-
-from ag.autograd.create import ag_tensor
-from ag.autograd.tape import no_grad
 from ag.engine.device import backend_of
 from ag.engine.random import forget_generator
-from ag.errors import CommError, DeviceError
+from ag.errors import CommError
 from ag.nn.layer import Layer, Model, objects_in, state_of
 from ag.optim.optimizer import Optimizer
 
-__all__ = ["evacuate", "failed_among", "is_timeout", "substitutes"]
-
-
-def failed_among(devices: Iterable[str]) -> list[str]:
-    """The devices on which nothing can be computed any more."""
-    return [device for device in dict.fromkeys(devices) if not _works(device)]
-
-
-def _works(device: str) -> bool:
-    try:
-        with no_grad():
-            one = ag_tensor(np.ones(1, np.float32), device)
-            return bool((one + one).item() == 2.0)
-    except DeviceError:
-        return False
+__all__ = ["evacuate", "is_timeout", "substitutes"]
 
 
 def is_timeout(error: BaseException) -> bool:

@@ -31,9 +31,10 @@ from ag.io.safetensors_file import check_writable
 from ag.nn.layer import state_of
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
+from ag.parallel.comm.failed_devices import failed_among
 from ag.parallel.comm.scatter import moved
 from ag.parallel.comm.tree import Tree
-from ag.parallel.elastic.recovery import evacuate, failed_among, is_timeout, substitutes
+from ag.parallel.elastic.recovery import evacuate, is_timeout, substitutes
 from ag.parallel.elastic.world import DistributedWorld
 from ag.parallel.sharded.pipeline import Pipeline
 

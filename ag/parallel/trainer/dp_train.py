@@ -33,7 +33,7 @@ from ag.data.dataloader import DataLoader
 from ag.engine.arena import now
 from ag.engine.device import ag_default_device, ag_device
 from ag.engine.random import ag_seed, go_on_after
-from ag.errors import CheckpointError
+from ag.errors import CheckpointError, DeviceError, RankLostError
 from ag.io.safetensors_file import to_json
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
@@ -284,12 +284,12 @@ def dp_train(
         batch, each = dealing(len(samples), ranks.replicas, micro_batch, accumulate, batch, stack)
         ordered = bool(shuffle) and (samples.loader is None or samples.loader.shuffle)
         job = _Job(trainer, ranks, samples, RateSchedules(scheduler, trainer.optimizers.optimizers), weight_fn,
-                   np.zeros(n_iter), checkpoint if ranks.rank == 0 else None, checkpoint_every)
+                   np.zeros(n_iter), checkpoint, checkpoint_every)
         if state is not None:
             job.restore(state, Dealt(batch, each, ordered, len(samples)), stack == "auto", seed)
         else:
             job.begin(Dealt(batch, each, ordered, len(samples)), stack == "auto")
-        return job.run(callback, 0 if not verbose or ranks.rank else int(verbose), names)
+        return job.run(callback, int(verbose or 0))
 
 
 class _Job:
@@ -373,7 +373,7 @@ class _Job:
 
     # -------------------------------------------------------------------------------------- the steps
 
-    def run(self, callback: Callable[[DPStep], object] | None, verbose: int, names: list[str]) -> DPResult:
+    def run(self, callback: Callable[[DPStep], object] | None, verbose: int) -> DPResult:
         """Make all steps that are left, or as many as the callback or Ctrl-C allow."""
         interrupted = False
         try:
@@ -391,32 +391,44 @@ class _Job:
         self._save()
         self._trainer.check_equal()
         self._ranks.finish()
-        first = self._trainer.replicas[0]
-        losses = self._losses[: self._done]
-        return DPResult(first.params, losses, float(losses[-1]) if self._done else float("nan"), first.model, names,
-                        self._trainer.report(), self._trainer.optimizers.state(), interrupted)
+        replicas, losses = self._trainer.replicas, self._losses[: self._done]
+        return DPResult(replicas[0].params, losses, float(losses[-1]) if self._done else float("nan"),
+                        replicas[0].model, [r.device for r in replicas], self._trainer.report(),
+                        self._trainer.optimizers.state(), interrupted)
 
     def _steps(self, callback: Callable[[DPStep], object] | None, verbose: int) -> None:
         steps, asked = len(self._losses), any(self._ranks.gather(callback is not None))
-        shows = verbose and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+        shows = verbose and self._ranks.rank == 0 and (sys.stderr.isatty() or "ipykernel" in sys.modules)
         with closing(tqdm(total=steps, initial=self._done, disable=not shows, desc="dp_train", leave=False)) as bar:
             for k in range(self._done, steps):
-                self._ranks.where = f"in step {k}"
-                shard = self._shard(k)
-                looks = self._watched and k > 0 and k & (k - 1) == 0
-                if looks and (reason := self._why_not_stacked(k, shard)) is not None:
-                    raise ValueError(f"dp_train: {reason} That was not so in the first step, and is in step {k}; give "
-                                     f"stack=1.")
-                self._trainer.step(k, shard, self._dealt, self._finished)
+                self._ranks.where, self._ranks.begun = f"in step {k}", True
+                self._step(k)
                 self._ranks.where = f"after step {k}"
                 bar.update()
-                if verbose and ((k + 1) % verbose == 0 or k + 1 == steps):
+                if verbose and self._ranks.rank == 0 and ((k + 1) % verbose == 0 or k + 1 == steps):
                     bar.set_postfix(loss=f"{self._losses[k]:.6g}", refresh=False)
                     bar.write(f"dp_train: step {k + 1}/{steps}, loss {self._losses[k]:.6g}")
                 if asked and self._asked_to_end(k, callback):
                     return
                 if self._every and (k + 1) % self._every == 0:
                     self._save()
+
+    def _step(self, k: int) -> None:
+        """Make a step; again, by those that are left, as often as a rank or a device is lost before it is done."""
+        while True:
+            shard = self._shard(k)
+            looks = self._watched and k > 0 and k & (k - 1) == 0
+            if looks and (reason := self._why_not_stacked(k, shard)) is not None:
+                raise ValueError(f"dp_train: {reason} That was not so in the first step, and is in step {k}; give "
+                                 f"stack=1.")
+            try:
+                return self._trainer.step(k, shard, self._dealt, self._finished)
+            except RankLostError:
+                pass
+            except DeviceError as error:
+                self._trainer.go_on_without(error)
+            self._trainer.settle()
+            self._deal(self._dealt)
 
     def _finished(self, loss: float) -> None:
         """A step is done on all replicas."""
@@ -437,7 +449,7 @@ class _Job:
 
     def _save(self) -> None:
         """Write the checkpoint, unless it is there already."""
-        if self._checkpoint is not None and self._saved != self._done:
+        if self._checkpoint is not None and self._ranks.rank == 0 and self._saved != self._done:
             k = self._done
             save_state(self._checkpoint, self._trainer.state(k, self._dealt, self._losses[:k], self._schedules.state()))
             self._saved = k

@@ -43,6 +43,10 @@ class Balance:
     def note(self, samples: Sequence[int], seconds: Sequence[float]) -> None:
         """Learn from a step: the samples of each replica, and how long it took."""
 
+    def keep(self, replicas: Sequence[int]) -> None:
+        """Only these replicas are left."""
+        self.weights = [self.weights[i] for i in replicas]
+
 
 class AutoBalance(Balance):
     """Shares in proportion to the measured speeds.
@@ -63,6 +67,11 @@ class AutoBalance(Balance):
         """Every replica gets a sample if there are enough: one without samples would not be measured again."""
         least = 1 if samples >= len(self._devices) else 0
         return [least + n for n in super().sizes(samples - least * len(self._devices))]
+
+    def keep(self, replicas: Sequence[int]) -> None:
+        super().keep(replicas)
+        self._devices = [self._devices[i] for i in replicas]
+        self._per_sample = {device: s for device, s in self._per_sample.items() if device in self._devices}
 
     def note(self, samples: Sequence[int], seconds: Sequence[float]) -> None:
         """The first step of a device does not count: it captures and compiles."""

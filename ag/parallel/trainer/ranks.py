@@ -2,6 +2,8 @@
 
 All ranks do the same in the same order.  Before anything large is exchanged they tell each other in a few bytes that
 they are ready, or what went wrong: so one that fails stops all of them at the same step, and no rank waits in vain.
+From step 0 on, a rank that is lost, as its process was killed or its host is cut off, stops nobody: the others share
+its samples out among them, and make the step again (`ag.parallel.comm.membership`).
 
 Sums of gradients go on in the tree of the samples (`ag.parallel.comm.tree_reduction`), of which every rank has whole
 nodes.  Each rank adds up one part of the nodes of all ranks, and the parts are put together (a reduce-scatter and an
@@ -18,29 +20,32 @@ knows.  The trainer and `dp_train` call it.  With one rank nothing is exchanged.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import combinations, zip_longest
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, current_seed
-from ag.errors import CommError
+from ag.errors import CommError, RankLostError
 from ag.parallel.comm.comm import Comm, Json, SoloComm, everyone
+from ag.parallel.comm.membership import Membership
 from ag.parallel.comm.tree_reduction import RowSums, TreeSum, shard_sizes
 from ag.parallel.trainer.checkpoint import DPState, load_state
 from ag.parallel.trainer.replica import Replica
 from ag.version import __version__
 
 __all__ = ["Ranks", "check_same_models"]
+
+T = TypeVar("T")
 
 _PROCESS = token_hex(8)  # names this process together with its number, as containers may have equal numbers
 _HOSTS = 1 << 16  # CPU devices from this number on are the hosts of ranks that are threads of one process
@@ -59,10 +64,10 @@ class Ranks:
     rank, size : int
     where : str
         How far the training is, for messages.
+    begun : bool
+        Whether the first step has begun, so that the others go on if a rank is lost.
     host : str
         The device of the optimizer, which no other rank of the process uses.
-    replicas : int
-        How many replicas all ranks have.
     used : set of str
         Parameters that samples of some rank have used; empty where there is one rank.
 
@@ -77,17 +82,31 @@ class Ranks:
         if not isinstance(comm, Comm):
             raise TypeError(f"dp_train: world is {world!r}; a communicator is required, such as one of "
                             f"ag.parallel.comm.threads.thread_comms(2), or None.")
-        self._comm = comm
-        self.rank, self.size = comm.rank, comm.size
+        self._members = Membership(comm, "dp_train")
         self.where = "before step 0"
+        self.begun = False
         self.host = "cpu"
-        self.replicas = 0
         self.used: set[str] = set()
         self._told: set[str] = set()  # names in `used` that this rank has told the others
         self._shares: list[list[float]] = []  # of every rank, the weights of its replicas
         self._sums = RowSums()
         self._over = False  # whether all ranks know that the training is over
         self._exchange_s, self._sent = 0.0, 0
+
+    @property
+    def rank(self) -> int:
+        """This rank's number among those that are left."""
+        return self._members.comm.rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks are left."""
+        return self._members.comm.size
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas all ranks have."""
+        return sum(map(len, self._shares))
 
     # -------------------------------------------------------------------------------------- errors
 
@@ -100,45 +119,81 @@ class Ranks:
         if error is None or self._over or self.size == 1:
             return
         if isinstance(error, Exception):
-            with suppress(CommError):
-                everyone(self._comm, {"error": self._told_as(error)})
+            self._tell({"error": f"failed {self.where} ({type(error).__name__}: {error})"})
         else:  # KeyboardInterrupt, SystemExit: end at once
-            self._comm.abort(self._told_as(error))
+            self._abort(error)
 
-    def _told_as(self, error: BaseException) -> str:
-        return f"failed {self.where} ({type(error).__name__}: {error})"
-
-    @contextmanager
-    def _exchange(self) -> Iterator[None]:
-        """Calls of the communicator; an error in one ends the group, as no rank knows how far the others have got."""
+    def _tell(self, message: dict[str, Json]) -> None:
+        """Let the others know what is no value."""
         try:
-            yield
+            self._values(message)
+        except RankLostError as error:
+            if error.ranks:
+                self._tell(message)
+        except CommError:
+            pass  # what it was
+
+    def _abort(self, error: BaseException) -> None:
+        self._over = True
+        self._members.comm.abort(f"failed {self.where} ({type(error).__name__}: {error})")
+
+    def _agreed(self, call: Callable[[Comm], T]) -> T:
+        """What a call of the communicator returns, if all ranks have made it.
+
+        Raises
+        ------
+        RankLostError
+            If it must be made again, as a rank was lost.
+        CommError
+            After any other error, which ends the group: no rank knows how far the others have got.
+        """
+        try:
+            return self._members.agreed(call, self.where)
         except BaseException as error:
-            self._over = True
-            self._comm.abort(self._told_as(error))
+            if isinstance(error, RankLostError) and self.begun:
+                self._shares = [self._shares[i] for i in self._members.old_ranks]
+                self._sums = RowSums()  # parts are longer now
+                raise
+            self._abort(error)
             if isinstance(error, CommError):
                 raise CommError(f"dp_train: the ranks cannot go on {self.where}: {str(error).rstrip('.')}; weights are "
                                 f"those of the last step that was finished.") from error
             raise
 
-    def gather(self, value: Json = None) -> list[Json]:
+    def exchange(self, value: Json = None) -> list[Json]:
         """The values of all ranks, in their order: anything that JSON can hold.
 
         Raises
         ------
+        RankLostError
+            If a rank was lost, or has other replicas now: the step must be made again, with samples dealt out anew.
         CommError
             If a rank failed since the last call, naming it and its error, or did not come in time.
         """
         if self.size == 1:
             return [value]
-        with self._exchange():
-            messages = everyone(self._comm, {"value": value})
+        return self._values({"value": value})
+
+    def _values(self, message: dict[str, Json]) -> list[Json]:
+        messages = self._agreed(partial(everyone, value=message))
         for rank, theirs in enumerate(messages):
             if "error" in theirs:
                 self._over = True
                 raise CommError(f"dp_train: rank {rank} {theirs['error']}; weights are those of the last step that all "
                                 f"ranks made.")
+        changed = {str(rank): theirs["shares"] for rank, theirs in enumerate(messages) if "shares" in theirs}
+        if changed:
+            self._shares = [changed.get(str(rank), shares) for rank, shares in enumerate(self._shares)]
+            raise RankLostError(f"dp_train: rank {', '.join(changed)} has lost a device {self.where}.")
         return [theirs["value"] for theirs in messages]
+
+    def gather(self, value: Json = None) -> list[Json]:
+        """`exchange` between two steps, where nothing is made again but this call."""
+        while True:
+            try:
+                return self.exchange(value)
+            except RankLostError:
+                continue
 
     def compare(self, named: Sequence[tuple[str, object]], advice: str) -> None:
         """Raise unless all ranks have the same names and values; `advice` ends the message."""
@@ -178,7 +233,6 @@ class Ranks:
         process = [_PROCESS, os.getpid()]
         members = self.gather([list(weights), process, list(devices)])
         self._shares = [theirs[0] for theirs in members]
-        self.replicas = sum(map(len, self._shares))
         for (a, (_, one, mine)), (b, (_, other, theirs)) in combinations(enumerate(members), 2):
             shared = sorted(set(mine) & set(theirs))
             if one == other and shared:
@@ -200,10 +254,9 @@ class Ranks:
         seed = self.gather(current_seed())[0]
         if seed != current_seed():
             ag_seed(seed)
-        with self._exchange():
-            self._comm.broadcast(weights)
-            if buffers.size:
-                self._comm.broadcast(buffers)
+        for array in (weights, buffers):
+            if array.size:
+                self._agreed(partial(_broadcast, array=array))
         first.load(weights, buffers)
 
     def state(self, path: str | os.PathLike[str]) -> DPState | None:
@@ -214,8 +267,7 @@ class Ranks:
         content = np.fromfile(path, np.uint8) if state is not None else np.empty(0, np.uint8)
         size = self.gather(content.size)[0]
         content = content if self.rank == 0 else np.empty(size, np.uint8)
-        with self._exchange():
-            self._comm.broadcast(content)
+        self._agreed(partial(_broadcast, array=content))
         if self.rank == 0 or size == 0:
             return state
         with TemporaryDirectory() as folder:
@@ -250,27 +302,45 @@ class Ranks:
         if self.size == 1:
             return tree.total()
         new = set().union(*used) - self._told
+        layouts = self.exchange([[(start, count) for start, count, _ in tree.nodes], sorted(new)])
         self._told |= new
-        layouts = self.gather([[(start, count) for start, count, _ in tree.nodes], sorted(new)])
-        began = perf_counter()
         self.used.update(name for _, names in layouts for name in names)
-        self._sums.restart()
-        whole: TreeSum[Array] = TreeSum(self._sums.added)
-        with self._exchange():
-            parts = self._comm.all_to_all([row for _, _, row in tree.nodes])
-            for (nodes, _), theirs in zip(layouts, parts, strict=True):
-                for (start, count), part in zip(nodes, theirs, strict=True):
-                    whole.push(start, count, part)
-            part = whole.total()
-            total = self._comm.all_gather(part)
-        self._sent = part.nbytes * (self.size - 1) + sum(row.nbytes - theirs.nbytes for (_, _, row), theirs in zip(
-            tree.nodes, parts[self.rank], strict=True))
+        began = perf_counter()
+        total = self._agreed(partial(self._added_up, tree, [nodes for nodes, _ in layouts]))
         self._exchange_s += perf_counter() - began
         return total
+
+    def _added_up(self, tree: TreeSum[Array], layouts: list[list[tuple[int, int]]], comm: Comm) -> Array:
+        """The sum of the nodes of all ranks, whose samples are in `layouts`."""
+        self._sums.restart()
+        whole: TreeSum[Array] = TreeSum(self._sums.added)
+        parts = comm.all_to_all([row for _, _, row in tree.nodes])
+        for nodes, theirs in zip(layouts, parts, strict=True):
+            for (start, count), part in zip(nodes, theirs, strict=True):
+                whole.push(start, count, part)
+        part = whole.total()
+        self._sent = part.nbytes * (comm.size - 1) + sum(row.nbytes - theirs.nbytes for (_, _, row), theirs in zip(
+            tree.nodes, parts[comm.rank], strict=True))
+        return comm.all_gather(part)
+
+    def share(self, weights: Sequence[float]) -> None:
+        """From now on this rank's replicas have these shares, as a device was lost; all make the step again."""
+        self._shares[self.rank] = list(weights)
+        if self.size > 1:
+            self._tell({"shares": list(weights)})
+
+    def leave(self) -> None:
+        """This rank has no device any more: the others go on without it."""
+        self._over = True
+        self._members.comm.lose()
 
     def report(self) -> dict[str, Any]:
         """What `DPResult.report` says of the exchange."""
         return {"rank": self.rank, "exchange_ms": self._exchange_s * 1e3, "wire_bytes_per_step": self._sent}
+
+
+def _broadcast(comm: Comm, array: Array) -> None:
+    comm.broadcast(array)
 
 
 # ---------------------------------------------------------------------------------------------- replicas of one rank

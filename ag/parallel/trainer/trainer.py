@@ -24,9 +24,10 @@ from ag.autograd.tensor import Tensor
 from ag.engine import cpu_threads as blocks
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, current_seed
-from ag.errors import CommError
+from ag.errors import CommError, DeviceError
 from ag.nn.layer import ag_eval, ag_train, buffers_of, load_into
 from ag.parallel.comm.comm import Json
+from ag.parallel.comm.failed_devices import failed_among
 from ag.parallel.comm.tree_reduction import RowSums, TreeSum
 from ag.parallel.trainer.callbacks import Observed, modes_of, uninterrupted
 from ag.parallel.trainer.checkpoint import Dealt, DPState
@@ -84,15 +85,15 @@ class Trainer:
         self._buffers = HostBuffers(first.buffers, ranks.host)
         _share_constants(self.replicas)
         self._skip = on_nonfinite == "skip"
+        self._timeout = timeout
         self._draws: int | None = None
         self._used = 0
         self._reduce_s = 0.0
         self._sums = RowSums()
         self._balance = balance
         # A synchronous device computes in the thread that launches; several of them use one core each.
-        self._blocking = [r for r in self.replicas if not r.backend.asynchronous]
+        self._find_blocking()
         several = {r.device for r in self._blocking}
-        self._separate = len(several) == len(self._blocking) > 1
         names = [r.device for r in self.replicas]
         alone = several if len(several) > 1 else set()
         self._threads = DeviceThreads(names, alone, timeout, direct=len(set(names)) == 1)
@@ -101,6 +102,11 @@ class Trainer:
             ag_train(replica.model)
             replica.scale_gradients(self.optimizers.loss_scale)
         self._broadcast()
+
+    def _find_blocking(self) -> None:
+        """Which replicas compute in the thread that launches, and whether each has a device, and a core, of its own."""
+        self._blocking = [r for r in self.replicas if not r.backend.asynchronous]
+        self._separate = len({r.device for r in self._blocking}) == len(self._blocking) > 1
 
     def close(self) -> None:
         """Give the threads back and release captured steps, and with them all work memory."""
@@ -206,7 +212,7 @@ class Trainer:
             if stacks and stacks[0].place == 0 and stacks[0].heads:
                 self._threads.run([self._task(replica, partial(replica.run, stacks[:1], 0, None))], k)
                 mine = replica.plans.drawn
-        self._draws = next(draws for draws in self._ranks.gather(mine) if draws is not None)
+        self._draws = next(draws for draws in self._ranks.exchange(mine) if draws is not None)
 
     def _task(self, replica: Replica, call: Callable[[], None]) -> Task:
         return Task(replica.device, replica.name, call)
@@ -292,6 +298,33 @@ class Trainer:
                 replica.settle()
                 replica.load(weights, buffers)
 
+    def go_on_without(self, error: DeviceError) -> None:
+        """Train on those devices that still compute, after a step that failed.
+
+        Raises
+        ------
+        DeviceError
+            `error`, if all of them do, or none does.
+        """
+        failed = failed_among(r.device for r in self.replicas)
+        lost = [r for r in self.replicas if r.device in failed]
+        if not lost:
+            raise error
+        if len(lost) == len(self.replicas):
+            self._ranks.leave()
+            raise error
+        log.warning("dp_train: %s failed %s (%s); %d of %d replicas go on.", ", ".join(failed), self._ranks.where,
+                    str(error).rstrip("."), len(self.replicas) - len(lost), len(self.replicas))
+        left = [i for i, r in enumerate(self.replicas) if r not in lost]
+        self.replicas = [self.replicas[i] for i in left]
+        self.replicas[0].used.update(*(r.used for r in lost))
+        self._find_blocking()
+        self._balance.keep(left)
+        if self._synchronized is not None:
+            self._synchronized.close()
+            self._synchronized = SynchronizedSamples(self.replicas, self._timeout)
+        self._ranks.share(self._balance.weights)
+
     def _nonfinite(self, k: int, nodes: list[list[Node]]) -> None:
         for replica, of_replica in zip(self.replicas, nodes, strict=True):
             for _, _, row in of_replica:
@@ -305,7 +338,7 @@ class Trainer:
                 log.warning("%s; the step is left out on all replicas.", message)
                 return
         if not self._skip:
-            self._ranks.gather()  # raises the error of the rank that has it
+            self._ranks.exchange()  # raises the error of the rank that has it
 
     # -------------------------------------------------------------------------------------- checks and report
 
