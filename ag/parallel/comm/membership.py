@@ -93,6 +93,10 @@ class Membership:
                         before.size, perf_counter() - began)
         raise RankLostError(f"{self._who}: {named} was lost {where}.", tuple(gone)) from lost
 
+    def part(self, stays: bool, where: str) -> None:
+        """Go on as two groups, of those who stay and of those who do not; as `agreed`."""
+        self.comm = self.agreed(lambda comm: comm.split(int(stays)), where)
+
 
 def _has_quorum(left: list[int], of: int) -> bool:
     return 2 * len(left) > of or (2 * len(left) == of and 0 in left)

@@ -52,6 +52,7 @@ __all__ = ["DPResult", "DPStep", "dp_train"]
 
 log = logging.getLogger("ag")
 
+CHECK_EVERY = 100  # steps between checks that all replicas have the weights and buffers of the host
 _64_BITS = (1 << 64) - 1
 
 
@@ -313,19 +314,19 @@ class _Job:
         """Begin with the first step; `free`: whether the size of stacks may be 1 where it cannot be another."""
         if dealt.shuffle:
             self._samples.shuffle(self._trainer.seed)
-        self._deal(dealt)
+        self._dealt = dealt
         self._ranks.where = "in step 0"
         reason = None
         if dealt.stack > 1:
             shard = self._shard(0)
             if free and not all_alike(self._samples if self._samples.held else shard.samples):
                 reason = ""  # said in the documentation
-            elif not self._trainer.synchronizes:
+            elif not self._trainer.replicas.synchronizes:
                 reason = self._why_not_stacked(0, shard)
         reason = next((r for r in self._ranks.gather(reason) if r is not None), None)
-        self._watched = free and reason is None and dealt.stack > 1 and not self._trainer.synchronizes
+        self._watched = free and reason is None and dealt.stack > 1 and not self._trainer.replicas.synchronizes
         if free and reason is not None:
-            self._deal(dealt._replace(stack=1))
+            self._dealt = dealt._replace(stack=1)
         if reason and self._ranks.rank == 0:
             log.warning("dp_train: %s %s", reason, "Samples are passed one by one, which is slower." if free else
                         "Give stack=1 if that is not meant.")
@@ -333,7 +334,7 @@ class _Job:
     def _why_not_stacked(self, k: int, shard: Shard) -> str | None:
         """Why the first stack of a step should not be passed at once; None if it may, or another rank has it."""
         first = shard.part(0, self._dealt.stack)
-        return self._trainer.why_not_stacked(first, k) if shard.start == 0 and len(first.samples) > 1 else None
+        return self._trainer.replicas.why_not_stacked(first, k) if shard.start == 0 and len(first.samples) > 1 else None
 
     def restore(self, state: DPState, dealt: Dealt, free: bool, seed: int | None) -> None:
         """Go on from a checkpoint."""
@@ -359,16 +360,11 @@ class _Job:
         self._done = self._saved = state.step
         if dealt.shuffle:
             self._samples.shuffle(self._trainer.seed)
-        self._deal(dealt._replace(stack=old.stack))
-
-    def _deal(self, dealt: Dealt) -> None:
-        """Deal samples out like this."""
-        self._dealt = dealt
-        self._places = self._ranks.positions(dealt.batch)
+        self._dealt = dealt._replace(stack=old.stack)
 
     def _shard(self, k: int) -> Shard:
         """This rank's samples of a step."""
-        places = self._places
+        places = self._ranks.positions(self._dealt.batch)
         return weighed([self._samples.at(k * self._dealt.batch + j) for j in places], places.start, self._weight_fn)
 
     # -------------------------------------------------------------------------------------- the steps
@@ -389,11 +385,11 @@ class _Job:
                         self._done, len(self._losses))
             self._trainer.settle()
         self._save()
-        self._trainer.check_equal()
+        self._check()
         self._ranks.finish()
         replicas, losses = self._trainer.replicas, self._losses[: self._done]
-        return DPResult(replicas[0].params, losses, float(losses[-1]) if self._done else float("nan"),
-                        replicas[0].model, [r.device for r in replicas], self._trainer.report(),
+        return DPResult(replicas.first.params, losses, float(losses[-1]) if self._done else float("nan"),
+                        replicas.first.model, [r.device for r in replicas], self._trainer.report(),
                         self._trainer.optimizers.state(), interrupted)
 
     def _steps(self, callback: Callable[[DPStep], object] | None, verbose: int) -> None:
@@ -404,6 +400,8 @@ class _Job:
                 self._ranks.where, self._ranks.begun = f"in step {k}", True
                 self._step(k)
                 self._ranks.where = f"after step {k}"
+                if (k + 1) % CHECK_EVERY == 0:
+                    self._check()
                 bar.update()
                 if verbose and self._ranks.rank == 0 and ((k + 1) % verbose == 0 or k + 1 == steps):
                     bar.set_postfix(loss=f"{self._losses[k]:.6g}", refresh=False)
@@ -427,8 +425,15 @@ class _Job:
                 pass
             except DeviceError as error:
                 self._trainer.go_on_without(error)
-            self._trainer.settle()
-            self._deal(self._dealt)
+                self._trainer.settle()
+
+    def _check(self) -> None:
+        """Compare all replicas with the host; nothing is made again if a device is lost in between."""
+        while True:
+            try:
+                return self._trainer.check_equal()
+            except DeviceError as error:
+                self._trainer.go_on_without(error)
 
     def _finished(self, loss: float) -> None:
         """A step is done on all replicas."""
@@ -441,7 +446,7 @@ class _Job:
         end = False
         if callback is not None:
             models = [r.model for r in self._trainer.replicas]
-            observed, since = Observed(self._trainer.replicas), now()
+            observed, since = Observed([*self._trainer.replicas]), now()
             returned = callback(DPStep(k, float(self._losses[k]), models))
             end = isinstance(returned, (bool, np.bool_)) and not returned
             self._trainer.follow(observed, since)

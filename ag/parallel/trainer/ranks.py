@@ -32,7 +32,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, current_seed
 from ag.errors import CommError, RankLostError
@@ -43,7 +42,7 @@ from ag.parallel.trainer.checkpoint import DPState, load_state
 from ag.parallel.trainer.replica import Replica
 from ag.version import __version__
 
-__all__ = ["Ranks", "check_same_models"]
+__all__ = ["Ranks"]
 
 T = TypeVar("T")
 
@@ -160,6 +159,18 @@ class Ranks:
                                 f"those of the last step that was finished.") from error
             raise
 
+    def _part(self) -> None:
+        """Go on without ranks that have no replicas any more; they are a group of their own."""
+        stays = bool(self._shares[self.rank])
+        try:
+            self._members.part(stays, self.where)
+        except RankLostError:
+            self._shares = [self._shares[i] for i in self._members.old_ranks]
+            raise
+        self._shares = [shares for shares in self._shares if bool(shares) is stays]
+        self._sums = RowSums()
+        self._over = not stays
+
     def exchange(self, value: Json = None) -> list[Json]:
         """The values of all ranks, in their order: anything that JSON can hold.
 
@@ -184,6 +195,8 @@ class Ranks:
         changed = {str(rank): theirs["shares"] for rank, theirs in enumerate(messages) if "shares" in theirs}
         if changed:
             self._shares = [changed.get(str(rank), shares) for rank, shares in enumerate(self._shares)]
+            if not all(self._shares):
+                self._part()
             raise RankLostError(f"dp_train: rank {', '.join(changed)} has lost a device {self.where}.")
         return [theirs["value"] for theirs in messages]
 
@@ -324,15 +337,13 @@ class Ranks:
         return comm.all_gather(part)
 
     def share(self, weights: Sequence[float]) -> None:
-        """From now on this rank's replicas have these shares, as a device was lost; all make the step again."""
+        """From now on this rank's replicas have these shares, as a device was lost; all make the step again.
+
+        If there are none, this rank has left, and the others go on without it.
+        """
         self._shares[self.rank] = list(weights)
         if self.size > 1:
             self._tell({"shares": list(weights)})
-
-    def leave(self) -> None:
-        """This rank has no device any more: the others go on without it."""
-        self._over = True
-        self._members.comm.lose()
 
     def report(self) -> dict[str, Any]:
         """What `DPResult.report` says of the exchange."""
@@ -341,30 +352,3 @@ class Ranks:
 
 def _broadcast(comm: Comm, array: Array) -> None:
     comm.broadcast(array)
-
-
-# ---------------------------------------------------------------------------------------------- replicas of one rank
-
-
-def check_same_models(replicas: list[Replica]) -> None:
-    """Every replica must have parameters of its own, and like the others; its buffers must be like theirs, too."""
-    first = replicas[0]
-    owners: dict[int, int] = {}
-    for replica in replicas:
-        _check_same_tensors("parameter", first.params, replica.params, replica.index)
-        _check_same_tensors("buffer", first.buffers.tensors, replica.buffers.tensors, replica.index)
-        for name, p in replica.params.items():
-            if owners.setdefault(p.id, replica.index) != replica.index:
-                raise CommError(f"dp_train: parameter {name} of replica {replica.index} is the same tensor as on "
-                                f"replica {owners[p.id]}; make_model must create new parameters on every call.")
-
-
-def _check_same_tensors(kind: str, first: dict[str, Tensor], other: dict[str, Tensor], index: int) -> None:
-    theirs, mine = ([(name, x.shape, x.dtype) for name, x in tensors.items()] for tensors in (first, other))
-    for a, b in zip(theirs, mine, strict=False):
-        if a != b:
-            raise CommError(f"dp_train: replica 0 has {kind} {a} where replica {index} has {b}; make_model must build "
-                            f"the same model every time.")
-    if len(mine) != len(theirs):
-        raise CommError(f"dp_train: replica 0 has {len(theirs)} {kind}s and replica {index} {len(mine)}; make_model "
-                        f"must build the same model every time.")

@@ -29,11 +29,11 @@ from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import Array
 from ag.engine.random import generator_state
 from ag.errors import CommError, ShapeError
+from ag.parallel.comm.device_threads import DeviceThreads, FollowingError, Task
 from ag.parallel.comm.threads import Combine, ThreadComm, thread_comms
 from ag.parallel.comm.tree_reduction import tree_sum
 from ag.parallel.replicas.replica_group import ReplicaGroup, Turns, set_group
 from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
-from ag.parallel.trainer.device_threads import DeviceThreads, FollowingError, Task
 from ag.parallel.trainer.replica import Replica
 from ag.parallel.trainer.stacks import Stack, all_alike
 

@@ -14,34 +14,12 @@ import pytest
 from helpers.errors import expect_error
 
 import ag
-from ag.engine.device import backend_of
 
 RNG = np.random.default_rng(31)
 X = RNG.standard_normal((4, 44)).astype(np.float32)
 Y = X[:2] - X[2:]
 EPOCHS, STEPS = 3, 12  # four steps per epoch, the last with fewer samples
 Fail = Callable[[str, int], None]
-
-
-@pytest.fixture
-def fail(monkeypatch: pytest.MonkeyPatch) -> Fail:
-    """Let a device do so much from now on, and then nothing any more."""
-    def fail(device: str, after: int) -> None:
-        backend, left = backend_of(device), [after]
-
-        def failing(work: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                left[0] -= 1
-                if left[0] < 0:
-                    raise ag.DeviceError(f"{device}: the device was lost.")
-                return work(*args, **kwargs)
-
-            return call
-
-        for name in ("launch", "upload", "download"):
-            monkeypatch.setattr(backend, name, failing(getattr(backend, name)))
-
-    return fail
 
 
 def layers() -> list[ag.Layer]:

@@ -17,7 +17,6 @@ from helpers.dp_classifier import assert_equal
 from helpers.errors import expect_error
 
 import ag
-from ag.parallel.trainer import trainer as job
 from ag.parallel.trainer.replica import Replica
 
 RNG = np.random.default_rng(17)
@@ -145,7 +144,7 @@ def test_weights_that_differ_are_found_during_training(monkeypatch: pytest.Monke
         load(self, weights * 1.01 if self.index == 1 else weights, buffers)
 
     monkeypatch.setattr(Replica, "load", wrong)
-    monkeypatch.setattr(job, "CHECK_EVERY", 2)
+    monkeypatch.setattr("ag.parallel.trainer.dp_train.CHECK_EVERY", 2)
     steps: list[int] = []
     with expect_error("dp_train with a device to which transfers are wrong", ag.CommError, "replica 1 (cpu:1)",
                       "SHA-256", "transfer"):

@@ -1,0 +1,258 @@
+"""The replicas of a rank, and what they do at the same time, each on its device.
+
+    shards     8 samples, shares 1 : 1     ->  samples 0-3, samples 4-7
+    compute    a thread for each device    ->  the sums of 0-3, the sums of 4-7
+    send       new weights                 ->  to each
+
+A synchronous device computes in the thread that launches; several of them use one core each.  Knows replicas and how
+samples are shared out among them; not what becomes of their sums, and no optimizer.  The trainer has the replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from hashlib import sha256
+from itertools import accumulate
+
+from ag.autograd.tensor import Tensor
+from ag.engine import cpu_threads as blocks
+from ag.engine.primitive import Array
+from ag.errors import CommError, DeviceError
+from ag.nn.layer import ag_eval, buffers_of, load_into
+from ag.parallel.comm.device_threads import DeviceThreads, Task
+from ag.parallel.trainer.callbacks import modes_of
+from ag.parallel.trainer.checkpoint import Dealt
+from ag.parallel.trainer.load_balance import Balance
+from ag.parallel.trainer.replica import Node, Replica
+from ag.parallel.trainer.stacks import Shard, Stack, cut, why_not_stacked
+from ag.parallel.trainer.synchronized_samples import SynchronizedSamples
+
+__all__ = ["Replicas", "digest"]
+
+
+class Replicas:
+    """Replicas with like models.
+
+    Parameters
+    ----------
+    replicas : list of Replica
+    balance : Balance
+        How many samples each gets.
+    timeout : float
+        Seconds that a device may take for its part of a step.
+    together : bool
+        Whether batch norm is over all samples of a step, which are then synchronized.
+
+    Raises
+    ------
+    CommError
+        If the models differ.
+    """
+
+    def __init__(self, replicas: list[Replica], balance: Balance, timeout: float, together: bool) -> None:
+        check_same_models(replicas)
+        self._replicas, self._balance, self._timeout = replicas, balance, timeout
+        self._failed: DeviceError | None = None  # after the last step was done
+        self._find_blocking()
+        several = {r.device for r in self._blocking}
+        names = [r.device for r in replicas]
+        alone = several if len(several) > 1 else set()
+        self._threads = DeviceThreads(names, alone, timeout, direct=len(set(names)) == 1)
+        self._synchronized = SynchronizedSamples(replicas, timeout) if together else None
+
+    def _find_blocking(self) -> None:
+        """Which compute in the thread that launches, and whether each of them has a device, and a core, of its own."""
+        self._blocking = [r for r in self._replicas if not r.backend.asynchronous]
+        self._separate = len({r.device for r in self._blocking}) == len(self._blocking) > 1
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(self._replicas)
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    @property
+    def first(self) -> Replica:
+        """The first one, which stands for all where they are alike."""
+        return self._replicas[0]
+
+    @property
+    def synchronizes(self) -> bool:
+        """Whether batch norm is over all samples of a step."""
+        return self._synchronized is not None
+
+    def close(self) -> None:
+        """Give the threads back and release captured steps, and with them all work memory."""
+        self._threads.close()
+        if self._synchronized is not None:
+            self._synchronized.close()
+        for replica in self:
+            if not self._threads.hangs(replica.device):
+                replica.close()
+
+    # -------------------------------------------------------------------------------------- the samples of a step
+
+    def shards(self, k: int, shard: Shard, dealt: Dealt) -> list[list[Stack]]:
+        """What each replica gets of these samples."""
+        sizes = self._balance.sizes(len(shard.samples))
+        return [cut(shard.part(end - size, end), dealt.stack, dealt.batch, k)
+                for end, size in zip(accumulate(sizes), sizes, strict=True)]
+
+    def compute(self, k: int, shards: Sequence[list[Stack]], first: int, draws: int | None) -> list[list[Node]]:
+        """The sums of every replica's samples.
+
+        Each device has a thread that launches its work and waits for it, so no device waits for the launches of
+        another, and each is timed on its own.
+
+        Parameters
+        ----------
+        k : int
+            The step, for messages.
+        shards : sequence of list of Stack
+        first : int
+            Number of stacks in all steps before this one.
+        draws : int or None
+            Random streams that a stack takes.
+        """
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed
+        if self._synchronized is not None:
+            self._synchronized.run(k, shards, first)
+            self._threads.run([_task(r, r.finish) for r in self], k)
+        else:
+            work = list(zip(self, shards, strict=True))
+            starts = [_task(r, partial(r.start, stacks, first, draws)) for r, stacks in work if r.backend.asynchronous]
+            ends = [_task(r, r.finish if r.backend.asynchronous else
+                          partial(r.start_and_finish, stacks, first, draws)) for r, stacks in work]
+            self._threads.run([*starts, *ends], k)
+        self._note_times([sum(len(stack.samples) for stack in stacks) for stacks in shards])
+        return [r.collected for r in self]
+
+    def count_draws(self, k: int, shards: Sequence[list[Stack]]) -> int | None:
+        """Run the first stack of the job, if it is here, to learn how many random streams one is expected to take."""
+        for replica, stacks in zip(self, shards, strict=True):
+            if stacks and stacks[0].place == 0 and stacks[0].heads:
+                self._threads.run([_task(replica, partial(replica.run, stacks[:1], 0, None))], k)
+                return replica.plans.drawn
+        return None
+
+    def _note_times(self, sizes: list[int]) -> None:
+        seconds = []
+        last = max(r.ended for r in self)
+        free: dict[str, float] = {}  # when a device was done with its last replica
+        for replica, size in zip(self, sizes, strict=True):
+            seconds.append(replica.ended - max(replica.began, free.get(replica.device, 0.0)))
+            free[replica.device] = replica.ended
+            replica.note(size, seconds[-1], last - replica.ended)
+        self._balance.note(sizes, seconds)
+
+    def why_not_stacked(self, shard: Shard, step: int) -> str | None:
+        """Why these samples should not be passed at once, in words; None if they may be."""
+        replica, found = self.first, list[str | None]()
+        modes = modes_of(replica.model)
+        half = replica.group.stored_dtype.is_half
+
+        def trial() -> None:
+            found.append(why_not_stacked(replica.loss_of, shard, half))
+
+        ag_eval(replica.model)
+        try:
+            self._threads.run([_task(replica, trial)], step)
+        finally:
+            for layer, mode in modes:
+                layer.training = mode
+            replica.buffers.begin()
+        return found[0]
+
+    # -------------------------------------------------------------------------------------- between two steps
+
+    def send(self, work: Callable[[Replica], None]) -> None:
+        """Do something for every replica at the end of a step, which is done even if a device fails now.
+
+        CPU devices do it at the same time, on all cores.  If a device fails the next step begins with its error.
+        """
+        def tried(replica: Replica) -> None:
+            try:
+                work(replica)
+            except DeviceError as error:
+                self._failed = error
+
+        for replica in self:
+            if not self._separate or replica.backend.asynchronous:
+                tried(replica)
+        if self._separate:
+            blocks.together([partial(tried, replica) for replica in self._blocking])
+
+    def settle(self, weights: Array, buffers: Array) -> None:
+        """After an interrupted step: forget it, and go on with these."""
+        def settled(replica: Replica) -> None:
+            if not self._threads.hangs(replica.device):
+                replica.settle()
+                replica.load(weights, buffers)
+
+        self.send(settled)
+
+    def go_on_without(self, failed: Sequence[str]) -> Sequence[float]:
+        """From now on without the replicas on these devices; the shares of those that are left."""
+        left = [i for i, r in enumerate(self) if r.device not in failed]
+        used = set().union(*(r.used for r in self))
+        self._replicas = [self._replicas[i] for i in left]
+        self.first.used.update(used)
+        self._find_blocking()
+        self._balance.keep(left)
+        if self._synchronized is not None:
+            self._synchronized.close()
+            self._synchronized = SynchronizedSamples(self._replicas, self._timeout)
+        return self._balance.weights
+
+    def share_constants(self) -> None:
+        """Give all models the first one's buffers that no step moves."""
+        def constants(replica: Replica) -> dict[str, Tensor]:
+            return {name: x for name, x in buffers_of(replica.model).items() if name not in replica.buffers.tensors}
+
+        values = {name: x.numpy() for name, x in constants(self.first).items()}
+        for replica in self._replicas[1:]:
+            load_into(constants(replica), values, source="dp_train: a buffer of replica 0")
+
+    def compare(self, part: str, host: Array, theirs: Sequence[Array], why: str) -> None:
+        """Raise unless the weights or the buffers of every replica are the host's."""
+        wanted = digest(host)
+        for replica, found in zip(self, map(digest, theirs), strict=True):
+            if found != wanted:
+                raise CommError(f"dp_train: the {part} of {replica.name} have SHA-256 {found} and the host's {wanted}; "
+                                f"{why}.")
+
+
+def digest(array: Array) -> str:
+    """The beginning of the SHA-256 of an array, for messages."""
+    return f"{sha256(array.tobytes()).hexdigest()[:16]}…"
+
+
+def _task(replica: Replica, call: Callable[[], None]) -> Task:
+    return Task(replica.device, replica.name, call)
+
+
+def check_same_models(replicas: list[Replica]) -> None:
+    """Every replica must have parameters of its own, and like the others; its buffers must be like theirs, too."""
+    first = replicas[0]
+    owners: dict[int, int] = {}
+    for replica in replicas:
+        _check_same_tensors("parameter", first.params, replica.params, replica.index)
+        _check_same_tensors("buffer", first.buffers.tensors, replica.buffers.tensors, replica.index)
+        for name, p in replica.params.items():
+            if owners.setdefault(p.id, replica.index) != replica.index:
+                raise CommError(f"dp_train: parameter {name} of replica {replica.index} is the same tensor as on "
+                                f"replica {owners[p.id]}; make_model must create new parameters on every call.")
+
+
+def _check_same_tensors(kind: str, first: dict[str, Tensor], other: dict[str, Tensor], index: int) -> None:
+    theirs, mine = ([(name, x.shape, x.dtype) for name, x in tensors.items()] for tensors in (first, other))
+    for a, b in zip(theirs, mine, strict=False):
+        if a != b:
+            raise CommError(f"dp_train: replica 0 has {kind} {a} where replica {index} has {b}; make_model must build "
+                            f"the same model every time.")
+    if len(mine) != len(theirs):
+        raise CommError(f"dp_train: replica 0 has {len(theirs)} {kind}s and replica {index} {len(mine)}; make_model "
+                        f"must build the same model every time.")
