@@ -4,8 +4,8 @@ A program is a list of numbers that a generator draws; from them come shapes, op
 losses and parameters of a few steps: eager, captured, captured with recompute.  Within a device all must be equal to
 the bit; between devices, and with PyTorch, to a tolerance.  test_programs.py and its command compare them.
 
-The ops come from a library that is passed along: `ag`, or torch_programs.py's functions of the same names on tensors of
-PyTorch.
+The ops come from a library that is passed along: `ag`, or pytorch/programs.py's functions of the same names on
+tensors of PyTorch.
 """
 
 from __future__ import annotations

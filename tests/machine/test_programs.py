@@ -1,7 +1,7 @@
 """Random programs: eager, captured and recomputed to the bit on every device, alike on all devices and in PyTorch.
 
 ``python tests/machine/test_programs.py --programs 1000 --device vulkan:0`` compares as many as one likes, with PyTorch
-where it is installed (the head of test_op_db.py says how).
+where it is installed (the head of pytorch/test_op_db.py says how).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def strays(program: Program, device: str) -> list[str]:
 
 def foreign(program: Program) -> list[str]:
     """How one step differs from PyTorch's: loss, gradients, and parameters whose gradient is no noise."""
-    from machine.torch_programs import train_once
+    from machine.pytorch.programs import train_once
 
     ours, theirs = ([x for x in found if x.size] for found in (run(program, "cpu", "eager", steps=1),
                                                                train_once(program)))
@@ -74,7 +74,7 @@ def test_devices_agree(vulkan: str, seed: int) -> None:
     assert not strays(program, vulkan), program
 
 
-@pytest.mark.skipif(not TORCH, reason="PyTorch is not installed; the head of test_op_db.py has the command")
+@pytest.mark.skipif(not TORCH, reason="PyTorch is not installed; the head of pytorch/test_op_db.py has the command")
 @pytest.mark.parametrize("seed", range(200, 260))
 def test_pytorch_agrees(seed: int) -> None:
     program = Program.drawn(seed, random=False)
