@@ -1,8 +1,9 @@
 """Adds up the legs of the tests: one line per leg with its time, then "N passed, N failed". Fails when a leg failed.
 
 Run by tools/test.sh with the folder of pytest's junit files and LEG=STATUS=SECONDS for each leg; a leg LEG has written
-LEG.xml, or LEG.PART.xml for each process; the line names the leg's longest test. A leg that failed without a failed test (lint, a crash, a race that the
-validation layer reported) counts as one failure. Status 77 stands for a leg that lacked a piece, such as a driver.
+LEG.xml, or LEG.PART.xml for each process; the line names the leg's longest test. A leg that failed without a failed
+test (lint, a crash, a race that the validation layer reported) counts as one failure. Status 77 stands for a leg that
+lacked a piece, such as a driver.
 """
 
 import sys

@@ -11,13 +11,14 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from contextvars import copy_context
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import RLock, Semaphore, Thread
 from typing import Generic, TypeVar
 
 __all__ = ["Check", "Lock", "made_ahead"]
 
 T = TypeVar("T")
+_LOOK = 0.5  # seconds; Ctrl-C that comes just before a wait does not end it, so no wait is longer
 Check = Callable[[], None]  # called between the parts of what takes long; it raises if nobody wants the whole any more
 
 
@@ -73,11 +74,18 @@ class _Maker(Generic[T]):
         return not self._thread.is_alive() and self._done.empty()
 
     def take(self, last: bool) -> T:
-        thing = self._done.get()
+        thing = self._next()
         self._room.release()
         if last or thing.exception() is not None:
             self._thread.join()  # which has nothing more to do
         return thing.result()
+
+    def _next(self) -> Future[T]:
+        while True:
+            try:
+                return self._done.get(timeout=_LOOK)
+            except Empty:
+                continue
 
     def leave(self) -> None:
         self._left = True

@@ -331,6 +331,7 @@ def test_an_error_in_the_loop_does_not_wait_for_a_sample(error: type[BaseExcepti
 INTERRUPTED = """
 import os, signal, sys, threading, time
 import numpy as np, ag
+signal.signal(signal.SIGINT, signal.default_int_handler)  # processes in the background begin without
 class Slow:
     def __len__(self): return 8
     def __getitem__(self, i):

@@ -46,7 +46,7 @@ def check_iris(text: str, replicas: int) -> None:
     assert len(accuracies) == 4 and min(accuracies) >= 0.95
 
 
-@pytest.mark.slow_on("swiftshader")
+@pytest.mark.slow_on("lavapipe", "swiftshader")
 @pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_iris_on_one_device(device: str, replicas: int) -> None:
     check_iris(output("dp_iris.py", "--devices", device, "--replicas", str(replicas), "--n-iter", FEW_STEPS,
@@ -104,7 +104,7 @@ def check_demo(text: str) -> None:
     assert text.endswith("all checks passed\n")
 
 
-@pytest.mark.slow_on("swiftshader")
+@pytest.mark.slow_on("lavapipe", "swiftshader")
 def test_demo_on_one_device(device: str) -> None:
     check_demo(output("dp_train_demo.py", "--devices", device))
 
@@ -131,7 +131,7 @@ def test_tour() -> None:
     assert len((EXAMPLES / "autograd_tour.py").read_text("utf-8").splitlines()) <= 80
 
 
-@pytest.mark.slow_on("swiftshader")
+@pytest.mark.slow_on("lavapipe", "swiftshader")
 def test_digits(device: str) -> None:
     text = output("digits_cnn.py", "--device", device, "--epochs", "2")
     found = re.search(r"^accuracy on 359 digits held out: (\d\.\d+), after", text, re.M)
@@ -220,12 +220,14 @@ def test_parallel(script: str) -> None:
     check_parallel(output(script))
 
 
+@pytest.mark.slow
 @pytest.mark.vulkan
 @pytest.mark.parametrize("script", ["parallel_data.py", "parallel_pipeline.py", "parallel_tensor.py"])
 def test_parallel_on_two_vendors(script: str, lavapipe: str, swiftshader: str) -> None:
     check_parallel(output(script, "--devices", f"{lavapipe},{swiftshader}"))
 
 
+@pytest.mark.slow
 @pytest.mark.vulkan
 def test_vendors_and_the_cpu(lavapipe: str, swiftshader: str) -> None:
     text = output("parallel_vendors.py")

@@ -49,6 +49,7 @@ def at_place(number: int, do: Callable[[], None], within: Callable[[FrameType], 
         return inside
 
     previous = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks only now whether somebody wants them
     sys.settrace(trace)
     try:
         yield seen

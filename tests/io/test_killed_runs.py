@@ -70,6 +70,7 @@ print(kills)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_killed_and_resumed_it_ends_the_same(dtype: str, tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}

@@ -3,11 +3,15 @@
 A program is a list of numbers that a generator draws; from them come shapes, ops, a loss and an optimizer.  `run` gives
 losses and parameters of a few steps: eager, captured, captured with recompute.  Within a device all must be equal to
 the bit; between devices, and with PyTorch, to a tolerance.  test_programs.py and its command compare them.
+
+The ops come from a library that is passed along: `ag`, or pytorch/programs.py's functions of the same names on
+tensors of PyTorch.
 """
 
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -26,25 +30,25 @@ OPTIMIZERS = {
     "nesterov": lambda p: ag.optimizer_sgd(p, lr=0.05, momentum=0.5, nesterov=True),
     "adamw": lambda p: ag.optimizer_adamw(p, lr=0.05),
 }
-POINTWISE: dict[str, Callable[[Any], Any]] = {
-    "relu": ag.ag_relu,
-    "tanh": ag.ag_tanh,
-    "sigmoid": ag.ag_sigmoid,
-    "gelu": ag.ag_gelu,
-    "silu": ag.ag_silu,
-    "exp": lambda x: ag.ag_exp(ag.ag_clamp(x, -2.0, 2.0)),
-    "abs": ag.ag_abs,
-    "square": lambda x: ag.ag_clamp(x, -3, 3) ** 2,
-    "clamp": lambda x: ag.ag_clamp(x, -0.5, 0.75),
-    "leaky": lambda x: ag.ag_leaky_relu(x, 0.125),
-    "neg": lambda x: -x,
-    "log": lambda x: ag.ag_log(ag.ag_abs(x) + 0.5),
-    "sqrt": lambda x: ag.ag_sqrt(ag.ag_abs(x) + 0.25),
-    "softmax": lambda x: ag.ag_softmax(x, 0) if x.size else x,
-    "log softmax": lambda x: ag.ag_log_softmax(x, -1) if x.size else x,
-    "ratio": lambda x: x / (ag.ag_abs(x) + 1.0),
-    "twice": lambda x: x + x,
-    "scale": lambda x: ag.ag_scale(x, 0.5),
+POINTWISE: dict[str, Callable[[Any, Any], Any]] = {
+    "relu": lambda lib, x: lib.ag_relu(x),
+    "tanh": lambda lib, x: lib.ag_tanh(x),
+    "sigmoid": lambda lib, x: lib.ag_sigmoid(x),
+    "gelu": lambda lib, x: lib.ag_gelu(x),
+    "silu": lambda lib, x: lib.ag_silu(x),
+    "exp": lambda lib, x: lib.ag_exp(lib.ag_clamp(x, -2.0, 2.0)),
+    "abs": lambda lib, x: lib.ag_abs(x),
+    "square": lambda lib, x: lib.ag_clamp(x, -3, 3) ** 2,
+    "clamp": lambda lib, x: lib.ag_clamp(x, -0.5, 0.75),
+    "leaky": lambda lib, x: lib.ag_leaky_relu(x, 0.125),
+    "neg": lambda lib, x: -x,
+    "log": lambda lib, x: lib.ag_log(lib.ag_abs(x) + 0.5),
+    "sqrt": lambda lib, x: lib.ag_sqrt(lib.ag_abs(x) + 0.25),
+    "softmax": lambda lib, x: lib.ag_softmax(x, 0) if count(x) else x,
+    "log softmax": lambda lib, x: lib.ag_log_softmax(x, -1) if count(x) else x,
+    "ratio": lambda lib, x: x / (lib.ag_abs(x) + 1.0),
+    "twice": lambda lib, x: x + x,
+    "scale": lambda lib, x: lib.ag_scale(x, 0.5),
 }
 
 
@@ -108,58 +112,63 @@ class Program(NamedTuple):
         return cls((full, *shapes), ops, str(rng.choice([*OPTIMIZERS])), dtype, seed)
 
 
-def compute(program: Program, params: list[Any], x: Any) -> Any:
+def compute(program: Program, params: list[Any], x: Any, lib: Any = ag) -> Any:
     """The loss."""
     values = [x, *params]
     for op in program.ops:
         a, b = values[op.first % len(values)], values[op.second % len(values)]
-        values.append(apply(op, a, b))
-    total = ag.ag_sum(ag.ag_tanh(params[0]) ** 2)
+        values.append(apply(lib, op, a, b))
+    total = lib.ag_sum(lib.ag_tanh(params[0]) ** 2)
     for v in [*values[-3:], *params]:
-        if v.size:
-            total = total + ag.ag_mean(ag.ag_tanh(v))
+        if count(v):
+            total = total + lib.ag_mean(lib.ag_tanh(v))
     return total
 
 
-def apply(op: Op, a: Any, b: Any) -> Any:
+def count(x: Any) -> int:
+    """How many elements a tensor has."""
+    return math.prod(x.shape)
+
+
+def apply(lib: Any, op: Op, a: Any, b: Any) -> Any:
     """An op, or something like it that fits the shapes."""
     if op.name in POINTWISE:
-        return POINTWISE[op.name](a)
+        return POINTWISE[op.name](lib, a)
     if op.name in ("add", "sub", "mul"):
-        b = b if fits(a.shape, b.shape) else ag.ag_sum(ag.ag_tanh(b)) * 0.125
+        b = b if fits(a.shape, b.shape) else lib.ag_sum(lib.ag_tanh(b)) * 0.125
         result = a + b if op.name == "add" else a - b if op.name == "sub" else a * b
-        return ag.ag_clamp(result, -8.0, 8.0)
-    if not a.size:
+        return lib.ag_clamp(result, -8.0, 8.0)
+    if not count(a):
         return a + 1.0
     if op.name == "dropout":
-        return ag.ag_dropout(0.25)(a)
+        return lib.ag_dropout(0.25)(a)
     if op.name == "checkpoint":
-        return ag.ag_checkpoint(lambda t: ag.ag_tanh(ag.ag_tanh(t) * 0.75), a)
+        return lib.ag_checkpoint(lambda t: lib.ag_tanh(lib.ag_tanh(t) * 0.75), a)
     if op.name == "reduce":
-        fn = (ag.ag_sum, ag.ag_mean, ag.ag_max)[op.choice % 3]
-        return ag.ag_tanh(fn(a, op.choice % a.ndim, True)) if a.ndim else a
+        fn = (lib.ag_sum, lib.ag_mean, lib.ag_max)[op.choice % 3]
+        return lib.ag_tanh(fn(a, op.choice % a.ndim, True)) if a.ndim else a
     if op.name == "transpose":
-        return ag.ag_transpose(a)
+        return lib.ag_transpose(a)
     if op.name == "cut":
         return a[op.choice % a.shape[0] :] if a.ndim else a
     if op.name == "concat":
-        return ag.ag_concat([a, a], op.choice % a.ndim) if a.ndim and a.size < 200 else a
-    return _matrix_op(op, a)
+        return lib.ag_concat([a, a], op.choice % a.ndim) if a.ndim and count(a) < 200 else a
+    return _matrix_op(lib, op, a)
 
 
-def _matrix_op(op: Op, a: Any) -> Any:
-    m = ag.ag_reshape(a, a.shape[0], -1) if a.ndim else ag.ag_reshape(a, 1, 1)
-    if m.size > 400:
-        return ag.ag_tanh(m)
+def _matrix_op(lib: Any, op: Op, a: Any) -> Any:
+    m = lib.ag_reshape(a, a.shape[0], -1) if a.ndim else lib.ag_reshape(a, 1, 1)
+    if count(m) > 400:
+        return lib.ag_tanh(m)
     if op.name == "matmul":
-        return ag.ag_tanh(m @ m.T)
+        return lib.ag_tanh(m @ m.T)
     if op.name == "norm":
-        ones, zeros = ag.ag_scale(m[:, :1], 0.0) + 1.0, ag.ag_scale(m[:, :1], 0.0)
-        return (ag.ag_layer_norm_op if op.choice % 2 else ag.ag_batch_norm_op)(m, ones, zeros, 0.5)
+        ones, zeros = lib.ag_scale(m[:, :1], 0.0) + 1.0, lib.ag_scale(m[:, :1], 0.0)
+        return (lib.ag_layer_norm_op if op.choice % 2 else lib.ag_batch_norm_op)(m, ones, zeros, 0.5)
     if op.name == "attention":
-        return ag.ag_attention(m, m, m, causal=bool(op.choice % 2))
-    image = ag.ag_reshape(m, 1, *m.shape, 1)
-    return ag.ag_tanh(ag.ag_conv2d(image, ag.ag_reshape(m[:1, :1], 1, 1, 1, 1), padding=op.choice % 2))
+        return lib.ag_attention(m, m, m, causal=bool(op.choice % 2))
+    image = lib.ag_reshape(m, 1, *m.shape, 1)
+    return lib.ag_tanh(lib.ag_conv2d(image, lib.ag_reshape(m[:1, :1], 1, 1, 1, 1), padding=op.choice % 2))
 
 
 def fits(a: tuple[int, ...], b: tuple[int, ...]) -> bool:

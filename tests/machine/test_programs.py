@@ -1,11 +1,13 @@
-"""Random programs: eager, captured and recomputed to the bit on every device, and alike on different devices.
+"""Random programs: eager, captured and recomputed to the bit on every device, alike on all devices and in PyTorch.
 
-``python tests/machine/test_programs.py --programs 1000 --device vulkan:0`` compares as many as one likes.
+``python tests/machine/test_programs.py --programs 1000 --device vulkan:0`` compares as many as one likes, with PyTorch
+where it is installed (the head of pytorch/test_op_db.py says how).
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -14,9 +16,11 @@ if __name__ == "__main__":
 
 import numpy as np
 import pytest
-from machine.programs import Program, run
+from machine.programs import Array, Program, run
 
 WAYS = ("captured", "recomputed")
+NOISE = 1e-3  # smaller gradients are what rounding left
+TORCH = importlib.util.find_spec("torch") is not None
 
 
 def differences(program: Program, device: str) -> list[str]:
@@ -34,9 +38,26 @@ def differences(program: Program, device: str) -> list[str]:
 def strays(program: Program, device: str) -> list[str]:
     """How one step on a device differs from the CPU's."""
     near, far = (run(program, d, "eager", steps=1) for d in ("cpu", device))
+    return far_apart(near, far)
+
+
+def foreign(program: Program) -> list[str]:
+    """How one step differs from PyTorch's: loss, gradients, and parameters whose gradient is no noise."""
+    from machine.pytorch.programs import train_once
+
+    ours, theirs = ([x for x in found if x.size] for found in (run(program, "cpu", "eager", steps=1),
+                                                               train_once(program)))
+    grads = ours[1 : 1 + len(ours) // 2]
+    for found in (ours, theirs):  # optimizers that look at a gradient's sign make a step of noise
+        for grad, param in zip(grads, found[1 + len(grads) :], strict=True):
+            param[abs(grad) < NOISE] = 0
+    return far_apart(theirs, ours)
+
+
+def far_apart(expected: list[Array], found: list[Array]) -> list[str]:
     return [
         f"result {k}: {b.ravel()[:4]} instead of {a.ravel()[:4]}"
-        for k, (a, b) in enumerate(zip(near, far, strict=True))
+        for k, (a, b) in enumerate(zip(expected, found, strict=True))
         if a.shape != b.shape or not np.allclose(a, b, rtol=1e-3, atol=1e-4)
     ]
 
@@ -51,6 +72,13 @@ def test_captured_programs(device: str, seed: int) -> None:
 def test_devices_agree(vulkan: str, seed: int) -> None:
     program = Program.drawn(seed, random=False)
     assert not strays(program, vulkan), program
+
+
+@pytest.mark.skipif(not TORCH, reason="PyTorch is not installed; the head of pytorch/test_op_db.py has the command")
+@pytest.mark.parametrize("seed", range(200, 260))
+def test_pytorch_agrees(seed: int) -> None:
+    program = Program.drawn(seed, random=False)
+    assert not foreign(program), program
 
 
 @pytest.mark.slow
@@ -72,6 +100,8 @@ def main() -> int:
             found = differences(Program.drawn(seed), given.device)
             if given.device != "cpu":
                 found += strays(Program.drawn(seed, random=False), given.device)
+            elif TORCH:
+                found += foreign(Program.drawn(seed, random=False))
         except Exception as error:  # noqa: BLE001  (any error of a program is a finding)
             found = [f"{type(error).__name__}: {error}"]
         wrong += bool(found)

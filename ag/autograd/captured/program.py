@@ -15,7 +15,7 @@ a replay could not do again: refused.  `ag.autograd.capture` decides which progr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple, cast
@@ -99,6 +99,7 @@ class CapturedProgram:
         slots = [*self._arguments.targets(), *(leaf.slot.buffer for leaf in self._read if leaf.slot is not None)]
         written = [b for launch in recording.launches for b in launch.written]
         self._blocks = list({id(b.block): b.block for b in (*written, *slots)}.values())
+        self._leases: list[Sequence[object]] = []  # of each block, when the last call was over
         self._state = _stretches([b for b in written if id(b.block) not in recording.made])
         for x, grad in self._grads:
             x.set_grad(grad)
@@ -127,17 +128,21 @@ class CapturedProgram:
         for x, grad in self._grads:
             if grad is None or x.peek_grad() is not grad:
                 x.set_grad(None)
-        for block in self._blocks:
-            if block.leases:
+        vacated = False
+        for block, leases in zip(self._blocks, self._leases, strict=True):
+            if block.leases is not leases:  # more than gradients that nobody has looked at, which may be overwritten
                 vacate(block)
+                vacated = True
         self._arguments.fill(args)
         note_written(*self._state)
         self.program.run()
         for leaf, before in changed:
             self.backend.assign(before.buffer, leaf.slot.buffer)
         for x, grad in self._grads:
-            x.set_grad(grad)
-        self._lend()
+            if x.peek_grad() is not grad:
+                x.set_grad(grad)
+        if vacated:
+            self._lend()
         self._notes.repeat_effects()
         return self.results(args)
 
@@ -153,6 +158,7 @@ class CapturedProgram:
         for _, grad in self._grads:
             if type(grad) is _Pending:
                 grad.lend()
+        self._leases = [block.leases for block in self._blocks]
 
     def close(self) -> None:
         """Let go of the program; what it left behind moves out of its memory."""

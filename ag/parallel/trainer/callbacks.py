@@ -6,14 +6,14 @@ one of them hold for all: they are compared with what the trainer had sent, take
     sent       W = 0.9      W = 0.9          replica 0 has another W, replica 1 has not
     after      W = 0.5      W = 0.9     ->   W = 0.5 on the host and on both
 
-Ctrl-C comes between two steps: inside `uninterrupted` it waits.  Knows models and flat arrays; no data and no device.
-`dp_train` calls the callback through this, the trainer ends its steps in `uninterrupted`.
+Ctrl-C comes between two steps, or while gradients are computed: the end of a step is not interrupted.  Knows models and
+flat arrays; no data and no device.  `dp_train` calls the callback through this, the trainer ends its steps in it.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import current_thread, main_thread
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ from ag.engine.primitive import Array
 from ag.errors import CommError
 from ag.nn.layer import objects_in
 
-__all__ = ["Observed", "modes_of", "uninterrupted"]
+__all__ = ["Endings", "Observed", "modes_of"]
 
 Both = tuple[Array, Array]  # weights and buffers, in their flat layouts
 
@@ -38,21 +38,52 @@ class _Replica(Protocol):
     def parameter_at(self, i: int) -> str: ...
 
 
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits until the block is over."""
-    handler = signal.getsignal(signal.SIGINT)
-    if current_thread() is not main_thread() or not callable(handler):
-        yield
-        return
-    came: list[tuple[Any, ...]] = []
-    signal.signal(signal.SIGINT, lambda *given: came.append(given))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if came:
-            handler(*came[0])
+class Endings:
+    """Ctrl-C in a job: it waits while a step ends.  Entered for the job; `quiet` is entered for the end of each step.
+
+    The handler of signals is replaced once, as that takes as long as a small step; `renew` does so again if somebody
+    else has put another one there.
+    """
+
+    def __init__(self) -> None:
+        self._handler: Callable[..., Any] | None = None
+        self._busy = False
+        self._came: tuple[Any, ...] | None = None
+
+    def __enter__(self) -> Endings:
+        self.renew()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._handler is not None and signal.getsignal(signal.SIGINT) == self._handle:
+            signal.signal(signal.SIGINT, self._handler)
+
+    def renew(self) -> None:
+        """Handle signals, in the main thread."""
+        if current_thread() is not main_thread():
+            return
+        handler = signal.getsignal(signal.SIGINT)
+        if callable(handler) and handler != self._handle:
+            self._handler = handler
+            signal.signal(signal.SIGINT, self._handle)
+
+    def _handle(self, *given: Any) -> None:
+        if self._busy:
+            self._came = given
+        elif self._handler is not None:
+            self._handler(*given)
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Ctrl-C waits until the block is over."""
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+            came, self._came = self._came, None
+            if came is not None:
+                self._handle(*came)
 
 
 def modes_of(model: object) -> list[tuple[Any, bool]]:

@@ -373,7 +373,8 @@ class _Job:
         """Make all steps that are left, or as many as the callback or Ctrl-C allow."""
         interrupted = False
         try:
-            self._steps(callback, verbose)
+            with self._trainer.endings:
+                self._steps(callback, verbose)
         except KeyboardInterrupt:
             if self._ranks.size > 1:  # the other ranks are told, and end with an error
                 self._trainer.settle()

@@ -24,7 +24,7 @@ from ag.nn.layer import ag_train
 from ag.parallel.comm.comm import Json
 from ag.parallel.comm.failed_devices import failed_among
 from ag.parallel.comm.tree_reduction import RowSums, TreeSum
-from ag.parallel.trainer.callbacks import Observed, uninterrupted
+from ag.parallel.trainer.callbacks import Endings, Observed
 from ag.parallel.trainer.checkpoint import Dealt, DPState
 from ag.parallel.trainer.host_optimizer import HostOptimizers, MakeOptimizer
 from ag.parallel.trainer.load_balance import Balance
@@ -76,6 +76,7 @@ class Trainer:
         self.optimizers = HostOptimizers(first.group, make_optimizer, max_norm, ranks.host, tells=ranks.rank == 0)
         self._buffers = HostBuffers(first.buffers, ranks.host)
         self.replicas.share_constants()
+        self.endings = Endings()
         self._skip = on_nonfinite == "skip"
         self._draws: int | None = None
         self._used = 0
@@ -136,7 +137,7 @@ class Trainer:
         overflow = not finite and self.optimizers.scaled and isfinite(loss) and bool(np.isfinite(moved).all())  # of f16
         if not finite and not overflow:
             self._nonfinite(k, nodes)
-        with uninterrupted():
+        with self.endings.quiet():
             if finite:
                 self._note_used()
                 self.optimizers.step(gradient)
@@ -179,6 +180,7 @@ class Trainer:
     def follow(self, observed: Observed, since: int) -> None:
         """Let what a callback has set since then (`ag.engine.arena.now`) hold for all replicas."""
         observed.spread_modes()
+        self.endings.renew()
         if not (self.optimizers.changed_since(since) or any(r.changed_since(since) for r in self.replicas)):
             return
         found = [(self.optimizers.followed(), self._buffers.read()), *[r.followed() for r in self.replicas]]

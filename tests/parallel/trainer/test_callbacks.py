@@ -17,7 +17,7 @@ from helpers.errors import expect_error
 from helpers.ranks import outcomes
 
 import ag
-from ag.parallel.trainer.callbacks import uninterrupted
+from ag.parallel.trainer.callbacks import Endings
 
 RNG = np.random.default_rng(29)
 DATA = [{"x": RNG.standard_normal((4, 1)).astype(np.float32), "label": np.array([i % 3])} for i in range(12)]
@@ -347,8 +347,8 @@ def test_interrupts_at_any_time(attempt: int, tmp_path: Path) -> None:
         n = 1 + i % 2
         path = tmp_path / f"{i}"
         timer = threading.Timer(float(random.uniform(0.0, 0.15)), os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
         try:
+            timer.start()
             found = train(places("cpu", n), n_iter=40, lr=0.01, checkpoint=path)
         except KeyboardInterrupt:  # before the first step, or when all were done
             continue
@@ -385,20 +385,51 @@ def test_of_several_ranks_the_first_saves(tmp_path: Path) -> None:
     assert_equal(train(["cpu"], checkpoint=path, resume=True), train(["cpu"]))
 
 
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.01)
+
+
 def test_an_interrupt_waits_for_the_end_of_a_block() -> None:
     order: list[str] = []
-    with pytest.raises(KeyboardInterrupt):
-        with uninterrupted():
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.01)
+    with pytest.raises(KeyboardInterrupt), Endings() as endings:
+        with endings.quiet():
+            interrupt()
             order.append("inside")
         order.append("never")
     assert order == ["inside"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    done = []
-    thread = threading.Thread(target=lambda: done.append(uninterrupted().__enter__()))
+    with pytest.raises(KeyboardInterrupt), Endings():
+        interrupt()
+        order.append("never")
+    assert order == ["inside"]
+
+
+def test_interrupts_are_handled_by_whom_a_callback_says() -> None:
+    came: list[int] = []
+
+    def callback(step: ag.DPStep) -> None:
+        if step.step == 1:
+            signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+        if step.step == 3:
+            interrupt()
+
+    assert len(train(["cpu"], callback).loss_history) == 8
+    assert came == [signal.SIGINT]
+    interrupt()  # the callback's handler stays
+    assert len(came) == 2
+
+
+def test_other_threads_handle_no_interrupts() -> None:
+    done: list[Any] = []
+
+    def work() -> None:
+        with Endings() as endings, endings.quiet():
+            done.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert done == [None]
+    assert done == [signal.default_int_handler]
 
 
 def test_what_functions_read_may_change_between_any_two_steps() -> None:

@@ -20,6 +20,7 @@ SGD: dict[str, Any] = {"optimizer": partial(ag.optimizer_sgd, lr=0.1, momentum=0
 OPTIONS = {"captured": {}, "eager": {"capture": False}, "clipped": {"max_norm": 0.05}, "sgd": SGD}
 
 
+@pytest.mark.slow_on("lavapipe")
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_any_number_of_replicas_gives_the_same_bits(device: str, dtype: str, options: dict[str, Any]) -> None:
     one = train(places(device, 1), **options)

@@ -192,6 +192,10 @@ def test_a_checkpoint_that_cannot_be_written_is_refused_at_once(path: str, tmp_p
 def test_an_unknown_device() -> None:
     with expect_error("dp_train on an unknown device", ag.DeviceError, "'tpu'", "'cpu'"):
         train(devices=["cpu", "tpu"])
+
+
+@pytest.mark.vulkan
+def test_a_vulkan_device_that_is_not_there(lavapipe: str) -> None:
     with expect_error("dp_train on a Vulkan device that is not there", ag.DeviceError, "vulkan:77"):
         train(devices=["vulkan:77"])
 

@@ -1,7 +1,7 @@
 """ag's ops on PyTorch's own samples: values, gradients, and inputs that must be refused; skipped without PyTorch.
 
 python -m venv --system-site-packages /tmp/torch && /tmp/torch/bin/pip install torch expecttest
-PYTHONPATH=.:.venv/lib/python3.11/site-packages /tmp/torch/bin/python -m pytest tests/machine/test_op_db.py
+PYTHONPATH=.:.venv/lib/python3.11/site-packages /tmp/torch/bin/python -m pytest tests/machine/pytorch/test_op_db.py
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 if importlib.util.find_spec("torch") is None or importlib.util.find_spec("expecttest") is None:
     pytest.skip("PyTorch is not installed; the head of this file has the command", allow_module_level=True)
 
-from machine.op_db import compare_op, shared_ops
+from machine.pytorch.op_db import compare_op, shared_ops
 
 OPS = {op.formatted_name: op for op in shared_ops()}
 QUICK = ["mul", "matmul", "sum", "softmax", "nn_functional_conv2d", "nn_functional_layer_norm", "nn_functional_gelu"]
@@ -39,7 +39,7 @@ def test_all_samples(name: str, device: str) -> None:
 
 
 def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from machine.torch_ops import EXPRESSED
+    from machine.pytorch.ops import EXPRESSED
 
     monkeypatch.setitem(EXPRESSED, "mul", lambda x, y: x * y * 1.001)
     assert compare_op(OPS["mul"], "cpu", "f32", 3).failures

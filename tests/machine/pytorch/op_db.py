@@ -2,8 +2,8 @@
 """Compare ag with PyTorch on PyTorch's own samples, `op_db`: values, gradients, and inputs that must be refused.
 
     python -m venv --system-site-packages /tmp/torch && /tmp/torch/bin/pip install torch expecttest
-    PYTHONPATH=.:tests:.venv/lib/python3.11/site-packages /tmp/torch/bin/python tests/machine/op_db.py
-    ... tests/machine/op_db.py --device vulkan:0 --dtype f32 --ops softmax,nn.functional.conv2d
+    PYTHONPATH=.:tests:.venv/lib/python3.11/site-packages /tmp/torch/bin/python tests/machine/pytorch/op_db.py
+    ... tests/machine/pytorch/op_db.py --device vulkan:0 --dtype f32 --ops softmax,nn.functional.conv2d
 
 Prints, for each op that both have, how many samples were compared, what could not be expressed and why, and every
 failure.  The exit status is 1 if there is one.  test_op_db.py runs it on fewer samples.
@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).parents[1])]
+    sys.path[:0] = [str(Path(__file__).parents[2])]
 
-import machine.torch_layers  # noqa: F401  (its functions)
+import machine.pytorch.layers  # noqa: F401  (its functions)
 import numpy as np
 import torch
-from machine.torch_ops import EXPRESSED, Inexpressible
+from machine.pytorch.ops import EXPRESSED, Inexpressible
 from torch.testing._internal.common_methods_invocations import op_db
 
 import ag

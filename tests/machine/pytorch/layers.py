@@ -1,11 +1,11 @@
-"""PyTorch's functions of layers and losses in terms of ag's (torch_ops.py has the others, and says how)."""
+"""PyTorch's functions of layers and losses in terms of ag's (ops.py has the others, and says how)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from machine.torch_ops import express, need, number, operand
+from machine.pytorch.ops import express, need, number, operand
 
 import ag
 
