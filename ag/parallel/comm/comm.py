@@ -26,6 +26,7 @@ from socket import gethostname
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ag.engine.primitive import Array
 from ag.errors import CommError
@@ -198,7 +199,7 @@ class Comm(ABC):
             return tree_sum([part for part, in parts], _added)
 
     def _parts(self, operation: str, rows: Sequence[Array], counts: Sequence[int], length: int | str,
-               dtype: np.dtype[Any] | str) -> list[list[Array]]:
+               dtype: DTypeLike) -> list[list[Array]]:
         """This rank's part of the rows of all ranks, which have `counts` of them."""
         cuts = self.shares_of(int(length))
         mine = cuts[self.rank]

@@ -16,6 +16,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import current_thread, main_thread
+from types import FrameType
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,9 +47,9 @@ class Endings:
     """
 
     def __init__(self) -> None:
-        self._handler: Callable[..., Any] | None = None
+        self._handler: Callable[[int, FrameType | None], object] | None = None
         self._busy = False
-        self._came: tuple[Any, ...] | None = None
+        self._came: tuple[int, FrameType | None] | None = None
 
     def __enter__(self) -> Endings:
         self.renew()
@@ -67,11 +68,11 @@ class Endings:
             self._handler = handler
             signal.signal(signal.SIGINT, self._handle)
 
-    def _handle(self, *given: Any) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._busy:
-            self._came = given
+            self._came = number, frame
         elif self._handler is not None:
-            self._handler(*given)
+            self._handler(number, frame)
 
     @contextmanager
     def quiet(self) -> Iterator[None]:

@@ -198,7 +198,8 @@ def failing(fail: Fail, device: str, after: int, at: int = 1) -> Callable[[Any],
 
 @pytest.mark.parametrize("capture", ["auto", False])
 @pytest.mark.parametrize("after", [0, 1, 7, 11])
-def test_a_lost_device_is_a_replica_less(after: int, capture: Any, fail: Fail, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_device_is_a_replica_less(after: int, capture: Any, fail: Fail,
+                                         caplog: pytest.LogCaptureFixture) -> None:
     found = train(["cpu", "cpu:1", "cpu:2"], callback=failing(fail, "cpu:1", after), capture=capture)
     assert_equal(found, undisturbed(3))
     assert found.devices == ["cpu", "cpu:2"] and len(found.report) == 2
