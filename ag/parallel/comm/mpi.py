@@ -97,7 +97,8 @@ class MpiComm(MpiMember):
         try:
             self._process.inside("send", post)
         except Lost as lost:
-            raise self._loss("send") from lost
+            error = self._loss("send")
+            raise error from lost
 
     def recv(self, source: int) -> Array:
         check_rank("recv", source, self.size)
@@ -117,7 +118,8 @@ class MpiComm(MpiMember):
         with suppress(Lost):
             part = self._process.inside("split", lambda: self._part(ranks))
         if not self.commit(part is not None) or part is None:
-            raise self._loss("split")
+            error = self._loss("split")
+            raise error
         return MpiComm(self._process, part, f"{self._name}.{self._stages}.{color}", 0, range(part.size),
                        [self.hosts[i] for i in ranks], self.timeout)
 
@@ -159,7 +161,15 @@ class MpiComm(MpiMember):
             self._process.die("commit, which waits for all ranks,")
             return CommError("commit: out of time.")
 
-        self._wait("commit", lambda: [] if request.Test() else others, 0.005, late, False)
+        try:
+            self._wait("commit", lambda: [] if request.Test() else others, 0.005, late, False)
+        except Lost:
+            raise
+        except BaseException as error:
+            if not isinstance(error, CommError):
+                self.abort(f"commit was interrupted by {type(error).__name__}")
+            self._process.abandon([request])
+            raise
 
     def survivors(self) -> tuple[Comm, list[int]]:
         if self._error is not None:
@@ -215,6 +225,7 @@ def mpi_comm(timeout: float = TIMEOUT) -> MpiComm:
     if not process.hosts:
         hosts = [json.loads(text) for text in comm._gate("mpi_comm", json.dumps(gethostname()))]
         if not comm.commit(True):  # after that no rank's loss can keep another one from having the group
-            raise comm._loss("mpi_comm")
+            error = comm._loss("mpi_comm")
+            raise error
         process.hosts = comm.hosts = tuple(hosts)
     return comm
