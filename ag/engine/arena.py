@@ -208,7 +208,7 @@ class Arena:
 
     def revive(self, addresses: Sequence[int]) -> list[Block]:
         """New blocks in the place of some that died since the caller has set `pinned`."""
-        lent = {address + self.guard: loan for loan, (address, _) in list(self._loans.items()) if loan() is None}
+        lent = {address + self.guard: loan for loan, (address, _) in self._loans.copy().items() if loan() is None}
         dead = [lent[address] for address in addresses]
         blocks = [Block(address, self._loans[loan][1] - 2 * self.guard)
                   for address, loan in zip(addresses, dead, strict=True)]

@@ -249,7 +249,7 @@ class Backend(ABC):
         if into is not None or primitive.updates:
             note_written(*buffers[: primitive.outputs], *[buffers[i] for i in primitive.updates])
         launch = Launch(primitive, buffers, params, into is None)
-        for recording in tuple(OPEN.values()):
+        for recording in OPEN.copy().values():
             if recording is not mine and recording.backend is self:
                 recording.sees(buffers, launch.written)
         if mine is not None:
@@ -258,7 +258,7 @@ class Backend(ABC):
         return result
 
     def _note_block(self, block: Block) -> None:
-        for thread, recording in tuple(OPEN.items()):
+        for thread, recording in OPEN.copy().items():  # one operation: making pairs may begin a garbage collection
             if thread == get_ident():
                 recording.works_on(self)
                 recording.made.add(id(block))
@@ -346,7 +346,7 @@ class Backend(ABC):
 
     def forget_views(self) -> None:
         """A recording was closed: stop noting views if it was the last."""
-        if not any(recording.backend is self for recording in tuple(OPEN.values())):
+        if not any(recording.backend is self for recording in OPEN.copy().values()):
             self.noted_views = None
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import ag
+from ag.engine.program import OPEN, Recording
 
 THREADS = 8
 
@@ -121,3 +123,29 @@ def test_a_step_captured_with_another_generator_is_recorded_anew(device: str) ->
 
     in_threads(1, other)
     assert len(found) == 2 and found[0] == found[1]
+
+
+def test_recordings_begin_and_end_while_others_allocate() -> None:
+    """A garbage collection may begin at any allocation, and other threads go on in it."""
+    others = iter(range(-1, -1000, -1))
+
+    def other(phase: str, _: dict[str, int]) -> None:
+        if phase == "start":
+            OPEN[next(others)] = Recording()
+
+    def step(x: ag.Tensor) -> ag.Tensor:
+        before = gc.get_threshold()
+        gc.callbacks.append(other)
+        gc.set_threshold(1)
+        try:
+            return x * 2.0
+        finally:
+            gc.set_threshold(*before)
+            gc.callbacks.remove(other)
+
+    try:
+        assert ag.ag_capture(step)(ag.ag_tensor([1.0])).item() == 2.0
+        assert next(others) < -3
+    finally:
+        for thread in [thread for thread in OPEN if thread < 0]:
+            del OPEN[thread]

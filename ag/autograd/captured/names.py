@@ -167,7 +167,7 @@ class _Reader:
         for c in kind.__mro__:
             if _is_installed(c.__module__):
                 continue
-            for name, value in tuple(c.__dict__.items()):
+            for name, value in c.__dict__.copy().items():
                 function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
                 if isinstance(function, FunctionType):
                     yield name, function
