@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -58,8 +60,11 @@ def mpi_job(ranks: int, *command: object, detector: float = 10.0, launcher: Sequ
     if find_spec("mpi4py") is None or mpiexec is None:
         pytest.skip("mpi4py or mpiexec is missing; pip install ag[mpi] brings both")
     token = token_hex(8)
+    memory = Path("/dev/shm")
+    folder = tempfile.mkdtemp(prefix="ag-test-", dir=memory if memory.is_dir() else None)  # what killed ranks leave
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PRTE_"))}
-    clean |= {**launcher_environment(detector), "AG_TEST_JOB": token, "OPENBLAS_NUM_THREADS": "1", **(env or {})}
+    clean |= {**launcher_environment(detector), "AG_TEST_JOB": token, "OPENBLAS_NUM_THREADS": "1",
+              "TMPDIR": folder, "OMPI_MCA_btl_sm_backing_directory": folder, **(env or {})}
     line = [mpiexec, *(launcher or mpiexec_arguments(ranks)), sys.executable, *map(str, command)]
     job = subprocess.Popen(line, env=clean, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                            text=True)
@@ -73,6 +78,7 @@ def mpi_job(ranks: int, *command: object, detector: float = 10.0, launcher: Sequ
         job.wait()
         assert job.stdout is not None
         job.stdout.close()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def processes_of(token: str) -> list[int]:
