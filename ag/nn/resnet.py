@@ -113,6 +113,15 @@ class ResNet(Layer):
             setattr(self, f"layer{stage + 1}", made)
         self.avgpool = GlobalPool()
         self.fc = Linear(channels, self.num_classes)
+        self._made = self._outline()
+
+    def _outline(self) -> list[tuple[object, ...]]:
+        return [(name, type(layer), *(getattr(layer, setting) for setting in layer.settings))
+                for name, layer in self.modules()]
+
+    def is_as_made(self) -> bool:
+        """Whether no layer inside was replaced, or set to other numbers, since the constructor made them."""
+        return self._outline() == self._made
 
     @classmethod
     def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
