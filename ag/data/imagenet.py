@@ -88,7 +88,8 @@ def train_solutions(path: str | os.PathLike[str], classes: Sequence[str] | None 
     >>> import ag, pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp())
     >>> _ = (path / "LOC_synset_mapping.txt").write_text("n01 tench, Tinca tinca\\nn02 goldfish\\n")
-    >>> _ = (path / "LOC_train_solution.csv").write_text("ImageId,PredictionString\\nn02_7,n02 1 2 30 40\\nn01_3,n01\\n")
+    >>> index = "ImageId,PredictionString\\nn02_7,n02 1 2 30 40\\nn01_3,n01\\n"
+    >>> _ = (path / "LOC_train_solution.csv").write_text(index)
     >>> found = ag.data.imagenet.train_solutions(path)
     >>> found.classes, found.ids.tolist(), found.files[0].name
     (('n01', 'n02'), [1, 0], 'n02_7.JPEG')
@@ -345,15 +346,15 @@ def _scores_and_ids(function: str, out: TensorLike, ids: TensorLike) -> tuple[Ar
                          f"numbers are required.")
     wrong = right[(right < 0) | (right >= scores.shape[0])]
     if wrong.size:
-        raise IndexError(f"{function}: the class {wrong.flat[0]} is outside 0..{scores.shape[0] - 1}; out has a row for "
-                         f"each class.")
+        raise IndexError(f"{function}: the class {wrong.flat[0]} is outside 0..{scores.shape[0] - 1}; out has a row "
+                         f"for each class.")
     return scores, right.reshape(-1).astype(np.int64)
 
 
 def _hits(function: str, scores: Array, ids: Array, k: int) -> int:
     if not counts(k) or k > scores.shape[0]:
-        raise ValueError(f"{function}: k is {k!r} and out has {scores.shape[0]} classes; a whole number from 1 to these "
-                         f"is required.")
+        raise ValueError(f"{function}: k is {k!r} and out has {scores.shape[0]} classes; a whole number from 1 to "
+                         f"these is required.")
     own = scores[ids, np.arange(ids.size)]
     before = (scores > own).sum(0) + ((scores == own) & (np.arange(len(scores))[:, None] < ids)).sum(0)
     return int(((before < k) & ~np.isnan(scores).any(0)).sum())
