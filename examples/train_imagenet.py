@@ -196,11 +196,11 @@ class Job:
 
     def after_step(self, step: ag.DPStep) -> None:
         """Write a line of the log; at the end of an epoch, measure the accuracy."""
-        done, self.losses = (step.step + 1) * self.batch, [*self.losses, step.loss]
-        accuracies = None
-        if done // self.images > step.step * self.batch // self.images:
-            accuracies = self.accuracies(step.models)
-        epoch = -(-done // self.images)
+        self.losses.append(step.loss)
+        passes = step.step * self.batch // self.images  # that were complete before this step
+        is_last = (step.step + 1) * self.batch // self.images > passes
+        accuracies = self.accuracies(step.models) if is_last else None
+        epoch = passes + 1
         if self.world.rank == 0:
             applied = self.schedule.at(self.schedule.steps - 1)  # it was stepped already, for the next step
             row = [step.step + 1, epoch, repr(applied), repr(step.loss), *map(repr, accuracies or ())]
