@@ -43,20 +43,35 @@ def assert_close(found: np.ndarray, expected: np.ndarray, what: str) -> None:
     assert np.abs(found - expected).max() <= CLOSE * np.abs(expected).max(), what
 
 
-@pytest.mark.parametrize("depth", [18, pytest.param(34, marks=pytest.mark.slow), pytest.param(50)])
-def test_torchvisions_weights_give_its_logits_and_gradients(depth: int) -> None:
-    model = loaded(depth)
-    x = images().transpose(1, 2, 3, 0).copy()
-    logits = ag.ag_eval(model)(x).numpy()
-    assert_close(logits.T[:, ::10], FOUND[f"logits{depth}"], "logits")
+def compare(model: Any, depth: int, mode: str) -> ag.Tensor:
+    """Compare the loss and the gradients of a step with torchvision's; the logits."""
     with ag.with_grad_tape():
-        loss = ag.ag_softmax_cross_entropy_loss(ag.ag_train(model)(x), labels())
-    assert loss.item() == pytest.approx(float(FOUND[f"loss{depth}"]), rel=CLOSE)
-    grads = ag.backward(loss)
-    ours = model.parameters()
+        logits = model.train(mode == "train")(ag.ag_tensor(images().transpose(1, 2, 3, 0)))
+        loss = ag.ag_softmax_cross_entropy_loss(logits, labels())
+    assert loss.item() == pytest.approx(float(FOUND[f"loss_{mode}{depth}"]), rel=CLOSE)
+    grads, ours = ag.backward(loss), model.parameters()
     assert ours.keys() == {our_name(name) for name in NAMES[depth]["gradients"]}
-    for name, theirs in zip(NAMES[depth]["gradients"], FOUND[f"gradients{depth}"], strict=True):
+    for name, theirs in zip(NAMES[depth]["gradients"], FOUND[f"gradients_{mode}{depth}"], strict=True):
         assert_close(kept(grads[ours[our_name(name)]].numpy()), theirs, f"gradient of {name}")
+    return logits
+
+
+@pytest.mark.parametrize("depth", [18, pytest.param(34, marks=pytest.mark.slow), 50])
+def test_torchvisions_weights_give_its_logits_and_gradients(depth: int) -> None:
+    logits = compare(loaded(depth), depth, "eval").numpy()
+    assert_close(logits.T[:, ::10], FOUND[f"logits{depth}"], "logits")
+
+
+@pytest.mark.parametrize("depth", [18, pytest.param(34, marks=pytest.mark.slow),
+                                   pytest.param(50, marks=pytest.mark.slow)])
+def test_gradients_and_statistics_in_train_mode(depth: int) -> None:
+    """In float64, for in float32 those of ResNet-50 are right to 2 % only, in PyTorch too."""
+    previous = ag.ag_dtype("f64")
+    try:
+        model = loaded(depth)
+        compare(model, depth, "train")
+    finally:
+        ag.ag_dtype(previous)
     for name, theirs in zip(NAMES[depth]["statistics"], FOUND[f"statistics{depth}"], strict=True):
         assert_close(kept(model.buffers()[our_name(name)].numpy()), theirs, name)
 
