@@ -27,7 +27,7 @@ PACKAGE = "scikit-image"
 PHOTOS = ("astronaut.png", "brick.png", "chelsea.png", "coins.png", "grass.png", "gravel.png",
           "hubble_deep_field.jpg", "ihc.png", "page.png", "retina.jpg")
 TILE, LEAST = 128, 64  # pixels
-TRAINING, VALIDATION = 40, 12  # pieces of a photograph
+TRAINING, VALIDATION = 120, 30  # pieces of a photograph
 Piece = tuple[int, bool, Image.Image]  # class, whether it is for validation
 
 
