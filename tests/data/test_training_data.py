@@ -322,7 +322,7 @@ def seconds(run: Callable[[], object]) -> float:
 def test_start_stacks_its_batchsize() -> None:
     """At least 2.5 times the images per second of one by one, the best of three of each, turn and turn about."""
     rng = np.random.default_rng(0)
-    data = [(rng.normal(size=(3, 16, 16)).astype(np.float32), i % 4) for i in range(64)]
+    data = [(rng.normal(size=(3, 16, 16, 1)).astype(np.float32), np.array([i % 4])) for i in range(64)]
 
     def run(cycles: int, **options: Any) -> object:
         return ag.start(ag.ag_softmax_cross_entropy_loss, data, lambda: ag.ag_resnet(18, 4, width=8, small_input=True),
