@@ -105,7 +105,7 @@ def value_of(path: str, name: str, kind: str, node: Any) -> Any:
         try:
             value = float(node.value) if node.tag.endswith("str") and kind == "float" else (
                 yaml.SafeLoader("").construct_object(node))
-        except (ValueError, yaml.YAMLError):  # such as !!int text
+        except (ValueError, LookupError, yaml.YAMLError):  # such as !!int text
             value = None
     if value is None:
         shown = repr(node.value)[:60] if node.id == "scalar" else f"a {node.id}"

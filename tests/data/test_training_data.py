@@ -201,8 +201,9 @@ def test_samples_are_made_while_devices_work() -> None:
     samples, made = Asleep(0.0), []
 
     def until_made(step: ag.DPStep) -> None:
-        end = perf_counter() + 60
-        while samples.made < 4 + 4 * min(step.step + 3, 5) and perf_counter() < end:  # four for the trial of stacks
+        end = perf_counter() + 20
+        while samples.made < 4 + 4 * min(step.step + 3, 5):  # four for the trial of stacks
+            assert perf_counter() < end, f"{samples.made} samples are made after step {step.step}"
             sleep(0.001)
         made.append(samples.made)
 

@@ -112,7 +112,8 @@ def test_settings_are_read(tmp_path: Path) -> None:
     ("devices: cpu", "line 1: devices is given as a scalar"), ("[a]: 1", "line 1: there is no setting 'a sequence'"),
     ("width: !!int x", "line 1: width is 'x'"), ("small_input: 1", "line 1: small_input is '1'; true or false"),
     ("size: 40", "line 1: shorter_side is 34 and size 40"), ("epochs: true", "line 1: epochs is 'true'"),
-    ("data: !!python/object/apply:os.getcwd []", "line 1: data is a sequence"), ("lr: !!float x", "line 1: lr is 'x'")])
+    ("data: !!python/object/apply:os.getcwd []", "line 1: data is a sequence"), ("lr: !!float x", "line 1: lr is 'x'"),
+    ("lr: !!float", "line 1: lr is ''"), ("small_input: !!bool x", "line 1: small_input is 'x'")])
 def test_a_wrong_setting_is_named_with_its_line(tmp_path: Path, text: str | bytes, fault: str) -> None:
     assert said(text, tmp_path / "s.yaml").startswith(fault)
 
