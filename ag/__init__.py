@@ -63,6 +63,7 @@ from ag.nn import (
     ag_max_pool,
     ag_multihead_attention,
     ag_residual,
+    ag_resnet,
     ag_sequential,
     ag_train,
 )
@@ -166,6 +167,7 @@ if not MYPY:
         "ag_global_pool",
         "ag_max_pool",
         "ag_residual",
+        "ag_resnet",
         "ag_embedding",
         "Layer",
         "ag_eval",

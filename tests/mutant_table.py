@@ -296,6 +296,14 @@ mutant("data", "every epoch in the same order", "ag/data/dataloader.py", "counte
 mutant("data", "prefetching skips a batch", "ag/data/dataloader.py", "self._gather(place, k, check)",
        "self._gather(place, k + 1, check)",
        "data/test_dataloader.py::test_prefetching_changes_nothing")
+mutant("data", "crops are the same in every pass", "ag/data/images.py", "counter=[0, 0, of.number, _CUTS]",
+       "counter=[0, 0, 0, _CUTS]",
+       "data/test_images.py::test_what_is_drawn_follows_from_seed_pass_and_image_alone")
+mutant("data", "a class's number is its line", "ag/data/imagenet.py", "ids.append(id_of[synset])",
+       "ids.append([*known].index(synset))",
+       "data/test_imagenet.py::test_classes_are_filtered_and_numbered_as_asked_for")
+mutant("data", "ties count as hits", "ag/data/imagenet.py", "(np.arange(len(scores))[:, None] < ids)", "False",
+       "data/test_imagenet.py::test_top_1_is_argmax_and_a_dead_model_is_not_right")
 mutant("checkpoint", "the generator is lost", "ag/io/checkpoint.py",
        'parts.append(_Part("generator", generator_snapshot(), generator, restore_generator))', "pass",
        "io/test_checkpoint.py::test_every_device_goes_on_with_its_own_stream")
@@ -323,6 +331,10 @@ mutant("trainer", "accumulated samples count once", f"{TRAINER}/arguments.py",
        f"{DP_TRAIN}::test_one_replica_is_the_hand_written_loop[cpu]")
 mutant("trainer", "every pass in one order", f"{TRAINER}/samples.py", "(turn & _LOW32, _ORDERS", "(0, _ORDERS",
        "parallel/trainer/test_order.py::test_every_pass_has_every_sample_once_in_an_order_of_its_own")
+mutant("trainer", "what comes next is not made ahead", f"{TRAINER}/dp_train.py", "range(k + 1, until)", "range(0)",
+       "data/test_training_data.py::test_samples_are_made_while_devices_work")
+mutant("trainer", "start counts the workers of one rank", f"{TRAINER}/start.py", "sum(ranks.gather(mine))", "mine",
+       "data/test_training_data.py::test_a_cycle_of_start_is_a_pass_whatever_the_ranks")
 mutant("trainer", "a stack counts once", f"{TRAINER}/stacks.py", "return sum(self.weights)", "return self.weights[0]",
        "parallel/trainer/test_stacks.py::test_a_stack_counts_the_sum_of_its_samples_weights")
 mutant("trainer", "weights of a callback are lost", f"{TRAINER}/trainer.py", "self.optimizers.take(weights)", "pass",

@@ -52,7 +52,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "numpy": (),  # everywhere
     "kp": ("ag.engine.backends.vulkan",),
     "safetensors": ("ag.io.safetensors_file",),
-    "PIL": ("ag.data.image_folder",),
+    "PIL": ("ag.data.images",),
     "mpi4py": ("ag.parallel.comm.mpi",),
     "threadpoolctl": ("ag.parallel.comm.shared_cores",),
     "tqdm": ("ag.parallel",),

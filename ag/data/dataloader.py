@@ -16,7 +16,7 @@ import numpy as np
 
 from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor
-from ag.data.samples import samples_of
+from ag.data.samples import Pass, samples_of
 from ag.data.threads import Check, Lock, made_ahead
 from ag.engine.primitive import Array
 from ag.engine.random import draws_from, host_seed
@@ -64,8 +64,8 @@ class DataLoader:
     seed : int, optional
         For the orders; default: from `ag_seed`'s generator.
     prefetch : int, optional
-        How many batches a background thread gathers ahead in a loop, making their samples; 0 makes them in the
-        calling thread, as `next_batch` does.
+        How many batches a background thread gathers ahead in a loop, making their samples, and how many steps ahead
+        `dp_train` has them made; 0 makes them in the calling thread, as `next_batch` does.
 
     Raises
     ------
@@ -203,9 +203,15 @@ class DataLoader:
 
     # ---------------------------------------------------------------------------------------------- batches
 
-    def sample(self, i: int) -> list[Array]:
+    @property
+    def threads(self) -> int:
+        """How many threads should make samples at a time, for `dp_train`; 0 where they are there already."""
+        return max(part.threads for part in self._data)
+
+    def sample(self, i: int, of: Pass) -> list[Array]:
         """The arrays of one sample by its number, x and perhaps y, each with a last axis of 1; for `dp_train`."""
-        return [array for part in self._data for array in part.take(np.array([i]), lambda: None)]
+        with draws_from(*of, i):
+            return [array for part in self._data for array in part.take(np.array([i]), lambda: None, of)]
 
     def n_batches(self) -> int:
         """Batches in an epoch."""
@@ -268,7 +274,8 @@ class DataLoader:
         """The arrays of batch `k`, x and perhaps y; with `prefetch`, a background thread calls it."""
         chosen = self._order(place)[k * self.batch_size : (k + 1) * self.batch_size]
         with draws_from(self._seed, place.epoch, k):  # whatever is drawn meanwhile, and whenever this is
-            return [array for samples in self._data for array in samples.take(chosen, check)]
+            of = Pass(self._seed, place.epoch)
+            return [array for samples in self._data for array in samples.take(chosen, check, of)]
 
     def _deliver(self, arrays: list[Array], place: _Place) -> Batch:
         batch = _batch(*arrays)

@@ -1,19 +1,22 @@
-"""Images in a folder per class, decoded by Pillow while the device trains.
+"""Images in a folder per class, or those of a list, decoded by Pillow while the device trains.
 
-A data loader over files: a sequence of samples, each decoded when its batch is due, in the loader's background thread.
-It knows nothing of batches.  Pillow is an optional package, loaded when the first folder is opened.
+A data loader over files: a sequence of samples, each decoded when its batch is due, in the loader's background thread,
+or ahead of a step of `dp_train`, in several.  How a file becomes an array is `ag.data.images`'; the list may be
+`ag.data.imagenet`'s.  Knows folders and the settings that users give; nothing of batches.  Users call it.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from math import isfinite
+from numbers import Real
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ag.data.dataloader import DataLoader
-from ag.engine.primitive import Array
+from ag.data.images import Fit, ImageFiles, ImageList, pillow
 from ag.engine.shape import counts
 
 __all__ = ["ImageFolder", "ag_image_folder"]
@@ -26,20 +29,30 @@ class ImageFolder(DataLoader):
 
     Parameters
     ----------
-    path : path
+    path : path or ImageList
+        A folder of folders, or a list such as ``ag.data.imagenet.train_solutions`` returns.
     size : int or (int, int)
-        Height and width that every image is resized to; one number for both.
+        Height and width of every image in a batch; one number for both.
     batch_size : int, optional
         At least 1.
     shuffle : bool, optional
         A new order every epoch.
     seed : int, optional
-        For the orders; default: from `ag_seed`'s generator.
+        For the orders, crops and flips; default: from `ag_seed`'s generator.
     prefetch : int, optional
-        How many batches a background thread decodes ahead in `epoch`; 0 decodes in the calling thread, as
-        `next_batch` does.
+        How many batches a background thread decodes ahead in `epoch`, and how many steps ahead several threads decode
+        for `dp_train`; 0 decodes in the calling thread, as `next_batch` does.
     drop_last : bool, optional
         Leave out a last batch that is smaller than the others.
+    shorter_side : int, optional
+        Resize the shorter side of every image to this many pixels, at least `size`, and cut `size` out of the middle.
+        Default: resize the whole image to `size`, whatever its sides.
+    random_crop : bool, optional
+        Cut at random instead, for training; needs `shorter_side`.
+    random_flip : bool, optional
+        Mirror half of the images, left to right, at random.
+    normalize : pair of sequences of three floats, optional
+        Mean and standard deviation of red, green and blue: the one is subtracted, the other divided by.
 
     Raises
     ------
@@ -48,16 +61,20 @@ class ImageFolder(DataLoader):
     FileNotFoundError
         If there is no such folder.
     ValueError
-        If it holds no class folders, a class holds no images, or a number is out of range.  Reading a batch raises it
+        If it holds no class folders, a class holds no images, or a setting is out of range.  Reading a batch raises it
         too, with the name of the file, if an image cannot be decoded.
 
     Notes
     -----
-    ``batch.x`` is a tensor of shape (3, height, width, batch), red, green and blue from 0 to 1; ``batch.y`` holds class
-    ids, numbered in the sorted order of the folders' names, which are in ``classes``; ``files`` are the images in their
-    first order.  Images may lie deeper in a class's folder; files that do not end like an image (``.png``, ``.jpg``,
-    ...), and files and folders whose names begin with a dot, are not looked at.  Loaders share everything else with
-    `ag_dataloader`.
+    ``batch.x`` is a tensor of shape (3, height, width, batch), red, green and blue from 0 to 1, or normalised;
+    ``batch.y`` holds class ids, numbered in the sorted order of the folders' names, which are in ``classes``; ``files``
+    are the images in their first order.  Images may lie deeper in a class's folder; files that do not end like an image
+    (``.png``, ``.jpg``, ...), and files and folders whose names begin with a dot, are not looked at.  Loaders share
+    everything else with `ag_dataloader`.
+
+    Where an image is cut, and whether it is mirrored, follows from the seed, the number of the pass and the image
+    alone; in `dp_train` the seed is the job's.  So it does not depend on threads, replicas or ranks, and a resumed job
+    sees the same images.
 
     Grey images of 16 bits keep them, and grey floats must lie from 0 to 1; images of other kinds whose white is not
     known, such as whole numbers of 32 bits, are refused.  Transparency is dropped, of animations the first image is
@@ -76,81 +93,31 @@ class ImageFolder(DataLoader):
     """
 
     _function = "ag_image_folder"
-    _settled = DataLoader._settled | {"path", "size", "classes", "files", "ids"}
+    _settled = DataLoader._settled | {"path", "size", "classes", "files", "ids", "shorter_side", "random_crop",
+                                      "random_flip", "normalize"}
 
-    def __init__(self, path: str | os.PathLike[str], size: int | tuple[int, int], batch_size: int = 32,
-                 shuffle: bool = True, seed: int | None = None, prefetch: int = 2, drop_last: bool = False) -> None:
+    def __init__(self, path: str | os.PathLike[str] | ImageList, size: int | tuple[int, int], batch_size: int = 32,
+                 shuffle: bool = True, seed: int | None = None, prefetch: int = 2, drop_last: bool = False, *,
+                 shorter_side: int | None = None, random_crop: bool = False, random_flip: bool = False,
+                 normalize: tuple[Sequence[float], Sequence[float]] | None = None) -> None:
         self.size = _height_and_width(size)
-        self.path = Path(os.fsdecode(path))
-        _pillow()  # rather than when the first batch is due
-        folders = sorted(p for p in self.path.iterdir() if p.is_dir() and not p.name.startswith("."))
-        if not folders:
-            raise ValueError(f"ag_image_folder: {self.path} holds no folders; one per class is required.")
-        self.classes = [folder.name for folder in folders]
-        images = [_images_in(folder) for folder in folders]
-        self.files = [file for files in images for file in files]
-        self.ids = np.repeat(np.arange(len(folders)), [len(files) for files in images])
-        self.ids.flags.writeable = False
-        super().__init__(_Images(tuple(self.files), self.size), self.ids, batch_size, shuffle, drop_last=drop_last,
-                         seed=seed, prefetch=prefetch)
-
-
-class _Images:
-    """The images of files, decoded when asked for: red, green and blue from 0 to 1, on the first axis."""
-
-    def __init__(self, files: tuple[Path, ...], size: tuple[int, int]) -> None:
-        self._files = files
-        self._height, self._width = size
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __getitem__(self, i: int) -> Array:
-        pillow, file = _pillow(), self._files[i]
-        try:
-            with pillow.open(file) as image:
-                if image.mode in _EIGHT_BITS and _SIGNED not in getattr(image, "tag_v2", {}).get(_KIND, ()):
-                    plain, largest = image.convert("RGB"), 255
-                else:
-                    plain, largest = pillow.fromarray(_shades(image)), 1
-                small = np.asarray(plain.resize((self._width, self._height), pillow.Resampling.BILINEAR), np.float32)
-        except Exception as error:  # broken files make Pillow raise errors of every kind
-            raise ValueError(f"ag_image_folder: {file} cannot be decoded ({error}); repair, convert or remove "
-                             f"it.") from error
-        if small.ndim == 2:
-            small = np.repeat(small[:, :, None], 3, axis=2)
-        return small.transpose(2, 0, 1) / np.float32(largest)
-
-
-_EIGHT_BITS = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"})
-_BITS, _PHOTOMETRIC, _KIND = 258, 262, 339  # tags of TIFF
-_WHITE_IS_ZERO, _SIGNED = 0, 2  # values of the last two
-
-
-def _shades(image: Any) -> Array:
-    """A grey image of another kind as numbers from 0 to 1; a ValueError if it does not say what is white."""
-    tags = getattr(image, "tag_v2", {})
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):  # 16 bits there
-        white = (1 << tags.get(_BITS, (16,))[0]) - 1
-    elif image.mode == "F":
-        white = 1
-    else:
-        raise ValueError(f"it is of mode {image.mode}, whose white is unknown")
-    if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
-        raise ValueError("its zero is white")
-    shades = np.asarray(image).astype(np.float32) / np.float32(white)
-    if not ((shades >= 0) & (shades <= 1)).all():
-        raise ValueError(f"it holds numbers from {shades.min() * white:g} to {shades.max() * white:g}, and 0 is black "
-                         f"and {white} white")
-    return shades
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError("ag_image_folder: Pillow is not installed; run `pip install ag[images]`.") from error
-    return Image
+        self._check_settings(batch_size, prefetch, seed, random_crop=random_crop, random_flip=random_flip)
+        if shorter_side is not None and not (counts(shorter_side) and shorter_side >= max(self.size)):
+            raise ValueError(f"ag_image_folder: shorter_side is {shorter_side!r} and size {self.size}; a whole number "
+                             f"of at least {max(self.size)} is required, as `size` is cut out.")
+        if random_crop and shorter_side is None:
+            raise ValueError("ag_image_folder: random_crop was given without shorter_side, so there is nothing to "
+                             "choose from; give shorter_side, larger than size.")
+        self.shorter_side, self.random_crop, self.random_flip = shorter_side, bool(random_crop), bool(random_flip)
+        self.normalize = None if normalize is None else _mean_and_deviation(normalize)
+        pillow()  # rather than when the first batch is due
+        listed = path if isinstance(path, ImageList) else _images_of(Path(os.fsdecode(path)))
+        self.path = listed.path
+        self.classes, self.files, self.ids = list(listed.classes), list(listed.files), listed.ids
+        mean, deviation = self.normalize or (None, None)
+        images = ImageFiles(listed.files, Fit(*self.size, shorter_side, self.random_crop, self.random_flip, mean,
+                                              deviation))
+        super().__init__(images, self.ids, batch_size, shuffle, drop_last=drop_last, seed=seed, prefetch=prefetch)
 
 
 def _height_and_width(size: int | tuple[int, int]) -> tuple[int, int]:
@@ -158,6 +125,29 @@ def _height_and_width(size: int | tuple[int, int]) -> tuple[int, int]:
     if len(both) != 2 or not counts(*both):
         raise ValueError(f"ag_image_folder: size is {size!r}; height and width of at least 1 are required.")
     return int(both[0]), int(both[1])
+
+
+def _mean_and_deviation(given: tuple[Sequence[float], Sequence[float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    try:
+        mean, deviation = (tuple(part) for part in given)
+        fits = len(mean) == len(deviation) == 3 and all(isinstance(x, Real) and isfinite(x) for x in mean + deviation)
+    except (TypeError, ValueError):
+        fits = False
+    if not fits or min(deviation) <= 0:
+        raise ValueError(f"ag_image_folder: normalize is {given!r}; a pair of three means and three standard "
+                         f"deviations is required, finite numbers, the latter positive.")
+    return tuple(map(float, mean)), tuple(map(float, deviation))
+
+
+def _images_of(path: Path) -> ImageList:
+    folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+    if not folders:
+        raise ValueError(f"ag_image_folder: {path} holds no folders; one per class is required.")
+    images = [_images_in(folder) for folder in folders]
+    ids = np.repeat(np.arange(len(folders)), [len(files) for files in images])
+    ids.flags.writeable = False
+    return ImageList(path, tuple(file for files in images for file in files), ids,
+                     tuple(folder.name for folder in folders))
 
 
 def _images_in(folder: Path) -> list[Path]:

@@ -1,16 +1,17 @@
 """Samples by number, whether they lie in an array or are made when asked for.
 
 This is all that a data loader asks of its data: how many samples there are, and the arrays of a few of them with the
-samples on the last axis.  Orders, epochs, threads and devices are `ag.data.dataloader`'s; it calls `take` in its
-background thread too, between loops that were left and loops that begin.
+samples on the last axis, in a certain pass through all.  Orders, epochs, threads and devices are
+`ag.data.dataloader`'s; it calls `take` in background threads too, between loops that were left and loops that begin.
 """
 
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from numbers import Number
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,20 +20,39 @@ from ag.data.threads import Check, Lock
 from ag.engine.primitive import Array
 from ag.errors import DtypeError, ShapeError
 
-__all__ = ["Samples", "samples_of"]
+__all__ = ["Pass", "Samples", "samples_of"]
 
 
-class Samples(Protocol):
-    """Numbered samples of x, of y, or of both."""
+class Pass(NamedTuple):
+    """A pass through all samples: what is drawn for one of them, such as a crop, follows from this and its number."""
 
+    seed: int
+    number: int
+
+
+class Samples(ABC):
+    """Numbered samples of x, of y, or of both.
+
+    Attributes
+    ----------
+    threads : int
+        How many threads should make samples at a time; 0 where nothing has to be made.
+    """
+
+    threads = 0
+
+    @abstractmethod
     def __len__(self) -> int: ...
 
-    def take(self, chosen: Array, check: Check) -> tuple[Array, ...]:
+    @abstractmethod
+    def take(self, chosen: Array, check: Check, of: Pass) -> tuple[Array, ...]:
         """Copies of the chosen samples, on the last axis; two arrays if they are pairs. Calls `check` now and then."""
 
 
 def samples_of(data: object, name: str, col_major: bool, pairs: bool) -> Samples:
     """What the user gave as `name`; `pairs` says whether a tuple may be a sample with its target."""
+    if isinstance(data, Samples):
+        return data
     if _is_array(data):
         return _Stored(data, name, col_major)
     if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
@@ -48,7 +68,7 @@ def _is_array(data: object) -> bool:
     return isinstance(data, Number) or hasattr(data, "__array__")
 
 
-class _Stored:
+class _Stored(Samples):
     """Samples in an array."""
 
     def __init__(self, data: object, name: str, col_major: bool) -> None:
@@ -60,12 +80,14 @@ class _Stored:
     def __len__(self) -> int:
         return int(self._array.shape[-1])
 
-    def take(self, chosen: Array, check: Check) -> tuple[Array, ...]:
+    def take(self, chosen: Array, check: Check, of: Pass) -> tuple[Array, ...]:
         return (self._array[..., chosen],)
 
 
-class _Made:
+class _Made(Samples):
     """Samples that an object makes when it is asked for them by number."""
+
+    threads = 1
 
     def __init__(self, data: Any, name: str, pairs: bool) -> None:
         self._data = data
@@ -76,7 +98,7 @@ class _Made:
     def __len__(self) -> int:
         return len(self._data)
 
-    def take(self, chosen: Array, check: Check) -> tuple[Array, ...]:
+    def take(self, chosen: Array, check: Check, of: Pass) -> tuple[Array, ...]:
         names = ("x", "y") if self._pairs else (self._name,)
         numbers: list[int] = chosen.tolist()
         rows: list[list[Array]] = []

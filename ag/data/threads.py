@@ -1,13 +1,16 @@
 """What data loaders need of threads: things made ahead in the background, and a lock that outlives forks and copies.
 
-Whoever leaves a loop over things made ahead, by an exception or Ctrl-C too, does not wait for the one that is being
-made, and the thread keeps no process alive.  Knows nothing of samples; `ag.data` calls it.
+`made_ahead` makes things in an order that is known from the start, for loops.  `Told` is told again and again which
+come next, for `dp_train`, whose ranks may share them out anew at any time.
+
+Whoever leaves things made ahead, by an exception or Ctrl-C too, does not wait for the one that is being made, and the
+threads keep no process alive.  Knows nothing of samples; `ag.data` and `dp_train` call it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from contextvars import copy_context
@@ -15,8 +18,9 @@ from queue import Empty, SimpleQueue
 from threading import RLock, Semaphore, Thread
 from typing import Generic, TypeVar
 
-__all__ = ["Check", "Lock", "made_ahead"]
+__all__ = ["Check", "Lock", "Told", "made_ahead"]
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 _LOOK = 0.5  # seconds; Ctrl-C that comes just before a wait does not end it, so no wait is longer
 Check = Callable[[], None]  # called between the parts of what takes long; it raises if nobody wants the whole any more
@@ -90,6 +94,68 @@ class _Maker(Generic[T]):
     def leave(self) -> None:
         self._left = True
         self._room.release()
+
+
+class Told(Generic[K, T]):
+    """Things that threads make before they are asked for, each by its key.
+
+    Parameters
+    ----------
+    make : callable
+        ``make(key)``; with several threads, called for several keys at a time.
+    threads : int
+        At least 1; a single one makes things in the order in which it was told of them.
+
+    Examples
+    --------
+    >>> from ag.data.threads import Told
+    >>> squares = Told(lambda k: k * k, threads=2)
+    >>> squares.take([3, 4], coming=[5])  # 5 * 5 is made while the caller goes on
+    [9, 16]
+    >>> squares.close()
+    """
+
+    def __init__(self, make: Callable[[K], T], threads: int) -> None:
+        self._make, self._threads = make, threads
+        self._told: dict[K, Future[T]] = {}
+        self._due: SimpleQueue[tuple[K, Future[T]] | None] = SimpleQueue()
+        self._started = False
+
+    def take(self, wanted: Sequence[K], coming: Sequence[K] = ()) -> list[T]:
+        """These things, in order; waits for those that are not made yet, and raises the error of one that cannot be.
+
+        What will come next is made meanwhile, and what neither is nor comes is forgotten.
+        """
+        if not self._started:
+            self._started = True
+            for _ in range(self._threads):
+                Thread(target=copy_context().run, args=(self._run,), daemon=True, name="ag_samples").start()
+        needed = {*wanted, *coming}
+        for key in [key for key in self._told if key not in needed]:
+            self._told.pop(key).cancel()
+        for key in (*wanted, *coming):
+            if key not in self._told:
+                self._told[key] = Future()
+                self._due.put((key, self._told[key]))
+        found = {key: self._told.pop(key) for key in dict.fromkeys(wanted)}
+        return [found[key].result() for key in wanted]
+
+    def _run(self) -> None:
+        while (due := self._due.get()) is not None:
+            key, thing = due
+            if thing.set_running_or_notify_cancel():
+                try:
+                    thing.set_result(self._make(key))
+                except BaseException as error:  # noqa: BLE001 - it is raised where the thing is asked for
+                    thing.set_exception(error)
+
+    def close(self) -> None:
+        """Forget what was told and end the threads; does not wait for them."""
+        for thing in self._told.values():
+            thing.cancel()
+        self._told.clear()
+        for _ in range(self._threads):
+            self._due.put(None)
 
 
 _forks = 0  # between the first process and this one

@@ -188,8 +188,9 @@ def _config(header: dict[str, str], path: str | os.PathLike[str]) -> Any:
 
 
 def _known(layer: Layer) -> bool:
-    """Whether a file can describe the layer: it and all inside are layers of this library."""
-    return LIBRARY.get(type(layer).__name__) is type(layer) and all(map(_known, layer.children().values()))
+    """Whether a file can describe the layer: it and all inside are layers of this library, or its constructor's."""
+    return LIBRARY.get(type(layer).__name__) is type(layer) and (
+        layer.is_as_made() or all(map(_known, layer.children().values())))
 
 
 def _build(config: Any, path: str | os.PathLike[str], elements: int) -> Layer:
@@ -232,7 +233,7 @@ def _description(model: Layer) -> Any:
 def _mark(config: Any, layer: Layer, numbers: dict[int, int]) -> None:
     numbers[id(layer)] = len(numbers)
     parts: list[Any] = list(layer.configs_inside(config))
-    for part, child in zip(parts, layer.children().values(), strict=True):
+    for part, child in zip(parts, () if layer.is_as_made() else layer.children().values(), strict=True):
         if id(child) in numbers:
             same = numbers[id(child)]
             part.clear()

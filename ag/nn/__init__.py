@@ -16,4 +16,5 @@ from ag.nn.layer_norm import *
 from ag.nn.linear import *
 from ag.nn.pool import *
 from ag.nn.residual import *
+from ag.nn.resnet import *
 from ag.nn.sequential import *

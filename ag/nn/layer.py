@@ -258,6 +258,10 @@ class Layer(Watched):
         """Those of the layers that the constructor begins with, out of what `config` returned; none for most layers."""
         return []
 
+    def is_as_made(self) -> bool:
+        """Whether the constructor makes all layers inside, and they are still those: `config` says enough of them."""
+        return False
+
     @classmethod
     def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
         """Shape of the largest tensor of its own that a layer made with `args` has; () if it has none.

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from math import inf
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,8 @@ def dp_train(
         Returns a new model: an object with ``forward(x)`` and ``parameters()``.  Called once per replica.
     data : sequence, `ag_dataloader` or `ag_image_folder`
         Training samples, any objects that `forward_fn` understands, with ``len(data)`` and ``data[i]``.  A loader is
-        asked for its samples one by one: each has ``x`` and ``y``, with one sample on the last axis.
+        asked for its samples one by one: each has ``x`` and ``y``, with one sample on the last axis.  Its threads make
+        those of the next ``prefetch`` steps while devices work.
     loss_fn : callable, optional
         ``loss_fn(output, target)``: a loss of one element, the mean over the samples it is given.  Without it, the
         output is the loss.
@@ -258,7 +260,7 @@ def dp_train(
     (5,)
     """
     check_arguments(locals())
-    samples = Samples(data)
+    samples = Samples(data)  # whose threads begin with the first step
     if samples.loader is not None and batch is None and micro_batch == 1:
         micro_batch = samples.loader.batch_size
     with Ranks(world) as ranks, ag_device(ag_default_device()), ExitStack() as held:
@@ -282,6 +284,7 @@ def dp_train(
             make_model, names, partial(_loss_of, loss_fn, forward_fn, target_fn), capture,
             optimizer or partial(Adam, lr=lr), max_norm, on_nonfinite, shares, timeout, sync_batch_norm, ranks)))
         held.callback(go_on_after, trainer.seed)
+        held.callback(samples.close)
         batch, each = dealing(len(samples), ranks.replicas, micro_batch, accumulate, batch, stack)
         ordered = bool(shuffle) and (samples.loader is None or samples.loader.shuffle)
         job = _Job(trainer, ranks, samples, RateSchedules(scheduler, trainer.optimizers.optimizers), weight_fn,
@@ -312,8 +315,7 @@ class _Job:
 
     def begin(self, dealt: Dealt, free: bool) -> None:
         """Begin with the first step; `free`: whether the size of stacks may be 1 where it cannot be another."""
-        if dealt.shuffle:
-            self._samples.shuffle(self._trainer.seed)
+        self._samples.begin(self._trainer.seed, dealt.shuffle)
         self._dealt = dealt
         self._ranks.where = "in step 0"
         reason = None
@@ -358,20 +360,27 @@ class _Job:
         self._trainer.restore(state)  # and with it the rates that the schedules had set
         self._losses[: state.step] = state.losses
         self._done = self._saved = state.step
-        if dealt.shuffle:
-            self._samples.shuffle(self._trainer.seed)
+        self._samples.begin(self._trainer.seed, dealt.shuffle)
         self._dealt = dealt._replace(stack=old.stack)
 
-    def _shard(self, k: int) -> Shard:
-        """This rank's samples of a step."""
-        places = self._ranks.positions(self._dealt.batch)
-        return weighed([self._samples.at(k * self._dealt.batch + j) for j in places], places.start, self._weight_fn)
+    def _shard(self, k: int, until: int = 0) -> Shard:
+        """This rank's samples of a step; those of the steps after it, before `until`, are made ahead."""
+        batch, places = self._dealt.batch, self._ranks.positions(self._dealt.batch)
+        coming = [s * batch + j for s in range(k + 1, until) for j in places]
+        try:
+            samples = self._samples.at([k * batch + j for j in places], coming)
+        except Exception as error:
+            if self._ranks.size > 1 and sys.version_info >= (3, 11):  # exceptions of 3.10 take no notes
+                error.add_note(f"dp_train: rank {self._ranks.rank} was asking for its samples of step {k}.")
+            raise
+        return weighed(samples, places.start, self._weight_fn)
 
     # -------------------------------------------------------------------------------------- the steps
 
     def run(self, callback: Callable[[DPStep], object] | None, verbose: int) -> DPResult:
         """Make all steps that are left, or as many as the callback or Ctrl-C allow."""
         interrupted = False
+        began, waited = perf_counter(), self._samples.waited_s
         try:
             with self._trainer.endings:
                 self._steps(callback, verbose)
@@ -389,9 +398,12 @@ class _Job:
         self._check()
         self._ranks.finish()
         replicas, losses = self._trainer.replicas, self._losses[: self._done]
+        waited = self._samples.waited_s - waited
+        waiting = {"data_wait_ms": waited * 1e3, "data_wait_share": waited / (perf_counter() - began)}
         return DPResult(replicas.first.params, losses, float(losses[-1]) if self._done else float("nan"),
-                        replicas.first.model, [r.device for r in replicas], self._trainer.report(),
-                        self._trainer.optimizers.state(), interrupted)
+                        replicas.first.model, [r.device for r in replicas],
+                        [{**row, **waiting} for row in self._trainer.report()], self._trainer.optimizers.state(),
+                        interrupted)
 
     def _steps(self, callback: Callable[[DPStep], object] | None, verbose: int) -> None:
         steps, asked = len(self._losses), any(self._ranks.gather(callback is not None))
@@ -415,7 +427,7 @@ class _Job:
     def _step(self, k: int) -> None:
         """Make a step; again, by those that are left, as often as a rank or a device is lost before it is done."""
         while True:
-            shard = self._shard(k)
+            shard = self._shard(k, min(k + 1 + self._samples.ahead, len(self._losses)))
             looks = self._watched and k > 0 and k & (k - 1) == 0
             if looks and (reason := self._why_not_stacked(k, shard)) is not None:
                 raise ValueError(f"dp_train: {reason} That was not so in the first step, and is in step {k}; give "

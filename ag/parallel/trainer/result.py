@@ -57,8 +57,9 @@ class DPResult:
         where ``clock`` is ``"device"``: those of the first two steps and every 16th, as they cost time; a sample of
         the steps between counts as long as one of the last such step.  Where it is ``"host"``, there are none, and
         it is `elapsed_ms`.
-        Of the world, ``rank``; ``exchange_ms``, which is part of ``reduce_ms``; ``wire_bytes_per_step``, what this rank
-        sent to others in the last step.
+        Of this rank, ``data_wait_ms`` that it waited for its samples, and ``data_wait_share``, which part of the time
+        of all steps that was.  Of the world, ``rank``; ``exchange_ms``, which is part of ``reduce_ms``;
+        ``wire_bytes_per_step``, what this rank sent to others in the last step.
     optimizer_state : dict of str to ndarray, or list of dict
         State of the optimizer, to go on with; a list if `optimizer` made a list.
     interrupted : bool

@@ -6,20 +6,24 @@
     steps of 2                 2 0|1 . . . . 0|1 2 . . ...       a step may begin in one pass and end in the next
 
 So the order depends neither on replicas nor on ranks, and a resumed job goes on in it.  Samples are whatever `data`
-gives when asked for number i; a data loader is asked for its samples one by one.  Knows no model and no device; must
-not know replicas.  `dp_train` makes one, and asks it for every step's samples.
+gives when asked for number i; a data loader is asked for its samples one by one, and told which come next: its threads
+make them while devices work.  Knows no model and no device; must not know replicas.  `dp_train` makes one, and asks it
+for every step's samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import islice
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
+from ag.data.samples import Pass
+from ag.data.threads import Told
 from ag.engine.kernels.random import philox
 from ag.engine.primitive import Array
 from ag.parallel.comm.tree import Tree
@@ -51,6 +55,10 @@ class Samples:
         The data, if they are one.
     held : bool
         Whether `data` keeps its samples, as lists do, rather than making each when asked for it.
+    ahead : int
+        How many steps before they are needed samples should be told of; 0 where nothing is made ahead.
+    waited_s : float
+        Seconds that were spent waiting for samples.
 
     Raises
     ------
@@ -67,30 +75,55 @@ class Samples:
         self._count = data.n_samples if self.loader is not None else _length(data)
         if self._count == 0:
             raise ValueError("dp_train: data is empty; at least one sample is required.")
-        self._seed: int | None = None
+        self._seed, self._shuffled = 0, False
         self._orders: dict[int, Array] = {}
+        threads = 0 if self.loader is None else self.loader.threads
+        self.ahead = 0 if self.loader is None or not threads else self.loader.prefetch
+        self._told = Told(self._made, threads) if self.ahead else None
+        self.waited_s = 0.0
 
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, i: int) -> Tree:
+    def __iter__(self) -> Iterator[Tree]:
+        return (self._made((0, i)) for i in range(self._count))
+
+    def _made(self, of: tuple[int, int]) -> Tree:
+        """The sample of a pass with this number."""
+        turn, i = of
         if self.loader is None:
             return self._data[i]
-        x, *targets = self.loader.sample(i)
+        x, *targets = self.loader.sample(i, Pass(self._seed, turn))
         y = targets[0] if targets else None
         return LoaderSample(_with_features(x), y if y is None or y.dtype.kind != "f" else _with_features(y))
 
-    def __iter__(self) -> Iterator[Tree]:
-        return (self[i] for i in range(self._count))
+    def begin(self, seed: int, shuffle: bool) -> None:
+        """Let this seed decide what samples draw and, with `shuffle`, the order of every pass."""
+        self._seed, self._shuffled = seed, shuffle
 
-    def shuffle(self, seed: int) -> None:
-        """Order every pass anew, by this seed."""
-        self._seed = seed
+    def at(self, places: Iterable[int], coming: Iterable[int] = ()) -> list[Tree]:
+        """The samples at these places of the whole job, which passes through all samples again and again.
 
-    def at(self, place: int) -> Tree:
-        """The sample at this place of the whole job, which passes through all samples again and again."""
+        Those at the places that come next are made meanwhile, if the data are a loader that makes samples ahead.
+        """
+        began = perf_counter()
+        wanted = [self._numbered(place) for place in places]
+        if self._told is None:
+            samples = [self._made(of) for of in wanted]
+        else:
+            samples = self._told.take(wanted, [self._numbered(place) for place in coming])
+        self.waited_s += perf_counter() - began
+        return samples
+
+    def close(self) -> None:
+        """Make nothing ahead any more."""
+        if self._told is not None:
+            self._told.close()
+
+    def _numbered(self, place: int) -> tuple[int, int]:
+        """The pass and the number of the sample at a place."""
         turn, i = divmod(place, self._count)
-        return self[i if self._seed is None else int(self._order(turn, self._seed)[i])]
+        return turn, int(self._order(turn, self._seed)[i]) if self._shuffled else i
 
     def _order(self, turn: int, seed: int) -> Array:
         order = self._orders.get(turn)

@@ -1,6 +1,6 @@
 """Start: `dp_train` under the names of ResNetImageNet.jl, for samples that are pairs of input and target.
 
-Knows nothing of devices or replicas but how many there are; `dp_train` does the work.
+Knows nothing of devices or replicas but how many there are, on this rank and all others; `dp_train` does the work.
 """
 
 from __future__ import annotations
@@ -10,33 +10,37 @@ from operator import itemgetter
 from typing import Any
 
 from ag.autograd.tensor import Tensor
+from ag.data.dataloader import DataLoader
 from ag.engine.devices import default_devices
 from ag.optim.optimizer import Optimizer
+from ag.parallel.comm.comm import Comm
 from ag.parallel.trainer.dp_train import DPResult, dp_train
+from ag.parallel.trainer.ranks import Ranks
 
 __all__ = ["start"]
 
 
-def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any], model_fn: Callable[[], Any],
+def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any] | DataLoader, model_fn: Callable[[], Any],
           workers: int | None = None, *, cycles: int = 1, batchsize: int = 48, nsamples: int | None = None,
           opt: Callable[[dict[str, Tensor]], Optimizer] | None = None, verbose: bool = False,
-          devices: Sequence[str] | None = None, **options: Any) -> DPResult:
+          devices: Sequence[str] | None = None, world: Comm | None = None, **options: Any) -> DPResult:
     """Train a model on several devices, as many cycles through its samples as asked for.
 
     Parameters
     ----------
     loss : callable
-        ``loss(output, target)``: a loss of one element.
-    data : sequence of pairs
-        ``(input, target)`` of each sample, tensors or arrays.
+        ``loss(output, target)``: a loss of one element, the mean over the samples it is given.
+    data : sequence of pairs, `ag_dataloader` or `ag_image_folder`
+        ``(input, target)`` of each sample, tensors or arrays; or a loader of inputs and targets, whose own batch size
+        does not count.
     model_fn : callable
         Returns a new model.
     workers : int, optional
-        Number of replicas; default: one per Vulkan device, at least one.
+        Number of replicas, on this rank; default: one per Vulkan device, at least one.
     cycles : int, optional
         How often each worker takes `nsamples` samples.
     batchsize : int, optional
-        Samples per worker and step.
+        Samples per worker and step, which are passed at once where they are alike.
     nsamples : int, optional
         Samples per worker and cycle; default: its share of `data`, so that a cycle is a pass through all.
     opt : callable, optional
@@ -44,9 +48,12 @@ def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any], model_fn: 
     verbose : bool, optional
         Print the loss of every step.
     devices : sequence of str, optional
-        Device of every worker, instead of `workers`.
+        Device of every worker, instead of `workers`; default: those of `world`, if it has some.
+    world : communicator, or something that has one as ``comm``, optional
+        This rank's place among others that make the same call.  The workers of all ranks share the samples, so a cycle
+        is a pass through all whatever their number.
     **options : object
-        Passed on to `dp_train`, such as ``seed``, ``lr``, ``shuffle`` or ``checkpoint``.
+        Passed on to `dp_train`, such as ``seed``, ``lr``, ``shuffle``, ``stack`` or ``checkpoint``.
 
     Returns
     -------
@@ -56,6 +63,8 @@ def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any], model_fn: 
     ------
     ValueError
         If there are no samples, or a number is out of range.
+    CommError
+        If ranks have different numbers of samples, or another one fails.
 
     Notes
     -----
@@ -77,13 +86,20 @@ def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any], model_fn: 
     for name, value in (("cycles", cycles), ("batchsize", batchsize), ("nsamples", nsamples), ("workers", workers)):
         if value is not None and value < 1:
             raise ValueError(f"start: {name} is {value}; it must be at least 1.")
-    if not len(data):
+    samples = data.n_samples if isinstance(data, DataLoader) else len(data)
+    if not samples:
         raise ValueError("start: data is empty; give at least one (input, target) pair.")
-    count = len(devices) if devices is not None else workers or len(default_devices())
+    if devices is None and workers is None:
+        devices = getattr(world, "devices", None)
+    mine = len(devices) if devices is not None else workers or len(default_devices())
+    with Ranks(world) as ranks:
+        count = max(1, sum(ranks.gather(mine)))
+        ranks.finish()
     if nsamples is None:
-        each = min(batchsize, -(-len(data) // max(1, count)))
-        steps = cycles * -(-len(data) // (each * max(1, count)))
+        each = min(batchsize, -(-samples // count))
+        step = options.get("batch") or each * count * options.get("accumulate", 1)
+        steps = cycles * -(-samples // step)
     else:
         each, steps = min(batchsize, nsamples), cycles * -(-nsamples // batchsize)
     return dp_train(model_fn, data, loss, lambda model, sample: model.forward(sample[0]), itemgetter(1), workers, steps,
-                    verbose=verbose, devices=devices, optimizer=opt, micro_batch=each, **options)
+                    verbose=verbose, devices=devices, optimizer=opt, micro_batch=each, world=world, **options)

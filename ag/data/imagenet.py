@@ -1,0 +1,360 @@
+"""ImageNet's index files, batches of its images, and the accuracy that is usual there.
+
+    path/LOC_synset_mapping.txt                        n01440764 tench, Tinca tinca
+    path/LOC_train_solution.csv                        ImageId,PredictionString
+                                                       n01440764_10026,n01440764 13 17 304 360
+    path/ILSVRC/Data/CLS-LOC/train/n01440764/          n01440764_10026.JPEG
+    path/ILSVRC/Data/CLS-LOC/val/                      ILSVRC2012_val_00000293.JPEG, with LOC_val_solution.csv
+
+A line of an index names an image and its class, and where in it objects of the class are, which is not used here.
+Every mistake in such a file is an error with its line.  Knows these files, images and counts; no model.  Of a group of
+ranks it knows that numbers can be added up there.  Users call it as `ag.data.imagenet`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from ag.autograd.tensor import Tensor, TensorLike
+from ag.data.dataloader import Batch
+from ag.data.image_folder import ImageFolder
+from ag.data.images import ImageList
+from ag.engine.primitive import Array
+from ag.engine.random import host_seed
+from ag.engine.shape import counts
+from ag.errors import DtypeError, ShapeError
+
+__all__ = ["MEAN_AND_DEVIATION", "class_names", "minibatch", "topk_accuracy", "topk_hits", "train_solutions",
+           "val_solutions"]
+
+# Of the colours of ImageNet's training images, for `normalize` of `ag_image_folder`.
+MEAN_AND_DEVIATION = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+_MAPPING, _HEADER = "LOC_synset_mapping.txt", "ImageId,PredictionString"
+_IMAGES = Path("ILSVRC", "Data", "CLS-LOC")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # of an image or a class, which become names of files
+_BOX = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+
+
+class Summing(Protocol):
+    """Of a communicator, what is needed here: `ag.parallel.comm.comm.Comm` has more."""
+
+    def all_reduce(self, array: Array) -> None:
+        """Replace `array` by the sum over the ranks."""
+
+
+# ---------------------------------------------------------------------------------------------- index files
+
+
+def train_solutions(path: str | os.PathLike[str], classes: Sequence[str] | None = None) -> ImageList:
+    """Read which training images there are, and their classes.
+
+    Parameters
+    ----------
+    path : path
+        The folder with ``LOC_synset_mapping.txt``, ``LOC_train_solution.csv`` and ``ILSVRC``.
+    classes : sequence of str, optional
+        Take only images of these classes, named as in the mapping (``n01440764``); class ids are their places in this
+        sequence.  Default: all, in the order of the mapping.
+
+    Returns
+    -------
+    ImageList
+        With ``files``, ``ids`` and ``classes``; `ag_image_folder` takes it in the place of a folder.
+
+    Raises
+    ------
+    FileNotFoundError
+        If one of the two files is not there.
+    ValueError
+        If a line of them is wrong, naming it, or no image is left.
+
+    Notes
+    -----
+    Whether the images themselves are there shows when they are decoded: looking for a million files takes minutes.
+
+    References
+    ----------
+    ResNetImageNet.jl ``train_solutions``.
+
+    Examples
+    --------
+    >>> import ag, pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (path / "LOC_synset_mapping.txt").write_text("n01 tench, Tinca tinca\\nn02 goldfish\\n")
+    >>> index = "ImageId,PredictionString\\nn02_7,n02 1 2 30 40\\nn01_3,n01\\n"
+    >>> _ = (path / "LOC_train_solution.csv").write_text(index)
+    >>> found = ag.data.imagenet.train_solutions(path)
+    >>> found.classes, found.ids.tolist(), found.files[0].name
+    (('n01', 'n02'), [1, 0], 'n02_7.JPEG')
+    """
+    return _solutions("train_solutions", Path(os.fsdecode(path)), "train", classes)
+
+
+def val_solutions(path: str | os.PathLike[str], classes: Sequence[str] | None = None) -> ImageList:
+    """Read which validation images there are, and their classes; as `train_solutions`."""
+    return _solutions("val_solutions", Path(os.fsdecode(path)), "val", classes)
+
+
+def class_names(path: str | os.PathLike[str]) -> dict[str, str]:
+    """What each class is called in English, in the order of the mapping: ``{"n01440764": "tench, Tinca tinca", ...}``.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the mapping is not there.
+    ValueError
+        If a line of it is wrong, naming it.
+    """
+    return _names("class_names", Path(os.fsdecode(path)))
+
+
+def _names(function: str, path: Path) -> dict[str, str]:
+    names: dict[str, str] = {}
+    file = path / _MAPPING
+    for number, line in _lines(function, file):
+        synset, _, name = line.partition(" ")
+        if not _NAME.fullmatch(synset) or not name.strip():
+            raise _wrong(function, file, number, f"it is {line!r:.60}; a class and its name are required, such as "
+                                                 f"'n01440764 tench'")
+        if synset in names:
+            raise _wrong(function, file, number, f"class {synset} stands there for the second time; once is required")
+        names[synset] = name.strip()
+    if not names:
+        raise ValueError(f"{function}: {file} is empty; a line for each class is required.")
+    return names
+
+
+def _solutions(function: str, path: Path, part: str, classes: Sequence[str] | None) -> ImageList:
+    known = _names(function, path)
+    chosen = list(classes) if isinstance(classes, (Sequence, np.ndarray)) and not isinstance(classes, str) else []
+    if classes is not None and not (chosen and all(isinstance(c, str) and c in known for c in chosen)
+                                    and len(set(chosen)) == len(chosen)):
+        raise ValueError(f"{function}: classes is {classes!r:.80}; a list of classes of {_MAPPING} is required, each "
+                         f"once, such as {[*known][:2]}.")
+    kept = tuple(known if classes is None else map(str, chosen))
+    id_of = {synset: i for i, synset in enumerate(kept)}
+    files, ids = list[Path](), list[int]()
+    seen: dict[str, int] = {}
+    index = path / f"LOC_{part}_solution.csv"
+    lines = _lines(function, index)
+    first = next(lines, (1, ""))
+    if first[1] != _HEADER:
+        raise _wrong(function, index, first[0], f"it is {first[1]!r:.60}; the header {_HEADER!r} is required")
+    for number, line in lines:
+        image, _, prediction = line.partition(",")
+        synset, fault = _class_of(prediction, known)
+        if not _NAME.fullmatch(image):
+            fault = f"the image is {image!r:.60}; letters, digits, '_', '-' and '.' are required"
+        elif image in seen:
+            fault = f"image {image:.60} stands in line {seen[image]}, too; once is required"
+        if fault:
+            raise _wrong(function, index, number, fault)
+        seen[image] = number
+        if synset in id_of:
+            folder = path / _IMAGES / part
+            files.append((folder / synset if part == "train" else folder) / f"{image}.JPEG")
+            ids.append(id_of[synset])
+    if not files:
+        raise ValueError(f"{function}: {index} has no image of the classes {', '.join(kept):.80}; at least one is "
+                         f"required.")
+    numbers = np.array(ids, np.int64)
+    numbers.flags.writeable = False
+    return ImageList(path, tuple(files), numbers, kept)
+
+
+def _class_of(prediction: str, known: dict[str, str]) -> tuple[str, str]:
+    """The class that a line names, and what is wrong with it."""
+    words = prediction.split()
+    synset = words[0] if words else ""
+    if synset not in known:
+        return "", f"the class is {synset!r:.60}, which {_MAPPING} does not have"
+    boxes = [words[i : i + 5] for i in range(0, len(words), 5)] if len(words) > 1 else []
+    for name, *corners in boxes:
+        if name != synset or len(corners) != 4 or not all(map(_BOX.fullmatch, corners)):
+            return "", f"it goes on with {' '.join((name, *corners))!r:.60}; {synset} and four numbers are required"
+    return synset, ""
+
+
+def _lines(function: str, file: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file that are not empty, with their numbers from 1."""
+    content = file.read_bytes()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _wrong(function, file, content[: error.start].count(b"\n") + 1, f"it is not UTF-8 ({error.reason}); "
+                                                                             f"plain text is required") from error
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield number, line.rstrip("\r").rstrip(" ")
+
+
+def _wrong(function: str, file: Path, line: int, fault: str) -> ValueError:
+    return ValueError(f"{function}: {file}, line {line}: {fault}.")
+
+
+# ---------------------------------------------------------------------------------------------- batches
+
+
+def minibatch(images: ImageList, nsamples: int = 16, size: int | tuple[int, int] = 224, *, seed: int | None = None,
+              shorter_side: int | None = None, random_crop: bool = False, random_flip: bool = False,
+              normalize: tuple[Sequence[float], Sequence[float]] | None = MEAN_AND_DEVIATION) -> Batch:
+    """Draw a batch of images at random, none of them twice.
+
+    Parameters
+    ----------
+    images : ImageList
+        As `train_solutions` returns it.
+    nsamples : int, optional
+        How many; at most as many as there are.
+    size : int or (int, int), optional
+        Height and width.
+    seed : int, optional
+        For the choice, crops and flips; default: from `ag_seed`'s generator.
+    shorter_side, random_crop, random_flip, normalize
+        As for `ag_image_folder`.
+
+    Returns
+    -------
+    Batch
+        ``x`` of shape (3, height, width, nsamples), and ``y``, the class ids.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer images, a setting is out of range, or an image cannot be decoded.
+
+    References
+    ----------
+    ResNetImageNet.jl ``minibatch`` (whose targets are one-hot).
+    """
+    if not counts(nsamples) or nsamples > len(images):
+        raise ValueError(f"minibatch: nsamples is {nsamples!r} and there are {len(images)} images; a whole number from "
+                         f"1 to {len(images)} is required.")
+    return ImageFolder(images, size, int(nsamples), seed=host_seed() if seed is None else seed, prefetch=0,
+                       shorter_side=shorter_side, random_crop=random_crop, random_flip=random_flip,
+                       normalize=normalize).next_batch()
+
+
+# ---------------------------------------------------------------------------------------------- accuracy
+
+
+def topk_hits(out: TensorLike, ids: TensorLike, k: int = 1) -> int:
+    """How many samples have their class among the `k` with the largest outputs; sums over batches stay exact.
+
+    Parameters
+    ----------
+    out : array_like of shape (classes, samples)
+        Logits or probabilities.
+    ids : array_like of shape (samples,)
+        The right classes.
+    k : int, optional
+        From 1 to the number of classes.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    ShapeError
+        If there is not one class id per sample.
+    ValueError
+        If `k` is out of range.
+    IndexError
+        If a class id is.
+    DtypeError
+        If they are no whole numbers.
+
+    Notes
+    -----
+    Of equal outputs that of the lower class id comes first, as for ``argmax``.  A sample with a NaN is no hit.
+    """
+    scores, right = _scores_and_ids("topk_hits", out, ids)
+    return _hits("topk_hits", scores, right, k)
+
+
+def topk_accuracy(out: TensorLike, ids: TensorLike, k: int = 1, world: Summing | None = None) -> float:
+    """Which part of the samples has its class among the `k` with the largest outputs.
+
+    Parameters
+    ----------
+    out : array_like of shape (classes, samples)
+        Logits or probabilities.
+    ids : array_like of shape (samples,)
+        The right classes.
+    k : int, optional
+        From 1 to the number of classes.
+    world : communicator, or something that has one as ``comm``, optional
+        The ranks whose samples count together; each gives its own, which may be none.  All ranks call, and all get the
+        same number.
+
+    Returns
+    -------
+    float
+        From 0 to 1; NaN if there are no samples.
+
+    Raises
+    ------
+    ShapeError
+        If there is not one class id per sample.
+    ValueError
+        If `k` is out of range.
+    IndexError
+        If a class id is.
+    DtypeError
+        If they are no whole numbers.
+
+    Notes
+    -----
+    Hits and samples are added up as whole numbers and divided once, so the result is exact whatever the shares of the
+    ranks are.  Over batches, add up `topk_hits` in the same way; a mean of accuracies would count a smaller last batch
+    as much as the others.
+
+    References
+    ----------
+    Krizhevsky, Sutskever, Hinton, "ImageNet Classification with Deep Convolutional Neural Networks", 2012.
+
+    Examples
+    --------
+    >>> import ag
+    >>> out = [[0.1, 0.9, 0.3], [0.7, 0.1, 0.4], [0.2, 0.0, 0.2]]  # three samples, each a column
+    >>> [round(ag.data.imagenet.topk_accuracy(out, [1, 1, 2], k), 3) for k in (1, 2, 3)]
+    [0.333, 0.667, 1.0]
+    """
+    scores, right = _scores_and_ids("topk_accuracy", out, ids)
+    total = np.array([_hits("topk_accuracy", scores, right, k), right.size], np.int64)
+    if world is not None:
+        comm: Summing = getattr(world, "comm", world)
+        comm.all_reduce(total)
+    return float(total[0] / total[1]) if total[1] else float("nan")
+
+
+def _scores_and_ids(function: str, out: TensorLike, ids: TensorLike) -> tuple[Array, Array]:
+    scores, right = (x.numpy() if isinstance(x, Tensor) else np.asarray(x) for x in (out, ids))
+    if scores.ndim != 2 or right.size != scores.shape[1] or right.ndim < 1:
+        raise ShapeError(f"{function}: out is {scores.shape} and ids {right.shape}; (classes, samples) and (samples,) "
+                         f"are required.")
+    if right.dtype.kind not in "iuf" or scores.dtype.kind not in "biuf" or (right != np.floor(right)).any():
+        raise DtypeError(f"{function}: out is of type {scores.dtype} and ids of type {right.dtype}; numbers and whole "
+                         f"numbers are required.")
+    wrong = right[(right < 0) | (right >= scores.shape[0])]
+    if wrong.size:
+        raise IndexError(f"{function}: the class {wrong.flat[0]} is outside 0..{scores.shape[0] - 1}; out has a row "
+                         f"for each class.")
+    return scores, right.reshape(-1).astype(np.int64)
+
+
+def _hits(function: str, scores: Array, ids: Array, k: int) -> int:
+    if not counts(k) or k > scores.shape[0]:
+        raise ValueError(f"{function}: k is {k!r} and out has {scores.shape[0]} classes; a whole number from 1 to "
+                         f"these is required.")
+    own = scores[ids, np.arange(ids.size)]
+    before = (scores > own).sum(0) + ((scores == own) & (np.arange(len(scores))[:, None] < ids)).sum(0)
+    return int(((before < k) & ~np.isnan(scores).any(0)).sum())

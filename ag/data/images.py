@@ -1,0 +1,185 @@
+"""Images of files as samples: decoded by Pillow when asked for, cut to one size, normalised.
+
+    a photo, 500 x 375    its shorter side to 256: 341 x 256    cut out 224 x 224, at random or from the middle
+                          turned left to right or not           (colour - mean) / deviation
+
+Where an image is cut, and whether it is turned, follows from the seed, the pass and the image's number alone: whichever
+thread, device or rank decodes it, and whenever.  Knows files and pixels; no folder, no batch and no loader, which
+`ag.data.image_folder` has.  Pillow is an optional package, loaded when it is first needed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ag.data.samples import Pass, Samples
+from ag.data.threads import Check
+from ag.engine.primitive import Array
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = ["Fit", "ImageFiles", "ImageList", "pillow"]
+
+_64_BITS = (1 << 64) - 1
+_CUTS = 1  # last word of the counter of cuts; orders of a loader have 0
+
+
+@dataclass(frozen=True, eq=False)
+class ImageList:
+    """Images, and the class of each.
+
+    Attributes
+    ----------
+    path : Path
+        Where they are from, for messages.
+    files : tuple of Path
+    ids : ndarray of int
+        For each file the number of its class.
+    classes : tuple of str
+    """
+
+    path: Path
+    files: tuple[Path, ...]
+    ids: Array
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+
+class Fit(NamedTuple):
+    """How images of all sizes become arrays of one.
+
+    Attributes
+    ----------
+    height, width : int
+    shorter_side : int or None
+        Length that the shorter side is resized to, before `height` and `width` are cut out; None: the whole image is
+        resized to these.
+    random_crop, random_flip : bool
+    mean, deviation : tuple of float, or None
+        Of red, green and blue.
+    """
+
+    height: int
+    width: int
+    shorter_side: int | None = None
+    random_crop: bool = False
+    random_flip: bool = False
+    mean: tuple[float, ...] | None = None
+    deviation: tuple[float, ...] | None = None
+
+
+class ImageFiles(Samples):
+    """The images of files: red, green and blue, from 0 to 1 or normalised, on the first axis.
+
+    Parameters
+    ----------
+    files : sequence of Path
+    fit : Fit
+    """
+
+    def __init__(self, files: Sequence[Path], fit: Fit) -> None:
+        self._files, self._fit = tuple(files), fit
+        self.threads = min(os.cpu_count() or 1, 8)  # Pillow lets go of Python's lock
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def take(self, chosen: Array, check: Check, of: Pass) -> tuple[Array, ...]:
+        images = []
+        for i in chosen.tolist():
+            check()
+            images.append(self._image(i, of))
+        return (np.stack(images, axis=-1),)
+
+    def _image(self, i: int, of: Pass) -> Array:
+        library, file = pillow(), self._files[i]
+        try:
+            with library.open(file) as image:
+                if image.mode in _EIGHT_BITS and _SIGNED not in getattr(image, "tag_v2", {}).get(_KIND, ()):
+                    plain, largest = image.convert("RGB"), 255
+                else:
+                    plain, largest = library.fromarray(_shades(image)), 1
+                pixels = np.asarray(self._fitted(plain, i, of, library), np.float32)
+        except Exception as error:  # broken files make Pillow raise errors of every kind
+            raise ValueError(f"ag_image_folder: {file} cannot be decoded ({error}); repair, convert or remove "
+                             f"it.") from error
+        if pixels.ndim == 2:
+            pixels = np.repeat(pixels[:, :, None], 3, axis=2)
+        colours = pixels.transpose(2, 0, 1) / np.float32(largest)
+        if self._fit.mean is None:
+            return colours
+        mean, deviation = (np.array(x, np.float32)[:, None, None] for x in (self._fit.mean, self._fit.deviation))
+        normalised: Array = (colours - mean) / deviation
+        return normalised
+
+    def _fitted(self, image: Image, i: int, of: Pass, library: ModuleType) -> Image:
+        """The image as large as it is wanted."""
+        fit, bilinear = self._fit, library.Resampling.BILINEAR
+        down, across, turned = np.random.Philox(
+            key=(of.seed & _64_BITS) | i << 64, counter=[0, 0, of.number, _CUTS]).random_raw(3).tolist()
+        if fit.shorter_side is None:
+            image = image.resize((fit.width, fit.height), bilinear)
+        else:
+            width, height = (max(1, fit.shorter_side * side // min(image.size)) for side in image.size)
+            if library.MAX_IMAGE_PIXELS is not None and width * height > library.MAX_IMAGE_PIXELS:
+                raise ValueError(f"it is {image.width} x {image.height}, and with a shorter side of "
+                                 f"{fit.shorter_side} it would have more than {library.MAX_IMAGE_PIXELS} pixels")
+            room = height - fit.height, width - fit.width
+            top, left = (down % (room[0] + 1), across % (room[1] + 1)) if fit.random_crop else map(_half, room)
+            image = image.resize((width, height), bilinear).crop((left, top, left + fit.width, top + fit.height))
+        if fit.random_flip and turned >> 63:
+            image = image.transpose(library.Transpose.FLIP_LEFT_RIGHT)
+        return image
+
+
+def _half(room: int) -> int:
+    """As PyTorch's ``CenterCrop`` rounds it."""
+    return round(room / 2)
+
+
+_EIGHT_BITS = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"})
+_BITS, _PHOTOMETRIC, _KIND = 258, 262, 339  # tags of TIFF
+_WHITE_IS_ZERO, _SIGNED = 0, 2  # values of the last two
+
+
+def _shades(image: Image) -> Array:
+    """A grey image of another kind as numbers from 0 to 1; a ValueError if it does not say what is white."""
+    tags = getattr(image, "tag_v2", {})
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):  # 16 bits there
+        white = (1 << tags.get(_BITS, (16,))[0]) - 1
+    elif image.mode == "F":
+        white = 1
+    else:
+        raise ValueError(f"it is of mode {image.mode}, whose white is unknown")
+    if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+        raise ValueError("its zero is white")
+    shades = np.asarray(image).astype(np.float32) / np.float32(white)
+    if not ((shades >= 0) & (shades <= 1)).all():
+        raise ValueError(f"it holds numbers from {shades.min() * white:g} to {shades.max() * white:g}, and 0 is black "
+                         f"and {white} white")
+    return shades
+
+
+def pillow() -> ModuleType:
+    """Pillow's module of images.
+
+    Raises
+    ------
+    ImportError
+        If it is not installed.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError("ag_image_folder: Pillow is not installed; run `pip install ag[images]`.") from error
+    return Image

@@ -1,0 +1,204 @@
+"""ResNet-18, -34 and -50: convolutions and batch norms in blocks that are added to their input.
+
+    stem     7x7, stride 2, max pool          small_input: 3x3, stride 1
+    stage    blocks of 18 / 34 / 50           channels, for width 64; every stage but the first halves the image
+    1        2 / 3 / 3                        64     (256 of ResNet-50)
+    2        2 / 4 / 4                        128    (512)
+    3        2 / 6 / 6                        256    (1024)
+    4        2 / 3 / 3                        512    (2048)
+    head     mean of each image, linear
+
+Attributes are called as in torchvision, so its weights find their places by name (docs/interop.md).  Knows layers of
+this package; no data and no optimizer.  Users' programs make it.
+"""
+
+from __future__ import annotations
+
+from math import prod, sqrt
+from types import MappingProxyType
+
+import numpy as np
+
+from ag.autograd.tensor import Tensor, TensorLike
+from ag.engine.shape import counts
+from ag.nn.batch_norm import BatchNorm
+from ag.nn.conv import Conv2d
+from ag.nn.layer import Layer, Settings
+from ag.nn.linear import Linear
+from ag.nn.pool import GlobalPool, MaxPool
+from ag.ops.activation import ag_relu
+from ag.ops.arithmetic import ag_add
+
+__all__ = ["ResNet", "ag_resnet"]
+
+_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
+_WIDER = 4  # times as many channels leave a bottleneck as its 3x3 convolution has
+
+
+class ResNet(Layer):
+    """A residual network for images, of 18, 34 or 50 layers.
+
+    Parameters
+    ----------
+    depth : {18, 34, 50}
+    num_classes : int
+        Outputs, at least 1.
+    width : int, optional
+        Channels of the first stage; 64 in the original.
+    small_input : bool, optional
+        Begin with a 3x3 convolution that keeps the size, instead of a 7x7 one and pooling, which leave a quarter of
+        it: for images of about 32 x 32.
+
+    Attributes
+    ----------
+    conv1, bn1 : Layer
+        The stem.
+    layer1, layer2, layer3, layer4 : dict of str to Layer
+        The blocks of each stage, "0", "1", ...
+    fc : Layer
+        The linear layer at the end.
+
+    Raises
+    ------
+    ValueError
+        If `depth` is another, or a number is too small.
+
+    Notes
+    -----
+    Initial weights of convolutions are uniform, with a variance of 2 over the number of weights that a value goes
+    through (He, fan-out).  ResNet-50 halves the image in the 3x3 convolution of a block, as torchvision does, whose
+    parameters these are: 11,689,512, 21,797,672 and 25,557,032 for 1000 classes.  They are called ``layer1_0_conv1_W``
+    where they are ``layer1.0.conv1.weight`` there.
+
+    References
+    ----------
+    He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016; by the same, "Delving Deep into
+    Rectifiers", ICCV 2015, for the initial weights.
+
+    Examples
+    --------
+    >>> import ag, numpy
+    >>> model = ag.ag_resnet(18, 10, width=8, small_input=True)
+    >>> model(numpy.ones((3, 16, 16, 2))).shape
+    (10, 2)
+    """
+
+    _adjustable = MappingProxyType({})
+    settings = ("depth", "num_classes", "width", "small_input")
+    layer1: dict[str, Layer]
+    layer2: dict[str, Layer]
+    layer3: dict[str, Layer]
+    layer4: dict[str, Layer]
+
+    def __init__(self, depth: int, num_classes: int, width: int = 64, small_input: bool = False) -> None:
+        if not counts(depth) or depth not in _BLOCKS:
+            raise ValueError(f"ag_resnet: depth is {depth!r}; 18, 34 or 50 is required.")
+        if not counts(num_classes, width):
+            raise ValueError(f"ag_resnet: num_classes is {num_classes!r} and width is {width!r}; both must be whole "
+                             f"numbers of at least 1.")
+        if not isinstance(small_input, (bool, np.bool_)):
+            raise ValueError(f"ag_resnet: small_input is {small_input!r}; True or False is required.")
+        self.depth, self.num_classes = int(depth), int(num_classes)
+        self.width, self.small_input = int(width), bool(small_input)
+        self.conv1 = _conv(3, self.width, 3) if small_input else _conv(3, self.width, 7, 2)
+        self.bn1 = BatchNorm(self.width)
+        self.maxpool = None if small_input else MaxPool(3, 2, padding=1)
+        kind = _Bottleneck if depth == 50 else _Basic
+        channels = self.width
+        for stage, blocks in enumerate(_BLOCKS[self.depth]):
+            made: dict[str, Layer] = {}
+            for i in range(blocks):
+                made[str(i)] = kind(channels, self.width << stage, 2 if stage > 0 and i == 0 else 1)
+                channels = (self.width << stage) * kind.wider
+            setattr(self, f"layer{stage + 1}", made)
+        self.avgpool = GlobalPool()
+        self.fc = Linear(channels, self.num_classes)
+        self._made = self._outline()
+
+    def _outline(self) -> list[tuple[object, ...]]:
+        return [(name, type(layer), *(getattr(layer, setting) for setting in layer.settings))
+                for name, layer in self.modules()]
+
+    def is_as_made(self) -> bool:
+        """Whether no layer inside was replaced, or set to other numbers, since the constructor made them."""
+        return self._outline() == self._made
+
+    @classmethod
+    def largest_tensor(cls, args: Settings) -> tuple[int, ...]:
+        """The shape of a 3x3 convolution of the last stage, or of `fc`'s weight."""
+        inner = args["width"] * 8
+        convolution, head = (inner, inner, 3, 3), (args["num_classes"], inner * (_WIDER if args["depth"] == 50 else 1))
+        return max(convolution, head, key=prod)
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """Logits of shape (num_classes, batch) for images of shape (3, height, width, batch)."""
+        y = ag_relu(self.bn1.forward(self.conv1.forward(x)))
+        if self.maxpool is not None:
+            y = self.maxpool.forward(y)
+        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
+            for block in stage.values():
+                y = block.forward(y)
+        return self.fc.forward(self.avgpool.forward(y))
+
+
+class _Block(Layer):
+    """What both kinds of blocks share: ``relu(body(x) + shortcut(x))``."""
+
+    wider = 1
+
+    def __init__(self, into: int, out: int, stride: int) -> None:
+        self.downsample: dict[str, Layer] = {}
+        if stride != 1 or into != out:
+            self.downsample = {"0": _conv(into, out, 1, stride), "1": BatchNorm(out)}
+
+    def body(self, x: TensorLike) -> Tensor:
+        """What is added to the input."""
+        raise NotImplementedError(f"{type(self).__name__} does not define body(x)")
+
+    def forward(self, x: TensorLike) -> Tensor:
+        """Output for `x` of shape (channels, height, width, batch)."""
+        shortcut = x
+        for layer in self.downsample.values():
+            shortcut = layer.forward(shortcut)
+        return ag_relu(ag_add(self.body(x), shortcut))
+
+
+class _Basic(_Block):
+    """Two 3x3 convolutions, of ResNet-18 and -34."""
+
+    def __init__(self, into: int, inner: int, stride: int) -> None:
+        super().__init__(into, inner, stride)
+        self.conv1, self.bn1 = _conv(into, inner, 3, stride), BatchNorm(inner)
+        self.conv2, self.bn2 = _conv(inner, inner, 3), BatchNorm(inner)
+
+    def body(self, x: TensorLike) -> Tensor:
+        """What is added to the input."""
+        return self.bn2.forward(self.conv2.forward(ag_relu(self.bn1.forward(self.conv1.forward(x)))))
+
+
+class _Bottleneck(_Block):
+    """A 3x3 convolution between two of 1x1, of ResNet-50."""
+
+    wider = _WIDER
+
+    def __init__(self, into: int, inner: int, stride: int) -> None:
+        super().__init__(into, inner * _WIDER, stride)
+        self.conv1, self.bn1 = _conv(into, inner, 1), BatchNorm(inner)
+        self.conv2, self.bn2 = _conv(inner, inner, 3, stride), BatchNorm(inner)
+        self.conv3, self.bn3 = _conv(inner, inner * _WIDER, 1), BatchNorm(inner * _WIDER)
+
+    def body(self, x: TensorLike) -> Tensor:
+        """What is added to the input."""
+        y = ag_relu(self.bn1.forward(self.conv1.forward(x)))
+        y = ag_relu(self.bn2.forward(self.conv2.forward(y)))
+        return self.bn3.forward(self.conv3.forward(y))
+
+
+def _conv(into: int, out: int, kernel: int, stride: int = 1) -> Conv2d:
+    """A convolution without bias, as a batch norm follows, whose weights begin as He has them."""
+    layer = Conv2d(into, out, kernel, stride, kernel // 2, bias=False)
+    layer.W.data = layer.W.data * sqrt((into + out) / out)  # of Glorot's, whose variance is 2 / (taps * (into + out))
+    return layer
+
+
+ag_resnet = ResNet
