@@ -359,6 +359,9 @@ mutant("comm", "parts in the order of arrival", "ag/parallel/comm/threads.py",
        "parallel/comm/test_comm.py::test_sums_do_not_depend_on_who_comes_first")
 mutant("comm", "broadcast to nowhere", "ag/parallel/comm/comm.py", "{root: [flat]})", "{root: [flat.copy()]})",
        "parallel/comm/test_comm.py::test_broadcast")
+mutant("comm", "nobody can refuse a commit of processes", "ag/parallel/comm/mpi.py",
+       "return bool(bits[0] & _DONE)", "return bool(bits[0])",
+       "parallel/comm/test_mpi.py::test_two_processes")
 mutant("comm", "a step is committed without a lost rank", "ag/parallel/comm/threads.py",
        "not group.revoked and all(votes.values())", "all(votes.values())",
        "parallel/comm/test_threads.py::test_a_commit_is_made_by_all_or_by_none")
