@@ -366,11 +366,14 @@ mutant("sharded", "pipeline: too many micro-batches ahead", "ag/parallel/sharded
 mutant("sharded", "pipeline: micro-batches count alike", "ag/parallel/sharded/pipeline.py", "self._shares[micro])",
        "1.0 / len(self._shares))",
        "parallel/sharded/test_pipeline.py::test_gradients_of_the_unsplit_model[cpus-7-3-one-gpipe]")
-mutant("comm", "parts in the order of arrival", "ag/parallel/comm/threads.py",
-       "combine([meeting.brought[i] for i in range(self.size)])", "combine([*meeting.brought.values()])",
-       "parallel/comm/test_comm.py::test_sums_do_not_depend_on_who_comes_first")
+mutant("comm", "parts in another order on every rank", "ag/parallel/comm/comm.py", "[part for part, in parts]",
+       "[part for part, in parts[self.rank :] + parts[: self.rank]]",
+       "parallel/comm/test_comm.py::test_large_sums[threads-3-32768]")
 mutant("comm", "broadcast to nowhere", "ag/parallel/comm/comm.py", "{root: [flat]})", "{root: [flat.copy()]})",
        "parallel/comm/test_comm.py::test_broadcast")
+mutant("comm", "nobody can refuse a commit of processes", "ag/parallel/comm/mpi.py",
+       "return bool(bits[0] & _DONE)", "return bool(bits[0])",
+       "parallel/comm/test_mpi.py::test_two_processes")
 mutant("comm", "a step is committed without a lost rank", "ag/parallel/comm/threads.py",
        "not group.revoked and all(votes.values())", "all(votes.values())",
        "parallel/comm/test_threads.py::test_a_commit_is_made_by_all_or_by_none")

@@ -64,6 +64,7 @@ def mpi_job(ranks: int, *command: object, detector: float = 10.0, launcher: Sequ
     folder = tempfile.mkdtemp(prefix="ag-test-", dir=memory if memory.is_dir() else None)  # what killed ranks leave
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PRTE_"))}
     clean |= {**launcher_environment(detector), "AG_TEST_JOB": token, "OPENBLAS_NUM_THREADS": "1",
+              "PYTHONPATH": os.pathsep.join([str(Path(ag.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
               "TMPDIR": folder, "OMPI_MCA_btl_sm_backing_directory": folder, **(env or {})}
     line = [mpiexec, *(launcher or mpiexec_arguments(ranks)), sys.executable, *map(str, command)]
     job = subprocess.Popen(line, env=clean, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
