@@ -259,7 +259,8 @@ def main() -> None:
     parser.add_argument("--config", help="a YAML file of settings")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint, if there is one")
     for name, text in (("data", "the folder of images"), ("backend", "local, or mpi"), ("log", "CSV file to write"),
-                       ("checkpoint", "file to write"), ("devices", "such as cpu,cpu:1 or vulkan:0,vulkan:1"), ("epochs", "passes over the images")):
+                       ("checkpoint", "file to write"), ("devices", "such as cpu,cpu:1 or vulkan:0,vulkan:1"),
+                       ("epochs", "passes over the images")):
         parser.add_argument(f"--{name}", help=text, type=int if name == "epochs" else str)
     options = parser.parse_args()
     settings = read(options.config) if options.config else Settings()
