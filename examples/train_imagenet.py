@@ -34,7 +34,7 @@ class Settings:
     """What can be set; the defaults are for the digits of make_image_tree.py."""
 
     data: str = ""  # a folder in ImageNet's layout
-    backend: str = "local"  # of the world: see ag.DistributedWorld.init
+    backend: str = "mpi"  # of the world: see ag.DistributedWorld.init
     devices: tuple[str, ...] | None = None  # of this rank; None: every Vulkan device, or the CPU
     depth: int = 18
     width: int = 16
@@ -199,9 +199,9 @@ class Job:
         self.losses.append(step.loss)
         passes = step.step * self.batch // self.images  # that were complete before this step
         is_last = (step.step + 1) * self.batch // self.images > passes
-        accuracies = self.accuracies(step.models) if is_last else None
+        accuracies = self.accuracies(step) if is_last else None
         epoch = passes + 1
-        if self.world.rank == 0:
+        if step.ranks.rank == 0:
             applied = self.schedule.at(self.schedule.steps - 1)  # it was stepped already, for the next step
             row = [step.step + 1, epoch, repr(applied), repr(step.loss), *map(repr, accuracies or ())]
             self.log.write(step.step + 1, ",".join(map(str, row)) + ",," * (accuracies is None))
@@ -211,19 +211,19 @@ class Job:
         if accuracies is not None:
             self.losses = []
 
-    def accuracies(self, models: list[ag.Layer]) -> tuple[float, float]:
+    def accuracies(self, step: ag.DPStep) -> tuple[float, float]:
         """Top-1 and top-5 accuracy on the validation images, which all models of all ranks share out by batches."""
-        ranks, places = self.world.size, len(models)
-        starts = range(0, len(self.validation), self.settings.batch)[self.world.rank :: ranks]
-        with ThreadPoolExecutor(places) as pool:
-            hits = sum(pool.map(self.hits, models, (starts[i::places] for i in range(places))))
-        total = np.array(hits, np.int64)
-        self.world.comm.all_reduce(total)
-        return float(total[0] / len(self.validation)), float(total[1] / len(self.validation))
+        total, places = np.zeros(3, np.int64), len(step.models)
+        while total[2] != len(self.validation):  # again, if a rank was lost before it had told its counts
+            starts = range(0, len(self.validation), self.settings.batch)[step.ranks.rank :: step.ranks.size]
+            with ThreadPoolExecutor(places) as pool:
+                found = sum(pool.map(self.hits, step.models, (starts[i::places] for i in range(places))))
+            total = np.sum(step.ranks.gather(found.tolist()), axis=0)
+        return float(total[0] / total[2]), float(total[1] / total[2])
 
     def hits(self, model: ag.Layer, starts: range) -> np.ndarray:
-        """How many images of the batches that begin there have their class first, and among the first five."""
-        found = np.zeros(2, np.int64)
+        """How many images of the batches that begin there have their class first, or in the first five; how many."""
+        found = np.zeros(3, np.int64)
         mine = [i for start in starts for i in range(len(self.validation))[start : start + self.settings.batch]]
         if not mine:
             return found
@@ -233,7 +233,7 @@ class Job:
         with ag.ag_device(model.fc.W.device), ag.no_grad():
             for batch in self.loader(part, self.settings.batch, shuffle=False):
                 out = model(batch.x)
-                found += [imagenet.topk_hits(out, batch.y, k) for k in (1, min(5, self.classes))]
+                found += [*(imagenet.topk_hits(out, batch.y, k) for k in (1, min(5, self.classes))), len(batch.y)]
         ag.ag_train(model)
         return found
 
@@ -258,8 +258,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train a ResNet on images in ImageNet's layout.")
     parser.add_argument("--config", help="a YAML file of settings")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint, if there is one")
-    for name, text in (("data", "the folder of images"), ("log", "CSV file to write"), ("checkpoint", "file to write"),
-                       ("devices", "such as cpu,cpu:1 or vulkan:0,vulkan:1"), ("epochs", "passes over the images")):
+    for name, text in (("data", "the folder of images"), ("backend", "local, or mpi"), ("log", "CSV file to write"),
+                       ("checkpoint", "file to write"), ("devices", "such as cpu,cpu:1 or vulkan:0,vulkan:1"),
+                       ("epochs", "passes over the images")):
         parser.add_argument(f"--{name}", help=text, type=int if name == "epochs" else str)
     options = parser.parse_args()
     settings = read(options.config) if options.config else Settings()

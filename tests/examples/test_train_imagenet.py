@@ -237,6 +237,25 @@ def test_more_ranks_than_batches_for_validation(tree: Path) -> None:
         assert found == alone
 
 
+def test_a_rank_that_is_lost_while_it_evaluates_changes_no_accuracy(tree: Path) -> None:
+    """Of two ranks one is lost before it has told its counts; the other then has all batches."""
+    job = Job(settings(tree, "lost", batch=8), ag.DistributedWorld.init(devices=["cpu"]))
+    model = job.make_model()
+
+    class Ranks:
+        rank, size, told = 0, 2, 0
+
+        def gather(self, value: Any) -> list[Any]:
+            self.size, self.told = 1, self.told + 1
+            return [value]
+
+    losing, alone = Ranks(), Ranks()
+    alone.size = 1
+    found = job.accuracies(ag.DPStep(0, 0.0, [model], losing))
+    assert found == job.accuracies(ag.DPStep(0, 0.0, [model], alone))
+    assert (losing.told, alone.told) == (2, 1)
+
+
 # ---------------------------------------------------------------------------------------------- accuracy
 
 

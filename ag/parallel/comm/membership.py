@@ -40,6 +40,8 @@ class Membership:
     comm : Comm
     who : str
         Begins lines of the log.
+    least : int, optional
+        With fewer ranks nobody goes on.
 
     Attributes
     ----------
@@ -49,10 +51,10 @@ class Membership:
         For each rank, which one it was before the last loss.
     """
 
-    def __init__(self, comm: Comm, who: str) -> None:
+    def __init__(self, comm: Comm, who: str, least: int = 1) -> None:
         self.comm = comm
         self.old_ranks = list(range(comm.size))
-        self._who = who
+        self._who, self._least = who, least
 
     def agreed(self, call: Callable[[Comm], T], where: str) -> T:
         """What the call returns, if it was made by all ranks; else the group has shrunk.
@@ -88,6 +90,9 @@ class Membership:
             raise CommError(f"{named} was lost, and rank {left} alone may not go on, as the others may have gone on "
                             f"without it; more than half of the {before.size} ranks must be left, or half of them with "
                             f"rank 0.") from lost
+        if self.comm.size < self._least:
+            raise CommError(f"{named} was lost, and {self.comm.size} of {before.size} ranks are left; min_ranks is "
+                            f"{self._least}.") from lost
         if self.comm.rank == 0:
             log.warning("%s: %s was lost %s; rank %s of %d goes on after %.2f s.", self._who, named, where, left,
                         before.size, perf_counter() - began)

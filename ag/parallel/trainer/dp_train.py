@@ -460,7 +460,7 @@ class _Job:
         if callback is not None:
             models = [r.model for r in self._trainer.replicas]
             observed, since = Observed([*self._trainer.replicas]), now()
-            returned = callback(DPStep(k, float(self._losses[k]), models))
+            returned = callback(DPStep(k, float(self._losses[k]), models, self._ranks))
             end = isinstance(returned, (bool, np.bool_)) and not returned
             self._trainer.follow(observed, since)
         return any(self._ranks.gather(end))

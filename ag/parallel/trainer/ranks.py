@@ -81,7 +81,7 @@ class Ranks:
         if not isinstance(comm, Comm):
             raise TypeError(f"dp_train: world is {world!r}; a communicator is required, such as one of "
                             f"ag.parallel.comm.threads.thread_comms(2), or None.")
-        self._members = Membership(comm, "dp_train")
+        self._members = Membership(comm, "dp_train", getattr(world, "min_ranks", 1))
         self.where = "before step 0"
         self.begun = False
         self.host = "cpu"

@@ -6,12 +6,28 @@ Knows nothing but their fields.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
+from ag.parallel.comm.comm import Json
 
 __all__ = ["DPResult", "DPStep"]
+
+
+class Place(Protocol):
+    """A rank's place among those that train together."""
+
+    @property
+    def rank(self) -> int:
+        """Its number, from 0."""
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+
+    def gather(self, value: Json = None) -> list[Json]:
+        """The values of all ranks, in their order: anything that JSON can hold."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +42,15 @@ class DPStep:
         Mean loss over the step's samples.
     models : list
         The replicas' models, with the new weights.
+    ranks : Place, or None
+        This rank's place among those that train together, always there in a callback: ``ranks.rank``, ``ranks.size``,
+        and ``ranks.gather(value)``, the values of all ranks, such as counts to add up; if one rank calls it, all must.
     """
 
     step: int
     loss: float
     models: list[Any]
+    ranks: Place | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
 from ag.engine.devices import default_devices
 from ag.optim.optimizer import Optimizer
-from ag.parallel.comm.comm import Comm
+from ag.parallel.comm.comm import Comm, HasComm
 from ag.parallel.trainer.dp_train import DPResult, dp_train
 from ag.parallel.trainer.ranks import Ranks
 
@@ -23,7 +23,7 @@ __all__ = ["start"]
 def start(loss: Callable[[Tensor, Any], Tensor], data: Sequence[Any] | DataLoader, model_fn: Callable[[], Any],
           workers: int | None = None, *, cycles: int = 1, batchsize: int = 48, nsamples: int | None = None,
           opt: Callable[[dict[str, Tensor]], Optimizer] | None = None, verbose: bool = False,
-          devices: Sequence[str] | None = None, world: Comm | None = None, **options: Any) -> DPResult:
+          devices: Sequence[str] | None = None, world: Comm | HasComm | None = None, **options: Any) -> DPResult:
     """Train a model on several devices, as many cycles through its samples as asked for.
 
     Parameters
