@@ -310,7 +310,7 @@ mutant("checkpoint", "the generator is lost", "ag/io/checkpoint.py",
 mutant("checkpoint", "the rate's digits are lost", "ag/io/checkpoint.py", "json.dumps(float(optimizer.lr))",
        "json.dumps(float(optimizer.state_dict()['state'][0]))",
        "io/test_checkpoint.py::test_a_rate_set_by_hand_keeps_its_digits")
-mutant("checkpoint", "a job forgets how many random streams a stack takes", "ag/parallel/trainer/trainer.py",
+mutant("checkpoint", "a job forgets how many random streams a stack takes", "ag/parallel/trainer/replicas.py",
        "self._draws = state.draws", "self._draws = state.draws + 1",
        "parallel/trainer/test_checkpoint.py::test_a_resumed_job_is_the_undisturbed_one[cpu-apart]")
 

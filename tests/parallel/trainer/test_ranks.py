@@ -198,7 +198,7 @@ def test_weights_are_compared_every_100_steps(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Ranks, "compare", seen)
     on_ranks(dealt(2, 1), n_iter=101, micro_batch=1)
-    assert sorted(compared) == ["after step 100"] * 2 + ["in step 99"] * 2
+    assert sorted(compared) == ["after step 100"] * 2 + ["after step 99"] * 2
 
 
 # ---------------------------------------------------------------------------------------------- one rank
