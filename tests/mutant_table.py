@@ -310,7 +310,7 @@ mutant("checkpoint", "the generator is lost", "ag/io/checkpoint.py",
 mutant("checkpoint", "the rate's digits are lost", "ag/io/checkpoint.py", "json.dumps(float(optimizer.lr))",
        "json.dumps(float(optimizer.state_dict()['state'][0]))",
        "io/test_checkpoint.py::test_a_rate_set_by_hand_keeps_its_digits")
-mutant("checkpoint", "a job forgets how many random streams a stack takes", "ag/parallel/trainer/replicas.py",
+mutant("checkpoint", "a job forgets how many random streams a stack takes", "ag/parallel/trainer/trainer.py",
        "self._draws = state.draws", "self._draws = state.draws + 1",
        "parallel/trainer/test_checkpoint.py::test_a_resumed_job_is_the_undisturbed_one[cpu-apart]")
 
@@ -322,7 +322,7 @@ mutant("trainer", "a replica's rows lie on each other", f"{TRAINER}/replica.py",
        "self._weighed(stack, len(self._tree.nodes)", "self._weighed(stack, 0", SAME_BITS)
 mutant("trainer", "not divided by the number of samples", f"{TRAINER}/trainer.py", "total /= count",
        "total /= len(self.replicas)", SAME_BITS)
-mutant("trainer", "a shard begins a sample early", f"{TRAINER}/trainer.py", "shard.part(end - size, end)",
+mutant("trainer", "a shard begins a sample early", f"{TRAINER}/replicas.py", "shard.part(end - size, end)",
        "shard.part(end - size, end) if end == size else shard.part(end - size - 1, end - 1)",
        f"{DP_TRAIN}::test_uneven_shares_give_the_same_bits[cpu]")
 mutant("trainer", "accumulated samples count once", f"{TRAINER}/arguments.py",
