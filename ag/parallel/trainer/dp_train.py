@@ -188,9 +188,10 @@ def dp_train(
         If a loss or gradient is not finite, naming replica, step and parameter; weights are those before the step.
     CommError
         If replicas differ in their parameters or buffers, or a device did not finish in time, naming replica and step;
-        if ranks were given different arguments, or another rank failed or did not come in time, naming rank and step.
+        if ranks were given different arguments, or another rank failed or did not come in time, naming rank and step;
+        if ranks were lost and those that are left may not go on.
     DeviceError
-        If a device is not there.
+        If a device is not there, or none is left.
     CheckpointError
         If `checkpoint` cannot be read or written, or belongs to another trainer.
 
@@ -236,15 +237,17 @@ def dp_train(
     A step is done on all replicas or on none.  What `forward_fn` raises on one of them comes out with a line that names
     it (on Python 3.11 or later), when the others have finished; weights are as before the step, and a job with a
     checkpoint goes on from there.  Of several devices each has a thread, which calls `forward_fn`.  One that hangs
-    cannot be ended: after a timeout, do not use its device until the call has returned.  Every 100 steps, and at the
-    end, the SHA-256 of every replica's parameters, and of its buffers, is compared with the host's.
+    cannot be ended: after a timeout, do not use its device until the call has returned.  Without a device that fails
+    with a DeviceError the others make the step again, and go on.  Every 100 steps, and at the end, the SHA-256 of every
+    replica's parameters, and of its buffers, is compared with the host's.
 
     With a `world`, replicas are those of all ranks, in the order of ranks, and all of the above holds for them: the
     result is to the bit that of one process with all devices.  A rank asks `data` for its own samples only.  Rank 0
     gives weights, seed and checkpoint to all, and alone prints and saves; ``balance="auto"`` moves samples between
     the replicas of a rank.  In a step, sums of gradients are exchanged once; ``report`` has the bytes.  A rank that
-    fails raises its own error and all others a CommError that names it.  Ranks that are threads of one process must
-    not share a device.
+    fails raises its own error and all others a CommError that names it.  Without a rank that is lost, as its process
+    was killed or its host is cut off, the others make the step again, and go on, if they are more than half of the
+    ranks, or half of them with the lowest.  Ranks that are threads of one process must not share a device.
 
     References
     ----------
