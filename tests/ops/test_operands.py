@@ -217,7 +217,7 @@ FUNCTIONS = [name for name in ag.__all__ if name.startswith("ag_") and getattr(a
 GIVEN: dict[str, Any] = {
     "in_features": 2, "out_features": 2, "num_features": 2, "in_ch": 2, "out_ch": 2, "kernel": 1, "size": 2, "p": 2.0,
     "scalar": 2.0, "key": 0, "vocab_size": 3, "dim": 0, "d_model": 2, "n_heads": 1, "rate": 0.5, "dtype": "f16",
-    "device": "cpu:1", "shape": 4, "axes": 0}
+    "device": "cpu:1", "shape": 4, "axes": 0, "depth": 18, "num_classes": 2, "width": 2}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -47,7 +47,7 @@ def test_runs_where_its_inputs_are(device: str, case: Case) -> None:
 
 def test_every_op_has_a_row() -> None:
     layers = {n for n, x in vars(ag).items() if n.startswith("ag_") and inspect.isclass(x) and issubclass(x, ag.Layer)}
-    assert {row.name for row in ROWS} == (OPS | layers) - {"ag_cast"}  # which has tests of its own
+    assert {row.name for row in ROWS} == (OPS | layers) - {"ag_cast", "ag_resnet"}  # which have tests of their own
 
 
 def test_case_names_are_unique() -> None:

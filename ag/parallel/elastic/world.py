@@ -19,7 +19,7 @@ from itertools import accumulate, pairwise
 
 from ag.engine.device import ag_default_device, ag_synchronize, backend_of
 from ag.engine.devices import default_devices
-from ag.engine.registry import accelerator_titles, list_devices
+from ag.engine.registry import accelerator_titles, families, list_devices
 from ag.errors import CommError, DeviceError
 from ag.parallel.comm.comm import Comm, SoloComm
 from ag.parallel.comm.mpi_settings import started_by_launcher
@@ -183,6 +183,8 @@ def other_name(name: object) -> str:
     word, _, number = str(name).partition(":")
     if word in ("nccl", "gloo", "rccl", "ucc", "xccl"):
         return f" Write 'mpi' instead of {name!r}: ranks exchange gradients through their hosts' memory."
-    if word in ("cuda", "rocm", "hip", "xpu", "mps"):
-        return f" Write 'vulkan:{number or 0}' instead of {name!r}: graphics cards of every make are Vulkan devices."
+    family = next((family for family in families() if family.is_accelerator), None)
+    if word in ("cuda", "rocm", "hip", "xpu", "mps") and family is not None:
+        device = family.device_name(int(number) if number.isdigit() else 0)
+        return f" Write {device!r} instead of {name!r}: graphics cards of every make are {family.title}."
     return ""

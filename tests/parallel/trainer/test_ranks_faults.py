@@ -276,7 +276,7 @@ def test_a_checkpoint_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_an_error_after_the_job_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: Trainer) -> Any:
-        if self.replicas[0].device == "cpu":
+        if self.replicas.first.device == "cpu":
             raise KeyError("own report")
         return []
 
