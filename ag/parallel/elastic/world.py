@@ -186,5 +186,5 @@ def other_name(name: object) -> str:
     family = next((family for family in families() if family.is_accelerator), None)
     if word in ("cuda", "rocm", "hip", "xpu", "mps") and family is not None:
         device = family.device_name(int(number) if number.isdigit() else 0)
-        return f" Write {device!r} instead of {name!r}: graphics cards of every make are {family.title}."
+        return f" Write {device!r} instead of {name!r}: graphics cards of every make are {family.title} devices."
     return ""
