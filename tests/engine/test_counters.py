@@ -114,8 +114,10 @@ def measured(name: str, device: str) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------- a step
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.slow_on("swiftshader") if name in ("W3", "W4") else ()) for name in COUNTS])
+SLOW = {"W3": pytest.mark.slow_on("lavapipe", "swiftshader"), "W4": pytest.mark.slow_on("swiftshader")}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in COUNTS])
 def test_a_replayed_step(name: str, device: str) -> None:
     found = measured(name, device)
     on_cpu, on_vulkan, barriers = COUNTS[name]
