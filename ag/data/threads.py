@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Hashable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
@@ -138,6 +138,9 @@ class Told(Generic[K, T]):
                 self._told[key] = Future()
                 self._due.put((key, self._told[key]))
         found = {key: self._told.pop(key) for key in dict.fromkeys(wanted)}
+        for thing in found.values():
+            while not thing.done():
+                wait([thing], _LOOK)
         return [found[key].result() for key in wanted]
 
     def _run(self) -> None:

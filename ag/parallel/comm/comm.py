@@ -283,11 +283,19 @@ class SoloComm(Comm):
         return SoloComm(), [0]
 
 
-def comm_of(world: Comm | HasComm | None) -> Comm:
-    """The communicator of a world, or the one that is given, or that of this process alone."""
-    if world is None:
-        return SoloComm()
-    return world if isinstance(world, Comm) else world.comm
+def comm_of(world: object, who: str) -> Comm:
+    """The communicator of a world, or the one that is given, or for None that of this process alone.
+
+    Raises
+    ------
+    TypeError
+        If `world` is something else.
+    """
+    comm = SoloComm() if world is None else getattr(world, "comm", world)
+    if not isinstance(comm, Comm):
+        raise TypeError(f"{who}: world is {world!r}; a communicator is required, such as one of "
+                        f"ag.parallel.comm.threads.thread_comms(2), or None.")
+    return comm
 
 
 def everyone(comm: Comm, value: Json) -> list[Json]:

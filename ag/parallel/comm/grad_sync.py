@@ -72,7 +72,7 @@ def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, TensorLike]], weights
         raise ValueError(f"syncgrads: there are {len(grad_sets)} sets and {len(counts)} weights; give one for each.")
     if not all(isfinite(w) and w >= 0 for w in counts):
         raise ValueError(f"syncgrads: weights are {counts}; all must be finite and at least 0.")
-    group = comm_of(world)
+    group = comm_of(world, "syncgrads")
     named = [_by_name(i, grads) for i, grads in enumerate(grad_sets)]
     layout = _agreed(_layout(named), group)
     total = np.array([sum(counts)], np.float64)

@@ -89,7 +89,7 @@ class MpiMember(Comm):
         """What to raise when a rank is lost, or another one says so; everybody else is told, once."""
         if not self._process.recovers:
             self._error = (f"{operation}: a rank was lost, and the job was started without fault tolerance, so it "
-                           f"cannot go on; start it by mpiexec with --with-ft ulfm, as python -m ag launch does.")
+                           f"cannot go on; start it by mpiexec with --with-ft ulfm.")
             return CommError(self._error)
         if not self._lost:
             self._lost = self._process.lost = True

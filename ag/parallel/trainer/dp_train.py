@@ -39,6 +39,7 @@ from ag.io.safetensors_file import to_json
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Comm, HasComm
+from ag.parallel.comm.device_threads import noted
 from ag.parallel.trainer.arguments import balance_of, check_arguments, check_path, dealing, replica_devices
 from ag.parallel.trainer.callbacks import Observed
 from ag.parallel.trainer.checkpoint import Dealt, DPState, save_state
@@ -372,9 +373,9 @@ class _Job:
         coming = [s * batch + j for s in range(k + 1, until) for j in places]
         try:
             samples = self._samples.at([k * batch + j for j in places], coming)
-        except Exception as error:
-            if self._ranks.size > 1 and sys.version_info >= (3, 11):  # exceptions of 3.10 take no notes
-                error.add_note(f"dp_train: rank {self._ranks.rank} was asking for its samples of step {k}.")
+        except Exception as error:  # of any kind, as users make the samples
+            if self._ranks.size > 1:
+                noted(error, f"dp_train: rank {self._ranks.rank} was asking for its samples of step {k}.")
             raise
         return weighed(samples, places.start, self._weight_fn)
 

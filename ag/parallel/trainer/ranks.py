@@ -13,8 +13,8 @@ all-gather).  Two ranks with one node each, of elements [a b] and [c d]:
     rank 1   sends c to rank 0, adds b + d          sends b + d to rank 0      has [a+c b+d]
 
 Knows a communicator, flat arrays, which samples of a step are this rank's, and one of its replicas, which stands for
-all; not what a step is, which `ag.parallel.trainer.trainer`
-knows.  The trainer and `dp_train` call it.  With one rank nothing is exchanged.
+all; not what a step is, which `ag.parallel.trainer.trainer` knows.  The trainer and `dp_train` call it.  With one rank
+nothing is exchanged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import numpy as np
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, current_seed
 from ag.errors import CommError, RankLostError
-from ag.parallel.comm.comm import Comm, Json, SoloComm, everyone
+from ag.parallel.comm.comm import Comm, Json, comm_of, everyone
 from ag.parallel.comm.membership import Membership
 from ag.parallel.comm.tree_reduction import RowSums, TreeSum, shard_sizes
 from ag.parallel.trainer.checkpoint import DPState, load_state
@@ -77,11 +77,7 @@ class Ranks:
     """
 
     def __init__(self, world: object) -> None:
-        comm = SoloComm() if world is None else getattr(world, "comm", world)
-        if not isinstance(comm, Comm):
-            raise TypeError(f"dp_train: world is {world!r}; a communicator is required, such as one of "
-                            f"ag.parallel.comm.threads.thread_comms(2), or None.")
-        self._members = Membership(comm, "dp_train", getattr(world, "min_ranks", 1))
+        self._members = Membership(comm_of(world, "dp_train"), "dp_train", getattr(world, "min_ranks", 1))
         self.where = "before step 0"
         self.begun = False
         self.host = "cpu"
@@ -192,12 +188,12 @@ class Ranks:
                 self._over = True
                 raise CommError(f"dp_train: rank {rank} {theirs['error']}; weights are those of the last step that all "
                                 f"ranks made.")
-        changed = {str(rank): theirs["shares"] for rank, theirs in enumerate(messages) if "shares" in theirs}
+        changed = {rank: theirs["shares"] for rank, theirs in enumerate(messages) if "shares" in theirs}
         if changed:
-            self._shares = [changed.get(str(rank), shares) for rank, shares in enumerate(self._shares)]
+            self._shares = [changed.get(rank, shares) for rank, shares in enumerate(self._shares)]
             if not all(self._shares):
                 self._part()
-            raise RankLostError(f"dp_train: rank {', '.join(changed)} has lost a device {self.where}.")
+            raise RankLostError(f"dp_train: rank {', '.join(map(str, changed))} has lost a device {self.where}.")
         return [theirs["value"] for theirs in messages]
 
     def gather(self, value: Json = None) -> list[Json]:
@@ -269,7 +265,7 @@ class Ranks:
             ag_seed(seed)
         for array in (weights, buffers):
             if array.size:
-                self._agreed(partial(_broadcast, array=array))
+                self._agreed(partial(Comm.broadcast, array=array))
         first.load(weights, buffers)
 
     def state(self, path: str | os.PathLike[str]) -> DPState | None:
@@ -280,7 +276,7 @@ class Ranks:
         content = np.fromfile(path, np.uint8) if state is not None else np.empty(0, np.uint8)
         size = self.gather(content.size)[0]
         content = content if self.rank == 0 else np.empty(size, np.uint8)
-        self._agreed(partial(_broadcast, array=content))
+        self._agreed(partial(Comm.broadcast, array=content))
         if self.rank == 0 or size == 0:
             return state
         with TemporaryDirectory() as folder:
@@ -348,7 +344,3 @@ class Ranks:
     def report(self) -> dict[str, Any]:
         """What `DPResult.report` says of the exchange."""
         return {"rank": self.rank, "exchange_ms": self._exchange_s * 1e3, "wire_bytes_per_step": self._sent}
-
-
-def _broadcast(comm: Comm, array: Array) -> None:
-    comm.broadcast(array)
