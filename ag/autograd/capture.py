@@ -160,24 +160,27 @@ class CapturedStep:
 
 def _kind(args: tuple[object, ...]) -> tuple[object, ...]:
     """What decides, besides the watched settings, whether a recording is one of such a call."""
-    kinds: list[tuple[object, ...]] = []
+    kinds: list[object] = []
+    device: Device | None = None
     for i, x in enumerate(args):
         if isinstance(x, Tensor):
+            b = x.buffer
             if x.requires_grad:
                 what = "a parameter" if x.node is None else "on the tape"
                 raise CaptureError(f"ag_capture: argument {i}, of shape {x.shape}, is {what}, and a replay works on "
                                    f"copies of its arguments; use parameters from a closure, and pass t.detach().")
-            kinds.append((x.shape, x.buffer.dtype, x.buffer.backend.name))
+            if b.backend is not device:
+                if device is not None:
+                    raise CaptureError(f"ag_capture: the arguments are on {device.name} and {b.backend.name}; a "
+                                       f"captured step runs on one device. Move them with ag_to_device.")
+                device = b.backend
+            kinds += b.dtype, b.shape
         elif isinstance(x, np.ndarray):
-            kinds.append((x.shape, x.dtype))
+            kinds += x.dtype, x.shape
         else:
             raise CaptureError(f"ag_capture: argument {i} is a {type(x).__name__}; every argument must be a "
                                f"tensor or a numpy array. Bind other values with a closure.")
-    devices = sorted({str(kind[2]) for kind in kinds if len(kind) == 3})
-    if len(devices) > 1:
-        raise CaptureError(f"ag_capture: the arguments are on {' and '.join(devices)}; a captured step runs on one "
-                           f"device. Move them with ag_to_device.")
-    return (*kinds, ag_default_device(), default_dtype(), is_recording(), Backend.settings.precision)
+    return (*kinds, device, ag_default_device(), default_dtype(), is_recording(), Backend.settings.precision)
 
 
 def _content(x: Tensor | Array) -> bytes:

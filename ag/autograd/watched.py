@@ -167,7 +167,7 @@ class Notes:
         self._contents: dict[tuple[int, str], list[Contents]] = {}  # what is in lists and dicts
         self._flat: list[Contents] = []  # all of them
         self._tensors: dict[int, tuple[ref[Noted], Buffer]] = {}
-        self._trained: list[tuple[ref[Noted], bool]] = []
+        self._trained: list[tuple[Noted, bool]] = []
         self._names: list[tuple[Name, object]] = []  # with snapshots of what they meant
         self._classes: set[type] = set()  # of layers, whose names are among them
         self.effects: dict[tuple[int, str], tuple[ref[Watched], Any]] = {}
@@ -215,7 +215,7 @@ class Notes:
             if id(x) not in self._tensors and not self._is_new(x.buffer):
                 self._tensors[id(x)] = ref(x), x.buffer
                 if x.node is None:
-                    self._trained.append((ref(x), x.requires_grad))
+                    self._trained.append((x, x.requires_grad))
 
     def change(self) -> str | None:
         """What is not as it was noted, in words; None if all is."""
@@ -228,9 +228,8 @@ class Notes:
                 if (found := self._changed(key)) is not None:
                     return found
             self._position = position
-        for trained, was in self._trained:
-            tensor = trained()
-            if tensor is not None and tensor.requires_grad is not was:
+        for tensor, was in self._trained:
+            if tensor.requires_grad is not was:
                 return f"requires_grad of {_called(tensor)} was {was} and is {tensor.requires_grad}"
         for (place, name, before), meant in self._names:
             value = meaning(place, name)

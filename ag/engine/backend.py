@@ -279,12 +279,17 @@ class Backend(ABC):
     def upload(self, array: Array, into: Buffer) -> None:
         """Copy a host array of the same shape into `into`, converting its element type; does not wait.
 
-        Calls `note_written`, as `assign` does.
+        Calls `note_written`.
         """
 
-    @abstractmethod
     def assign(self, target: Buffer, source: Buffer) -> None:
         """Copy one buffer into another of the same size and type; never part of a recording, does not wait."""
+        note_written(target)
+        self.copy(target, source)
+
+    @abstractmethod
+    def copy(self, target: Buffer, source: Buffer) -> None:
+        """`assign` to memory that is new, or of which no gradient rule asks whether it was written."""
 
     @abstractmethod
     def download(self, buffer: Buffer) -> Array:

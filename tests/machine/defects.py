@@ -52,8 +52,8 @@ DEFECTS = [
     Defect(
         "a replay leaves no gradient",
         _PROGRAM,
-        "            if x.peek_grad() is not grad:\n                x.set_grad(grad)\n",
-        "            pass\n",
+        "        for x, grad in others:\n            x.set_grad(grad)\n",
+        "        pass\n",
     ),
     Defect(
         "a gradient of before is that of the first call",
@@ -64,7 +64,7 @@ DEFECTS = [
     Defect(
         "the gradients that are added to need not be there",
         _PROGRAM,
-        'return "a gradient is there that was not" if leaf.slot is None else "a gradient that was there is not"',
+        'return "a gradient is there that was not" if was_none else "a gradient that was there is not"',
         "pass",
     ),
     Defect(

@@ -70,7 +70,7 @@ class _TensorSlot:
 
     def fill(self, value: Tensor) -> None:
         """Copy the values into the slot."""
-        self.target.backend.assign(self.target, value.buffer)
+        self.target.backend.copy(self.target, value.buffer)
 
 
 class _ArraySlot:
@@ -80,7 +80,7 @@ class _ArraySlot:
         self._example: Array | None = example.copy()  # the caller's own array is none, if the step holds that, too
         self._example.flags.writeable = False
         self.targets: list[Buffer] = []  # one per shape and element type it is used in
-        self._checks: list[Callable[[Array], None]] = []
+        self.checks: list[Callable[[Array], None]] = []
 
     def stand_in(self) -> Array:
         """What the step gets."""
@@ -104,11 +104,11 @@ class _ArraySlot:
     def close(self, recording: Recording) -> None:
         """The step was recorded: let go of the example, and keep the checks of its values."""
         self._example = None
-        self._checks = [check for buffer, check in recording.value_checks if any(buffer is t for t in self.targets)]
+        self.checks = [check for buffer, check in recording.value_checks if any(buffer is t for t in self.targets)]
 
     def check(self, value: Array) -> None:
         """Raise if the array holds what the step refuses."""
-        for check in self._checks:
+        for check in self.checks:
             check(value)
 
     def fill(self, value: Array) -> None:
@@ -135,12 +135,12 @@ class Arguments:
 
     def __init__(self, args: tuple[Tensor | Array, ...]) -> None:
         self._slots = [_TensorSlot(x) if isinstance(x, Tensor) else _ArraySlot(x) for x in args]
-        self._arrays = [slot for slot in self._slots if isinstance(slot, _ArraySlot)]
         self.device = next((x.buffer.backend for x in args if isinstance(x, Tensor)), None)
         self.labels: dict[int, Label] = {}
         for i, slot in enumerate(self._slots):
             if isinstance(slot, _TensorSlot):
                 self.labels[id(slot.target.block)] = "argument", i
+        self._checked: list[tuple[int, _ArraySlot]] = []  # those whose values may be refused
         self._numbers: list[Buffer] = []  # their blocks are labelled, so they must not die
 
     def stand_ins(self) -> list[Tensor | Array]:
@@ -166,8 +166,11 @@ class Arguments:
 
     def close(self, recording: Recording) -> None:
         """The step was recorded."""
-        for slot in self._arrays:
-            slot.close(recording)
+        for i, slot in enumerate(self._slots):
+            if isinstance(slot, _ArraySlot):
+                slot.close(recording)
+                if slot.checks:
+                    self._checked.append((i, slot))
         self._numbers.clear()
 
     def targets(self) -> list[Buffer]:
@@ -176,9 +179,8 @@ class Arguments:
 
     def check(self, args: Args) -> None:
         """Raise if a value is not allowed."""
-        for slot, value in zip(self._slots, args, strict=True):
-            if isinstance(slot, _ArraySlot):
-                slot.check(value)
+        for i, slot in self._checked:
+            slot.check(args[i])
 
     def fill(self, args: Args) -> None:
         """Put the values of a call into the slots."""

@@ -24,7 +24,8 @@ from weakref import ref
 from ag.autograd.captured.arguments import Args
 from ag.autograd.captured.call import ENDED, RecordedCall, filled
 from ag.autograd.tensor import PendingGrad, Tensor
-from ag.engine.buffer import Buffer, Device, leased, note_written, vacate
+from ag.engine.arena import Block
+from ag.engine.buffer import Buffer, Device, Writes, leased, vacate
 from ag.engine.dtype import U32, DType
 from ag.engine.program import Recording
 from ag.engine.shape import Shape
@@ -56,10 +57,10 @@ class CapturedProgram:
         self._arguments, self._notes, self._guards = call.arguments, notes, [*recording.guards.values()]
         self.backend = cast(Device, recording.backend)
         results = _Results(recording)
-        self._read = [leaf for leaf in notes.leaves.values() if leaf.read]
+        self._read = [(leaf.tensor, leaf.slot is None) for leaf in notes.leaves.values() if leaf.read]
+        self._slots = [leaf for leaf in notes.leaves.values() if leaf.slot is not None]
         changed = {id(b.block) for launch in recording.launches for b in launch.written}
-        self._copied_back = [leaf for leaf in self._read
-                             if leaf.slot is not None and id(leaf.slot.buffer.block) in changed]
+        self._copied_back = [leaf for leaf in self._slots if id(leaf.slot.buffer.block) in changed]
         call.put_back()
         # What every replay sets; a gradient of before that is still there stays where it is.
         leaves = [leaf.tensor for leaf in notes.leaves.values()
@@ -96,20 +97,20 @@ class CapturedProgram:
             else:
                 maker = partial(_result, results.buffer(result), result.needs_grad)
             self._makers.append((maker, firsts[i]))
-        slots = [*self._arguments.targets(), *(leaf.slot.buffer for leaf in self._read if leaf.slot is not None)]
+        slots = [*self._arguments.targets(), *(leaf.slot.buffer for leaf in self._slots)]
         written = [b for launch in recording.launches for b in launch.written]
         self._blocks = list({id(b.block): b.block for b in (*written, *slots)}.values())
-        self._leases: list[Sequence[object]] = []  # of each block, when the last call was over
-        self._state = _stretches([b for b in written if id(b.block) not in recording.made])
+        self._leases: list[tuple[Block, Sequence[object]]] = []  # of each block, when the last call was over
+        self._writes = Writes(_stretches([b for b in written if id(b.block) not in recording.made]))
         for x, grad in self._grads:
             x.set_grad(grad)
         self._lend()
 
     def change(self) -> str | None:
         """What the recording depends on and has changed since, in words; None if it holds."""
-        for leaf in self._read:
-            if (leaf.tensor.peek_grad() is None) is not (leaf.slot is None):
-                return "a gradient is there that was not" if leaf.slot is None else "a gradient that was there is not"
+        for x, was_none in self._read:
+            if (x.peek_grad() is None) is not was_none:
+                return "a gradient is there that was not" if was_none else "a gradient that was there is not"
         for guard in self._guards:
             if (found := guard()) is not None:
                 return found
@@ -121,26 +122,24 @@ class CapturedProgram:
 
     def replay(self, args: Args) -> Any:
         """Do what the step would, and return what it would."""
-        for leaf in self._read:
-            if leaf.slot is not None:
-                self.backend.assign(leaf.slot.buffer, leaf.tensor.peek_grad().buffer)
+        for leaf in self._slots:
+            self.backend.assign(leaf.slot.buffer, leaf.tensor.peek_grad().buffer)
         changed = [(leaf, leaf.tensor.grad) for leaf in self._copied_back]
-        for x, grad in self._grads:
-            if grad is None or x.peek_grad() is not grad:
-                x.set_grad(None)
+        others = [(x, grad) for x, grad in self._grads if x.peek_grad() is not grad]
+        for x, _ in others:
+            x.set_grad(None)
         vacated = False
-        for block, leases in zip(self._blocks, self._leases, strict=True):
+        for block, leases in self._leases:
             if block.leases is not leases:  # more than gradients that nobody has looked at, which may be overwritten
                 vacate(block)
                 vacated = True
         self._arguments.fill(args)
-        note_written(*self._state)
+        self._writes.note()
         self.program.run()
         for leaf, before in changed:
             self.backend.assign(before.buffer, leaf.slot.buffer)
-        for x, grad in self._grads:
-            if x.peek_grad() is not grad:
-                x.set_grad(grad)
+        for x, grad in others:
+            x.set_grad(grad)
         if vacated:
             self._lend()
         self._notes.repeat_effects()
@@ -158,7 +157,7 @@ class CapturedProgram:
         for _, grad in self._grads:
             if type(grad) is _Pending:
                 grad.lend()
-        self._leases = [block.leases for block in self._blocks]
+        self._leases = [(block, block.leases) for block in self._blocks]
 
     def close(self) -> None:
         """Let go of the program; what it left behind moves out of its memory."""
@@ -270,7 +269,7 @@ def _itself(tensor: Tensor, args: Args) -> Tensor:
 def _result(buffer: Buffer, needs_grad: bool, args: Args) -> Tensor:
     if buffer.block.nbytes <= _SMALL:
         lent = buffer.backend.alloc(buffer.shape, buffer.dtype)  # sooner than later: most are held until the next call
-        buffer.backend.assign(lent, buffer)
+        buffer.backend.copy(lent, buffer)
     else:
         lent = leased(buffer)
     return Tensor(lent, needs_grad, ENDED if needs_grad else None)

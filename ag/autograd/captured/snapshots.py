@@ -62,7 +62,7 @@ def shown(noted: object) -> str:
 def _items(container: Any) -> Any:
     """What is compared of a container, in a copy, as other threads may change it: keys and values of a dict, ..."""
     if isinstance(container, dict):
-        copy = dict(container)
+        copy = container.copy()
         return [*copy, *copy.values()]
     if isinstance(container, np.ndarray):
         return (container.tobytes(),)
@@ -84,7 +84,7 @@ def contents(value: object, levels: int = _LEVELS) -> Iterator[Contents]:
 
 def has_other_items(container: object, items: tuple[object, ...]) -> bool:
     """Whether something else is in a container than was."""
-    now = _items(container)
-    if isinstance(container, (np.ndarray, set)):
-        return bool(now != items)
-    return len(now) != len(items) or not all(map(is_, now, items))
+    if isinstance(container, (list, dict)):
+        now = container if isinstance(container, list) else _items(container)
+        return len(now) != len(items) or not all(map(is_, now, items))
+    return bool(_items(container) != items)

@@ -11,8 +11,7 @@ nothing of devices and training; `scatter`, `DataParallel` and the trainer's rep
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,24 +23,21 @@ __all__ = ["Leaf", "Tree", "TreeDef", "opaque_type", "sequence_of", "tree_flatte
 _PLAIN = (int, float, complex, str, bytes, type(None), np.generic)  # unchangeable, and compared by value
 
 
-@dataclass(frozen=True)
-class _Leaf:
+class _Leaf(NamedTuple):
     """The place of an array; equal to that of any array of the same type, shape and element type."""
 
-    index: int = field(compare=False)
+    number: int
     kind: tuple[type, tuple[int, ...], object]
 
 
-@dataclass(frozen=True)
-class _Constant:
+class _Constant(NamedTuple):
     """What is no array.  The type counts: 1, 1.0 and True are equal, and yet not the same to a captured step."""
 
     kind: type
     value: object
 
 
-@dataclass(frozen=True)
-class _Container:
+class _Container(NamedTuple):
     """A list or tuple, or a dict, which has keys."""
 
     kind: type
@@ -80,7 +76,7 @@ def _structure(x: Tree, leaves: list[Leaf]) -> TreeDef:
 def tree_unflatten(treedef: TreeDef, leaves: Sequence[Leaf]) -> Tree:
     """The tree with `leaves` in their places."""
     if isinstance(treedef, _Leaf):
-        return leaves[treedef.index]
+        return leaves[treedef.number]
     if isinstance(treedef, _Constant):
         return treedef.value
     items = [tree_unflatten(item, leaves) for item in treedef.items]

@@ -19,7 +19,7 @@ call it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -93,13 +93,18 @@ def shard_sizes(samples: int, weights: Sequence[float]) -> list[int]:
     By largest remainder, ties to the lower index: 7 samples by the weights 1, 1, 2 are exactly 1.75, 1.75 and 3.5; the
     whole parts are 1, 1 and 3, and the two samples that are left go to the first two.
     """
+    return list(_shard_sizes(samples, tuple(weights)))
+
+
+@lru_cache(maxsize=16)
+def _shard_sizes(samples: int, weights: tuple[float, ...]) -> tuple[int, ...]:
     total = sum(weights)
     exact = [samples * w / total for w in weights]
     sizes = [int(x) for x in exact]
     by_remainder = sorted(range(len(sizes)), key=lambda i: (sizes[i] - exact[i], i))
     for i in by_remainder[: samples - sum(sizes)]:
         sizes[i] += 1
-    return sizes
+    return tuple(sizes)
 
 
 def tree_sum(values: Iterable[V], add: Callable[[V, V], V]) -> V:

@@ -17,7 +17,6 @@ tried, replicas pass them.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -57,8 +56,7 @@ class Shard(NamedTuple):
         return Shard(self.start + start, self.samples[start:end], self.weights[start:end])
 
 
-@dataclass(frozen=True)
-class Stack:
+class Stack(NamedTuple):
     """Samples of a step that are passed at once, or one by one where they are unlike.
 
     Attributes

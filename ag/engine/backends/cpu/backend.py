@@ -131,8 +131,7 @@ class NumpyBackend(Backend):
         with _quiet():  # what is too large becomes infinite
             into.native[...] = array if into.dtype in (F32, F64) else stored(array, into.dtype)
 
-    def assign(self, target: Buffer, source: Buffer) -> None:
-        note_written(target)
+    def copy(self, target: Buffer, source: Buffer) -> None:
         target.native[...] = source.native
 
     def download(self, buffer: Buffer) -> Array:

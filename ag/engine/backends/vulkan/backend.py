@@ -159,8 +159,7 @@ class VulkanBackend(Backend):
             with self.lock:
                 self.recorder.upload(into.address, dense.view(np.uint32))
 
-    def assign(self, target: Buffer, source: Buffer) -> None:
-        note_written(target)
+    def copy(self, target: Buffer, source: Buffer) -> None:
         if source.size:
             with self.lock:
                 self.recorder.assign(target.address, source.address, source.nbytes // 4)
