@@ -267,6 +267,8 @@ mutant("capture", "numbers are not checked", "ag/autograd/captured/arguments.py"
 mutant("capture", "a tensor's slot is not filled", "ag/autograd/captured/arguments.py",
        "self.target.backend.copy(self.target, value.buffer)", "pass",
        "autograd/test_capture.py::test_arrays_and_tensors_fill_the_slots[cpu]")
+mutant("capture", "what a replay writes is not noted", "ag/autograd/captured/program.py", "self._writes.note()", "pass",
+       "autograd/test_unchanged.py::test_a_replay_between_forward_and_backward[cpu]")
 mutant("tape", "the oldest node first", "ag/autograd/tensor.py", "return self.order > other.order",
        "return self.order < other.order", "autograd/test_tape.py::test_a_parameter_used_often_gets_its_gradient_once")
 mutant("tape", "a cotangent is not added", "ag/autograd/cotangent.py", "(add, whole(known), g)", "(add, g, g)",

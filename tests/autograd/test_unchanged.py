@@ -83,6 +83,26 @@ def test_a_step_between_forward_and_backward(device: str) -> None:
     assert value(ag.backward(second)[p["W"]]) == 1  # a sum needs no value
 
 
+def test_a_replay_between_forward_and_backward(device: str) -> None:
+    p = named(W=2.0, V=3.0)
+    optimizer = ag.optimizer_sgd(p, lr=0.1)
+
+    @ag.ag_capture
+    def step(x: ag.Tensor) -> None:
+        with ag.with_grad_tape():
+            loss = ag.ag_sum(x * p["W"])
+        optimizer.step(ag.backward(loss))
+        optimizer.zero_grad()
+
+    for k in range(4):
+        step(ag.ag_tensor([[1.0 + k]]))
+    with ag.with_grad_tape():
+        loss = ag.ag_sum(p["W"] * p["V"])
+    step(ag.ag_tensor([[1.0]]))
+    with expect_error("a replay", ag.TapeError, "backward: parameter 'W' of shape (1, 1) was changed after"):
+        ag.backward(loss)
+
+
 def test_other_parameters_of_a_flat_buffer_may_change(device: str) -> None:
     p = named(W=2.0, V=3.0, b=1.0)
     ag.optimizer_sgd(p, lr=1.0)
