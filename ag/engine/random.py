@@ -213,17 +213,17 @@ class Streams:
         self.drawn = 0
 
     def prepare(self, first: int, most: int | None, beyond: int, draws: int) -> None:
-        """Before a replay that draws so often, or less."""
+        """Before a part, of which a replay draws so often, or less."""
+        generator_state(self._backend)  # is there before anything is recorded
+        self._numbers, self.drawn = (first, most, beyond), 0
         if draws:
             set_stream(self._backend, first)
             if most is not None and draws > most:
                 self._backend.upload(_words(beyond), self._beyond)
 
     @contextmanager
-    def numbered(self, first: int, most: int | None, beyond: int) -> Iterator[None]:
-        """Inside, draws on the device take these streams and are counted, where Python makes them."""
-        generator_state(self._backend)  # is there before anything is recorded
-        self._numbers, self.drawn = (first, most, beyond), 0
+    def counted(self) -> Iterator[None]:
+        """Inside, where Python makes them, draws on the device take the part's streams and are counted."""
         token = _draw.set(self._next)
         try:
             yield

@@ -105,8 +105,7 @@ class Plans:
         computed = self._computed
         try:
             self._streams.prepare(*numbers, plan.draws)
-            with self._streams.numbered(*numbers):
-                plan.captured(*leaves)
+            plan.captured(*leaves)
         except CaptureError as error:
             if plan.replayed:  # and nobody knows since when that was wrong
                 raise
@@ -125,12 +124,16 @@ class Plans:
                 "of the samples."))
 
     def _eagerly(self, sample: Tree, numbers: Numbers) -> None:
-        with self._streams.numbered(*numbers):
+        self._streams.prepare(*numbers, 0)
+        self._call(sample)
+
+    def _call(self, sample: Tree) -> None:
+        with self._streams.counted():
             self._compute(sample)
 
     def _recorded(self, treedef: TreeDef, leaves: Sequence[Leaf]) -> None:
         self._computed += 1
-        self._compute(tree_unflatten(treedef, leaves))
+        self._call(tree_unflatten(treedef, leaves))
 
     def _plan_of(self, sample: Tree) -> tuple[_Plan, list[Leaf]] | None:
         """The plan for samples like this, and its arguments; None if they run eagerly."""
