@@ -121,9 +121,9 @@ def test_a_replica_that_hangs_is_named(together: bool) -> None:
     fault = Fault("hangs", 1, 10)
     begin = time.monotonic()
     with expect_error("dp_train with a device that does not finish its part", ag.CommError, "replica 1 (cpu:1)",
-                      "step 1", "within 0.3 s", "larger timeout"):
-        train(2, fault, together, timeout=0.3)
-    assert time.monotonic() - begin < 5
+                      "step 1", "within 1 s", "larger timeout"):
+        train(2, fault, together, timeout=1.0)
+    assert time.monotonic() - begin < 10
     fault.released.set()
     no_thread_is_left()
 
