@@ -58,17 +58,7 @@ _PROCESS = token_hex(8)  # names this process together with its number, as conta
 
 
 class OtherRankError(CommError):
-    """What went wrong on another rank.
-
-    Attributes
-    ----------
-    ends : bool
-        Whether it ends the job; otherwise all go back to the last checkpoint.
-    """
-
-    def __init__(self, message: str, ends: bool) -> None:
-        super().__init__(message)
-        self.ends = ends
+    """A device of another rank failed: all go back to the last checkpoint."""
 
 
 class RankSteps:
@@ -182,9 +172,9 @@ class RankSteps:
         self._over |= ends
         if any(theirs["leaves"] for theirs in faults.values()) and not ends:
             self._part(not faults.get(me, {}).get("leaves", False))
-        raise OtherRankError("; ".join(f"train_distributed: rank {rank} ({hosts[rank]}) failed {self.where} "
-                                       f"({theirs['fault'].rstrip('.')})" for rank, theirs in faults.items()) + ".",
-                             ends)
+        said = "; ".join(f"rank {rank} ({hosts[rank]}) failed {self.where} ({theirs['fault'].rstrip('.')})"
+                         for rank, theirs in faults.items())
+        raise (CommError if ends else OtherRankError)(f"train_distributed: {said}.")
 
     def _part(self, stays: bool) -> None:
         """Go on without ranks that have no devices any more."""
@@ -205,9 +195,9 @@ class RankSteps:
         RankLostError
             If a rank was lost; the others are a smaller group now.
         OtherRankError
-            If something went wrong on another rank.
+            If a device of another rank failed.
         CommError
-            If a rank did not come in time; no call can be made any more.
+            If another rank failed for another reason, or did not come in time; no call can be made any more.
         """
         return self._told({"value": value})
 

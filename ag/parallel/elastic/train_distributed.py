@@ -201,8 +201,11 @@ class _Loop:
     def _meet(self, *alike: tuple[str, object]) -> None:
         """Compare the arguments of all ranks; take a share of the loader, with the seed of rank 0."""
         assert self.ranks is not None
-        self.ranks.meet([("epochs", self.epochs), ("the optimizer", repr(self.optimizer)),
-                         ("data", type(self.data).__name__), *alike])
+        data = f"a {type(self.data).__name__}"
+        if isinstance(self.data, DataLoader):
+            data += (f" of {self.data.n_samples} samples, batch_size={self.data.batch_size}, "
+                     f"shuffle={self.data.shuffle}, drop_last={self.data.drop_last}")
+        self.ranks.meet([("epochs", self.epochs), ("the optimizer", repr(self.optimizer)), ("data", data), *alike])
         if isinstance(self.data, DataLoader):
             state, *_ = self.ranks.exchange(self.data.state_dict())
             self.data.load_state_dict(state)

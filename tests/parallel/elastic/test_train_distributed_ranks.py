@@ -362,12 +362,11 @@ def test_a_file_of_another_job_is_not_taken(tmp_path: Path) -> None:
         path.unlink()
         path.write_bytes((tmp_path / "old").read_bytes())
 
-    found = run(3, {0: meetings(3)[0] + 40}, checkpoint=path, checkpoint_every=3, happens={(0, 4): swap})
+    found = run(3, {0: meetings(3)[0] + 60}, checkpoint=path, checkpoint_every=100, happens={(0, 2): swap})
     for rank in (1, 2):
-        assert isinstance(found[rank], ag.AgError), found[rank]
-    with expect_error("train_distributed with another file on rank 1", ag.CheckpointError, "is of another job",
-                      "all hosts share"):
-        raise found[1]
+        with expect_error(f"train_distributed with another file, on rank {rank}", ag.CheckpointError,
+                          "is of another job", "all hosts share"):
+            raise found[rank]
 
 
 def test_a_file_that_is_gone(tmp_path: Path) -> None:
@@ -441,19 +440,16 @@ def test_rank_0_cannot_save(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("changed", "words"), [
     ({"epochs": 2}, ["epochs is 3 on rank 0 and 2 on rank 1"]), ({"lr": 0.1}, ["the optimizer is", "lr=0.1"]),
-    ({"kind": "batch norm"}, ["tensor", "not there on rank 0"]),
+    ({"kind": "batch norm"}, ["the optimizer is Adam(4 parameters", "Adam(6 parameters"]),
     ({"kind": "compressed"}, ["the model is DataParallel on rank 0 and CompressedDataParallel on rank 1"]),
-    ({"data": batches}, ["data is DataLoader on rank 0 and list on rank 1"]),
-    ({"data": lambda: ag.ag_dataloader(X, Y, batch_size=4, seed=1)}, ["batch_size"]),
+    ({"data": batches}, ["data is a DataLoader of 44 samples, batch_size=12", "and a list on rank 1"]),
+    ({"data": lambda: ag.ag_dataloader(X, Y, batch_size=4, seed=1)}, ["batch_size=12", "batch_size=4"]),
 ])
 def test_what_differs_is_named(changed: dict[str, Any], words: list[str]) -> None:
     found = outcomes(2, lambda comm: Trained(dealt(2)[comm.rank], comm=comm, **(changed if comm.rank else {})))
     for rank, error in enumerate(found):
-        if "batch_size" not in words or rank == 1:
-            with expect_error(f"train_distributed with {changed} on rank 1, on rank {rank}", ag.AgError, *words):
-                raise error
-        else:
-            assert isinstance(error, ag.CommError) and "rank 1" in str(error)
+        with expect_error(f"train_distributed with {changed} on rank 1, on rank {rank}", ag.CommError, *words):
+            raise error
 
 
 def test_batches_of_its_own_on_each_rank() -> None:
