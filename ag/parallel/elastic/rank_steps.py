@@ -151,6 +151,9 @@ class RankSteps:
             raise
         except BaseException as error:
             self._abort(error)
+            if isinstance(error, CommError):
+                raise CommError(f"train_distributed: the ranks cannot go on {self.where}: {str(error).rstrip('.')}; mend "
+                                f"that and start again, with resume=True if there is a checkpoint.") from error
             raise
 
     def _told(self, message: Mapping[str, Json], more: Callable[[Comm, list[Json]], object] | None = None) -> list[Json]:
@@ -354,10 +357,11 @@ class RankSteps:
 
 
 def _at(g: Tensor | Array, p: Tensor) -> Tensor:
-    """A gradient where the parameter is, and of its type."""
-    if isinstance(g, Tensor) and (g.device, g.dtype) == (p.device, p.dtype):
+    """A gradient where the parameter is, and of the type that gradients of it have."""
+    kind = "f64" if p.dtype == "f64" else "f32"
+    if isinstance(g, Tensor) and (g.device, g.dtype) == (p.device, kind):
         return g
-    return ag_tensor(g.numpy() if isinstance(g, Tensor) else g, p.device, p.dtype)
+    return ag_tensor(g.numpy() if isinstance(g, Tensor) else g, p.device, kind)
 
 
 def _digest(batch: Tree) -> int:

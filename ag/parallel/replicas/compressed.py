@@ -142,6 +142,8 @@ class CompressedDataParallel(DataParallel):
     def load_compressor_state(self, state: Mapping[str, Array]) -> None:
         """Take over what `compressor_state` returned; nothing changes if it does not fit.
 
+        A state of more replicas leaves what those have not sent to the ones that are there.
+
         Raises
         ------
         CheckpointError
@@ -162,11 +164,7 @@ class CompressedDataParallel(DataParallel):
     # -------------------------------------------------------------------------------------- over ranks
 
     def join(self, first: int, every: int) -> None:
-        """Be some of `every` replicas on all ranks, the first of which is number `first`.
-
-        From then on a state has all of them, and one that has more leaves the residuals of those that are not there any
-        more to the others.
-        """
+        """Be some of `every` replicas on all ranks, the first of which is number `first`, in states too."""
         self._place = first, every
 
     @contextmanager

@@ -195,15 +195,17 @@ def take_residuals(links: list[Link], state: Mapping[str, Array], shapes: Mappin
                    place: tuple[int, int] | None = None) -> int:
     """Give links the residuals of a state with names such as ``residual0.layer1_W``, all or nothing; its steps.
 
+    The state may be of more replicas: those that are not there any more leave their residuals to the others, so nothing
+    is lost.  State of 3 replicas for 2: the first gets the residuals 0 and 2, added up, and the second residual 1.
+
     Parameters
     ----------
     place : (int, int), optional
-        The number of the first link among those of all ranks, and how many these have.  The state may then be of more:
-        those that are not there any more leave their residuals to the others.  Default: the state is of these links.
+        The number of the first link among those of all ranks, and how many these have; default: all are here.
     """
     first, every = place or (0, len(links))
     there = {int(key.partition(".")[0].removeprefix("residual")) for key in state if _RESIDUAL.match(key)}
-    known = range(max(every, *there, -1) + 1 if place and there else every)
+    known = range(max([every, *(i + 1 for i in there)]))
     fitting = {f"residual{i}.{name}": (i % every - first, name) for i in known for name in shapes}
     shapes_there = {key: np.shape(x) for key, x in state.items()}
     expected = {STEPS: shapes_there.get(STEPS, ())} | {key: shapes[name] for key, (_, name) in fitting.items()}

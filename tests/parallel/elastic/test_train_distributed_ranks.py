@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -233,6 +234,39 @@ def test_parameters_that_some_ranks_do_not_use() -> None:
     assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.parametrize("optimizer", [ag.optimizer_sgd, ag.optimizer_adam])
+@pytest.mark.parametrize("dtype", ["f64", "bf16", "f16"])
+def test_other_types(dtype: str, optimizer: Any) -> None:
+    def train(comm: Comm | None) -> np.ndarray:
+        devices = [f"cpu:{1 + comm.rank}"] if comm else ["cpu:1", "cpu:2"]
+        with ag.ag_device(devices[0]):
+            ag.ag_seed(5)
+            ag.ag_dtype(dtype)
+            try:
+                model = ag.ag_sequential(ag.ag_linear(4, 8, activation="tanh"), ag.ag_batch_norm(8), ag.ag_linear(8, 2))
+                data = batches()
+                losses = ag.train_distributed(ag.DataParallel(model, devices), data, ag.DistributedWorld(devices, comm),
+                                              ag.ag_mse_loss, optimizer(model.parameters(), lr=0.02), 2)
+            finally:
+                ag.ag_dtype("f32")
+            assert {p.dtype for p in model.parameters().values()} == {dtype}
+            return np.array([*losses, *(float(np.sum(x.astype(np.float64))) for x in model.state_dict().values())])
+
+    wanted = train(None)
+    found = outcomes(2, train)
+    assert np.array_equal(found[0], found[1])
+    np.testing.assert_allclose(found[0], wanted, atol=0.02 if "16" in dtype else 1e-12)
+
+
+@pytest.mark.vulkan
+def test_ranks_with_cards_of_two_vendors(lavapipe: str, swiftshader: str) -> None:
+    for kind in ("batch norm", "compressed"):
+        found = finished(outcomes(2, lambda comm, kind=kind: Trained([(lavapipe, swiftshader)[comm.rank]], kind, comm,
+                                                                     epochs=1)))
+        np.testing.assert_allclose(found[0].losses, found[1].losses, atol=1e-6)
+        np.testing.assert_allclose(found[0].losses, alone(kind).losses[:4], atol=1e-3)
+
+
 def test_messages_are_what_travels(monkeypatch: pytest.MonkeyPatch) -> None:
     """And 16 bytes for each of the four parameters, and the state before the first step; no whole gradient."""
     moved: list[tuple[str, int]] = []
@@ -325,6 +359,58 @@ def test_what_lost_replicas_had_not_sent_is_sent_by_others(tmp_path: Path) -> No
     np.testing.assert_allclose(left[0].losses, alone("compressed", 3).losses, rtol=0.3, atol=0.02)
     names = {key.partition(".")[0] for key in left[0].model.compressor_state()}
     assert names == {"steps", "residual0", "residual1"}
+
+
+def test_a_compressed_job_goes_on_with_other_replicas(tmp_path: Path) -> None:
+    """To the bit with as many; fewer send what the others had not sent: nothing of it is lost."""
+    path = tmp_path / "job"
+    finished(run(2, kind="compressed", checkpoint=path, epochs=2))
+    saved = ag.CompressedDataParallel(ag.ag_sequential(layers()), ["cpu:1", "cpu:2"], 0.2, momentum=0.5)
+    ag.ag_load_checkpoint(path, saved)
+    fewer = ag.CompressedDataParallel(ag.ag_sequential(layers()), ["cpu:1"], 0.2, momentum=0.5)
+    fewer.load_compressor_state(saved.compressor_state())
+    for name, residual in fewer.compressor_state().items():
+        if name != "steps":
+            parts = [saved.compressor_state()[name.replace("residual0", f"residual{i}")] for i in (0, 1)]
+            assert np.abs(residual).max() > 0 and np.array_equal(residual, parts[0] + parts[1])
+    for ranks in (2, 3, 1):
+        (tmp_path / f"{ranks}").write_bytes(path.read_bytes())
+        for result in finished(run(ranks, kind="compressed", checkpoint=tmp_path / f"{ranks}", resume=True)):
+            if ranks == 2:
+                assert_equal(result, finished(run(2, kind="compressed"))[0])
+            np.testing.assert_allclose(result.losses[-1], alone("compressed").losses[-1], rtol=0.5)
+
+
+def test_a_rank_that_hangs_is_named(tmp_path: Path) -> None:
+    waits = Event()
+
+    def work(comm: Comm) -> Trained:
+        return Trained(dealt(2)[comm.rank], comm=comm, happens={(1, 4): lambda: waits.wait(60) and None},
+                       checkpoint=tmp_path / "job")
+
+    def freed(comm: Comm) -> Any:
+        try:
+            return work(comm)
+        finally:
+            waits.set()  # by rank 0, which has given up
+
+    for error in outcomes(2, freed, timeout=2):
+        with expect_error("train_distributed with a rank that hangs", ag.CommError, "cannot go on in step 4",
+                          "rank 1 did not come within 2 s", "resume=True"):
+            raise error
+
+
+def test_fewer_ranks_than_asked_for(tmp_path: Path) -> None:
+    def work(comm: Comm) -> Any:
+        place = doomed(comm, meetings(3)[0] + 40) if comm.rank == 2 else comm
+        with ag.ag_device(f"cpu:{1 + comm.rank}"):
+            return ag.train_distributed(MODELS["a layer"]([]), ag.ag_dataloader(X, Y, batch_size=12, seed=1),
+                                        ag.DistributedWorld([f"cpu:{1 + comm.rank}"], place, min_ranks=3),
+                                        ag.ag_mse_loss, epochs=3, checkpoint=tmp_path / "job")
+
+    for error in outcomes(3, work)[:2]:
+        with expect_error("train_distributed with fewer than min_ranks", ag.CommError, "min_ranks is 3"):
+            raise error
 
 
 def test_half_of_the_ranks_without_the_first_may_not_go_on(tmp_path: Path) -> None:
