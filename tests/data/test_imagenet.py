@@ -198,6 +198,9 @@ def test_it_is_exact_over_ranks(sizes: list[int]) -> None:
     assert outcomes(len(sizes), part) == [slowly(out, ids, 2)] * len(sizes)
     world = ag.DistributedWorld.init(devices=["cpu"])
     assert topk_accuracy(out, ids, 2, world) == slowly(out, ids, 2)
+    wrong: Any = "mpi"
+    with expect_error("topk_accuracy(world='mpi')", TypeError, "topk_accuracy: world is 'mpi'", "a communicator"):
+        topk_accuracy(out, ids, 2, wrong)
 
 
 @pytest.mark.parametrize(("out", "ids", "k", "error", "fragments"), [
