@@ -335,7 +335,8 @@ def topk_accuracy(out: TensorLike, ids: TensorLike, k: int = 1, world: Summing |
     if world is not None:
         comm: Summing = getattr(world, "comm", world)
         if not hasattr(comm, "all_reduce"):
-            raise TypeError(f"topk_accuracy: world is {world!r:.80}; a communicator, or a DistributedWorld, is required.")
+            raise TypeError(f"topk_accuracy: world is {world!r:.80}; a communicator, or something that has one, is "
+                            f"required.")
         comm.all_reduce(total)
     return float(total[0] / total[1]) if total[1] else float("nan")
 

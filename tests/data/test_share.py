@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from helpers.errors import expect_error
 from helpers.properties import examples
+from helpers.ranks import outcomes
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 import ag
+from ag.parallel.comm.comm import Comm
 
 X, Y = np.arange(2 * 23, dtype=np.float32).reshape(2, 23), np.arange(23)
 
@@ -99,6 +101,34 @@ def test_threads_may_share_a_loader() -> None:
     for thread in threads:
         thread.join(60)
     assert joined([found[i] for i in range(3)]) == ids(made())
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_loop_of_ones_own_over_ranks(ranks: int) -> None:
+    """Gradients times samples, added up over the ranks and divided once: the last batch has samples for three only."""
+    targets = X[:1] * 0.03 - X[1:] * 0.02
+
+    def train(comm: Comm | None) -> np.ndarray:
+        loader = ag.ag_dataloader(X / 46, targets, batch_size=5, seed=3)
+        if comm is not None:
+            loader = loader.share(comm.rank, comm.size)
+        with ag.ag_device(f"cpu:{comm.rank + 1 if comm else 0}"):
+            W = ag.ag_param(np.zeros((1, 2), np.float32))
+            optimizer = ag.optimizer_adam({"W": W}, lr=0.05)
+            for _ in range(3):
+                for batch in loader:
+                    samples = batch.x.shape[-1]
+                    grads = {}
+                    if samples:
+                        with ag.with_grad_tape():
+                            loss = ag.ag_mse_loss(W @ batch.x, batch.y)
+                        grads = {"W": ag.backward(loss)[W]}
+                    optimizer.step(ag.syncgrads([grads], [samples], comm))
+            return W.numpy()
+
+    found = outcomes(ranks, train)
+    assert all(np.array_equal(W, found[0]) for W in found)
+    np.testing.assert_allclose(found[0], train(None), atol=1e-6)
 
 
 def test_the_shape_of_an_empty_part() -> None:

@@ -83,8 +83,8 @@ class RankSteps:
 
     def __init__(self, world: DistributedWorld, model: Model) -> None:
         if any(isinstance(part, SyncBatchNorm) for part in objects_in(model)):
-            raise ValueError(f"train_distributed: there are {world.size} ranks and the model has a SyncBatchNorm, which "
-                             f"knows the replicas of one process; use ag_batch_norm, or one process.")
+            raise ValueError(f"train_distributed: there are {world.size} ranks and the model has a SyncBatchNorm, "
+                             f"which knows the replicas of one process; use ag_batch_norm, or one process.")
         self._world, self._model = world, model
         self._members = Membership(world.comm, "train_distributed", world.min_ranks)
         self._dim = model.dim if isinstance(model, DataParallel) else -1
@@ -152,11 +152,12 @@ class RankSteps:
         except BaseException as error:
             self._abort(error)
             if isinstance(error, CommError):
-                raise CommError(f"train_distributed: the ranks cannot go on {self.where}: {str(error).rstrip('.')}; mend "
-                                f"that and start again, with resume=True if there is a checkpoint.") from error
+                raise CommError(f"train_distributed: the ranks cannot go on {self.where}: {str(error).rstrip('.')}; "
+                                f"mend that and start again, with resume=True if there is a checkpoint.") from error
             raise
 
-    def _told(self, message: Mapping[str, Json], more: Callable[[Comm, list[Json]], object] | None = None) -> list[Json]:
+    def _told(self, message: Mapping[str, Json],
+              more: Callable[[Comm, list[Json]], object] | None = None) -> list[Json]:
         """The values of all ranks; or what `more` makes of them, in the same agreement, as the only one."""
         found: list[Json] = []
 

@@ -154,7 +154,8 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
                 loop.begin()
                 return loop.run()
             except RankLostError as error:
-                raise CommError(f"{str(error).rstrip('.')}; give checkpoint, so that those who are left go on.") from error
+                raise CommError(f"{str(error).rstrip('.')}; give checkpoint, so that those who are left go "
+                                f"on.") from error
     for name, value, least in (("checkpoint_every", checkpoint_every, 1), ("max_restarts", max_restarts, 0)):
         if value is not None and not counts(value, least=least):
             raise ValueError(f"train_distributed: {name} is {value!r}; a whole number of at least {least} is required.")
@@ -327,8 +328,8 @@ class _SavedLoop(_Loop):
         if self._failed and self.ranks is not None:
             known = min(len(losses), len(self.losses))
             if not np.array_equal(losses[:known], self.losses_so_far()[:known], equal_nan=True):
-                raise CheckpointError(f"train_distributed: {self._path} on host {self.world.host} is of another job; name "
-                                      f"a file in a folder that all hosts share.")
+                raise CheckpointError(f"train_distributed: {self._path} on host {self.world.host} is of another job; "
+                                      f"name a file in a folder that all hosts share.")
         self.epoch, self.batch, self.losses = checkpoint.extra["epoch"], checkpoint.extra["batch"], [*losses]
         self._saved, self._failed = checkpoint.step, False
         if self.ranks is not None:

@@ -37,7 +37,8 @@ STEPS = "steps"  # name of the number of steps in a state
 FIRST_RATIO = 0.25  # where a warm-up begins; that of Deep Gradient Compression
 _INDEX = np.dtype(np.int32)
 _RESIDUAL = re.compile(r"residual[0-9]{1,6}\.")
-_TYPES: dict[np.dtype[np.generic], DType] = {stored(np.empty(0, np.float32), wire).dtype: wire for wire in WIRES.values()}
+_TYPES: dict[np.dtype[np.generic], DType] = {  # of arrays, and what is stored in them
+    stored(np.empty(0, np.float32), wire).dtype: wire for wire in WIRES.values()}
 
 
 class Message(NamedTuple):

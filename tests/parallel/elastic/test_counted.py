@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.ranks import dealt, outcomes
-from parallel.elastic.test_lost import Killed, doomed
+from parallel.elastic.killed import Killed, doomed
 
 import ag
 from ag.parallel.comm.comm import Comm
@@ -61,7 +61,7 @@ def test_each_sample_comes_once_in_a_pass_and_shuffled() -> None:
     assert set(taken.sum(1)) == {BATCH} and set(taken.ravel()) == {0, 1}
     together = [{tuple(np.flatnonzero(step)) for step in taken[k * STEPS : (k + 1) * STEPS]} for k in range(PASSES)]
     assert all(together[k].isdisjoint(together[j]) for k in range(PASSES) for j in range(k))
-    assert min(np.ptp(np.flatnonzero(step)) for step in taken) > SAMPLES // 2  # from everywhere, not one after the other
+    assert min(np.ptp(np.flatnonzero(step)) for step in taken) > SAMPLES // 2  # not one after the other
 
 
 @pytest.mark.parametrize(("ranks", "killed"), [

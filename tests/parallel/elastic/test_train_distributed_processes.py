@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.ranks import UNDER_MPI, mpirun
-from parallel.elastic.test_train_distributed_ranks import Trained
+from parallel.elastic.trained import Trained
 
 pytestmark = [pytest.mark.skipif(UNDER_MPI, reason="starts processes itself"), pytest.mark.slow]
 
@@ -18,7 +18,7 @@ PROGRAM = """
 import os, sys
 sys.path[:0] = {paths}
 import ag
-from parallel.elastic.test_train_distributed_ranks import Trained
+from parallel.elastic.trained import Trained
 kind, checkpoint, *victims = sys.argv[1:]
 comm = ag.DistributedWorld.init("mpi", devices=["cpu"], timeout=60).comm
 rank = comm.rank
@@ -73,3 +73,10 @@ def test_two_processes_of_five_are_killed(tmp_path: Path) -> None:
     found = run(tmp_path, 5, "data parallel", "0,3", "3,8", checkpoint=tmp_path / "job")
     for numbers in found.values():
         np.testing.assert_allclose(numbers, alone("data parallel"), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_training_described_in_a_file(ranks: int) -> None:
+    """The example compares its losses with those of one device."""
+    status, text = mpirun(ranks, Path(__file__).parents[3] / "examples" / "parallel_config.py")
+    assert status == 0 and text.count("after 60 steps, at most") == ranks, text
