@@ -366,8 +366,11 @@ class _SavedLoop(_Loop):
             evacuate(self.model, self.optimizer, instead)
         self._take_share()
         self._failed = True
-        log.warning("train_distributed: %s in step %d (%s); going on from step %d on %s.", what, step, error,
-                    self._saved, ", ".join(dict.fromkeys(self.world.devices)))
+        if failed or not told:
+            log.warning("train_distributed: %s in step %d (%s); going on from step %d on %s.", what, step, error,
+                        self._saved, ", ".join(dict.fromkeys(self.world.devices)))
+        elif self._is_first():
+            log.warning("%s; going on from step %d on %d ranks.", str(error).rstrip("."), self._saved, self.world.size)
 
 
 def _step(model: Any, x: Tree, y: Tree, loss_fn: LossFn | None) -> Tensor:
