@@ -373,6 +373,14 @@ def test_fewer_ranks_than_asked_for(tmp_path: Path) -> None:
             raise error
 
 
+def test_a_rank_lost_before_the_first_step(tmp_path: Path) -> None:
+    found = run(3, {1: 4}, checkpoint=tmp_path / "job")
+    for rank in (0, 2):
+        with expect_error(f"train_distributed on rank {rank}, when rank 1 is lost at once", ag.RankLostError,
+                          "rank 1 (", "was lost before step 0"):
+            raise found[rank]
+
+
 def test_half_of_the_ranks_without_the_first_may_not_go_on(tmp_path: Path) -> None:
     _, other = run(2, {0: meetings(2)[0] + 25}, checkpoint=tmp_path / "job")
     with expect_error("train_distributed on rank 1 of 2, when rank 0 is lost", ag.CommError, "may not go on"):
