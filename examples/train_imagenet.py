@@ -201,10 +201,11 @@ class Job:
         is_last = (step.step + 1) * self.batch // self.images > passes
         accuracies = self.accuracies(step) if is_last else None
         epoch = passes + 1
+        applied = self.schedule.at(self.schedule.steps - 1)  # it was stepped already, for the next step
+        row = [step.step + 1, epoch, repr(applied), repr(step.loss), *map(repr, accuracies or ())]
+        self.log.note(step.step + 1, ",".join(map(str, row)) + ",," * (accuracies is None))
         if step.ranks.rank == 0:
-            applied = self.schedule.at(self.schedule.steps - 1)  # it was stepped already, for the next step
-            row = [step.step + 1, epoch, repr(applied), repr(step.loss), *map(repr, accuracies or ())]
-            self.log.write(step.step + 1, ",".join(map(str, row)) + ",," * (accuracies is None))
+            self.log.write()
             if accuracies is not None:
                 print(f"epoch {epoch}: loss {np.mean(self.losses):.4f}, top-1 {accuracies[0]:.4f}, "
                       f"top-5 {accuracies[1]:.4f}", flush=True)
@@ -239,19 +240,27 @@ class Job:
 
 
 class Log:
-    """A CSV file of which every line is of one step; a job that goes on from an earlier step writes them anew."""
+    """A CSV file of which every line is of one step; a job that goes on from an earlier step writes them anew.
+
+    All ranks note all lines, as a rank that is lost may not have written its last one.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.begun = path, False
+        self.path, self.lines, self.written = path, dict[int, str](), 0  # by step; how many this rank has written
 
-    def write(self, step: int, line: str) -> None:
-        if not self.begun:
-            self.begun = True
-            old = self.path.read_text().splitlines()[1:] if step > 1 and self.path.exists() else []
-            kept = [row for row in old if row.partition(",")[0].isdecimal() and int(row.partition(",")[0]) < step]
+    def note(self, step: int, line: str) -> None:
+        self.lines[step] = line
+
+    def write(self) -> None:
+        """Write what was noted since the last call, or all of it after the lines of steps before, in the first."""
+        if not self.written:
+            first = min(self.lines)
+            old = self.path.read_text().splitlines()[1:] if first > 1 and self.path.exists() else []
+            kept = [row for row in old if row.partition(",")[0].isdecimal() and int(row.partition(",")[0]) < first]
             self.path.write_text("\n".join([HEADER, *kept, ""]))
         with self.path.open("a") as file:
-            file.write(line + "\n")
+            file.write("".join(line + "\n" for line in [*self.lines.values()][self.written :]))
+        self.written = len(self.lines)
 
 
 def main() -> None:

@@ -298,6 +298,8 @@ mutant("data", "every epoch in the same order", "ag/data/dataloader.py", "counte
 mutant("data", "prefetching skips a batch", "ag/data/dataloader.py", "self._gather(place, k, check)",
        "self._gather(place, k + 1, check)",
        "data/test_dataloader.py::test_prefetching_changes_nothing")
+mutant("data", "a rank's share begins a sample late", "ag/data/dataloader.py", "begin = rank * each + min(rank, more)",
+       "begin = rank * each + rank", "data/test_share.py::test_the_parts_of_all_ranks_are_the_batches")
 mutant("data", "crops are the same in every pass", "ag/data/images.py", "counter=[0, 0, of.number, _CUTS]",
        "counter=[0, 0, 0, _CUTS]",
        "data/test_images.py::test_what_is_drawn_follows_from_seed_pass_and_image_alone")
@@ -353,6 +355,17 @@ mutant("reduction tree", "the rest is added from the left", "ag/parallel/comm/tr
        "reversed(self.nodes[:-1])", "self.nodes[:-1]",
        "parallel/comm/test_tree_reduction.py::test_any_shards_make_the_same_additions",
        "parallel/comm/test_tree_reduction.py::test_the_tree_is_balanced")
+RANKS = "parallel/elastic/test_train_distributed_ranks.py"
+mutant("replicas", "gradients of ranks count alike", "ag/parallel/elastic/rank_steps.py",
+       "[samples] if samples else []", "[1] if samples else []", f"{RANKS}::test_any_ranks_and_replicas[3-1]")
+mutant("replicas", "buffers of ranks differ", "ag/parallel/elastic/rank_steps.py", "self._share_buffers(comm)", "pass",
+       f"{RANKS}::test_two_ranks_train_as_one_process_does[batch norm]")
+mutant("replicas", "messages of ranks have no weight", "ag/parallel/elastic/rank_steps.py",
+       "compressed.sending(samples / total)", "compressed.sending(1.0)",
+       f"{RANKS}::test_two_ranks_train_as_one_process_does[compressed]")
+mutant("replicas", "a lost rank's samples stay lost", "ag/parallel/elastic/train_distributed.py",
+       "        self._take_share()\n        self._failed", "        self._failed",
+       f"{RANKS}::test_one_rank_of_three[2-1]")
 mutant("replicas", "sync batch norm: mean of one replica's samples", "ag/parallel/replicas/sync_batch_norm.py",
        "count = sum(counts)", "count = max(counts)",
        "parallel/replicas/test_sync_batch_norm.py::test_unequal_and_empty_shards")

@@ -3,10 +3,15 @@
 The order of an epoch follows from the seed and the epoch's number alone, so the loader's state is a few numbers.  Every
 loop has a place in an epoch of its own, and so has `next_batch`.  Knows samples (`ag.data.samples`) and makes tensors
 of them; no model, no file.  Training loops ask it.
+
+Ranks that make steps together each have a share of every batch: batches of 4 of the order 5 3 1 0 2 4, on two ranks
+
+    rank 0    5 3 | 2          rank 1    1 0 | 4          state, on both, after a batch: epoch 0, next 1
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -101,6 +106,8 @@ class DataLoader:
     draws in a sample, such as a dropout mask, follows from the loader's seed and the batch, whatever `prefetch` is and
     also after `load_state_dict`; a generator of your own goes on from sample to sample.
 
+    Among ranks that make steps together each takes its `share`.
+
     References
     ----------
     ggmlR ``ag_dataloader`` (which drops a partial last batch silently).
@@ -138,6 +145,8 @@ class DataLoader:
         self.drop_last = bool(drop_last)
         self.prefetch = int(prefetch)
         self._seed = host_seed() if seed is None else int(seed)
+        self._is_seeded = seed is not None
+        self._part = 0, 1  # which part of every batch it has, of how many
         self._lock = Lock()  # around every change of a place
         self._turn = Lock()  # of whoever calls next_batch
         self._begun = 0  # epochs, with the one that waits
@@ -213,6 +222,57 @@ class DataLoader:
         with draws_from(*of, i):
             return [array for part in self._data for array in part.take(np.array([i]), lambda: None, of)]
 
+    def share(self, rank: int, size: int) -> DataLoader:
+        """A loader of one rank's part of every batch, where `size` ranks make steps together.
+
+        Parameters
+        ----------
+        rank : int
+            Of the part, from 0.
+        size : int
+            How many parts a batch is cut into; they differ by one sample at most.
+
+        Returns
+        -------
+        DataLoader
+            Like this one, and at its place; of a share it is a share of the whole, too.
+
+        Raises
+        ------
+        ValueError
+            If there is no such rank, or the loader shuffles and has no `seed`, so that each rank would have an order of
+            its own.
+
+        Notes
+        -----
+        The parts of all ranks, one after the other, are this loader's batches, in every epoch.  The last ones are empty
+        where a batch has fewer samples than there are ranks: ``batch.x.shape[-1]`` is 0, and the shape of a sample is
+        found by making one.  What this library draws in a sample follows from the rank, too.
+
+        States have nothing of ranks in them: one of this loader, or of any share of it, is good for all, so a job goes
+        on with other ranks.  ``len``, `order` and `n_samples` are the whole loader's.  Over unequal parts, gradients
+        are averaged right by ``ag.syncgrads([gradients], [samples], world=world)``.
+
+        Examples
+        --------
+        >>> import ag, numpy as np
+        >>> loader = ag.ag_dataloader(np.arange(6.0), batch_size=4, shuffle=False)
+        >>> [[b.x.numpy().ravel().tolist() for b in loader.share(rank, 2)] for rank in (0, 1)]
+        [[[0.0, 1.0], [4.0]], [[2.0, 3.0], [5.0]]]
+        """
+        if not (counts(size) and counts(rank, least=0) and rank < size):
+            raise ValueError(f"{self._function}.share: rank is {rank!r} and size {size!r}; whole numbers are required, "
+                             f"size at least 1, and rank from 0 to below it.")
+        if size > 1 and self.shuffle and not self._is_seeded:
+            raise ValueError(f"{self._function}.share: the loader shuffles and was made without a seed, so every rank "
+                             f"has an order of its own; give all ranks the same seed.")
+        with self._lock():
+            part, place = copy.copy(self), self._at
+            part._lock, part._turn, part._part = Lock(), Lock(), (int(rank), int(size))
+            part._own = part._left = None
+            part._at = part._waiting = _Place(place.epoch, place.next)
+        return part
+
     def n_batches(self) -> int:
         """Batches in an epoch."""
         full, rest = divmod(self.n_samples, self.batch_size)
@@ -273,9 +333,15 @@ class DataLoader:
     def _gather(self, place: _Place, k: int, check: Check = lambda: None) -> list[Array]:
         """The arrays of batch `k`, x and perhaps y; with `prefetch`, a background thread calls it."""
         chosen = self._order(place)[k * self.batch_size : (k + 1) * self.batch_size]
-        with draws_from(self._seed, place.epoch, k):  # whatever is drawn meanwhile, and whenever this is
+        rank, size = self._part
+        each, more = divmod(len(chosen), size)
+        begin = rank * each + min(rank, more)
+        mine = chosen[begin : begin + each + (rank < more)]
+        by = (rank,) if size > 1 else ()
+        with draws_from(self._seed, place.epoch, k, *by):  # whatever is drawn meanwhile, and whenever this is
             of = Pass(self._seed, place.epoch)
-            return [array for samples in self._data for array in samples.take(chosen, check, of)]
+            parts = [samples.take(mine if len(mine) else chosen[:1], check, of) for samples in self._data]
+        return [array if len(mine) else array[..., :0] for part in parts for array in part]
 
     def _deliver(self, arrays: list[Array], place: _Place) -> Batch:
         batch = _batch(*arrays)
@@ -316,7 +382,7 @@ class DataLoader:
         with self._lock():
             if self._waiting is None:
                 self._left = self._at
-            self._seed, self._begun, self._own = seed, begun, None
+            self._seed, self._is_seeded, self._begun, self._own = seed, True, begun, None
             self._at = self._waiting = _Place(epoch, following)
 
     def check_state_dict(self, state: Mapping[str, object]) -> None:

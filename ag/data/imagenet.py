@@ -310,6 +310,8 @@ def topk_accuracy(out: TensorLike, ids: TensorLike, k: int = 1, world: Summing |
         If a class id is.
     DtypeError
         If they are no whole numbers.
+    TypeError
+        If `world` is something else.
 
     Notes
     -----
@@ -332,6 +334,9 @@ def topk_accuracy(out: TensorLike, ids: TensorLike, k: int = 1, world: Summing |
     total = np.array([_hits("topk_accuracy", scores, right, k), right.size], np.int64)
     if world is not None:
         comm: Summing = getattr(world, "comm", world)
+        if not hasattr(comm, "all_reduce"):
+            raise TypeError(f"topk_accuracy: world is {world!r:.80}; a communicator, or something that has one, is "
+                            f"required.")
         comm.all_reduce(total)
     return float(total[0] / total[1]) if total[1] else float("nan")
 

@@ -135,7 +135,7 @@ def test_any_file_is_read_or_its_line_named(tree: Path, lines: list[str], header
     except ValueError as error:
         assert type(error) is ValueError
         assert re.match(rf"train_solutions: .*({file.name}, line \d+: |no image of the classes|{file.name} is empty"
-                        r"|LOC_train_solution.csv, line \d+: the class is)", str(error)), error
+                        r"|LOC_train_solution.csv, line \d+: )", str(error)), error
     else:
         assert len(found.files) == len(found.ids) > 0 and found.ids.max() < len(found.classes)
 
@@ -198,6 +198,9 @@ def test_it_is_exact_over_ranks(sizes: list[int]) -> None:
     assert outcomes(len(sizes), part) == [slowly(out, ids, 2)] * len(sizes)
     world = ag.DistributedWorld.init(devices=["cpu"])
     assert topk_accuracy(out, ids, 2, world) == slowly(out, ids, 2)
+    wrong: Any = "mpi"
+    with expect_error("topk_accuracy(world='mpi')", TypeError, "topk_accuracy: world is 'mpi'", "a communicator"):
+        topk_accuracy(out, ids, 2, wrong)
 
 
 @pytest.mark.parametrize(("out", "ids", "k", "error", "fragments"), [

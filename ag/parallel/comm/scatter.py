@@ -15,7 +15,7 @@ from ag.ops.convert import ag_to_device
 from ag.parallel.comm.tree import Leaf, Tree, tree_leaves, tree_map
 from ag.parallel.comm.tree_reduction import shard_sizes
 
-__all__ = ["moved", "scatter", "sizes_along"]
+__all__ = ["cut", "moved", "scatter", "sizes_along"]
 
 
 def scatter(tensor: Tree, devices: Sequence[str], dim: int = -1) -> list[Tree]:
@@ -86,7 +86,12 @@ def sizes_along(value: Tree, dim: int) -> set[int]:
 
 def _part(value: Tree, device: str, dim: int, places: slice) -> Tree:
     """The places of `value` on a device."""
-    return moved(tree_map(lambda x: _cut(x, dim, places) if x.ndim > 0 else x, value), device)
+    return moved(cut(value, dim, places), device)
+
+
+def cut(value: Tree, dim: int, places: slice) -> Tree:
+    """`value` with these places along an axis of the tensors and arrays in it that have axes."""
+    return tree_map(lambda x: _cut(x, dim, places) if x.ndim > 0 else x, value)
 
 
 def _cut(x: Leaf, dim: int, places: slice) -> Leaf:

@@ -129,7 +129,8 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     try:
         root = yaml.compose(content.decode(), yaml.SafeLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"load_config: {os.fsdecode(path)} is not YAML: {error}") from error
+        raise ValueError(f"load_config: {os.fsdecode(path)} is not YAML: {_said(error, content)}; a section "
+                         f"distributed with keys is required.") from error
     except RecursionError as error:
         raise ValueError(f"load_config: {os.fsdecode(path)} has too many lists or mappings inside each other; a "
                          f"section distributed with keys is required.") from error
@@ -141,10 +142,23 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     if read.get("checkpoint_every") is not None and read.get("checkpoint") is None:
         reader.wrong(values["checkpoint_every"], "checkpoint_every needs checkpoint, which names the file")
     if not reader.faults and not values:
-        reader.faults.append("there is no section distributed with keys in it")
+        reader.faults.append("line 1: there is no section distributed with keys in the file")
     if reader.faults:
         raise ValueError(f"load_config: {os.fsdecode(path)}: " + "; ".join(reader.faults) + ".")
     return Config(**read)
+
+
+def _said(error: Exception, content: bytes) -> str:
+    """What the YAML reader has to say, with the line of it."""
+    mark = getattr(error, "problem_mark", None)
+    if isinstance(error, UnicodeDecodeError):
+        line, text = content[: error.start].count(b"\n"), f"the byte {error.object[error.start]:#04x} is no UTF-8"
+    elif mark is not None:
+        line, text = mark.line, getattr(error, "problem", None) or "it cannot be read"
+    else:  # a character that may not be there
+        line = content.decode()[: getattr(error, "position", 0)].count("\n")
+        text = getattr(error, "reason", "it cannot be read")
+    return f"line {line + 1}: {text}"
 
 
 class _Reader:
@@ -187,7 +201,7 @@ class _Reader:
 
     def path(self, key: str, node: Node) -> str:
         """The name of a file."""
-        if node.id != "scalar" or not node.value or node.tag != _TEXT:
+        if node.id != "scalar" or not node.value or node.tag != _TEXT or not node.value.isprintable():
             self.wrong(node, f"{key} is {_shown(node)}; it must be the name of a file, in quotes if it looks like "
                              f"something else")
         return str(node.value)

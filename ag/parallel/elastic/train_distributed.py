@@ -7,8 +7,10 @@ part of the model, everything is loaded from the file, and the steps since then 
     recovery                  load, on cpu and cpu:2
     step                        3  4  5  6 ...   with the bits of an undisturbed training
 
-Knows models by how they are called, an optimizer and a world; neither how replicas compute nor what a checkpoint holds.
-Users call it.
+A rank that is lost is a device that failed: those who are left share every batch out among them.
+
+Knows models by how they are called, an optimizer and a world; neither how replicas compute, nor what ranks exchange
+(`ag.parallel.elastic.rank_steps`), nor what a checkpoint holds.  Users call it.
 """
 
 from __future__ import annotations
@@ -16,16 +18,20 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+import numpy as np
 
 from ag.autograd.tape import backward, with_grad_tape
 from ag.autograd.tensor import Tensor
-from ag.data.dataloader import Batch
+from ag.data.dataloader import Batch, DataLoader
 from ag.engine.device import ag_default_device, ag_device
 from ag.engine.shape import counts
-from ag.errors import CommError, DeviceError
+from ag.errors import CheckpointError, CommError, DeviceError, RankLostError
 from ag.io.checkpoint import Stateful, ag_load_checkpoint, ag_save_checkpoint
 from ag.io.safetensors_file import check_writable
 from ag.nn.layer import state_of
@@ -34,6 +40,7 @@ from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.failed_devices import failed_among
 from ag.parallel.comm.scatter import moved
 from ag.parallel.comm.tree import Tree
+from ag.parallel.elastic.rank_steps import OtherRankError, RankSteps
 from ag.parallel.elastic.recovery import evacuate, is_timeout, substitutes
 from ag.parallel.elastic.world import DistributedWorld
 from ag.parallel.sharded.pipeline import Pipeline
@@ -55,9 +62,10 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
     ----------
     model : DataParallel, ModelParallel, Pipeline, or any layer
     data : iterable of Batch, or of pairs of input and targets
-        Such as `ag_dataloader`; passed through once per epoch.
+        Such as `ag_dataloader`; passed through once per epoch.  All ranks give the same data, of which each takes its
+        share of every batch.
     world : DistributedWorld
-        Waited for at the end of every epoch.
+        Waited for at the end of every epoch; after a loss it has the devices and ranks that are left.
     loss_fn : callable, optional
         ``loss_fn(output, targets)``: the mean loss.  Default: the model is called with input and targets and returns
         its loss.
@@ -66,7 +74,7 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
     epochs : int, optional
     checkpoint : path, optional
         File to write the job's state to: at the start, at the end, and as `checkpoint_every` says.  With it, the job
-        goes on by itself when a device fails.
+        goes on by itself when a device fails or a rank is lost.
     checkpoint_every : int, optional
         After how many steps; default: after every epoch.
     max_restarts : int, optional
@@ -77,7 +85,7 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
     Returns
     -------
     list of float
-        The loss of every step.
+        The loss of every step, of all ranks' samples.
 
     Raises
     ------
@@ -86,7 +94,8 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
     DeviceError
         If a device fails and there is no checkpoint, no device is left, or it is one failure too many.
     CommError
-        Likewise, where a replica fails; or if a replica fails for another reason than its device.
+        Likewise, where a replica fails or a rank is lost; if a replica or another rank fails for another reason, naming
+        it; if ranks were given different models, data or arguments, or those who are left may not go on.
     CheckpointError
         If `checkpoint` cannot be read or belongs to another job.
 
@@ -101,6 +110,16 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
     undisturbed one, on like devices to the bit.  The exception is models that draw random numbers, as devices draw
     from streams of their own.  A failed device is one that cannot compute any more; that a replica did not come in time
     is a failure, too.  Any other error is raised at once.
+
+    With a `world` of several ranks, each with devices of its own, all ranks make the same call.  Rank 0 gives weights,
+    optimizer, place in the data and seed to all, and alone sees the checkpoint.  In a step every rank computes the mean
+    loss of its share of the batch; gradients times samples are added up and divided by all samples, and every rank
+    makes the optimizer's step, so weights stay equal.  Of a `CompressedDataParallel` only the messages of its replicas
+    travel.  Buffers, such as running averages, are those of rank 0.  A batch norm sees the samples of one replica, as
+    on several devices.  When a rank is lost, as its process was killed or its host is cut off, those who are left take
+    its share over and go on from the last checkpoint, if they are more than half of the ranks, or half of them with the
+    lowest; that is one failure, too.  Results then differ by rounding, as samples are shared out otherwise.  After the
+    loss of rank 0 the next one reads the file: it must be in a folder that all hosts share.
 
     References
     ----------
@@ -121,11 +140,22 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
     if not counts(epochs, least=0) or isinstance(epochs, bool):
         raise ValueError(f"train_distributed: epochs is {epochs!r}; a whole number of at least 0 is required.")
     optimizer = Adam(model.parameters()) if optimizer is None else optimizer
+    if world.size > 1 and not isinstance(optimizer, Optimizer):
+        raise ValueError(f"train_distributed: there are {world.size} ranks and the optimizer is a "
+                         f"{type(optimizer).__name__}, which divides its state among the devices of one process; use "
+                         f"an ordinary optimizer.")
     if checkpoint is None:
         if resume or checkpoint_every is not None:
             raise ValueError("train_distributed: resume or checkpoint_every was given without checkpoint; name the "
                              "file.")
-        return _Loop(model, data, world, loss_fn, optimizer, epochs).run()
+        loop = _Loop(model, data, world, loss_fn, optimizer, epochs)
+        with loop.ranks or nullcontext():
+            try:
+                loop.begin()
+                return loop.run()
+            except RankLostError as error:
+                raise CommError(f"{str(error).rstrip('.')}; give checkpoint, so that those who are left go "
+                                f"on.") from error
     for name, value, least in (("checkpoint_every", checkpoint_every, 1), ("max_restarts", max_restarts, 0)):
         if value is not None and not counts(value, least=least):
             raise ValueError(f"train_distributed: {name} is {value!r}; a whole number of at least {least} is required.")
@@ -135,15 +165,15 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
     if not isinstance(optimizer, Optimizer):
         raise ValueError(f"train_distributed: checkpoint was given with a {type(optimizer).__name__}, whose state "
                          f"cannot go to another device; use an ordinary optimizer.")
-    check_writable(checkpoint, "train_distributed")
-    loop = _SavedLoop(model, data, world, loss_fn, optimizer, epochs, Path(checkpoint), checkpoint_every, max_restarts)
-    with ag_device(ag_default_device()):
-        loop.begin(resume)
+    saved = _SavedLoop(model, data, world, loss_fn, optimizer, epochs, Path(checkpoint), checkpoint_every, max_restarts,
+                       resume)
+    with ag_device(ag_default_device()), saved.ranks or nullcontext():
+        saved.begin()
         while True:
             try:
-                return loop.run()
+                return saved.run()
             except (DeviceError, CommError) as error:
-                loop.recover(error)
+                saved.recover(error)
 
 
 class _Loop:
@@ -155,6 +185,36 @@ class _Loop:
         self.optimizer, self.epochs = optimizer, epochs
         self.epoch = self.batch = 0  # epochs done, and batches done of the next one
         self.losses: list[Tensor | float] = []
+        self.ranks = RankSteps(world, model) if world.size > 1 else None
+        self._loader: Any = data if isinstance(data, Stateful) else None  # on several ranks, this one's share
+
+    def begin(self) -> None:
+        """Before the first step: let all ranks begin alike."""
+        if self.ranks is not None:
+            self._meet()
+            with TemporaryDirectory() as folder:
+                path = Path(folder) / "state"
+                if self.ranks.rank == 0:
+                    ag_save_checkpoint(path, self.model, self.optimizer, dataloader=self._loader)
+                with self.ranks.state(path) as file:
+                    ag_load_checkpoint(file, self.model, self.optimizer, dataloader=self._loader)
+
+    def _meet(self, *alike: tuple[str, object]) -> None:
+        """Compare the arguments of all ranks; take a share of the loader, with the seed of rank 0."""
+        assert self.ranks is not None
+        data = f"a {type(self.data).__name__}"
+        if isinstance(self.data, DataLoader):
+            data += (f" of {self.data.n_samples} samples, batch_size={self.data.batch_size}, "
+                     f"shuffle={self.data.shuffle}, drop_last={self.data.drop_last}")
+        self.ranks.meet([("epochs", self.epochs), ("the optimizer", repr(self.optimizer)), ("data", data), *alike])
+        if isinstance(self.data, DataLoader):
+            state, *_ = self.ranks.exchange(self.data.state_dict())
+            self.data.load_state_dict(state)
+            self._take_share()
+
+    def _take_share(self) -> None:
+        if self.ranks is not None and isinstance(self.data, DataLoader):
+            self._loader = self.data.share(self.ranks.rank, self.ranks.size)
 
     def run(self) -> list[float]:
         """Train to the end; the loss of every step."""
@@ -162,21 +222,39 @@ class _Loop:
             for batch in self._rest_of_epoch():
                 x, y = (batch.x, batch.y) if isinstance(batch, Batch) else batch
                 self.optimizer.zero_grad()
-                loss = _step(self.model, x, y, self.loss_fn)
+                loss = self._loss_of(x, y)
                 self.optimizer.step()
                 self.losses.append(loss)
                 self.batch += 1
                 self.after_step()
             if not self.losses:
                 raise ValueError("train_distributed: data has no batch; give at least one.")
-            self.world.barrier()
+            if self.ranks is None:
+                self.world.barrier()
             self.epoch, self.batch = self.epoch + 1, 0
             self.after_epoch()
+        if self.ranks is not None:
+            self.ranks.exchange()  # none is lost before all have come here, nor has failed to save
+            self.ranks.end()
+            if isinstance(self.data, DataLoader) and isinstance(self._loader, DataLoader):
+                self.data.load_state_dict(self._loader.state_dict())
         return self.losses_so_far()
 
     def _rest_of_epoch(self) -> Iterator[Tree]:
         """The batches that are left; a loader knows its place itself."""
-        return iter(self.data) if hasattr(self.data, "load_state_dict") else islice(self.data, self.batch, None)
+        if isinstance(self._loader, DataLoader):
+            return iter(self._loader)
+        return iter(self.data) if self._loader is not None else islice(self.data, self.batch, None)
+
+    def _loss_of(self, x: Tree, y: Tree) -> Tensor | float:
+        """The loss of a batch; gradients are added to the parameters."""
+        if self.ranks is None:
+            return _step(self.model, x, y, self.loss_fn)
+        self.ranks.where = f"in step {len(self.losses)}"
+        whole = None if isinstance(self.data, DataLoader) else (x, y)
+        mine, targets = (x, y) if whole is None else self.ranks.share(whole)
+        return self.ranks.step((mine, targets), (self.epoch, self.batch), whole,
+                               lambda: _step(self.model, mine, targets, self.loss_fn))
 
     def losses_so_far(self) -> list[float]:
         """Losses as numbers; waits for the devices."""
@@ -196,17 +274,27 @@ class _SavedLoop(_Loop):
 
     def __init__(self, model: Any, data: Iterable[Tree], world: DistributedWorld,
                  loss_fn: LossFn | None, optimizer: Optimizer, epochs: int, path: Path,
-                 every: int | None, restarts: int) -> None:
+                 every: int | None, restarts: int, resume: bool) -> None:
         super().__init__(model, data, world, loss_fn, optimizer, epochs)
-        self._path, self._every, self._restarts = path, every, restarts
-        self._loader = data if isinstance(data, Stateful) else None
+        self._path, self._every, self._restarts, self._resume = path, every, restarts, resume
         self._saved = 0  # the step of the checkpoint
         self._failed = False  # whether to load the checkpoint first
 
-    def begin(self, resume: bool) -> None:
+    def begin(self) -> None:
         """Load the checkpoint that is there, or write a first one."""
-        check_writable(self._path, "train_distributed")
-        self._load() if resume and self._path.exists() else self._save()
+        if self.ranks is not None:
+            self._meet(("checkpoint_every", self._every), ("max_restarts", self._restarts), ("resume", self._resume))
+        goes_on = False
+        if self._is_first():
+            check_writable(self._path, "train_distributed")
+            goes_on = self._resume and self._path.exists()
+            if not goes_on:
+                self._write()
+        if self.ranks is not None or goes_on:
+            self._load()
+
+    def _is_first(self) -> bool:
+        return self.ranks is None or self.ranks.rank == 0
 
     def run(self) -> list[float]:
         if self._failed:
@@ -222,38 +310,67 @@ class _SavedLoop(_Loop):
             self._save()
 
     def _save(self) -> None:
+        if self.ranks is not None:
+            self.ranks.gather_residuals()
+        if self._is_first():
+            self._write()
+        self._saved = len(self.losses)
+
+    def _write(self) -> None:
         extra = {"epoch": self.epoch, "batch": self.batch, "losses": self.losses_so_far()}
         ag_save_checkpoint(self._path, self.model, self.optimizer, dataloader=self._loader, step=len(self.losses),
                            extra=extra)
-        self._saved = len(self.losses)
 
     def _load(self) -> None:
-        checkpoint = ag_load_checkpoint(self._path, self.model, self.optimizer, dataloader=self._loader)
-        self.epoch, self.batch = checkpoint.extra["epoch"], checkpoint.extra["batch"]
-        self.losses = list(checkpoint.extra["losses"])
+        with nullcontext(self._path) if self.ranks is None else self.ranks.state(self._path) as path:
+            checkpoint = ag_load_checkpoint(path, self.model, self.optimizer, dataloader=self._loader)
+        losses = list(checkpoint.extra["losses"])
+        if self._failed and self.ranks is not None:
+            known = min(len(losses), len(self.losses))
+            if not np.array_equal(losses[:known], self.losses_so_far()[:known], equal_nan=True):
+                raise CheckpointError(f"train_distributed: {self._path} on host {self.world.host} is of another job; "
+                                      f"name a file in a folder that all hosts share.")
+        self.epoch, self.batch, self.losses = checkpoint.extra["epoch"], checkpoint.extra["batch"], [*losses]
         self._saved, self._failed = checkpoint.step, False
+        if self.ranks is not None:
+            self._restarts = min(self.ranks.exchange(self._restarts))  # a rank may have seen two losses as one
 
     def recover(self, error: DeviceError | CommError) -> None:
         """Prepare `run` to go on from the checkpoint on devices that work, or raise where that is not possible."""
+        if self.ranks is not None and self.ranks.has_ended():
+            raise error
         step, before = len(self.losses), self.world.devices
         failed = failed_among([*before, *(x.device for x in state_of(self.model).values()), ag_default_device()])
-        if not failed and not is_timeout(error):
+        told = isinstance(error, (RankLostError, OtherRankError))  # to all ranks
+        if not failed and not told and not is_timeout(error):
             raise error
         what = f"{', '.join(failed)} failed" if failed else "a replica did not answer"
+        is_left = not set(before) <= set(failed)
+        if self.ranks is not None and (failed or not told):
+            self.ranks.tell(what, ends=False, leaves=not is_left)
+        if told and not failed:
+            what = "a rank was lost" if isinstance(error, RankLostError) else "another rank failed"
         advice = f"mend what failed and go on from {self._path} with resume=True"
-        if set(before) <= set(failed):
+        if not is_left:
             raise DeviceError(f"train_distributed: {what} in step {step} and no device is left; {advice}.") from error
         if not self._restarts:
+            if self.ranks is not None:
+                self.ranks.end()
             raise DeviceError(f"train_distributed: {what} in step {step} and max_restarts are used up; {advice}."
                               ) from error
         self._restarts -= 1
-        instead = substitutes(before, failed)
-        self.world.devices = tuple(instead.get(device, device) for device in before)
-        ag_device(instead.get(ag_default_device(), ag_default_device()))
-        evacuate(self.model, self.optimizer, instead)
+        if failed:
+            instead = substitutes(before, failed)
+            self.world.devices = tuple(instead.get(device, device) for device in before)
+            ag_device(instead.get(ag_default_device(), ag_default_device()))
+            evacuate(self.model, self.optimizer, instead)
+        self._take_share()
         self._failed = True
-        log.warning("train_distributed: %s in step %d (%s); going on from step %d on %s.", what, step, error,
-                    self._saved, ", ".join(dict.fromkeys(self.world.devices)))
+        if failed or not told:
+            log.warning("train_distributed: %s in step %d (%s); going on from step %d on %s.", what, step, error,
+                        self._saved, ", ".join(dict.fromkeys(self.world.devices)))
+        elif self._is_first():
+            log.warning("%s; going on from step %d on %d ranks.", str(error).rstrip("."), self._saved, self.world.size)
 
 
 def _step(model: Any, x: Tree, y: Tree, loss_fn: LossFn | None) -> Tensor:

@@ -81,11 +81,7 @@ class DistributedWorld:
         if not devices:
             raise ValueError("DistributedWorld: devices is empty; name at least one device.")
         self.devices = tuple(_backend_name(name) for name in devices)
-        self.comm: Comm = SoloComm() if comm is None else comm
-        self.rank, self.size = self.comm.rank, self.comm.size
-        self.host = self.comm.hosts[self.rank]
-        self.local_rank = self.comm.hosts[: self.rank].count(self.host)
-        self.local_size = self.comm.hosts.count(self.host)
+        self.join(SoloComm() if comm is None else comm)
         self.min_ranks = min_ranks
         if not 1 <= min_ranks <= self.size:
             raise CommError(f"DistributedWorld: there are {self.size} ranks, and min_ranks is {min_ranks}; start as "
@@ -133,6 +129,14 @@ class DistributedWorld:
             raise ValueError("DistributedWorld.init: devices and num_devices are both given; give one of them.")
         comm = _mpi(timeout) if backend == "mpi" and started_by_launcher() else SoloComm()
         return cls(_share(comm, num_devices) if devices is None else devices, comm, min_ranks)
+
+    def join(self, comm: Comm) -> None:
+        """Be a rank of this group from now on, such as that of the ranks that are left."""
+        self.comm: Comm = comm
+        self.rank, self.size = comm.rank, comm.size
+        self.host = comm.hosts[self.rank]
+        self.local_rank = comm.hosts[: self.rank].count(self.host)
+        self.local_size = comm.hosts.count(self.host)
 
     def barrier(self) -> None:
         """Wait until every device has done its work and every process is here."""

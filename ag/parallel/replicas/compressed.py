@@ -2,12 +2,15 @@
 
 Everything is `DataParallel` but the node between the module's parameter and a replica's copy: forward it is a copy;
 backward it passes the replica's gradient over a `Link` (`ag.parallel.replicas.compression`), and what arrives is the
-gradient.  Knows tensors and links; not what a message holds.  Users call it.
+gradient.  Over ranks, what replicas send goes to all ranks as it is, which add it up in the order of all replicas.
+Knows tensors and links; not what a message holds, nor how it gets to another rank.  Users and `train_distributed` call
+it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -22,7 +25,16 @@ from ag.engine.device import backend_of
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.ops.convert import ag_to_device
-from ag.parallel.replicas.compression import STEPS, WIRES, Link, message_bytes, ratio_at, take_residuals
+from ag.parallel.replicas.compression import (
+    STEPS,
+    WIRES,
+    Link,
+    message_bytes,
+    packed,
+    ratio_at,
+    sums,
+    take_residuals,
+)
 from ag.parallel.replicas.data_parallel import DataParallel, Device
 from ag.parallel.replicas.replicate import replicas_of
 
@@ -106,6 +118,8 @@ class CompressedDataParallel(DataParallel):
         self.compression_ratio, self.wire, self.warmup_steps = compression_ratio, wire, warmup_steps
         self._links = [Link(WIRES[wire], momentum) for _ in self.device_ids]
         self._steps = 0  # that the links have carried
+        self._place: tuple[int, int] | None = None  # among the replicas of all ranks
+        self._others: dict[str, Array] = {}  # what replicas of other ranks have not sent yet
 
     @property
     def bytes_sent(self) -> int:
@@ -120,12 +134,15 @@ class CompressedDataParallel(DataParallel):
 
     def compressor_state(self) -> dict[str, Array]:
         """What replicas have not sent yet, by replica and parameter, and the number of steps."""
-        state = {f"residual{i}.{name}": residual.copy() for i, link in enumerate(self._links)
+        first, _ = self._place or (0, 0)
+        state = {f"residual{i}.{name}": residual.copy() for i, link in enumerate(self._links, first)
                  for name, residual in link.residuals.items()}
-        return {STEPS: np.array([self._steps], np.int32), **state}
+        return {STEPS: np.array([self._steps], np.int32), **state, **self._others}
 
     def load_compressor_state(self, state: Mapping[str, Array]) -> None:
         """Take over what `compressor_state` returned; nothing changes if it does not fit.
+
+        A state of more replicas leaves what those have not sent to the ones that are there.
 
         Raises
         ------
@@ -133,7 +150,8 @@ class CompressedDataParallel(DataParallel):
             Listing the names that are unexpected or of another shape.
         """
         shapes = {name: p.shape for name, p in self.parameters().items()}
-        self._steps = take_residuals(self._links, state, shapes)
+        self._steps = take_residuals(self._links, state, shapes, self._place)
+        self._others = {}
 
     def extra_state(self) -> dict[str, dict[str, Array]]:
         """`compressor_state`, for `ag_save_checkpoint`."""
@@ -142,6 +160,53 @@ class CompressedDataParallel(DataParallel):
     def load_extra_state(self, part: str, state: Mapping[str, Array]) -> None:
         """`load_compressor_state`, for `ag_load_checkpoint`."""
         self.load_compressor_state(state)
+
+    # -------------------------------------------------------------------------------------- over ranks
+
+    def join(self, first: int, every: int) -> None:
+        """Be some of `every` replicas on all ranks, the first of which is number `first`, in states too."""
+        self._place = first, every
+
+    @contextmanager
+    def sending(self, weight: float) -> Iterator[None]:
+        """Inside, gradients count `weight` among those of other ranks, and `messages` are kept."""
+        for link in self._links:
+            link.weight, link.messages = np.float32(weight), []
+        try:
+            yield
+        finally:
+            for link in self._links:
+                link.weight, link.messages = np.float32(1), None
+
+    def messages(self) -> Array:
+        """What all replicas have sent since `sending` began, replica by replica, as bytes."""
+        numbers = {name: i for i, name in enumerate(self.parameters())}
+        return packed((numbers[name], message) for link in self._links for name, message in link.messages or ())
+
+    def arrived(self, messages: Sequence[Array]) -> dict[str, Array]:
+        """The gradients that the messages of all ranks make together, by the names of parameters."""
+        named = list(self.parameters().items())
+        found = sums(messages, {i: p.size for i, (_, p) in enumerate(named)})
+        return {named[i][0]: gradient.reshape(named[i][1].shape) for i, gradient in found.items()}
+
+    def residual_rows(self) -> Array:
+        """What each replica has not sent yet, as rows of all parameters, one after the other; zeros are nothing."""
+        parts = [link.residuals.get(name, np.zeros(p.shape, np.float32)).reshape(-1).astype(np.float32)
+                 for link in self._links for name, p in self.parameters().items()]
+        return np.concatenate(parts) if parts else np.empty(0, np.float32)
+
+    def take_others(self, rows: Array) -> None:
+        """Keep what the replicas of other ranks have not sent yet, for `compressor_state`; `rows` are those of all."""
+        first, every = self._place or (0, len(self._links))
+        others: dict[str, Array] = {}
+        for i, row in enumerate(rows.reshape(every, -1)):
+            if not first <= i < first + len(self._links):
+                ends = np.cumsum([p.size for p in self.parameters().values()])
+                for (name, p), part in zip(self.parameters().items(), np.split(row, ends[:-1]), strict=True):
+                    others[f"residual{i}.{name}"] = part.reshape(p.shape).copy()
+        self._others = others
+
+    # -------------------------------------------------------------------------------------- in a pass
 
     def _replicas(self, count: int) -> list[Any]:
         names = {p.id: name for name, p in self.parameters().items()}

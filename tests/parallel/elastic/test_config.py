@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.properties import examples
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ag
 from ag.parallel.elastic.world import _share
@@ -102,7 +106,10 @@ training: {}
     ("distributed: {devices: []}", "line 1: devices is a sequence; it must be a list of at least one device"),
     ("distributed: {devices: cpu}", "devices is 'cpu'; it must be a list"),
     ("distributed: {checkpoint_every: 5}", "line 1: checkpoint_every needs checkpoint"),
-    ("distributed: [", "is not YAML"),
+    ("distributed: [", "is not YAML: line 1: "),
+    ("distributed:\n  a: *b", "is not YAML: line 2: found undefined alias"),
+    ("distributed:\n  strategy: \x00", "is not YAML: line 2: special characters are not allowed"),
+    ('distributed: {checkpoint: "a\\0b"}', "line 1: checkpoint is 'a\\x00b'; it must be the name of a file"),
     ("[" * 5000 + "]" * 5000, "too many lists or mappings inside each other"),
     ("distributed: " + "{a: " * 5000 + "}" * 5000, "too many lists or mappings inside each other"),
     ("distributed: {checkpoint: 2024}", "checkpoint is '2024'; it must be the name of a file, in quotes"),
@@ -125,8 +132,32 @@ def test_files_that_are_wrong(tmp_path: Path, text: str, fault: str) -> None:
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_bytes(b"distributed: \xff")
-    with pytest.raises(ValueError, match=r"load_config: .*config\.yaml is not YAML: .*0xff"):
+    with pytest.raises(ValueError, match=r"load_config: .*config\.yaml is not YAML: line 1: the byte 0xff is no"):
         ag.load_config(tmp_path / "config.yaml")
+
+
+KEYS = st.sampled_from(["strategy", "devices", "backend", "gradient_sync", "checkpoint", "checkpoint_every",
+                        "max_restarts", "timeout", "min_ranks", "<<", "x", "? a"])
+VALUES = st.sampled_from(["data_parallel", "pipeline", "local", "mpi", "all_reduce", "[cpu]", "[cpu, 'cpu:1']", "cpu",
+                          "[cpu:x]", "[a, [b]]", "1", "2", "0", "-1", "1.5", "1e9999", "0x1f", ".nan", "~", "yes", "'",
+                          "{a: b}", "*a", "&a 3", "&a [*a]", "!!int 3", "!!python/name:os.system", "|", "é", '"a\\0"'])
+
+
+@examples
+@given(lines=st.lists(st.one_of(st.builds("  {}: {}".format, KEYS, VALUES), st.text(max_size=12)), max_size=6),
+       head=st.sampled_from(["distributed:", "distributed: &d", "", "- distributed:", "distributed: !!map"]),
+       rest=st.binary(max_size=6))
+def test_any_file_is_read_or_its_line_named(tmp_path: Path, lines: list[str], head: str, rest: bytes) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes("\n".join([head, *lines]).encode("utf-8", "surrogatepass") + rest)
+    try:
+        config = ag.load_config(path)
+    except ValueError as error:
+        assert type(error) is ValueError and re.match(r"load_config: .*config\.yaml(:| is not YAML:) line \d+: ",
+                                                      str(error)), error
+    else:
+        if config.min_ranks == 1 and config.devices:
+            assert config.world().devices == config.devices
 
 
 @pytest.mark.parametrize("nothing", ["null", "~", ""])

@@ -11,58 +11,13 @@ import pytest
 from helpers.dp_classifier import assert_equal
 from helpers.errors import expect_error
 from helpers.ranks import dealt, outcomes, train
+from parallel.elastic.killed import Killed, doomed
 
 import ag
 from ag.parallel.comm.comm import Comm
 from ag.parallel.comm.threads import ThreadComm
 
 Fail = Callable[[str, int], None]
-
-
-class Killed(BaseException):
-    """Stands for the end of a process: nobody catches it, and nothing is said to the others."""
-
-
-class Doomed(ThreadComm):
-    """A place whose rank is killed in its n-th meeting with the others, before or after it has brought its part."""
-
-    left: int
-
-    def _agree(self, operation: str, *args: Any) -> Any:
-        return self._until_killed(super()._agree, operation, *args)
-
-    def _meet(self, operation: str, *args: Any) -> Any:
-        return self._until_killed(super()._meet, operation, *args)
-
-    def _until_killed(self, work: Callable[..., Any], *args: Any) -> Any:
-        if self.left <= 0:
-            raise Killed
-        self.left -= 1
-        if self.left == 0:
-            self.lose()
-            raise Killed
-        found = work(*args)
-        if self.left == 1:
-            self.left = 0
-            self.lose()
-            raise Killed
-        return found
-
-    def survivors(self) -> tuple[Comm, list[int]]:
-        comm, old_ranks = super().survivors()
-        return doomed(comm, self.left), old_ranks
-
-    def abort(self, reason: str) -> None:
-        if self.left > 0:
-            super().abort(reason)
-
-
-def doomed(comm: Comm, meetings: int) -> Comm:
-    """The same place, whose rank is killed."""
-    assert isinstance(comm, ThreadComm)
-    comm.__class__ = Doomed
-    comm.left = meetings
-    return comm
 
 
 def run(ranks: int, killed: dict[int, int], replicas: int = 1, **options: Any) -> tuple[list[Any], list[list[int]]]:

@@ -1,0 +1,380 @@
+"""Steps that several ranks make together, for `train_distributed`.
+
+Each rank computes the gradients of its share of a batch; times samples they are added up over the ranks, and divided
+once, so every sample counts the same.  A batch of 5 samples on 2 ranks:
+
+    rank 0    3 samples    mean loss 1.0    gradient 2.0    2.0 * 3 = 6.0   (6.0 + 2.0) / 5 = 1.6, loss 0.8
+    rank 1    2 samples    mean loss 0.5    gradient 1.0    1.0 * 2 = 2.0   the same
+
+Of a `CompressedDataParallel` the messages of the replicas travel instead.  Before they compute, ranks tell each other
+where they are in the data, and what went wrong since the last step; a step counts for all of them or for none
+(`ag.parallel.comm.membership`).
+
+Knows a world, a model by its tensors and gradients, and files by their bytes; not what is computed in a step, nor when
+a job goes on after a loss, which `train_distributed` knows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from secrets import token_hex
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import TypeVar
+from zlib import crc32
+
+import numpy as np
+
+from ag.autograd.create import ag_tensor
+from ag.autograd.tensor import Tensor
+from ag.engine.device import ag_default_device, backend_of
+from ag.engine.primitive import Array
+from ag.engine.random import generator_snapshot, set_stream
+from ag.errors import CheckpointError, CommError, RankLostError, ShapeError
+from ag.io.safetensors_file import elements_of
+from ag.nn.layer import Model, buffers_of, load_into, objects_in, state_of
+from ag.parallel.comm.comm import Comm, Json, everyone
+from ag.parallel.comm.grad_sync import syncgrads
+from ag.parallel.comm.membership import Membership
+from ag.parallel.comm.scatter import cut, sizes_along
+from ag.parallel.comm.tree import Tree, tree_leaves
+from ag.parallel.comm.tree_reduction import shard_sizes
+from ag.parallel.elastic.world import DistributedWorld
+from ag.parallel.replicas.compressed import CompressedDataParallel
+from ag.parallel.replicas.data_parallel import DataParallel
+from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
+from ag.version import __version__
+
+__all__ = ["OtherRankError", "RankSteps"]
+
+T = TypeVar("T")
+
+_PROCESS = token_hex(8)  # names this process together with its number, as containers may have equal numbers
+
+
+class OtherRankError(CommError):
+    """A device of another rank failed: all go back to the last checkpoint."""
+
+
+class RankSteps:
+    """A rank's place among those that make steps together; as a context it tells the others of an error.
+
+    Parameters
+    ----------
+    world : DistributedWorld
+        Follows: its communicator is that of the ranks that are left.
+    model : Layer, or any object with ``parameters()``
+
+    Attributes
+    ----------
+    where : str
+        How far the training is, for messages.
+
+    Raises
+    ------
+    ValueError
+        If the model has layers that need values of all samples of a batch.
+    """
+
+    def __init__(self, world: DistributedWorld, model: Model) -> None:
+        if any(isinstance(part, SyncBatchNorm) for part in objects_in(model)):
+            raise ValueError(f"train_distributed: there are {world.size} ranks and the model has a SyncBatchNorm, "
+                             f"which knows the replicas of one process; use ag_batch_norm, or one process.")
+        self._world, self._model = world, model
+        self._members = Membership(world.comm, "train_distributed", world.min_ranks)
+        self._dim = model.dim if isinstance(model, DataParallel) else -1
+        self.where = "before step 0"
+        self._over = False  # whether every rank knows that the training is over
+
+    @property
+    def rank(self) -> int:
+        """This rank's number among those that are left."""
+        return self._members.comm.rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks are left."""
+        return self._members.comm.size
+
+    # -------------------------------------------------------------------------------------- errors
+
+    def __enter__(self) -> RankSteps:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        """Make the other ranks raise, too."""
+        if error is None or self._over:
+            return
+        if isinstance(error, Exception):
+            self.tell(f"{type(error).__name__}: {error}", ends=True)
+        else:  # KeyboardInterrupt, SystemExit: end at once
+            self._abort(error)
+
+    def end(self) -> None:
+        """What this rank raises from now on, all others raise by themselves."""
+        self._over = True
+
+    def has_ended(self) -> bool:
+        """Whether no call can be made any more."""
+        return self._over
+
+    def tell(self, fault: str, ends: bool, leaves: bool = False) -> None:
+        """Let the others know what went wrong here, in the call that they make next.
+
+        With `leaves` this rank is left out of the group afterwards.
+        """
+        message = {"fault": fault, "ends": ends, "leaves": leaves}
+        while True:
+            try:
+                self._told(message)
+                return
+            except RankLostError:
+                continue
+            except CommError:
+                return
+
+    def _abort(self, error: BaseException) -> None:
+        self._over = True
+        self._members.comm.abort(f"failed {self.where} ({type(error).__name__}: {error})")
+
+    def _agreed(self, call: Callable[[Comm], T]) -> T:
+        try:
+            return self._members.agreed(call, self.where)
+        except RankLostError:
+            self._world.join(self._members.comm)
+            raise
+        except BaseException as error:
+            self._abort(error)
+            if isinstance(error, CommError):
+                raise CommError(f"train_distributed: the ranks cannot go on {self.where}: {str(error).rstrip('.')}; "
+                                f"mend that and start again, with resume=True if there is a checkpoint.") from error
+            raise
+
+    def _told(self, message: Mapping[str, Json],
+              more: Callable[[Comm, list[Json]], object] | None = None) -> list[Json]:
+        """The values of all ranks; or what `more` makes of them, in the same agreement, as the only one."""
+        found: list[Json] = []
+
+        def call(comm: Comm) -> list[Mapping[str, Json]]:
+            messages: list[Mapping[str, Json]] = everyone(comm, message)
+            if more is not None and not any("fault" in theirs for theirs in messages):
+                found[:] = [more(comm, [theirs["value"] for theirs in messages])]
+            return messages
+
+        messages = self._agreed(call)
+        faults = {rank: theirs for rank, theirs in enumerate(messages) if "fault" in theirs}
+        if not faults:
+            return [theirs["value"] for theirs in messages] if more is None else found
+        hosts, me = self._members.comm.hosts, self.rank
+        ends = any(theirs["ends"] for theirs in faults.values())
+        self._over |= ends
+        if any(theirs["leaves"] for theirs in faults.values()) and not ends:
+            self._part(not faults.get(me, {}).get("leaves", False))
+        said = "; ".join(f"rank {rank} ({hosts[rank]}) failed {self.where} ({theirs['fault'].rstrip('.')})"
+                         for rank, theirs in faults.items())
+        raise (CommError if ends else OtherRankError)(f"train_distributed: {said}.")
+
+    def _part(self, stays: bool) -> None:
+        """Go on without ranks that have no devices any more."""
+        while True:
+            try:
+                self._members.part(stays, self.where)
+                break
+            except RankLostError:
+                continue
+        self._world.join(self._members.comm)
+        self._over |= not stays
+
+    def exchange(self, value: Json = None) -> list[Json]:
+        """The values of all ranks, in their order.
+
+        Raises
+        ------
+        RankLostError
+            If a rank was lost; the others are a smaller group now.
+        OtherRankError
+            If a device of another rank failed.
+        CommError
+            If another rank failed for another reason, or did not come in time; no call can be made any more.
+        """
+        return self._told({"value": value})
+
+    # -------------------------------------------------------------------------------------- before the first step
+
+    def meet(self, alike: Sequence[tuple[str, object]]) -> None:
+        """Compare versions, arguments and models of all ranks, and see that no two threads share a device.
+
+        Raises
+        ------
+        CommError
+            Naming the first difference.
+        """
+        model, tensors = self._model, state_of(self._model)
+        mine = [("the library's version", __version__), ("the model", type(model).__name__), *alike,
+                *((f"tensor {name!r}", f"{x.shape} {x.dtype}") for name, x in tensors.items())]
+        pairs = [(what, str(value)) for what, value in mine]
+        used = sorted({*self._world.devices, *(x.device for x in tensors.values()), ag_default_device()})
+        told = self.exchange([pairs, [_PROCESS, os.getpid()], used])
+        for rank, (theirs, _, _) in enumerate(told):
+            first = dict(map(tuple, told[0][0]))
+            other = dict(map(tuple, theirs))
+            for what in (*first, *other):
+                if first.get(what) != other.get(what):
+                    self.end()
+                    raise CommError(f"train_distributed: {what} is {first.get(what, 'not there')} on rank 0 and "
+                                    f"{other.get(what, 'not there')} on rank {rank}; all ranks must be given the same.")
+        for (a, (_, one, devices)), (b, (_, another, theirs)) in combinations(enumerate(told), 2):
+            shared = sorted(set(devices) & set(theirs))
+            if one == another and shared:
+                self.end()
+                raise CommError(f"train_distributed: rank {a} and rank {b} are threads of one process and both use "
+                                f"{shared[0]}; give each rank devices of its own, and make its model and its batches "
+                                f"inside `with ag.ag_device` of one of them.")
+
+    # -------------------------------------------------------------------------------------- states
+
+    def gather_residuals(self) -> None:
+        """Before rank 0 saves: what replicas of all ranks have not sent yet; all ranks call."""
+        if isinstance(self._model, CompressedDataParallel):
+            mine = self._model.residual_rows()
+            self._model.take_others(self._agreed(partial(Comm.all_gather, part=mine)))
+
+    @contextmanager
+    def state(self, path: Path) -> Iterator[Path]:
+        """A file like that of rank 0, on all ranks, to load; all ranks call."""
+        content = np.fromfile(path, np.uint8) if self.rank == 0 and path.exists() else np.empty(0, np.uint8)
+        size, *_ = self.exchange(content.size)
+        if not size:
+            self.end()
+            raise CheckpointError(f"train_distributed: rank 0 ({self._members.comm.hosts[0]}) has no checkpoint at "
+                                  f"{path}; name a file in a folder that all hosts share, and go on with resume=True.")
+        content = content if self.rank == 0 else np.empty(size, np.uint8)
+        self._agreed(partial(Comm.broadcast, array=content))
+        if isinstance(self._model, CompressedDataParallel):
+            counts = self.exchange(len(self._model.device_ids))
+            self._model.join(sum(counts[: self.rank]), sum(counts))
+        if self.rank == 0:
+            yield path
+        else:
+            with TemporaryDirectory() as folder:
+                copy = Path(folder) / path.name
+                content.tofile(copy)
+                yield copy
+            stream = max(generator_snapshot()["streams"].values(), default=0)
+            for device in self._world.devices:  # which rank 0 need not have: what was drawn there is not drawn again
+                set_stream(backend_of(device), stream)
+
+    # -------------------------------------------------------------------------------------- in a step
+
+    def share(self, batch: Tree) -> Tree:
+        """This rank's share of a batch that all ranks have."""
+        sizes = sizes_along(batch, self._dim)
+        if len(sizes) != 1:
+            raise ShapeError(f"train_distributed: the sizes of a batch along dim {self._dim} are {sorted(sizes)}; one "
+                             f"size is required, of which every rank gets its share.")
+        parts = shard_sizes(sizes.pop(), [1.0] * self.size)
+        start = sum(parts[: self.rank])
+        return cut(batch, self._dim, slice(start, start + parts[self.rank]))
+
+    def step(self, share: Tree, place: Sequence[int], batch: Tree, compute: Callable[[], Tensor]) -> float:
+        """Let `compute` add the gradients of this rank's share to the parameters, and make them those of all ranks.
+
+        Parameters
+        ----------
+        share : Tree
+            Of which `compute` knows; nothing is computed if it has no samples.
+        place : sequence of int
+            Where in the data it is; equal on all ranks.
+        batch : Tree
+            What must be equal on all ranks, too; None where every rank knows its share alone.
+        compute : callable
+            Returns the mean loss.
+
+        Returns
+        -------
+        float
+            The mean loss of all samples.
+        """
+        samples = max(sizes_along(share, self._dim), default=0)
+        told = self.exchange([samples, [*place, _digest(batch)]])
+        for rank, (_, theirs) in enumerate(told):
+            if theirs != told[0][1]:
+                self.end()
+                raise CommError(f"train_distributed: rank 0 is at {_named(told[0][1])}, and rank {rank} at "
+                                f"{_named(theirs)}; all ranks must be given the same data, of which each takes its "
+                                f"share.")
+        total = sum(count for count, _ in told)
+        if total == 0:
+            self.end()
+            raise ShapeError("train_distributed: a batch has no samples; give at least one.")
+        compressed = self._model if isinstance(self._model, CompressedDataParallel) else None
+        with nullcontext() if compressed is None else compressed.sending(samples / total):
+            loss = compute().item() if samples else 0.0
+            messages = None if compressed is None else compressed.messages()
+        gradients = self._sum(loss, samples, total, messages)
+        for name, p in self._model.parameters().items():
+            g = gradients[1].get(name)
+            p.grad = None if g is None else _at(g, p)
+        return gradients[0]
+
+    def _sum(self, loss: float, samples: int, total: int,
+             messages: Array | None) -> tuple[float, Mapping[str, Tensor | Array]]:
+        """The loss and the gradients of all samples; rank 0's buffers are those of all ranks."""
+        mine = {name: p.grad for name, p in self._model.parameters().items() if p.grad is not None}
+
+        def added(comm: Comm, told: list[Json]) -> tuple[float, Mapping[str, Tensor | Array]]:
+            mean = float(sum(theirs[0] * theirs[1] for theirs in told if theirs[1]) / total)
+            if isinstance(self._model, CompressedDataParallel) and messages is not None:
+                ends = np.cumsum([theirs[2] for theirs in told])
+                gradients: Mapping[str, Tensor | Array] = self._model.arrived(
+                    np.split(comm.all_gather(messages), ends[:-1]))
+            else:
+                gradients = syncgrads([mine] if samples else [], [samples] if samples else [], comm)
+            self._share_buffers(comm)
+            return mean, gradients
+
+        value = [loss, samples, 0 if messages is None else messages.size]
+        found: tuple[float, Mapping[str, Tensor | Array]] = self._told({"value": value}, added)[0]
+        return found
+
+    def _share_buffers(self, comm: Comm) -> None:
+        """Give all ranks the buffers of rank 0, as replicas follow the first one."""
+        tensors = buffers_of(self._model)
+        if not tensors:
+            return
+        arrays = {name: elements_of(x) for name, x in tensors.items()}
+        content = np.concatenate([np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in arrays.values()])
+        comm.broadcast(content)
+        if comm.rank:
+            ends = np.cumsum([x.nbytes for x in arrays.values()])
+            load_into(tensors, {name: part.view(x.dtype).reshape(x.shape) for part, (name, x) in zip(
+                np.split(content, ends[:-1]), arrays.items(), strict=True)}, strict=False)
+
+
+def _at(g: Tensor | Array, p: Tensor) -> Tensor:
+    """A gradient where the parameter is, and of the type that gradients of it have."""
+    kind = "f64" if p.dtype == "f64" else "f32"
+    if isinstance(g, Tensor) and (g.device, g.dtype) == (p.device, kind):
+        return g
+    return ag_tensor(g.numpy() if isinstance(g, Tensor) else g, p.device, kind)
+
+
+def _digest(batch: Tree) -> int:
+    """Of the numbers in a batch."""
+    code = 0
+    for x in tree_leaves(batch):
+        array = np.ascontiguousarray(x.numpy() if isinstance(x, Tensor) else x)
+        code = crc32(array.reshape(-1).view(np.uint8).data, crc32(repr((array.shape, array.dtype.str)).encode(), code))
+    return code
+
+
+def _named(place: Sequence[int]) -> str:
+    """Where in the data a rank is."""
+    epoch, batch, code = place
+    return f"batch {batch} of epoch {epoch}" + (f" with checksum {code:08x}" if code else "")
