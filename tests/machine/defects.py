@@ -24,20 +24,38 @@ ROOT = Path(__file__).parents[2]
 LIMIT = 4000  # steps
 
 
-class Defect(NamedTuple):
+class Edit(NamedTuple):
+    """What is replaced: in which file which text, and what stands in its place."""
+
+    file: str
+    old: str
+    new: str
+
+
+class Defect:
     """A defect that was there once.
+
+    Parameters
+    ----------
+    name : str
+    *texts : str
+        File, old text and new text; more of these where something else would notice what comes of it.
 
     Attributes
     ----------
     name : str
-    file, old, new : str
-        In which file which text, and what stands in its place.
+    edits : list of Edit
     """
 
-    name: str
-    file: str
-    old: str
-    new: str
+    def __init__(self, name: str, *texts: str) -> None:
+        self.name = name
+        self.edits = [Edit(*texts[k : k + 3]) for k in range(0, len(texts), 3)]
+
+    def put_back(self, root: Path) -> None:
+        """Put it into the package in a folder."""
+        for file, old, new in self.edits:
+            path = root / file
+            path.write_text(path.read_text("utf-8").replace(old, new, 1), "utf-8")
 
 
 _CALL, _PROGRAM = "ag/autograd/captured/call.py", "ag/autograd/captured/program.py"
@@ -139,8 +157,7 @@ def found_after(defect: Defect, device: str = "cpu") -> tuple[int, str] | None:
     with TemporaryDirectory(prefix="ag-defect-") as folder:
         shutil.copytree(ROOT / "ag", Path(folder, "ag"), ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(ROOT / "shaders", Path(folder, "shaders"))
-        path = Path(folder, defect.file)
-        path.write_text(path.read_text("utf-8").replace(defect.old, defect.new, 1), "utf-8")
+        defect.put_back(Path(folder))
         done = subprocess.run(
             [
                 sys.executable,

@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from machine.changes import RATES, SETTINGS, changes
 from machine.models import KINDS
 from machine.pair import Pair
 from machine.steps import HOSTILE, RETURNS, Spec
@@ -22,33 +23,9 @@ often = st.sampled_from([True, True, True, False])
 seldom = st.sampled_from([False, False, False, True])
 batches = st.sampled_from([0, 0, 0, 1, 1, 2])
 numbers = st.sampled_from([0.25, 0.5, 0.75, 1.5])
-rates = st.sampled_from(
-    [
-        ("lr", 0.01),
-        ("lr", 0.0),
-        ("weight_decay", 0.1),
-        ("momentum", 0.25),
-        ("momentum", 0.0),
-        ("beta1", 0.5),
-        ("beta2", 0.75),
-        ("eps", 0.01),
-        ("nesterov", True),
-    ]
-)
-settings_of_layers = st.sampled_from(
-    [
-        ("rate", 0.75),
-        ("rate", 0.25),
-        ("momentum", 0.5),
-        ("eps", 0.1),
-        ("temperature", 2.0),
-        ("slope", 0.5),
-        ("activation", "tanh"),
-        ("dropout", 0.5),
-        ("stride", 1),
-    ]
-)
+hostile_ways = st.sampled_from([*HOSTILE][1:])
 harmless = st.just("")
+rarely = st.sampled_from([False] * 9 + [True])
 specs = st.builds(
     Spec,
     zero=st.sampled_from(["after", "before", "outside", "never"]),
@@ -59,9 +36,9 @@ specs = st.builds(
     passes=st.sampled_from([1, 1, 2, 3]),
     mapping=st.booleans(),
     returns=st.sampled_from([*RETURNS]),
-    hostile=harmless | harmless | st.sampled_from([*HOSTILE]),
+    hostile=harmless | harmless | hostile_ways,
     wrap=st.booleans(),
-    parallel=seldom,
+    parallel=rarely,
     recompute=seldom,
 )
 
@@ -97,6 +74,14 @@ class Machine(RuleBasedStateMachine):
         self.do("new_step", spec=spec)
         for k in range(data.draw(st.integers(1, 4), label="steps")):  # from the third on they are replayed
             self.do("step", i=0, batch=k % 2, look=k != 1)
+        self.change_and_step(data, 0)
+
+    def change_and_step(self, data: st.DataObject, i: int) -> None:
+        """Change something, and run the step again, which must notice."""
+        name, arguments = data.draw(changes(self.pair.has["kind"], self.optimizers), label="change")
+        self.do(name, **arguments)
+        for k in range(2 if i < self.steps else 0):
+            self.do("step", i=i, batch=k, keep=k == 0)
 
     # -------------------------------------------------------------------------------------- steps
 
@@ -159,13 +144,48 @@ class Machine(RuleBasedStateMachine):
         self.do("interrupted_step", i=self.a_step(data), batch=batch, at=at)
 
     @precondition(lambda self: self.steps)
+    @rule(data=st.data(), batch=batches, under=st.sampled_from(["tape", "no_grad"]))
+    def step_under(self, data: st.DataObject, batch: int, under: str) -> None:
+        self.do("step", i=self.a_step(data), batch=batch, under=under)
+
+    @precondition(lambda self: self.steps)
+    @rule(data=st.data(), batch=batches, value=st.integers(0, 9))
+    def step_in_seeded_thread(self, data: st.DataObject, batch: int, value: int) -> None:
+        self.do("in_thread", i=self.a_step(data), batch=batch, seed=value)
+
+    @precondition(lambda self: self.steps)
+    @rule(data=st.data(), times=st.integers(1, 4))
+    def replay_after_a_change(self, data: st.DataObject, times: int) -> None:
+        i = self.a_step(data)
+        for k in range(times):
+            self.do("step", i=i, batch=k % 2, look=False)
+        self.change_and_step(data, i)
+
+    @rule(
+        data=st.data(),
+        hostile=hostile_ways,
+        returns=st.sampled_from([*RETURNS]),
+        name=st.sampled_from(["shift", "scale", "trouble", "weights", "new weights"]),
+        value=numbers,
+    )
+    def hostile_step(self, data: st.DataObject, hostile: str, returns: str, name: str, value: float) -> None:
+        if self.steps == 3:
+            self.do("drop_step", i=0)
+        self.do("new_step", spec=Spec(hostile=hostile, returns=returns))
+        for k in range(4):
+            self.do("step", i=self.steps - 1, batch=k % 2, keep=k == 3)
+        self.do("set_global", name=name, value=value)
+        for k in range(2):
+            self.do("step", i=self.steps - 1, batch=k)
+
+    @precondition(lambda self: self.steps)
     @rule(data=st.data())
     def change_argument_tensor(self, data: st.DataObject) -> None:
         self.do("change_argument_tensor", i=self.a_step(data))
 
     # -------------------------------------------------------------------------------------- settings
 
-    @rule(data=st.data(), rate=rates)
+    @rule(data=st.data(), rate=st.sampled_from(RATES))
     def set_rate(self, data: st.DataObject, rate: tuple[str, float]) -> None:
         self.do("set_rate", which=self.an_optimizer(data), name=rate[0], value=rate[1])
 
@@ -182,9 +202,11 @@ class Machine(RuleBasedStateMachine):
     def mode(self, train: bool) -> None:
         self.do("mode", train=train)
 
-    @rule(setting=settings_of_layers)
-    def set_layer(self, setting: tuple[str, float]) -> None:
-        self.do("set_layer", name=setting[0], value=setting[1])
+    @precondition(lambda self: SETTINGS[self.pair.has["kind"]])
+    @rule(data=st.data())
+    def set_layer(self, data: st.DataObject) -> None:
+        name, value = data.draw(st.sampled_from(SETTINGS[self.pair.has["kind"]]), label="setting")
+        self.do("set_layer", name=name, value=value)
 
     @precondition(lambda self: self.pair.has["kind"] == "custom")
     @rule(name=st.sampled_from(["gains", "shifts"]), value=numbers)
@@ -265,6 +287,14 @@ class Machine(RuleBasedStateMachine):
     @rule(k=st.integers(0, 5), how=st.sampled_from(["none", "ones", "twice"]))
     def assign_grad(self, k: int, how: str) -> None:
         self.do("assign_grad", k=k, how=how)
+
+    @rule(k=st.integers(0, 5), frozen=st.booleans())
+    def freeze(self, k: int, frozen: bool) -> None:
+        self.do("freeze", k=k, frozen=frozen)
+
+    @rule()
+    def copy_model(self) -> None:
+        self.do("copy_model")
 
     @rule()
     def keep_grads(self) -> None:

@@ -87,6 +87,7 @@ class World:
     def _globals(self, kind: str) -> dict[str, Any]:
         model = KINDS[kind].make()
         first = next(iter(model.parameters().values()))
+        far = ag.ag_param(host((2, 2), 6), device=self.other)
         return {
             "__name__": "script",
             "__builtins__": __builtins__,
@@ -103,6 +104,10 @@ class World:
             "extra": self.batches[0][0],
             "weights": ag.ag_tensor(host((2, 2), 4)),
             "average": ag.ag_tensor([[0.5]]),
+            "last": self.batches[0][0].copy(),
+            "large": ag.ag_tensor(host((40, 40), 5)),  # its product lies in a program's memory
+            "far": far,
+            "far_opt": ag.optimizer_sgd([far], lr=0.1),
             "other": self.other,
             "device": self.device,
             "start": first.numpy().copy(),
@@ -144,6 +149,11 @@ class World:
         """Read it again whenever somebody looks."""
         self.kept = [*self.kept[-4:], (label, value)]
 
+    def forget_all(self) -> None:
+        """Keep nothing, in steps either."""
+        self.kept = []
+        self.names["last"] = self.batches[0][0].copy()
+
     # ------------------------------------------------------------------------------------------ looking
 
     def look(self) -> Seen:
@@ -160,7 +170,8 @@ class World:
             seen |= {f"kept{i} {label}{path}": x for path, x in flat(value)}
         for i, arrays in enumerate(self.batches):
             seen |= {f"batch{i}{path}": x for path, x in flat(arrays)}
-        seen["average"] = value_of(lambda: self.names["average"])
+        for name in ("average", "far"):
+            seen[name] = value_of(lambda name=name: self.names[name])
         return seen
 
     def python(self) -> dict[str, Any]:
@@ -184,6 +195,7 @@ class World:
         names["average"] = ag.ag_tensor(
             array_of(seen["average"]), device=self.device, dtype=seen["average"][0].split()[0]
         )
+        names["far"].data = array_of(seen["far"])
         for name, x in {**self.model.parameters(), **self.model.buffers()}.items():
             x.data = array_of(seen[f"model.{name}"])
             g = array_of(seen[f"grad.{name}"])
@@ -200,7 +212,7 @@ class World:
         for i, arrays in enumerate(self.batches):
             for path, x in _leaves(arrays):
                 x[...] = array_of(seen[f"batch{i}{path}"])
-        self.kept = []
+        self.forget_all()
 
     @property
     def has(self) -> dict[str, Any]:
