@@ -10,9 +10,10 @@ from typing import Any
 from hypothesis import strategies as st
 from machine.world import MOMENTS
 
-__all__ = ["RATES", "SETTINGS", "changes"]
+__all__ = ["GLOBALS", "RATES", "SETTINGS", "changes"]
 
 Change = tuple[str, dict[str, Any]]  # an action and its arguments
+GLOBALS = ("shift", "scale", "trouble", "weights", "new weights", "stage")
 RATES = (
     ("lr", 0.01),
     ("lr", 0.0),
@@ -32,6 +33,7 @@ SETTINGS: dict[str, tuple[tuple[str, Any], ...]] = {
     "shared": (),
     "tied": _MASKS,
     "tokens": (("dropout", 0.5), ("eps", 0.1)),
+    "deep": (*_MASKS, *_NORMS),
     "images": (*_NORMS, ("stride", 1)),
     "custom": (*_MASKS, ("temperature", 2.0), ("slope", 0.5), ("activation", "tanh")),
     "checkpointed": (*_MASKS, ("eps", 0.1)),
@@ -46,7 +48,7 @@ def changes(kind: str, optimizers: list[str]) -> st.SearchStrategy[Change]:
     table = [
         _drawn("set_rate", which=which, pair=st.sampled_from(RATES)),
         _drawn("mode", train=st.booleans()),
-        _drawn("set_global", name=st.sampled_from(["shift", "scale", "new weights"]), value=value),
+        _drawn("set_global", name=st.sampled_from(["shift", "scale", "new weights", "stage"]), value=value),
         _drawn("default_dtype", name=st.sampled_from(["f32", "f16"])),
         _drawn("default_device", other=st.booleans()),
         _drawn("move", other=st.sampled_from([True, True, False])),

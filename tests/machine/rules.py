@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from machine.changes import RATES, SETTINGS, changes
+from machine.changes import GLOBALS, RATES, SETTINGS, changes
 from machine.models import KINDS
 from machine.pair import Pair
 from machine.steps import HOSTILE, RETURNS, Spec
@@ -71,7 +71,8 @@ class Machine(RuleBasedStateMachine):
     def begin(self, data: st.DataObject, seed: int, optimizer: str, spec: Spec) -> None:
         kind, dtype = data.draw(st.sampled_from(self.kinds)), data.draw(st.sampled_from(self.dtypes))
         self.do("restart", kind=kind, dtype=dtype, seed=seed, optimizer=optimizer)
-        self.do("new_step", spec=spec)
+        recompute = data.draw(often) if kind == "deep" else spec.recompute
+        self.do("new_step", spec=spec._replace(recompute=recompute))
         for k in range(data.draw(st.integers(1, 4), label="steps")):  # from the third on they are replayed
             self.do("step", i=0, batch=k % 2, look=k != 1)
         self.change_and_step(data, 0)
@@ -165,7 +166,7 @@ class Machine(RuleBasedStateMachine):
         data=st.data(),
         hostile=hostile_ways,
         returns=st.sampled_from([*RETURNS]),
-        name=st.sampled_from(["shift", "scale", "trouble", "weights", "new weights"]),
+        name=st.sampled_from(GLOBALS),
         value=numbers,
     )
     def hostile_step(self, data: st.DataObject, hostile: str, returns: str, name: str, value: float) -> None:
@@ -213,7 +214,7 @@ class Machine(RuleBasedStateMachine):
     def set_part(self, name: str, value: float) -> None:
         self.do("set_part", name=name, value=value)
 
-    @rule(name=st.sampled_from(["shift", "scale", "trouble", "weights", "new weights"]), value=numbers)
+    @rule(name=st.sampled_from(GLOBALS), value=numbers)
     def set_global(self, name: str, value: float) -> None:
         self.do("set_global", name=name, value=value)
 

@@ -80,6 +80,8 @@ def set_global(world: World, name: str, value: float) -> None:
         names["config"]["scale"] = value
     elif name == "trouble":
         names["trouble"]["on"] = value > 1
+    elif name == "stage":
+        world.model.stage = value
     elif name == "weights":
         names["weights"].data = np.full((2, 2), value)
     elif name == "new weights":

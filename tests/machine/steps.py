@@ -34,6 +34,7 @@ HOSTILE = {
     "other step": "penalty = inner(weights)",
     "average": "global average\naverage = average * 0.5 + ag.ag_mean(weights)\npenalty = average",
     "keeps its argument": "global last\npenalty = ag.ag_mean(ag.ag_tensor(last) * 0.5)\nlast = x",
+    "sets an attribute": "model.stage = 2",
     "assigns": "next(iter(model.parameters().values())).data = start",
     "own tensor": "penalty = ag.ag_mean(ag.ag_tensor([[0.5, 0.25]]))",
     "draws": "penalty = ag.ag_mean(noise(weights))",

@@ -170,6 +170,7 @@ class World:
             seen |= {f"kept{i} {label}{path}": x for path, x in flat(value)}
         for i, arrays in enumerate(self.batches):
             seen |= {f"batch{i}{path}": x for path, x in flat(arrays)}
+        seen["stage"] = getattr(self.model, "stage", None)
         for name in ("average", "far"):
             seen[name] = value_of(lambda name=name: self.names[name])
         return seen
@@ -195,6 +196,8 @@ class World:
         names["average"] = ag.ag_tensor(
             array_of(seen["average"]), device=self.device, dtype=seen["average"][0].split()[0]
         )
+        if seen["stage"] is not None:
+            self.model.stage = seen["stage"]
         names["far"].data = array_of(seen["far"])
         for name, x in {**self.model.parameters(), **self.model.buffers()}.items():
             x.data = array_of(seen[f"model.{name}"])
