@@ -41,34 +41,36 @@ SETTINGS: dict[str, tuple[tuple[str, Any], ...]] = {
 }  # of the layers of each kind of model
 
 
-def changes(kind: str, optimizers: list[str]) -> st.SearchStrategy[Change]:
-    """A change for a world with a model of this kind."""
+def changes(kind: str, optimizers: list[str], group: str = "") -> st.SearchStrategy[Change]:
+    """A change of settings, of values or of objects, in a world with a model of this kind; "": any of them."""
     which, k = st.sampled_from(optimizers), st.integers(0, 5)
     value = st.sampled_from([0.25, 0.5, 0.75, 1.5])
-    table = [
+    settings = [
         _drawn("set_rate", which=which, pair=st.sampled_from(RATES)),
         _drawn("mode", train=st.booleans()),
-        _drawn("set_global", name=st.sampled_from(["shift", "scale", "new weights", "stage"]), value=value),
         _drawn("default_dtype", name=st.sampled_from(["f32", "f16"])),
-        _drawn("default_device", other=st.booleans()),
-        _drawn("move", other=st.sampled_from([True, True, False])),
-        _drawn("make_optimizer", which=st.sampled_from(["opt0", "opt1"]), kind=st.sampled_from(sorted(MOMENTS))),
+        _drawn("default_device", other=st.sampled_from([True, True, False])),
+        _drawn("freeze", k=k, frozen=st.sampled_from([True, True, False])),
+        *[_drawn("set_global", name=st.sampled_from(["shift", "scale", "new weights", "stage"]), value=value)] * 2,
+        *[_drawn("set_layer", pair=st.sampled_from(SETTINGS[kind]))] * (2 if SETTINGS[kind] else 0),
+        *[_drawn("set_part", name=st.sampled_from(["gains", "shifts"]), value=value)] * (3 if kind == "custom" else 0),
+    ]
+    values = [
         _drawn("optimizer_step", which=which),
         _drawn("zero_grad", which=which),
         _drawn("assign", k=k, value=value),
         _drawn("assign_grad", k=k, how=st.sampled_from(["none", "ones", "twice"])),
-        _drawn("freeze", k=k, frozen=st.sampled_from([True, True, False])),
         _drawn("change_batch", batch=st.just(0), how=st.sampled_from(["scale", "overwrite"]), value=st.integers(0, 6)),
         _drawn("seed", value=st.integers(0, 9)),
-        _drawn("copy_model"),
         _drawn("backward_elsewhere"),
         _drawn("draw"),
     ]
-    if SETTINGS[kind]:
-        table += [_drawn("set_layer", pair=st.sampled_from(SETTINGS[kind]))] * 3
-    if kind == "custom":
-        table += [_drawn("set_part", name=st.sampled_from(["gains", "shifts"]), value=value)] * 3
-    return st.one_of(table)
+    objects = [
+        _drawn("move", other=st.sampled_from([True, True, False])),
+        _drawn("make_optimizer", which=st.sampled_from(["opt0", "opt1"]), kind=st.sampled_from(sorted(MOMENTS))),
+        _drawn("copy_model"),
+    ]
+    return st.one_of({"settings": settings, "values": values, "objects": objects, "": settings + values + objects}[group])
 
 
 def _drawn(action: str, /, **arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Change]:

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from machine.changes import GLOBALS, RATES, SETTINGS, changes
 from machine.models import KINDS
 from machine.pair import Pair
-from machine.steps import HOSTILE, RETURNS, Spec
+from machine.steps import HOSTILE, READ, RETURNS, Spec
 from machine.training import HABITS
 from machine.world import MOMENTS
 
@@ -36,7 +36,7 @@ specs = st.builds(
     passes=st.sampled_from([1, 1, 2, 3]),
     mapping=st.booleans(),
     returns=st.sampled_from([*RETURNS]),
-    hostile=harmless | harmless | hostile_ways,
+    hostile=harmless | harmless | hostile_ways | st.sampled_from([*READ]),
     wrap=st.booleans(),
     parallel=rarely,
     recompute=seldom,
@@ -77,9 +77,15 @@ class Machine(RuleBasedStateMachine):
             self.do("step", i=0, batch=k % 2, look=k != 1)
         self.change_and_step(data, 0)
 
-    def change_and_step(self, data: st.DataObject, i: int) -> None:
+    def replay_after_a_change(self, data: st.DataObject, times: int, group: str) -> None:
+        i = self.a_step(data)
+        for k in range(times):
+            self.do("step", i=i, batch=k % 2, look=False)
+        self.change_and_step(data, i, group)
+
+    def change_and_step(self, data: st.DataObject, i: int, group: str = "") -> None:
         """Change something, and run the step again, which must notice."""
-        name, arguments = data.draw(changes(self.pair.has["kind"], self.optimizers), label="change")
+        name, arguments = data.draw(changes(self.pair.has["kind"], self.optimizers, group), label="change")
         self.do(name, **arguments)
         for k in range(2 if i < self.steps else 0):
             self.do("step", i=i, batch=k, keep=k == 0)
@@ -156,26 +162,32 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.steps)
     @rule(data=st.data(), times=st.integers(1, 4))
-    def replay_after_a_change(self, data: st.DataObject, times: int) -> None:
-        i = self.a_step(data)
-        for k in range(times):
-            self.do("step", i=i, batch=k % 2, look=False)
-        self.change_and_step(data, i)
+    def step_with_other_settings(self, data: st.DataObject, times: int) -> None:
+        self.replay_after_a_change(data, times, "settings")
+
+    @precondition(lambda self: self.steps)
+    @rule(data=st.data(), times=st.integers(1, 4))
+    def step_with_other_values(self, data: st.DataObject, times: int) -> None:
+        self.replay_after_a_change(data, times, "values")
+
+    @precondition(lambda self: self.steps)
+    @rule(data=st.data(), times=st.integers(1, 4))
+    def step_with_other_objects(self, data: st.DataObject, times: int) -> None:
+        self.replay_after_a_change(data, times, "objects")
 
     @rule(
         data=st.data(),
         hostile=hostile_ways,
         returns=st.sampled_from([*RETURNS]),
-        name=st.sampled_from(GLOBALS),
         value=numbers,
     )
-    def hostile_step(self, data: st.DataObject, hostile: str, returns: str, name: str, value: float) -> None:
+    def hostile_step(self, data: st.DataObject, hostile: str, returns: str, value: float) -> None:
         if self.steps == 3:
             self.do("drop_step", i=0)
         self.do("new_step", spec=Spec(hostile=hostile, returns=returns))
         for k in range(4):
             self.do("step", i=self.steps - 1, batch=k % 2, keep=k == 3)
-        self.do("set_global", name=name, value=value)
+        self.do("set_global", name=READ.get(hostile) or data.draw(st.sampled_from(GLOBALS)), value=value)
         for k in range(2):
             self.do("step", i=self.steps - 1, batch=k)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["HOSTILE", "RETURNS", "Spec"]
+__all__ = ["HOSTILE", "READ", "RETURNS", "Spec"]
 
 # What a step does besides training.  Not all of it can be captured; what cannot must be refused.
 HOSTILE = {
@@ -41,6 +41,9 @@ HOSTILE = {
     "default device": "with ag.ag_device(other):\n    made = ag.ag_tensor([1.0])\n"
     "penalty = ag.ag_to_device(ag.ag_mean(made), device)",
 }
+# What some of these read, by the names of the action `set_global`.
+READ = {"global": "shift", "dict": "scale", "raises": "trouble", "closure tensor": "new weights",
+        "sets an attribute": "stage"}
 RETURNS = {
     "loss": "loss",
     "tuple": "loss, pred",
