@@ -113,7 +113,6 @@ DEFECTS = [
     Defect("whether a parameter is trained may change", _WATCHED, "tensor.requires_grad is not was:", "False:"),
     Defect("the default device may change", _CAPTURE, "ag_default_device(), default_dtype(), ", "default_dtype(), "),
     Defect("the default type may change", _CAPTURE, "ag_default_device(), default_dtype(), ", "ag_default_device(), "),
-    Defect("the tape may be on or off", _CAPTURE, "default_dtype(), is_recording(), ", "default_dtype(), "),
     Defect(
         "the generator is seeded in the step",
         *("ag/engine/random.py", 'backend.refuse_while_recording("seeds the random generator")', "pass"),

@@ -87,8 +87,8 @@ class Machine(RuleBasedStateMachine):
         """Change something, and run the step again, which must notice."""
         name, arguments = data.draw(changes(self.pair.has["kind"], self.optimizers, group), label="change")
         self.do(name, **arguments)
-        for k in range(2 if i < self.steps else 0):
-            self.do("step", i=i, batch=k, keep=k == 0)
+        for k in range(3 if i < self.steps else 0):
+            self.do("step", i=i, batch=k % 2, keep=k < 2)
 
     # -------------------------------------------------------------------------------------- steps
 
@@ -118,7 +118,7 @@ class Machine(RuleBasedStateMachine):
     def several_steps(self, data: st.DataObject, times: int) -> None:
         i = self.a_step(data)
         for k in range(times):
-            self.do("step", i=i, batch=k % 2, look=k == times - 1)
+            self.do("step", i=i, batch=k % 2, keep=k < 2, look=k == times - 1)
 
     @precondition(lambda self: self.steps)
     @rule(

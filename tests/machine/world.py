@@ -105,7 +105,7 @@ class World:
             "weights": ag.ag_tensor(host((2, 2), 4)),
             "average": ag.ag_tensor([[0.5]]),
             "last": self.batches[0][0].copy(),
-            "large": ag.ag_tensor(host((40, 40), 5)),  # its product lies in a program's memory
+            "large": ag.ag_tensor(host((64, 64), 5)),  # its product lies in a program's memory
             "far": far,
             "far_opt": ag.optimizer_sgd([far], lr=0.1),
             "other": self.other,
