@@ -70,7 +70,8 @@ def changes(kind: str, optimizers: list[str], group: str = "") -> st.SearchStrat
         _drawn("make_optimizer", which=st.sampled_from(["opt0", "opt1"]), kind=st.sampled_from(sorted(MOMENTS))),
         _drawn("copy_model"),
     ]
-    return st.one_of({"settings": settings, "values": values, "objects": objects, "": settings + values + objects}[group])
+    groups = {"settings": settings, "values": values, "objects": objects, "": settings + values + objects}
+    return st.one_of(groups[group])
 
 
 def _drawn(action: str, /, **arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Change]:

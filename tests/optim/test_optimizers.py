@@ -248,7 +248,7 @@ def test_bad_parameters() -> None:
 def test_an_optimizer_is_not_copied(copied: Any) -> None:
     """A shallow copy would share state: assigning its rate would change that of the original, which shows another."""
     optimizer = ag.optimizer_sgd([ag.ag_param([[1.0]])], lr=0.1)
-    with expect_error("an optimizer is copied", TypeError, "optimizer_sgd: an optimizer cannot be copied", "state_dict"):
+    with expect_error("a copied optimizer", TypeError, "optimizer_sgd: an optimizer cannot be copied", "state_dict"):
         copied(optimizer)
 
 
