@@ -218,15 +218,14 @@ class Layer(Watched):
     def to(self, device: str) -> Layer:
         """Move all tensors and their gradients to a device, in place; returns the layer.
 
-        What is there already stays where it is.  An optimizer has to be made after the move.
+        An optimizer has to be made after the move.
         """
         target = backend_of(device)
         with no_grad():
             for x in self.named_tensors().values():
-                if x.buffer.backend is not target:
-                    grad = x.grad
-                    x.rebind(ag_to_device(x, target.name).buffer)
-                    x.grad = None if grad is None else ag_to_device(grad, target.name)
+                grad = x.grad
+                x.rebind(ag_to_device(x, target.name).buffer)
+                x.grad = None if grad is None else ag_to_device(grad, target.name)
         return self
 
     def replace_devices(self, instead: Mapping[str, str]) -> None:

@@ -85,6 +85,9 @@ class Machine(RuleBasedStateMachine):
 
     def change_and_step(self, data: st.DataObject, i: int, group: str = "") -> None:
         """Change something, and run the step again, which must notice."""
+        read = READ.get(self.pair.has["hostile"][i])
+        if read and data.draw(often, label="what it reads"):
+            self.do("set_global", name=read, value=data.draw(numbers))
         name, arguments = data.draw(changes(self.pair.has["kind"], self.optimizers, group), label="change")
         self.do(name, **arguments)
         for k in range(3 if i < self.steps else 0):
@@ -180,16 +183,17 @@ class Machine(RuleBasedStateMachine):
         hostile=hostile_ways,
         returns=st.sampled_from([*RETURNS]),
         value=numbers,
+        form=st.sampled_from(["arrays", "tensors"]),
     )
-    def hostile_step(self, data: st.DataObject, hostile: str, returns: str, value: float) -> None:
+    def hostile_step(self, data: st.DataObject, hostile: str, returns: str, value: float, form: str) -> None:
         if self.steps == 3:
             self.do("drop_step", i=0)
         self.do("new_step", spec=Spec(hostile=hostile, returns=returns))
         for k in range(4):
-            self.do("step", i=self.steps - 1, batch=k % 2, keep=k == 3)
+            self.do("step", i=self.steps - 1, batch=k % 2, keep=k == 3, form=form)
         self.do("set_global", name=READ.get(hostile) or data.draw(st.sampled_from(GLOBALS)), value=value)
         for k in range(2):
-            self.do("step", i=self.steps - 1, batch=k)
+            self.do("step", i=self.steps - 1, batch=k, form=form)
 
     @precondition(lambda self: self.steps)
     @rule(data=st.data())

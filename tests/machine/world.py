@@ -7,6 +7,7 @@ Two worlds live in two processes and get the same actions (actions.py).  In the 
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -104,7 +105,7 @@ class World:
             "extra": self.batches[0][0],
             "weights": ag.ag_tensor(host((2, 2), 4)),
             "average": ag.ag_tensor([[0.5]]),
-            "last": self.batches[0][0].copy(),
+            "box": deque(maxlen=3),
             "large": ag.ag_tensor(host((64, 64), 5)),  # its product lies in a program's memory
             "far": far,
             "far_opt": ag.optimizer_sgd([far], lr=0.1),
@@ -152,7 +153,7 @@ class World:
     def forget_all(self) -> None:
         """Keep nothing, in steps either."""
         self.kept = []
-        self.names["last"] = self.batches[0][0].copy()
+        self.names["box"].clear()
 
     # ------------------------------------------------------------------------------------------ looking
 
@@ -170,6 +171,7 @@ class World:
             seen |= {f"kept{i} {label}{path}": x for path, x in flat(value)}
         for i, arrays in enumerate(self.batches):
             seen |= {f"batch{i}{path}": x for path, x in flat(arrays)}
+        seen |= {f"box{path}": x for path, x in flat(list(self.names["box"]))}
         seen["stage"] = getattr(self.model, "stage", None)
         for name in ("average", "far"):
             seen[name] = value_of(lambda name=name: self.names[name])
@@ -222,6 +224,7 @@ class World:
         """What rules need to know of it."""
         return {
             "steps": len(self.steps),
+            "hostile": [step.spec.hostile for step in self.steps],
             "optimizers": sorted(self.optimizers) if self.names else [],
             "kind": self.kind,
             "schedulers": len(self.schedulers),
