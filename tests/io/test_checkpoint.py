@@ -264,7 +264,7 @@ def test_the_header_is_plain_json(path: Path) -> None:
 
 
 def test_a_rate_that_was_assigned_beside_a_schedule(tmp_path: Path) -> None:
-    """The schedule sets the rate of the step after next; until then that which was assigned holds, also after a load."""
+    """The schedule sets the next rate; until then the one that was assigned holds, also after a load."""
     def made() -> tuple[ag.Layer, Any, Any]:
         model = ag.ag_linear(2, 1)
         optimizer = ag.optimizer_sgd(model, lr=0.5)

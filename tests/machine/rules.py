@@ -13,7 +13,7 @@ from machine.changes import GLOBALS, RATES, SETTINGS, changes
 from machine.models import KINDS
 from machine.pair import Pair
 from machine.steps import HOSTILE, READ, RETURNS, Spec
-from machine.training import HABITS
+from machine.training import HABITS, READING
 from machine.world import MOMENTS
 
 __all__ = ["machine_for"]
@@ -326,16 +326,15 @@ class Machine(RuleBasedStateMachine):
         self.do("backward_elsewhere")
 
     @rule(
-        habit=st.sampled_from(HABITS),
+        habits=st.lists(st.sampled_from([*HABITS, *READING]), min_size=3, max_size=3, unique=True),
         capture=often,
         replicas=st.integers(1, 2),
         micro_batch=st.integers(1, 2),
         accumulate=st.integers(1, 2),
     )
-    def train(self, habit: str, capture: bool, replicas: int, micro_batch: int, accumulate: int) -> None:
-        self.do(
-            "train", habit=habit, capture=capture, replicas=replicas, micro_batch=micro_batch, accumulate=accumulate
-        )
+    def train(self, habits: list[str], **arguments: Any) -> None:
+        for habit in habits:
+            self.do("train", habit=habit, **arguments)
 
     @rule()
     def collect(self) -> None:

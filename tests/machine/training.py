@@ -14,7 +14,7 @@ from machine.world import World
 
 import ag
 
-__all__ = ["HABITS"]
+__all__ = ["HABITS", "READING"]
 
 Sample = dict[str, Any]
 
@@ -90,6 +90,8 @@ CALLBACKS: dict[str, Callable[[Any, list[Sample]], None]] = {
     "changes arrays": _change_arrays,
 }
 HABITS = ["", "dropout", "dropout for some", "class weights", "augments", "counts", "decides", *CALLBACKS]
+
+READING = ["class weights", "decides"]  # those that read values of samples in Python
 
 
 @action
