@@ -186,7 +186,9 @@ DEFECTS = [
     ),
     Defect(
         "dp_train counts random streams on its first sample only",
+        *("ag/engine/random.py", "            if self.drawn == 0:", "            if self.drawn == 0 and most != 0:"),
         *("ag/engine/random.py", "            if self.drawn == most:", "            if False:"),
+        *("ag/engine/random.py", "        if draws:", "        if draws and most != 0:"),
         *("ag/engine/random.py", "if most is not None and draws > most:", "if False:"),
     ),
     Defect(
