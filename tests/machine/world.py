@@ -274,7 +274,7 @@ def value_of(get: Callable[[], Any]) -> Any:
         if isinstance(x, ag.Tensor):
             name, array = f"{x.dtype} on {x.device}", x.numpy()
         elif isinstance(x, np.ndarray):
-            name, array = "array", x
+            name, array = "array", x.view(np.ndarray)  # also what a step kept of an argument
         else:
             return x
         return name, array.dtype.str, array.shape, array.tobytes()
