@@ -76,6 +76,8 @@ class Machine(RuleBasedStateMachine):
         for k in range(data.draw(st.integers(1, 4), label="steps")):  # from the third on they are replayed
             self.do("step", i=0, batch=k % 2, look=k != 1)
         self.change_and_step(data, 0)
+        if data.draw(st.booleans()):
+            self.hostile_step(data)
 
     def replay_after_a_change(self, data: st.DataObject, times: int, group: str) -> None:
         i = self.a_step(data)
@@ -178,20 +180,17 @@ class Machine(RuleBasedStateMachine):
     def step_with_other_objects(self, data: st.DataObject, times: int) -> None:
         self.replay_after_a_change(data, times, "objects")
 
-    @rule(
-        data=st.data(),
-        hostile=hostile_ways,
-        returns=st.sampled_from([*RETURNS]),
-        value=numbers,
-        form=st.sampled_from(["arrays", "tensors"]),
-    )
-    def hostile_step(self, data: st.DataObject, hostile: str, returns: str, value: float, form: str) -> None:
+    @rule(data=st.data())
+    def hostile_step(self, data: st.DataObject) -> None:
+        hostile, returns = data.draw(hostile_ways), data.draw(st.sampled_from([*RETURNS]))
+        form = data.draw(st.sampled_from(["arrays", "tensors"]), label="form")
         if self.steps == 3:
             self.do("drop_step", i=0)
         self.do("new_step", spec=Spec(hostile=hostile, returns=returns))
         for k in range(4):
             self.do("step", i=self.steps - 1, batch=k % 2, keep=k == 3, form=form)
-        self.do("set_global", name=READ.get(hostile) or data.draw(st.sampled_from(GLOBALS)), value=value)
+        name = READ.get(hostile) or data.draw(st.sampled_from(GLOBALS))
+        self.do("set_global", name=name, value=data.draw(numbers))
         for k in range(2):
             self.do("step", i=self.steps - 1, batch=k, form=form)
 
@@ -326,9 +325,9 @@ class Machine(RuleBasedStateMachine):
         self.do("backward_elsewhere")
 
     @rule(
-        habits=st.lists(st.sampled_from([*HABITS, *READING]), min_size=3, max_size=3, unique=True),
+        habits=st.lists(st.sampled_from([*HABITS, *READING]), min_size=5, max_size=5, unique=True),
         capture=often,
-        replicas=st.integers(1, 2),
+        replicas=st.sampled_from([1, 2, 2]),
         micro_batch=st.integers(1, 2),
         accumulate=st.integers(1, 2),
     )
