@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-LIMIT = 4000  # steps
+LIMIT = 20_000  # steps, as many as a long run has
 
 
 class Edit(NamedTuple):
