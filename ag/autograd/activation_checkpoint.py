@@ -20,9 +20,10 @@ from ag.autograd.cotangent import Cotangent
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording, no_grad, with_grad_tape
 from ag.autograd.tensor import Node, Tensor
-from ag.autograd.unchanged import repeated_since, repeating
+from ag.autograd.unchanged import Told, repeated_since, repeating, telling
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer
+from ag.engine.program import recording_here
 from ag.engine.random import draws_kept, draws_repeated
 from ag.engine.shape import Shape
 from ag.errors import TapeError
@@ -56,8 +57,9 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     TypeError
         If `fn` returns anything but one tensor.
     TapeError
-        From `backward`, if `fn` gives another shape or draws other random numbers the second time, or if a tensor it
-        computes with was changed in between.
+        From `backward`, if `fn` does something else the second time: gives another shape, draws other random numbers,
+        calls other ops or the same with other numbers or arrays; or if a tensor it computes with was changed in
+        between.
 
     Notes
     -----
@@ -82,9 +84,14 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     if not is_recording():
         return fn(*args)
     context = copy_context()
-    with no_grad(), draws_kept() as keys:
-        out = _one_tensor(fn(*args))
-    again = partial(_computed_again, fn, args, context, keys, out.shape, now())
+    told = Told(telling.get()) if recording_here() is None else None  # of captured steps, recordings are compared
+    token = telling.set(told)
+    try:
+        with no_grad(), draws_kept() as keys:
+            out = _one_tensor(fn(*args))
+    finally:
+        telling.reset(token)
+    again = partial(_computed_again, fn, args, context, keys, out.shape, now(), told)
     return Tensor(out.buffer, True, _Again("ag_checkpoint", _same, (), (), again, ()))
 
 
@@ -103,18 +110,22 @@ def _same(run: Run, g: Buffer, saved: object, need: Need) -> Cotangents:
 
 
 def _computed_again(fn: Callable[..., Tensor], args: tuple[object, ...], context: Context, keys: list[Buffer],
-                    shape: Shape, since: int) -> Tensor:
-    out, left = context.run(_recorded, fn, args, keys, since)
+                    shape: Shape, since: int, told: Told | None) -> Tensor:
+    again = None if told is None else Told(None, told)
+    out, left = context.run(_recorded, fn, args, keys, since, again)
     if left or out.shape != shape:
         raise TapeError(f"ag_checkpoint: a function that returned a tensor of shape {shape} and drew {len(keys)} times "
                         f"from the random generator returns {out.shape} and draws {len(keys) - left} times when it is "
                         f"called again; it must do the same every time.")
+    if again is not None:
+        again.end()
     return out
 
 
 def _recorded(fn: Callable[..., Tensor], args: tuple[object, ...], keys: list[Buffer],
-              since: int) -> tuple[Tensor, int]:
+              since: int, again: Told | None) -> tuple[Tensor, int]:
     repeating.set(since)
+    telling.set(again)
     with with_grad_tape(), draws_repeated(keys) as left:
         return _one_tensor(fn(*args)), len(left)
 

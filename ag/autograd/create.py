@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
+from ag.autograd.unchanged import telling
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Device, fix
 from ag.engine.device import backend_of, default_backend, default_dtype
@@ -30,6 +31,8 @@ def to_buffer(array: Array, backend: Device, dtype: DType) -> Buffer:
         slot = recording.on_upload(array, dtype, backend)
         if slot is not None:
             return slot
+    if (told := telling.get()) is not None:
+        told.note(f"an array of shape {array.shape}", array)
     buffer = backend.alloc(array.shape, dtype)
     buffer.block.made = 0  # nobody has seen it yet
     backend.upload(array, buffer)

@@ -27,7 +27,7 @@ from ag.autograd.operands import Vectors, number_given, operands_on_one_device
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Node, Tensor, TensorLike
 from ag.autograd.tensor_operators import OPS
-from ag.autograd.unchanged import checked, repeated_since
+from ag.autograd.unchanged import checked, repeated_since, telling
 from ag.autograd.watched import note_tensors
 from ag.engine.buffer import Buffer, Run
 from ag.engine.kernels.elementwise import copied
@@ -178,6 +178,8 @@ class _Function(Generic[S]):
             buffers = [x.buffer for x in inputs]
             half = dtype.is_half
             launch: Run = backend.launch
+            if (told := telling.get()) is not None:
+                told.note(name, [params, [x for x in values if isinstance(x, (int, float))]])
             if since := repeated_since():
                 launch = checked(launch, since, name, inputs, buffers)
             run = Widening(launch) if half else launch

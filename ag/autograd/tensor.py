@@ -142,6 +142,10 @@ class Tensor(TensorOperators):
         self._grad: Tensor | PendingGrad | None = None
         self.name: str | None = None
 
+    def __copy__(self) -> Tensor:
+        """What `__deepcopy__` gives: two tensors never share their values, nor an `id`."""
+        return self.__deepcopy__({})
+
     def __deepcopy__(self, memo: dict[int, object]) -> Tensor:
         """A tensor of its own with the same values, and the gradient's; so `copy.deepcopy` copies models.
 

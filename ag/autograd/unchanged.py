@@ -7,8 +7,10 @@ one was overwritten is the rule given a launch that looks at every operand, as i
     y = w * x; w.data = ...; backward     ->  an error if x wants a gradient, w * g; none if only w does, x * g
 
 Where the forward pass is computed a second time instead (`ag.autograd.activation_checkpoint`), ops themselves look at
-every operand: it must be what it was the first time.  `ag.autograd.tensor.Node` and `ag.autograd.op` call this; it
-knows no op and no device.
+every operand: it must be what it was the first time.  And which ops with which numbers is noted the first time (`Told`)
+and compared the second: a rate, a mode or an array that changed in between is an error, too.
+
+`ag.autograd.tensor.Node` and `ag.autograd.op` call this; it knows no op and no device.
 """
 
 from __future__ import annotations
@@ -17,15 +19,68 @@ from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, Protocol
 
+import numpy as np
+
 from ag.engine.buffer import LATEST, Buffer, Run
 from ag.engine.primitive import PrimitiveTo, Returned
 from ag.errors import TapeError
 
-__all__ = ["any_changed", "checked", "refuse_changed", "repeating", "repeated_since"]
+__all__ = ["Told", "any_changed", "checked", "refuse_changed", "repeated_since", "repeating", "telling"]
 
 repeating: ContextVar[int] = ContextVar("ag_repeating", default=0)
 
 repeated_since = repeating.get  # until when what runs now had run for the first time; 0 if it runs for the first time
+
+
+class Told:
+    """What a function that is called twice told of the first call, or tells of the second, which must be the same.
+
+    Parameters
+    ----------
+    outer : Told or None
+        Of a call that this one is part of.
+    first : Told, optional
+        What the first call has told.
+    """
+
+    def __init__(self, outer: Told | None, first: Told | None = None) -> None:
+        self._outer, self._first = outer, first
+        self.items: list[tuple[str, object]] = []
+
+    def note(self, what: str, value: object) -> None:
+        """The next op, with its numbers, or the next host array, with its values."""
+        item = what, _plain(value)
+        if self._first is not None:
+            before = self._first.items[len(self.items) : len(self.items) + 1]
+            if before != [item]:
+                raise _otherwise(before[0][0] if before else "nothing more", what)
+        self.items.append(item)
+        if self._outer is not None:
+            self._outer.note(what, value)
+
+    def end(self) -> None:
+        """The second call has returned."""
+        if self._first is not None and len(self.items) < len(self._first.items):
+            raise _otherwise(self._first.items[len(self.items)][0], "nothing more")
+
+
+telling: ContextVar[Told | None] = ContextVar("ag_telling", default=None)
+
+
+def _plain(value: object) -> object:
+    """What can be compared of a value, without holding it."""
+    if isinstance(value, np.ndarray):
+        return value.shape, value.dtype.str, hash(value.tobytes())
+    if isinstance(value, (tuple, list)):
+        return tuple(_plain(x) for x in value)
+    return repr(value) if isinstance(value, (bool, int, float, complex, str, slice, np.generic)) else type(value)
+
+
+def _otherwise(before: str, now: str) -> TapeError:
+    again = f"{now} with other numbers" if now == before else now
+    return TapeError(f"ag_checkpoint: where a function did {before} the first time, it does {again} when it is called "
+                     f"again by backward; it must do the same every time. Change settings, modes and arrays after "
+                     f"backward.")
 
 
 class Named(Protocol):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -154,6 +155,14 @@ class DataLoader:
         self._left: _Place | None = None  # of the loop that may go on at the place that waits
         self._at = self._fresh()  # of which `state_dict` and `order` speak
         self._waiting: _Place | None = self._at
+
+    def __copy__(self) -> DataLoader:
+        """A loader of the same samples, at places of its own."""
+        twin, memo = object.__new__(type(self)), dict[int, object]()
+        vars(twin).update(vars(self), _lock=Lock(), _turn=Lock())
+        for name in ("_own", "_left", "_at", "_waiting"):
+            vars(twin)[name] = deepcopy(vars(self)[name], memo)
+        return twin
 
     def _check_settings(self, batch_size: object, prefetch: object, seed: object, **switches: object) -> None:
         if not (counts(batch_size) and counts(prefetch, least=0)):

@@ -179,16 +179,16 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
                    lambda state: refuse_untied(tensors, tied, "ag_load_checkpoint: the file"))]
     for name, state in _extra_state(model).items():
         parts.append(_Part(name, state, _below(f"{name}.", arrays) or None, partial(model.load_extra_state, name)))
+    held = _below("optimizer.", arrays) or None
     if optimizer is not None:
-        held = _below("optimizer.", arrays) or None
         parts.append(_Part("optimizer", optimizer.state_dict(), held, optimizer.load_state_dict))
-        if held is not None:
-            parts.append(_Part("lr", optimizer.lr, said.get("lr"), lambda rate: _set_rate(optimizer, rate)))
     for name, part in (("scheduler", scheduler), ("dataloader", dataloader)):
         if part is not None:
             check = getattr(part, "check_state_dict", None)
             parts.append(_Part(name, deepcopy(part.state_dict()), said.get(name), part.load_state_dict,
                                check or (lambda state: None), tells=check is not None))
+    if optimizer is not None and held is not None:  # after the schedule, as a rate may have been assigned beside it
+        parts.append(_Part("lr", optimizer.lr, said.get("lr"), lambda rate: _set_rate(optimizer, rate)))
     parts.append(_Part("generator", generator_snapshot(), generator, restore_generator))
     with ExitStack() as undo:
         if optimizer is not None:

@@ -10,7 +10,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ag.autograd.activation_checkpoint import is_repeating
 from ag.autograd.create import ag_param, ag_tensor
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.device import default_dtype
@@ -98,9 +97,8 @@ class BatchNorm(Layer):
     def forward(self, x: TensorLike) -> Tensor:
         """Output of the shape of `x`, (num_features, batch) or (num_features, ..., batch)."""
         if self.training:
-            momentum = 0.0 if is_repeating() else self.momentum  # this batch was averaged in the first time
             return batch_norm_train(x, self.gamma, self.beta, self.running_mean, self.running_var,
-                                    self.eps, momentum)
+                                    self.eps, self.momentum)
         return ag_batch_norm_op(x, self.gamma, self.beta, self.eps, self.running_mean, self.running_var)
 
 

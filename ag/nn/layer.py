@@ -216,12 +216,16 @@ class Layer(Watched):
         load_into(self.named_tensors(), state, strict)
 
     def to(self, device: str) -> Layer:
-        """Move all tensors to a device, in place; returns the layer."""
+        """Move all tensors and their gradients to a device, in place; returns the layer.
+
+        An optimizer has to be made after the move.
+        """
         target = backend_of(device)
         with no_grad():
             for x in self.named_tensors().values():
+                grad = x.grad
                 x.rebind(ag_to_device(x, target.name).buffer)
-                x.grad = None
+                x.grad = None if grad is None else ag_to_device(grad, target.name)
         return self
 
     def replace_devices(self, instead: Mapping[str, str]) -> None:

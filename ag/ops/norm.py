@@ -10,6 +10,7 @@ from math import prod
 
 from ag.autograd.op import Cotangents, Need, Result, Run, op, part_of
 from ag.autograd.tensor import Tensor, TensorLike
+from ag.autograd.unchanged import repeated_since
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import mul, scale, sub
 from ag.engine.kernels.norm import (
@@ -230,7 +231,8 @@ def batch_norm_train(
     if count < 2:
         raise ShapeError(f"ag_batch_norm: x is {x.shape}; "
                          f"the running variance needs at least two values per feature in train mode.")
-    _move(run, running_mean, running_var, mean, variance, count, momentum)
+    again = repeated_since() > 0  # this batch was averaged in the first time
+    _move(run, running_mean, running_var, mean, variance, count, 0.0 if again else momentum)
     return out, saved
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -69,6 +69,11 @@ class Optimizer(Settings):
         self._slots = [self._state_of(group) for group in flat_groups(self._params)]
         self._scaled = self._scaled_backends()
         self.restart_loss_scale()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse to be copied or pickled: a copy would step the same parameters with the same state."""
+        raise TypeError(f"{self._function}: an optimizer cannot be copied or pickled, as its state lies on a device; "
+                        f"make one for the other parameters and load this one's state_dict() into it.")
 
     def _state_of(self, group: FlatGroup) -> DeviceState:
         return DeviceState(group, self._moments, len(self._counts), self._for_each, self._words(vars(self)))

@@ -253,3 +253,26 @@ def test_gradients_flow_between_devices(device: str) -> None:
         loss = ag.ag_sum(y * 2.0)
     grads = ag.backward(loss)
     assert (loss.device, grads[x].device, grads[x].item()) == ("cpu:1", device, 12)
+
+
+@pytest.mark.parametrize("held", [
+    {"data": np.ones((1, 2))}, {"data": np.ones((2, 2)), "dtype": "i32"}, {"data": np.ones((2, 2)), "device": "cpu:1"}],
+    ids=["shape", "type", "device"])
+def test_a_gradient_is_not_added_to_another_kind_of_tensor(device: str, held: dict[str, object]) -> None:
+    """What a user sets as ``.grad`` is only seen when the next gradient is added to it."""
+    p = ag.ag_param(np.ones((2, 2)))
+    p.grad = ag.ag_tensor(**held)  # type: ignore[arg-type]
+    with ag.with_grad_tape():
+        loss = ag.ag_sum(p * 2.0)
+    with expect_error("a .grad that does not fit", ag.TapeError, "backward: the gradient is added to .grad of",
+                      "shape (2, 2) and type f32"):
+        ag.backward(loss)
+
+
+def test_a_gradient_is_not_added_to_an_array() -> None:
+    p = ag.ag_param(np.ones((2, 2)))
+    p.grad = np.ones((2, 2))  # type: ignore[assignment]
+    with ag.with_grad_tape():
+        loss = ag.ag_sum(p * 2.0)
+    with expect_error("a .grad that is no tensor", ag.TapeError, "a ndarray", "or to None"):
+        ag.backward(loss)

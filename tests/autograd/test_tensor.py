@@ -238,6 +238,17 @@ def test_operators_are_recorded() -> None:
 # ---------------------------------------------------------------------------------------------- copies
 
 
+def test_a_shallow_copy_is_another_tensor(device: str) -> None:
+    p = ag.ag_param([[2.0]])
+    q = copy.copy(p)
+    with ag.with_grad_tape():
+        loss = ag.ag_sum(p * 3.0 + q * 5.0)
+    grads = ag.backward(loss)
+    assert (grads[p].item(), grads[q].item()) == (3.0, 5.0) and p.id != q.id
+    q.data = [[7.0]]
+    assert p.item() == 2.0
+
+
 def test_deepcopy_of_a_model(device: str) -> None:
     model = ag.ag_sequential(ag.ag_linear(3, 4, activation="relu"), ag.ag_batch_norm(4), ag.ag_linear(4, 2))
     optimizer = ag.optimizer_adam(model, lr=0.1)

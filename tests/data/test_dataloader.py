@@ -275,7 +275,7 @@ def test_two_threads_that_share_an_epoch() -> None:
         assert sorted(v for seen in threads.map(take, range(4)) for v in seen) == list(range(200))
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
 def test_a_copy_goes_on_by_itself(copied: Any) -> None:
     loader = ag.ag_dataloader(X, IDS, batch_size=3, seed=5, prefetch=2)
     loader.next_batch()

@@ -261,3 +261,21 @@ def test_the_header_is_plain_json(path: Path) -> None:
     assert json.loads(header["scheduler"]) == run.schedule.state_dict()
     assert json.loads(header["dataloader"]) == run.loader.state_dict()
     assert {"model.layer1_W", "optimizer.m.layer1_W", "optimizer.state"} <= set(names)
+
+
+def test_a_rate_that_was_assigned_beside_a_schedule(tmp_path: Path) -> None:
+    """The schedule sets the next rate; until then the one that was assigned holds, also after a load."""
+    def made() -> tuple[ag.Layer, Any, Any]:
+        model = ag.ag_linear(2, 1)
+        optimizer = ag.optimizer_sgd(model, lr=0.5)
+        return model, optimizer, ag.lr_scheduler_cosine(optimizer, T_max=4)
+
+    model, optimizer, schedule = made()
+    schedule.step()
+    optimizer.lr = 0.125
+    path = tmp_path / "run.safetensors"
+    ag.ag_save_checkpoint(path, model, optimizer, schedule)
+    _, other, its_schedule = again = made()
+    ag.ag_load_checkpoint(path, *again)
+    assert other.lr == optimizer.lr == 0.125
+    assert its_schedule.step() == schedule.step() == other.lr

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -64,8 +65,7 @@ def adopt(world: World, seen: Any, python: Any) -> None:
 
 @action
 def forget_all(world: World) -> None:
-    """Keep nothing."""
-    world.kept = []
+    world.forget_all()
 
 
 # ---------------------------------------------------------------------------------------------- steps
@@ -96,11 +96,14 @@ def capture_again(world: World, i: int) -> None:
 
 
 @action
-def step(world: World, i: int, batch: int, form: str = "arrays", eager: bool = False, keep: bool = False) -> Any:
-    """Run a step; `form` is how its arguments come."""
+def step(
+    world: World, i: int, batch: int, form: str = "arrays", eager: bool = False, keep: bool = False, under: str = ""
+) -> Any:
+    """Run a step; `form` is how its arguments come, `under` whether a tape is on around it, or off."""
     chosen = world.steps[i]
     x, y = _arguments(world, batch, form)
-    result = around(world, chosen, x, y, eager)
+    with {"tape": ag.with_grad_tape(), "no_grad": ag.no_grad()}.get(under, nullcontext()):
+        result = around(world, chosen, x, y, eager)
     if keep:
         world.keep("result", result)
     return result
@@ -190,9 +193,15 @@ def interrupted_step(world: World, i: int, batch: int, at: int) -> Any:
 
 
 @action
-def in_thread(world: World, i: int, batch: int) -> Any:
-    """The step in a thread of its own."""
-    return _threads(lambda: step(world, i, batch))[0]
+def in_thread(world: World, i: int, batch: int, seed: int | None = None) -> Any:
+    """The step in a thread of its own, which may seed a generator of its own."""
+
+    def run() -> Any:
+        if seed is not None:
+            ag.ag_seed(seed)
+        return step(world, i, batch)
+
+    return _threads(run)[0]
 
 
 @action

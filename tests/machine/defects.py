@@ -21,33 +21,56 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-LIMIT = 4000  # steps
+LIMIT = 20_000  # steps, as many as a long run has
 
 
-class Defect(NamedTuple):
-    """A defect that was there once.
+class Edit(NamedTuple):
+    """What is replaced: in which file which text, and what stands in its place."""
 
-    Attributes
-    ----------
-    name : str
-    file, old, new : str
-        In which file which text, and what stands in its place.
-    """
-
-    name: str
     file: str
     old: str
     new: str
 
 
+class Defect:
+    """A defect that was there once.
+
+    Parameters
+    ----------
+    name : str
+    *texts : str
+        File, old text and new text; more of these where something else would notice what comes of it.
+
+    Attributes
+    ----------
+    name : str
+    edits : list of Edit
+    """
+
+    def __init__(self, name: str, *texts: str) -> None:
+        self.name = name
+        self.edits = [Edit(*texts[k : k + 3]) for k in range(0, len(texts), 3)]
+
+    def put_back(self, root: Path) -> None:
+        """Put it into the package in a folder."""
+        for file, old, new in self.edits:
+            path = root / file
+            path.write_text(path.read_text("utf-8").replace(old, new, 1), "utf-8")
+
+
 _CALL, _PROGRAM = "ag/autograd/captured/call.py", "ag/autograd/captured/program.py"
 _ARGUMENTS, _WATCHED = "ag/autograd/captured/arguments.py", "ag/autograd/watched.py"
+_CAPTURE, _RECORDING = "ag/autograd/capture.py", "ag/engine/program.py"
+_TAPE, _BACKEND = "ag/autograd/tape.py", "ag/engine/backend.py"
+_UNCOMPARED = (_CAPTURE, "if difference is not None:", "if False:")
+_WRITABLE_CONSTANTS = ("ag/engine/buffer.py", "buffer.block.changes.fixed = True", "pass")
 DEFECTS = [
+    # ---------------------------------------------------------------------------------------- A1: captured steps
     Defect(
         "work on another device is not recorded",
-        "ag/engine/program.py",
-        "elif self.backend is not device:",
-        "elif False:",
+        *(_RECORDING, "elif self.backend is not device:", "elif False:"),
+        *(_BACKEND, "            mine.note(launch)", "            mine.note(launch) if mine.backend is self else None"),
+        *(_CALL, "if not self.trace:", "if False:"),
     ),
     Defect(
         "a replay leaves no gradient",
@@ -57,41 +80,48 @@ DEFECTS = [
     ),
     Defect(
         "a gradient of before is that of the first call",
-        _PROGRAM,
-        "self.backend.assign(leaf.slot.buffer, leaf.tensor.peek_grad().buffer)",
-        "pass",
+        *(_PROGRAM, "self.backend.assign(leaf.slot.buffer, leaf.tensor.peek_grad().buffer)", "pass"),
     ),
     Defect(
         "the gradients that are added to need not be there",
-        _PROGRAM,
-        'return "a gradient is there that was not" if was_none else "a gradient that was there is not"',
-        "pass",
+        *(_PROGRAM, 'return "a gradient is there that was not" if', 'return None if'),
+        *_UNCOMPARED,
     ),
     Defect(
         "optimizers and devices move parameters unseen",
-        _WATCHED,
-        "if moved is not None and moved.buffer is not buffer:",
-        "if False:",
+        *(_WATCHED, "if moved is not None and moved.buffer is not buffer:", "if False:"),
     ),
     Defect("an array of the step's own stands for its argument", _ARGUMENTS, "example.copy()  #", "example  #"),
     Defect(
+        "an argument may be changed in the step",
+        *(_ARGUMENTS, "self._example.flags.writeable = False", "pass"),
+        *(_ARGUMENTS, "self._example.view(StepArgument)", "self._example.view()"),
+    ),
+    Defect(
+        "the values of an argument may be read",
+        *(_ARGUMENTS, "self._example.view(StepArgument)", "self._example.view()"),
+        *_UNCOMPARED,
+    ),
+    Defect(
         "work of threads is not recorded",
-        "ag/parallel/replicas/parallel_apply.py",
-        "if len(calls) > 1 and recording_here() is not None:",
-        "if False:",
+        *("ag/parallel/replicas/parallel_apply.py", "if len(calls) > 1 and recording_here() is not None:", "if False:"),
+        *(_RECORDING, "if id(b.block) in self.foreign:", "if False:"),
+        *(_RECORDING, "if id(b.block) in self.made:", "if False:"),
+        *_UNCOMPARED,
     ),
     Defect("settings of layers may change", _WATCHED, "if not same(noted, now):", "if False:"),
-    Defect(
-        "items of a layer's lists may change",
-        _WATCHED,
-        "if has_other_items(container, items):",
-        "if False:",
-    ),
+    Defect("items of lists may change", _WATCHED, "if has_other_items(container, items):", "if False:"),
+    Defect("what names mean may change", _WATCHED, "if value is not before and not same(", "if False and not same("),
+    Defect("whether a parameter is trained may change", _WATCHED, "tensor.requires_grad is not was:", "False:"),
+    Defect("the default device may change", _CAPTURE, "ag_default_device(), default_dtype(), ", "default_dtype(), "),
+    Defect("the default type may change", _CAPTURE, "ag_default_device(), default_dtype(), ", "ag_default_device(), "),
     Defect(
         "the generator is seeded in the step",
-        "ag/engine/random.py",
-        'backend.refuse_while_recording("seeds the random generator")',
-        "pass",
+        *("ag/engine/random.py", 'backend.refuse_while_recording("seeds the random generator")', "pass"),
+    ),
+    Defect(
+        "a replay draws from the generator of another thread",
+        *("ag/engine/random.py", "return None if generator_state(backend) is state else", "return None if True else"),
     ),
     Defect(
         "results are the program's memory",
@@ -99,32 +129,68 @@ DEFECTS = [
         "    if buffer.block.nbytes <= _SMALL:\n        lent =",
         "    if True:\n        lent = buffer\n    elif buffer.block.nbytes <= _SMALL:\n        lent =",
     ),
-    Defect("recordings are not compared", "ag/autograd/capture.py", "if difference is not None:", "if False:"),
+    Defect("large results are the program's memory", _PROGRAM, "lent = leased(buffer)", "lent = buffer"),
+    Defect(
+        "gradients are the program's memory",
+        *(_PROGRAM, "return Tensor(leased(self.buffer))", "return Tensor(self.buffer)"),
+    ),
+    Defect("recordings are not compared", *_UNCOMPARED),
+    Defect(
+        "numbers of two recordings are not compared",
+        *("ag/autograd/captured/trace.py", 'what: Label = ("number", numbers.get(place, b.constant))',
+          'what: Label = ("number", 0)'),
+    ),
     Defect(
         "a step may keep its results",
-        _PROGRAM,
-        "            self.program = recording.finished()\n        except CaptureError:",
-        "            self.program = recording.finished()\n        except KeyError:",
+        *("ag/engine/compile/ownership.py", "    if kept is not None:\n        raise", "    if False:\n        raise"),
     ),
+    Defect("a step may keep its arguments", _CALL, "    stand_ins.clear()\n", "    return stand_ins.clear()\n"),
+    Defect("what a step sets is not set by a replay", _PROGRAM, "self._notes.repeat_effects()", "pass"),
+    # ---------------------------------------------------------------------------------------- A2: recompute
     Defect(
         "random numbers are drawn again by recompute",
-        "ag/engine/primitive.py",
-        "elementwise and not updates if cheap",
-        "elementwise if cheap",
+        *("ag/engine/primitive.py", "elementwise and not updates if cheap", "elementwise if cheap"),
     ),
+    # ---------------------------------------------------------------------------------------- A3: shared buffers
     Defect(
         "two parameters share a gradient",
-        "ag/autograd/tape.py",
-        "    return _of_their_own(leaves, began)",
-        "    return leaves",
+        *(_TAPE, "    return _of_their_own(leaves, began)", "    return leaves"),
+        *_WRITABLE_CONSTANTS,
+        *("ag/optim/clip.py", "return {(g.backend, g.address): g for g in", "return {g: g for g in"),
     ),
     Defect(
         "a gradient is the constant 1",
-        "ag/autograd/tape.py",
-        "if g.block.made < began or g.block in blocks:",
-        "if g.block in blocks:",
+        *(_TAPE, "if g.block.made < began or g.block in blocks:", "if g.block in blocks:"),
+        *_WRITABLE_CONSTANTS,
+    ),
+    Defect(
+        "a constant is handed out",
+        *("ag/autograd/op.py", "if b.block is out.block:", "if b.block is out.block and b.constant is None:"),
+        *_WRITABLE_CONSTANTS,
     ),
     Defect("a sum is its operand", "ag/autograd/op.py", "if b.block is out.block:", "if False:"),
+    # ---------------------------------------------------------------------------------------- A4: dp_train
+    Defect(
+        "dp_train replays what its functions did first",
+        *(_ARGUMENTS, "self._example.view(StepArgument)", "self._example.view()"),
+        *("ag/parallel/trainer/plans.py", "                plan.captured(*leaves)",
+          "                plan.captured(*leaves)\n                for t in plan.captured._programs:\n"
+          "                    t._first, t._due = None, 1 << 30"),
+    ),
+    Defect(
+        "dp_train does not see numbers that change in samples",
+        *("ag/parallel/comm/tree.py", "    return _Constant(type(x), x)", "    return _Same(type(x), x)"),
+        *("ag/parallel/comm/tree.py", "def tree_flatten(",
+          "class _Same(_Constant):\n    __eq__ = lambda self, other: True\n    __hash__ = lambda self: 0\n\n\n"
+          "def tree_flatten("),
+    ),
+    Defect(
+        "dp_train counts random streams on its first sample only",
+        *("ag/engine/random.py", "            if self.drawn == 0:", "            if self.drawn == 0 and most != 0:"),
+        *("ag/engine/random.py", "            if self.drawn == most:", "            if False:"),
+        *("ag/engine/random.py", "        if draws:", "        if draws and most != 0:"),
+        *("ag/engine/random.py", "if most is not None and draws > most:", "if False:"),
+    ),
     Defect(
         "the next step overwrites what a callback sets",
         "ag/parallel/trainer/trainer.py",
@@ -139,8 +205,7 @@ def found_after(defect: Defect, device: str = "cpu") -> tuple[int, str] | None:
     with TemporaryDirectory(prefix="ag-defect-") as folder:
         shutil.copytree(ROOT / "ag", Path(folder, "ag"), ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(ROOT / "shaders", Path(folder, "shaders"))
-        path = Path(folder, defect.file)
-        path.write_text(path.read_text("utf-8").replace(defect.old, defect.new, 1), "utf-8")
+        defect.put_back(Path(folder))
         done = subprocess.run(
             [
                 sys.executable,

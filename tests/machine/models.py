@@ -102,6 +102,19 @@ def _classes(rng: Any, n: int) -> tuple[Array, Array]:
     return rng.normal(size=(3, n)).astype(np.float32), rng.integers(0, 2, n)
 
 
+def _deep() -> ag.Layer:
+    """Layers enough for rematerialization to have something to do."""
+    return ag.ag_sequential(
+        ag.ag_linear(3, 10, "relu"),
+        ag.ag_batch_norm(10),
+        ag.ag_dropout(0.5),
+        ag.ag_residual(ag.ag_linear(10, 10, "sigmoid")),
+        ag.ag_layer_norm(10),
+        ag.ag_dropout(0.25),
+        ag.ag_linear(10, 2),
+    )
+
+
 class Kind(NamedTuple):
     """How to make a model and a batch for it, and its loss."""
 
@@ -133,6 +146,7 @@ KINDS = {
         lambda rng, n: (rng.normal(size=(1, 6, 6, n)).astype(np.float32), rng.integers(0, 2, n)),
         _ids,
     ),
+    "deep": Kind(_deep, _vectors(2)),
     "custom": Kind(Custom, _vectors(2)),
     "checkpointed": Kind(Checkpointed, _vectors(2)),
     "counting": Kind(Counting, _vectors(2)),

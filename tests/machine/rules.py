@@ -9,10 +9,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from machine.changes import GLOBALS, RATES, SETTINGS, changes
 from machine.models import KINDS
 from machine.pair import Pair
-from machine.steps import HOSTILE, RETURNS, Spec
-from machine.training import HABITS
+from machine.steps import HOSTILE, READ, RETURNS, Spec
+from machine.training import HABITS, READING
 from machine.world import MOMENTS
 
 __all__ = ["machine_for"]
@@ -22,33 +23,9 @@ often = st.sampled_from([True, True, True, False])
 seldom = st.sampled_from([False, False, False, True])
 batches = st.sampled_from([0, 0, 0, 1, 1, 2])
 numbers = st.sampled_from([0.25, 0.5, 0.75, 1.5])
-rates = st.sampled_from(
-    [
-        ("lr", 0.01),
-        ("lr", 0.0),
-        ("weight_decay", 0.1),
-        ("momentum", 0.25),
-        ("momentum", 0.0),
-        ("beta1", 0.5),
-        ("beta2", 0.75),
-        ("eps", 0.01),
-        ("nesterov", True),
-    ]
-)
-settings_of_layers = st.sampled_from(
-    [
-        ("rate", 0.75),
-        ("rate", 0.25),
-        ("momentum", 0.5),
-        ("eps", 0.1),
-        ("temperature", 2.0),
-        ("slope", 0.5),
-        ("activation", "tanh"),
-        ("dropout", 0.5),
-        ("stride", 1),
-    ]
-)
+hostile_ways = st.sampled_from([*HOSTILE][1:])
 harmless = st.just("")
+rarely = st.sampled_from([False] * 9 + [True])
 specs = st.builds(
     Spec,
     zero=st.sampled_from(["after", "before", "outside", "never"]),
@@ -58,10 +35,10 @@ specs = st.builds(
     which=st.just(0),
     passes=st.sampled_from([1, 1, 2, 3]),
     mapping=st.booleans(),
-    returns=st.sampled_from([*RETURNS]),
-    hostile=harmless | harmless | st.sampled_from([*HOSTILE]),
+    returns=st.sampled_from([*RETURNS, "large", "large"]),
+    hostile=harmless | harmless | hostile_ways | st.sampled_from([*READ]),
     wrap=st.booleans(),
-    parallel=seldom,
+    parallel=rarely,
     recompute=seldom,
 )
 
@@ -94,9 +71,29 @@ class Machine(RuleBasedStateMachine):
     def begin(self, data: st.DataObject, seed: int, optimizer: str, spec: Spec) -> None:
         kind, dtype = data.draw(st.sampled_from(self.kinds)), data.draw(st.sampled_from(self.dtypes))
         self.do("restart", kind=kind, dtype=dtype, seed=seed, optimizer=optimizer)
-        self.do("new_step", spec=spec)
+        recompute = data.draw(often) if kind == "deep" else spec.recompute
+        self.do("new_step", spec=spec._replace(recompute=recompute))
         for k in range(data.draw(st.integers(1, 4), label="steps")):  # from the third on they are replayed
             self.do("step", i=0, batch=k % 2, look=k != 1)
+        self.change_and_step(data, 0)
+        if data.draw(st.booleans()):
+            self.hostile_step(data)
+
+    def replay_after_a_change(self, data: st.DataObject, times: int, group: str) -> None:
+        i = self.a_step(data)
+        for k in range(times):
+            self.do("step", i=i, batch=k % 2, look=False)
+        self.change_and_step(data, i, group)
+
+    def change_and_step(self, data: st.DataObject, i: int, group: str = "") -> None:
+        """Change something, and run the step again, which must notice."""
+        read = READ.get(self.pair.has["hostile"][i])
+        if read and data.draw(often, label="what it reads"):
+            self.do("set_global", name=read, value=data.draw(numbers))
+        name, arguments = data.draw(changes(self.pair.has["kind"], self.optimizers, group), label="change")
+        self.do(name, **arguments)
+        for k in range(3 if i < self.steps else 0):
+            self.do("step", i=i, batch=k % 2, keep=k < 2)
 
     # -------------------------------------------------------------------------------------- steps
 
@@ -126,7 +123,7 @@ class Machine(RuleBasedStateMachine):
     def several_steps(self, data: st.DataObject, times: int) -> None:
         i = self.a_step(data)
         for k in range(times):
-            self.do("step", i=i, batch=k % 2, look=k == times - 1)
+            self.do("step", i=i, batch=k % 2, keep=k < 2, look=k == times - 1)
 
     @precondition(lambda self: self.steps)
     @rule(
@@ -159,13 +156,52 @@ class Machine(RuleBasedStateMachine):
         self.do("interrupted_step", i=self.a_step(data), batch=batch, at=at)
 
     @precondition(lambda self: self.steps)
+    @rule(data=st.data(), batch=batches, under=st.sampled_from(["tape", "no_grad"]))
+    def step_under(self, data: st.DataObject, batch: int, under: str) -> None:
+        self.do("step", i=self.a_step(data), batch=batch, under=under)
+
+    @precondition(lambda self: self.steps)
+    @rule(data=st.data(), batch=batches, value=st.integers(0, 9))
+    def step_in_seeded_thread(self, data: st.DataObject, batch: int, value: int) -> None:
+        self.do("in_thread", i=self.a_step(data), batch=batch, seed=value)
+
+    @precondition(lambda self: self.steps)
+    @rule(data=st.data(), times=st.integers(1, 4))
+    def step_with_other_settings(self, data: st.DataObject, times: int) -> None:
+        self.replay_after_a_change(data, times, "settings")
+
+    @precondition(lambda self: self.steps)
+    @rule(data=st.data(), times=st.integers(1, 4))
+    def step_with_other_values(self, data: st.DataObject, times: int) -> None:
+        self.replay_after_a_change(data, times, "values")
+
+    @precondition(lambda self: self.steps)
+    @rule(data=st.data(), times=st.integers(1, 4))
+    def step_with_other_objects(self, data: st.DataObject, times: int) -> None:
+        self.replay_after_a_change(data, times, "objects")
+
+    @rule(data=st.data())
+    def hostile_step(self, data: st.DataObject) -> None:
+        hostile, returns = data.draw(hostile_ways), data.draw(st.sampled_from([*RETURNS]))
+        form = data.draw(st.sampled_from(["arrays", "tensors"]), label="form")
+        if self.steps == 3:
+            self.do("drop_step", i=0)
+        self.do("new_step", spec=Spec(hostile=hostile, returns=returns))
+        for k in range(4):
+            self.do("step", i=self.steps - 1, batch=k % 2, keep=k == 3, form=form)
+        name = READ.get(hostile) or data.draw(st.sampled_from(GLOBALS))
+        self.do("set_global", name=name, value=data.draw(numbers))
+        for k in range(2):
+            self.do("step", i=self.steps - 1, batch=k, form=form)
+
+    @precondition(lambda self: self.steps)
     @rule(data=st.data())
     def change_argument_tensor(self, data: st.DataObject) -> None:
         self.do("change_argument_tensor", i=self.a_step(data))
 
     # -------------------------------------------------------------------------------------- settings
 
-    @rule(data=st.data(), rate=rates)
+    @rule(data=st.data(), rate=st.sampled_from(RATES))
     def set_rate(self, data: st.DataObject, rate: tuple[str, float]) -> None:
         self.do("set_rate", which=self.an_optimizer(data), name=rate[0], value=rate[1])
 
@@ -182,16 +218,18 @@ class Machine(RuleBasedStateMachine):
     def mode(self, train: bool) -> None:
         self.do("mode", train=train)
 
-    @rule(setting=settings_of_layers)
-    def set_layer(self, setting: tuple[str, float]) -> None:
-        self.do("set_layer", name=setting[0], value=setting[1])
+    @precondition(lambda self: SETTINGS[self.pair.has["kind"]])
+    @rule(data=st.data())
+    def set_layer(self, data: st.DataObject) -> None:
+        name, value = data.draw(st.sampled_from(SETTINGS[self.pair.has["kind"]]), label="setting")
+        self.do("set_layer", name=name, value=value)
 
     @precondition(lambda self: self.pair.has["kind"] == "custom")
     @rule(name=st.sampled_from(["gains", "shifts"]), value=numbers)
     def set_part(self, name: str, value: float) -> None:
         self.do("set_part", name=name, value=value)
 
-    @rule(name=st.sampled_from(["shift", "scale", "trouble", "weights", "new weights"]), value=numbers)
+    @rule(name=st.sampled_from(GLOBALS), value=numbers)
     def set_global(self, name: str, value: float) -> None:
         self.do("set_global", name=name, value=value)
 
@@ -266,6 +304,14 @@ class Machine(RuleBasedStateMachine):
     def assign_grad(self, k: int, how: str) -> None:
         self.do("assign_grad", k=k, how=how)
 
+    @rule(k=st.integers(0, 5), frozen=st.booleans())
+    def freeze(self, k: int, frozen: bool) -> None:
+        self.do("freeze", k=k, frozen=frozen)
+
+    @rule()
+    def copy_model(self) -> None:
+        self.do("copy_model")
+
     @rule()
     def keep_grads(self) -> None:
         self.do("keep_grads")
@@ -279,16 +325,15 @@ class Machine(RuleBasedStateMachine):
         self.do("backward_elsewhere")
 
     @rule(
-        habit=st.sampled_from(HABITS),
+        habits=st.lists(st.sampled_from([*HABITS, *READING]), min_size=5, max_size=5, unique=True),
         capture=often,
-        replicas=st.integers(1, 2),
+        replicas=st.sampled_from([1, 2, 2]),
         micro_batch=st.integers(1, 2),
         accumulate=st.integers(1, 2),
     )
-    def train(self, habit: str, capture: bool, replicas: int, micro_batch: int, accumulate: int) -> None:
-        self.do(
-            "train", habit=habit, capture=capture, replicas=replicas, micro_batch=micro_batch, accumulate=accumulate
-        )
+    def train(self, habits: list[str], **arguments: Any) -> None:
+        for habit in habits:
+            self.do("train", habit=habit, **arguments)
 
     @rule()
     def collect(self) -> None:

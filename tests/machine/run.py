@@ -25,7 +25,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from machine.pair import Divergence, Pair, reduced, written
 from machine.rules import machine_for
 
-LENGTH = 40  # actions of one example
+LENGTH = 25  # actions of one example
 
 
 def explore(pair: Pair, number: int, examples: int, length: int = LENGTH, kinds: tuple[str, ...] = ()) -> str:

@@ -6,6 +6,7 @@ actions.py has the steps themselves and says what an action is.
 from __future__ import annotations
 
 import gc
+from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -79,6 +80,8 @@ def set_global(world: World, name: str, value: float) -> None:
         names["config"]["scale"] = value
     elif name == "trouble":
         names["trouble"]["on"] = value > 1
+    elif name == "stage":
+        world.model.stage = value
     elif name == "weights":
         names["weights"].data = np.full((2, 2), value)
     elif name == "new weights":
@@ -173,13 +176,23 @@ def through_file(world: World, which: str) -> None:
 
 
 @action
+def copy_model(world: World) -> None:
+    """A copy of the model, with an optimizer for it: the steps go on with the name `model`."""
+    _go_on_with(world, deepcopy(world.model))
+
+
+@action
 def load_model(world: World) -> None:
     """Another model object, from a file, with an optimizer for it: the steps go on with the name `model`."""
     with TemporaryDirectory() as folder:
         path = str(Path(folder, "here.safetensors"))
         ag.ag_save_model(world.model, path, model_fn=None)
         model = ag.ag_load_model(path, device=world.device)
-    world.names["model"] = ag.ag_train(model)
+    _go_on_with(world, ag.ag_train(model))
+
+
+def _go_on_with(world: World, model: Any) -> None:
+    world.names["model"] = model
     world.names["parallel"] = ag.DataParallel(model, [world.device, world.device])
     for which in world.optimizers:
         world.names[which] = MOMENTS["sgd"](model)
@@ -208,6 +221,13 @@ def assign_grad(world: World, k: int, how: str) -> None:
         p.grad = ag.ag_reshape(made, *p.shape)
     else:
         p.grad = p.grad * 2.0
+
+
+@action
+def freeze(world: World, k: int, frozen: bool) -> None:
+    """Let a parameter have no gradient from now on, or have one again."""
+    params = list(world.model.parameters().values())
+    params[k % len(params)].requires_grad = not frozen
 
 
 @action

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["HOSTILE", "RETURNS", "Spec"]
+__all__ = ["HOSTILE", "READ", "RETURNS", "Spec"]
 
 # What a step does besides training.  Not all of it can be captured; what cannot must be refused.
 HOSTILE = {
@@ -25,24 +25,33 @@ HOSTILE = {
     "closure tensor": "penalty = ag.ag_mean(weights * weights)",
     "raises": "if trouble['on']:\n    raise LookupError('a user says so')",
     "thread": "penalty = in_thread(lambda: ag.ag_mean(ag.ag_tensor(weights) * shift))",
-    "seed": "ag.ag_seed(5)",
+    "seed": "ag.ag_seed(5)\npenalty = ag.ag_mean(noise(weights))",
     "sets lr": "opt0.lr = 0.01",
     "reads": "factor = 1.0 + abs(float(ag.ag_mean(weights)))",
     "other device": "penalty = ag.ag_to_device(ag.ag_mean(ag.ag_to_device(weights, other) * 2.0), device)",
+    "trains elsewhere": "far_opt.zero_grad()\nwith ag.with_grad_tape():\n    far_loss = ag.ag_mean(far * far)\n"
+    "far_opt.step(ag.backward(far_loss))",
     "other step": "penalty = inner(weights)",
     "average": "global average\naverage = average * 0.5 + ag.ag_mean(weights)\npenalty = average",
+    "keeps its argument": "box.append(x)",
+    "keeps a result": "box.append(ag.ag_mean(ag.ag_tensor(x) * 0.5))",
+    "sets an attribute": "model.stage = 2",
     "assigns": "next(iter(model.parameters().values())).data = start",
     "own tensor": "penalty = ag.ag_mean(ag.ag_tensor([[0.5, 0.25]]))",
     "draws": "penalty = ag.ag_mean(noise(weights))",
     "default device": "with ag.ag_device(other):\n    made = ag.ag_tensor([1.0])\n"
     "penalty = ag.ag_to_device(ag.ag_mean(made), device)",
 }
+# What some of these read, by the names of the action `set_global`.
+READ = {"global": "shift", "dict": "scale", "raises": "trouble", "closure tensor": "new weights",
+        "sets an attribute": "stage"}
 RETURNS = {
     "loss": "loss",
     "tuple": "loss, pred",
     "dict": "{'loss': loss, 'pred': pred}",
     "nested": "[loss, {'both': (pred, [loss])}, None]",
     "twice": "loss, loss",
+    "large": "loss, loss * large",
     "grads": "dict((n, p.grad) for n, p in model.parameters().items())",
     "mapping": "grads",
     "nothing": "None",

@@ -54,6 +54,6 @@ def test_a_difference_is_seen() -> None:
 
 
 def test_each_text_occurs_once_in_its_file() -> None:
-    counts = {f"{d.file}: {d.old}": (ROOT / d.file).read_text("utf-8").count(d.old) for d in DEFECTS}
+    counts = {f"{e.file}: {e.old}": (ROOT / e.file).read_text("utf-8").count(e.old) for d in DEFECTS for e in d.edits}
     assert not {text: n for text, n in counts.items() if n != 1}
     assert len({d.name for d in DEFECTS}) == len(DEFECTS)

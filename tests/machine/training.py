@@ -6,6 +6,7 @@ What functions of the user do in Python must count for every sample and step, an
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from machine.world import World
 
 import ag
 
-__all__ = ["HABITS"]
+__all__ = ["HABITS", "READING"]
 
 Sample = dict[str, Any]
 
@@ -38,7 +39,7 @@ def _samples(habit: str) -> list[Sample]:
             "x": rng.normal(size=(3, 1)).astype(np.float32),
             "y": np.array([i % 2]),
             "weight": 1.0,
-            "drop": habit == "dropout" or (habit == "dropout for some" and i > 0),
+            "drop": habit == "dropout" or (habit == "dropout for some" and i % 3 > 0),
         }
         for i in range(8)
     ]
@@ -91,23 +92,25 @@ CALLBACKS: dict[str, Callable[[Any, list[Sample]], None]] = {
 }
 HABITS = ["", "dropout", "dropout for some", "class weights", "augments", "counts", "decides", *CALLBACKS]
 
+READING = ["class weights", "decides"]  # those that read values of samples in Python
+
 
 @action
 def train(world: World, habit: str, capture: bool, replicas: int, micro_batch: int, accumulate: int) -> Any:
     """`dp_train`, with a habit."""
     if world.dtype != "f32":
         return None  # all optimizers of a device share one loss scale, which trial calls move
-    data, rng, class_weights, calls = _samples(habit), np.random.default_rng(0), [1.0, 5.0], [0]
+    data, rng, class_weights = _samples(habit), np.random.default_rng(0), [1.0, 5.0]
+    calls = count()  # which a captured step does not watch
     ordered = habit in ("augments", "counts")  # it matters which sample comes first
 
     def forward(model: Net, s: Sample) -> ag.Tensor:
         if habit == "augments":
             s = {**s, "x": ag.ag_tensor(s["x"]) * rng.uniform(0.5, 2.0)}
-        calls[0] += 1
         out = model(s)
         if habit == "decides" and s["x"][0, 0] > 0:
             out = out * 2.0
-        return out * (1.0 + calls[0] % 3) if habit == "counts" else out
+        return out * (1.0 + next(calls) % 3) if ordered else out
 
     def loss(out: ag.Tensor, t: Any) -> ag.Tensor:
         found = ag.ag_softmax_cross_entropy_loss(out, t)
@@ -128,10 +131,11 @@ def train(world: World, habit: str, capture: bool, replicas: int, micro_batch: i
         micro_batch=micro_batch * replicas // n,
         accumulate=accumulate,
         seed=3,
+        shuffle=habit != "dropout for some",  # the first sample draws nothing
         verbose=False,
         capture="auto" if world.captured and capture else False,
         callback=lambda st: CALLBACKS.get(habit, _nothing)(st, data),
     )
     if ordered:  # not to the bit, as the trial calls of `dp_train` draw and count, too
-        return calls[0] >= 4 * micro_batch * replicas * accumulate
+        return next(calls) >= 4 * micro_batch * replicas * accumulate
     return np.asarray(result.loss_history), {k: p.numpy() for k, p in result.params.items()}

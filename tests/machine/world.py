@@ -7,6 +7,7 @@ Two worlds live in two processes and get the same actions (actions.py).  In the 
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -87,6 +88,7 @@ class World:
     def _globals(self, kind: str) -> dict[str, Any]:
         model = KINDS[kind].make()
         first = next(iter(model.parameters().values()))
+        far = ag.ag_param(host((2, 2), 6), device=self.other)
         return {
             "__name__": "script",
             "__builtins__": __builtins__,
@@ -103,6 +105,10 @@ class World:
             "extra": self.batches[0][0],
             "weights": ag.ag_tensor(host((2, 2), 4)),
             "average": ag.ag_tensor([[0.5]]),
+            "box": deque(maxlen=3),
+            "large": ag.ag_tensor(host((64, 64), 5)),  # its product lies in a program's memory
+            "far": far,
+            "far_opt": ag.optimizer_sgd([far], lr=0.1),
             "other": self.other,
             "device": self.device,
             "start": first.numpy().copy(),
@@ -144,6 +150,11 @@ class World:
         """Read it again whenever somebody looks."""
         self.kept = [*self.kept[-4:], (label, value)]
 
+    def forget_all(self) -> None:
+        """Keep nothing, in steps either."""
+        self.kept = []
+        self.names["box"].clear()
+
     # ------------------------------------------------------------------------------------------ looking
 
     def look(self) -> Seen:
@@ -160,7 +171,10 @@ class World:
             seen |= {f"kept{i} {label}{path}": x for path, x in flat(value)}
         for i, arrays in enumerate(self.batches):
             seen |= {f"batch{i}{path}": x for path, x in flat(arrays)}
-        seen["average"] = value_of(lambda: self.names["average"])
+        seen |= {f"box{path}": x for path, x in flat(list(self.names["box"]))}
+        seen["stage"] = getattr(self.model, "stage", None)
+        for name in ("average", "far"):
+            seen[name] = value_of(lambda name=name: self.names[name])
         return seen
 
     def python(self) -> dict[str, Any]:
@@ -184,6 +198,9 @@ class World:
         names["average"] = ag.ag_tensor(
             array_of(seen["average"]), device=self.device, dtype=seen["average"][0].split()[0]
         )
+        if seen["stage"] is not None:
+            self.model.stage = seen["stage"]
+        names["far"].data = array_of(seen["far"])
         for name, x in {**self.model.parameters(), **self.model.buffers()}.items():
             x.data = array_of(seen[f"model.{name}"])
             g = array_of(seen[f"grad.{name}"])
@@ -200,13 +217,14 @@ class World:
         for i, arrays in enumerate(self.batches):
             for path, x in _leaves(arrays):
                 x[...] = array_of(seen[f"batch{i}{path}"])
-        self.kept = []
+        self.forget_all()
 
     @property
     def has(self) -> dict[str, Any]:
         """What rules need to know of it."""
         return {
             "steps": len(self.steps),
+            "hostile": [step.spec.hostile for step in self.steps],
             "optimizers": sorted(self.optimizers) if self.names else [],
             "kind": self.kind,
             "schedulers": len(self.schedulers),
@@ -256,7 +274,7 @@ def value_of(get: Callable[[], Any]) -> Any:
         if isinstance(x, ag.Tensor):
             name, array = f"{x.dtype} on {x.device}", x.numpy()
         elif isinstance(x, np.ndarray):
-            name, array = "array", x
+            name, array = "array", x.view(np.ndarray)  # also what a step kept of an argument
         else:
             return x
         return name, array.dtype.str, array.shape, array.tobytes()

@@ -278,6 +278,19 @@ def test_to_moves_everything(lavapipe: str) -> None:
     assert all(np.array_equal(before[name], value) for name, value in model.state_dict().items())
 
 
+@pytest.mark.parametrize("place", ["cpu", "cpu:1"])
+def test_gradients_move_along(place: str) -> None:
+    """As in PyTorch; without them, the optimizer's next step would change nothing and say nothing."""
+    layer = ag.ag_linear(4, 3)
+    with ag.with_grad_tape():
+        loss = ag.ag_sum(layer(X) ** 2)
+    expected, before = ag.backward(loss)[layer.W].numpy(), layer.W.numpy()
+    layer.to(place)
+    assert layer.W.grad is not None and layer.W.grad.device == place
+    ag.optimizer_sgd(layer, lr=0.5).step()
+    np.testing.assert_allclose(layer.W.numpy(), before - 0.5 * expected, rtol=1e-6)
+
+
 def test_to_an_unknown_device_changes_nothing() -> None:
     model = ag.ag_linear(4, 3)
     with expect_error("a model moved to an unknown device", ag.DeviceError, "'tpu'"):

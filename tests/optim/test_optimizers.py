@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -240,6 +242,14 @@ def test_bad_parameters() -> None:
     with expect_error("an optimizer's lr set to a negative number", ValueError, "lr is -0.1"):
         optimizer.lr = -0.1
     assert optimizer.lr == 0.01
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_an_optimizer_is_not_copied(copied: Any) -> None:
+    """A shallow copy would share state: assigning its rate would change that of the original, which shows another."""
+    optimizer = ag.optimizer_sgd([ag.ag_param([[1.0]])], lr=0.1)
+    with expect_error("a copied optimizer", TypeError, "optimizer_sgd: an optimizer cannot be copied", "state_dict"):
+        copied(optimizer)
 
 
 def test_a_state_with_a_flag_that_was_not_assigned(device: str) -> None:
