@@ -50,11 +50,11 @@ def verdict(outcomes: Sequence[Outcome | None]) -> Outcome:
     >>> verdict([None, Outcome("lost", 1, "CommError: rank 1 alone may not go on")]).kind
     'lost'
     """
-    for kind in ("failed", "left", "done", "lost"):
-        for outcome in outcomes:
-            if outcome is not None and outcome.kind == kind:
-                return outcome
-    return Outcome("lost")
+    kinds = ["failed", "left", "done", "lost"]
+    if None in outcomes:  # mpiexec, too, tells ranks to leave, when it has lost a host
+        kinds.remove("left")
+    return next((outcome for kind in kinds for outcome in outcomes if outcome is not None and outcome.kind == kind),
+                Outcome("lost"))
 
 
 class _Rank:
@@ -158,6 +158,11 @@ class Contacts:
     def there(self) -> bool:
         """Whether a rank may still do something."""
         return any(rank.there for rank in self._ranks.values())
+
+    @property
+    def over(self) -> bool:
+        """Whether every rank has hung up, so that mpiexec will end by itself."""
+        return self.come and all(rank.over for rank in self._ranks.values())
 
     def outcomes(self) -> list[Outcome | None]:
         """How every rank has ended, as far as it has said so."""

@@ -90,7 +90,7 @@ class Job:
     def close(self) -> None:
         """End mpiexec, which ends its daemons on other hosts, and with them ranks that are stopped."""
         with suppress(subprocess.TimeoutExpired):
-            self._mpiexec.wait(_GOING if self.contacts.come else 0.1)
+            self._mpiexec.wait(_GOING if self.contacts.over else 0.1)
         if self._mpiexec.poll() is None:
             self._mpiexec.terminate()
             with suppress(subprocess.TimeoutExpired):

@@ -183,10 +183,12 @@ class _Launcher:
                 job.close()
                 sweep(self._name)
         found = verdict(outcomes)
-        if found.kind == "left":
+        if found.kind == "failed":
+            _say(f"the script has failed ({found.text.rstrip('.') or f'status {found.code}'}), and would do so again.")
+        elif found.kind == "left":
             _say("the ranks have left, as they were told to.")
         elif found.kind == "lost":
-            _say(f"the job was lost: {found.text or ', '.join(unsaid) or 'its ranks did not begin'}.")
+            _say(f"the job was lost: {found.text.rstrip('.') or ', '.join(unsaid) or 'its ranks did not begin'}.")
         elif found.kind == "done" and unsaid:
             _say(f"done; without {', '.join(unsaid)}, which were lost.")
         return found, grows

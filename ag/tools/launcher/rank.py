@@ -15,6 +15,7 @@ does first.  mpiexec starts it, by its path.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import runpy
@@ -85,10 +86,11 @@ class _Line:
 
 
 def _follows_from_loss(error: BaseException | None) -> bool:
-    """Whether a script failed as a rank or a device was lost, so the others, or the next job, may come through."""
+    """Whether a script failed as a rank, a device or mpiexec was lost, so the others, or the next job, may go on."""
     errors = sys.modules.get("ag.errors")
-    while error is not None and errors is not None:
-        if isinstance(error, (errors.RankLostError, errors.DeviceError)):
+    losses = (errors.RankLostError, errors.DeviceError) if errors is not None else ()
+    while error is not None:
+        if isinstance(error, losses) or getattr(error, "errno", None) in (errno.EIO, errno.EPIPE):  # nobody reads it
             return True
         error = error.__cause__ or error.__context__
     return False

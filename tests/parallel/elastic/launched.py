@@ -24,7 +24,7 @@ from ag.parallel.comm.mpi_settings import find_mpiexec
 
 PROGRAM = Path(__file__).parent / "rank_program.py"
 _MEMORY = Path("/dev/shm")
-_OURS = ("ag-launch-", "sm_segment", "ompi", "prte", "pmix")
+_OURS = "ag-launch-"  # where Open MPI is told to keep its segments
 
 
 class Launched:

@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -28,6 +29,16 @@ def digest(result: ag.DPResult) -> str:
     return hashlib.sha256(b"".join(x.tobytes() for x in outcome(result).values())).hexdigest()[:16]
 
 
+def trained(errors: Path | None, rank: int, work: Callable[[], ag.DPResult]) -> ag.DPResult:
+    """The result; an error is written down, too."""
+    try:
+        return work()
+    except ag.AgError as error:
+        if errors is not None:
+            (errors / f"rank{rank}").write_text(f"{type(error).__name__}: {error}", "utf-8")
+        raise
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=40)
@@ -37,6 +48,7 @@ def main() -> None:
     parser.add_argument("--checkpoint")
     parser.add_argument("--every", type=int)
     parser.add_argument("--kill", action="append", default=[])
+    parser.add_argument("--errors", type=Path, help="folder for the errors of ranks that are cut off")
     options = parser.parse_args()
     world = ag.DistributedWorld.init("mpi", devices=options.devices.split(","), timeout=60)
     steps: list[int] = []
@@ -55,8 +67,9 @@ def main() -> None:
             print("step", step.step, "of", step.ranks.size, flush=True)
         time.sleep(options.pause)
 
-    result = train(list(world.devices), world, n_iter=options.steps, batch=options.batch, callback=callback,
-                   checkpoint=options.checkpoint, checkpoint_every=options.every, resume=options.checkpoint is not None)
+    result = trained(options.errors, world.rank, lambda: train(
+        list(world.devices), world, n_iter=options.steps, batch=options.batch, callback=callback,
+        checkpoint=options.checkpoint, checkpoint_every=options.every, resume=options.checkpoint is not None))
     print(json.dumps({"rank": world.rank, "digest": digest(result), "steps": steps, "longest": longest}), flush=True)
 
 
