@@ -164,6 +164,11 @@ class Contacts:
         """Whether every rank has hung up, so that mpiexec will end by itself."""
         return self.come and all(rank.over for rank in self._ranks.values())
 
+    @property
+    def failed(self) -> bool:
+        """Whether the script of a rank has failed."""
+        return any(rank.outcome is not None and rank.outcome.kind == "failed" for rank in self._ranks.values())
+
     def outcomes(self) -> list[Outcome | None]:
         """How every rank has ended, as far as it has said so."""
         return [self._ranks[i].outcome if i in self._ranks else None for i in range(self._size)]

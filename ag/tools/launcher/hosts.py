@@ -120,13 +120,13 @@ def answering(hosts: Sequence[Host], job: str = "") -> tuple[list[Host], list[st
     """
     asked = {}
     agent = shlex.split(os.environ[_AGENT]) if os.environ.get(_AGENT) else _SSH
-    path = [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if os.environ.get("PYTHONPATH") else []
-    command = shlex.join(["env", *path, sys.executable, str(Path(sweeping.__file__))])
+    command = shlex.join([sys.executable, str(Path(sweeping.__file__))])
     for name, _ in hosts:
         if not is_here(name):
             with suppress(OSError):
                 asked[name] = subprocess.Popen([*agent, name, command], stdin=subprocess.PIPE, text=True,
                                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    told = json.dumps({"job": job, "folders": sweeping.folders_of(job)})
     if job:
         sweeping.sweep(job)
     end, there, wrong = monotonic() + _ANSWER, list[Host](), list[str]()
@@ -134,7 +134,7 @@ def answering(hosts: Sequence[Host], job: str = "") -> tuple[list[Host], list[st
         said = "here\n" if is_here(name) else f"{agent[0]} cannot be run"
         if name in asked:
             try:
-                said, why = asked[name].communicate(json.dumps(job), timeout=max(0.1, end - monotonic()))
+                said, why = asked[name].communicate(told, timeout=max(0.1, end - monotonic()))
                 said = said if said.endswith("here\n") else why.strip()[-300:] or "it says nothing"
             except subprocess.TimeoutExpired:
                 said = f"no answer in {_ANSWER:g} s"

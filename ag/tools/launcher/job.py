@@ -28,6 +28,7 @@ from ag.tools.launcher.sweep import folders_of
 __all__ = ["Job"]
 
 _START = 120.0  # seconds for all ranks to be there
+_FAILED = 60.0  # seconds for the others to end when the script of one has failed
 _LOOK = 0.1  # seconds between two looks at signals and mpiexec
 _GOING = 5.0  # seconds for mpiexec to end, by itself or when it is told to
 
@@ -74,11 +75,14 @@ class Job:
             Whether ranks should leave by themselves, and whether they should end at once.
         """
         contacts, start = self.contacts, monotonic() + _START
+        failed = inf  # when other ranks must have ended, too
         end = inf  # of the patience with ranks that should end at once
         while monotonic() < end:
             contacts.look(_LOOK)
             gone = self._mpiexec.poll() is not None
-            late = monotonic() > start and not contacts.come
+            if contacts.failed:
+                failed = min(failed, monotonic() + _FAILED)
+            late = monotonic() > (failed if contacts.come else min(start, failed))
             if not contacts.there and (gone or contacts.come or late):
                 return
             if gone or late or ends():  # mpiexec may leave ranks behind that do not know

@@ -85,7 +85,8 @@ class _Signals:
         self.first = self.count = 0
 
     def __enter__(self) -> _Signals:
-        self._before = {number: signal.signal(number, self._take) for number in _SIGNALS}
+        heeded = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores some
+        self._before = {number: signal.signal(number, self._take) for number in heeded}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -161,7 +162,7 @@ class _Launcher:
     def _job(self, ranks: int, hosts: list[Host]) -> tuple[Outcome, bool]:
         """Run a job; how it ended, and whether it was asked to leave as there are more hosts."""
         _say(f"{ranks} ranks on {', '.join(f'{name}:{count}' for name, count in hosts) or 'this host'}.")
-        more = self._discovery
+        more = self._discovery if ranks != self._options.ranks else None
         if more is not None:
             more.begin(hosts)
         grows = False
@@ -187,7 +188,7 @@ class _Launcher:
             _say(f"the script has failed ({found.text.rstrip('.') or f'status {found.code}'}), and would do so again.")
         elif found.kind == "left":
             _say("the ranks have left, as they were told to.")
-        elif found.kind == "lost":
+        elif found.kind == "lost" and not grows and not self._signals.count:
             _say(f"the job was lost: {found.text.rstrip('.') or ', '.join(unsaid) or 'its ranks did not begin'}.")
         elif found.kind == "done" and unsaid:
             _say(f"done; without {', '.join(unsaid)}, which were lost.")

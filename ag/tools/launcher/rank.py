@@ -100,8 +100,12 @@ def main() -> None:
     """Run the script that is the first argument; the others are its own."""
     where = json.loads(os.environ[LAUNCH])
     for folder in where["folders"]:
-        os.makedirs(folder, exist_ok=True)
-    os.environ["TMPDIR"] = where["folders"][0]  # what a killed rank leaves there is swept
+        with suppress(OSError):
+            os.makedirs(folder, exist_ok=True)
+    if os.path.isdir(where["folders"][0]):
+        os.environ["TMPDIR"] = where["folders"][0]  # what a killed rank leaves there is swept
+    else:
+        os.environ.pop("TMPDIR", None)  # the launching host's
     line = _Line(where["addresses"], where["port"], where["secret"])
     del sys.argv[0]
     sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))

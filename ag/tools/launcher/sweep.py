@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
@@ -44,15 +45,22 @@ def processes_of(job: str) -> list[int]:
     return found
 
 
-def sweep(job: str) -> None:
-    """End all processes of a job on this host, stopped and orphaned ones too, and remove its files."""
+def sweep(job: str, folders: Iterable[str] = ()) -> None:
+    """End all processes of a job on this host, stopped and orphaned ones too, and remove its files.
+
+    Parameters
+    ----------
+    job : str
+    folders : iterable of str, optional
+        Where these are; default: where this host's jobs have them.
+    """
     end = time.monotonic() + _PATIENCE
     while (processes := processes_of(job)) and time.monotonic() < end:
         for process in processes:
             with suppress(OSError):
                 os.kill(process, signal.SIGKILL)
         time.sleep(0.02)
-    for folder in folders_of(job):
+    for folder in folders or folders_of(job):
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -75,6 +83,7 @@ def sweep_older() -> None:
 
 
 if __name__ == "__main__":
-    if name := json.load(sys.stdin):
-        sweep(name)
+    asked = json.load(sys.stdin)
+    if asked["job"]:
+        sweep(asked["job"], asked["folders"])
     print("here")

@@ -24,7 +24,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from helpers.ranks import processes_of, train
-from parallel.elastic.launched import PROGRAM, Launched, eventually, in_memory, launched, what_is_left
+from parallel.elastic.launched import PROGRAM, Launched, eventually, launched, what_is_left
 from parallel.elastic.rank_program import digest
 from parallel.elastic.three_hosts import agent, three_hosts, why_not
 
@@ -60,12 +60,10 @@ def kill(ranks: int, victims: Sequence[int], seconds: Sequence[float], wanted: s
     """Kill ranks so many seconds after the first step."""
     plan = [x for victim, s in zip(victims, seconds, strict=True)
             for x in ("--kill", f"{victim},{int(signal.SIGKILL)},{s:.4f}")]
-    with tempfile.TemporaryDirectory() as folder:
-        memory = in_memory()
-        with launched("-n", ranks, PROGRAM, "--steps", STEPS, *plan, folder=Path(folder)) as job:
-            status = job.wait()
-            found = judged(job, wanted, {*range(ranks)} - {*victims}, STEPS,
-                           what_is_left(job.token, Path(folder), memory))
+    with tempfile.TemporaryDirectory() as name, launched(
+            "-n", ranks, PROGRAM, "--steps", STEPS, *plan, folder=Path(name)) as job:
+        status = job.wait()
+        found = judged(job, wanted, {*range(ranks)} - {*victims}, STEPS, what_is_left(job, Path(name)))
     return found._replace(wrong=[*found.wrong, *([f"status {status}"] if status else [])])
 
 

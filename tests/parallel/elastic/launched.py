@@ -24,7 +24,6 @@ from ag.parallel.comm.mpi_settings import find_mpiexec
 
 PROGRAM = Path(__file__).parent / "rank_program.py"
 _MEMORY = Path("/dev/shm")
-_OURS = "ag-launch-"  # where Open MPI is told to keep its segments
 
 
 class Launched:
@@ -113,15 +112,11 @@ def launched(*arguments: object, folder: Path, detector: float = 10.0, before: S
         job.close()
 
 
-def in_memory() -> set[str]:
-    """What jobs have in shared memory now."""
-    return {name for name in os.listdir(_MEMORY) if name.startswith(_OURS)} if _MEMORY.is_dir() else set()
-
-
-def what_is_left(token: str, folder: Path, memory: set[str]) -> list[str]:
-    """Processes of a job, files in its folder, and what there was not in shared memory before."""
-    processes = [f"process {x}" for x in processes_of(token)]
-    return [*processes, *(str(x) for x in folder.iterdir()), *(in_memory() - memory)]
+def what_is_left(job: Launched, folder: Path) -> list[str]:
+    """Processes of a job, files in its folder and in shared memory."""
+    processes = [f"process {x}" for x in processes_of(job.token)]
+    memory = [_MEMORY / line.split()[1] for line in job.lines if line.startswith("job ")]
+    return [*processes, *map(str, folder.iterdir()), *(str(x) for x in memory if x.exists())]
 
 
 def eventually(check: Callable[[], bool], seconds: float = 30.0) -> bool:

@@ -51,6 +51,8 @@ def main() -> None:
     parser.add_argument("--errors", type=Path, help="folder for the errors of ranks that are cut off")
     options = parser.parse_args()
     world = ag.DistributedWorld.init("mpi", devices=options.devices.split(","), timeout=60)
+    if world.rank == 0:
+        print("job", Path(os.environ.get("TMPDIR", "")).name, flush=True)  # the name of its folders
     steps: list[int] = []
     longest, last = 0.0, 0.0
 

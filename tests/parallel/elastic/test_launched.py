@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from helpers.ranks import UNDER_MPI, train
-from parallel.elastic.launched import PROGRAM, Launched, eventually, in_memory, launched, what_is_left
+from parallel.elastic.launched import PROGRAM, Launched, eventually, launched, what_is_left
 from parallel.elastic.rank_program import digest
 
 pytestmark = [pytest.mark.skipif(UNDER_MPI, reason="starts processes itself"), pytest.mark.slow]
@@ -30,12 +30,12 @@ def wanted_15() -> str:
 @contextmanager
 def clean(tmp_path: Path, *arguments: object, **options: float) -> Iterator[Launched]:
     """A launcher that leaves nothing."""
-    folder, memory = tmp_path / "temporary", in_memory()
+    folder = tmp_path / "temporary"
     folder.mkdir(exist_ok=True)
     with launched(*arguments, folder=folder, **options) as job:
         yield job
         assert job.process.poll() is not None
-        assert not what_is_left(job.token, folder, memory), job.text
+        assert not what_is_left(job, folder), job.text
 
 
 def kills(*plan: tuple[int, int, float]) -> list[str]:
