@@ -69,7 +69,7 @@ def kill(ranks: int, victims: Sequence[int], seconds: Sequence[float], wanted: s
 
 def cut(i: int, wanted: str, after: float = 0.0) -> Found:
     """Cut a host's link; that of host 1, which launches, is healed later, and the job launched again."""
-    with three_hosts(f"x{i}") as hosts, tempfile.TemporaryDirectory() as name:
+    with three_hosts() as hosts, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = ("--hosts", ",".join(hosts.names), PROGRAM, "--steps", CUT_STEPS, "--pause", 0.05, "--checkpoint",
                    folder / "job", "--every", 5, "--errors", folder)

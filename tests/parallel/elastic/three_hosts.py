@@ -16,10 +16,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 _PORT = 2222
 _HOSTS = (1, 2, 3)
+_numbers = count()
 
 
 def why_not() -> str:
@@ -37,8 +39,8 @@ def why_not() -> str:
 class Hosts:
     """Hosts 1 to 3, with the addresses 10.77.0.1 to 3."""
 
-    def __init__(self, name: str = "") -> None:
-        self._name = f"ag{os.getpid() % 100000}{name}"
+    def __init__(self) -> None:
+        self._name = f"ag{os.getpid()}x{next(_numbers)}"  # with what follows 15 letters at most
         self.names = [f"10.77.0.{i}" for i in _HOSTS]
         self._daemons: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -86,15 +88,17 @@ class Hosts:
             daemon.wait()
         for i in _HOSTS:
             with suppress(subprocess.CalledProcessError):
+                _ip("link", "del", f"{self._name}v{i}")
+            with suppress(subprocess.CalledProcessError):
                 _ip("netns", "del", f"{self._name}n{i}")
         with suppress(subprocess.CalledProcessError):
             _ip("link", "del", f"{self._name}b")
 
 
 @contextmanager
-def three_hosts(name: str = "") -> Iterator[Hosts]:
-    """Hosts with names that begin with `name`; several threads may have some at the same time."""
-    hosts = Hosts(name)
+def three_hosts() -> Iterator[Hosts]:
+    """Hosts of their own for each caller."""
+    hosts = Hosts()
     try:
         hosts.make()
         yield hosts
