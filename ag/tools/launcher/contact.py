@@ -5,8 +5,11 @@
     rank 2    called 16 s ago       silent: it has ended itself, or is stopped, or cut off
     rank 3    hung up               over: it was killed
 
-A rank that is silent for longer than `LEASE` never comes back: it ends when it has no answer for as long, or when it
-is continued and finds its launcher gone.  Knows sockets and outcomes; no process.  A `Job` asks it.
+A rank that is silent for longer than `LEASE` does not come back: it ends when it has no answer for as long, or when it
+is continued and finds its launcher gone.  The exception are ranks whose Python does not run, as in one long call that
+reads data: so one that can be seen to run is waited for, and while no rank has hung up, so are all.
+
+Knows sockets and outcomes.  A `Job` asks it.
 """
 
 from __future__ import annotations
@@ -17,16 +20,18 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from hmac import compare_digest
+from pathlib import Path
 from secrets import token_hex
 from time import monotonic
 from typing import NamedTuple
 
-from ag.tools.launcher.rank import GO_ON, LEASE
+from ag.tools.launcher.rank import END, GO_ON, LEASE
 
 __all__ = ["Contacts", "Outcome", "verdict"]
 
 _MOST = 8192  # bytes of a message
 _GRACE = 2.0  # seconds that a rank may take longer to end than it says
+_LONG = 300.0  # seconds for a call in which Python does not run
 
 
 class Outcome(NamedTuple):
@@ -63,16 +68,26 @@ class _Rank:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.number: int | None = None
-        self.name = "?"
+        self.host, self.process = "?", 0
         self.heard = monotonic()
         self.outcome: Outcome | None = None
         self.over = False
         self.buffer = b""
 
-    @property
-    def there(self) -> bool:
-        """Whether it may still do something."""
-        return not self.over and monotonic() - self.heard < LEASE + _GRACE
+    def there(self, patience: float) -> bool:
+        """Whether it may still do something, if it is silent for less than so many seconds."""
+        silent = monotonic() - self.heard
+        return not self.over and (silent < patience or (silent < _LONG and self._runs()))
+
+    def _runs(self) -> bool:
+        """Whether it is seen to run on this host, and not stopped."""
+        if self.host != socket.gethostname():
+            return False
+        try:
+            state = Path(f"/proc/{self.process}/stat").read_text("utf-8", "replace").rpartition(") ")[2][:1]
+        except OSError:
+            return False
+        return state in ("R", "S", "D")
 
 
 class Contacts:
@@ -141,7 +156,8 @@ class Contacts:
             if rank.number is not None:
                 rank.outcome = Outcome(str(message["outcome"]), int(message["code"]), str(message["text"]))
             elif compare_digest(str(message["secret"]), self.secret) and 0 <= int(message["rank"]) < self._size:
-                rank.number, rank.name = int(message["rank"]), f"{message['host']}, process {int(message['pid'])}"
+                rank.number, rank.host, rank.process = (int(message["rank"]), str(message["host"]),
+                                                        int(message["pid"]))
                 return self._ranks.setdefault(rank.number, rank) is rank
             else:
                 return False
@@ -157,7 +173,9 @@ class Contacts:
     @property
     def there(self) -> bool:
         """Whether a rank may still do something."""
-        return any(rank.there for rank in self._ranks.values())
+        ranks = self._ranks.values()
+        patience = LEASE + _GRACE if any(rank.over for rank in ranks) or self.answer == END else _LONG
+        return any(rank.there(patience) for rank in ranks)
 
     @property
     def over(self) -> bool:
@@ -175,7 +193,8 @@ class Contacts:
 
     def unsaid(self) -> list[str]:
         """The ranks that were there, and have not said how they ended."""
-        return [f"rank {i} ({self._ranks[i].name})" for i in sorted(self._ranks) if self._ranks[i].outcome is None]
+        return [f"rank {i} ({rank.host}, process {rank.process})" for i, rank in sorted(self._ranks.items())
+                if rank.outcome is None]
 
     def close(self) -> None:
         """Hang up."""

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from ag.__main__ import main
-from ag.tools.launcher import hosts, launch, rank, sweep
+from ag.tools.launcher import contact, hosts, launch, rank, sweep
 from ag.tools.launcher.arguments import add_arguments
 from ag.tools.launcher.contact import Contacts, Outcome, verdict
 
@@ -228,6 +228,25 @@ def test_a_rank_does_not_outlive_its_launcher(caller: Caller) -> None:
         caller.process.wait(10)
     assert caller.process.poll() == -signal.SIGKILL and caller.process.stdout is not None
     assert "has lost its launcher" in caller.process.stdout.read()
+
+
+def test_who_is_silent_and_seen_to_run_is_there(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one whose Python is in a long call; not one that is stopped, once others have hung up."""
+    caller.start("import time\ntime.sleep(60)")
+    caller.until(lambda: caller.contacts.come)
+    os.kill(caller.process.pid, signal.SIGSTOP)
+    os.waitpid(caller.process.pid, os.WUNTRACED)
+    there = [caller.contacts.there]
+    clock = monotonic()
+    monkeypatch.setattr(contact, "monotonic", lambda: clock + rank.LEASE + 3)
+    there.append(caller.contacts.there)  # nobody has hung up
+    caller.contacts.answer = rank.END
+    there.append(caller.contacts.there)
+    monkeypatch.setattr(contact._Rank, "_runs", lambda _: True)
+    there.append(caller.contacts.there)
+    monkeypatch.setattr(contact, "monotonic", lambda: clock + 1000)
+    there.append(caller.contacts.there)
+    assert there == [True, True, False, True, False]
 
 
 def test_nobody_else_is_taken_for_a_rank() -> None:
