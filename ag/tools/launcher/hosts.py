@@ -119,7 +119,7 @@ def answering(hosts: Sequence[Host], job: str = "") -> tuple[list[Host], list[st
         What a job of this name has left on them is swept.
     """
     asked = {}
-    agent = shlex.split(os.environ[_AGENT]) if os.environ.get(_AGENT) else _SSH
+    agent = shlex.split(os.environ[_AGENT].partition(":")[0]) if os.environ.get(_AGENT) else _SSH
     command = shlex.join([sys.executable, str(Path(sweeping.__file__))])
     for name, _ in hosts:
         if not is_here(name):
