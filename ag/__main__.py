@@ -1,4 +1,5 @@
-"""The command line: `python -m ag devices` lists what there is to train on; `python -m ag doctor` examines it.
+"""The command line: `python -m ag devices` lists what there is to train on; `python -m ag doctor` examines it;
+`python -m ag launch` starts the ranks of a script.
 
 For `devices` every device computes one small product, so a device in the table without a complaint below it works.
 Called by users only; nothing imports it.
@@ -14,6 +15,7 @@ from ag import __version__
 from ag.engine.registry import list_devices, missing_devices
 from ag.tools.device_table import LEGEND, device_table
 from ag.tools.doctor import doctor
+from ag.tools.launcher.arguments import add_arguments
 from ag.tools.probe import fault_of
 
 
@@ -35,8 +37,19 @@ def examine(as_json: bool) -> bool:
     return found.healthy
 
 
+def start(options: argparse.Namespace) -> int:
+    """Launch ranks; the status of the job."""
+    from ag.tools.launcher.launch import launch  # of POSIX systems
+
+    try:
+        return launch(options)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 done, 1 a device does not work."""
+    """Exit status: 0 done, 1 a device does not work; of `launch`, that of the job."""
     parser = argparse.ArgumentParser(prog="python -m ag", description="Automatic differentiation and data-parallel "
                                      "training on all devices of a machine together.")
     parser.add_argument("--version", action="version", version=f"ag {__version__}")
@@ -44,10 +57,13 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("devices", help="list the devices, check each, say what is missing")
     examined = commands.add_parser("doctor", help="examine devices, their precision and the transport between them")
     examined.add_argument("--json", action="store_true", help="for programs")
+    add_arguments(commands.add_parser("launch", help="start the ranks of a script, and again if they are lost"))
     options = parser.parse_args(arguments)
     if options.command is None:
         parser.print_help()
         return 0
+    if options.command == "launch":
+        return start(options)
     if options.command == "doctor":
         return 0 if examine(options.json) else 1
     return 1 if devices() else 0

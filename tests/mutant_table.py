@@ -392,6 +392,22 @@ mutant("comm", "nobody can refuse a commit of processes", "ag/parallel/comm/mpi.
 mutant("comm", "a step is committed without a lost rank", "ag/parallel/comm/threads.py",
        "not group.revoked and all(votes.values())", "all(votes.values())",
        "parallel/comm/test_threads.py::test_a_commit_is_made_by_all_or_by_none")
+mutant("comm", "either half of the ranks goes on", "ag/parallel/comm/membership.py",
+       "2 * len(left) == of and 0 in left", "2 * len(left) == of",
+       "parallel/elastic/test_lost.py::test_half_of_the_ranks_without_the_first_may_not_go_on")
+
+LAUNCH = "tools/launcher/test_launch.py"
+mutant("launcher", "a rank outlives its launcher", "ag/tools/launcher/rank.py", 'answer in (END, b"")', "answer == END",
+       f"{LAUNCH}::test_a_rank_does_not_outlive_its_launcher")
+mutant("launcher", "half of the hosts go on", "ag/tools/launcher/launch.py", "2 * left <= len(last)",
+       "2 * left < len(last)", f"{LAUNCH}::test_more_than_half_of_the_last_hosts_must_answer")
+mutant("launcher", "done, whatever another rank says", "ag/tools/launcher/contact.py",
+       '"failed", "left", "done", "lost"', '"done", "failed", "left", "lost"', f"{LAUNCH}::test_the_verdict")
+mutant("launcher", "a launcher that is there is swept", "ag/tools/launcher/sweep.py",
+       'file:  # another user\'s is none of our business\n            flock(file, LOCK_EX | LOCK_NB)', "file:",
+       f"{LAUNCH}::test_a_killed_launchers_job_is_swept")
+mutant("launcher", "a rank leaves alone", "ag/parallel/trainer/ranks.py", "any(leaves for *_, leaves in layouts)",
+       "layouts[self.rank][2]", "parallel/trainer/test_callbacks.py::test_all_ranks_leave_after_the_same_step[1]")
 
 # ---------------------------------------------------------------------------------------------- numbers and operands
 
@@ -410,5 +426,5 @@ mutant("operands", "a parameter is changed where it is recorded", "ag/autograd/o
        "if False:", "autograd/test_operators.py::test_a_parameter_is_not_changed_where_it_is_recorded")
 
 FAMILIES = ("gradient rule", "kernel", "barrier", "pass", "rounding", "random stream", "capture", "tape", "optimizer",
-            "scheduler", "data", "checkpoint", "trainer", "reduction tree", "replicas", "sharded", "comm", "numbers",
-            "operands")
+            "scheduler", "data", "checkpoint", "trainer", "reduction tree", "replicas", "sharded", "comm", "launcher",
+            "numbers", "operands")

@@ -54,6 +54,7 @@ END
     cat <<END
 lavapipe|mesa-vulkan-drivers|no lavapipe driver, so the Vulkan tests lack one of their two devices
 validation|vulkan-validationlayers|no Vulkan validation layer, so the synchronization tests do not run
+ip|iproute2|no ip, so the tests that cut links between hosts do not run
 END
 }
 
@@ -68,6 +69,7 @@ has_spirv()       { command -v spirv-opt >/dev/null && command -v spirv-val >/de
 has_driver()      { any_driver; }
 has_lavapipe()    { lavapipe >/dev/null; }
 has_validation()  { validation_layer >/dev/null; }
+has_ip()          { command -v ip >/dev/null; }
 has_headers() {  # where third_party/kp looks
     local root
     for root in /usr/include /usr/local/include "${VULKAN_SDK:-}/include" "${VULKAN_HEADERS:-}"; do

@@ -221,6 +221,14 @@ def test_parallel(script: str) -> None:
 
 
 @pytest.mark.slow
+def test_processes_are_launched() -> None:
+    pytest.importorskip("mpi4py", reason="pip install ag[mpi] brings it, and Open MPI")
+    text = output("-m", "ag", "launch", "-n", "2", "parallel_processes.py")
+    assert text.startswith("2 processes: ")
+    check_parallel(text)
+
+
+@pytest.mark.slow
 @pytest.mark.vulkan
 @pytest.mark.parametrize("script", ["parallel_data.py", "parallel_pipeline.py", "parallel_tensor.py"])
 def test_parallel_on_two_vendors(script: str, lavapipe: str, swiftshader: str) -> None:

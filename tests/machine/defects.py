@@ -173,9 +173,9 @@ DEFECTS = [
     Defect(
         "dp_train replays what its functions did first",
         *(_ARGUMENTS, "self._example.view(StepArgument)", "self._example.view()"),
-        *("ag/parallel/trainer/plans.py", "                plan.captured(*leaves)",
-          "                plan.captured(*leaves)\n                for t in plan.captured._programs:\n"
-          "                    t._first, t._due = None, 1 << 30"),
+        *("ag/parallel/trainer/plans.py", "            plan.captured(*leaves)",
+          "            plan.captured(*leaves)\n            for t in plan.captured._programs:\n"
+          "                t._first, t._due = None, 1 << 30"),
     ),
     Defect(
         "dp_train does not see numbers that change in samples",

@@ -1,4 +1,4 @@
-"""What may happen between two steps: a user's callback, and Ctrl-C.
+"""What may happen between two steps: a user's callback, Ctrl-C, and SIGTERM.
 
 A callback sees the replicas' models and may set their weights, buffers and modes.  Weights and modes that it sets on
 one of them hold for all: they are compared with what the trainer had sent, taken over to the host, and sent to all.
@@ -6,8 +6,9 @@ one of them hold for all: they are compared with what the trainer had sent, take
     sent       W = 0.9      W = 0.9          replica 0 has another W, replica 1 has not
     after      W = 0.5      W = 0.9     ->   W = 0.5 on the host and on both
 
-Ctrl-C comes between two steps, or while gradients are computed: the end of a step is not interrupted.  Knows models and
-flat arrays; no data and no device.  `dp_train` calls the callback through this, the trainer ends its steps in it.
+Ctrl-C comes between two steps, or while gradients are computed: the end of a step is not interrupted.  SIGTERM only
+asks for the end: all ranks leave after the same step.  Knows models and flat arrays; no data and no device.  `dp_train`
+calls the callback through this, the trainer ends its steps in it.
 """
 
 from __future__ import annotations
@@ -44,12 +45,18 @@ class Endings:
 
     The handler of signals is replaced once, as that takes as long as a small step; `renew` does so again if somebody
     else has put another one there.
+
+    Attributes
+    ----------
+    asked : bool
+        Whether SIGTERM has come, after `listen`.
     """
 
     def __init__(self) -> None:
         self._handler: Callable[[int, FrameType | None], object] | None = None
         self._busy = False
         self._came: tuple[int, FrameType | None] | None = None
+        self.asked = self._listens = False
 
     def __enter__(self) -> Endings:
         self.renew()
@@ -58,6 +65,17 @@ class Endings:
     def __exit__(self, *_: object) -> None:
         if self._handler is not None and signal.getsignal(signal.SIGINT) == self._handle:
             signal.signal(signal.SIGINT, self._handler)
+        if self._listens and not self.asked:  # otherwise this process is leaving: a second one would cut that short
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def listen(self) -> None:
+        """From now on SIGTERM asks to leave, unless the program has a handler of its own."""
+        if current_thread() is main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            self._listens = True
+            signal.signal(signal.SIGTERM, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
 
     def renew(self) -> None:
         """Handle signals, in the main thread."""

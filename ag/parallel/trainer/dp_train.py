@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -226,6 +227,10 @@ def dp_train(
     to be set on all models alike.  After Ctrl-C between or in two steps the result is that of the steps done, with
     ``interrupted`` set; it is raised before the first step, and where there are several ranks.
 
+    With a `checkpoint`, SIGTERM on any rank ends all of them after the same step: the checkpoint is written, and
+    `SystemExit` raised with status 143, so that a job that was told to go can be resumed.  A handler of the program's
+    own is left alone.
+
     Buffers, such as running statistics, move once in a step: every sample begins with the same ones, and they move by
     the mean over all samples, also where each sample is normalised on its own.  Those of another type than the
     gradients (float32 for 16-bit models), or with infinities in them, are constants.
@@ -386,7 +391,9 @@ class _Job:
         interrupted = False
         began, waited = perf_counter(), self._samples.waited_s
         try:
-            with self._trainer.endings:
+            with self._trainer.endings as endings:
+                if self._checkpoint is not None:
+                    endings.listen()
                 self._steps(callback, verbose)
         except KeyboardInterrupt:
             if self._ranks.size > 1:  # the other ranks are told, and end with an error
@@ -401,6 +408,8 @@ class _Job:
         self._save()
         self._check()
         self._ranks.finish()
+        if endings.asked or self._ranks.leaves:
+            raise SystemExit(128 + signal.SIGTERM)
         replicas, losses = self._trainer.replicas, self._losses[: self._done]
         waited = self._samples.waited_s - waited
         waiting = {"data_wait_ms": waited * 1e3, "data_wait_share": waited / (perf_counter() - began)}
@@ -423,7 +432,7 @@ class _Job:
                 if verbose and self._ranks.rank == 0 and ((k + 1) % verbose == 0 or k + 1 == steps):
                     bar.set_postfix(loss=f"{self._losses[k]:.6g}", refresh=False)
                     bar.write(f"dp_train: step {k + 1}/{steps}, loss {self._losses[k]:.6g}")
-                if asked and self._asked_to_end(k, callback):
+                if (asked and self._asked_to_end(k, callback)) or self._ranks.leaves:
                     return
                 if self._every and (k + 1) % self._every == 0:
                     self._save()

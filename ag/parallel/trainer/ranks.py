@@ -69,6 +69,8 @@ class Ranks:
         The device of the optimizer, which no other rank of the process uses.
     used : set of str
         Parameters that samples of some rank have used; empty where there is one rank.
+    leaves : bool
+        Whether a rank was asked to leave before the last step was done: all of them do so, after the same step.
 
     Raises
     ------
@@ -82,6 +84,7 @@ class Ranks:
         self.begun = False
         self.host = "cpu"
         self.used: set[str] = set()
+        self.leaves = False
         self._told: set[str] = set()  # names in `used` that this rank has told the others
         self._shares: list[list[float]] = []  # of every rank, the weights of its replicas
         self._sums = RowSums()
@@ -293,7 +296,7 @@ class Ranks:
         start = sum(counts[: self.rank])
         return range(start, start + counts[self.rank])
 
-    def total(self, tree: TreeSum[Array], used: Iterable[set[str]]) -> Array:
+    def total(self, tree: TreeSum[Array], used: Iterable[set[str]], leave: bool = False) -> Array:
         """The sum of a step's rows over all ranks, the same to the bit on each.
 
         Parameters
@@ -302,20 +305,24 @@ class Ranks:
             The rows of this rank, of which there may be none.
         used : iterable of set of str
             Parameters that this rank's samples have used.
+        leave : bool, optional
+            Whether this rank was asked to leave.
 
         Notes
         -----
         Every rank sends (ranks - 1) / ranks of its nodes and of the sum.  With equal shares of 2**k samples each rank
         has one node, and sends the least that an all-reduce can; with other shares it has up to 2 * log2(samples).
         """
+        self.leaves = leave
         if self.size == 1:
             return tree.total()
         new = set().union(*used) - self._told
-        layouts = self.exchange([[(start, count) for start, count, _ in tree.nodes], sorted(new)])
+        layouts = self.exchange([[(start, count) for start, count, _ in tree.nodes], sorted(new), leave])
         self._told |= new
-        self.used.update(name for _, names in layouts for name in names)
+        self.used.update(name for _, names, _ in layouts for name in names)
+        self.leaves = any(leaves for *_, leaves in layouts)
         began = perf_counter()
-        total = self._agreed(partial(self._added_up, tree, [nodes for nodes, _ in layouts]))
+        total = self._agreed(partial(self._added_up, tree, [nodes for nodes, *_ in layouts]))
         self._exchange_s += perf_counter() - began
         return total
 

@@ -126,7 +126,7 @@ class Trainer:
             for of_replica in nodes:
                 for node in of_replica:
                     tree.push(*node)
-            total = self._ranks.total(tree, (r.used for r in self.replicas))
+            total = self._ranks.total(tree, (r.used for r in self.replicas), self.endings.asked)
             count = float(total[size + 1])
             if count == 0:
                 raise ValueError(f"dp_train: the weights of the samples of step {k} add up to 0, so there is no mean; "

@@ -103,6 +103,7 @@ def test_the_last_one_of_two_goes_on_alone() -> None:
 
 def test_half_of_the_ranks_without_the_first_may_not_go_on() -> None:
     found, _ = run(2, {0: meetings(2)[0] + 7})
+    assert isinstance(found[1], ag.CommError)
     with expect_error("dp_train on rank 1 of 2, when rank 0 is lost", ag.CommError, "rank 1 alone may not go on"):
         raise found[1]
 

@@ -1,4 +1,4 @@
-"""dp_train between two steps: what a callback sets, how it ends a job, and Ctrl-C."""
+"""dp_train between two steps: what a callback sets, how it ends a job, Ctrl-C, and SIGTERM."""
 
 from __future__ import annotations
 
@@ -452,3 +452,64 @@ def test_what_functions_read_may_change_between_any_two_steps() -> None:
                            stack=1, capture=capture, verbose=False)
 
     assert_equal(trained("auto"), trained(False))
+
+
+# ---------------------------------------------------------------------------------------------- SIGTERM
+
+
+def terminate_at(step: int) -> Callable[[ag.DPStep], None]:
+    return at(step, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_sigterm_saves_after_the_next_step_and_exits(replicas: int, tmp_path: Path) -> None:
+    path, steps = tmp_path / "job", list[int]()
+    terminate = terminate_at(3)
+    with pytest.raises(SystemExit) as end:
+        train(places("cpu", replicas), lambda step: (steps.append(step.step), terminate(step)), checkpoint=path)
+    assert end.value.code == 143 and steps == [0, 1, 2, 3, 4]
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # it stays until the process is gone
+    assert_equal(train(["cpu"], checkpoint=path, resume=True), train(["cpu"]))
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_sigterm_in_the_last_step_exits_too(tmp_path: Path) -> None:
+    path = tmp_path / "job"
+    with pytest.raises(SystemExit):
+        train(["cpu"], terminate_at(7), checkpoint=path)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    assert_equal(train(["cpu"], checkpoint=path, resume=True), train(["cpu"]))
+
+
+def test_sigterm_is_the_programs_own_matter_otherwise(tmp_path: Path) -> None:
+    """With a handler, or without a checkpoint."""
+    came: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    try:
+        assert_equal(train(["cpu"], terminate_at(3), checkpoint=tmp_path / "job"), train(["cpu"]))
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        handlers: list[object] = []
+        train(["cpu"], at(3, lambda _: handlers.append(signal.getsignal(signal.SIGTERM))))
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    assert came == [signal.SIGTERM] and handlers == [signal.SIG_DFL]
+
+
+@pytest.mark.parametrize("asked", range(2))
+def test_all_ranks_leave_after_the_same_step(asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one of them is asked: here in step 2."""
+    path, steps = tmp_path / "job", [list[int]() for _ in range(2)]
+    endings: dict[int, Endings] = {}
+    monkeypatch.setattr(Endings, "listen", lambda self: endings.setdefault(threading.get_ident(), self))
+
+    def run(comm: Any) -> ag.DPResult:
+        def callback(step: ag.DPStep) -> None:
+            steps[comm.rank].append(step.step)
+            if comm.rank == asked and step.step == 2:
+                endings[threading.get_ident()].asked = True
+
+        return train([f"cpu:{comm.rank}"], callback, world=comm, checkpoint=path)
+
+    found = outcomes(2, run)
+    assert [getattr(end, "code", end) for end in found] == [143] * 2 and steps == [[0, 1, 2, 3]] * 2
+    assert_equal(train(["cpu"], checkpoint=path, resume=True), train(["cpu"]))

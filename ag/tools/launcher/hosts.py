@@ -1,0 +1,199 @@
+"""The hosts of a job: which there are, with how many ranks on each, and which of them answer.
+
+    a:2,b       two ranks on a, one on b
+
+A host answers if the agent that mpiexec uses too (ssh, or what PRTE_MCA_plm_ssh_agent names) can run this Python there.
+Knows names and commands; not what the hosts do.  The launcher calls it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+
+from ag.tools.launcher import sweep as sweeping
+
+__all__ = ["Discovery", "Host", "addresses_for", "answering", "discover", "parse_hosts", "places"]
+
+Host = tuple[str, int]  # its name, and how many ranks it may have
+
+_AGENT = "PRTE_MCA_plm_ssh_agent"
+_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
+_ANSWER = 10.0  # seconds in which a host must answer
+_SCRIPT = 30.0  # seconds that a script which lists hosts may take
+_EVERY = 5.0  # seconds between two looks for more hosts
+
+
+def parse_hosts(words: Sequence[str], source: str) -> list[Host]:
+    """Hosts from words such as ``a:2``; `source` says in messages where they stand.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> from ag.tools.launcher.hosts import parse_hosts
+    >>> parse_hosts(["a:2", "b"], "--hosts")
+    [('a', 2), ('b', 1)]
+    """
+    found: dict[str, int] = {}
+    for word in words:
+        match = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?::([0-9]{1,6}))?", word)
+        if match is None or (count := int(match[2] or 1)) < 1:
+            raise ValueError(f"launch: {source} has {word!r}; a host's name is required, and how many ranks it may "
+                             f"have, such as a:2.")
+        if match[1] in found:
+            raise ValueError(f"launch: {source} has {match[1]} twice; name each host once, such as {match[1]}:"
+                             f"{found[match[1]] + count}.")
+        found[match[1]] = count
+    if not found:
+        raise ValueError(f"launch: {source} has no host; name at least one.")
+    return [*found.items()]
+
+
+def discover(script: str) -> list[Host]:
+    """The hosts that a script prints, one in a line.
+
+    Raises
+    ------
+    ValueError
+        If it fails, or prints something else.
+    """
+    source = f"--discover {script}"
+    path = script if os.sep in script else os.path.join(os.curdir, script)
+    try:
+        done = subprocess.run([path], capture_output=True, text=True, timeout=_SCRIPT, check=False,
+                              stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ValueError(f"launch: {source} cannot be run ({error}); name an executable file that prints hosts.") from (
+            error)
+    if done.returncode != 0:
+        raise ValueError(f"launch: {source} ended with status {done.returncode} ({done.stderr.strip()[-200:]}); it "
+                         f"must print hosts and end with 0.")
+    return parse_hosts(done.stdout.split(), source)
+
+
+def places(hosts: Sequence[Host]) -> int:
+    """How many ranks hosts may have."""
+    return sum(count for _, count in hosts)
+
+
+def is_here(name: str) -> bool:
+    """Whether a name is this host's."""
+    if name in ("localhost", socket.gethostname(), socket.gethostname().partition(".")[0]):
+        return True
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as test:
+        test.bind((socket.gethostbyname(name), 0))  # only an address of one's own can be bound
+        return True
+    return False
+
+
+def addresses_for(hosts: Sequence[Host]) -> list[str]:
+    """The addresses under which hosts reach this one: those from which it would send to them."""
+    found = []
+    for name in [*(name for name, _ in hosts), "192.0.2.1"]:  # and that of the default route
+        with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as test:
+            test.connect((name, 9))
+            found.append(str(test.getsockname()[0]))
+    return [*dict.fromkeys([*found, "127.0.0.1"])]
+
+
+def answering(hosts: Sequence[Host], job: str = "") -> tuple[list[Host], list[str]]:
+    """The hosts that answer, and what is wrong with the others; all of them are asked at the same time.
+
+    Parameters
+    ----------
+    hosts : sequence of (str, int)
+    job : str, optional
+        What a job of this name has left on them is swept.
+    """
+    asked = {}
+    agent = shlex.split(os.environ[_AGENT].partition(":")[0]) if os.environ.get(_AGENT) else _SSH
+    command = shlex.join([sys.executable, str(Path(sweeping.__file__))])
+    for name, _ in hosts:
+        if not is_here(name):
+            with suppress(OSError):
+                asked[name] = subprocess.Popen([*agent, name, command], stdin=subprocess.PIPE, text=True,
+                                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    told = json.dumps({"job": job, "folders": sweeping.folders_of(job)})
+    if job:
+        sweeping.sweep(job)
+    end, there, wrong = monotonic() + _ANSWER, list[Host](), list[str]()
+    for name, count in hosts:
+        said = "here\n" if is_here(name) else f"{agent[0]} cannot be run"
+        if name in asked:
+            try:
+                said, why = asked[name].communicate(told, timeout=max(0.1, end - monotonic()))
+                said = said if said.endswith("here\n") else why.strip()[-300:] or "it says nothing"
+            except subprocess.TimeoutExpired:
+                said = f"no answer in {_ANSWER:g} s"
+                asked[name].kill()
+                asked[name].communicate()
+        if said.endswith("here\n"):
+            there.append((name, count))
+        else:
+            wrong.append(f"{name}: {said}")
+    return there, wrong
+
+
+class Discovery:
+    """Looks for more hosts while a job runs, in a thread of its own.
+
+    Parameters
+    ----------
+    script : str
+        Prints the hosts.
+    warn : callable
+        ``warn(text)``: says what is wrong with it.
+
+    Attributes
+    ----------
+    listed : list of (str, int)
+        What it has printed last.
+    more : bool
+        Whether hosts that answer could have more ranks than the job has now.
+    """
+
+    def __init__(self, script: str, warn: Callable[[str], None]) -> None:
+        self._script, self._warn = script, warn
+        self.listed = discover(script)
+        self.more = False
+        self._now: list[Host] = []
+        self._end = Event()
+        self._thread = Thread(target=self._look, name="ag-discovery", daemon=True)
+
+    def begin(self, hosts: Sequence[Host]) -> None:
+        """A job runs on these hosts from now on."""
+        self._now, self.more = [*hosts], False
+        if not self._thread.is_alive():
+            self._thread.start()
+
+    def end(self) -> None:
+        """Look no more."""
+        self._end.set()
+
+    def _look(self) -> None:
+        said = ""
+        while not self._end.wait(_EVERY):
+            try:
+                self.listed = discover(self._script)
+            except ValueError as error:
+                if str(error) != said:
+                    said = str(error)
+                    self._warn(f"{said} The last hosts stay.")
+                continue
+            now = dict(self._now)
+            more = [(name, count) for name, count in self.listed if count > now.get(name, 0)]
+            if more and not self.more and answering(more)[0] and now == dict(self._now):
+                self.more = True

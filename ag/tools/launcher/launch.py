@@ -1,0 +1,200 @@
+"""The launcher: `python -m ag launch` starts a script's ranks, and starts them again if they are lost.
+
+    started on a:1 b:1 c:1    rank 1 is killed           ranks 0 and 2 go on by themselves, and come to the end
+    started on a:1 b:1 c:1    c and mpiexec crash        a and b answer: 2 of 3
+    started on a:1 b:1        from the last checkpoint, which the script loads (``resume=True``)
+    a script lists d, too     the job saves and leaves   started on a:1 b:1 d:1
+
+A job that follows never meets one that is left over: a rank ends when its launcher does not answer for a while, and the
+launcher waits for that.  Knows hosts, jobs and how they have ended; no tensor.  `ag.__main__` calls it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from secrets import token_hex
+from types import FrameType
+
+from ag.parallel.comm.mpi_settings import find_mpiexec, started_by_launcher
+from ag.tools.launcher.contact import Outcome, verdict
+from ag.tools.launcher.hosts import Discovery, Host, answering, discover, parse_hosts, places
+from ag.tools.launcher.job import Job
+from ag.tools.launcher.sweep import lock, sweep, sweep_older
+
+__all__ = ["launch"]
+
+_PAUSE = 1.0  # seconds before a job is started again
+_ENDED = Outcome("failed", 1)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def launch(options: argparse.Namespace) -> int:
+    """Run a job to its end; the status of the command.
+
+    Parameters
+    ----------
+    options : namespace
+        What `ag.tools.launcher.arguments` describes.
+
+    Returns
+    -------
+    int
+        0: the script came to its end on the ranks that are left.  143: SIGTERM was received, here or by a rank, and the
+        job has left.  The script's own status if it failed; 1 if the job was lost and cannot go on.
+
+    Raises
+    ------
+    ValueError
+        If an argument is wrong.
+    """
+    ranks, least, restarts = options.ranks, options.min_ranks, options.max_restarts
+    for name, value, smallest in (("-n", ranks, 1), ("--min-ranks", least, 0), ("--max-restarts", restarts, 0)):
+        if value is not None and value < smallest:
+            raise ValueError(f"launch: {name} is {value}; a whole number of at least {smallest} is required.")
+    if ranks is None and not options.hosts and not options.discover:
+        raise ValueError("launch: neither -n nor --hosts nor --discover is given; say how many ranks to start, such as "
+                         "-n 4.")
+    if not os.path.isfile(options.script):
+        raise ValueError(f"launch: there is no script {options.script}; name a Python file, after all options.")
+    if started_by_launcher():
+        raise ValueError("launch: this process is a rank itself; call launch without mpiexec or srun.")
+    mpiexec = find_mpiexec()
+    if mpiexec is None or find_spec("mpi4py") is None:
+        raise ValueError("launch: mpi4py or mpiexec is missing; pip install 'ag[mpi]' brings both.")
+    hosts = parse_hosts([x.strip() for x in options.hosts.split(",")], "--hosts") if options.hosts else []
+    most = places(hosts or (discover(options.discover) if options.discover else [])) or ranks
+    if least > min(ranks or most, most) and not options.discover:
+        raise ValueError(f"launch: --min-ranks is {least}, and there are {min(ranks or most, most)} ranks; ask for "
+                         f"fewer, or name more hosts.")
+    if hosts and ranks and ranks > most:
+        raise ValueError(f"launch: -n is {ranks}, and --hosts has room for {most}; ask for fewer ranks, or name more.")
+    with _Signals() as signals:
+        return _Launcher(options, mpiexec, hosts, signals).run()
+
+
+class _Signals:
+    """Signals that ask the launcher to end: the first lets ranks save and leave, the second ends them."""
+
+    def __init__(self) -> None:
+        self.first = self.count = 0
+
+    def __enter__(self) -> _Signals:
+        heeded = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores some
+        self._before = {number: signal.signal(number, self._take) for number in heeded}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        self.first = self.first or number
+        self.count += 1
+
+
+class _Launcher:
+    """Jobs one after the other, until one of them comes to its end."""
+
+    def __init__(self, options: argparse.Namespace, mpiexec: str, hosts: Sequence[Host], signals: _Signals) -> None:
+        self._options, self._mpiexec, self._hosts, self._signals = options, mpiexec, [*hosts], signals
+        self._command = [os.path.abspath(options.script), *options.arguments]
+        self._name = ""  # of the last job
+        self._last: list[Host] = []  # its hosts
+        self._discovery: Discovery | None = None
+
+    def run(self) -> int:
+        sweep_older()
+        if self._options.discover:
+            self._discovery = Discovery(self._options.discover, _say)
+        try:
+            return self._jobs()
+        finally:
+            if self._discovery is not None:
+                self._discovery.end()
+            answering(self._last, self._name)
+
+    def _jobs(self) -> int:
+        failures = 0
+        while True:
+            chosen = self._choose()
+            found, grows = self._job(*chosen) if chosen is not None and not self._signals.count else (_ENDED, False)
+            if found.kind == "done":
+                return 0
+            if self._signals.count:
+                return 128 + self._signals.first
+            if found.kind == "failed":
+                return found.code
+            if grows:
+                continue
+            if found.kind == "left":
+                return 128 + signal.SIGTERM
+            if failures == self._options.max_restarts:
+                _say(f"the job was lost {failures + 1} times, and --max-restarts is {failures}; it goes on from its "
+                     f"last checkpoint when it is launched again.")
+                return 1
+            failures += 1
+            time.sleep(_PAUSE)
+
+    def _choose(self) -> tuple[int, list[Host]] | None:
+        """How many ranks to start, and where; None if the hosts that answer may not go on."""
+        hosts = self._discovery.listed if self._discovery is not None else self._hosts
+        if not hosts:
+            return self._options.ranks, []
+        there, wrong = answering(hosts, self._name)
+        for text in wrong:
+            _say(f"a host does not answer: {text}")
+        last, least = self._last or hosts, self._options.min_ranks
+        left = sum(name in dict(there) for name, _ in last)
+        ranks = min(self._options.ranks or places(there), places(there))
+        if ranks < max(least, 1) or (2 * left <= len(last) and not least):
+            _say(f"{left} of {len(last)} hosts answer, with room for {places(there)} ranks; more than half of the last "
+                 f"job's hosts must, or --min-ranks allow it.")
+            return None
+        self._last = there
+        return ranks, there
+
+    def _job(self, ranks: int, hosts: list[Host]) -> tuple[Outcome, bool]:
+        """Run a job; how it ended, and whether it was asked to leave as there are more hosts."""
+        _say(f"{ranks} ranks on {', '.join(f'{name}:{count}' for name, count in hosts) or 'this host'}.")
+        more = self._discovery if ranks != self._options.ranks else None
+        if more is not None:
+            more.begin(hosts)
+        grows = False
+
+        def leaves() -> bool:
+            nonlocal grows
+            if more is not None and more.more and not grows:
+                grows = True
+                _say("there are more hosts; the job saves, leaves, and is started on all of them.")
+            return grows or self._signals.count > 0
+
+        self._name = token_hex(8)
+        with lock(self._name):
+            job = Job(self._name, self._mpiexec, self._command, ranks, hosts)
+            try:
+                job.run(leaves, lambda: self._signals.count > 1)
+                outcomes, unsaid = job.contacts.outcomes(), job.contacts.unsaid()
+            finally:
+                job.close()
+                sweep(self._name)
+        found = verdict(outcomes)
+        if found.kind == "failed":
+            _say(f"the script has failed ({found.text.rstrip('.') or f'status {found.code}'}), and would do so again.")
+        elif found.kind == "left":
+            _say("the ranks have left, as they were told to.")
+        elif found.kind == "lost" and not grows and not self._signals.count:
+            _say(f"the job was lost: {found.text.rstrip('.') or ', '.join(unsaid) or 'its ranks did not begin'}.")
+        elif found.kind == "done" and unsaid:
+            _say(f"done; without {', '.join(unsaid)}, which were lost.")
+        return found, grows
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"ag launch: {text}\n")
+    sys.stderr.flush()

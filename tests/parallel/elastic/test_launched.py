@@ -1,0 +1,153 @@
+"""dp_train under the launcher: ranks, mpiexec and the launcher are killed, stopped, asked to leave, and grow."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from helpers.ranks import UNDER_MPI, train
+from parallel.elastic.launched import PROGRAM, Launched, eventually, launched, what_is_left
+from parallel.elastic.rank_program import digest
+
+pytestmark = [pytest.mark.skipif(UNDER_MPI, reason="starts processes itself"), pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def wanted() -> str:
+    return digest(train(["cpu"], n_iter=40, batch=7))
+
+
+@pytest.fixture(scope="module")
+def wanted_15() -> str:
+    return digest(train(["cpu"], n_iter=40, batch=15))
+
+
+@contextmanager
+def clean(tmp_path: Path, *arguments: object, **options: float) -> Iterator[Launched]:
+    """A launcher that leaves nothing."""
+    folder = tmp_path / "temporary"
+    folder.mkdir(exist_ok=True)
+    with launched(*arguments, folder=folder, **options) as job:
+        yield job
+        assert job.process.poll() is not None
+        assert not what_is_left(job, folder), job.text
+
+
+def kills(*plan: tuple[int, int, float]) -> list[str]:
+    return [x for victim, number, seconds in plan for x in ("--kill", f"{victim},{int(number)},{seconds:.3f}")]
+
+
+def digests(job: Launched) -> dict[int, str]:
+    return {rank: str(result["digest"]) for rank, result in job.results().items()}
+
+
+@pytest.mark.parametrize("ranks, victims", [(3, [0]), (3, [2]), (5, [0, 3])], ids=["the first", "another", "2 of 5"])
+def test_ranks_are_killed(ranks: int, victims: list[int], wanted: str, tmp_path: Path) -> None:
+    chance = random.Random(ranks)
+    plan = [(victim, signal.SIGKILL, chance.uniform(0.0, 0.4)) for victim in victims]
+    with clean(tmp_path, "-n", ranks, PROGRAM, *kills(*plan)) as job:
+        assert job.wait() == 0, job.text
+    assert digests(job) == dict.fromkeys({*range(ranks)} - {*victims}, wanted), job.text
+    assert all(result["steps"] == [*range(40)] for result in job.results().values())
+    assert all(f"rank {victim} (" in job.lines[-1] for victim in victims), job.text
+
+
+def test_a_stopped_rank_is_ended(wanted: str, tmp_path: Path) -> None:
+    with clean(tmp_path, "-n", 3, PROGRAM, *kills((1, signal.SIGSTOP, 0.1)), detector=2.0) as job:
+        assert job.wait() == 0, job.text
+    assert digests(job) == {0: wanted, 2: wanted}, job.text
+    assert all(result["longest"] < 4 for result in job.results().values()), job.text
+
+
+@pytest.mark.parametrize("whom", ["launcher", "rank 2"])
+def test_sigterm_saves_and_leaves(whom: str, wanted: str, tmp_path: Path) -> None:
+    command = ["-n", 3, PROGRAM, "--pause", 0.05, "--checkpoint", tmp_path / "job"]
+    with clean(tmp_path, *command) as job:
+        job.wait_for("step 5")
+        os.kill(job.process.pid if whom == "launcher" else job.ranks()[2], signal.SIGTERM)
+        assert job.wait() == 128 + signal.SIGTERM, job.text
+    last = [line for line in job.lines if line.startswith("step")][-1].split()[1]
+    assert int(last) < 39 and not job.results()
+    with clean(tmp_path, *command) as job:
+        assert job.wait() == 0, job.text
+    assert digests(job) == dict.fromkeys(range(3), wanted), job.text
+    assert all(result["steps"] == [*range(int(last) + 1, 40)] for result in job.results().values())
+
+
+def test_a_second_sigterm_ends_at_once(tmp_path: Path) -> None:
+    """Here the first only asks for the end of a step that takes a minute."""
+    with clean(tmp_path, "-n", 2, PROGRAM, "--pause", 60, "--checkpoint", tmp_path / "job") as job:
+        job.wait_for("step 0")
+        job.process.terminate()
+        with pytest.raises(Exception, match="timed out"):
+            job.wait(3)
+        job.process.terminate()
+        assert job.wait(30) == 128 + signal.SIGTERM, job.text
+
+
+def test_mpiexec_and_all_ranks_are_killed(wanted: str, tmp_path: Path) -> None:
+    command = ["-n", 3, PROGRAM, "--pause", 0.05, "--checkpoint", tmp_path / "job", "--every", 4]
+    with clean(tmp_path, *command) as job:
+        job.wait_for("step 9")
+        for process in [job.mpiexec(), *job.ranks().values()]:
+            os.kill(process, signal.SIGKILL)
+        assert job.wait() == 0, job.text
+    assert digests(job) == dict.fromkeys(range(3), wanted), job.text
+    (start,) = {result["steps"][0] for result in job.results().values()}
+    assert start > 0 and start % 4 == 0, start
+
+
+def test_no_rank_outlives_its_launcher(tmp_path: Path) -> None:
+    """A launcher that is killed leaves files, which the next one sweeps."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    with launched("-n", 3, PROGRAM, "--steps", 10000, folder=folder) as job:
+        job.wait_for("step 3")
+        job.process.kill()
+        assert eventually(lambda: not job.ranks()), job.text
+        assert [*folder.iterdir()]
+    with clean(tmp_path, "-n", 1, PROGRAM, "--steps", 1) as job:
+        assert job.wait() == 0, job.text
+
+
+def test_a_job_that_is_lost_again_and_again_ends(tmp_path: Path) -> None:
+    with clean(tmp_path, "--max-restarts", 1, "-n", 2, PROGRAM, *kills((0, 9, 0.0), (1, 9, 0.0)), "--pause", 1) as job:
+        assert job.wait() == 1
+    assert "lost 2 times, and --max-restarts is 1" in job.lines[-1]
+
+
+def test_a_rank_of_its_own_fault_ends_the_job(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys, ag\nworld = ag.DistributedWorld.init('mpi', devices=['cpu'])\n"
+                      "if world.rank == 1: sys.exit(7)\nworld.comm.barrier()\n", "utf-8")
+    with clean(tmp_path, "-n", 2, script) as job:
+        assert job.wait() in (1, 7), job.text  # the other one's error may come first
+    assert "has come to the end of its program" in job.text and job.text.count("2 ranks on this host") == 1
+
+
+def test_a_job_grows(wanted_15: str, tmp_path: Path) -> None:
+    listed, script = tmp_path / "hosts", tmp_path / "hosts.sh"
+    listed.write_text("localhost:2\n", "utf-8")
+    script.write_text(f"#!/bin/sh\ncat {listed}\n", "utf-8")
+    script.chmod(0o700)
+    with clean(tmp_path, "--discover", script, PROGRAM, "--batch", 15, "--pause", 0.3, "--checkpoint",
+               tmp_path / "job") as job:
+        job.wait_for("step 2")
+        listed.write_text("localhost:3\n", "utf-8")
+        assert job.wait() == 0, job.text
+    assert digests(job) == dict.fromkeys(range(3), wanted_15), job.text
+    steps = [line.split()[1::2] for line in job.lines if line.startswith("step")]
+    assert [int(step) for step, _ in steps] == [*range(40)] and {ranks for _, ranks in steps} == {"2", "3"}
+
+
+def test_a_job_goes_on_with_other_numbers_of_ranks(wanted_15: str, tmp_path: Path) -> None:
+    for ranks, steps in ((3, 12), (2, 25), (4, 40)):
+        with clean(tmp_path, "-n", ranks, PROGRAM, "--batch", 15, "--steps", steps, "--checkpoint",
+                   tmp_path / "job") as job:
+            assert job.wait() == 0, job.text
+    assert digests(job) == dict.fromkeys(range(4), wanted_15), job.text

@@ -1,0 +1,289 @@
+"""`python -m ag launch` without MPI: arguments, hosts, ranks that call, outcomes, and what is swept."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from ag.__main__ import main
+from ag.tools.launcher import contact, hosts, launch, rank, sweep
+from ag.tools.launcher.arguments import add_arguments
+from ag.tools.launcher.contact import Contacts, Outcome, verdict
+
+DONE, LEFT, LOST, FAILED = (Outcome(kind) for kind in ("done", "left", "lost", "failed"))
+HERE = __file__
+
+# ---------------------------------------------------------------------------------------------- arguments and hosts
+
+WRONG = {
+    "no ranks": ("-n 0 {}", "-n is 0; a whole number of at least 1 is required"),
+    "no number": ("{}", "neither -n nor --hosts nor --discover is given"),
+    "no script": ("-n 2 nowhere.py", "there is no script nowhere.py"),
+    "restarts": ("-n 2 --max-restarts -1 {}", "--max-restarts is -1"),
+    "least": ("-n 2 --min-ranks 3 {}", "--min-ranks is 3, and there are 2 ranks"),
+    "a host": ("--hosts a:2,b:x {}", "--hosts has 'b:x'; a host's name is required"),
+    "no place": ("--hosts a:0 {}", "--hosts has 'a:0'"),
+    "an option for a host": ("--hosts=-oProxyCommand=x {}", "--hosts has '-oProxyCommand=x'"),
+    "a host twice": ("--hosts a,b,a:2 {}", "--hosts has a twice; name each host once, such as a:3"),
+    "too many": ("-n 4 --hosts a:2,b {}", "-n is 4, and --hosts has room for 3"),
+    "no list of hosts": ("--discover ./nowhere.sh {}", "--discover ./nowhere.sh cannot be run"),
+    "a list that fails": ("--discover /bin/false {}", "--discover /bin/false ended with status 1"),
+    "an empty list": ("--discover /bin/true {}", "--discover /bin/true has no host"),
+}
+
+
+@pytest.fixture
+def mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is an MPI, which is not called, and this process is no rank."""
+    monkeypatch.setattr(launch, "find_mpiexec", lambda: "/bin/false")
+    monkeypatch.setattr(launch, "find_spec", lambda _: True)
+    monkeypatch.setattr(launch, "started_by_launcher", lambda: False)
+
+
+@pytest.mark.usefixtures("mpi")
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments_are_named(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line, said = WRONG[name]
+    assert main(["launch", *line.format(HERE).split()]) == 2
+    assert f"launch: {said}" in capsys.readouterr().err
+
+
+def test_without_mpi_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(launch, "started_by_launcher", lambda: False)
+    monkeypatch.setattr(launch, "find_mpiexec", lambda: None)
+    assert main(["launch", "-n", "2", HERE]) == 2
+    assert "pip install 'ag[mpi]'" in capsys.readouterr().err
+
+
+def test_a_rank_does_not_launch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    assert main(["launch", "-n", "2", HERE]) == 2
+    assert "this process is a rank itself" in capsys.readouterr().err
+
+
+def test_options_after_the_script_are_its_own() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    options = parser.parse_args(["-n", "2", "train.py", "-n", "5", "--hosts", "x"])
+    assert (options.ranks, options.hosts, options.arguments) == (2, None, ["-n", "5", "--hosts", "x"])
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """What a launcher chooses where only some hosts answer, after a job on these."""
+    def choose(listed: str, last: str, there: str, ranks: int | None = None, least: int = 0) -> object:
+        options = argparse.Namespace(script=HERE, arguments=[], ranks=ranks, min_ranks=least)
+        given = hosts.parse_hosts(listed.split(), "listed")
+        launcher = launch._Launcher(options, "mpiexec", given, launch._Signals())
+        launcher._last = hosts.parse_hosts(last.split(), "last")
+        monkeypatch.setattr(launch, "answering", lambda asked, job="": (
+            [host for host in asked if host[0] in there.split()], []))
+        return launcher._choose()
+
+    return choose
+
+
+def test_more_than_half_of_the_last_hosts_must_answer(answers: Callable[..., Any]) -> None:
+    assert answers("a:2 b:2 c:2", "a b c", "a c") == (4, [("a", 2), ("c", 2)])
+    assert answers("a b", "a b", "a") is None
+    assert answers("a b", "a b", "a", least=1) == (1, [("a", 1)])
+    assert answers("a b c", "a b c", "a b", least=3) is None
+    assert answers("a b c d", "a b", "a b c d", ranks=3) == (3, [("a", 1), ("b", 1), ("c", 1), ("d", 1)])
+    assert answers("a b", "a b", "") is None
+
+
+def test_this_host_answers_and_another_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRTE_MCA_plm_ssh_agent", "/bin/false")
+    there, wrong = hosts.answering([("localhost", 2), ("nowhere.invalid", 1)])
+    assert there == [("localhost", 2)] and wrong == ["nowhere.invalid: it says nothing"]
+    assert "127.0.0.1" in hosts.addresses_for(there)
+
+
+def test_a_host_answers_by_running_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also one that prints something first, as shells do on login."""
+    agent = tmp_path / "agent"
+    agent.write_text('#!/bin/sh\necho Welcome to $1\nshift\nexec sh -c "$*"\n', "utf-8")
+    agent.chmod(0o700)
+    monkeypatch.setenv("PRTE_MCA_plm_ssh_agent", str(agent))
+    assert hosts.answering([("nowhere.invalid", 1)]) == ([("nowhere.invalid", 1)], [])
+
+
+# ---------------------------------------------------------------------------------------------- outcomes
+
+
+def test_the_verdict() -> None:
+    assert verdict([DONE, None, DONE]).kind == "done"
+    assert verdict([LOST, DONE, DONE]).kind == "done"
+    assert verdict([DONE, FAILED, None]).kind == "failed"
+    assert verdict([LEFT, LEFT, DONE]).kind == "left"
+    assert verdict([LEFT, None, LEFT]).kind == "lost"  # mpiexec tells ranks to leave when a host has crashed
+    assert verdict([None, LOST]).kind == "lost" and verdict([None, None]).kind == "lost"
+
+
+# ---------------------------------------------------------------------------------------------- a rank
+
+
+class Caller:
+    """A script that runs as rank 0 of one, and the launcher's end of its line."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.contacts = Contacts(1, False)
+
+    def start(self, text: str, *arguments: str) -> None:
+        script = self.folder / "script.py"
+        script.write_text(text, "utf-8")
+        where = {"job": "x", "addresses": ["127.0.0.1"], "port": self.contacts.port, "secret": self.contacts.secret,
+                 "folders": [str(self.folder / "temporary")]}
+        env = {**os.environ, rank.LAUNCH: json.dumps(where), "OMPI_COMM_WORLD_RANK": "0"}
+        self.process = subprocess.Popen([sys.executable, rank.__file__, str(script), *arguments], env=env,
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def until(self, check: Callable[[], bool]) -> None:
+        end = monotonic() + 30
+        while not check():
+            assert monotonic() < end
+            self.contacts.look(0.05)
+
+    def end(self) -> tuple[int, str, Outcome | None]:
+        self.until(lambda: self.contacts.over)
+        text, _ = self.process.communicate(timeout=30)
+        return self.process.returncode, text, self.contacts.outcomes()[0]
+
+
+@pytest.fixture
+def caller(tmp_path: Path) -> Iterator[Caller]:
+    found = Caller(tmp_path)
+    yield found
+    found.contacts.close()
+    found.process.kill()
+    found.process.communicate()
+
+
+SCRIPT = ("import sys, tempfile; print(sys.argv[1:], sys.path[0], __name__, tempfile.gettempdir(), 'numpy' in "
+          "sys.modules)")
+
+
+def test_a_script_runs_as_python_runs_it(caller: Caller, tmp_path: Path) -> None:
+    caller.start(SCRIPT, "-n", "5")
+    status, text, outcome = caller.end()
+    assert (status, outcome) == (0, DONE), text
+    assert text.split("\n")[0] == f"['-n', '5'] {tmp_path} __main__ {tmp_path}/temporary False"
+
+
+ENDS = {
+    "sys.exit(0)": (0, DONE),
+    "sys.exit(7)": (7, Outcome("failed", 7)),
+    "sys.exit('bad')": (1, Outcome("failed", 1)),
+    "sys.exit(143)": (0, LEFT),
+    "1 / 0": (1, Outcome("failed", 1, "ZeroDivisionError: division by zero")),
+    "raise BrokenPipeError(32, 'no reader')": (1, Outcome("lost", 1, "BrokenPipeError: [Errno 32] no reader")),
+    "os.kill(os.getpid(), 9)": (-9, None),
+}
+
+
+@pytest.mark.parametrize("text", ENDS)
+def test_how_a_script_ends_is_told(text: str, caller: Caller) -> None:
+    caller.start(f"import os, sys\n{text}")
+    status, _, outcome = caller.end()
+    assert (status, outcome) == ENDS[text]
+
+
+def test_a_rank_is_told_to_leave_and_to_end(caller: Caller) -> None:
+    caller.start("import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True))\n"
+                 "print('on', flush=True)\nwhile True: time.sleep(0.01)")
+    assert caller.process.stdout is not None
+    assert caller.process.stdout.readline() == "on\n"
+    caller.contacts.answer = rank.LEAVE
+    caller.until(lambda: bool(select_line(caller.process)))
+    assert caller.contacts.there and caller.contacts.unsaid() == [f"rank 0 ({socket.gethostname()}, process "
+                                                                  f"{caller.process.pid})"]
+    caller.contacts.answer = rank.END
+    assert caller.end()[0] == -signal.SIGKILL
+
+
+def select_line(process: subprocess.Popen[str]) -> bool:
+    """Whether there is something to read."""
+    return bool(select.select([process.stdout], [], [], 0)[0])
+
+
+def test_a_rank_does_not_outlive_its_launcher(caller: Caller) -> None:
+    caller.start("import time\ntime.sleep(60)")
+    caller.until(lambda: caller.contacts.come)
+    caller.contacts.close()
+    with suppress(subprocess.TimeoutExpired):
+        caller.process.wait(10)
+    assert caller.process.poll() == -signal.SIGKILL and caller.process.stdout is not None
+    assert "has lost its launcher" in caller.process.stdout.read()
+
+
+def test_who_is_silent_and_seen_to_run_is_there(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one whose Python is in a long call; not one that is stopped, once others have hung up."""
+    caller.start("import time\ntime.sleep(60)")
+    caller.until(lambda: caller.contacts.come)
+    os.kill(caller.process.pid, signal.SIGSTOP)
+    os.waitpid(caller.process.pid, os.WUNTRACED)
+    there = [caller.contacts.there]
+    clock = monotonic()
+    monkeypatch.setattr(contact, "monotonic", lambda: clock + rank.LEASE + 3)
+    there.append(caller.contacts.there)  # nobody has hung up
+    caller.contacts.answer = rank.END
+    there.append(caller.contacts.there)
+    monkeypatch.setattr(contact._Rank, "_runs", lambda _: True)
+    there.append(caller.contacts.there)
+    monkeypatch.setattr(contact, "monotonic", lambda: clock + 1000)
+    there.append(caller.contacts.there)
+    assert there == [True, True, False, True, False]
+
+
+def test_nobody_else_is_taken_for_a_rank() -> None:
+    contacts = Contacts(1, False)
+    for line in (b"GET / HTTP/1.1\r\n", b'{"secret": "x", "rank": 0, "pid": 1, "host": "h"}\n', b"\n", b"[]\n",
+                 b"x" * 20000):
+        with socket.create_connection(("127.0.0.1", contacts.port)) as stranger:
+            stranger.sendall(line)
+            stranger.settimeout(10)
+            while True:
+                contacts.look(0.05)
+                try:
+                    stranger.setblocking(False)
+                    assert stranger.recv(1) == b""
+                    break
+                except BlockingIOError:
+                    continue
+                except ConnectionResetError:
+                    break
+    assert not contacts.come and contacts.outcomes() == [None]
+    contacts.close()
+
+
+# ---------------------------------------------------------------------------------------------- what is swept
+
+
+def test_a_killed_launchers_job_is_swept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sweep.tempfile, "gettempdir", lambda: str(tmp_path))
+    file, other = sweep.lock("0123456789abcdef"), sweep.lock("fedcba9876543210")
+    idle = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={"X": "0123456789abcdef"})
+    sweep.sweep_older()
+    assert len([*tmp_path.iterdir()]) == 2 and idle.poll() is None  # both launchers are there
+    file.close()
+    os.kill(idle.pid, signal.SIGSTOP)
+    sweep.sweep_older()
+    assert idle.wait(10) == -signal.SIGKILL
+    assert [path.name for path in tmp_path.iterdir()] == ["ag-launch-fedcba9876543210"]
+    other.close()
+    sweep.sweep("fedcba9876543210")
+    assert not [*tmp_path.iterdir()] and not any(Path(x).exists() for x in sweep.folders_of("0123456789abcdef"))
