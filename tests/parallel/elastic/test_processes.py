@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.dp_classifier import outcome
-from helpers.ranks import UNDER_MPI, dealt, mpirun, train
-from parallel.trainer.test_ranks import OPTIONS
+from helpers.ranks import OPTIONS, UNDER_MPI, dealt, mpirun, train
 
 import ag
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from helpers.dp_classifier import assert_equal, make_model
 from helpers.errors import expect_error
-from helpers.ranks import DATA, dealt, on_ranks, outcomes, train
+from helpers.ranks import DATA, OPTIONS, dealt, on_ranks, outcomes, train
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,18 +22,6 @@ from ag.engine.random import current_seed
 from ag.parallel.comm.comm import Comm, SoloComm
 from ag.parallel.comm.tree_reduction import TreeSum, tree_sum
 from ag.parallel.trainer.ranks import Ranks
-
-OPTIONS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "clipped": {"max_norm": 0.05},
-    "accumulating": {"micro_batch": 1, "accumulate": 3},
-    "more samples than there are": {"micro_batch": 5},
-    "a last step with other samples": {"n_iter": 7, "micro_batch": 3},
-    "sgd": {"optimizer": lambda p: ag.optimizer_sgd(p, lr=0.1, momentum=0.9)},
-    "schedule": {"scheduler": lambda optimizer: ag.lr_scheduler_step(optimizer, 2, 0.5)},
-    "uncaptured": {"capture": False},
-}
-
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize(("ranks", "replicas"), [(1, 3), (2, 1), (2, 2), (3, 1), (4, 2)])
