@@ -23,6 +23,7 @@ from ag.parallel.comm.comm import Comm, SoloComm
 from ag.parallel.comm.tree_reduction import TreeSum, tree_sum
 from ag.parallel.trainer.ranks import Ranks
 
+
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize(("ranks", "replicas"), [(1, 3), (2, 1), (2, 2), (3, 1), (4, 2)])
 def test_ranks_train_as_one_process_does(ranks: int, replicas: int, options: dict[str, Any]) -> None:
