@@ -88,7 +88,7 @@ class World:
     def _globals(self, kind: str) -> dict[str, Any]:
         model = KINDS[kind].make()
         first = next(iter(model.parameters().values()))
-        far = ag.ag_param(host((2, 2), 6), device=self.other)
+        far = ag.ag_param(host((2, 2), 6), device=self.other, dtype="f32")  # of which there is no other state
         return {
             "__name__": "script",
             "__builtins__": __builtins__,
