@@ -5,9 +5,9 @@
     rank 2    called 16 s ago       silent: it has ended itself, or is stopped, or cut off
     rank 3    hung up               over: it was killed
 
-A rank that is silent for longer than `LEASE` does not come back: it ends when it has no answer for as long, or when it
-is continued and finds its launcher gone.  The exception are ranks whose Python does not run, as in one long call that
-reads data: so one that can be seen to run is waited for, and while no rank has hung up, so are all.
+A rank that is silent for longer than `SILENCE` does not come back: it ends when it has no answer for as long, or when
+it is continued and finds its launcher gone.  The exception are ranks whose Python does not run, as in one long call
+that reads data: so one that can be seen to run is waited for, and while no rank has hung up, so are all.
 
 Knows sockets and outcomes.  A `Job` asks it.
 """
@@ -25,7 +25,7 @@ from secrets import token_hex
 from time import monotonic
 from typing import NamedTuple
 
-from ag.tools.launcher.rank import END, GO_ON, LEASE
+from ag.tools.launcher.rank import END, GO_ON, SILENCE
 
 __all__ = ["Contacts", "Outcome", "verdict"]
 
@@ -174,7 +174,7 @@ class Contacts:
     def there(self) -> bool:
         """Whether a rank may still do something."""
         ranks = self._ranks.values()
-        patience = LEASE + _GRACE if any(rank.over for rank in ranks) or self.answer == END else _LONG
+        patience = SILENCE + _GRACE if any(rank.over for rank in ranks) or self.answer == END else _LONG
         return any(rank.there(patience) for rank in ranks)
 
     @property

@@ -161,7 +161,8 @@ class _Launcher:
 
     def _job(self, ranks: int, hosts: list[Host]) -> tuple[Outcome, bool]:
         """Run a job; how it ended, and whether it was asked to leave as there are more hosts."""
-        _say(f"{ranks} ranks on {', '.join(f'{name}:{count}' for name, count in hosts) or 'this host'}.")
+        where = ", ".join(f"{name}:{count}" for name, count in hosts) or "this host"
+        _say(f"{ranks} {'rank' if ranks == 1 else 'ranks'} on {where}.")
         more = self._discovery if ranks != self._options.ranks else None
         if more is not None:
             more.begin(hosts)

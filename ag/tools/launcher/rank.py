@@ -2,7 +2,7 @@
 
 The rank calls the launcher twice a second and waits for its answer: go on, leave, or end.  So the launcher knows which
 ranks are there and how their scripts have ended, wherever they run; and a rank whose launcher is gone, or cut off,
-ends by itself within `LEASE` seconds, so that the launcher's next job never meets it:
+ends by itself within `SILENCE` seconds, so that the launcher's next job never meets it:
 
     rank       hello, rank 2 on b    call    call          call      done
     launcher                         go on   leave         go on
@@ -26,11 +26,11 @@ import time
 from contextlib import suppress
 from threading import Lock, Thread
 
-__all__ = ["BEAT", "END", "GO_ON", "LAUNCH", "LEASE", "LEAVE"]
+__all__ = ["BEAT", "END", "GO_ON", "LAUNCH", "LEAVE", "SILENCE"]
 
 LAUNCH = "AG_LAUNCH"  # the variable that says where the launcher is
 BEAT = 0.5  # seconds between two calls
-LEASE = 15.0  # seconds without an answer after which a rank ends, and after which the launcher takes it for ended
+SILENCE = 15.0  # seconds without an answer after which a rank ends, and after which the launcher takes it for ended
 GO_ON, LEAVE, END = b".", b"l", b"e"  # answers
 _FIND = 30.0  # seconds to find the launcher
 
@@ -51,7 +51,7 @@ class _Line:
         while time.monotonic() < end:
             for address in addresses:
                 with suppress(OSError):
-                    return socket.create_connection((address, port), LEASE / len(addresses))
+                    return socket.create_connection((address, port), SILENCE / len(addresses))
             time.sleep(0.2)
         raise SystemExit(f"ag launch: {self._name} does not reach its launcher at {', '.join(addresses)}, port {port}; "
                          f"hosts must be able to connect to the one that launches.")
@@ -61,7 +61,7 @@ class _Line:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def _keep(self) -> None:
-        self._socket.settimeout(LEASE)
+        self._socket.settimeout(SILENCE)
         while True:
             answer = b""
             with suppress(OSError):

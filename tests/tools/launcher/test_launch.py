@@ -238,7 +238,7 @@ def test_who_is_silent_and_seen_to_run_is_there(caller: Caller, monkeypatch: pyt
     os.waitpid(caller.process.pid, os.WUNTRACED)
     there = [caller.contacts.there]
     clock = monotonic()
-    monkeypatch.setattr(contact, "monotonic", lambda: clock + rank.LEASE + 3)
+    monkeypatch.setattr(contact, "monotonic", lambda: clock + rank.SILENCE + 3)
     there.append(caller.contacts.there)  # nobody has hung up
     caller.contacts.answer = rank.END
     there.append(caller.contacts.there)
