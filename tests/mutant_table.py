@@ -267,6 +267,9 @@ mutant("capture", "numbers are not checked", "ag/autograd/captured/arguments.py"
 mutant("capture", "a tensor's slot is not filled", "ag/autograd/captured/arguments.py",
        "self.target.backend.copy(self.target, value.buffer)", "pass",
        "autograd/test_capture.py::test_arrays_and_tensors_fill_the_slots[cpu]")
+mutant("capture", "objects of a layer's own are not looked into", "ag/autograd/captured/names.py",
+       "self.value(x, frozenset(self._attributes))", "pass",
+       "autograd/test_capture_guards.py::test_an_object_of_a_layers_own_changes[Plain-list-the step]")
 mutant("capture", "what a replay writes is not noted", "ag/autograd/captured/program.py", "self._writes.note()", "pass",
        "autograd/test_unchanged.py::test_a_replay_between_forward_and_backward[cpu]")
 mutant("tape", "the oldest node first", "ag/autograd/tensor.py", "return self.order > other.order",

@@ -20,7 +20,7 @@ from threading import Lock
 from typing import Any, Protocol, TypeVar, cast
 from weakref import ref
 
-from ag.autograd.captured.names import Name, meaning, names_of_class, names_read
+from ag.autograd.captured.names import Name, NameReader, meaning
 from ag.autograd.captured.snapshots import Contents, contents, has_other_items, same, shown, snapshot
 from ag.engine.buffer import Buffer
 from ag.engine.program import OPEN, Recording, recording_here
@@ -169,6 +169,8 @@ class Notes:
         self._tensors: dict[int, tuple[ref[Noted], Buffer]] = {}
         self._trained: list[tuple[Noted, bool]] = []
         self._names: list[tuple[Name, object]] = []  # with snapshots of what they meant
+        self._reader = NameReader(Watched)
+        self._values: list[object] = []  # of attributes, until all is known that may be read of them
         self._classes: set[type] = set()  # of layers, whose names are among them
         self.effects: dict[tuple[int, str], tuple[ref[Watched], Any]] = {}
         self.leaves: dict[int, Leaf] = {}
@@ -190,11 +192,14 @@ class Notes:
         key, kind = (id(owner), name), type(owner)
         if kind not in self._classes:
             self._classes.add(kind)
-            self._note_names(names_of_class(kind, Watched))
+            self._reader.methods(kind)
         if key not in self._reads and key not in self.effects:
+            self._reader.attribute(value)
+            self._values.append(value)
             self._reads[key] = ref(owner), snapshot(value)
             if name in object.__getattribute__(owner, "__dict__"):
                 self._contents[key] = list(contents(value))
+        self._note_names()
 
     def written(self, owner: Watched, name: str, value: object) -> None:
         """Note what an attribute becomes."""
@@ -202,10 +207,11 @@ class Notes:
 
     def names(self, functions: Sequence[object]) -> None:
         """Note what the names mean that functions read and that are not their own."""
-        self._note_names(names_read(functions, Watched))
+        self._reader.functions(functions)
+        self._note_names()
 
-    def _note_names(self, names: list[Name]) -> None:
-        for name in names:
+    def _note_names(self) -> None:
+        for name in self._reader.new():
             self._names.append((name, snapshot(name.value)))
             self._flat += contents(name.value)
 
@@ -265,7 +271,11 @@ class Notes:
 
     def forget_the_dead(self) -> None:
         """Let go of what belonged to objects that the step made and dropped."""
-        before = -1
+        for value in self._values:  # functions that were found later may load other attributes of them
+            self._reader.attribute(value)
+        self._note_names()
+        self._values.clear()
+        value, before = None, -1
         while before != len(self._reads) + len(self.effects):  # what held an object may have died with another
             before = len(self._reads) + len(self.effects)
             self.effects = {key: effect for key, effect in self.effects.items() if effect[0]() is not None}

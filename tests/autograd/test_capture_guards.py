@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from helpers.errors import expect_error
 
 import ag
@@ -45,6 +47,41 @@ def test_another_mode(device: str) -> None:
         ag.ag_eval(model)
         assert step(x).numpy().min() == 1.0
     assert len(step._programs) == 2
+
+
+class Slotted:
+    __slots__ = ("slope",)
+
+
+class Plain:
+    pass
+
+
+@pytest.mark.parametrize("reads", ["a method", "the step"])
+@pytest.mark.parametrize("within", ["object", "list", "nested"])
+@pytest.mark.parametrize("kind", [SimpleNamespace, Plain, Slotted])
+def test_an_object_of_a_layers_own_changes(kind: type, within: str, reads: str) -> None:
+    """It is read by way of the layer, which tells of its own attributes only."""
+    options = kind()
+    options.slope = 0.5
+
+    class Own(ag.Layer):
+        def __init__(self) -> None:
+            self.options = {"object": options, "list": [options], "nested": SimpleNamespace(inner=options)}[within]
+
+        def forward(self, x: ag.Tensor) -> ag.Tensor:
+            return ag.ag_leaky_relu(x, slope_of(self)) if reads == "a method" else x
+
+    def slope_of(model: Own) -> float:
+        found = model.options
+        return found[0].slope if within == "list" else found.inner.slope if within == "nested" else found.slope
+
+    model = Own()
+    step = ag.ag_capture(lambda x: model(x) + 0.0 if reads == "a method" else ag.ag_leaky_relu(x, slope_of(model)))
+    for slope in (0.5, 0.25, 0.5, 0.75):
+        options.slope = slope
+        for k in range(4):
+            assert step(ag.ag_tensor([-1.0 - k])).item() == -slope * (1 + k)
 
 
 def test_a_closed_step_is_captured_anew(device: str) -> None:

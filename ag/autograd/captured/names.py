@@ -24,7 +24,7 @@ from functools import cache, partial
 from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
-__all__ = ["Name", "meaning", "names_of_class", "names_read"]
+__all__ = ["Name", "NameReader", "meaning"]
 
 _LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 _MOST = 2000  # names of a step
@@ -76,8 +76,8 @@ def _loaded(code: CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[s
             frozenset(name for op, name in loads if op in _LOADS))
 
 
-class _Reader:
-    """Collects the names of functions, each once.
+class NameReader:
+    """Finds the names of functions, classes and values, each once.
 
     Parameters
     ----------
@@ -87,23 +87,46 @@ class _Reader:
 
     def __init__(self, watched: type) -> None:
         self._watched = watched
-        self.found: list[Name] = []
+        self._found: list[Name] = []
+        self._given = 0  # how many of them `new` has returned
         self._seen: set[object] = set()
+        self._attributes: set[str] = set()  # that any of the functions loads
+
+    def new(self) -> list[Name]:
+        """The names that were found since the last call."""
+        found = self._found[self._given :]
+        self._given = len(self._found)
+        return found
+
+    def functions(self, functions: Iterable[object]) -> None:
+        """What functions read; each may be a method, a `functools.partial` or an object that can be called, too."""
+        for function in functions:
+            self.value(function, frozenset())
+
+    def methods(self, kind: type) -> None:
+        """What is in a user's own class of watched objects, and what its methods read."""
+        for _, f in self._of_class(kind):
+            self.function(f)
+
+    def attribute(self, x: object) -> None:
+        """What may be read of the value of a watched object's attribute, such as ``options`` of a layer's own."""
+        self.value(x, frozenset(self._attributes))
 
     def _is_new(self, *key: object) -> bool:
-        new = key not in self._seen and len(self.found) < _MOST
+        new = key not in self._seen and len(self._found) < _MOST
         self._seen.add(key)
         return new
 
     def _add(self, place: object, name: str, value: object) -> None:
         if self._is_new(id(place), name):
-            self.found.append(Name(place, name, value))
+            self._found.append(Name(place, name, value))
 
     def function(self, f: FunctionType, owner: object = None) -> None:
         """What a function reads; `owner` is what its first parameter will be, if it is known."""
         if _is_installed(f.__module__) or not self._is_new(f.__code__, id(owner)):
             return
         outer, enclosing, attributes = _loaded(f.__code__)
+        self._attributes |= attributes
         for kind in ("__defaults__", "__kwdefaults__"):
             if (defaults := getattr(f, kind)) is not None:
                 self._add(f, kind, defaults)
@@ -158,11 +181,11 @@ class _Reader:
                 self._named(own, name, own.get(name), attributes)
             elif isinstance(inherited, MemberDescriptorType):
                 self._named(x, name, getattr(x, name, None), attributes)
-        for name, f in self.of_class(type(x)):
+        for name, f in self._of_class(type(x)):
             if name in attributes or (name[:2] == "__" and name not in ("__init__", "__new__")):
                 self.function(f, x)
 
-    def of_class(self, kind: type) -> Iterator[tuple[str, FunctionType]]:
+    def _of_class(self, kind: type) -> Iterator[tuple[str, FunctionType]]:
         """Note what is in a class and its bases; its functions by name."""
         for c in kind.__mro__:
             if _is_installed(c.__module__):
@@ -173,19 +196,3 @@ class _Reader:
                     yield name, function
                 if name[:2] != "__" and isinstance(function, (*_PLAIN, FunctionType)):
                     self._add(c, name, value)
-
-
-def names_read(functions: Iterable[object], watched: type) -> list[Name]:
-    """What some functions read; each may be a method, a `functools.partial` or an object that can be called, too."""
-    reader = _Reader(watched)
-    for function in functions:
-        reader.value(function, frozenset())
-    return reader.found
-
-
-def names_of_class(kind: type, watched: type) -> list[Name]:
-    """What is in a user's own class of watched objects, and what its methods read."""
-    reader = _Reader(watched)
-    for _, f in reader.of_class(kind):
-        reader.function(f)
-    return reader.found
