@@ -170,7 +170,8 @@ class MpiProcess:
         while not self._over.wait(_BEAT):
             if self._lock.acquire(blocking=False):
                 try:
-                    self.mpi.COMM_SELF.Iprobe()  # on any other communicator this is an error once a rank is lost
+                    if not self._over.is_set():  # nobody may call MPI after its end
+                        self.mpi.COMM_SELF.Iprobe()  # on any other communicator this is an error once a rank is lost
                 finally:
                     self._lock.release()
 
@@ -264,6 +265,7 @@ class MpiProcess:
             request.Wait()
         self._news.Free()
         self.mpi.Finalize()
+        self._over.set()  # before the lock is free again
 
 
 _process: MpiProcess | None = None
