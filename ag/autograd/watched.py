@@ -193,13 +193,14 @@ class Notes:
         if kind not in self._classes:
             self._classes.add(kind)
             self._reader.methods(kind)
+            self._note_names()
         if key not in self._reads and key not in self.effects:
             self._reader.attribute(value)
+            self._note_names()
             self._values.append(value)
             self._reads[key] = ref(owner), snapshot(value)
             if name in object.__getattribute__(owner, "__dict__"):
                 self._contents[key] = list(contents(value))
-        self._note_names()
 
     def written(self, owner: Watched, name: str, value: object) -> None:
         """Note what an attribute becomes."""

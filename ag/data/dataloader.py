@@ -11,10 +11,9 @@ Ranks that make steps together each have a share of every batch: batches of 4 of
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -276,8 +275,8 @@ class DataLoader:
             raise ValueError(f"{self._function}.share: the loader shuffles and was made without a seed, so every rank "
                              f"has an order of its own; give all ranks the same seed.")
         with self._lock():
-            part, place = copy.copy(self), self._at
-            part._lock, part._turn, part._part = Lock(), Lock(), (int(rank), int(size))
+            part, place = copy(self), self._at
+            part._part = int(rank), int(size)
             part._own = part._left = None
             part._at = part._waiting = _Place(place.epoch, place.next)
         return part

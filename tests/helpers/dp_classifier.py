@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,12 @@ def outcome(result: ag.DPResult) -> dict[str, np.ndarray]:
     states = result.optimizer_state if isinstance(result.optimizer_state, list) else [result.optimizer_state]
     return {"losses": result.loss_history, **{n: p.numpy() for n, p in result.params.items()},
             **{f"{i or ''}{n}": x for i, state in enumerate(states) for n, x in state.items()}}
+
+
+def digest(result: ag.DPResult) -> str:
+    """Of losses, weights, optimizers and buffers."""
+    arrays = [*outcome(result).values(), *result.model.state_dict().values()]
+    return sha256(b"".join(x.tobytes() for x in arrays)).hexdigest()[:16]
 
 
 def assert_equal(found: ag.DPResult, expected: ag.DPResult) -> None:

@@ -16,16 +16,12 @@ a job goes on after a loss, which `train_distributed` knows.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from itertools import combinations
 from pathlib import Path
-from secrets import token_hex
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -40,7 +36,7 @@ from ag.io.safetensors_file import elements_of
 from ag.nn.layer import Model, buffers_of, load_into, objects_in, state_of
 from ag.parallel.comm.comm import Comm, Json, everyone
 from ag.parallel.comm.grad_sync import syncgrads
-from ag.parallel.comm.membership import Membership
+from ag.parallel.comm.membership import Member, Membership, shared_device, this_process
 from ag.parallel.comm.scatter import cut, sizes_along
 from ag.parallel.comm.tree import Tree, tree_leaves
 from ag.parallel.comm.tree_reduction import shard_sizes
@@ -52,16 +48,12 @@ from ag.version import __version__
 
 __all__ = ["OtherRankError", "RankSteps"]
 
-T = TypeVar("T")
-
-_PROCESS = token_hex(8)  # names this process together with its number, as containers may have equal numbers
-
 
 class OtherRankError(CommError):
     """A device of another rank failed: all go back to the last checkpoint."""
 
 
-class RankSteps:
+class RankSteps(Member):
     """A rank's place among those that make steps together; as a context it tells the others of an error.
 
     Parameters
@@ -81,25 +73,15 @@ class RankSteps:
         If the model has layers that need values of all samples of a batch.
     """
 
+    advice = "mend that and start again, with resume=True if there is a checkpoint."
+
     def __init__(self, world: DistributedWorld, model: Model) -> None:
         if any(isinstance(part, SyncBatchNorm) for part in objects_in(model)):
             raise ValueError(f"train_distributed: there are {world.size} ranks and the model has a SyncBatchNorm, "
                              f"which knows the replicas of one process; use ag_batch_norm, or one process.")
+        super().__init__(Membership(world.comm, "train_distributed", world.min_ranks))
         self._world, self._model = world, model
-        self._members = Membership(world.comm, "train_distributed", world.min_ranks)
         self._dim = model.dim if isinstance(model, DataParallel) else -1
-        self.where = "before step 0"
-        self._over = False  # whether every rank knows that the training is over
-
-    @property
-    def rank(self) -> int:
-        """This rank's number among those that are left."""
-        return self._members.comm.rank
-
-    @property
-    def size(self) -> int:
-        """How many ranks are left."""
-        return self._members.comm.size
 
     # -------------------------------------------------------------------------------------- errors
 
@@ -139,22 +121,9 @@ class RankSteps:
             except CommError:
                 return
 
-    def _abort(self, error: BaseException) -> None:
-        self._over = True
-        self._members.comm.abort(f"failed {self.where} ({type(error).__name__}: {error})")
-
-    def _agreed(self, call: Callable[[Comm], T]) -> T:
-        try:
-            return self._members.agreed(call, self.where)
-        except RankLostError:
-            self._world.join(self._members.comm)
-            raise
-        except BaseException as error:
-            self._abort(error)
-            if isinstance(error, CommError):
-                raise CommError(f"train_distributed: the ranks cannot go on {self.where}: {str(error).rstrip('.')}; "
-                                f"mend that and start again, with resume=True if there is a checkpoint.") from error
-            raise
+    def _has_shrunk(self) -> bool:
+        self._world.join(self._members.comm)
+        return True
 
     def _told(self, message: Mapping[str, Json],
               more: Callable[[Comm, list[Json]], object] | None = None) -> list[Json]:
@@ -220,7 +189,7 @@ class RankSteps:
                 *((f"tensor {name!r}", f"{x.shape} {x.dtype}") for name, x in tensors.items())]
         pairs = [(what, str(value)) for what, value in mine]
         used = sorted({*self._world.devices, *(x.device for x in tensors.values()), ag_default_device()})
-        told = self.exchange([pairs, [_PROCESS, os.getpid()], used])
+        told = self.exchange([pairs, this_process(), used])
         for rank, (theirs, _, _) in enumerate(told):
             first = dict(map(tuple, told[0][0]))
             other = dict(map(tuple, theirs))
@@ -229,13 +198,12 @@ class RankSteps:
                     self.end()
                     raise CommError(f"train_distributed: {what} is {first.get(what, 'not there')} on rank 0 and "
                                     f"{other.get(what, 'not there')} on rank {rank}; all ranks must be given the same.")
-        for (a, (_, one, devices)), (b, (_, another, theirs)) in combinations(enumerate(told), 2):
-            shared = sorted(set(devices) & set(theirs))
-            if one == another and shared:
-                self.end()
-                raise CommError(f"train_distributed: rank {a} and rank {b} are threads of one process and both use "
-                                f"{shared[0]}; give each rank devices of its own, and make its model and its batches "
-                                f"inside `with ag.ag_device` of one of them.")
+        if (shared := shared_device([(where, devices) for _, where, devices in told])) is not None:
+            self.end()
+            a, b, device = shared
+            raise CommError(f"train_distributed: rank {a} and rank {b} are threads of one process and both use "
+                            f"{device}; give each rank devices of its own, and make its model and its batches inside "
+                            f"`with ag.ag_device` of one of them.")
 
     # -------------------------------------------------------------------------------------- states
 

@@ -95,8 +95,8 @@ class DistributedWorld:
         Parameters
         ----------
         backend : {"local", "mpi"}, optional
-            "mpi": the processes that ``mpiexec`` has started, which all make this call; a program that was started
-            alone is a world of one.
+            "mpi": the processes that ``mpiexec`` or ``python -m ag launch`` has started, which all make this call; a
+            program that was started alone is a world of one.
         num_devices : int, optional
             The first so many of the accelerators: of this host, or of this rank's share of them.
         devices : sequence of str, optional

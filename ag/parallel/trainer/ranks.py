@@ -20,15 +20,14 @@ nothing is exchanged.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import combinations, zip_longest
+from itertools import zip_longest
 from pathlib import Path
-from secrets import token_hex
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +35,7 @@ from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, current_seed
 from ag.errors import CommError, RankLostError
 from ag.parallel.comm.comm import Comm, Json, comm_of, everyone
-from ag.parallel.comm.membership import Membership
+from ag.parallel.comm.membership import Member, Membership, shared_device, this_process
 from ag.parallel.comm.tree_reduction import RowSums, TreeSum, shard_sizes
 from ag.parallel.trainer.checkpoint import DPState, load_state
 from ag.parallel.trainer.replica import Replica
@@ -44,13 +43,10 @@ from ag.version import __version__
 
 __all__ = ["Ranks"]
 
-T = TypeVar("T")
-
-_PROCESS = token_hex(8)  # names this process together with its number, as containers may have equal numbers
 _HOSTS = 1 << 16  # CPU devices from this number on are the hosts of ranks that are threads of one process
 
 
-class Ranks:
+class Ranks(Member):
     """A rank's place among those that train together; as a context it tells the others of an error.
 
     Parameters
@@ -78,9 +74,10 @@ class Ranks:
         If `world` is no communicator.
     """
 
+    advice = "weights are those of the last step that was finished."
+
     def __init__(self, world: object) -> None:
-        self._members = Membership(comm_of(world, "dp_train"), "dp_train", getattr(world, "min_ranks", 1))
-        self.where = "before step 0"
+        super().__init__(Membership(comm_of(world, "dp_train"), "dp_train", getattr(world, "min_ranks", 1)))
         self.begun = False
         self.host = "cpu"
         self.used: set[str] = set()
@@ -88,18 +85,7 @@ class Ranks:
         self._told: set[str] = set()  # names in `used` that this rank has told the others
         self._shares: list[list[float]] = []  # of every rank, the weights of its replicas
         self._sums = RowSums()
-        self._over = False  # whether all ranks know that the training is over
         self._exchange_s, self._sent = 0.0, 0
-
-    @property
-    def rank(self) -> int:
-        """This rank's number among those that are left."""
-        return self._members.comm.rank
-
-    @property
-    def size(self) -> int:
-        """How many ranks are left."""
-        return self._members.comm.size
 
     @property
     def replicas(self) -> int:
@@ -131,32 +117,11 @@ class Ranks:
         except CommError:
             pass  # what it was
 
-    def _abort(self, error: BaseException) -> None:
-        self._over = True
-        self._members.comm.abort(f"failed {self.where} ({type(error).__name__}: {error})")
-
-    def _agreed(self, call: Callable[[Comm], T]) -> T:
-        """What a call of the communicator returns, if all ranks have made it.
-
-        Raises
-        ------
-        RankLostError
-            If it must be made again, as a rank was lost.
-        CommError
-            After any other error, which ends the group: no rank knows how far the others have got.
-        """
-        try:
-            return self._members.agreed(call, self.where)
-        except BaseException as error:
-            if isinstance(error, RankLostError) and self.begun:
-                self._shares = [self._shares[i] for i in self._members.old_ranks]
-                self._sums = RowSums()  # parts are longer now
-                raise
-            self._abort(error)
-            if isinstance(error, CommError):
-                raise CommError(f"dp_train: the ranks cannot go on {self.where}: {str(error).rstrip('.')}; weights are "
-                                f"those of the last step that was finished.") from error
-            raise
+    def _has_shrunk(self) -> bool:
+        if self.begun:
+            self._shares = [self._shares[i] for i in self._members.old_ranks]
+            self._sums = RowSums()  # parts are longer now
+        return self.begun
 
     def _part(self) -> None:
         """Go on without ranks that have no replicas any more; they are a group of their own."""
@@ -242,15 +207,14 @@ class Ranks:
             Naming the first difference, or a device that two ranks in one process would share.
         """
         self.compare([("the library's version", __version__), *alike], "all ranks must be given the same")
-        process = [_PROCESS, os.getpid()]
+        process = this_process()
         members = self.gather([list(weights), process, list(devices)])
         self._shares = [theirs[0] for theirs in members]
-        for (a, (_, one, mine)), (b, (_, other, theirs)) in combinations(enumerate(members), 2):
-            shared = sorted(set(mine) & set(theirs))
-            if one == other and shared:
-                self._over = True
-                raise CommError(f"dp_train: rank {a} and rank {b} are threads of one process and both use {shared[0]}; "
-                                f"give each rank devices of its own.")
+        if (shared := shared_device([(where, used) for _, where, used in members])) is not None:
+            self._over = True
+            a, b, device = shared
+            raise CommError(f"dp_train: rank {a} and rank {b} are threads of one process and both use {device}; "
+                            f"give each rank devices of its own.")
         if [where for _, where, _ in members].count(process) > 1:
             self.host = f"cpu:{_HOSTS + self.rank}"
 

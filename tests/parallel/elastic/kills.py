@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from helpers.dp_classifier import digest
 from helpers.ranks import processes_of, train
 from parallel.elastic.launched import PROGRAM, Launched, eventually, launched, what_is_left
-from parallel.elastic.rank_program import digest
 from parallel.elastic.three_hosts import agent, three_hosts, why_not
 
 STEPS, CUT_STEPS = 40, 100

@@ -7,7 +7,6 @@ that do so do it only in a job that begins with step 0.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import sys
@@ -18,15 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from helpers.dp_classifier import outcome
+from helpers.dp_classifier import digest
 from helpers.ranks import train
 
 import ag
-
-
-def digest(result: ag.DPResult) -> str:
-    """Of weights, buffers, optimizers and losses."""
-    return hashlib.sha256(b"".join(x.tobytes() for x in outcome(result).values())).hexdigest()[:16]
 
 
 def trained(errors: Path | None, rank: int, work: Callable[[], ag.DPResult]) -> ag.DPResult:

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from helpers.dp_classifier import digest
 from helpers.ranks import UNDER_MPI, train
 from parallel.elastic.launched import PROGRAM, Launched, eventually, launched, what_is_left
-from parallel.elastic.rank_program import digest
 
 pytestmark = [pytest.mark.skipif(UNDER_MPI, reason="starts processes itself"), pytest.mark.slow]
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 import re
 import signal
 from pathlib import Path
 
 import pytest
-from helpers.dp_classifier import outcome
+from helpers.dp_classifier import digest
 from helpers.ranks import UNDER_MPI, mpi_job, mpirun, train
-
-import ag
 
 pytestmark = [pytest.mark.skipif(UNDER_MPI, reason="starts processes itself"), pytest.mark.slow]
 
@@ -22,7 +19,7 @@ import os, sys, threading, time
 sys.path[:0] = {paths}
 from helpers.ranks import train
 import ag
-from parallel.elastic.test_lost_processes import digest
+from helpers.dp_classifier import digest
 world = ag.DistributedWorld.init("mpi", devices=["cpu"], timeout=60)
 rank, plan = world.rank, [x.split(",") for x in sys.argv[1:]]
 steps = []
@@ -37,10 +34,6 @@ result = train(["cpu"], world, n_iter=40, batch=7, callback=callback)
 assert steps == list(range(40)), steps
 print("rank", rank, digest(result), flush=True)
 """
-
-
-def digest(result: ag.DPResult) -> str:
-    return hashlib.sha256(b"".join(x.tobytes() for x in outcome(result).values())).hexdigest()[:16]
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.dp_classifier import outcome
+from helpers.dp_classifier import digest
 from helpers.ranks import OPTIONS, UNDER_MPI, dealt, mpirun, train
 
 import ag
@@ -24,11 +23,6 @@ from parallel.elastic.test_processes import {work}
 world = ag.DistributedWorld.init("mpi", timeout=120, devices=["cpu"])
 {work}(sys.argv[1 + world.rank].split(","), world)
 """
-
-
-def digest(result: ag.DPResult) -> str:
-    arrays = [*outcome(result).values(), *result.model.state_dict().values()]
-    return hashlib.sha256(b"".join(x.tobytes() for x in arrays)).hexdigest()[:16]
 
 
 def all_options(devices: list[str], world: ag.DistributedWorld | None = None) -> None:
