@@ -23,7 +23,7 @@ import numpy as np
 
 from ag.engine.primitive import Call
 
-__all__ = ["BLOCK", "WIDE", "WorkerThread", "cut", "in_blocks", "makes", "one_by_one", "one_thread", "scratch",
+__all__ = ["BLOCK", "WIDE", "WorkerThread", "available", "cut", "in_blocks", "makes", "one_by_one", "one_thread", "scratch",
            "shares", "together"]
 
 T = TypeVar("T")
@@ -34,8 +34,8 @@ WIDE = 1 << 17  # where several threads work: they take turns in Python, and a c
 
 @lru_cache(maxsize=1)
 def threads() -> int:
-    """How many threads work at once: one per core, or what OMP_NUM_THREADS says, as for numpy's products."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
+    """How many threads work at once: one per core, or what AG_THREADS says, or else OMP_NUM_THREADS."""
+    given = os.environ.get("AG_THREADS") or os.environ.get("OMP_NUM_THREADS", "")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, int(given)) if given.isdigit() and int(given) > 0 else cores
 
@@ -162,6 +162,11 @@ if hasattr(os, "register_at_fork"):
 def one_thread(alone: bool = True) -> None:
     """Let the calling thread compute alone from now on, without helpers: other threads keep the other cores busy."""
     _here.alone = alone
+
+
+def available() -> int:
+    """How many threads the calling one may have at work, itself among them."""
+    return 1 if getattr(_here, "alone", False) else threads()
 
 
 def together(calls: Sequence[Call]) -> None:

@@ -28,14 +28,14 @@ from ag.engine.program import Launch, Program, held_bytes
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 
-__all__ = ["NumpyBackend", "device_info"]
+__all__ = ["NumpyBackend", "device_info", "quiet"]
 
 _ALIGN = 64  # bytes: a cache line, and the widest vector load
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, F64, I32, U32)}
 
 
-_quiet = partial(np.errstate, all="ignore")  # infinities and NaN are values, as on every other device
+quiet = partial(np.errstate, all="ignore")  # infinities and NaN are values, as on every other device
 
 
 def _memory(nbytes: int) -> Array:
@@ -79,7 +79,7 @@ class NumpyProgram:
 
     def run(self) -> None:
         """Make all calls again."""
-        with _quiet():
+        with quiet():
             if self._backend.settings.events is None:
                 for call in self._calls:
                     call()
@@ -128,7 +128,7 @@ class NumpyBackend(Backend):
         if array.dtype == into.native.dtype and into.dtype is not BF16:
             into.native[...] = array
             return
-        with _quiet():  # what is too large becomes infinite
+        with quiet():  # what is too large becomes infinite
             into.native[...] = array if into.dtype in (F32, F64) else stored(array, into.dtype)
 
     def copy(self, target: Buffer, source: Buffer) -> None:
@@ -141,7 +141,7 @@ class NumpyBackend(Backend):
     # -------------------------------------------------------------------------------------- launches
 
     def quiet(self) -> AbstractContextManager[object]:
-        return _quiet()
+        return quiet()
 
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
         if self.settings.events is None:

@@ -1,0 +1,108 @@
+// What every kernel of the CPU includes: how a kernel is declared, how its work is shared out, vectors, exp and log.
+//
+// A kernel computes what the primitive of its name computes (ag/engine/kernels), and that function's numpy text is what it
+// is tested against.  Its arguments are a struct of 8-byte members: first a pointer per operand, in the reference's
+// order, then numbers by name, out of the primitive's parameters and its layout:
+//
+//     KERNEL(axpy, { float *out; const float *x; const float *y; int64_t n; double factor; }) {
+//         const span s = share(a->n, 16, part, parts);
+//         for (int64_t i = s.begin; i < s.end; i++) a->out[i] = (float)a->factor * a->x[i] + a->y[i];
+//     }
+//
+// tools/cpu_kernels.py reads these declarations, so that nothing is described twice.  A kernel makes part `part` of
+// `parts` equal parts of its work, and what it stores must not depend on `parts`: sums are cut at fixed places.  It must
+// take any sizes, 0 among them, and any values.  Files are compiled without contraction of a * b + c, so that a chain of
+// functions has the bits of separate kernels, unless their text has the line  // contract  for products of matrices.
+#ifndef AG_H
+#define AG_H
+#include <stdint.h>
+#include <stddef.h>
+#include <string.h>
+
+#define KERNEL(name, fields) \
+    typedef struct fields name##_args; \
+    void ag_##name(const name##_args *a, int64_t part, int64_t parts); \
+    void ag_##name(const name##_args *a, int64_t part, int64_t parts)
+
+// ---------------------------------------------------------------------------------------------- shares of work
+
+typedef struct { int64_t begin, end; } span;
+
+// Part `part` of n items, cut at multiples of `grain`.
+static inline span share(int64_t n, int64_t grain, int64_t part, int64_t parts) {
+    const int64_t grains = (n + grain - 1) / grain;
+    const int64_t begin = grains * part / parts * grain, end = grains * (part + 1) / parts * grain;
+    return (span){begin < n ? begin : n, end < n ? end : n};
+}
+
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// ---------------------------------------------------------------------------------------------- vectors of 16 floats
+
+#define LANES 16
+typedef float vec __attribute__((vector_size(64)));
+typedef float loose_vec __attribute__((vector_size(64), aligned(4), may_alias));
+
+static inline vec load(const float *x) { return *(const loose_vec *)x; }
+static inline void store(float *x, vec v) { *(loose_vec *)x = v; }
+static inline vec splat(float x) { return (vec){0} + x; }
+
+// The sum of the lanes, in the order of a tree.
+static inline float added(vec v) {
+    float x[LANES];
+    store(x, v);
+    for (int width = LANES / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) x[i] += x[i + width];
+    return x[0];
+}
+
+// ---------------------------------------------------------------------------------------------- exp and log
+// Cephes' expf and logf, without branches, so that the compiler makes vectors of loops over them.
+
+static inline uint32_t bits_of(float x) { uint32_t b; memcpy(&b, &x, sizeof b); return b; }
+static inline float float_of(uint32_t b) { float x; memcpy(&x, &b, sizeof x); return x; }
+static inline float two_to(int32_t n) { return float_of((uint32_t)(n + 127) << 23); }
+
+static inline float exp_(float x) {
+    const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, which lies in the low bits then
+    const float c = x < -104.0f ? -104.0f : x > 89.0f ? 89.0f : x;
+    const float t = c * 1.44269504f + magic, f = t - magic;
+    const int32_t n = (int32_t)(bits_of(t) - 0x4B400000u), half = n >> 1;
+    const float r = c - f * 0.693359375f + f * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.0f;
+    return p * two_to(half) * two_to(n - half);  // in two factors, as 2^n may be no float where the result is one
+}
+
+static inline float log_(float x) {  // of 0 < x < infinity
+    const int is_tiny = x < 1.17549435e-38f;
+    const float y = is_tiny ? x * 8388608.0f : x;
+    const int32_t e = (int32_t)(bits_of(y) - 0x3F3504F3u) >> 23;  // y = 2^e m, with m from sqrt(1/2) to sqrt(2)
+    const float m = float_of(bits_of(y) - ((uint32_t)e << 23)), z = m - 1.0f, square = z * z;
+    const float exponent = (float)(is_tiny ? e - 23 : e);
+    float p = 7.0376836292e-2f;
+    p = p * z - 1.1514610310e-1f;
+    p = p * z + 1.1676998740e-1f;
+    p = p * z - 1.2420140846e-1f;
+    p = p * z + 1.4249322787e-1f;
+    p = p * z - 1.6668057665e-1f;
+    p = p * z + 2.0000714765e-1f;
+    p = p * z - 2.4999993993e-1f;
+    p = p * z + 3.3333331174e-1f;
+    p = p * z * square - 2.12194440e-4f * exponent - 0.5f * square;
+    return z + p + 0.693359375f * exponent;
+}
+
+// ---------------------------------------------------------------------------------------------- strided operands
+
+// `count` elements of an operand, from element `first` of the result on; strides are 0 where the operand is repeated.
+// Gives a pointer into the operand where they lie side by side, else copies them to `into`.
+const float *ag_strided(const float *x, const int64_t *stride, const int64_t *shape, int64_t ndim, int64_t first,
+                        int64_t count, float *into);
+
+#endif

@@ -1,0 +1,184 @@
+"""The CPU's kernels in C: the compiled library, and launches as words that it runs.
+
+A kernel is an optional override of the primitive of its name: what it takes stands in ``manifest.json``, which
+tools/cpu_kernels.py read from its text.  A launch of it is a row of 8-byte words, and a program is a row of launches:
+
+    address of the kernel, number of words, whether to share it, pointers of the operands, numbers by name
+
+The same words run eagerly and in a program, so both give the same bits.  This module knows kernels by what the manifest
+says, and no primitive by name; `ag.engine.backends.cpu.backend` asks it for a plan per launch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from math import copysign, prod
+from pathlib import Path
+from struct import Struct
+from typing import NamedTuple, cast
+
+from ag.engine.dtype import F32, I32, U32, DType
+from ag.engine.primitive import Params, Primitive
+from ag.engine.shape import Shape
+from ag.errors import KernelError
+
+__all__ = ["Kernel", "Library", "Plan", "library", "load"]
+
+_BUILT = Path(__file__).parent / "built"
+_TYPES: dict[str, tuple[DType, ...]] = {"float": (F32,), "int32_t": (I32,), "uint32_t": (U32,), "void": (F32, I32, U32)}
+_WORD = {"int64_t": "q", "double": "d"}
+_SHARED_FROM = 1 << 14  # elements; below, waking threads takes longer than they help
+_BRIEF = 1 << 15  # below, giving Python's lock away takes longer than another thread could use it
+
+
+class Number(NamedTuple):
+    """A number, or a row of them, that a kernel is given by name."""
+
+    name: str
+    kind: str
+    count: int
+
+
+class Plan(NamedTuple):
+    """A launch at certain shapes and parameters: everything but the addresses.
+
+    Attributes
+    ----------
+    pack : callable
+        The words up to the pointers, given these.
+    tail : bytes
+        The words behind them.
+    shared : bool
+        Whether several threads are to work at it.
+    work : int
+        Elements that are read, written or multiplied, about.
+    """
+
+    pack: Callable[..., bytes]
+    tail: bytes
+    shared: bool
+    work: int
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled kernel.
+
+    Attributes
+    ----------
+    address : int
+    types : tuple of tuple of DType
+        What each operand may hold.
+    writes : tuple of bool
+        Which operands it writes.
+    numbers : tuple of Number
+    work : tuple of str
+        Names and numbers whose product says how much there is to do; empty: the elements of the largest operand.
+    reals : tuple of str
+        Numbers whose zeros differ by their signs, which a key of a dictionary would not tell.
+    plans : dict
+        Those that were made, by shapes, types and parameters.
+    """
+
+    address: int
+    types: tuple[tuple[DType, ...], ...]
+    writes: tuple[bool, ...]
+    numbers: tuple[Number, ...]
+    work: tuple[str, ...]
+    reals: tuple[str, ...]
+    plans: dict[object, Plan | None]
+
+    def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], dtypes: tuple[DType, ...],
+             params: Params) -> Plan | None:
+        """How to launch it; None where an operand holds what it does not take."""
+        key = (shapes, dtypes, *params.values(), *[copysign(1.0, cast(float, params[x])) for x in self.reals if x in params])
+        try:
+            return self.plans[key]
+        except KeyError:
+            if len(self.plans) >= _PLANS_KEPT:
+                self.plans.clear()
+            found = self.plans[key] = self._planned(primitive, shapes, dtypes, params)
+            return found
+
+    def _planned(self, primitive: Primitive, shapes: tuple[Shape, ...], dtypes: tuple[DType, ...],
+                 params: Params) -> Plan | None:
+        if any(dtype not in types for dtype, types in zip(dtypes, self.types, strict=True)):
+            return None
+        values: Params = {**params, **primitive.layout(*shapes, **params)}
+        words: list[object] = []
+        for name, _, count in self.numbers:
+            words += cast(Sequence[object], values[name])[:count] if count > 1 else [values[name]]
+        form = "".join(_WORD[kind] * count for _, kind, count in self.numbers)
+        work = prod(int(name) if name.isdigit() else cast(int, values[name]) for name in self.work) if self.work else (
+            max(map(prod, shapes)))
+        size = 3 + len(shapes) + len(words)
+        shared = work >= _SHARED_FROM
+        return Plan(partial(Struct(f"=3q{len(shapes)}Q").pack, self.address, size, shared), Struct(f"={form}").pack(*words),
+                    shared, work)
+
+
+_PLANS_KEPT = 4096
+
+
+class Library:
+    """The compiled kernels, and what runs them.
+
+    Parameters
+    ----------
+    folder : Path
+        With the manifest.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+        plain = ctypes.CDLL(str(folder / "kernels.so"))
+        plain.ag_level.restype = ctypes.c_int64
+        level = f".v{plain.ag_level()}"
+        self.level = level if level in manifest["levels"] else ""
+        path = str(folder / f"kernels{self.level}.so")
+        free, held = ctypes.CDLL(path), ctypes.PyDLL(path)  # without Python's lock, and with it
+        self._run, self._run_briefly = free.ag_run, held.ag_run
+        for run in (self._run, self._run_briefly):
+            run.argtypes = [ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64]
+            run.restype = None
+        self.kernels = {name: self._kernel(free, name, entry) for name, entry in manifest["kernels"].items()}
+
+    def _kernel(self, library: ctypes.CDLL, name: str, entry: dict[str, list[dict[str, str]]]) -> Kernel:
+        operands, numbers = entry["operands"], entry["numbers"]
+        return Kernel(
+            cast(int, ctypes.cast(getattr(library, f"ag_{name}"), ctypes.c_void_p).value),
+            tuple(_TYPES[o["type"]] for o in operands), tuple(bool(o["writes"]) for o in operands),
+            tuple(Number(n["name"], n["type"], int(n["count"])) for n in numbers),
+            tuple(map(str, entry["work"])), tuple(n["name"] for n in numbers if n["type"] == "double"), {})
+
+    def run(self, words: bytes, launches: int, threads: int, work: int) -> None:
+        """Make launches, one after the other, each by so many threads at most."""
+        if work < _BRIEF:
+            self._run_briefly(words, launches, threads)
+        else:
+            self._run(words, launches, threads)
+
+
+@lru_cache(maxsize=1)
+def library() -> Library | None:
+    """The kernels of this installation; None if there are none, or `AG_CPU` is ``numpy``."""
+    wanted = os.environ.get("AG_CPU", "")
+    if wanted == "numpy":
+        return None
+    if wanted:
+        raise KernelError(f"AG_CPU is {wanted!r}; the only value it may have is 'numpy', for a CPU device without kernels "
+                          f"in C. Unset it to use them where they were built.")
+    return load(_BUILT)
+
+
+def load(folder: Path) -> Library | None:
+    """The kernels in a folder, if they were built and this processor can run them."""
+    try:
+        return Library(folder)
+    except (OSError, AttributeError):  # not there, or of another kind of processor
+        return None

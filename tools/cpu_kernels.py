@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Compile the C kernels of the CPU device, and describe them in a manifest.
+
+Reads `ag/engine/backends/cpu/kernels/*.c` and shaders/functions.glsl, whose elementwise functions become C, too; writes
+``kernels.so`` for any processor of this kind, ``kernels.v3.so`` and ``kernels.v4.so`` for x86-64 with AVX2 and AVX-512,
+and ``manifest.json`` into `ag/engine/backends/cpu/built`.  Needs the standard library and a C compiler (``CC``, or gcc,
+clang or cc) and knows nothing of `ag`; `make setup` and the wheel's build call it.  Without a compiler it says so in one
+line, and the device computes with numpy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))
+
+from kernels_build import Function, functions, number_of  # noqa: E402 - it lies beside this folder
+
+SHADERS = ROOT / "shaders"
+SOURCES = ROOT / "ag" / "engine" / "backends" / "cpu" / "kernels"
+OUT = SOURCES.parent / "built"
+
+FORMAT = 1  # of the manifest
+FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-Wall", "-Wextra",
+         "-fvisibility=default", "-pthread"]
+LEVELS = {"x86_64": {"": [], ".v3": ["-march=x86-64-v3"], ".v4": ["-march=x86-64-v4", "-mprefer-vector-width=512"]}}
+CONTRACT = re.compile(r"^// contract\b", re.M)  # of files whose products and sums may become one operation
+MEMBER = re.compile(r"((?:const )?(?:float|int32_t|uint32_t|void) \*|int64_t |double )(\w+)(?:\[(\d+)\])?")
+
+
+class KernelError(Exception):
+    """A kernel that does not compile or breaks a convention."""
+
+
+def compiler() -> list[str]:
+    """The command that compiles C; empty if there is none."""
+    given = shlex.split(os.environ.get("CC", ""))
+    for command in (given, ["gcc"], ["clang"], ["cc"]):
+        if command and shutil.which(command[0]):
+            return command
+    return []
+
+
+# ---------------------------------------------------------------------------------------------- functions.glsl in C
+
+
+def in_c(path: Path, seen: set[Path]) -> str:
+    """A text of GLSL as C: what it includes in its place, once, and an f at every constant."""
+    if path in seen:
+        return ""
+    seen.add(path)
+    lines = []
+    for line in path.read_text("utf-8").splitlines():
+        included = re.match(r'#include "(.+)"', line)
+        lines.append(in_c(path.parent / included[1], seen) if included else line)
+    text = "\n".join(lines)
+    text = re.sub(r"(?<![\w.])(\d+\.\d*(?:e[+-]?\d+)?)(?![\w.])", r"\1f", text)
+    return re.sub(r"^float (\w+)\(", r"static inline float \1(", text, flags=re.M)
+
+
+def function_text(function: Function) -> str:
+    """The C text that maps a function over arrays, and its kernel."""
+    name, operands, params = function
+    call = ", ".join([f"{x}[i]" for x in ("x", "y")[: len(operands)]] + ["value"] * len(params))
+    unused = [x for x, used in (("y", len(operands) == 2), ("value", params)) if not used]
+    body = "".join(f"    (void){x};\n" for x in unused)
+    pointers = " ".join(f"const float *{x};" for x in operands)
+    if operands == ("a", "b"):
+        sizes = "int64_t n; int64_t ndim; int64_t shape[8]; int64_t a_stride[8]; int64_t b_stride[8];"
+        run = (f"    map_broadcast(map_{name}, a->out, a->a, a->b, (walk){{a->n, a->ndim, a->shape, a->a_stride, "
+               f"a->b_stride}}, part, parts);\n")
+    else:
+        sizes = " ".join(["int64_t n;", *(f"double {p};" for p in params)])
+        inputs = ", ".join([f"a->{x} + s.begin" for x in (operands * 2)[:2]])
+        value = f"(float)a->{params[0]}" if params else "0.0f"
+        run = (f"    const span s = share(a->n, BLOCK, part, parts);\n"
+               f"    map_{name}(a->out + s.begin, {inputs}, {value}, s.end - s.begin);\n")
+    return (f"static void map_{name}(float *out, const float *x, const float *y, float value, int64_t n) {{\n{body}"
+            f"#pragma GCC ivdep\n    for (int64_t i = 0; i < n; i++) out[i] = {name}_of({call});\n}}\n"
+            f"KERNEL({name}, {{ float *out; {pointers} {sizes} }}) {{\n{run}}}\n")
+
+
+def functions_header() -> str:
+    """``functions.h``: every function of functions.glsl as C, its kernel, and the table by which chains find it."""
+    path = SHADERS / "functions.glsl"
+    table = functions(path.read_text("utf-8"))
+    rows = "\n".join(f"    {{{number_of(f.name)}, map_{f.name}}}," for f in table)
+    return "\n".join(['#include "glsl.h"', in_c(path, set()), *map(function_text, table),
+                      f"static const struct {{ int64_t number; map run; }} MAPS[] = {{\n{rows}\n}};", ""])
+
+
+# ---------------------------------------------------------------------------------------------- interface
+
+
+def interface(text: str) -> dict[str, Any]:
+    """The kernels that a text of C declares: by name, operands with their types, numbers, and how much work it is."""
+    found = {}
+    pattern = r"(?:^// work: ([^\n]+)\n)?^KERNEL\((\w+), \{(.*?)\}\)"
+    for work, name, block in re.findall(pattern, text, re.M | re.S):
+        operands, numbers = [], []
+        for member in filter(None, map(str.strip, block.split(";"))):
+            match = MEMBER.fullmatch(member)
+            if match is None or (match[1].endswith("*") and (numbers or match[3])):
+                raise KernelError(f"{name}: `{member}` is not a pointer to float, int32_t, uint32_t or void, which come "
+                                  f"first, nor an int64_t or double, or an array of these.")
+            if match[1].endswith("*"):
+                kind = match[1].removeprefix("const ").removesuffix(" *")
+                operands.append({"name": match[2], "type": kind, "writes": not match[1].startswith("const")})
+            else:
+                numbers.append({"name": match[2], "type": match[1].strip(), "count": int(match[3] or 1)})
+        if work and not re.fullmatch(r"\w+( \* \w+)*", work):
+            raise KernelError(f"{name}: `// work: {work}` must be names and numbers with * between.")
+        found[name] = {"operands": operands, "numbers": numbers, "work": work.split(" * ") if work else []}
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- building
+
+
+def build(command: list[str], out: Path = OUT, levels: dict[str, list[str]] | None = None, more: list[str] = ()) -> None:
+    """Compile every kernel for every level, and write the manifest last."""
+    levels = LEVELS.get(platform.machine(), {"": []}) if levels is None else levels
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "manifest.json").unlink(missing_ok=True)
+    header = functions_header()
+    sources = {path: path.read_text("utf-8") for path in sorted(SOURCES.glob("*.c"))}
+    kernels = interface(header)
+    for path, text in sources.items():
+        declared = interface(text)
+        if twice := kernels.keys() & declared.keys():
+            raise KernelError(f"{path.name}: {', '.join(sorted(twice))} is declared twice.")
+        kernels |= declared
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "functions.h").write_text(header, "utf-8")
+        jobs = []
+        for level, flags in levels.items():
+            for path, text in sources.items():
+                made = Path(folder, f"{path.stem}{level}.o")
+                contract = ["-ffp-contract=fast"] if CONTRACT.search(text) else []
+                jobs.append(subprocess.Popen([*command, *FLAGS, *flags, *contract, *more, f"-I{folder}", f"-I{SOURCES}",
+                                              "-c", str(path), "-o", str(made)], stderr=subprocess.PIPE, text=True))
+        failed = [message for job in jobs for message in [job.communicate()[1]] if job.returncode]
+        if failed:
+            raise KernelError(failed[0])
+        for level in levels:
+            objects = [str(Path(folder, f"{path.stem}{level}.o")) for path in sources]
+            linked = subprocess.run([*command, "-shared", "-pthread", *more, *objects, "-lm", "-o",
+                                     str(out / f"kernels{level}.so")], capture_output=True, text=True, check=False)
+            if linked.returncode:
+                raise KernelError(linked.stderr)
+    manifest = {"format": FORMAT, "levels": [level for level in levels], "kernels": kernels}
+    (out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
+
+
+def main() -> int:
+    command = compiler()
+    if not command:
+        print("no C compiler, so the CPU computes with numpy; install gcc or clang, or set CC")
+        return 1
+    try:
+        build(command)
+    except KernelError as error:
+        print(f"the CPU's kernels do not compile, so the CPU computes with numpy: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
