@@ -11,6 +11,8 @@ from table.rows import Array, bound
 
 from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend
+from ag.engine.backends.cpu.library import library
+from ag.engine.backends.cpu.native import NativeBackend
 from ag.engine.dtype import as_dtype
 from ag.engine.primitive import Primitive
 
@@ -21,7 +23,8 @@ DIFFERENCES = {"attention_grad"}  # where the result should be 0 it is as small 
 def guarded(device: str) -> Backend:
     """A second backend on the device whose blocks have guard words."""
     if device == "cpu":
-        return NumpyBackend(guard=64)
+        kernels = library()
+        return NumpyBackend(guard=64) if kernels is None else NativeBackend(kernels, guard=64)
     from ag.engine.backends.vulkan.backend import VulkanBackend
 
     return VulkanBackend(int(device.split(":")[1]), guard=256)
