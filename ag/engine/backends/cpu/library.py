@@ -113,6 +113,8 @@ class Kernel:
                  params: Params) -> Plan | None:
         if any(dtype not in types for dtype, types in zip(dtypes, self.types, strict=True)):
             return None
+        if len({dtype for dtype, types in zip(dtypes, self.types, strict=True) if len(types) > 1}) > 1:
+            return None  # it moves words, and does not convert them
         values: Params = {**params, **primitive.layout(*shapes, **params)}
         words: list[object] = []
         for name, _, count in self.numbers:
