@@ -112,8 +112,8 @@ def interface(text: str) -> dict[str, Any]:
         for member in filter(None, map(str.strip, block.split(";"))):
             match = MEMBER.fullmatch(member)
             if match is None or (match[1].endswith("*") and (numbers or match[3])):
-                raise KernelError(f"{name}: `{member}` is not a pointer to float, double, int32_t, uint32_t or void, which "
-                                  f"come first, nor an int64_t or double, or an array of these.")
+                raise KernelError(f"{name}: `{member}` is not a pointer to float, double, int32_t, uint32_t or void, "
+                                  f"which come first, nor an int64_t or double, or an array of these.")
             if match[1].endswith("*"):
                 kind = match[1].removeprefix("const ").removesuffix(" *")
                 operands.append({"name": match[2], "type": kind, "writes": not match[1].startswith("const")})

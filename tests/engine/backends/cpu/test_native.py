@@ -1,4 +1,4 @@
-"""The CPU's kernels in C: declared as their primitives are, equal to their references, the same with any number of threads.
+"""The CPU's kernels in C: declared as their primitives are, equal to their references, whatever the number of threads.
 
 What the case table launches is compared in engine/kernels/test_kernel_reference.py; here are random shapes, and shares
 of the work that small operands do not get by themselves.

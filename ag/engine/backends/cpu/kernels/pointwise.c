@@ -1,4 +1,6 @@
-// Functions element by element that no chain has: limits, powers, and dropout with its random numbers.
+// Functions element by element that no chain has, so that a product and a sum may become one operation: limits, powers,
+// and dropout with its random numbers.
+// contract
 #include "rows.h"
 
 typedef uint64_t __attribute__((may_alias)) stream_number;
@@ -22,13 +24,13 @@ KERNEL(clamp_grad, { float *out; const float *x; const float *g; int64_t n; doub
 
 // ---------------------------------------------------------------------------------------------- powers
 
-typedef union { double number; int64_t bits; } real;
+typedef union { double number; uint64_t bits; } real;
 
 // 2^(p log2 x) in double for 0 < x < infinity: log2 x, times a large p, needs more digits than float has.
 static inline float positive_power(float x, double p) {
     real y = {(double)x}, power;
-    const int64_t e = (y.bits - 0x3FE6A09E667F3BCDll) >> 52;  // x = 2^e m, with m from sqrt(1/2) to sqrt(2)
-    y.bits -= e << 52;
+    const int64_t e = (int64_t)(y.bits - 0x3FE6A09E667F3BCDull) >> 52;  // x = 2^e m, with m from sqrt(1/2) to sqrt(2)
+    y.bits -= (uint64_t)e << 52;
     const double s = (y.number - 1.0) / (y.number + 1.0), q = s * s;  // ln m = 2 (s + s^3 / 3 + s^5 / 5 + ...)
     const double ln_m = 2.0 * s * (1.0 + q * (1.0 / 3 + q * (1.0 / 5 + q * (1.0 / 7 + q * (1.0 / 9 + q * (1.0 / 11))))));
     const double exact = p * ((double)e + 1.4426950408889634 * ln_m);
