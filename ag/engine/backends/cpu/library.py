@@ -22,6 +22,8 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple, cast
 
+from ag.engine.buffer import Buffer
+from ag.engine.cpu_threads import available
 from ag.engine.dtype import F32, I32, U32, DType
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
@@ -32,8 +34,9 @@ __all__ = ["Kernel", "Library", "Plan", "library", "load"]
 _BUILT = Path(__file__).parent / "built"
 _TYPES: dict[str, tuple[DType, ...]] = {"float": (F32,), "int32_t": (I32,), "uint32_t": (U32,), "void": (F32, I32, U32)}
 _WORD = {"int64_t": "q", "double": "d"}
-_SHARED_FROM = 1 << 14  # elements; below, waking threads takes longer than they help
-_BRIEF = 1 << 15  # below, giving Python's lock away takes longer than another thread could use it
+# Elements; below, waking threads takes longer than they help, and so does giving Python's lock away.
+_SHARED_FROM = 1 << 14
+_PLANS_KEPT = 4096  # per kernel
 
 
 class Number(NamedTuple):
@@ -41,7 +44,7 @@ class Number(NamedTuple):
 
     name: str
     kind: str
-    count: int
+    length: int
 
 
 class Plan(NamedTuple):
@@ -93,17 +96,19 @@ class Kernel:
     reals: tuple[str, ...]
     plans: dict[object, Plan | None]
 
-    def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], dtypes: tuple[DType, ...],
-             params: Params) -> Plan | None:
+    def plan(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> Plan | None:
         """How to launch it; None where an operand holds what it does not take."""
-        key = (shapes, dtypes, *params.values(), *[copysign(1.0, cast(float, params[x])) for x in self.reals if x in params])
-        try:
-            return self.plans[key]
-        except KeyError:
+        key: tuple[object, ...] = (*[b.shape for b in buffers], *[b.dtype for b in buffers],
+                                  *map(params.__getitem__, primitive.params))
+        if self.reals:
+            key += tuple([copysign(1.0, cast(float, params[x])) for x in self.reals if x in params])
+        found = self.plans.get(key, _UNKNOWN)
+        if found is _UNKNOWN:
             if len(self.plans) >= _PLANS_KEPT:
                 self.plans.clear()
-            found = self.plans[key] = self._planned(primitive, shapes, dtypes, params)
-            return found
+            found = self.plans[key] = self._planned(primitive, tuple([b.shape for b in buffers]),
+                                                    tuple([b.dtype for b in buffers]), params)
+        return found
 
     def _planned(self, primitive: Primitive, shapes: tuple[Shape, ...], dtypes: tuple[DType, ...],
                  params: Params) -> Plan | None:
@@ -111,18 +116,18 @@ class Kernel:
             return None
         values: Params = {**params, **primitive.layout(*shapes, **params)}
         words: list[object] = []
-        for name, _, count in self.numbers:
-            words += cast(Sequence[object], values[name])[:count] if count > 1 else [values[name]]
-        form = "".join(_WORD[kind] * count for _, kind, count in self.numbers)
+        for name, _, length in self.numbers:
+            words += cast(Sequence[object], values[name])[:length] if length > 1 else [values[name]]
+        form = "".join(_WORD[kind] * length for _, kind, length in self.numbers)
         work = prod(int(name) if name.isdigit() else cast(int, values[name]) for name in self.work) if self.work else (
             max(map(prod, shapes)))
         size = 3 + len(shapes) + len(words)
         shared = work >= _SHARED_FROM
-        return Plan(partial(Struct(f"=3q{len(shapes)}Q").pack, self.address, size, shared), Struct(f"={form}").pack(*words),
-                    shared, work)
+        return Plan(partial(Struct(f"=3q{len(shapes)}Q").pack, self.address, size, shared),
+                    Struct(f"={form}").pack(*words), shared, work)
 
 
-_PLANS_KEPT = 4096
+_UNKNOWN = Plan(bytes, b"", False, 0)
 
 
 class Library:
@@ -156,12 +161,16 @@ class Library:
             tuple(Number(n["name"], n["type"], int(n["count"])) for n in numbers),
             tuple(map(str, entry["work"])), tuple(n["name"] for n in numbers if n["type"] == "double"), {})
 
-    def run(self, words: bytes, launches: int, threads: int, work: int) -> None:
-        """Make launches, one after the other, each by so many threads at most."""
-        if work < _BRIEF:
-            self._run_briefly(words, launches, threads)
+    def run(self, words: bytes, launches: int, work: int) -> None:
+        """Make launches, one after the other; those of much work by as many threads as the calling one may have."""
+        if work < _SHARED_FROM:
+            self._run_briefly(words, launches, 1)
         else:
-            self._run(words, launches, threads)
+            self._run(words, launches, available())
+
+    def run_by(self, threads: int, words: bytes, launches: int) -> None:
+        """Make launches, each by so many threads at most."""
+        self._run(words, launches, threads)
 
 
 @lru_cache(maxsize=1)
@@ -171,8 +180,8 @@ def library() -> Library | None:
     if wanted == "numpy":
         return None
     if wanted:
-        raise KernelError(f"AG_CPU is {wanted!r}; the only value it may have is 'numpy', for a CPU device without kernels "
-                          f"in C. Unset it to use them where they were built.")
+        raise KernelError(f"AG_CPU is {wanted!r}; the only value it may have is 'numpy', for a CPU device without "
+                          f"kernels in C. Unset it to use them where they were built.")
     return load(_BUILT)
 
 
