@@ -3,9 +3,9 @@
 
 Reads `ag/engine/backends/cpu/kernels/*.c` and shaders/functions.glsl, whose elementwise functions become C, too; writes
 ``kernels.so`` for any such processor, ``kernels.v3.so`` and ``kernels.v4.so`` for x86-64 with AVX2 and AVX-512, and
-``manifest.json`` into `ag/engine/backends/cpu/built`.  Needs the standard library and a C compiler (``CC``, or gcc,
-clang or cc) and knows nothing of `ag`; `make setup` and the wheel's build call it.  Without a compiler it says so in one
-line, and the device computes with numpy.
+``manifest.json`` into `ag/engine/backends/cpu/built`.  Needs the standard library and a C compiler (``CC``, or one of
+gcc, clang, cc) and knows nothing of `ag`; `make setup` and the wheel's build call it.  Without a compiler it says so in
+one line, and the device computes with numpy.
 """
 
 from __future__ import annotations
