@@ -37,7 +37,7 @@ FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", 
          "-fvisibility=default", "-pthread"]
 LEVELS = {"x86_64": {"": [], ".v3": ["-march=x86-64-v3"], ".v4": ["-march=x86-64-v4", "-mprefer-vector-width=512"]}}
 CONTRACT = re.compile(r"^// contract\b", re.M)  # of files whose products and sums may become one operation
-MEMBER = re.compile(r"((?:const )?(?:float|int32_t|uint32_t|void) \*|int64_t |double )(\w+)(?:\[(\d+)\])?")
+MEMBER = re.compile(r"((?:const )?(?:float|double|int32_t|uint32_t|void) \*|int64_t |double )(\w+)(?:\[(\d+)\])?")
 
 
 class KernelError(Exception):
@@ -113,8 +113,8 @@ def interface(text: str) -> dict[str, Any]:
         for member in filter(None, map(str.strip, block.split(";"))):
             match = MEMBER.fullmatch(member)
             if match is None or (match[1].endswith("*") and (numbers or match[3])):
-                raise KernelError(f"{name}: `{member}` is not a pointer to float, int32_t, uint32_t or void, which "
-                                  f"come first, nor an int64_t or double, or an array of these.")
+                raise KernelError(f"{name}: `{member}` is not a pointer to float, double, int32_t, uint32_t or void, "
+                                  f"which come first, nor an int64_t or double, or an array of these.")
             if match[1].endswith("*"):
                 kind = match[1].removeprefix("const ").removesuffix(" *")
                 operands.append({"name": match[2], "type": kind, "writes": not match[1].startswith("const")})

@@ -24,7 +24,7 @@ from typing import NamedTuple, cast
 
 from ag.engine.buffer import Buffer
 from ag.engine.cpu_threads import available
-from ag.engine.dtype import F32, I32, U32, DType
+from ag.engine.dtype import F32, F64, I32, U32, DType
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
 from ag.errors import KernelError
@@ -32,7 +32,8 @@ from ag.errors import KernelError
 __all__ = ["Kernel", "Library", "Plan", "library", "load"]
 
 _BUILT = Path(__file__).parent / "built"
-_TYPES: dict[str, tuple[DType, ...]] = {"float": (F32,), "int32_t": (I32,), "uint32_t": (U32,), "void": (F32, I32, U32)}
+_TYPES: dict[str, tuple[DType, ...]] = {"float": (F32,), "double": (F64,), "int32_t": (I32,), "uint32_t": (U32,),
+                                        "void": (F32, I32, U32)}
 _WORD = {"int64_t": "q", "double": "d"}
 # Elements; below, waking threads takes longer than they help, and so does giving Python's lock away.
 _SHARED_FROM = 1 << 14
@@ -75,6 +76,8 @@ class Kernel:
     Attributes
     ----------
     address : int
+    operands : tuple of str
+        Their names.
     types : tuple of tuple of DType
         What each operand may hold.
     writes : tuple of bool
@@ -89,6 +92,7 @@ class Kernel:
     """
 
     address: int
+    operands: tuple[str, ...]
     types: tuple[tuple[DType, ...], ...]
     writes: tuple[bool, ...]
     numbers: tuple[Number, ...]
@@ -157,7 +161,8 @@ class Library:
         operands, numbers = entry["operands"], entry["numbers"]
         return Kernel(
             cast(int, ctypes.cast(getattr(library, f"ag_{name}"), ctypes.c_void_p).value),
-            tuple(_TYPES[o["type"]] for o in operands), tuple(bool(o["writes"]) for o in operands),
+            tuple(o["name"] for o in operands), tuple(_TYPES[o["type"]] for o in operands),
+            tuple(bool(o["writes"]) for o in operands),
             tuple(Number(n["name"], n["type"], int(n["count"])) for n in numbers),
             tuple(map(str, entry["work"])), tuple(n["name"] for n in numbers if n["type"] == "double"), {})
 

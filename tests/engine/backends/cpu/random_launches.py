@@ -1,0 +1,165 @@
+"""Launches of random shapes for the CPU's kernels in C: `MAKERS` has a function of a random generator per primitive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+from helpers.guarded import Launch
+from table.rows import Array
+
+from ag.engine.kernels.optimizer import places_of
+from ag.engine.primitive import PRIMITIVES
+
+__all__ = ["MAKERS"]
+
+Random = np.random.Generator
+MOST = 30_000  # elements of an operand
+
+
+def size(rng: Random, most: int) -> int:
+    """Small sizes are as likely as large ones; some are where blocks of kernels end."""
+    if rng.random() < 0.2:
+        return min(most, int(rng.choice([1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 511, 512, 513, 1025])))
+    return int(np.exp(rng.uniform(0, np.log(most + 0.99))))
+
+
+def shape(rng: Random, ndim: int, most: int = MOST) -> tuple[int, ...]:
+    """Sizes of which one is large."""
+    sizes, left = [1] * ndim, most
+    for axis in rng.permutation(ndim).tolist():
+        sizes[axis] = size(rng, max(1, left))
+        left //= sizes[axis]
+    return tuple(sizes)
+
+
+def normal(rng: Random, *sizes: int) -> Array:
+    return rng.standard_normal(sizes).astype(np.float32)
+
+
+def launch(name: str, *operands: Array, **params: Any) -> Launch:
+    return Launch(PRIMITIVES[name], list(operands), params)
+
+
+# ---------------------------------------------------------------------------------------------- element by element
+
+
+def function(name: str, rng: Random) -> Launch:
+    """A function of `functions.glsl`; operands called a and b broadcast."""
+    primitive = PRIMITIVES[name]
+    sizes = shape(rng, int(rng.integers(0, 5)))
+    inputs = [normal(rng, *sizes) for _ in primitive.operands[1:]]
+    if name in ("log", "sqrt"):
+        inputs = [np.abs(x) for x in inputs]
+    if primitive.operands == ("out", "a", "b"):
+        inputs = [shrunk(rng, x) for x in inputs]
+        inputs[1] += np.copysign(np.float32(0.1), inputs[1])  # no divisor near 0
+    return launch(name, *inputs, **{x: float(rng.normal()) for x in primitive.params})
+
+
+def shrunk(rng: Random, x: Array) -> Array:
+    """`x` with some axes made short, so that it is repeated along them."""
+    kept = tuple(slice(None) if rng.random() < 0.7 else slice(1) for _ in x.shape)
+    return np.ascontiguousarray(x[kept]).reshape(x[kept].shape)
+
+
+STEPS = (("mul", 0, 1, 0.0), ("scale", 4, 4, 2.0), ("add", 5, 2, 0.0), ("tanh", 6, 6, 0.0), ("sub", 7, 3, 0.0),
+         ("relu", 8, 8, 0.0))
+
+
+def chain(name: str, rng: Random) -> Launch:
+    x = normal(rng, *shape(rng, int(rng.integers(0, 4))))
+    steps = int(rng.integers(2, len(STEPS) + 1))
+    params = {"kept": int(rng.integers(4, 3 + steps))} if name == "fused_pair" else {}
+    return launch(name, x, *(shrunk(rng, x) for _ in range(3)), chain=STEPS[:steps], **params)
+
+
+# ---------------------------------------------------------------------------------------------- softmax
+
+
+def along_an_axis(name: str, inputs: int, rng: Random) -> Launch:
+    sizes = shape(rng, int(rng.integers(1, 5)))
+    x = normal(rng, *sizes)
+    y = -np.abs(x) if name == "log_softmax_grad" else x  # a logarithm of a probability
+    return launch(name, *[y, normal(rng, *sizes)][:inputs], axis=int(rng.integers(len(sizes))))
+
+
+def cross_entropy(rng: Random) -> Launch:
+    x = normal(rng, *shape(rng, 2))
+    return launch("softmax_cross_entropy", x, rng.random(x.shape).astype(np.float32), factor=float(rng.normal()))
+
+
+def cross_entropy_ids(rng: Random) -> Launch:
+    x = normal(rng, *shape(rng, 2))
+    ids = rng.integers(0, len(x), x.shape[1]).astype(np.int32)
+    return launch("softmax_cross_entropy_ids", x, ids, factor=float(rng.normal()))
+
+
+# ---------------------------------------------------------------------------------------------- optimizers
+
+
+def gradients(rng: Random, n: int) -> tuple[Array, Array, Array]:
+    """Gradients, their factor, and how many of them are bad."""
+    return normal(rng, n), np.float32([rng.choice([1.0, 0.3])]), np.float32([rng.choice([0, 0, 0, 2])])
+
+
+def adam(rng: Random) -> Launch:
+    sizes = [4 * size(rng, 2000) for _ in range(int(rng.integers(1, 6)))]
+    ends = np.cumsum(sizes).tolist()
+    first = int(rng.integers(len(sizes)))
+    count = int(rng.integers(1, len(sizes) - first + 1))
+    start, n = [0, *ends][first], sum(sizes[first : first + count])
+    rates = rng.choice([0.1, 0.001, 0.7], 2)
+    steps = np.full(len(sizes) + 1, 3) if rng.random() < 0.5 else rng.integers(0, 6, len(sizes) + 1)
+    rows = [[*(1 - (1 - rates) ** t), t] for t in steps.tolist()]
+    state = np.concatenate([[0], *rows]).astype(np.float32)
+    settings = np.array([0.01, *rates, 1e-8, rng.choice([0.0, 0.1]), *(1 - rates)])
+    flats = normal(rng, n), normal(rng, n), normal(rng, n) ** 2
+    return launch("adam_update", *flats, state, settings, places_of(ends), *gradients(rng, n), start=start, first=first,
+                  count=count, last=bool(rng.integers(2)))
+
+
+def sgd(rng: Random) -> Launch:
+    n = size(rng, MOST)
+    settings = np.array([0.01, rng.choice([0.0, 0.9]), rng.choice([0.0, 0.1]), rng.integers(2)])
+    return launch("sgd_update", normal(rng, n), normal(rng, n), np.float32([0, 3]), settings, *gradients(rng, n),
+                  last=bool(rng.integers(2)))
+
+
+def pieces(name: str, rng: Random) -> Launch:
+    x = normal(rng, int(rng.choice([0, size(rng, MOST)], p=[0.05, 0.95])))
+    chunk = size(rng, 2 * len(x) + 1)
+    if name == "square_sums":
+        return launch(name, x, chunk=chunk)
+    x[rng.random(x.size) < 0.1] = rng.choice(np.float32([np.nan, np.inf, -np.inf]))
+    return launch(name, x, np.float32([rng.choice([1.0, 2.0])]), chunk=chunk)
+
+
+def clip_factor(rng: Random) -> Launch:
+    return launch("clip_factor", np.exp(normal(rng, size(rng, 100))), max_norm=float(np.exp(rng.normal())))
+
+
+def scale_update(rng: Random) -> Launch:
+    scale = float(2.0 ** rng.integers(-4, 5))
+    return launch("scale_update", np.float32([scale, 1 / scale, rng.integers(4), rng.integers(9)]),
+                  np.float32(rng.choice([0, 0, 1, 300])), interval=3, largest=16.0)
+
+
+Maker = Callable[[Random], Launch]
+MAKERS: dict[str, Maker] = {
+    **{name: partial(function, name) for name, primitive in PRIMITIVES.items() if primitive.fusable},
+    **{name: partial(chain, name) for name in ("fused", "fused_pair")},
+    **{name: partial(along_an_axis, name, inputs) for name, inputs in (
+        ("softmax", 1), ("log_softmax", 1), ("softmax_grad", 2), ("log_softmax_grad", 2))},
+    "softmax_cross_entropy": cross_entropy,
+    "softmax_cross_entropy_ids": cross_entropy_ids,
+    "adam_update": adam,
+    "sgd_update": sgd,
+    "nonfinite": partial(pieces, "nonfinite"),
+    "square_sums": partial(pieces, "square_sums"),
+    "clip_factor": clip_factor,
+    "scale_update": scale_update,
+}
