@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,12 @@ def build(command: list[str], out: Path = OUT, levels: dict[str, list[str]] | No
                                      str(out / f"kernels{level}.so")], capture_output=True, text=True, check=False)
             if linked.returncode:
                 raise KernelError(linked.stderr)
-    manifest = {"format": FORMAT, "levels": list(levels), "kernels": kernels}
+    shaders: set[Path] = set()
+    in_c(SHADERS / "functions.glsl", shaders)
+    manifest = {"format": FORMAT, "levels": list(levels), "kernels": kernels,
+                "functions": [f.name for f in functions((SHADERS / "functions.glsl").read_text("utf-8"))],
+                "sources": {str(path.relative_to(ROOT)): sha256(path.read_bytes()).hexdigest()
+                            for path in sorted({*SOURCES.glob("*.[ch]"), *shaders})}}
     (out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
 
 

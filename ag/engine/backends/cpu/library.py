@@ -13,25 +13,30 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from hashlib import sha256
 from math import copysign, prod
 from pathlib import Path
 from struct import Struct
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from ag.engine.buffer import Buffer
 from ag.engine.cpu_threads import available
 from ag.engine.dtype import F32, F64, I32, U32, DType
+from ag.engine.kernels.fused import Chain
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
 from ag.errors import KernelError
 
 __all__ = ["Kernel", "Library", "Plan", "library", "load"]
 
-_BUILT = Path(__file__).parent / "built"
+log = logging.getLogger("ag")
+
+_BUILT, _ROOT = Path(__file__).parent / "built", Path(__file__).parents[4]
 _TYPES: dict[str, tuple[DType, ...]] = {"float": (F32,), "double": (F64,), "int32_t": (I32,), "uint32_t": (U32,),
                                         "void": (F32, I32, U32)}
 _WORD = {"int64_t": "q", "double": "d"}
@@ -87,6 +92,8 @@ class Kernel:
         Names and numbers whose product says how much there is to do; empty: the elements of the largest operand.
     reals : tuple of str
         Numbers whose zeros differ by their signs, which a key of a dictionary would not tell.
+    functions : frozenset of str
+        What a chain may be made of.
     plans : dict
         Those that were made, by shapes, types and parameters.
     """
@@ -98,6 +105,7 @@ class Kernel:
     numbers: tuple[Number, ...]
     work: tuple[str, ...]
     reals: tuple[str, ...]
+    functions: frozenset[str]
     plans: dict[object, Plan | None]
 
     def plan(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> Plan | None:
@@ -117,6 +125,8 @@ class Kernel:
     def _planned(self, primitive: Primitive, shapes: tuple[Shape, ...], dtypes: tuple[DType, ...],
                  params: Params) -> Plan | None:
         if any(dtype not in types for dtype, types in zip(dtypes, self.types, strict=True)):
+            return None
+        if any(function not in self.functions for function, *_ in cast(Chain, params.get("chain", ()))):
             return None
         values: Params = {**params, **primitive.layout(*shapes, **params)}
         words: list[object] = []
@@ -140,11 +150,11 @@ class Library:
     Parameters
     ----------
     folder : Path
-        With the manifest.
+    manifest : dict
+        What is in its ``manifest.json``.
     """
 
-    def __init__(self, folder: Path) -> None:
-        manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         plain = ctypes.CDLL(str(folder / "kernels.so"))
         plain.ag_level.restype = ctypes.c_int64
         level = f".v{plain.ag_level()}"
@@ -155,16 +165,8 @@ class Library:
         for run in (self._run, self._run_briefly):
             run.argtypes = [ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64]
             run.restype = None
-        self.kernels = {name: self._kernel(free, name, entry) for name, entry in manifest["kernels"].items()}
-
-    def _kernel(self, library: ctypes.CDLL, name: str, entry: dict[str, list[dict[str, str]]]) -> Kernel:
-        operands, numbers = entry["operands"], entry["numbers"]
-        return Kernel(
-            cast(int, ctypes.cast(getattr(library, f"ag_{name}"), ctypes.c_void_p).value),
-            tuple(o["name"] for o in operands), tuple(_TYPES[o["type"]] for o in operands),
-            tuple(bool(o["writes"]) for o in operands),
-            tuple(Number(n["name"], n["type"], int(n["count"])) for n in numbers),
-            tuple(map(str, entry["work"])), tuple(n["name"] for n in numbers if n["type"] == "double"), {})
+        functions = frozenset(manifest["functions"])
+        self.kernels = {name: _kernel(free, name, entry, functions) for name, entry in manifest["kernels"].items()}
 
     def run(self, words: bytes, launches: int, work: int) -> None:
         """Make launches, one after the other; those of much work by as many threads as the calling one may have."""
@@ -176,6 +178,18 @@ class Library:
     def run_by(self, threads: int, words: bytes, launches: int) -> None:
         """Make launches, each by so many threads at most."""
         self._run(words, launches, threads)
+
+
+def _kernel(library: ctypes.CDLL, name: str, entry: dict[str, list[dict[str, str]]],
+            functions: frozenset[str]) -> Kernel:
+    """What the manifest says of a kernel."""
+    operands, numbers = entry["operands"], entry["numbers"]
+    return Kernel(
+        cast(int, ctypes.cast(getattr(library, f"ag_{name}"), ctypes.c_void_p).value),
+        tuple(o["name"] for o in operands), tuple(_TYPES[o["type"]] for o in operands),
+        tuple(bool(o["writes"]) for o in operands),
+        tuple(Number(n["name"], n["type"], int(n["count"])) for n in numbers),
+        tuple(map(str, entry["work"])), tuple(n["name"] for n in numbers if n["type"] == "double"), functions, {})
 
 
 @lru_cache(maxsize=1)
@@ -191,8 +205,18 @@ def library() -> Library | None:
 
 
 def load(folder: Path) -> Library | None:
-    """The kernels in a folder, if they were built and this processor can run them."""
+    """The kernels in a folder, if they were built, from what is in the sources now, and this processor can run them."""
     try:
-        return Library(folder)
-    except (OSError, AttributeError):  # not there, or of another kind of processor
+        manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+        if changed := [name for name, digest in manifest["sources"].items() if _is_other(_ROOT / name, digest)]:
+            log.warning("cpu: %s changed after the kernels were built, so the CPU computes with numpy; run `python "
+                        "tools/cpu_kernels.py`.", changed[0])
+            return None
+        return Library(folder, manifest)
+    except OSError:  # not there, or of another kind of processor
         return None
+
+
+def _is_other(path: Path, digest: str) -> bool:
+    """Whether a file is there, as in a checkout, and is not that of this hash."""
+    return path.is_file() and sha256(path.read_bytes()).hexdigest() != digest
