@@ -114,6 +114,8 @@ class Kernel:
                                   *map(params.__getitem__, primitive.params))
         if self.reals:
             key += tuple([copysign(1.0, cast(float, params[x])) for x in self.reals if x in params])
+        if "chain" in params:  # whose numbers may be zeros, too
+            key = (*key, repr(params["chain"]))
         found = self.plans.get(key, _UNKNOWN)
         if found is _UNKNOWN:
             if len(self.plans) >= _PLANS_KEPT:
@@ -128,6 +130,8 @@ class Kernel:
             return None
         if any(function not in self.functions for function, *_ in cast(Chain, params.get("chain", ()))):
             return None
+        if len({dtype for dtype, types in zip(dtypes, self.types, strict=True) if len(types) > 1}) > 1:
+            return None  # it moves words, and does not convert them
         values: Params = {**params, **primitive.layout(*shapes, **params)}
         words: list[object] = []
         for name, _, length in self.numbers:

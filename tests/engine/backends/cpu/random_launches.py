@@ -10,6 +10,7 @@ import numpy as np
 from helpers.guarded import Launch
 from table.rows import Array
 
+from ag.engine.kernels.indexing import resized
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.primitive import PRIMITIVES
 
@@ -147,6 +148,120 @@ def scale_update(rng: Random) -> Launch:
                   np.float32(rng.choice([0, 0, 1, 300])), interval=3, largest=16.0)
 
 
+# ---------------------------------------------------------------------------------------------- reductions
+
+
+def reduction(name: str, rng: Random) -> Launch:
+    x = normal(rng, *shape(rng, int(rng.integers(1, 5))))
+    axis = int(rng.integers(x.ndim))
+    chunk = x.shape[axis] if rng.random() < 0.5 else size(rng, x.shape[axis])
+    return launch(name, x, axis=axis, chunk=chunk, **({"scale": float(rng.normal())} if name == "sum" else {}))
+
+
+def expand(rng: Random) -> Launch:
+    x = normal(rng, *shape(rng, int(rng.integers(0, 5))))
+    lead = shape(rng, int(rng.integers(0, 2)), 10)
+    return launch("expand", shrunk(rng, x), shape=(*lead, *x.shape), factor=float(rng.normal()))
+
+
+def equal(rng: Random) -> Launch:
+    x, y = (rng.integers(0, 3, (2, *shape(rng, int(rng.integers(0, 5)))))).astype(np.float32)
+    return launch("equal", shrunk(rng, x), shrunk(rng, y))
+
+
+# ---------------------------------------------------------------------------------------------- moves
+
+
+def words(rng: Random, *sizes: int) -> Array:
+    """Elements of any type that fills a word."""
+    return rng.integers(-9, 9, sizes).astype(rng.choice([np.float32, np.int32]))
+
+
+def copy(rng: Random) -> Launch:
+    return launch("copy", words(rng, *shape(rng, int(rng.integers(0, 4)))))
+
+
+def along(rng: Random, sizes: tuple[int, ...]) -> dict[str, int]:
+    """An axis, and places along it: every step of either sign, and sometimes none."""
+    axis = int(rng.integers(len(sizes)))
+    step, n = int(rng.choice([1, 1, 2, 3, -1, -2])), sizes[axis]
+    count = int(rng.integers(0, -(-n // abs(step)) + 1))
+    taken = (count - 1) * abs(step) + 1 if count else 0
+    first = int(rng.integers(n - taken + 1))
+    return {"axis": axis, "start": first if step > 0 else max(0, first + taken - 1), "step": step, "count": count}
+
+
+def part(rng: Random) -> Launch:
+    x = words(rng, *shape(rng, int(rng.integers(1, 5))))
+    return launch("part", x, **along(rng, x.shape))
+
+
+def spread(rng: Random) -> Launch:
+    sizes = shape(rng, int(rng.integers(1, 5)))
+    places = along(rng, sizes)
+    x = words(rng, *resized(sizes, places["axis"], places.pop("count")))
+    return launch("spread", x, **places, length=sizes[places["axis"]])
+
+
+def insert(rng: Random) -> Launch:
+    sizes = shape(rng, int(rng.integers(1, 5)))
+    axis = int(rng.integers(len(sizes)))
+    count = int(rng.integers(0, sizes[axis] + 1))
+    whole = words(rng, *sizes)
+    x = words(rng, *resized(sizes, axis, count)).astype(whole.dtype)
+    return launch("insert", whole, x, axis=axis, start=int(rng.integers(sizes[axis] - count + 1)))
+
+
+def permute(rng: Random) -> Launch:
+    x = words(rng, *shape(rng, int(rng.integers(0, 6))))
+    return launch("permute", x, axes=tuple(rng.permutation(x.ndim).tolist()))
+
+
+def gather_columns(rng: Random) -> Launch:
+    weight = normal(rng, *shape(rng, 2))
+    return launch("gather_columns", weight, rng.integers(0, weight.shape[1], size(rng, 60)).astype(np.int32))
+
+
+def scatter_columns(rng: Random) -> Launch:
+    g = normal(rng, *shape(rng, 2))
+    vocab, ends = size(rng, 100), np.sort(rng.integers(0, g.shape[1] + 1, 2)).tolist()
+    ids = rng.integers(0, vocab, g.shape[1]).astype(np.int32)
+    return launch("scatter_columns", g, ids, vocab=vocab, first=ends[0], last=ends[1])
+
+
+# ---------------------------------------------------------------------------------------------- limits, powers, dropout
+
+
+def limited(name: str, rng: Random) -> Launch:
+    sizes = shape(rng, int(rng.integers(0, 4)))
+    lo, hi = np.sort(rng.normal(size=2)).tolist()
+    return launch(name, *[normal(rng, *sizes) for _ in PRIMITIVES[name].operands[1:]], lo=lo, hi=hi)
+
+
+def power(name: str, rng: Random) -> Launch:
+    sizes = shape(rng, int(rng.integers(0, 4)))
+    p = float(rng.choice([0, 0.5, 1, 2, 3, -1, -2, 1.5, 2.7]))
+    x = np.exp(normal(rng, *sizes))
+    if p == int(p):
+        x *= rng.choice(np.float32([1, -1]), sizes)
+    return launch(name, x.astype(np.float32), *[normal(rng, *sizes) for _ in PRIMITIVES[name].operands[2:]], p=p)
+
+
+def key(rng: Random) -> Array:
+    return rng.integers(0, 1 << 32, 4, np.uint32)
+
+
+def dropout(rng: Random) -> Launch:
+    x = normal(rng, *shape(rng, int(rng.integers(0, 4))))
+    return launch("dropout", x, key(rng), rate=float(rng.choice([0.0, 0.1, 0.5, 0.999])))
+
+
+def rng_draw(rng: Random) -> Launch:
+    state = key(rng)
+    state[2] = rng.choice([0, 7, (1 << 32) - 1])
+    return launch("rng_draw", state)
+
+
 Maker = Callable[[Random], Launch]
 MAKERS: dict[str, Maker] = {
     **{name: partial(function, name) for name, primitive in PRIMITIVES.items() if primitive.fusable},
@@ -155,6 +270,23 @@ MAKERS: dict[str, Maker] = {
         ("softmax", 1), ("log_softmax", 1), ("softmax_grad", 2), ("log_softmax_grad", 2))},
     "softmax_cross_entropy": cross_entropy,
     "softmax_cross_entropy_ids": cross_entropy_ids,
+    "sum": partial(reduction, "sum"),
+    "max": partial(reduction, "max"),
+    "expand": expand,
+    "equal": equal,
+    "copy": copy,
+    "part": part,
+    "spread": spread,
+    "insert": insert,
+    "permute": permute,
+    "gather_columns": gather_columns,
+    "scatter_columns": scatter_columns,
+    "clamp": partial(limited, "clamp"),
+    "clamp_grad": partial(limited, "clamp_grad"),
+    "pow": partial(power, "pow"),
+    "pow_grad": partial(power, "pow_grad"),
+    "dropout": dropout,
+    "rng_draw": rng_draw,
     "adam_update": adam,
     "sgd_update": sgd,
     "nonfinite": partial(pieces, "nonfinite"),

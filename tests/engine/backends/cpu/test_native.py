@@ -1,4 +1,4 @@
-"""Every kernel in C against its reference at random shapes, the same bits by any number of threads; the pool of threads."""
+"""Every kernel in C against its reference at random shapes, by any number of threads; and the pool of threads.
 
 What the case table launches is compared in engine/kernels/test_kernel_reference.py; here are random shapes, and shares
 of the work that small operands do not get by themselves.
