@@ -24,7 +24,7 @@ SHARED = 2  # the word of a launch that says whether threads share it
 
 KERNELS = library()
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="no kernels in C: not built, or AG_CPU is numpy")
-NAMES = sorted(KERNELS.kernels) if KERNELS else []
+NAMES = sorted(KERNELS.kernels.keys() & MAKERS.keys()) if KERNELS else []
 
 
 class Sharing(NativeBackend):
@@ -33,12 +33,13 @@ class Sharing(NativeBackend):
     def __init__(self, kernels: Library) -> None:
         super().__init__(kernels, guard=64)
         self.threads, self.made = 1, 0
+        self.run = self._shared
 
-    def run(self, words: bytes, launches: int, work: int) -> None:
-        assert launches == 1
+    def _shared(self, words: bytes, launches: int, work: int) -> None:
+        assert launches == 1 and KERNELS is not None
         changed = np.frombuffer(words, np.int64).copy()
         changed[SHARED] = 1
-        self._library.run(changed.tobytes(), launches, self.threads, work)
+        KERNELS.run_by(self.threads, changed.tobytes(), launches)
         self.made += 1
 
 
