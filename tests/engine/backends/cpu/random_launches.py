@@ -262,6 +262,53 @@ def rng_draw(rng: Random) -> Launch:
     return launch("rng_draw", state)
 
 
+# ---------------------------------------------------------------------------------------------- norms
+
+EPS = {"eps": 0.1}  # two features that are nearly alike would make much of the rounding of their difference
+
+
+def column(rng: Random, x: Array) -> Array:
+    return normal(rng, len(x), 1)
+
+
+def statistics(rng: Random, *sizes: int) -> tuple[Array, Array]:
+    """Means and variances."""
+    return normal(rng, *sizes), np.exp(normal(rng, *sizes))
+
+
+def over_a_matrix(name: str, rng: Random) -> Launch:
+    x = normal(rng, *shape(rng, 2))
+    g, rows, columns = normal(rng, *x.shape), (len(x), 1), (1, x.shape[1])
+    if name == "norm_statistics":
+        return launch(name, x, chunk=size(rng, 2 * x.shape[1]))
+    if name == "norm_sums":
+        return launch(name, x, g, *statistics(rng, *(rows if rng.random() < 0.5 else columns)), **EPS,
+                      chunk=size(rng, 2 * x.shape[1]))
+    if name == "layer_norm":
+        return launch(name, x, column(rng, x), column(rng, x), **EPS)
+    if name == "layer_norm_grad":
+        return launch(name, x, g, column(rng, x), *statistics(rng, *columns), **EPS)
+    if name == "normalize":
+        return launch(name, x, column(rng, x), column(rng, x), *statistics(rng, *rows), **EPS)
+    return launch(name, x, g, column(rng, x), *statistics(rng, *rows), column(rng, x), column(rng, x), **EPS)
+
+
+def joined_statistics(rng: Random) -> Launch:
+    length = size(rng, 5000)
+    chunk = size(rng, length)
+    return launch("joined_statistics", *statistics(rng, size(rng, 50), -(-length // chunk)), length=length, chunk=chunk)
+
+
+def inverse_std(rng: Random) -> Launch:
+    return launch("inverse_std", np.exp(normal(rng, *shape(rng, 2))), **EPS)
+
+
+def running_update(rng: Random) -> Launch:
+    sizes = shape(rng, 2)
+    return launch("running_update", normal(rng, *sizes), normal(rng, *sizes), momentum=float(rng.choice([0.1, 0.5, 0.9])),
+                  factor=float(rng.normal()))
+
+
 Maker = Callable[[Random], Launch]
 MAKERS: dict[str, Maker] = {
     **{name: partial(function, name) for name, primitive in PRIMITIVES.items() if primitive.fusable},
@@ -287,6 +334,11 @@ MAKERS: dict[str, Maker] = {
     "pow_grad": partial(power, "pow_grad"),
     "dropout": dropout,
     "rng_draw": rng_draw,
+    **{name: partial(over_a_matrix, name) for name in (
+        "layer_norm", "layer_norm_grad", "norm_sums", "norm_statistics", "normalize", "batch_norm_grad")},
+    "joined_statistics": joined_statistics,
+    "inverse_std": inverse_std,
+    "running_update": running_update,
     "adam_update": adam,
     "sgd_update": sgd,
     "nonfinite": partial(pieces, "nonfinite"),

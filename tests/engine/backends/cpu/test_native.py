@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engine.backends.cpu.random_launches import MAKERS
-from helpers.guarded import Launch, check, run
+from helpers.guarded import Launch, check, reference, run
 
 from ag.engine.backends.cpu.library import Library, library
 from ag.engine.backends.cpu.native import NativeBackend
@@ -59,6 +59,7 @@ def examples(name: str, count: int) -> list[Launch]:
 def test_a_kernel_is_declared_as_its_primitive(name: str) -> None:
     """Operands in the primitive's order, of which it writes outputs and what it updates; and no number that is none."""
     assert KERNELS is not None
+    assert name in MAKERS, f"{name}: random_launches.py has no function that makes launches of random shapes"
     kernel, primitive = KERNELS.kernels[name], PRIMITIVES[name]
     written = [i < primitive.outputs or i in primitive.updates for i in range(len(primitive.operands))]
     assert kernel.operands == primitive.operands
@@ -84,6 +85,28 @@ def test_random_shapes(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_many_random_shapes(name: str) -> None:
     compare(name, 300)
+
+
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0], np.float32)
+HELD = {"state", "settings", "places", "factor", "bad", "scaling"}  # what an optimizer or a loss scale decides itself
+
+
+@pytest.mark.parametrize("name", sorted(MAKERS.keys() - {"gelu_grad"}))  # a slope at infinity, where that has 0 * inf
+def test_special_values(name: str) -> None:
+    """NaN where the reference has it, and the same infinities."""
+    backend = device()
+    backend.threads = 2
+    rng = np.random.default_rng(0)
+    for launch in examples(name, 8):
+        names = launch.primitive.operands[launch.primitive.outputs :]
+        for operand, x in zip(names, launch.operands, strict=True):
+            if x.dtype == np.float32 and operand not in HELD and x.size > 1:
+                x[rng.random(x.shape) < min(0.3, 10 / x.size)] = rng.choice(SPECIAL)
+        for i, (got, want) in enumerate(zip(run(backend, launch), reference(launch), strict=True)):
+            if i >= launch.primitive.outputs and i not in launch.primitive.updates:
+                continue
+            np.testing.assert_array_equal(np.isnan(got), np.isnan(want), str(launch))
+            np.testing.assert_array_equal(np.isinf(got) * np.sign(got), np.isinf(want) * np.sign(want), str(launch))
 
 
 def compare(name: str, count: int) -> None:

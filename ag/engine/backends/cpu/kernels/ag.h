@@ -51,9 +51,9 @@ static inline vec splat(float x) { return (vec){0} + x; }
 static inline float added(vec v) {
     float x[LANES];
     store(x, v);
-    for (int width = LANES / 2; width; width /= 2)
-        for (int i = 0; i < width; i++) x[i] += x[i + width];
-    return x[0];
+    for (int i = 0; i < 8; i++) x[i] += x[i + 8];
+    for (int i = 0; i < 4; i++) x[i] += x[i + 4];
+    return (x[0] + x[2]) + (x[1] + x[3]);
 }
 
 // ---------------------------------------------------------------------------------------------- exp and log

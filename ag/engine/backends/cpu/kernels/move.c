@@ -4,7 +4,7 @@
 typedef uint32_t __attribute__((may_alias)) word;
 
 #define GRAIN 4096  // elements, about, that a part takes at least
-#define SQUARE 32  // rows and columns that are transposed at a time: both sides' cache lines are used whole
+#define SQUARE 16  // rows and columns that are transposed at a time: a cache line each
 
 static inline int64_t grain_of(int64_t row) { return 1 + GRAIN / (row + 1); }  // in rows of so many elements
 
@@ -18,8 +18,10 @@ KERNEL(copy, { void *out; const void *x; int64_t n; }) {
 
 // `count` rows of n elements each, `from` and `to` elements apart.
 static void copy_rows(word *out, int64_t to, const word *x, int64_t from, int64_t count, int64_t n) {
-    if (n == 1) for (int64_t k = 0; k < count; k++) out[k * to] = x[k * from];
-    else if (to == n && from == n) memcpy(out, x, (size_t)(count * n) * sizeof *x);
+    if (to == n && from == n) memcpy(out, x, (size_t)(count * n) * sizeof *x);
+    else if (n == 1 && to == 1 && from == 2) EACH(k, count) out[k] = x[2 * k];
+    else if (n == 1 && to == 1 && from == -1) EACH(k, count) out[k] = x[-k];
+    else if (n == 1) EACH(k, count) out[k * to] = x[k * from];
     else for (int64_t k = 0; k < count; k++) memcpy(out + k * to, x + k * from, (size_t)n * sizeof *x);
 }
 
@@ -70,9 +72,12 @@ KERNEL(spread, {
 
 // ---------------------------------------------------------------------------------------------- transposition
 
+// Through memory of its own: rows that are some power of two apart push each other out of the cache.
 static inline void transpose(word *out, int64_t out_step, const word *x, int64_t x_step, int64_t rows, int64_t columns) {
+    word square[SQUARE][SQUARE];
+    for (int64_t j = 0; j < columns; j++) memcpy(square[j], x + j * x_step, (size_t)rows * sizeof *x);
     for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < columns; j++) out[i * out_step + j] = x[j * x_step + i];
+        for (int64_t j = 0; j < columns; j++) out[i * out_step + j] = square[j][i];
 }
 
 // Along the last axis of the result x goes in long steps: one by one along another axis, and in squares of the two.

@@ -1,8 +1,6 @@
 // Functions element by element that no chain has: limits, powers, and dropout with its random numbers.
 #include "rows.h"
 
-float powf(float, float);  // of the C library
-
 typedef uint64_t __attribute__((may_alias)) stream_number;
 
 // ---------------------------------------------------------------------------------------------- limits
@@ -24,16 +22,45 @@ KERNEL(clamp_grad, { float *out; const float *x; const float *g; int64_t n; doub
 
 // ---------------------------------------------------------------------------------------------- powers
 
+typedef union { double number; int64_t bits; } real;
+
+// 2^(p log2 x) in double for 0 < x < infinity: log2 x, times a large p, needs more digits than float has.
+static inline float positive_power(float x, double p) {
+    real y = {(double)x}, power;
+    const int64_t e = (y.bits - 0x3FE6A09E667F3BCDll) >> 52;  // x = 2^e m, with m from sqrt(1/2) to sqrt(2)
+    y.bits -= e << 52;
+    const double s = (y.number - 1.0) / (y.number + 1.0), q = s * s;  // ln m = 2 (s + s^3 / 3 + s^5 / 5 + ...)
+    const double ln_m = 2.0 * s * (1.0 + q * (1.0 / 3 + q * (1.0 / 5 + q * (1.0 / 7 + q * (1.0 / 9 + q * (1.0 / 11))))));
+    const double exact = p * ((double)e + 1.4426950408889634 * ln_m);
+    const double t = exact < -200.0 ? -200.0 : exact > 200.0 ? 200.0 : exact;
+    const double shifted = t + 0x1.8p52, f = (t - (shifted - 0x1.8p52)) * 0.6931471805599453;  // rounds to an integer
+    power.number = shifted;
+    power.bits = (power.bits + 1023) << 52;
+    const double above = f * (1.0 + f * (1.0 / 2 + f * (1.0 / 6 + f * (1.0 / 24 + f * (1.0 / 120 + f * (1.0 / 720
+                         + f * (1.0 / 5040)))))));
+    return (float)((1.0 + above) * power.number);
+}
+
+// As C's pow for finite p, of which it is given the size of 0^p and whether it is whole, and odd.
+static inline float any_power(float x, double p, float of_zero, float of_infinity, int whole, int odd) {
+    const float size = __builtin_fabsf(x);
+    const float some = size > 0.0f && size < INFINITY_ ? size : 1.0f;
+    const float y = size == 0.0f ? of_zero : size == INFINITY_ ? of_infinity : positive_power(some, p);
+    const float signed_y = odd && bits_of(x) >> 31 ? -y : y;
+    return x != x || (x < 0.0f && size < INFINITY_ && !whole) ? x + __builtin_nanf("") : signed_y;
+}
+
 // x^p, in as few operations as the powers that are used most take.
 static void power(float *out, const float *x, double p, int64_t n) {
-    const float exponent = (float)p;
+    const float grows = p < 0.0 ? INFINITY_ : 0.0f, shrinks = p < 0.0 ? 0.0f : INFINITY_;
+    const int whole = __builtin_floor(p) == p, odd = whole && __builtin_floor(p / 2.0) != p / 2.0;
     if (p == 0.0) EACH(i, n) out[i] = 1.0f;
     else if (p == 1.0) EACH(i, n) out[i] = x[i];
     else if (p == 2.0) EACH(i, n) out[i] = x[i] * x[i];
     else if (p == 3.0) EACH(i, n) out[i] = x[i] * x[i] * x[i];
     else if (p == -1.0) EACH(i, n) out[i] = 1.0f / x[i];
     else if (p == 0.5) EACH(i, n) out[i] = __builtin_sqrtf(x[i]);
-    else for (int64_t i = 0; i < n; i++) out[i] = powf(x[i], exponent);
+    else EACH(i, n) out[i] = any_power(x[i], p, grows, shrinks, whole, odd);
 }
 
 KERNEL(pow, { float *out; const float *x; int64_t n; double p; }) {
@@ -67,19 +94,19 @@ KERNEL(rng_draw, { uint32_t *out; uint32_t *state; }) {
     (void)parts;
 }
 
-#define BLOCKS 16  // of four random words, that are made at a time
+#define BLOCKS 64  // of four random words, that are made at a time, at most
 
 // Philox4x32-10 with the counters (first + k, stream): word w of block k goes to 4 k + w, as in ag/engine/kernels/random.py.
-static void philox(uint32_t *words, const uint32_t *key, uint64_t first) {
+static void philox(uint32_t *words, const uint32_t *key, uint64_t first, int64_t blocks) {
     uint32_t x[4][BLOCKS], seed[2] = {key[0], key[1]};
-    for (int k = 0; k < BLOCKS; k++) {
+    EACH(k, blocks) {
         x[0][k] = (uint32_t)(first + (uint64_t)k);
         x[1][k] = (uint32_t)((first + (uint64_t)k) >> 32);
         x[2][k] = key[2];
         x[3][k] = key[3];
     }
     for (int round = 0; round < 10; round++) {
-        for (int k = 0; k < BLOCKS; k++) {
+        EACH(k, blocks) {
             const uint64_t even = 0xD2511F53ull * x[0][k], odd = 0xCD9E8D57ull * x[2][k];
             x[0][k] = (uint32_t)(odd >> 32) ^ x[1][k] ^ seed[0];
             x[1][k] = (uint32_t)odd;
@@ -89,8 +116,7 @@ static void philox(uint32_t *words, const uint32_t *key, uint64_t first) {
         seed[0] += 0x9E3779B9u;
         seed[1] += 0xBB67AE85u;
     }
-    for (int k = 0; k < BLOCKS; k++)
-        for (int w = 0; w < 4; w++) words[4 * k + w] = x[w][k];
+    EACH(k, blocks) for (int w = 0; w < 4; w++) words[4 * k + w] = x[w][k];
 }
 
 KERNEL(dropout, { float *out; const float *x; const uint32_t *key; int64_t n; double rate; }) {
@@ -100,7 +126,7 @@ KERNEL(dropout, { float *out; const float *x; const uint32_t *key; int64_t n; do
     uint32_t words[4 * BLOCKS];
     for (int64_t b = s.begin; b < s.end; b += 4 * BLOCKS) {
         const int64_t m = least(4 * BLOCKS, s.end - b);
-        philox(words, a->key, (uint64_t)b / 4);
+        philox(words, a->key, (uint64_t)b / 4, (m + 3) / 4);
         EACH(i, m) {
             const float uniform = (float)(int32_t)(words[i] >> 8) * 0x1p-24f;
             a->out[b + i] = (float)(a->x[b + i] * (uniform >= rate ? kept : 0.0));

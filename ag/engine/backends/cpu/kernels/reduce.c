@@ -41,6 +41,17 @@ KERNEL(sum, {
 
 // ---------------------------------------------------------------------------------------------- maxima
 
+static void max_few_columns(float *out, const float *x, int64_t rows, int64_t width) {
+    const int64_t folded = COLUMNS / width, wide = folded * width, whole = rows / folded;
+    float top[COLUMNS];
+    column_max(top, x, whole, wide, wide);
+    for (int64_t c = 0; c < rows * width - whole * wide; c++) top[c] = larger(top[c], x[whole * wide + c]);
+    for (int64_t c = 0; c < width; c++) {
+        out[c] = top[c];
+        for (int64_t k = 1; k < folded; k++) out[c] = larger(out[c], top[k * width + c]);
+    }
+}
+
 KERNEL(max, {
     float *out; const float *x; int64_t outer; int64_t length; int64_t inner; int64_t pieces; int64_t chunk;
 }) {
@@ -50,6 +61,7 @@ KERNEL(max, {
         const int64_t first = t.outer % a->pieces * a->chunk, rows = least(a->chunk, a->length - first);
         const float *x = a->x + (t.outer / a->pieces * a->length + first) * a->inner + t.column;
         if (a->inner == 1) a->out[t.begin] = row_max(x, rows);
+        else if (4 * a->inner <= COLUMNS) max_few_columns(a->out + t.begin, x, rows, a->inner);
         else column_max(a->out + t.begin, x, rows, a->inner, t.width);
     }
 }

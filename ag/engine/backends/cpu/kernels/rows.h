@@ -24,10 +24,22 @@ static inline float ln(float x) {
 
 static inline float larger(float a, float b) { return b > a || b != b ? b : a; }
 
+typedef int32_t mask __attribute__((vector_size(64)));
+
+static inline vec larger_lanes(vec a, vec b) {
+    const mask second = (b > a) | (b != b);
+    return (vec)(((mask)b & second) | ((mask)a & ~second));
+}
+
 // ---------------------------------------------------------------------------------------------- rows
 
 // The sum of n <= BLOCK elements.
 static inline float block_sum(const float *x, int64_t n) {
+    if (n < LANES) {
+        float total = 0.0f;
+        for (int64_t i = 0; i < n; i++) total += x[i];
+        return total;
+    }
     vec sums[4] = {{0}};
     int64_t i = 0;
     for (; i + 4 * LANES <= n; i += 4 * LANES)
@@ -46,15 +58,17 @@ static inline double row_sum(const float *x, int64_t n) {
 
 // The largest, NaN if one of them is.
 static inline float row_max(const float *x, int64_t n) {
-    float top[LANES];
-    for (int k = 0; k < LANES; k++) top[k] = -INFINITY_;
+    float top = -INFINITY_;
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int k = 0; k < LANES; k++) top[k] = larger(top[k], x[i + k]);
-    for (int k = 0; i + k < n; k++) top[k] = larger(top[k], x[i + k]);
-    for (int width = LANES / 2; width; width /= 2)
-        for (int k = 0; k < width; k++) top[k] = larger(top[k], top[k + width]);
-    return top[0];
+    if (n >= LANES) {
+        float lanes[LANES];
+        vec tops = load(x);
+        for (i = LANES; i + LANES <= n; i += LANES) tops = larger_lanes(tops, load(x + i));
+        store(lanes, tops);
+        for (int k = 0; k < LANES; k++) top = larger(top, lanes[k]);
+    }
+    for (; i < n; i++) top = larger(top, x[i]);
+    return top;
 }
 
 // ---------------------------------------------------------------------------------------------- columns

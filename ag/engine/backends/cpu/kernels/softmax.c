@@ -1,17 +1,23 @@
-// Softmax, its logarithm and softmax cross-entropy, with their gradients.
+// Softmax, its logarithm and softmax cross-entropy, with their gradients.  No chain has these functions, so a product and a
+// sum may become one operation here.
+// contract
 #include "rows.h"
 
 // ---------------------------------------------------------------------------------------------- softmax
 
-static void softmax_row(float *out, const float *x, int64_t n) {
-    const float top = row_max(x, n);
+// out = exp(x - top), of which it gives the sum
+static double exponentials(float *out, const float *x, float top, int64_t n) {
     double total = 0.0;
     for (int64_t b = 0; b < n; b += BLOCK) {
         const int64_t m = least(BLOCK, n - b);
         EACH(i, m) out[b + i] = exp_(x[b + i] - top);
         total += block_sum(out + b, m);
     }
-    const float rate = (float)(1.0 / total);
+    return total;
+}
+
+static void softmax_row(float *out, const float *x, int64_t n) {
+    const float rate = (float)(1.0 / exponentials(out, x, row_max(x, n), n));
     EACH(i, n) out[i] *= rate;
 }
 
@@ -133,12 +139,31 @@ KERNEL(log_softmax_grad, {
 // ---------------------------------------------------------------------------------------------- cross-entropy
 // x[classes, batch]; dx may be x: each element is read before it is written, and x no more after that.
 
+// A batch of one.
+static void cross_entropy_row(float *loss, float *dx, const float *x, const float *t, int64_t n, float factor) {
+    float terms[BLOCK];
+    const float top = row_max(x, n);
+    double sum = 0.0;
+    for (int64_t b = 0; b < n; b += BLOCK) {
+        const int64_t m = least(BLOCK, n - b);
+        EACH(i, m) terms[i] = (x[b + i] - top) * t[b + i];
+        sum += block_sum(terms, m);
+    }
+    const float weight = (float)row_sum(t, n), mass = (float)exponentials(dx, x, top, n), ratio = weight / mass;
+    *loss = ln(mass) * weight - (float)sum;
+    EACH(i, n) dx[i] = (dx[i] * ratio - t[i]) * factor;
+}
+
 KERNEL(softmax_cross_entropy, {
     float *losses; float *dx; const float *x; const float *t; int64_t classes; int64_t batch; double factor;
 }) {
     const int64_t n = a->classes, step = a->batch;
     const float factor = (float)a->factor;
     const span s = share(tiles_of(1, step), 1, part, parts);
+    if (step == 1) {
+        if (s.begin < s.end) cross_entropy_row(a->losses, a->dx, a->x, a->t, n, factor);
+        return;
+    }
     for (int64_t i = s.begin; i < s.end; i++) {
         const tile at = tile_at(i, n, step);
         const int64_t width = at.width;
@@ -174,11 +199,24 @@ KERNEL(softmax_cross_entropy, {
     }
 }
 
+// An id that is no class makes its loss and its column of dx NaN.
+static void cross_entropy_ids_row(float *loss, float *dx, const float *x, uint32_t id, int64_t n, float factor) {
+    const float top = row_max(x, n), z = id < n ? x[id] - top : __builtin_nanf("");
+    const float mass = (float)exponentials(dx, x, top, n), scale = id < n ? factor / mass : __builtin_nanf("");
+    *loss = ln(mass) - z;
+    EACH(i, n) dx[i] *= scale;
+    if (id < n) dx[id] -= factor;
+}
+
 KERNEL(softmax_cross_entropy_ids, {
     float *losses; float *dx; const float *x; const int32_t *ids; int64_t classes; int64_t batch; double factor;
 }) {
     const int64_t n = a->classes, step = a->batch;
     const span s = share(tiles_of(1, step), 1, part, parts);
+    if (step == 1) {
+        if (s.begin < s.end) cross_entropy_ids_row(a->losses, a->dx, a->x, (uint32_t)*a->ids, n, (float)a->factor);
+        return;
+    }
     for (int64_t i = s.begin; i < s.end; i++) {
         const tile at = tile_at(i, n, step);
         const int64_t width = at.width;
@@ -188,7 +226,7 @@ KERNEL(softmax_cross_entropy_ids, {
         float top[COLUMNS], sum[COLUMNS];
         double total[COLUMNS] = {0};
         column_max(top, x, n, step, width);
-        for (int64_t c = 0; c < width; c++)  // an id that is no class makes its loss and its column of dx NaN
+        for (int64_t c = 0; c < width; c++)
             losses[c] = (uint32_t)ids[c] < n ? x[ids[c] * step + c] - top[c] : __builtin_nanf("");
         DOWN(0, n, width, sum, total, {
             EACH(c, width) {
