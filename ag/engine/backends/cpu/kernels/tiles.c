@@ -157,7 +157,7 @@ void ag_turn(float *to, int64_t step_to, const float *from, int64_t step_from, i
             memset(square, 0, sizeof square);
             for (int64_t r = 0; r < tall; r++) memcpy(square + r * WIDTH, x + r * step_from, (size_t)wide * sizeof *x);
             turn_square(turned, WIDTH, square, WIDTH);
-            for (int64_t r = 0; r < wide; r++) memcpy(y + r * step_to, turned + r * WIDTH, WIDTH * sizeof *y);
+            for (int64_t r = 0; r < wide; r++) memcpy(y + r * step_to, turned + r * WIDTH, (size_t)tall * sizeof *y);
         }
     }
 }

@@ -52,8 +52,7 @@ typedef struct {
 // Part `part` of `parts` of a product (matmul.c); the calling thread's scratch is used.
 HIDDEN void ag_multiply(const product *p, int64_t part, int64_t parts);
 
-// to[j, i] = from[i, j] for `rows` rows and `cols` columns; rows of `to` and `from` are so many floats apart.  Rows of
-// `to` are filled with zeros up to a multiple of WIDTH.
+// to[j, i] = from[i, j] for `rows` rows and `cols` columns; rows of `to` and `from` are so many floats apart.
 HIDDEN void ag_turn(float *to, int64_t step_to, const float *from, int64_t step_from, int64_t rows, int64_t cols);
 
 #if WIDTH == 16
