@@ -78,7 +78,8 @@ KERNEL(attention, {
     double factor; double rate;
 }) {
     const sizes s = sizes_of(a->heads, a->batch, a->queries, a->keys, a->d, a->dv, a->causal, a->factor, a->rate, a->key);
-    const int64_t size_q = s.d * s.line_q, size_k = s.d * s.line_k, size_v = s.dv * s.line_k, size_out = s.dv * s.line_q;
+    const int64_t size_q = size_of(s.d, s.line_q), size_k = size_of(s.d, s.line_k), size_v = size_of(s.dv, s.line_k),
+                  size_out = size_of(s.dv, s.line_q);
     const int64_t floats = size_q + size_k + size_v + size_out + s.line_q, count = together(&s, floats, parts);
     if (!s.batch || !s.queries) return;
     const int64_t groups = (s.batch + count - 1) / count, units = s.heads * groups, blocks = (s.queries + WIDE - 1) / WIDE;

@@ -34,12 +34,16 @@ static inline int64_t together(const sizes *s, int64_t floats, int64_t parts) {
     return count;
 }
 
+// Floats from the matrix of a sample to the next one's: odd numbers of cache lines, as lines are (`sizes_of`), so that the
+// samples of a feature do not share their places in the cache.
+static inline int64_t size_of(int64_t features, int64_t line) { return (features * line) | 16; }
+
 // From the features of a head of x [heads * features, time, batch] to matrices, one per sample, `line` floats a row.
 static inline void take(float *to, const float *x, const sizes *s, const group *g, int64_t features, int64_t time, int64_t line) {
     for (int64_t f = 0; f < features; f++) {
         const float *from = x + (g->head * features + f) * time * s->batch + g->sample;
         if (s->batch == 1) memcpy(to + f * line, from, (size_t)time * sizeof *to);
-        else ag_turn(to + f * line, features * line, from, s->batch, time, g->count);
+        else ag_turn(to + f * line, size_of(features, line), from, s->batch, time, g->count);
     }
 }
 
@@ -51,7 +55,7 @@ static inline void give(float *x, const float *from, const sizes *s, const group
         float *to = x + ((g->head * features + f) * time + some.begin) * s->batch + g->sample;
         const float *row = from + f * line + some.begin;
         if (s->batch == 1) memcpy(to, row, (size_t)count * sizeof *to);
-        else ag_turn(to, s->batch, row, features * line, g->count, count);
+        else ag_turn(to, s->batch, row, size_of(features, line), g->count, count);
     }
 }
 

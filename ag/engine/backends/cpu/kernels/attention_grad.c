@@ -109,7 +109,8 @@ KERNEL(attention_grad, {
     double factor; double rate;
 }) {
     const sizes s = sizes_of(a->heads, a->batch, a->queries, a->keys, a->d, a->dv, a->causal, a->factor, a->rate, a->key);
-    const int64_t size_q = s.d * s.line_q, size_k = s.d * s.line_k, size_v = s.dv * s.line_k, size_g = s.dv * s.line_q;
+    const int64_t size_q = size_of(s.d, s.line_q), size_k = size_of(s.d, s.line_k), size_v = size_of(s.dv, s.line_k),
+                  size_g = size_of(s.dv, s.line_q);
     const int64_t floats = size_q + size_k + size_v + size_g + 2 * s.line_q, count = together(&s, floats, parts);
     if (!s.batch) return;
     // Where there are too few heads and samples for all threads, some make gradients of queries, and others of keys.
