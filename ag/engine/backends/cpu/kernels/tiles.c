@@ -66,7 +66,7 @@ INLINE void tile(int rows, int regs, float *c, int64_t step_c, int64_t cols, con
             }
         return;
     }
-    float row[WIDE];
+    float row[WIDE] = {0.0f};
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++) {
 #pragma GCC unroll 2
