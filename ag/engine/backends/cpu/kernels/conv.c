@@ -25,7 +25,7 @@ static float *place_of(const walk *c, int64_t channel, int64_t y) {
 
 // ---------------------------------------------------------------------------------------------- tiles
 
-INLINE void tile(int rows, int regs, float *to, const walk *c, const float *w, const tap *taps, int64_t count,
+INLINE void tile(int rows, int regs, float *to, int64_t step, const walk *c, const float *w, const tap *taps, int64_t count,
                  const float *x, int64_t pitch) {
     reg sum[TALL][2];
 #pragma GCC unroll 8
@@ -43,13 +43,14 @@ INLINE void tile(int rows, int regs, float *to, const walk *c, const float *w, c
         }
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++) {
-        put(to + i * WIDE, sum[i][0]);
-        if (regs > 1) put(to + i * WIDE + WIDTH, sum[i][1]);
+        put(to + i * step, sum[i][0]);
+        if (regs > 1) put(to + i * step + WIDTH, sum[i][1]);
     }
 }
 
-#define ARGUMENTS float *to, const walk *c, const float *w, const tap *taps, int64_t count, const float *x, int64_t pitch
-#define GIVEN to, c, w, taps, count, x, pitch
+#define ARGUMENTS float *to, int64_t step, const walk *c, const float *w, const tap *taps, int64_t count, \
+                  const float *x, int64_t pitch
+#define GIVEN to, step, c, w, taps, count, x, pitch
 
 INLINE void tile_of_rows(int64_t rows, int regs, ARGUMENTS) {
     switch (rows) {
@@ -74,30 +75,33 @@ static __attribute__((noinline)) void slim_tile(int64_t rows, ARGUMENTS) { tile_
 // Places `apart * (first + j) + r` of a row, and samples from `sample` on.
 typedef struct { int64_t apart, r, first, samples, sample; } lanes;
 
+// Where lane n of a row is.
+static float *lane_of(float *row, const lanes *l, int64_t batch, int64_t n) {
+    return row + (l->apart * (l->first + n / l->samples) + l->r) * batch + l->sample + n % l->samples;
+}
+
 static void put_lanes(float *row, const lanes *l, int64_t batch, int64_t n, int64_t count, const float *values) {
-    if (l->apart == 1 && l->samples == batch) {
-        memcpy(row + l->first * batch + n, values, (size_t)count * sizeof *row);
-        return;
-    }
-    while (count > 0) {
-        const int64_t j = n / l->samples, b = n % l->samples, m = least(l->samples - b, count);
-        memcpy(row + (l->apart * (l->first + j) + l->r) * batch + l->sample + b, values, (size_t)m * sizeof *row);
-        n += m;
-        values += m;
-        count -= m;
+    for (int64_t m; count > 0; n += m, values += m, count -= m) {
+        m = least(l->samples - n % l->samples, count);
+        memcpy(lane_of(row, l, batch, n), values, (size_t)m * sizeof *row);
     }
 }
 
 // The channels `some` of `n` lanes of row y.
 static void make_lanes(const walk *c, span some, int64_t y, const lanes *l, int64_t n, const tap *taps, int64_t count,
                        const float *ring, int64_t pitch) {
+    const int64_t plane = c->out_size[0] * c->out_size[1] * c->batch;
+    const int in_order = l->apart == 1 && l->samples == c->batch;
     float made[TALL * WIDE];
     for (int64_t at = 0; at < n; at += WIDE) {
         const int64_t wide = least(WIDE, n - at);
+        const int whole = wide % WIDTH == 0 && (in_order || l->samples % wide == 0);  // lanes that lie side by side
         for (int64_t f = some.begin; f < some.end; f += TALL) {
             const int64_t tall = least(TALL, some.end - f);
-            (wide > WIDTH ? wide_tile : slim_tile)(tall, made, c, c->w + f * c->w_out, taps, count, ring + at, pitch);
-            for (int64_t i = 0; i < tall; i++) put_lanes(place_of(c, f + i, y), l, c->batch, at, wide, made + i * WIDE);
+            float *to = whole ? lane_of(place_of(c, f, y), l, c->batch, at) : made;
+            (wide > WIDTH ? wide_tile : slim_tile)(tall, to, whole ? plane : WIDE, c, c->w + f * c->w_out, taps, count,
+                                                   ring + at, pitch);
+            for (int64_t i = 0; i < tall && !whole; i++) put_lanes(place_of(c, f + i, y), l, c->batch, at, wide, made + i * WIDE);
         }
     }
 }
@@ -203,6 +207,11 @@ static void make_part(walk c, int64_t groups, int64_t step_w, int64_t part, int6
     }
 }
 
+// Whether places see one pixel each, so that a product of matrices does it.
+static int is_product(const int64_t *kernel, const int64_t *stride, const int64_t *padding) {
+    return kernel[0] == 1 && kernel[1] == 1 && stride[0] == 1 && stride[1] == 1 && padding[0] == 0 && padding[1] == 0;
+}
+
 // work: rows * cols * inner * groups
 KERNEL(conv2d, {
     float *out; const float *x; const float *w;
@@ -210,6 +219,15 @@ KERNEL(conv2d, {
     int64_t dilation[2]; int64_t channels; int64_t features; int64_t rows; int64_t cols; int64_t inner; int64_t groups;
 }) {
     const int64_t taps = a->kernel[0] * a->kernel[1];
+    if (is_product(a->kernel, a->stride, a->padding)) {
+        const int64_t pixels = a->places[0] * a->places[1] * a->batch;
+        for (int64_t i = 0; i < a->groups; i++) {
+            const product p = {a->out + i * a->features * pixels, a->w + i * a->features * a->channels,
+                               a->x + i * a->channels * pixels, a->features, pixels, a->channels, a->channels, pixels, 0, 0};
+            ag_multiply(&p, part, parts);
+        }
+        return;
+    }
     const walk c = {a->out, a->x, a->w, a->features, a->channels, a->channels * taps, taps, a->places, a->image, a->batch,
                     {a->kernel[0], a->dilation[0], a->stride[0], a->padding[0], 0},
                     {a->kernel[1], a->dilation[1], a->stride[1], a->padding[1], 0}};
@@ -223,6 +241,15 @@ KERNEL(conv2d_input_grad, {
     int64_t dilation[2]; int64_t channels; int64_t features; int64_t rows; int64_t cols; int64_t inner; int64_t groups;
 }) {
     const int64_t taps = a->kernel[0] * a->kernel[1];
+    if (is_product(a->kernel, a->stride, a->padding)) {
+        const int64_t pixels = a->places[0] * a->places[1] * a->batch;
+        for (int64_t i = 0; i < a->groups; i++) {
+            const product p = {a->out + i * a->channels * pixels, a->w + i * a->features * a->channels,
+                               a->g + i * a->features * pixels, a->channels, pixels, a->features, a->channels, pixels, 1, 0};
+            ag_multiply(&p, part, parts);
+        }
+        return;
+    }
     const walk c = {a->out, a->g, a->w, a->channels, a->features, taps, a->channels * taps, a->image, a->places, a->batch,
                     {a->kernel[0], a->dilation[0], a->stride[0], a->padding[0], 1},
                     {a->kernel[1], a->dilation[1], a->stride[1], a->padding[1], 1}};

@@ -7,13 +7,6 @@
 
 enum { PANELS = 16, TALL_BLOCK = 16 * TALL, PITCH = DEEP + 16, LARGE = 1 << 15 };
 
-typedef struct {
-    float *c;
-    const float *a, *b;
-    int64_t rows, cols, inner, step_a, step_b;  // rows of a and b as they lie in memory are so many floats apart
-    int64_t ta, tb;
-} product;
-
 // Products of small parts of factors as they are, for where there is no memory: the same bits, slowly.
 static void multiply_plainly(const product *p, span rows, span cols) {
     for (int64_t i = rows.begin; i < rows.end; i++)
@@ -173,8 +166,8 @@ static void vector_by_columns(float *y, const float *x, int64_t step, const floa
 
 // ---------------------------------------------------------------------------------------------- shares
 
-// Part `part` of `parts` of a product: a rectangle of the result, as square as pays.
-static void multiply_part(const product *p, int64_t part, int64_t parts) {
+// The part is a rectangle of the result, as square as pays.
+void ag_multiply(const product *p, int64_t part, int64_t parts) {
     if (p->cols == 1 || p->rows == 1) {  // a matrix by a vector
         const int swap = p->cols != 1;  // then it is the product of the transposed factors
         const int by_columns = swap ? !p->tb : p->ta != 0;
@@ -204,7 +197,7 @@ KERNEL(matmul, {
 }) {
     const product p = {a->out, a->a, a->b, a->rows, a->cols, a->inner, a->ta ? a->rows : a->inner,
                        a->tb ? a->inner : a->cols, a->ta, a->tb};
-    multiply_part(&p, part, parts);
+    ag_multiply(&p, part, parts);
 }
 
 // work: rows * cols * inner
@@ -233,6 +226,6 @@ KERNEL(batched_matmul, {
                            a->a + matrix * a->rows * a->inner + (a->ta ? k * step_a : k),
                            a->b + matrix * a->inner * a->cols + (a->tb ? k : k * step_b),
                            a->rows, a->cols, least(a->chunk, a->inner - k), step_a, step_b, a->ta, a->tb};
-        multiply_part(&p, i % cuts, cuts);
+        ag_multiply(&p, i % cuts, cuts);
     }
 }

@@ -66,7 +66,7 @@ INLINE void tile(int rows, int regs, float *c, int64_t step_c, int64_t cols, con
             }
         return;
     }
-    float row[WIDE];
+    float row[WIDE] = {0.0f};
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++) {
 #pragma GCC unroll 2
@@ -142,6 +142,25 @@ INLINE void turn_square(float *to, int64_t step_to, const float *from, int64_t s
     for (int i = 0; i < WIDTH; i++) put(to + i * step_to, x[i]);
 }
 
+// Fewer than WIDTH floats; a call of memcpy would take longer.
+INLINE void copy_few(float *to, const float *from, int64_t count) {
+#if WIDTH > 8
+    if (count & 8) {
+        memcpy(to, from, 8 * sizeof *to);
+        to += 8;
+        from += 8;
+    }
+#endif
+#if WIDTH > 4
+    if (count & 4) {
+        memcpy(to, from, 4 * sizeof *to);
+        to += 4;
+        from += 4;
+    }
+#endif
+    for (count &= 3; count; count--) *to++ = *from++;
+}
+
 void ag_turn(float *to, int64_t step_to, const float *from, int64_t step_from, int64_t rows, int64_t cols) {
     float square[WIDTH * WIDTH], turned[WIDTH * WIDTH];
     for (int64_t i = 0; i < rows; i += WIDTH) {
@@ -155,9 +174,15 @@ void ag_turn(float *to, int64_t step_to, const float *from, int64_t step_from, i
                 continue;
             }
             memset(square, 0, sizeof square);
-            for (int64_t r = 0; r < tall; r++) memcpy(square + r * WIDTH, x + r * step_from, (size_t)wide * sizeof *x);
+            for (int64_t r = 0; r < tall; r++) {
+                if (wide == WIDTH) put(square + r * WIDTH, get(x + r * step_from));
+                else copy_few(square + r * WIDTH, x + r * step_from, wide);
+            }
             turn_square(turned, WIDTH, square, WIDTH);
-            for (int64_t r = 0; r < wide; r++) memcpy(y + r * step_to, turned + r * WIDTH, WIDTH * sizeof *y);
+            for (int64_t r = 0; r < wide; r++) {
+                if (tall == WIDTH) put(y + r * step_to, get(turned + r * WIDTH));
+                else copy_few(y + r * step_to, turned + r * WIDTH, tall);
+            }
         }
     }
 }

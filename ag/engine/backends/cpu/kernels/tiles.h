@@ -42,8 +42,17 @@ static inline int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to;
 HIDDEN void ag_panel(float *c, int64_t step_c, int64_t rows, int64_t cols, const float *a, int64_t tile_a, int64_t row_a,
                      int64_t step_a, const float *b, int64_t step_b, int64_t inner, int add);
 
-// to[j, i] = from[i, j] for `rows` rows and `cols` columns; rows of `to` and `from` are so many floats apart.  Rows of
-// `to` are filled with zeros up to a multiple of WIDTH.
+typedef struct {
+    float *c;  // [rows, cols]
+    const float *a, *b;
+    int64_t rows, cols, inner, step_a, step_b;  // rows of a and b as they lie in memory are so many floats apart
+    int64_t ta, tb;                             // whether it is the product of a or b transposed
+} product;
+
+// Part `part` of `parts` of a product (matmul.c); the calling thread's scratch is used.
+HIDDEN void ag_multiply(const product *p, int64_t part, int64_t parts);
+
+// to[j, i] = from[i, j] for `rows` rows and `cols` columns; rows of `to` and `from` are so many floats apart.
 HIDDEN void ag_turn(float *to, int64_t step_to, const float *from, int64_t step_from, int64_t rows, int64_t cols);
 
 #if WIDTH == 16
