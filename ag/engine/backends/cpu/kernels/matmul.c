@@ -207,7 +207,7 @@ KERNEL(matmul_sums, {
 }) {
     const product p = {a->out, a->a, a->b, a->rows, a->cols, a->inner, a->ta ? a->rows : a->inner,
                        a->tb ? a->inner : a->cols, a->ta, a->tb};
-    multiply_part(&p, part, parts);
+    ag_multiply(&p, part, parts);
     const pieces_of_axis of_a = {a->ta ? 1 : a->rows, a->inner, a->ta ? a->rows : 1, 1, a->inner};
     ag_add_up(a->row_sums, a->a, of_a, 1.0f, part, parts);
 }
