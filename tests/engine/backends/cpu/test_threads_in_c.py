@@ -53,7 +53,7 @@ class Worker:
         for _ in range(times):
             for buffer in self.out:
                 buffer.native.fill(np.nan)
-            KERNELS.run(self.words, self.launches, self.threads, 1 << 30)
+            KERNELS.run_by(self.threads, self.words, self.launches)
             made = b"".join(buffer.native.tobytes() for buffer in self.out)
             assert first in (None, made)
             first = made

@@ -98,6 +98,14 @@ static inline float log_(float x) {  // of 0 < x < infinity
     return z + p + 0.693359375f * exponent;
 }
 
+// ---------------------------------------------------------------------------------------------- sums
+
+// x[outer, length, inner], whose middle axis is cut into pieces of `chunk` elements.
+typedef struct { int64_t outer, length, inner, pieces, chunk; } pieces_of_axis;
+
+// What the kernel `sum` does; products use it, too, so that sums of rows have its bits.
+void ag_add_up(float *out, const float *x, pieces_of_axis p, float scale, int64_t part, int64_t parts);
+
 // ---------------------------------------------------------------------------------------------- strided operands
 
 // `count` elements of an operand, from element `first` of the result on; strides are 0 where the operand is repeated.

@@ -1,6 +1,7 @@
 // Functions element by element that no chain has, so that a product and a sum may become one operation: limits, powers,
 // and dropout with its random numbers.
 // contract
+#include "philox.h"
 #include "rows.h"
 
 typedef uint64_t __attribute__((may_alias)) stream_number;
@@ -94,31 +95,6 @@ KERNEL(rng_draw, { uint32_t *out; uint32_t *state; }) {
     a->out[2] = (uint32_t)stream;
     a->out[3] = (uint32_t)(stream >> 32);
     (void)parts;
-}
-
-#define BLOCKS 64  // of four random words, that are made at a time, at most
-
-// Philox4x32-10 with the counters (first + k, stream): word w of block k goes to 4 k + w, as in ag/engine/kernels/random.py.
-static void philox(uint32_t *words, const uint32_t *key, uint64_t first, int64_t blocks) {
-    uint32_t x[4][BLOCKS], seed[2] = {key[0], key[1]};
-    EACH(k, blocks) {
-        x[0][k] = (uint32_t)(first + (uint64_t)k);
-        x[1][k] = (uint32_t)((first + (uint64_t)k) >> 32);
-        x[2][k] = key[2];
-        x[3][k] = key[3];
-    }
-    for (int round = 0; round < 10; round++) {
-        EACH(k, blocks) {
-            const uint64_t even = 0xD2511F53ull * x[0][k], odd = 0xCD9E8D57ull * x[2][k];
-            x[0][k] = (uint32_t)(odd >> 32) ^ x[1][k] ^ seed[0];
-            x[1][k] = (uint32_t)odd;
-            x[2][k] = (uint32_t)(even >> 32) ^ x[3][k] ^ seed[1];
-            x[3][k] = (uint32_t)even;
-        }
-        seed[0] += 0x9E3779B9u;
-        seed[1] += 0xBB67AE85u;
-    }
-    EACH(k, blocks) for (int w = 0; w < 4; w++) words[4 * k + w] = x[w][k];
 }
 
 KERNEL(dropout, { float *out; const float *x; const uint32_t *key; int64_t n; double rate; }) {

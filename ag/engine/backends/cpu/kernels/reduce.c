@@ -23,20 +23,23 @@ static void sum_few_columns(float *out, const float *x, int64_t rows, int64_t wi
     }
 }
 
+void ag_add_up(float *out, const float *x, pieces_of_axis p, float scale, int64_t part, int64_t parts) {
+    const span s = share(tiles_of(p.outer * p.pieces, p.inner), 1, part, parts);
+    for (int64_t i = s.begin; i < s.end; i++) {
+        const tile t = tile_at(i, 1, p.inner);
+        const int64_t first = t.outer % p.pieces * p.chunk, rows = least(p.chunk, p.length - first);
+        const float *from = x + (t.outer / p.pieces * p.length + first) * p.inner + t.column;
+        if (p.inner == 1) out[t.begin] = (float)row_sum(from, rows) * scale;
+        else if (4 * p.inner <= COLUMNS) sum_few_columns(out + t.begin, from, rows, p.inner, scale);
+        else sum_columns(out + t.begin, from, rows, p.inner, t.width, scale);
+    }
+}
+
 KERNEL(sum, {
     float *out; const float *x; int64_t outer; int64_t length; int64_t inner; int64_t pieces; int64_t chunk; double scale;
 }) {
-    const span s = share(tiles_of(a->outer * a->pieces, a->inner), 1, part, parts);
-    const float scale = (float)a->scale;
-    for (int64_t i = s.begin; i < s.end; i++) {
-        const tile t = tile_at(i, 1, a->inner);
-        const int64_t first = t.outer % a->pieces * a->chunk, rows = least(a->chunk, a->length - first);
-        const float *x = a->x + (t.outer / a->pieces * a->length + first) * a->inner + t.column;
-        float *out = a->out + t.begin;
-        if (a->inner == 1) *out = (float)row_sum(x, rows) * scale;
-        else if (4 * a->inner <= COLUMNS) sum_few_columns(out, x, rows, a->inner, scale);
-        else sum_columns(out, x, rows, a->inner, t.width, scale);
-    }
+    const pieces_of_axis p = {a->outer, a->length, a->inner, a->pieces, a->chunk};
+    ag_add_up(a->out, a->x, p, (float)a->scale, part, parts);
 }
 
 // ---------------------------------------------------------------------------------------------- maxima

@@ -1,0 +1,160 @@
+// contract
+// Attention over [heads * features, time, batch], the weights of attention alone, and what its gradient begins with.
+#include "attention.h"
+
+enum { PARTIAL = 128 };  // exponentials of a sum
+
+// ---------------------------------------------------------------------------------------------- attention
+
+// One query, slowly.
+static void attend_plainly(float *out, float *lse, const float *q, const float *k, const float *v, const sizes *s,
+                           const group *g, int64_t i) {
+    float top = -__builtin_inff();
+    double mass = 0.0;
+    for (int64_t j = 0; j < seen_by(s, i); j++) {
+        const float x = s->factor * product_of(q, k, s, g, s->d, i, j);
+        top = x > top ? x : top;
+    }
+    for (int64_t j = 0; j < seen_by(s, i); j++) mass += exp_(s->factor * product_of(q, k, s, g, s->d, i, j) - top);
+    for (int64_t f = 0; f < s->dv; f++) {
+        double sum = 0.0;
+        for (int64_t j = 0; j < seen_by(s, i); j++)
+            sum += exp_(s->factor * product_of(q, k, s, g, s->d, i, j) - top) * kept_at(s, g, i, j) * v[at(s, g, s->dv, s->keys, f, j)];
+        out[at(s, g, s->dv, s->queries, f, i)] = (float)(sum / mass);
+    }
+    lse[at(s, g, 1, s->queries, 0, i)] = top + (log_((float)mass) + (float)(mass - mass));
+}
+
+// Scores to exponentials, whose sums are `mass` and whose largest exponent was `top`.
+static void exponentials(float *w, float *top, float *mass, const sizes *s, const block *b) {
+    for (int i = 0; i < WIDE; i++) top[i] = -__builtin_inff();
+    for (int64_t j = 0; j < b->keys; j++) {
+        float *row = w + j * WIDE;
+        for (int i = 0; i < WIDE; i++) row[i] *= s->factor;
+        for (int64_t i = 0; i < blind(s, b, j); i++) row[i] = -__builtin_inff();
+        for (int i = 0; i < WIDE; i++) top[i] = row[i] > top[i] ? row[i] : top[i];
+    }
+    for (int i = 0; i < WIDE; i++) mass[i] = 0.0f;
+    for (int64_t first = 0; first < b->keys; first += PARTIAL) {
+        float sum[WIDE] = {0.0f};
+        for (int64_t j = first; j < least(first + PARTIAL, b->keys); j++) {
+            float *row = w + j * WIDE;
+            for (int i = 0; i < WIDE; i++) {
+                row[i] = exp_(row[i] - top[i]);
+                sum[i] += row[i];
+            }
+        }
+        for (int i = 0; i < WIDE; i++) mass[i] += sum[i];
+    }
+}
+
+// Some queries of one sample and head, whose matrices are given.
+static void attend(float *out, float *lse, const float *q, const float *k, const float *v, float *w, const sizes *s,
+                   span queries, int64_t head, int64_t sample) {
+    float top[WIDE], mass[WIDE], *kept = w + s->keys * WIDE;
+    for (int64_t query = queries.begin; query < queries.end; query += WIDE) {
+        const block b = block_of(s, query, (span){0, s->keys});
+        products(w, k, q, s, &b, s->d);
+        exponentials(w, top, mass, s, &b);
+        if (s->rate > 0) {
+            keep(kept, s, &b, head, sample);
+            for (int64_t j = 0; j < b.keys * WIDE; j++) w[j] *= kept[j];
+        }
+        float *to = out + query;
+        ag_panel(to, s->line_q, s->dv, b.count, v, TALL * s->line_k, s->line_k, 1, w, WIDE, b.keys, 0);
+        for (int64_t i = 0; i < b.count; i++) {
+            lse[query + i] = top[i] + (log_(mass[i]) + (mass[i] - mass[i]));  // NaN where mass is
+            mass[i] = 1.0f / mass[i];
+        }
+        for (int64_t f = 0; f < s->dv; f++, to += s->line_q)
+            for (int64_t i = 0; i < b.count; i++) to[i] *= mass[i];
+    }
+}
+
+// work: heads * batch * queries * keys
+KERNEL(attention, {
+    float *out; float *lse; const float *q; const float *k; const float *v; const void *key;
+    int64_t heads; int64_t batch; int64_t queries; int64_t keys; int64_t d; int64_t dv; int64_t causal;
+    double factor; double rate;
+}) {
+    const sizes s = sizes_of(a->heads, a->batch, a->queries, a->keys, a->d, a->dv, a->causal, a->factor, a->rate, a->key);
+    const int64_t size_q = size_of(s.d, s.line_q), size_k = size_of(s.d, s.line_k), size_v = size_of(s.dv, s.line_k),
+                  size_out = size_of(s.dv, s.line_q);
+    const int64_t floats = size_q + size_k + size_v + size_out + s.line_q, count = together(&s, floats, parts);
+    if (!s.batch || !s.queries) return;
+    const int64_t groups = (s.batch + count - 1) / count, units = s.heads * groups, blocks = (s.queries + WIDE - 1) / WIDE;
+    const int64_t cuts = units < parts / 2 ? least(blocks, (parts + units - 1) / units) : 1;
+    float *memory = ag_scratch(count * floats + s.keys * 2 * WIDE);
+    const span mine = share(units * cuts, 1, part, parts);
+    for (int64_t unit = mine.begin; unit < mine.end; unit++) {
+        const int64_t first = unit / cuts % groups * count;
+        group g = {unit / cuts / groups, first, least(count, s.batch - first)};
+        const span queries = share(s.queries, WIDE, unit % cuts, cuts);
+        if (!memory) {
+            for (; g.count > 0; g.sample++, g.count--)
+                for (int64_t t = queries.begin; t < queries.end; t++) attend_plainly(a->out, a->lse, a->q, a->k, a->v, &s, &g, t);
+            continue;
+        }
+        float *q = memory, *k = q + count * size_q, *v = k + count * size_k, *out = v + count * size_v;
+        float *lse = out + count * size_out, *w = lse + count * s.line_q;
+        take(q, a->q, &s, &g, s.d, s.queries, s.line_q);
+        take(k, a->k, &s, &g, s.d, s.keys, s.line_k);
+        take(v, a->v, &s, &g, s.dv, s.keys, s.line_k);
+        for (int64_t i = 0; i < g.count; i++)
+            attend(out + i * size_out, lse + i * s.line_q, q + i * size_q, k + i * size_k, v + i * size_v, w, &s, queries,
+                   g.head, first + i);
+        give(a->out, out, &s, &g, s.dv, s.queries, s.line_q, queries);
+        give(a->lse, lse, &s, &g, 1, s.queries, s.line_q, queries);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------- delta, and weights alone
+
+// work: heads * features * rest
+KERNEL(attention_delta, { float *delta; const float *y; const float *g; int64_t heads; int64_t features; int64_t rest; }) {
+    enum { SOME = 256 };
+    const int64_t blocks = (a->rest + SOME - 1) / SOME;
+    const span s = share(a->heads * blocks, 1, part, parts);
+    for (int64_t i = s.begin; i < s.end; i++) {
+        const int64_t head = i / blocks, first = i % blocks * SOME, n = least(SOME, a->rest - first);
+        float sum[SOME] = {0.0f};
+        for (int64_t f = 0; f < a->features; f++) {
+            const float *y = a->y + (head * a->features + f) * a->rest + first, *g = a->g + (y - a->y);
+            for (int64_t j = 0; j < n; j++) sum[j] += y[j] * g[j];
+        }
+        memcpy(a->delta + head * a->rest + first, sum, (size_t)n * sizeof *sum);
+    }
+}
+
+// work: batch * queries * keys
+KERNEL(attention_weights, {
+    float *out; const float *x; int64_t batch; int64_t queries; int64_t keys; double factor; int64_t causal;
+}) {
+    const float factor = (float)a->factor;
+    const span s = share(a->batch * a->queries, 1, part, parts);
+    for (int64_t i = s.begin; i < s.end; i++) {
+        const float *x = a->x + i * a->keys;
+        float *out = a->out + i * a->keys, top = -__builtin_inff();
+        const int64_t seen = a->causal ? least(a->keys, i % a->queries + 1) : a->keys;
+        for (int64_t j = 0; j < seen; j++) out[j] = factor * x[j];
+        float most[LANES];
+        for (int l = 0; l < LANES; l++) most[l] = top;
+        int64_t j = 0;
+        for (; j + LANES <= seen; j += LANES)
+            for (int l = 0; l < LANES; l++) most[l] = out[j + l] > most[l] ? out[j + l] : most[l];
+        for (; j < seen; j++) top = out[j] > top ? out[j] : top;
+        for (int l = 0; l < LANES; l++) top = most[l] > top ? most[l] : top;
+        float mass = 0.0f;
+        for (int64_t first = 0; first < seen; first += PARTIAL * LANES) {
+            const int64_t end = least(first + PARTIAL * LANES, seen);
+            vec sum = {0};
+            float rest = 0.0f;
+            for (j = first; j < end; j++) out[j] = exp_(out[j] - top);
+            for (j = first; j + LANES <= end; j += LANES) sum += load(out + j);
+            for (; j < end; j++) rest += out[j];
+            mass += added(sum) + rest;
+        }
+        for (j = 0; j < seen; j++) out[j] /= mass;
+        memset(out + seen, 0, (size_t)(a->keys - seen) * sizeof *out);
+    }
+}

@@ -1,0 +1,114 @@
+// What attention and its gradients share: matrices of samples, scores of some queries, and dropout's factors.
+//
+// Samples are the last axis, and a product of matrices wants time there.  So the operands of a head are taken apart into
+// a matrix [features, time] per sample, some samples at a time.  Then WIDE queries are done at once: their scores, keys
+// by WIDE queries, stay in the cache until the last product is made of them; a matrix of all scores is never made.
+#ifndef ATTENTION_H
+#define ATTENTION_H
+#include "tiles.h"
+#include "philox.h"
+
+enum { TOGETHER = 1 << 20 };  // floats of operands that are taken apart at once
+
+typedef struct {
+    int64_t heads, batch, queries, keys, d, dv, causal, line_q, line_k;  // lines: floats from feature to feature
+    float factor;
+    double rate;
+    const uint32_t *key;
+} sizes;
+
+static inline sizes sizes_of(int64_t heads, int64_t batch, int64_t queries, int64_t keys, int64_t d, int64_t dv, int64_t causal,
+                      double factor, double rate, const void *key) {
+    return (sizes){heads, batch, queries, keys, d, dv, causal, up(queries, 16) | 16, up(keys, 16) | 16, (float)factor, rate, key};
+}
+
+// ---------------------------------------------------------------------------------------------- matrices of samples
+
+typedef struct { int64_t head, sample, count; } group;
+
+// How many samples are done together: as many as a register has, fewer where these are long or threads would be idle.
+static inline int64_t together(const sizes *s, int64_t floats, int64_t parts) {
+    int64_t count = least(s->batch, WIDTH);
+    while (count > 1 && (count * floats > TOGETHER || (count > 4 && s->heads * ((s->batch + count - 1) / count) < parts / 2)))
+        count = (count + 1) / 2;
+    return count;
+}
+
+// Floats from the matrix of a sample to the next one's: odd numbers of cache lines, as lines are (`sizes_of`), so that the
+// samples of a feature do not share their places in the cache.
+static inline int64_t size_of(int64_t features, int64_t line) { return (features * line) | 16; }
+
+// From the features of a head of x [heads * features, time, batch] to matrices, one per sample, `line` floats a row.
+static inline void take(float *to, const float *x, const sizes *s, const group *g, int64_t features, int64_t time, int64_t line) {
+    for (int64_t f = 0; f < features; f++) {
+        const float *from = x + (g->head * features + f) * time * s->batch + g->sample;
+        if (s->batch == 1) memcpy(to + f * line, from, (size_t)time * sizeof *to);
+        else ag_turn(to + f * line, size_of(features, line), from, s->batch, time, g->count);
+    }
+}
+
+// The reverse, for some times.
+static inline void give(float *x, const float *from, const sizes *s, const group *g, int64_t features, int64_t time, int64_t line,
+                 span some) {
+    const int64_t count = some.end - some.begin;
+    for (int64_t f = 0; f < features; f++) {
+        float *to = x + ((g->head * features + f) * time + some.begin) * s->batch + g->sample;
+        const float *row = from + f * line + some.begin;
+        if (s->batch == 1) memcpy(to, row, (size_t)count * sizeof *to);
+        else ag_turn(to, s->batch, row, size_of(features, line), g->count, count);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------- scores of some queries
+
+// The queries from `query` on, `count` of them, and the keys from `key` on that they see, all or a range.
+typedef struct { int64_t query, count, key, keys; } block;
+
+static inline block block_of(const sizes *s, int64_t query, span keys) {
+    const int64_t count = least(WIDE, s->queries - query), end = s->causal ? least(keys.end, query + count) : keys.end;
+    return (block){query, count, keys.begin, end > keys.begin ? end - keys.begin : 0};
+}
+
+// w[key, query] = the products of the columns of k and q, [features, time] each.
+static inline void products(float *w, const float *k, const float *q, const sizes *s, const block *b, int64_t features) {
+    if (b->count < WIDE) memset(w, 0, (size_t)(b->keys * WIDE) * sizeof *w);
+    ag_panel(w, WIDE, b->keys, b->count, k + b->key, TALL, 1, s->line_k, q + b->query, s->line_q, features, 0);
+}
+
+// How many of the block's first queries do not see a key.
+static inline int64_t blind(const sizes *s, const block *b, int64_t key) {
+    const int64_t behind = b->key + key - b->query;
+    return !s->causal || behind <= 0 ? 0 : least(behind, WIDE);
+}
+
+// What dropout keeps: a factor per key and query.
+static inline void keep(float *kept, const sizes *s, const block *b, int64_t head, int64_t sample) {
+    for (int64_t i = 0; i < b->count; i++) {
+        const int64_t row = ((sample * s->heads + head) * s->queries + b->query + i) * s->keys;
+        kept_of(kept + i, WIDE, b->keys, s->key, (uint64_t)(row + b->key), s->rate);
+    }
+    for (int64_t i = b->count; i < WIDE; i++)
+        for (int64_t j = 0; j < b->keys; j++) kept[j * WIDE + i] = 0.0f;
+}
+
+// ---------------------------------------------------------------------------------------------- without memory
+
+static inline int64_t at(const sizes *s, const group *g, int64_t features, int64_t time, int64_t f, int64_t t) {
+    return ((g->head * features + f) * time + t) * s->batch + g->sample;
+}
+
+// The product of query i of x and key j of y, in sample g.
+static inline float product_of(const float *x, const float *y, const sizes *s, const group *g, int64_t features, int64_t i, int64_t j) {
+    double sum = 0.0;
+    for (int64_t f = 0; f < features; f++) sum += x[at(s, g, features, s->queries, f, i)] * y[at(s, g, features, s->keys, f, j)];
+    return (float)sum;
+}
+
+static inline float kept_at(const sizes *s, const group *g, int64_t i, int64_t j) {
+    float kept = 1.0f;
+    if (s->rate > 0) kept_of(&kept, 1, 1, s->key, (uint64_t)(((g->sample * s->heads + g->head) * s->queries + i) * s->keys + j), s->rate);
+    return kept;
+}
+
+static inline int64_t seen_by(const sizes *s, int64_t query) { return s->causal ? least(s->keys, query + 1) : s->keys; }
+#endif

@@ -1,0 +1,257 @@
+// contract
+// Convolution, and the gradient that flows to its image: every place adds up what it sees by the taps of all channels.
+//
+// Both are one walk: a row of places sees some rows of the other tensor, which lie packed in a ring (conv.h), and a tile
+// of features or channels and of lanes adds up products in registers, channel by channel and tap by tap.
+#include "conv.h"
+
+enum { RING = 1 << 17, MOST_SAMPLES = 64 };  // floats of a ring, about; samples that are packed together
+
+typedef struct {
+    float *out;
+    const float *in, *w;
+    int64_t outs, ins, w_out, w_in;  // channels of a group, and the floats from one's weights to the next's
+    const int64_t *out_size, *in_size;
+    int64_t batch;
+    axis down, across;
+} walk;
+
+// What a tap multiplies: weights, and lanes of the ring.
+typedef struct { int64_t weight, lanes; } tap;
+
+static float *place_of(const walk *c, int64_t channel, int64_t y) {
+    return c->out + (channel * c->out_size[0] + y) * c->out_size[1] * c->batch;
+}
+
+// ---------------------------------------------------------------------------------------------- tiles
+
+INLINE void tile(int rows, int regs, float *to, int64_t step, const walk *c, const float *w, const tap *taps, int64_t count,
+                 const float *x, int64_t pitch) {
+    reg sum[TALL][2];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) sum[i][0] = sum[i][1] = (reg){0};
+    const int64_t row = c->w_out;
+    for (int64_t k = 0; k < c->ins; k++, w += c->w_in, x += pitch)
+        for (int64_t t = 0; t < count; t++) {
+            const float *a = w + taps[t].weight, *b = x + taps[t].lanes;
+            const reg p = get(b), q = regs > 1 ? get(b + WIDTH) : p;
+#pragma GCC unroll 8
+            for (int i = 0; i < rows; i++) {
+                sum[i][0] += a[i * row] * p;
+                if (regs > 1) sum[i][1] += a[i * row] * q;
+            }
+        }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) {
+        put(to + i * step, sum[i][0]);
+        if (regs > 1) put(to + i * step + WIDTH, sum[i][1]);
+    }
+}
+
+#define ARGUMENTS float *to, int64_t step, const walk *c, const float *w, const tap *taps, int64_t count, \
+                  const float *x, int64_t pitch
+#define GIVEN to, step, c, w, taps, count, x, pitch
+
+INLINE void tile_of_rows(int64_t rows, int regs, ARGUMENTS) {
+    switch (rows) {
+        case 1: tile(1, regs, GIVEN); break;
+        case 2: tile(2, regs, GIVEN); break;
+        case 3: tile(3, regs, GIVEN); break;
+        case 4: tile(4, regs, GIVEN); break;
+        case 5: tile(5, regs, GIVEN); break;
+#if TALL > 6
+        case 6: tile(6, regs, GIVEN); break;
+        case 7: tile(7, regs, GIVEN); break;
+#endif
+        default: tile(TALL, regs, GIVEN);
+    }
+}
+
+static __attribute__((noinline)) void wide_tile(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 2, GIVEN); }
+static __attribute__((noinline)) void slim_tile(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 1, GIVEN); }
+
+// ---------------------------------------------------------------------------------------------- rows of places
+
+// Places `apart * (first + j) + r` of a row, and samples from `sample` on.
+typedef struct { int64_t apart, r, first, samples, sample; } lanes;
+
+// Where lane n of a row is.
+static float *lane_of(float *row, const lanes *l, int64_t batch, int64_t n) {
+    return row + (l->apart * (l->first + n / l->samples) + l->r) * batch + l->sample + n % l->samples;
+}
+
+static void put_lanes(float *row, const lanes *l, int64_t batch, int64_t n, int64_t count, const float *values) {
+    for (int64_t m; count > 0; n += m, values += m, count -= m) {
+        m = least(l->samples - n % l->samples, count);
+        memcpy(lane_of(row, l, batch, n), values, (size_t)m * sizeof *row);
+    }
+}
+
+// The channels `some` of `n` lanes of row y.
+static void make_lanes(const walk *c, span some, int64_t y, const lanes *l, int64_t n, const tap *taps, int64_t count,
+                       const float *ring, int64_t pitch) {
+    const int64_t plane = c->out_size[0] * c->out_size[1] * c->batch;
+    const int in_order = l->apart == 1 && l->samples == c->batch;
+    float made[TALL * WIDE];
+    for (int64_t at = 0; at < n; at += WIDE) {
+        const int64_t wide = least(WIDE, n - at);
+        const int whole = wide % WIDTH == 0 && (in_order || l->samples % wide == 0);  // lanes that lie side by side
+        for (int64_t f = some.begin; f < some.end; f += TALL) {
+            const int64_t tall = least(TALL, some.end - f);
+            float *to = whole ? lane_of(place_of(c, f, y), l, c->batch, at) : made;
+            (wide > WIDTH ? wide_tile : slim_tile)(tall, to, whole ? plane : WIDE, c, c->w + f * c->w_out, taps, count,
+                                                   ring + at, pitch);
+            for (int64_t i = 0; i < tall && !whole; i++) put_lanes(place_of(c, f + i, y), l, c->batch, at, wide, made + i * WIDE);
+        }
+    }
+}
+
+// Rows `rows` of the channels `some`, at columns from `first` on and some samples; 0 where there is no memory.
+static int make_rows(const walk *c, span some, span rows, int64_t first, int64_t columns, int64_t sample, int64_t samples) {
+    const axis *down = &c->down, *across = &c->across;
+    int64_t low, high;
+    shifts(across, &low, &high);
+    const int64_t apart = across->back ? across->stride : 1, count = columns + high - low;
+    strip s = {c->ins, c->in_size[0], c->in_size[1], c->batch, across->back ? 1 : across->stride, first + low, count,
+               samples, sample, pitch_of(count * samples)};
+    const int64_t pitch = s.pitch * s.steps, slot = pitch * c->ins;
+    const int64_t slots = least((down->kernel - 1) * down->dilation + 1, c->in_size[0]);
+    const int64_t all = down->kernel * across->kernel, names = up(slots + 1, 8);
+    float *memory = ag_scratch(slot * (slots + 1) + (int64_t)(sizeof(tap) / 4) * all + 2 * names);
+    if (!memory) return 0;
+    int64_t *held = (int64_t *)memory;  // which row is in a slot; the last slot is for rows of padding
+    tap *taps = (tap *)(held + names);
+    float *ring = (float *)(taps + all);
+    for (int64_t i = 0; i <= slots; i++) held[i] = -1;
+    for (int64_t y = rows.begin; y < rows.end; y++)
+        for (int64_t r = 0; r < apart; r++) {
+            int64_t n = 0;
+            for (int64_t i = 0; i < down->kernel; i++) {
+                int64_t shift, rest;
+                const int64_t moved = down->back ? y % down->stride : 0;
+                if (!sees(down, moved, i, &shift, &rest)) continue;
+                const int64_t row = down->back ? y / down->stride + shift : down->stride * (y + shift) + rest;
+                const int outside = row < 0 || row >= s.height;
+                const int64_t at = outside ? slots : row % slots, name = outside ? 0 : row;
+                for (int64_t j = 0; j < across->kernel; j++) {
+                    if (!sees(across, r, j, &shift, &rest)) continue;
+                    if (held[at] != name) {
+                        pack_strip(ring + at * slot, c->in, &s, row);
+                        held[at] = name;
+                    }
+                    taps[n++] = (tap){i * across->kernel + j, at * slot + rest * s.pitch + (shift - low) * samples};
+                }
+            }
+            const int64_t places = (c->out_size[1] - r + apart - 1) / apart, wide = least(columns, places - first);
+            const lanes l = {apart, r, first, samples, sample};
+            if (wide > 0) make_lanes(c, some, y, &l, wide * samples, taps, n, ring, pitch);
+        }
+    return 1;
+}
+
+// The same without memory: the same bits, slowly.
+static void make_rows_plainly(const walk *c, span some, span rows, int64_t first, int64_t columns, int64_t sample,
+                              int64_t samples) {
+    const axis *down = &c->down, *across = &c->across;
+    const int64_t apart = across->back ? across->stride : 1, wide = c->in_size[1], high = c->in_size[0];
+    for (int64_t f = some.begin; f < some.end; f++)
+        for (int64_t y = rows.begin; y < rows.end; y++)
+            for (int64_t x = apart * first; x < least(apart * (first + columns), c->out_size[1]); x++)
+                for (int64_t b = sample; b < sample + samples; b++) {
+                    float sum = 0.0f;
+                    for (int64_t k = 0; k < c->ins; k++)
+                        for (int64_t t = 0; t < down->kernel * across->kernel; t++) {
+                            int64_t shift, rest, above, beside;
+                            const int64_t i = t / across->kernel, j = t % across->kernel;
+                            if (!sees(down, down->back ? y % down->stride : 0, i, &shift, &rest)) continue;
+                            above = down->back ? y / down->stride + shift : down->stride * (y + shift) + rest;
+                            if (!sees(across, across->back ? x % apart : 0, j, &shift, &rest)) continue;
+                            beside = across->back ? x / apart + shift : across->stride * (x + shift) + rest;
+                            const int seen = above >= 0 && above < high && beside >= 0 && beside < wide;
+                            sum += c->w[f * c->w_out + k * c->w_in + t] *
+                                   (seen ? c->in[((k * high + above) * wide + beside) * c->batch + b] : 0.0f);
+                        }
+                    place_of(c, f, y)[x * c->batch + b] = sum;
+                }
+}
+
+// Part `part` of `parts`: rows of places, cut further into columns, samples and channels where these are many.
+static void make_part(walk c, int64_t groups, int64_t step_w, int64_t part, int64_t parts) {
+    const int64_t apart = c.across.back ? c.across.stride : 1, steps = c.across.back ? 1 : c.across.stride;
+    const int64_t columns = (c.out_size[1] + apart - 1) / apart, height = c.out_size[0];
+    const int64_t samples = least(c.batch, MOST_SAMPLES), extent = (c.down.kernel - 1) * c.down.dilation + 1;
+    int64_t low, high;
+    shifts(&c.across, &low, &high);
+    int64_t wide = RING / (least(extent, c.in_size[0]) * c.ins * steps * (samples ? samples : 1) + 1) - (high - low);
+    if (wide * samples < WIDE) wide = samples ? (WIDE + samples - 1) / samples : 1;
+    wide = least(wide, columns);
+    if (!columns || !height || !samples || !c.outs) return;
+    const int64_t over = (columns + wide - 1) / wide, deep = (c.batch + samples - 1) / samples;
+    const int64_t rows = groups * over * deep * height, tall = (c.outs + TALL - 1) / TALL;
+    const int64_t cuts = least(tall, (2 * parts + rows - 1) / rows), places = c.out_size[0] * c.out_size[1] * c.batch;
+    const float *in = c.in, *w = c.w;
+    float *out = c.out;
+    const span s = share(rows * cuts, 1, part, parts);
+    for (int64_t at = s.begin; at < s.end;) {
+        const int64_t y = at % height, unit = at / height, end = least(height, y + s.end - at);
+        const int64_t cut = unit % cuts, column = unit / cuts % over * wide, sample = unit / cuts / over % deep * samples;
+        const int64_t group = unit / cuts / over / deep;
+        c.in = in + group * c.ins * c.in_size[0] * c.in_size[1] * c.batch;
+        c.out = out + group * c.outs * places;
+        c.w = w + group * step_w;
+        const span some = share(c.outs, TALL, cut, cuts), these = {y, end};
+        const int64_t few = least(samples, c.batch - sample), beside = least(wide, columns - column);
+        if (!make_rows(&c, some, these, column, beside, sample, few))
+            make_rows_plainly(&c, some, these, column, beside, sample, few);
+        at += end - y;
+    }
+}
+
+// Whether places see one pixel each, so that a product of matrices does it.
+static int is_product(const int64_t *kernel, const int64_t *stride, const int64_t *padding) {
+    return kernel[0] == 1 && kernel[1] == 1 && stride[0] == 1 && stride[1] == 1 && padding[0] == 0 && padding[1] == 0;
+}
+
+// work: rows * cols * inner * groups
+KERNEL(conv2d, {
+    float *out; const float *x; const float *w;
+    int64_t batch; int64_t image[2]; int64_t places[2]; int64_t kernel[2]; int64_t stride[2]; int64_t padding[2];
+    int64_t dilation[2]; int64_t channels; int64_t features; int64_t rows; int64_t cols; int64_t inner; int64_t groups;
+}) {
+    const int64_t taps = a->kernel[0] * a->kernel[1];
+    if (is_product(a->kernel, a->stride, a->padding)) {
+        const int64_t pixels = a->places[0] * a->places[1] * a->batch;
+        for (int64_t i = 0; i < a->groups; i++) {
+            const product p = {a->out + i * a->features * pixels, a->w + i * a->features * a->channels,
+                               a->x + i * a->channels * pixels, a->features, pixels, a->channels, a->channels, pixels, 0, 0};
+            ag_multiply(&p, part, parts);
+        }
+        return;
+    }
+    const walk c = {a->out, a->x, a->w, a->features, a->channels, a->channels * taps, taps, a->places, a->image, a->batch,
+                    {a->kernel[0], a->dilation[0], a->stride[0], a->padding[0], 0},
+                    {a->kernel[1], a->dilation[1], a->stride[1], a->padding[1], 0}};
+    make_part(c, a->groups, a->features * a->channels * taps, part, parts);
+}
+
+// work: rows * cols * inner * groups
+KERNEL(conv2d_input_grad, {
+    float *out; const float *w; const float *g;
+    int64_t batch; int64_t image[2]; int64_t places[2]; int64_t kernel[2]; int64_t stride[2]; int64_t padding[2];
+    int64_t dilation[2]; int64_t channels; int64_t features; int64_t rows; int64_t cols; int64_t inner; int64_t groups;
+}) {
+    const int64_t taps = a->kernel[0] * a->kernel[1];
+    if (is_product(a->kernel, a->stride, a->padding)) {
+        const int64_t pixels = a->places[0] * a->places[1] * a->batch;
+        for (int64_t i = 0; i < a->groups; i++) {
+            const product p = {a->out + i * a->channels * pixels, a->w + i * a->features * a->channels,
+                               a->g + i * a->features * pixels, a->channels, pixels, a->features, a->channels, pixels, 1, 0};
+            ag_multiply(&p, part, parts);
+        }
+        return;
+    }
+    const walk c = {a->out, a->g, a->w, a->channels, a->features, taps, a->channels * taps, a->image, a->places, a->batch,
+                    {a->kernel[0], a->dilation[0], a->stride[0], a->padding[0], 1},
+                    {a->kernel[1], a->dilation[1], a->stride[1], a->padding[1], 1}};
+    make_part(c, a->groups, a->features * a->channels * taps, part, parts);
+}

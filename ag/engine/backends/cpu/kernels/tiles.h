@@ -1,0 +1,74 @@
+// Tiles of products in registers, memory for packed operands, and transposed blocks: what matmul.c, conv.c and
+// attention.c are made of.
+//
+// A register has as many floats as the processor's vectors, and a tile is TALL rows of two registers.  An element of a
+// product is one chain of fused products and sums over DEEP places of the inner axis, and these are added up in order:
+// so it has the same bits wherever in a tile it lies, and however the result is cut for threads.
+#ifndef TILES_H
+#define TILES_H
+#include "ag.h"
+
+#if defined(__AVX512F__)
+#define WIDTH 16
+#define TALL 8
+#elif defined(__AVX__)
+#define WIDTH 8
+#define TALL 6
+#else
+#define WIDTH 4
+#define TALL 6
+#endif
+#define WIDE (2 * WIDTH)  // columns of a tile
+#define DEEP 512
+
+typedef float reg __attribute__((vector_size(4 * WIDTH)));
+typedef int32_t mask __attribute__((vector_size(4 * WIDTH)));
+typedef float loose_reg __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+
+#define INLINE static inline __attribute__((always_inline))
+#define HIDDEN __attribute__((visibility("hidden")))
+
+INLINE reg get(const float *x) { return *(const loose_reg *)x; }
+INLINE void put(float *x, reg v) { *(loose_reg *)x = v; }
+
+// At least `count` floats of the calling thread, aligned to 64 bytes, until its next call; NULL where memory ends.
+HIDDEN float *ag_scratch(int64_t count);
+
+static inline int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// c[rows, cols], its rows `step_c` apart, is A B, or A B is added to it; cols is WIDE at most.
+// Element (i, k) of A is a[i / TALL * tile_a + i % TALL * row_a + k * step_a].  Rows of B are `step_b` apart; up to the
+// next multiple of WIDTH, columns behind the last are read and may hold anything.
+HIDDEN void ag_panel(float *c, int64_t step_c, int64_t rows, int64_t cols, const float *a, int64_t tile_a, int64_t row_a,
+                     int64_t step_a, const float *b, int64_t step_b, int64_t inner, int add);
+
+typedef struct {
+    float *c;  // [rows, cols]
+    const float *a, *b;
+    int64_t rows, cols, inner, step_a, step_b;  // rows of a and b as they lie in memory are so many floats apart
+    int64_t ta, tb;                             // whether it is the product of a or b transposed
+} product;
+
+// Part `part` of `parts` of a product (matmul.c); the calling thread's scratch is used.
+HIDDEN void ag_multiply(const product *p, int64_t part, int64_t parts);
+
+// to[j, i] = from[i, j] for `rows` rows and `cols` columns; rows of `to` and `from` are so many floats apart.
+HIDDEN void ag_turn(float *to, int64_t step_to, const float *from, int64_t step_from, int64_t rows, int64_t cols);
+
+#if WIDTH == 16
+#define LANES_OF(f, m) f(0, m), f(1, m), f(2, m), f(3, m), f(4, m), f(5, m), f(6, m), f(7, m), \
+                       f(8, m), f(9, m), f(10, m), f(11, m), f(12, m), f(13, m), f(14, m), f(15, m)
+#elif WIDTH == 8
+#define LANES_OF(f, m) f(0, m), f(1, m), f(2, m), f(3, m), f(4, m), f(5, m), f(6, m), f(7, m)
+#else
+#define LANES_OF(f, m) f(0, m), f(1, m), f(2, m), f(3, m)
+#endif
+#define FIRST_LANE(l, m) ((l) & (m) ? WIDTH + (l) - (m) : (l))
+#define SECOND_LANE(l, m) ((l) & (m) ? WIDTH + (l) : (l) + (m))
+
+// Of two rows of a square, blocks of m x m lanes: those on the diagonal and those off it change places.
+#define EXCHANGED(x, y, m, first, second) \
+    const reg first = __builtin_shuffle(x, y, (mask){LANES_OF(FIRST_LANE, m)}), \
+              second = __builtin_shuffle(x, y, (mask){LANES_OF(SECOND_LANE, m)})
+
+#endif
