@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ag
-from ag.engine.backends.cpu import library as cpu_library
+from ag.engine.backends import cpu
 from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.backends.cpu.library import Library, library, load
 from ag.engine.backends.cpu.native import NativeBackend
@@ -21,7 +21,7 @@ from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32, F64
 from ag.engine.primitive import PRIMITIVES
 
-BUILT = Path(cpu_library.__file__).parent / "built"
+BUILT = Path(cpu.__file__).parent / "built"
 built = pytest.mark.skipif(library() is None, reason="no kernels in C: not built, or AG_CPU is numpy")
 
 
