@@ -57,6 +57,6 @@ wheel: setup  ## build dist/*.whl and check that it holds the kernels
 	@$(run) tools/check_wheel.py dist/*.whl
 
 clean:  ## remove everything that was made
-	rm -rf .venv .drivers .make build dist *.egg-info ag/engine/backends/vulkan/spv third_party/kp/build third_party/kp/*.egg-info
+	rm -rf .venv .drivers .make build dist *.egg-info ag/engine/backends/vulkan/spv ag/engine/backends/cpu/built third_party/kp/build third_party/kp/*.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

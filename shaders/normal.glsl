@@ -19,7 +19,7 @@ float times_normal_cdf(float f, float x) {
         r = f * (0.5 + 0.5 * s * (p / q));
         return r;
     }
-    const float a = y > 14.0 ? 14.0 : y;  // the tail is 0 there, times any number
+    const float a = y > 15.0 ? 15.0 : y;  // exp, and so the tail, is 0 there, times any number
     p = (((((((2.15311535e-8 * a + 5.64188497e-1) * a + 8.88314979) * a + 6.61191906e1) * a
                          + 2.98635138e2) * a + 8.81952221e2) * a + 1.71204761e3) * a + 2.05107838e3) * a + 1.23033935e3;
     q = (((((((a + 1.57449261e1) * a + 1.17693951e2) * a + 5.37181102e2) * a + 1.62138957e3) * a

@@ -71,7 +71,7 @@ class Copy:
             elif source.is_file():
                 shutil.copy2(source, folder / name)
         self._env = {**os.environ, "PYTHONPATH": f"{folder}:{folder / 'tests'}", "PYTHONDONTWRITEBYTECODE": "1",
-                     "OPENBLAS_NUM_THREADS": "1"}
+                     "OPENBLAS_NUM_THREADS": "1", "AG_CPU": "numpy"}
 
     @contextmanager
     def broken(self, mutant: Mutant) -> Iterator[None]:

@@ -2,10 +2,10 @@
 """Compile the C kernels of the CPU device, and describe them in a manifest.
 
 Reads `ag/engine/backends/cpu/kernels/*.c` and shaders/functions.glsl, whose elementwise functions become C, too; writes
-``kernels.so`` for any processor of this kind, ``kernels.v3.so`` and ``kernels.v4.so`` for x86-64 with AVX2 and AVX-512,
-and ``manifest.json`` into `ag/engine/backends/cpu/built`.  Needs the standard library and a C compiler (``CC``, or gcc,
-clang or cc) and knows nothing of `ag`; `make setup` and the wheel's build call it.  Without a compiler it says so in one
-line, and the device computes with numpy.
+``kernels.so`` for any such processor, ``kernels.v3.so`` and ``kernels.v4.so`` for x86-64 with AVX2 and AVX-512, and
+``manifest.json`` into `ag/engine/backends/cpu/built`.  Needs the standard library and a C compiler (``CC``, or one of
+gcc, clang, cc) and knows nothing of `ag`; `make setup` and the wheel's build call it.  Without a compiler it says so in
+one line, and the device computes with numpy.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", 
          "-fvisibility=default", "-pthread"]
 LEVELS = {"x86_64": {"": [], ".v3": ["-march=x86-64-v3"], ".v4": ["-march=x86-64-v4", "-mprefer-vector-width=512"]}}
 CONTRACT = re.compile(r"^// contract\b", re.M)  # of files whose products and sums may become one operation
-MEMBER = re.compile(r"((?:const )?(?:float|int32_t|uint32_t|void) \*|int64_t |double )(\w+)(?:\[(\d+)\])?")
+MEMBER = re.compile(r"((?:const )?(?:float|double|int32_t|uint32_t|void) \*|int64_t |double )(\w+)(?:\[(\d+)\])?")
 
 
 class KernelError(Exception):
@@ -112,8 +114,8 @@ def interface(text: str) -> dict[str, Any]:
         for member in filter(None, map(str.strip, block.split(";"))):
             match = MEMBER.fullmatch(member)
             if match is None or (match[1].endswith("*") and (numbers or match[3])):
-                raise KernelError(f"{name}: `{member}` is not a pointer to float, int32_t, uint32_t or void, which come "
-                                  f"first, nor an int64_t or double, or an array of these.")
+                raise KernelError(f"{name}: `{member}` is not a pointer to float, double, int32_t, uint32_t or void, "
+                                  f"which come first, nor an int64_t or double, or an array of these.")
             if match[1].endswith("*"):
                 kind = match[1].removeprefix("const ").removesuffix(" *")
                 operands.append({"name": match[2], "type": kind, "writes": not match[1].startswith("const")})
@@ -128,7 +130,8 @@ def interface(text: str) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------- building
 
 
-def build(command: list[str], out: Path = OUT, levels: dict[str, list[str]] | None = None, more: list[str] = ()) -> None:
+def build(command: list[str], out: Path = OUT, levels: dict[str, list[str]] | None = None,
+          more: Sequence[str] = ()) -> None:
     """Compile every kernel for every level, and write the manifest last."""
     levels = LEVELS.get(platform.machine(), {"": []}) if levels is None else levels
     out.mkdir(parents=True, exist_ok=True)
@@ -159,7 +162,12 @@ def build(command: list[str], out: Path = OUT, levels: dict[str, list[str]] | No
                                      str(out / f"kernels{level}.so")], capture_output=True, text=True, check=False)
             if linked.returncode:
                 raise KernelError(linked.stderr)
-    manifest = {"format": FORMAT, "levels": [level for level in levels], "kernels": kernels}
+    shaders: set[Path] = set()
+    in_c(SHADERS / "functions.glsl", shaders)
+    manifest = {"format": FORMAT, "levels": list(levels), "kernels": kernels,
+                "functions": [f.name for f in functions((SHADERS / "functions.glsl").read_text("utf-8"))],
+                "sources": {str(path.relative_to(ROOT)): sha256(path.read_bytes()).hexdigest()
+                            for path in sorted({*SOURCES.glob("*.[ch]"), *shaders})}}
     (out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
 
 

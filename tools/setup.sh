@@ -40,7 +40,7 @@ apt_install() {  # what fails here is reported by report_missing
 # One piece per line: probe (has_<probe> below), apt package, what is missing and what follows from it.
 pieces() {
     cat <<END
-compiler|g++|no C++ compiler, so kp cannot be built and training runs on the CPU
+compiler|g++|no compiler, so neither kp nor the CPU's kernels can be built and training runs on the CPU with numpy, slowly
 headers|libvulkan-dev|no Vulkan headers, so kp cannot be built and training runs on the CPU
 python_h|$python_package-dev|no Python.h, so kp cannot be built and training runs on the CPU
 loader|libvulkan1|no Vulkan loader (libvulkan.so.1), so training runs on the CPU
@@ -140,6 +140,15 @@ install_kp() {
     fi
 }
 
+build_cpu_kernels() {
+    has_compiler || return 0  # already reported
+    if newer ag/engine/backends/cpu/built/manifest.json ag/engine/backends/cpu/kernels shaders/functions.glsl \
+        tools/cpu_kernels.py; then return; fi
+    say "building the CPU's kernels"
+    .venv/bin/python tools/cpu_kernels.py >>"$log" 2>&1 || lacks "$(tail -n1 "$log") (all of it: $log)." \
+        "To get them: sudo apt-get install g++"
+}
+
 build_kernels() {
     has_glslang && has_spirv || return 0  # already reported
     if [ -e ag/engine/backends/vulkan/spv/manifest.json ] && newer $state/kernels-built shaders kernels_build.py; then
@@ -181,5 +190,6 @@ report_missing
 make_venv
 install_ag
 install_kp
+build_cpu_kernels
 build_kernels
 get_swiftshader

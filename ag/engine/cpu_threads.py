@@ -23,8 +23,8 @@ import numpy as np
 
 from ag.engine.primitive import Call
 
-__all__ = ["BLOCK", "WIDE", "WorkerThread", "available", "cut", "in_blocks", "makes", "one_by_one", "one_thread", "scratch",
-           "shares", "together"]
+__all__ = ["BLOCK", "WIDE", "WorkerThread", "available", "cut", "in_blocks", "makes", "one_by_one", "one_thread",
+           "scratch", "shares", "together"]
 
 T = TypeVar("T")
 

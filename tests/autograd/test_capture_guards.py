@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import UserDict, UserList, deque
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,6 +82,26 @@ def test_an_object_of_a_layers_own_changes(kind: type, within: str, reads: str) 
     step = ag.ag_capture(lambda x: model(x) + 0.0 if reads == "a method" else ag.ag_leaky_relu(x, slope_of(model)))
     for slope in (0.5, 0.25, 0.5, 0.75):
         options.slope = slope
+        for k in range(4):
+            assert step(ag.ag_tensor([-1.0 - k])).item() == -slope * (1 + k)
+
+
+@pytest.mark.parametrize("held", ["by a layer", "by the step"])
+@pytest.mark.parametrize("make", [deque, UserList, lambda items: UserDict(enumerate(items))])
+def test_containers_of_the_standard_library_change(make: Callable[[list[float]], Any], held: str) -> None:
+    slopes = make([0.5, 7.0])
+
+    class Own(ag.Layer):
+        def __init__(self) -> None:
+            self.slopes = slopes
+
+        def forward(self, x: ag.Tensor) -> ag.Tensor:
+            return ag.ag_leaky_relu(x, self.slopes[0])
+
+    model = Own()
+    step = ag.ag_capture(lambda x: model(x) + 0.0 if held == "by a layer" else ag.ag_leaky_relu(x, slopes[0]))
+    for slope in (0.5, 0.25, 0.75):
+        slopes[0] = slope
         for k in range(4):
             assert step(ag.ag_tensor([-1.0 - k])).item() == -slope * (1 + k)
 

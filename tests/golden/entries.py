@@ -74,7 +74,7 @@ def measured(name: str, device: str) -> Found:
 def machine_of(device: str) -> str:
     """What a device is, in words: numpy and what its products and functions give, and for Vulkan the driver, too."""
     if device == "cpu":
-        return f"numpy {np.__version__}, {_short(_numpy_bits(1, 7, 64, 300, 1031))}"
+        return f"{ag.doctor().devices[0].info.driver}, {_short(_numpy_bits(1, 7, 64, 300, 1031))}"
     info = next(info for info in ag.ag_vulkan_devices() if info.name == device)
     # A software driver compiles for its processor; the host's part, such as norms of `dp_train`, is small vectors.
     place = _processor() if info.kind == "cpu" else info.vendor

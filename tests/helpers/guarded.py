@@ -11,6 +11,8 @@ from table.rows import Array, bound
 
 from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend
+from ag.engine.backends.cpu.library import library
+from ag.engine.backends.cpu.native import NativeBackend
 from ag.engine.dtype import as_dtype
 from ag.engine.primitive import Primitive
 
@@ -21,7 +23,8 @@ DIFFERENCES = {"attention_grad"}  # where the result should be 0 it is as small 
 def guarded(device: str) -> Backend:
     """A second backend on the device whose blocks have guard words."""
     if device == "cpu":
-        return NumpyBackend(guard=64)
+        kernels = library()
+        return NumpyBackend(guard=64) if kernels is None else NativeBackend(kernels, guard=64)
     from ag.engine.backends.vulkan.backend import VulkanBackend
 
     return VulkanBackend(int(device.split(":")[1]), guard=256)
@@ -73,8 +76,11 @@ def reference(launch: Launch, float_type: type = np.float32) -> list[Array]:
     return outputs + inputs
 
 
-def check(backend: Backend, launch: Launch) -> None:
-    """Outputs and updated operands are the reference's, all others are as they were."""
+def check(backend: Backend, launch: Launch, added: int = 0) -> None:
+    """Outputs and updated operands are the reference's, all others are as they were.
+
+    Where `added` is given, so many numbers as large as the operands are added on the way, and may cancel.
+    """
     primitive = launch.primitive
     for i, (got, want, exact) in enumerate(
         zip(run(backend, launch), reference(launch), reference(launch, np.float64), strict=True)
@@ -83,9 +89,9 @@ def check(backend: Backend, launch: Launch) -> None:
         if (i >= primitive.outputs and i not in primitive.updates) or want.dtype != np.float32:
             np.testing.assert_array_equal(got, want, name)
         elif exact.size:
-            terms = max(1, sum(x.size for x in launch.operands) // exact.size)
+            terms = max(1, added, sum(x.size for x in launch.operands) // exact.size)
             size = np.abs(exact).max()
-            if primitive.name in DIFFERENCES:
+            if added or primitive.name in DIFFERENCES:
                 size = max(size, *(np.abs(x).max(initial=0.0) for x in launch.operands))
             allowed = bound(32, 0, np.abs(exact), "f32") + bound(4, terms, size, "f32")
             assert np.all(np.abs(got - exact) <= allowed), f"{name}: {np.abs(got - exact).max()} off"

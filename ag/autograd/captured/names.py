@@ -18,6 +18,7 @@ recording, and compares before every replay.
 from __future__ import annotations
 
 import sys
+from collections import UserDict, UserList, deque
 from collections.abc import Iterable, Iterator
 from dis import get_instructions
 from functools import cache, partial
@@ -29,7 +30,7 @@ __all__ = ["Name", "NameReader", "meaning"]
 _LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 _MOST = 2000  # names of a step
 _FEW = 100  # items of a container that are looked into
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), list, tuple, dict, set)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), list, deque, tuple, dict, set)
 
 
 class Name(NamedTuple):
@@ -156,9 +157,11 @@ class NameReader:
                 self.value(part, attributes)
             self._add(x, "args", x.args)
             self._add(x, "keywords", x.keywords)
-        elif isinstance(x, (list, tuple, dict)):
+        elif isinstance(x, (UserDict, UserList)):
+            self.value(x.data, attributes)
+        elif isinstance(x, (list, deque, tuple, dict)):
             for item in [*(x.values() if isinstance(x, dict) else x)][:_FEW]:
-                if not isinstance(item, _PLAIN) or isinstance(item, (list, tuple, dict)):
+                if not isinstance(item, _PLAIN) or isinstance(item, (list, deque, tuple, dict)):
                     self.value(item, attributes)
         elif isinstance(x, ModuleType):
             kept: tuple[type, ...] = _PLAIN if _is_installed(x.__name__) else (object,)

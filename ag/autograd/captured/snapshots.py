@@ -1,7 +1,7 @@
 """Snapshots: what attributes and names meant, so that it can be told later whether they mean the same.
 
-A plain value is compared by value, a list, tuple, dict or set by what is in it, down to six levels, a method by its
-function, a small numpy array by its elements, and everything else by identity.
+A plain value is compared by value, a list, deque, tuple, dict or set by what is in it, down to six levels, a method by
+its function, a small numpy array by its elements, and everything else by identity.
 
     sizes = [4, 8]     snapshot (list, 4, 8)     sizes[1] = 9     (list, 4, 9): another
     model              snapshot: itself          model = other    another
@@ -13,6 +13,7 @@ takes snapshots.
 
 from __future__ import annotations
 
+from collections import UserDict, UserList, deque
 from collections.abc import Iterator
 from operator import is_
 from types import MethodType
@@ -34,7 +35,9 @@ def snapshot(value: object, levels: int = _LEVELS) -> object:
         return np.ndarray, value.shape, value.dtype, value.tobytes()
     if isinstance(value, MethodType):  # another object each time
         return MethodType, value.__func__, id(value.__self__)
-    if isinstance(value, (list, tuple, dict, set)) and levels:
+    if isinstance(value, (UserDict, UserList)):
+        return type(value), snapshot(value.data, levels)
+    if isinstance(value, (list, deque, tuple, dict, set)) and levels:
         if len(value) > _MANY:
             return type(value), id(value), len(value)
         if isinstance(value, set):
@@ -66,15 +69,19 @@ def _items(container: Any) -> Any:
         return [*copy, *copy.values()]
     if isinstance(container, np.ndarray):
         return (container.tobytes(),)
+    if isinstance(container, deque):
+        return [*container.copy()]
     return (frozenset(container),) if isinstance(container, set) else container
 
 
 def contents(value: object, levels: int = _LEVELS) -> Iterator[Contents]:
     """Every container in a value that can change and be compared quickly, and small arrays, with what is in it."""
-    if type(value) is np.ndarray or isinstance(value, set):
+    if isinstance(value, (UserDict, UserList)):
+        yield from contents(value.data, levels)
+    elif type(value) is np.ndarray or isinstance(value, set):
         if len(value) <= _MANY if isinstance(value, set) else value.size <= _MANY:
             yield value, tuple(_items(value))
-    elif isinstance(value, (list, tuple, dict)) and levels and len(value) <= _MANY:
+    elif isinstance(value, (list, deque, tuple, dict)) and levels and len(value) <= _MANY:
         items = tuple(_items(value))
         if not isinstance(value, tuple):
             yield value, items
@@ -84,7 +91,7 @@ def contents(value: object, levels: int = _LEVELS) -> Iterator[Contents]:
 
 def has_other_items(container: object, items: tuple[object, ...]) -> bool:
     """Whether something else is in a container than was."""
-    if isinstance(container, (list, dict)):
+    if isinstance(container, (list, deque, dict)):
         now = container if isinstance(container, list) else _items(container)
         return len(now) != len(items) or not all(map(is_, now, items))
     return bool(_items(container) != items)

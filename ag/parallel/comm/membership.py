@@ -118,16 +118,21 @@ class Member:
 
     Attributes
     ----------
-    where : str
-        How far the training is, for messages.
+    place : tuple of (str, int)
+        How far the training is: before, in or after which step.
     """
 
     advice: str  # what to do if the ranks cannot go on; ends the message
 
     def __init__(self, members: Membership) -> None:
         self._members = members
-        self.where = "before step 0"
+        self.place = "before", 0
         self._over = False  # whether all ranks know that the training is over
+
+    @property
+    def where(self) -> str:
+        """How far the training is, for messages."""
+        return f"{self.place[0]} step {self.place[1]}"
 
     @property
     def rank(self) -> int:

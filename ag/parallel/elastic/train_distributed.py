@@ -250,7 +250,7 @@ class _Loop:
         """The loss of a batch; gradients are added to the parameters."""
         if self.ranks is None:
             return _step(self.model, x, y, self.loss_fn)
-        self.ranks.where = f"in step {len(self.losses)}"
+        self.ranks.place = "in", len(self.losses)
         whole = None if isinstance(self.data, DataLoader) else (x, y)
         mine, targets = (x, y) if whole is None else self.ranks.share(whole)
         return self.ranks.step((mine, targets), (self.epoch, self.batch), whole,

@@ -326,7 +326,7 @@ class _Job:
         """Begin with the first step; `free`: whether the size of stacks may be 1 where it cannot be another."""
         self._samples.begin(self._trainer.seed, dealt.shuffle)
         self._dealt = dealt
-        self._ranks.where = "in step 0"
+        self._ranks.place = "in", 0
         reason = None
         if dealt.stack > 1:
             shard = self._shard(0)
@@ -423,9 +423,9 @@ class _Job:
         shows = verbose and self._ranks.rank == 0 and (sys.stderr.isatty() or "ipykernel" in sys.modules)
         with closing(tqdm(total=steps, initial=self._done, disable=not shows, desc="dp_train", leave=False)) as bar:
             for k in range(self._done, steps):
-                self._ranks.where, self._ranks.begun = f"in step {k}", True
+                self._ranks.place, self._ranks.begun = ("in", k), True
                 self._step(k)
-                self._ranks.where = f"after step {k}"
+                self._ranks.place = "after", k
                 if (k + 1) % CHECK_EVERY == 0:
                     self._check()
                 bar.update()

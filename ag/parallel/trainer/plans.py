@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 
 from ag.autograd.capture import CapturedStep
+from ag.autograd.create import ag_tensor
+from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
 from ag.engine.random import Streams
 from ag.errors import CaptureError
@@ -105,7 +107,7 @@ class Plans:
         computed = self._computed
         try:
             self._streams.prepare(*numbers, plan.draws)
-            plan.captured(*leaves)
+            plan.captured(*map(self._here, leaves))
         except CaptureError as error:
             if plan.replayed:  # and nobody knows since when that was wrong
                 raise
@@ -123,6 +125,11 @@ class Plans:
                 "an attribute of the model, so a step had to be recorded again and again; pass what changes as part "
                 "of the samples."))
 
+    def _here(self, leaf: Leaf) -> Leaf:
+        """An array of a sample, on the replica's device if it is a tensor."""
+        elsewhere = isinstance(leaf, Tensor) and leaf.buffer.backend is not self._backend
+        return ag_tensor(leaf, self._backend.name) if elsewhere else leaf
+
     def _eagerly(self, sample: Tree, numbers: Numbers) -> None:
         self._streams.prepare(*numbers, 0)
         self._call(sample)
@@ -138,14 +145,14 @@ class Plans:
     def _plan_of(self, sample: Tree) -> tuple[_Plan, list[Leaf]] | None:
         """The plan for samples like this, and its arguments; None if they run eagerly."""
         leaves, treedef = tree_flatten(sample)
-        kind = opaque_type(treedef)
-        if kind is not None:
-            self._policy.refused(CaptureError(
-                f"dp_train: a sample holds a {kind}, and a replay would not see what changes in it; give samples as "
-                f"arrays, numbers and strings, and dicts, lists and tuples of them."))
-            return None
         plan = self._plans.get(treedef)
         if plan is None:
+            kind = opaque_type(treedef)
+            if kind is not None:
+                self._policy.refused(CaptureError(
+                    f"dp_train: a sample holds a {kind}, and a replay would not see what changes in it; give samples "
+                    f"as arrays, numbers and strings, and dicts, lists and tuples of them."))
+                return None
             if len(self._plans) == PROGRAMS_KEPT:
                 self._policy.ran_out()
                 return None

@@ -255,6 +255,8 @@ class Ranks(Member):
 
     def positions(self, samples: int) -> range:
         """The positions of this rank's samples in a step: those of its replicas, in the order of all replicas."""
+        if self.size == 1:
+            return range(samples)
         sizes = iter(shard_sizes(samples, [w for weights in self._shares for w in weights]))
         counts = [sum(next(sizes) for _ in weights) for weights in self._shares]
         start = sum(counts[: self.rank])

@@ -143,7 +143,7 @@ class Replica:
         self._reserve(len(stacks), max((len(stack.samples) for stack in stacks), default=1))
         for stack in stacks:
             if len(stack.samples) == 1 or all_alike(stack.samples):
-                sample = self._here(stack.samples[0] if len(stack.samples) == 1 else stacked(stack.samples))
+                sample = stack.samples[0] if len(stack.samples) == 1 else stacked(stack.samples)
                 known = draws if stack.heads else 0  # the rest of a stack draws from streams of its own
                 self.plans.run(sample, ((first + stack.place) * (draws or 0), known, _BEYOND + stack.number * _EACH))
                 with self.backend.quiet():
@@ -159,7 +159,7 @@ class Replica:
         """The row of a stack whose samples are unlike, passed one by one and added up in a tree of their own."""
         inner: TreeSum[Buffer] = TreeSum(self._added)
         for one in stack.one_by_one():
-            self.plans.run(self._here(one.samples[0]), (0, 0, _BEYOND + one.number * _EACH))
+            self.plans.run(one.samples[0], (0, 0, _BEYOND + one.number * _EACH))
             with self.backend.quiet():
                 inner.push(one.place, 1, self._weighed(one, len(self._tree.nodes) + len(inner.nodes), False))
         with self.backend.quiet():
@@ -172,7 +172,7 @@ class Replica:
         """
         set_stream(self.backend, stream)
         weight = stack.weight
-        self._gradients(self._here(stack.samples[0] if len(stack.samples) == 1 else stacked(stack.samples)), weight)
+        self._gradients(stack.samples[0] if len(stack.samples) == 1 else stacked(stack.samples), weight)
         row: Buffer = self.backend.launch(copy, self._work)
         if weight != 1.0:
             moved = row.view((self.buffers.size,), self.group.size + LOSS_WORDS)
@@ -241,7 +241,7 @@ class Replica:
         """Leave the gradients and the loss of a sample, or of a stack of them, in the work row."""
         self.buffers.begin()
         with ag_device(self.device), with_grad_tape():
-            loss = self._loss_of(self.model, sample)
+            loss = self._loss_of(self.model, self._here(sample))
             if not isinstance(loss, Tensor):
                 raise TypeError(f"dp_train: the loss is a {type(loss).__name__}; loss_fn (or forward_fn, without "
                                 f"loss_fn) must return a tensor of one element.")

@@ -20,6 +20,7 @@ import numpy as np
 
 from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backend import Backend, DeviceInfo, Event, closed
+from ag.engine.backends.cpu.library import library
 from ag.engine.buffer import Buffer, note_written
 from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
 from ag.engine.kernels.convert import loaded, stored
@@ -53,10 +54,17 @@ def _processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def software() -> str:
+    """What CPU devices compute with."""
+    kernels = library()
+    with_kernels = "" if kernels is None else f"kernels for {platform.machine()}{kernels.level.replace('.', '-')}, "
+    return f"{with_kernels}numpy {np.__version__}"
+
+
 def device_info(name: str) -> DeviceInfo:
     """Description of the machine's processor, which all CPU devices share."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
-    return DeviceInfo(name, _processor(), platform.machine(), f"numpy {np.__version__}", "cpu", memory, ("float64",))
+    return DeviceInfo(name, _processor(), platform.machine(), software(), "cpu", memory, ("float64",))
 
 
 class NumpyProgram:

@@ -13,27 +13,36 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from hashlib import sha256
 from math import copysign, prod
 from pathlib import Path
 from struct import Struct
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
-from ag.engine.dtype import F32, I32, U32, DType
+from ag.engine.buffer import Buffer
+from ag.engine.cpu_threads import available
+from ag.engine.dtype import F32, F64, I32, U32, DType
+from ag.engine.kernels.fused import Chain
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
 from ag.errors import KernelError
 
 __all__ = ["Kernel", "Library", "Plan", "library", "load"]
 
-_BUILT = Path(__file__).parent / "built"
-_TYPES: dict[str, tuple[DType, ...]] = {"float": (F32,), "int32_t": (I32,), "uint32_t": (U32,), "void": (F32, I32, U32)}
+log = logging.getLogger("ag")
+
+_BUILT, _ROOT = Path(__file__).parent / "built", Path(__file__).parents[4]
+_TYPES: dict[str, tuple[DType, ...]] = {"float": (F32,), "double": (F64,), "int32_t": (I32,), "uint32_t": (U32,),
+                                        "void": (F32, I32, U32)}
 _WORD = {"int64_t": "q", "double": "d"}
-_SHARED_FROM = 1 << 14  # elements; below, waking threads takes longer than they help
-_BRIEF = 1 << 15  # below, giving Python's lock away takes longer than another thread could use it
+# Elements; below, waking threads takes longer than they help, and so does giving Python's lock away.
+_SHARED_FROM = 1 << 14
+_PLANS_KEPT = 4096  # per kernel
 
 
 class Number(NamedTuple):
@@ -41,7 +50,7 @@ class Number(NamedTuple):
 
     name: str
     kind: str
-    count: int
+    length: int
 
 
 class Plan(NamedTuple):
@@ -72,6 +81,8 @@ class Kernel:
     Attributes
     ----------
     address : int
+    operands : tuple of str
+        Their names.
     types : tuple of tuple of DType
         What each operand may hold.
     writes : tuple of bool
@@ -81,48 +92,60 @@ class Kernel:
         Names and numbers whose product says how much there is to do; empty: the elements of the largest operand.
     reals : tuple of str
         Numbers whose zeros differ by their signs, which a key of a dictionary would not tell.
+    functions : frozenset of str
+        What a chain may be made of.
     plans : dict
         Those that were made, by shapes, types and parameters.
     """
 
     address: int
+    operands: tuple[str, ...]
     types: tuple[tuple[DType, ...], ...]
     writes: tuple[bool, ...]
     numbers: tuple[Number, ...]
     work: tuple[str, ...]
     reals: tuple[str, ...]
+    functions: frozenset[str]
     plans: dict[object, Plan | None]
 
-    def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], dtypes: tuple[DType, ...],
-             params: Params) -> Plan | None:
+    def plan(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> Plan | None:
         """How to launch it; None where an operand holds what it does not take."""
-        key = (shapes, dtypes, *params.values(), *[copysign(1.0, cast(float, params[x])) for x in self.reals if x in params])
-        try:
-            return self.plans[key]
-        except KeyError:
+        key: tuple[object, ...] = (*[b.shape for b in buffers], *[b.dtype for b in buffers],
+                                  *map(params.__getitem__, primitive.params))
+        if self.reals:
+            key += tuple([copysign(1.0, cast(float, params[x])) for x in self.reals if x in params])
+        if "chain" in params:  # whose numbers may be zeros, too
+            key = (*key, repr(params["chain"]))
+        found = self.plans.get(key, _UNKNOWN)
+        if found is _UNKNOWN:
             if len(self.plans) >= _PLANS_KEPT:
                 self.plans.clear()
-            found = self.plans[key] = self._planned(primitive, shapes, dtypes, params)
-            return found
+            found = self.plans[key] = self._planned(primitive, tuple([b.shape for b in buffers]),
+                                                    tuple([b.dtype for b in buffers]), params)
+        return found
 
     def _planned(self, primitive: Primitive, shapes: tuple[Shape, ...], dtypes: tuple[DType, ...],
                  params: Params) -> Plan | None:
         if any(dtype not in types for dtype, types in zip(dtypes, self.types, strict=True)):
             return None
+        if any(function not in self.functions for function, *_ in cast(Chain, params.get("chain", ()))):
+            return None
+        if len({dtype for dtype, types in zip(dtypes, self.types, strict=True) if len(types) > 1}) > 1:
+            return None  # it moves words, and does not convert them
         values: Params = {**params, **primitive.layout(*shapes, **params)}
         words: list[object] = []
-        for name, _, count in self.numbers:
-            words += cast(Sequence[object], values[name])[:count] if count > 1 else [values[name]]
-        form = "".join(_WORD[kind] * count for _, kind, count in self.numbers)
+        for name, _, length in self.numbers:
+            words += cast(Sequence[object], values[name])[:length] if length > 1 else [values[name]]
+        form = "".join(_WORD[kind] * length for _, kind, length in self.numbers)
         work = prod(int(name) if name.isdigit() else cast(int, values[name]) for name in self.work) if self.work else (
             max(map(prod, shapes)))
         size = 3 + len(shapes) + len(words)
         shared = work >= _SHARED_FROM
-        return Plan(partial(Struct(f"=3q{len(shapes)}Q").pack, self.address, size, shared), Struct(f"={form}").pack(*words),
-                    shared, work)
+        return Plan(partial(Struct(f"=3q{len(shapes)}Q").pack, self.address, size, shared),
+                    Struct(f"={form}").pack(*words), shared, work)
 
 
-_PLANS_KEPT = 4096
+_UNKNOWN = Plan(bytes, b"", False, 0)
 
 
 class Library:
@@ -131,11 +154,11 @@ class Library:
     Parameters
     ----------
     folder : Path
-        With the manifest.
+    manifest : dict
+        What is in its ``manifest.json``.
     """
 
-    def __init__(self, folder: Path) -> None:
-        manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         plain = ctypes.CDLL(str(folder / "kernels.so"))
         plain.ag_level.restype = ctypes.c_int64
         level = f".v{plain.ag_level()}"
@@ -146,22 +169,31 @@ class Library:
         for run in (self._run, self._run_briefly):
             run.argtypes = [ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64]
             run.restype = None
-        self.kernels = {name: self._kernel(free, name, entry) for name, entry in manifest["kernels"].items()}
+        functions = frozenset(manifest["functions"])
+        self.kernels = {name: _kernel(free, name, entry, functions) for name, entry in manifest["kernels"].items()}
 
-    def _kernel(self, library: ctypes.CDLL, name: str, entry: dict[str, list[dict[str, str]]]) -> Kernel:
-        operands, numbers = entry["operands"], entry["numbers"]
-        return Kernel(
-            cast(int, ctypes.cast(getattr(library, f"ag_{name}"), ctypes.c_void_p).value),
-            tuple(_TYPES[o["type"]] for o in operands), tuple(bool(o["writes"]) for o in operands),
-            tuple(Number(n["name"], n["type"], int(n["count"])) for n in numbers),
-            tuple(map(str, entry["work"])), tuple(n["name"] for n in numbers if n["type"] == "double"), {})
-
-    def run(self, words: bytes, launches: int, threads: int, work: int) -> None:
-        """Make launches, one after the other, each by so many threads at most."""
-        if work < _BRIEF:
-            self._run_briefly(words, launches, threads)
+    def run(self, words: bytes, launches: int, work: int) -> None:
+        """Make launches, one after the other; those of much work by as many threads as the calling one may have."""
+        if work < _SHARED_FROM:
+            self._run_briefly(words, launches, 1)
         else:
-            self._run(words, launches, threads)
+            self._run(words, launches, available())
+
+    def run_by(self, threads: int, words: bytes, launches: int) -> None:
+        """Make launches, each by so many threads at most."""
+        self._run(words, launches, threads)
+
+
+def _kernel(library: ctypes.CDLL, name: str, entry: dict[str, list[dict[str, str]]],
+            functions: frozenset[str]) -> Kernel:
+    """What the manifest says of a kernel."""
+    operands, numbers = entry["operands"], entry["numbers"]
+    return Kernel(
+        cast(int, ctypes.cast(getattr(library, f"ag_{name}"), ctypes.c_void_p).value),
+        tuple(o["name"] for o in operands), tuple(_TYPES[o["type"]] for o in operands),
+        tuple(bool(o["writes"]) for o in operands),
+        tuple(Number(n["name"], n["type"], int(n["count"])) for n in numbers),
+        tuple(map(str, entry["work"])), tuple(n["name"] for n in numbers if n["type"] == "double"), functions, {})
 
 
 @lru_cache(maxsize=1)
@@ -171,14 +203,24 @@ def library() -> Library | None:
     if wanted == "numpy":
         return None
     if wanted:
-        raise KernelError(f"AG_CPU is {wanted!r}; the only value it may have is 'numpy', for a CPU device without kernels "
-                          f"in C. Unset it to use them where they were built.")
+        raise KernelError(f"AG_CPU is {wanted!r}; the only value it may have is 'numpy', for a CPU device without "
+                          f"kernels in C. Unset it to use them where they were built.")
     return load(_BUILT)
 
 
 def load(folder: Path) -> Library | None:
-    """The kernels in a folder, if they were built and this processor can run them."""
+    """The kernels in a folder, if they were built, from what is in the sources now, and this processor can run them."""
     try:
-        return Library(folder)
-    except (OSError, AttributeError):  # not there, or of another kind of processor
+        manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+        if changed := [name for name, digest in manifest["sources"].items() if _is_other(_ROOT / name, digest)]:
+            log.warning("cpu: %s changed after the kernels were built, so the CPU computes with numpy; run `python "
+                        "tools/cpu_kernels.py`.", changed[0])
+            return None
+        return Library(folder, manifest)
+    except OSError:  # not there, or of another kind of processor
         return None
+
+
+def _is_other(path: Path, digest: str) -> bool:
+    """Whether a file is there, as in a checkout, and is not that of this hash."""
+    return path.is_file() and sha256(path.read_bytes()).hexdigest() != digest

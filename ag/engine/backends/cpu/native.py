@@ -7,6 +7,7 @@ primitives these are, `ag.engine.backends.cpu.library` knows; `ag.engine.backend
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import groupby
 
@@ -14,11 +15,12 @@ from ag.engine.arena import OFFSET_BITS
 from ag.engine.backends.cpu.backend import NumpyBackend, quiet
 from ag.engine.backends.cpu.library import Library
 from ag.engine.buffer import Buffer
-from ag.engine.cpu_threads import available
 from ag.engine.primitive import Call, Params, Primitive
 from ag.engine.program import Launch, Program, held_bytes
 
 __all__ = ["NativeBackend"]
+
+_NOTHING = nullcontext()
 
 
 class NativeProgram:
@@ -79,15 +81,13 @@ class NativeBackend(NumpyBackend):
 
     def __init__(self, kernels: Library, index: int = 0, *, guard: int = 0, limit_bytes: int | None = None) -> None:
         super().__init__(index, guard=guard, limit_bytes=limit_bytes)
-        self._library, self._kernels = kernels, kernels.kernels
+        self.run, self._kernels = kernels.run, kernels.kernels
         self._starts: list[int] = []  # by segment: what makes a pointer of an address
 
     def words(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> tuple[bytes, int] | None:
         """A launch as words, and how much work it is; None if there is no kernel for it."""
         kernel = self._kernels.get(primitive.name)
-        if kernel is None:
-            return None
-        plan = kernel.plan(primitive, tuple([b.shape for b in buffers]), tuple([b.dtype for b in buffers]), params)
+        plan = None if kernel is None else kernel.plan(primitive, buffers, params)
         if plan is None:
             return None
         starts = self._starts
@@ -98,10 +98,6 @@ class NativeBackend(NumpyBackend):
                 starts.append(self.arena.segments[number][1].ctypes.data - (number << OFFSET_BITS))
             pointers = [b.address + starts[b.address >> OFFSET_BITS] for b in buffers]
         return plan.pack(*pointers) + plan.tail, plan.work
-
-    def run(self, words: bytes, launches: int, work: int) -> None:
-        """Make launches."""
-        self._library.run(words, launches, available(), work)
 
     def call(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> Call:
         """A launch, to be made many times."""
@@ -117,11 +113,15 @@ class NativeBackend(NumpyBackend):
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
         found = self.words(primitive, buffers, params)
         if found is None:
-            super()._run(primitive, buffers, params)
+            with quiet():
+                super()._run(primitive, buffers, params)
         elif self.settings.events is None:
             self.run(found[0], 1, found[1])
         else:
             self.timed(primitive, partial(self.run, found[0], 1, found[1]))
+
+    def quiet(self) -> AbstractContextManager[object]:
+        return _NOTHING  # kernels warn of nothing, and what runs in numpy is quiet by itself
 
     def program(self, launches: list[Launch]) -> Program:
         return NativeProgram(self, launches)

@@ -51,9 +51,9 @@ static inline vec splat(float x) { return (vec){0} + x; }
 static inline float added(vec v) {
     float x[LANES];
     store(x, v);
-    for (int width = LANES / 2; width; width /= 2)
-        for (int i = 0; i < width; i++) x[i] += x[i + width];
-    return x[0];
+    for (int i = 0; i < 8; i++) x[i] += x[i + 8];
+    for (int i = 0; i < 4; i++) x[i] += x[i + 4];
+    return (x[0] + x[2]) + (x[1] + x[3]);
 }
 
 // ---------------------------------------------------------------------------------------------- exp and log
@@ -97,6 +97,14 @@ static inline float log_(float x) {  // of 0 < x < infinity
     p = p * z * square - 2.12194440e-4f * exponent - 0.5f * square;
     return z + p + 0.693359375f * exponent;
 }
+
+// ---------------------------------------------------------------------------------------------- sums
+
+// x[outer, length, inner], whose middle axis is cut into pieces of `chunk` elements.
+typedef struct { int64_t outer, length, inner, pieces, chunk; } pieces_of_axis;
+
+// What the kernel `sum` does; products use it, too, so that sums of rows have its bits.
+void ag_add_up(float *out, const float *x, pieces_of_axis p, float scale, int64_t part, int64_t parts);
 
 // ---------------------------------------------------------------------------------------------- strided operands
 

@@ -200,42 +200,6 @@ KERNEL(matmul, {
     ag_multiply(&p, part, parts);
 }
 
-static void sums_of_rows(float *sums, const float *x, int64_t length, span rows) {
-    for (int64_t i = rows.begin; i < rows.end; i++) {
-        const float *row = x + i * length;
-        double total = 0.0;
-        for (int64_t k = 0; k < length; k += DEEP) {
-            const int64_t end = least(k + DEEP, length);
-            vec p = {0}, q = {0};
-            int64_t l = k;
-            for (; l + 2 * LANES <= end; l += 2 * LANES) {
-                p += load(row + l);
-                q += load(row + l + LANES);
-            }
-            double rest = added(p + q);
-            for (; l < end; l++) rest += row[l];
-            total += rest;
-        }
-        sums[i] = (float)total;
-    }
-}
-
-static void sums_of_columns(float *sums, const float *x, int64_t rows, int64_t cols, span s) {
-    float sum[64];
-    double total[64];
-    for (int64_t c = s.begin; c < s.end; c += 64) {
-        const int64_t m = least(64, s.end - c);
-        for (int64_t i = 0; i < m; i++) total[i] = 0.0;
-        for (int64_t k = 0; k < rows; k += 32) {
-            memset(sum, 0, sizeof sum);
-            for (int64_t l = k; l < least(k + 32, rows); l++)
-                for (int64_t i = 0; i < m; i++) sum[i] += x[l * cols + c + i];
-            for (int64_t i = 0; i < m; i++) total[i] += sum[i];
-        }
-        for (int64_t i = 0; i < m; i++) sums[c + i] = (float)total[i];
-    }
-}
-
 // work: rows * cols * inner
 KERNEL(matmul_sums, {
     float *out; float *row_sums; const float *a; const float *b;
@@ -244,8 +208,8 @@ KERNEL(matmul_sums, {
     const product p = {a->out, a->a, a->b, a->rows, a->cols, a->inner, a->ta ? a->rows : a->inner,
                        a->tb ? a->inner : a->cols, a->ta, a->tb};
     ag_multiply(&p, part, parts);
-    if (a->ta) sums_of_columns(a->row_sums, a->a, a->inner, a->rows, share(a->rows, LANES, part, parts));
-    else sums_of_rows(a->row_sums, a->a, a->inner, share(a->rows, 1, part, parts));
+    const pieces_of_axis of_a = {a->ta ? 1 : a->rows, a->inner, a->ta ? a->rows : 1, 1, a->inner};
+    ag_add_up(a->row_sums, a->a, of_a, 1.0f, part, parts);
 }
 
 // work: batch * rows * cols * inner

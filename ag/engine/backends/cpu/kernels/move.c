@@ -1,0 +1,156 @@
+// Kernels that move elements: copies, slices, transposition, columns by their ids.  Most move words of any type.
+#include "rows.h"
+
+typedef uint32_t __attribute__((may_alias)) word;
+
+#define GRAIN 4096  // elements, about, that a part takes at least
+#define SQUARE 16  // rows and columns that are transposed at a time: a cache line each
+
+static inline int64_t grain_of(int64_t row) { return 1 + GRAIN / (row + 1); }  // in rows of so many elements
+
+KERNEL(copy, { void *out; const void *x; int64_t n; }) {
+    const span s = share(a->n, GRAIN, part, parts);
+    memmove((word *)a->out + s.begin, (const word *)a->x + s.begin, (size_t)(s.end - s.begin) * sizeof(word));
+}
+
+// ---------------------------------------------------------------------------------------------- slices
+// x[outer, length, inner]; places along an axis are start, start + step, ..., and a step may be negative.
+
+// `count` rows of n elements each, `from` and `to` elements apart.
+static void copy_rows(word *out, int64_t to, const word *x, int64_t from, int64_t count, int64_t n) {
+    if (to == n && from == n) memcpy(out, x, (size_t)(count * n) * sizeof *x);
+    else if (n == 1 && to == 1 && from == 2) EACH(k, count) out[k] = x[2 * k];
+    else if (n == 1 && to == 1 && from == -1) EACH(k, count) out[k] = x[-k];
+    else if (n == 1) EACH(k, count) out[k * to] = x[k * from];
+    else for (int64_t k = 0; k < count; k++) memcpy(out + k * to, x + k * from, (size_t)n * sizeof *x);
+}
+
+KERNEL(part, {
+    void *out; const void *x; int64_t outer; int64_t length; int64_t inner; int64_t start; int64_t step; int64_t count;
+}) {
+    const int64_t n = a->inner;
+    const span s = share(a->outer * a->count, grain_of(n), part, parts);
+    for (int64_t r = s.begin; r < s.end;) {
+        const int64_t o = r / a->count, k = r % a->count, rows = least(a->count - k, s.end - r);
+        copy_rows((word *)a->out + r * n, n, (const word *)a->x + (o * a->length + a->start + k * a->step) * n,
+                  a->step * n, rows, n);
+        r += rows;
+    }
+}
+
+KERNEL(insert, { void *whole; const void *x; int64_t outer; int64_t length; int64_t inner; int64_t start; int64_t count; }) {
+    const int64_t n = a->inner;
+    const span s = share(a->outer * a->count, grain_of(n), part, parts);
+    for (int64_t r = s.begin; r < s.end;) {
+        const int64_t o = r / a->count, k = r % a->count, rows = least(a->count - k, s.end - r);
+        copy_rows((word *)a->whole + (o * a->length + a->start + k) * n, n, (const word *)a->x + r * n, n, rows, n);
+        r += rows;
+    }
+}
+
+// The quotient rounded up, of a divisor that is positive.
+static inline int64_t up(int64_t x, int64_t divisor) { return x >= 0 ? (x + divisor - 1) / divisor : -(-x / divisor); }
+
+KERNEL(spread, {
+    void *out; const void *x; int64_t outer; int64_t length; int64_t inner; int64_t start; int64_t step; int64_t count;
+}) {
+    const int64_t n = a->inner, step = a->step;
+    const span s = share(a->outer * a->length, grain_of(n), part, parts);
+    for (int64_t r = s.begin; r < s.end;) {
+        const int64_t o = r / a->length, k = r % a->length, rows = least(a->length - k, s.end - r);
+        memset((word *)a->out + r * n, 0, (size_t)(rows * n) * sizeof(word));
+        // those places that are in k ... k + rows - 1
+        const int64_t low = step > 0 ? up(k - a->start, step) : up(a->start - (k + rows - 1), -step);
+        const int64_t high = step > 0 ? up(k + rows - a->start, step) : up(a->start - k + 1, -step);
+        const int64_t first = low > 0 ? low : 0, end = least(high, a->count);
+        if (first < end)
+            copy_rows((word *)a->out + (o * a->length + a->start + first * step) * n, step * n,
+                      (const word *)a->x + (o * a->count + first) * n, n, end - first, n);
+        r += rows;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------- transposition
+
+// Through memory of its own: rows that are some power of two apart push each other out of the cache.
+static inline void transpose(word *out, int64_t out_step, const word *x, int64_t x_step, int64_t rows, int64_t columns) {
+    word square[SQUARE][SQUARE];
+    for (int64_t j = 0; j < columns; j++) memcpy(square[j], x + j * x_step, (size_t)rows * sizeof *x);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) out[i * out_step + j] = square[j][i];
+}
+
+// Along the last axis of the result x goes in long steps: one by one along another axis, and in squares of the two.
+static void permute_squares(word *out, const word *x, const int64_t *shape, const int64_t *stride, int64_t ndim,
+                            int64_t near, int64_t part, int64_t parts) {
+    const int64_t last = ndim - 1, across = (shape[last] + SQUARE - 1) / SQUARE, down = (shape[near] + SQUARE - 1) / SQUARE;
+    int64_t squares = across * down, step[8];
+    for (int64_t k = last, n = 1; k >= 0; n *= shape[k--]) {
+        step[k] = n;
+        if (k != last && k != near) squares *= shape[k];
+    }
+    const span s = share(squares, 1, part, parts);
+    for (int64_t i = s.begin; i < s.end; i++) {
+        const int64_t c = i % across * SQUARE, r = i / across % down * SQUARE;
+        int64_t from = c * stride[last] + r, to = c + r * step[near];
+        for (int64_t k = last - 1, rest = i / across / down; k >= 0; k--) {
+            if (k == near) continue;
+            from += rest % shape[k] * stride[k];
+            to += rest % shape[k] * step[k];
+            rest /= shape[k];
+        }
+        const int64_t rows = least(SQUARE, shape[near] - r), columns = least(SQUARE, shape[last] - c);
+        if (rows == SQUARE && columns == SQUARE) transpose(out + to, step[near], x + from, stride[last], SQUARE, SQUARE);
+        else transpose(out + to, step[near], x + from, stride[last], rows, columns);
+    }
+}
+
+KERNEL(permute, { void *out; const void *x; int64_t n; int64_t ndim; int64_t shape[8]; int64_t x_stride[8]; }) {
+    if (a->n == 0) return;
+    for (int64_t k = 0; k < a->ndim - 1; k++)
+        if (a->x_stride[k] == 1) {
+            permute_squares(a->out, a->x, a->shape, a->x_stride, a->ndim, k, part, parts);
+            return;
+        }
+    const span s = share(a->n, GRAIN, part, parts);  // rows lie in one piece
+    for (int64_t i = s.begin; i < s.end; i += GRAIN) {
+        float *out = (float *)a->out + i;
+        const int64_t m = least(GRAIN, s.end - i);
+        const float *x = ag_strided(a->x, a->x_stride, a->shape, a->ndim, i, m, out);
+        if (x != out) memcpy(out, x, (size_t)m * sizeof *x);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------- columns by their ids
+
+// An id that is no column gives NaN.
+KERNEL(gather_columns, {
+    float *out; const float *weight; const int32_t *ids; int64_t dim; int64_t vocab; int64_t places;
+}) {
+    const span s = share(a->dim * a->places, BLOCK, part, parts);
+    for (int64_t i = s.begin; i < s.end;) {
+        const int64_t p = i % a->places, m = least(a->places - p, s.end - i);
+        const float *row = a->weight + i / a->places * a->vocab;
+        for (int64_t k = 0; k < m; k++) {
+            const uint32_t id = (uint32_t)a->ids[p + k];
+            a->out[i + k] = id < a->vocab ? row[id] : __builtin_nanf("");
+        }
+        i += m;
+    }
+}
+
+// Adds up in the order of the places, whoever makes a row.
+KERNEL(scatter_columns, {
+    float *out; const float *g; const int32_t *ids; int64_t dim; int64_t vocab; int64_t places; int64_t first; int64_t last;
+}) {
+    const span s = share(a->dim, 1, part, parts);
+    for (int64_t d = s.begin; d < s.end; d++) {
+        float *out = a->out + d * a->vocab;
+        const float *g = a->g + d * a->places;
+        memset(out, 0, (size_t)a->vocab * sizeof *out);
+        for (int64_t p = a->first; p < a->last; p++) {
+            const uint32_t id = (uint32_t)a->ids[p];
+            if (id < a->vocab) out[id] += g[p];
+        }
+    }
+}

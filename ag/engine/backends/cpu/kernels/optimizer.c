@@ -1,0 +1,164 @@
+// Updates of optimizers, in place, and what is decided about a step: whether its gradients are finite, how long they are.
+//
+// All parts of an update read the counts, and only then they move on: the part that ends last, which a word of the state
+// counts, does that, as the workgroups of the shader of this name do.
+#include "rows.h"
+
+#define PLACE 64  // elements per word of the second part of `places`
+
+typedef uint32_t __attribute__((may_alias)) word;
+
+// g *= factor
+static void scale(float *g, float factor, span s) {
+    if (factor != 1.0f) EACH(i, s.end - s.begin) g[s.begin + i] *= factor;
+}
+
+// ---------------------------------------------------------------------------------------------- Adam
+
+typedef struct { double lr, rate1, rate2, eps, weight_decay, beta1, beta2; } adam;
+
+// c + rate (1 - c): 1 - beta^t of the next step t.
+static inline double counted(float c, double rate) { return c + rate * (1.0 - c); }
+
+static void advance(float *row, const adam *with) {
+    row[0] = (float)counted(row[0], with->rate1);
+    row[1] = (float)counted(row[1], with->rate2);
+    row[2] += 1.0f;
+}
+
+// x + rate (y - x), from the nearer end: a small y has no digits left in y - x.
+static inline float moved(float x, float y, float rate, float beta, int near) {
+    return near ? x + (y - x) * rate : (x - y) * beta + y;
+}
+
+// A parameter's elements, which have the counts `row`.
+static void adam_step(float *p, float *m, float *v, const float *g, int64_t n, const float *row, const adam *with) {
+    const double root = __builtin_sqrt(counted(row[1], with->rate2));
+    const float step = (float)(with->lr * root / counted(row[0], with->rate1)), floor = (float)(with->eps * root);
+    const float kept = (float)(1.0 - with->lr * with->weight_decay);
+    const float rate1 = (float)with->rate1, rate2 = (float)with->rate2;
+    const float beta1 = (float)with->beta1, beta2 = (float)with->beta2;
+    const int near1 = rate1 <= 0.5f, near2 = rate2 <= 0.5f, decays = with->weight_decay != 0.0;
+    EACH(i, n) {
+        m[i] = moved(m[i], g[i], rate1, beta1, near1);
+        v[i] = moved(v[i], g[i] * g[i], rate2, beta2, near2);
+        p[i] = (decays ? p[i] * kept : p[i]) - m[i] / (__builtin_sqrtf(v[i]) + floor) * step;
+    }
+}
+
+KERNEL(adam_update, {
+    float *p; float *m; float *v; float *state; const double *settings; const int32_t *places; float *g;
+    const float *factor; const float *bad; int64_t n; int64_t start; int64_t first; int64_t count; int64_t last;
+}) {
+    const span s = share(a->n, LANES, part, parts);
+    scale(a->g, *a->factor, s);
+    if (*a->bad != 0.0f) return;
+    const double *x = a->settings;
+    const adam with = {x[0], x[1], x[2], x[3], x[4], x[5], x[6]};
+    const int32_t *ends = a->places + 1, *owners = ends + a->places[0];
+    float *rows = a->state + 1;
+    int64_t slot = s.begin < s.end ? owners[(a->start + s.begin) / PLACE] : 0;
+    for (int64_t i = s.begin; i < s.end; slot++) {
+        const int64_t n = least(ends[slot] - a->start, s.end) - i;
+        if (n <= 0) continue;
+        adam_step(a->p + i, a->m + i, a->v + i, a->g + i, n, rows + 3 * (1 + slot), &with);
+        i += n;
+    }
+    word *finished = (word *)a->state;
+    if (__atomic_add_fetch(finished, 1, __ATOMIC_ACQ_REL) < parts) return;
+    *finished = 0;
+    for (int64_t k = 1; k <= a->count; k++) advance(rows + 3 * (a->first + k), &with);
+    if (a->last) advance(rows, &with);
+}
+
+// ---------------------------------------------------------------------------------------------- SGD
+
+KERNEL(sgd_update, {
+    float *p; float *momentum; float *state; const double *settings; float *g; const float *factor; const float *bad;
+    int64_t n; int64_t last;
+}) {
+    const span s = share(a->n, LANES, part, parts);
+    scale(a->g, *a->factor, s);
+    if (*a->bad != 0.0f) return;
+    const float lr = (float)a->settings[0], mu = (float)a->settings[1], weight_decay = (float)a->settings[2];
+    const int decays = a->settings[2] != 0.0, keeps = a->settings[1] != 0.0, nesterov = a->settings[3] != 0.0;
+    float *p = a->p, *momentum = a->momentum;
+    const float *g = a->g;
+    if (part == 0 && a->last) a->state[1] += 1.0f;  // nobody reads it here
+    IVDEP for (int64_t i = s.begin; i < s.end; i++) {
+        float d = decays ? g[i] + weight_decay * p[i] : g[i];
+        if (keeps) {
+            const float b = momentum[i] * mu + d;
+            momentum[i] = b;
+            d = nesterov ? d + mu * b : b;
+        }
+        p[i] -= lr * d;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------- pieces of gradients
+
+KERNEL(nonfinite, { float *out; const float *x; const float *factor; int64_t n; int64_t pieces; int64_t chunk; }) {
+    const span s = share(a->pieces, 1, part, parts);
+    const float factor = *a->factor;
+    for (int64_t k = s.begin; k < s.end; k++) {
+        int64_t count = 0;
+        for (int64_t b = k * a->chunk; b < least((k + 1) * a->chunk, a->n); b += BLOCK) {
+            const int64_t m = least(BLOCK, least((k + 1) * a->chunk, a->n) - b);
+            int32_t wrong = 0;
+            for (int64_t i = 0; i < m; i++) {
+                const float scaled = a->x[b + i] * factor;
+                wrong += !(__builtin_fabsf(scaled) < INFINITY_);
+            }
+            count += wrong;
+        }
+        a->out[k] = (float)count;
+    }
+}
+
+KERNEL(square_sums, { float *out; const float *x; int64_t n; int64_t pieces; int64_t chunk; }) {
+    const span s = share(a->pieces, 1, part, parts);
+    for (int64_t k = s.begin; k < s.end; k++) {
+        const int64_t end = least((k + 1) * a->chunk, a->n);
+        float squares[BLOCK];
+        double total = 0.0;
+        for (int64_t b = k * a->chunk; b < end; b += BLOCK) {
+            const int64_t m = least(BLOCK, end - b);
+            EACH(i, m) squares[i] = a->x[b + i] * a->x[b + i];
+            total += block_sum(squares, m);
+        }
+        a->out[k] = (float)total;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------- a few numbers
+
+// work: 1
+KERNEL(scale_update, { float *scaling; const float *bad; int64_t interval; double largest; }) {
+    float *x = a->scaling;
+    double scale = x[0], good = x[2];
+    if (part) return;
+    if (*a->bad > 0.0f) {
+        scale = scale * 0.5 > 1.0 / a->largest ? scale * 0.5 : 1.0 / a->largest;
+        good = 0.0;
+        x[3] += 1.0f;
+    } else if (good + 1.0 < (double)a->interval) {
+        good += 1.0;
+    } else {
+        scale = scale * 2.0 < a->largest ? scale * 2.0 : a->largest;
+        good = 0.0;
+    }
+    x[0] = (float)scale;
+    x[1] = (float)(1.0 / scale);
+    x[2] = (float)good;
+    (void)parts;
+}
+
+KERNEL(clip_factor, { float *out; const float *x; int64_t n; double max_norm; }) {
+    const span s = share(a->n, LANES, part, parts);
+    const float most = (float)a->max_norm;
+    for (int64_t i = s.begin; i < s.end; i++) {
+        const float norm = __builtin_sqrtf(a->x[i]);
+        a->out[i] = norm < INFINITY_ && norm > most ? most / norm : 1.0f;
+    }
+}

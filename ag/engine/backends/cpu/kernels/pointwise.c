@@ -1,0 +1,135 @@
+// Functions element by element that no chain has: limits, powers, and dropout with its random numbers.
+#include "rows.h"
+
+typedef uint64_t __attribute__((may_alias)) stream_number;
+
+// ---------------------------------------------------------------------------------------------- limits
+
+KERNEL(clamp, { float *out; const float *x; int64_t n; double lo; double hi; }) {
+    const span s = share(a->n, BLOCK, part, parts);
+    const float lo = (float)a->lo, hi = (float)a->hi, *x = a->x;
+    IVDEP for (int64_t i = s.begin; i < s.end; i++) {
+        const float y = x[i] < lo ? lo : x[i];
+        a->out[i] = y > hi ? hi : y;
+    }
+}
+
+KERNEL(clamp_grad, { float *out; const float *x; const float *g; int64_t n; double lo; double hi; }) {
+    const span s = share(a->n, BLOCK, part, parts);
+    const float lo = (float)a->lo, hi = (float)a->hi, *x = a->x, *g = a->g;
+    IVDEP for (int64_t i = s.begin; i < s.end; i++) a->out[i] = g[i] * (float)((x[i] >= lo) & (x[i] <= hi));
+}
+
+// ---------------------------------------------------------------------------------------------- powers
+
+typedef union { double number; int64_t bits; } real;
+
+// 2^(p log2 x) in double for 0 < x < infinity: log2 x, times a large p, needs more digits than float has.
+static inline float positive_power(float x, double p) {
+    real y = {(double)x}, power;
+    const int64_t e = (y.bits - 0x3FE6A09E667F3BCDll) >> 52;  // x = 2^e m, with m from sqrt(1/2) to sqrt(2)
+    y.bits -= e << 52;
+    const double s = (y.number - 1.0) / (y.number + 1.0), q = s * s;  // ln m = 2 (s + s^3 / 3 + s^5 / 5 + ...)
+    const double ln_m = 2.0 * s * (1.0 + q * (1.0 / 3 + q * (1.0 / 5 + q * (1.0 / 7 + q * (1.0 / 9 + q * (1.0 / 11))))));
+    const double exact = p * ((double)e + 1.4426950408889634 * ln_m);
+    const double t = exact < -200.0 ? -200.0 : exact > 200.0 ? 200.0 : exact;
+    const double shifted = t + 0x1.8p52, f = (t - (shifted - 0x1.8p52)) * 0.6931471805599453;  // rounds to an integer
+    power.number = shifted;
+    power.bits = (power.bits + 1023) << 52;
+    const double above = f * (1.0 + f * (1.0 / 2 + f * (1.0 / 6 + f * (1.0 / 24 + f * (1.0 / 120 + f * (1.0 / 720
+                         + f * (1.0 / 5040)))))));
+    return (float)((1.0 + above) * power.number);
+}
+
+// As C's pow for finite p, of which it is given the size of 0^p and whether it is whole, and odd.
+static inline float any_power(float x, double p, float of_zero, float of_infinity, int whole, int odd) {
+    const float size = __builtin_fabsf(x);
+    const float some = size > 0.0f && size < INFINITY_ ? size : 1.0f;
+    const float y = size == 0.0f ? of_zero : size == INFINITY_ ? of_infinity : positive_power(some, p);
+    const float signed_y = odd && bits_of(x) >> 31 ? -y : y;
+    return x != x || (x < 0.0f && size < INFINITY_ && !whole) ? x + __builtin_nanf("") : signed_y;
+}
+
+// x^p, in as few operations as the powers that are used most take.
+static void power(float *out, const float *x, double p, int64_t n) {
+    const float grows = p < 0.0 ? INFINITY_ : 0.0f, shrinks = p < 0.0 ? 0.0f : INFINITY_;
+    const int whole = __builtin_floor(p) == p, odd = whole && __builtin_floor(p / 2.0) != p / 2.0;
+    if (p == 0.0) EACH(i, n) out[i] = 1.0f;
+    else if (p == 1.0) EACH(i, n) out[i] = x[i];
+    else if (p == 2.0) EACH(i, n) out[i] = x[i] * x[i];
+    else if (p == 3.0) EACH(i, n) out[i] = x[i] * x[i] * x[i];
+    else if (p == -1.0) EACH(i, n) out[i] = 1.0f / x[i];
+    else if (p == 0.5) EACH(i, n) out[i] = __builtin_sqrtf(x[i]);
+    else EACH(i, n) out[i] = any_power(x[i], p, grows, shrinks, whole, odd);
+}
+
+KERNEL(pow, { float *out; const float *x; int64_t n; double p; }) {
+    const span s = share(a->n, BLOCK, part, parts);
+    power(a->out + s.begin, a->x + s.begin, a->p, s.end - s.begin);
+}
+
+KERNEL(pow_grad, { float *out; const float *x; const float *g; int64_t n; double p; }) {
+    const span s = share(a->n, BLOCK, part, parts);
+    const float p = (float)a->p;
+    float powers[BLOCK];
+    for (int64_t b = s.begin; b < s.end; b += BLOCK) {
+        const int64_t m = least(BLOCK, s.end - b);
+        power(powers, a->x + b, a->p - 1.0, m);
+        if (p != 0.0f) EACH(i, m) a->out[b + i] = a->g[b + i] * (p * powers[i]);
+        else EACH(i, m) a->out[b + i] = a->g[b + i] * 0.0f;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------- random numbers
+
+// The state goes on in one step, as threads may share it; the stream number is its second half.
+// work: 1
+KERNEL(rng_draw, { uint32_t *out; uint32_t *state; }) {
+    if (part) return;
+    const uint64_t stream = __atomic_fetch_add((stream_number *)(a->state + 2), 1, __ATOMIC_RELAXED);
+    a->out[0] = a->state[0];
+    a->out[1] = a->state[1];
+    a->out[2] = (uint32_t)stream;
+    a->out[3] = (uint32_t)(stream >> 32);
+    (void)parts;
+}
+
+#define BLOCKS 64  // of four random words, that are made at a time, at most
+
+// Philox4x32-10 with the counters (first + k, stream): word w of block k goes to 4 k + w, as in ag/engine/kernels/random.py.
+static void philox(uint32_t *words, const uint32_t *key, uint64_t first, int64_t blocks) {
+    uint32_t x[4][BLOCKS], seed[2] = {key[0], key[1]};
+    EACH(k, blocks) {
+        x[0][k] = (uint32_t)(first + (uint64_t)k);
+        x[1][k] = (uint32_t)((first + (uint64_t)k) >> 32);
+        x[2][k] = key[2];
+        x[3][k] = key[3];
+    }
+    for (int round = 0; round < 10; round++) {
+        EACH(k, blocks) {
+            const uint64_t even = 0xD2511F53ull * x[0][k], odd = 0xCD9E8D57ull * x[2][k];
+            x[0][k] = (uint32_t)(odd >> 32) ^ x[1][k] ^ seed[0];
+            x[1][k] = (uint32_t)odd;
+            x[2][k] = (uint32_t)(even >> 32) ^ x[3][k] ^ seed[1];
+            x[3][k] = (uint32_t)even;
+        }
+        seed[0] += 0x9E3779B9u;
+        seed[1] += 0xBB67AE85u;
+    }
+    EACH(k, blocks) for (int w = 0; w < 4; w++) words[4 * k + w] = x[w][k];
+}
+
+KERNEL(dropout, { float *out; const float *x; const uint32_t *key; int64_t n; double rate; }) {
+    const span s = share(a->n, 4 * BLOCKS, part, parts);
+    const float rate = (float)a->rate;
+    const double kept = 1.0 / (1.0 - a->rate);
+    uint32_t words[4 * BLOCKS];
+    for (int64_t b = s.begin; b < s.end; b += 4 * BLOCKS) {
+        const int64_t m = least(4 * BLOCKS, s.end - b);
+        philox(words, a->key, (uint64_t)b / 4, (m + 3) / 4);
+        EACH(i, m) {
+            const float uniform = (float)(int32_t)(words[i] >> 8) * 0x1p-24f;
+            a->out[b + i] = (float)(a->x[b + i] * (uniform >= rate ? kept : 0.0));
+        }
+    }
+}

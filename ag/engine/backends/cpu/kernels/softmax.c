@@ -1,0 +1,247 @@
+// Softmax, its logarithm and softmax cross-entropy, with their gradients.  No chain has these functions, so a product and a
+// sum may become one operation here.
+// contract
+#include "rows.h"
+
+// ---------------------------------------------------------------------------------------------- softmax
+
+// out = exp(x - top), of which it gives the sum
+static double exponentials(float *out, const float *x, float top, int64_t n) {
+    double total = 0.0;
+    for (int64_t b = 0; b < n; b += BLOCK) {
+        const int64_t m = least(BLOCK, n - b);
+        EACH(i, m) out[b + i] = exp_(x[b + i] - top);
+        total += block_sum(out + b, m);
+    }
+    return total;
+}
+
+static void softmax_row(float *out, const float *x, int64_t n) {
+    const float rate = (float)(1.0 / exponentials(out, x, row_max(x, n), n));
+    EACH(i, n) out[i] *= rate;
+}
+
+static void softmax_columns(float *out, const float *x, int64_t length, int64_t step, int64_t width) {
+    float top[COLUMNS], part[COLUMNS];
+    double total[COLUMNS] = {0};
+    column_max(top, x, length, step, width);
+    DOWN(0, length, width, part, total, {
+        EACH(c, width) {
+            const float e = exp_(x[k * step + c] - top[c]);
+            out[k * step + c] = e;
+            part[c] += e;
+        }
+    })
+    EACH(c, width) top[c] = (float)(1.0 / total[c]);
+    for (int64_t k = 0; k < length; k++) EACH(c, width) out[k * step + c] *= top[c];
+}
+
+KERNEL(softmax, { float *out; const float *x; int64_t outer; int64_t length; int64_t inner; }) {
+    const span s = share(tiles_of(a->outer, a->inner), 1, part, parts);
+    for (int64_t i = s.begin; i < s.end; i++) {
+        const tile t = tile_at(i, a->length, a->inner);
+        if (a->inner == 1) softmax_row(a->out + t.begin, a->x + t.begin, a->length);
+        else softmax_columns(a->out + t.begin, a->x + t.begin, a->length, a->inner, t.width);
+    }
+}
+
+// y (g - sum y g)
+static void softmax_grad_row(float *out, const float *y, const float *g, int64_t n) {
+    float terms[BLOCK];
+    double total = 0.0;
+    for (int64_t b = 0; b < n; b += BLOCK) {
+        const int64_t m = least(BLOCK, n - b);
+        EACH(i, m) terms[i] = y[b + i] * g[b + i];
+        total += block_sum(terms, m);
+    }
+    const float all = (float)total;
+    EACH(i, n) out[i] = y[i] * (g[i] - all);
+}
+
+static void softmax_grad_columns(float *out, const float *y, const float *g, int64_t length, int64_t step, int64_t width) {
+    float part[COLUMNS];
+    double total[COLUMNS] = {0};
+    DOWN(0, length, width, part, total, { EACH(c, width) part[c] += y[k * step + c] * g[k * step + c]; })
+    EACH(c, width) part[c] = (float)total[c];
+    for (int64_t k = 0; k < length; k++) EACH(c, width) out[k * step + c] = y[k * step + c] * (g[k * step + c] - part[c]);
+}
+
+KERNEL(softmax_grad, {
+    float *out; const float *y; const float *g; int64_t outer; int64_t length; int64_t inner;
+}) {
+    const span s = share(tiles_of(a->outer, a->inner), 1, part, parts);
+    for (int64_t i = s.begin; i < s.end; i++) {
+        const tile t = tile_at(i, a->length, a->inner);
+        if (a->inner == 1) softmax_grad_row(a->out + t.begin, a->y + t.begin, a->g + t.begin, a->length);
+        else softmax_grad_columns(a->out + t.begin, a->y + t.begin, a->g + t.begin, a->length, a->inner, t.width);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------- log_softmax
+
+static void log_softmax_row(float *out, const float *x, int64_t n) {
+    float terms[BLOCK];
+    const float top = row_max(x, n);
+    double total = 0.0;
+    for (int64_t b = 0; b < n; b += BLOCK) {
+        const int64_t m = least(BLOCK, n - b);
+        EACH(i, m) terms[i] = exp_(x[b + i] - top);
+        total += block_sum(terms, m);
+    }
+    const float level = ln((float)total);
+    EACH(i, n) out[i] = x[i] - top - level;
+}
+
+static void log_softmax_columns(float *out, const float *x, int64_t length, int64_t step, int64_t width) {
+    float top[COLUMNS], part[COLUMNS];
+    double total[COLUMNS] = {0};
+    column_max(top, x, length, step, width);
+    DOWN(0, length, width, part, total, { EACH(c, width) part[c] += exp_(x[k * step + c] - top[c]); })
+    EACH(c, width) part[c] = ln((float)total[c]);
+    for (int64_t k = 0; k < length; k++) EACH(c, width) out[k * step + c] = x[k * step + c] - top[c] - part[c];
+}
+
+KERNEL(log_softmax, { float *out; const float *x; int64_t outer; int64_t length; int64_t inner; }) {
+    const span s = share(tiles_of(a->outer, a->inner), 1, part, parts);
+    for (int64_t i = s.begin; i < s.end; i++) {
+        const tile t = tile_at(i, a->length, a->inner);
+        if (a->inner == 1) log_softmax_row(a->out + t.begin, a->x + t.begin, a->length);
+        else log_softmax_columns(a->out + t.begin, a->x + t.begin, a->length, a->inner, t.width);
+    }
+}
+
+// g - exp(y) sum g
+static void log_softmax_grad_row(float *out, const float *y, const float *g, int64_t n) {
+    const float all = (float)row_sum(g, n);
+    EACH(i, n) out[i] = g[i] - exp_(y[i]) * all;
+}
+
+static void log_softmax_grad_columns(float *out, const float *y, const float *g, int64_t length, int64_t step,
+                                     int64_t width) {
+    float part[COLUMNS];
+    double total[COLUMNS] = {0};
+    DOWN(0, length, width, part, total, { EACH(c, width) part[c] += g[k * step + c]; })
+    EACH(c, width) part[c] = (float)total[c];
+    for (int64_t k = 0; k < length; k++) EACH(c, width) out[k * step + c] = g[k * step + c] - exp_(y[k * step + c]) * part[c];
+}
+
+KERNEL(log_softmax_grad, {
+    float *out; const float *y; const float *g; int64_t outer; int64_t length; int64_t inner;
+}) {
+    const span s = share(tiles_of(a->outer, a->inner), 1, part, parts);
+    for (int64_t i = s.begin; i < s.end; i++) {
+        const tile t = tile_at(i, a->length, a->inner);
+        if (a->inner == 1) log_softmax_grad_row(a->out + t.begin, a->y + t.begin, a->g + t.begin, a->length);
+        else log_softmax_grad_columns(a->out + t.begin, a->y + t.begin, a->g + t.begin, a->length, a->inner, t.width);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------- cross-entropy
+// x[classes, batch]; dx may be x: each element is read before it is written, and x no more after that.
+
+// A batch of one.
+static void cross_entropy_row(float *loss, float *dx, const float *x, const float *t, int64_t n, float factor) {
+    float terms[BLOCK];
+    const float top = row_max(x, n);
+    double sum = 0.0;
+    for (int64_t b = 0; b < n; b += BLOCK) {
+        const int64_t m = least(BLOCK, n - b);
+        EACH(i, m) terms[i] = (x[b + i] - top) * t[b + i];
+        sum += block_sum(terms, m);
+    }
+    const float weight = (float)row_sum(t, n), mass = (float)exponentials(dx, x, top, n), ratio = weight / mass;
+    *loss = ln(mass) * weight - (float)sum;
+    EACH(i, n) dx[i] = (dx[i] * ratio - t[i]) * factor;
+}
+
+KERNEL(softmax_cross_entropy, {
+    float *losses; float *dx; const float *x; const float *t; int64_t classes; int64_t batch; double factor;
+}) {
+    const int64_t n = a->classes, step = a->batch;
+    const float factor = (float)a->factor;
+    const span s = share(tiles_of(1, step), 1, part, parts);
+    if (step == 1) {
+        if (s.begin < s.end) cross_entropy_row(a->losses, a->dx, a->x, a->t, n, factor);
+        return;
+    }
+    for (int64_t i = s.begin; i < s.end; i++) {
+        const tile at = tile_at(i, n, step);
+        const int64_t width = at.width;
+        const float *x = a->x + at.begin, *t = a->t + at.begin;
+        float *dx = a->dx + at.begin, *losses = a->losses + at.begin;
+        float top[COLUMNS], mass[COLUMNS], weight[COLUMNS], loss[COLUMNS];
+        double masses[COLUMNS] = {0}, weights[COLUMNS] = {0}, sum[COLUMNS] = {0};
+        column_max(top, x, n, step, width);
+        for (int64_t begin = 0; begin < n; begin += STRIDE) {
+            EACH(c, width) mass[c] = weight[c] = loss[c] = 0.0f;
+            for (int64_t k = begin * step; k < least(begin + STRIDE, n) * step; k += step)
+                EACH(c, width) {
+                    const float z = x[k + c] - top[c], e = exp_(z);
+                    dx[k + c] = e;
+                    mass[c] += e;
+                    weight[c] += t[k + c];
+                    loss[c] += z * t[k + c];
+                }
+            EACH(c, width) {
+                masses[c] += mass[c];
+                weights[c] += weight[c];
+                sum[c] += loss[c];
+            }
+        }
+        EACH(c, width) {
+            mass[c] = (float)masses[c];
+            weight[c] = (float)weights[c];
+            loss[c] = (float)sum[c];
+        }
+        EACH(c, width) losses[c] = ln(mass[c]) * weight[c] - loss[c];
+        EACH(c, width) mass[c] = weight[c] / mass[c];
+        for (int64_t k = 0; k < n * step; k += step) EACH(c, width) dx[k + c] = (dx[k + c] * mass[c] - t[k + c]) * factor;
+    }
+}
+
+// An id that is no class makes its loss and its column of dx NaN.
+static void cross_entropy_ids_row(float *loss, float *dx, const float *x, uint32_t id, int64_t n, float factor) {
+    const float top = row_max(x, n), z = id < n ? x[id] - top : __builtin_nanf("");
+    const float mass = (float)exponentials(dx, x, top, n), scale = id < n ? factor / mass : __builtin_nanf("");
+    *loss = ln(mass) - z;
+    EACH(i, n) dx[i] *= scale;
+    if (id < n) dx[id] -= factor;
+}
+
+KERNEL(softmax_cross_entropy_ids, {
+    float *losses; float *dx; const float *x; const int32_t *ids; int64_t classes; int64_t batch; double factor;
+}) {
+    const int64_t n = a->classes, step = a->batch;
+    const span s = share(tiles_of(1, step), 1, part, parts);
+    if (step == 1) {
+        if (s.begin < s.end) cross_entropy_ids_row(a->losses, a->dx, a->x, (uint32_t)*a->ids, n, (float)a->factor);
+        return;
+    }
+    for (int64_t i = s.begin; i < s.end; i++) {
+        const tile at = tile_at(i, n, step);
+        const int64_t width = at.width;
+        const int32_t *ids = a->ids + at.begin;
+        const float *x = a->x + at.begin;
+        float *dx = a->dx + at.begin, *losses = a->losses + at.begin;
+        float top[COLUMNS], sum[COLUMNS];
+        double total[COLUMNS] = {0};
+        column_max(top, x, n, step, width);
+        for (int64_t c = 0; c < width; c++)
+            losses[c] = (uint32_t)ids[c] < n ? x[ids[c] * step + c] - top[c] : __builtin_nanf("");
+        DOWN(0, n, width, sum, total, {
+            EACH(c, width) {
+                const float e = exp_(x[k * step + c] - top[c]);
+                dx[k * step + c] = e;
+                sum[c] += e;
+            }
+        })
+        EACH(c, width) sum[c] = (float)total[c];
+        for (int64_t c = 0; c < width; c++) {
+            losses[c] = ln(sum[c]) - losses[c];
+            sum[c] = (uint32_t)ids[c] < n ? (float)a->factor / sum[c] : __builtin_nanf("");
+        }
+        for (int64_t k = 0; k < n; k++) EACH(c, width) dx[k * step + c] *= sum[c];
+        for (int64_t c = 0; c < width; c++)
+            if ((uint32_t)ids[c] < n) dx[ids[c] * step + c] -= (float)a->factor;
+    }
+}

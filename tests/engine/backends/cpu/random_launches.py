@@ -1,0 +1,348 @@
+"""Launches of random shapes for the CPU's kernels in C: `MAKERS` has a function of a random generator per primitive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from helpers.guarded import Launch
+from table.rows import Array
+
+from ag.engine.kernels.indexing import resized
+from ag.engine.kernels.optimizer import places_of
+from ag.engine.primitive import PRIMITIVES
+
+__all__ = ["MAKERS"]
+
+Random = np.random.Generator
+MOST = 30_000  # elements of an operand
+
+
+def size(rng: Random, most: int) -> int:
+    """Small sizes are as likely as large ones; some are where blocks of kernels end."""
+    if rng.random() < 0.2:
+        return min(most, int(rng.choice([1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 511, 512, 513, 1025])))
+    return int(np.exp(rng.uniform(0, np.log(most + 0.99))))
+
+
+def shape(rng: Random, ndim: int, most: int = MOST) -> tuple[int, ...]:
+    """Sizes of which one is large."""
+    sizes, left = [1] * ndim, most
+    for axis in rng.permutation(ndim).tolist():
+        sizes[axis] = size(rng, max(1, left))
+        left //= sizes[axis]
+    return tuple(sizes)
+
+
+def normal(rng: Random, *sizes: int) -> Array:
+    return rng.standard_normal(sizes).astype(np.float32)
+
+
+def launch(name: str, *operands: Array, **params: Any) -> Launch:
+    return Launch(PRIMITIVES[name], list(operands), params)
+
+
+# ---------------------------------------------------------------------------------------------- element by element
+
+
+def function(name: str, rng: Random) -> Launch:
+    """A function of `functions.glsl`; operands called a and b broadcast."""
+    primitive = PRIMITIVES[name]
+    sizes = shape(rng, int(rng.integers(0, 5)))
+    inputs = [normal(rng, *sizes) for _ in primitive.operands[1:]]
+    if name in ("log", "sqrt"):
+        inputs = [np.abs(x) for x in inputs]
+    if primitive.operands == ("out", "a", "b"):
+        inputs = [shrunk(rng, x) for x in inputs]
+        inputs[1] += np.copysign(np.float32(0.1), inputs[1])  # no divisor near 0
+    return launch(name, *inputs, **{x: float(rng.normal()) for x in primitive.params})
+
+
+def shrunk(rng: Random, x: Array) -> Array:
+    """`x` with some axes made short, so that it is repeated along them."""
+    kept = tuple(slice(None) if rng.random() < 0.7 else slice(1) for _ in x.shape)
+    return np.ascontiguousarray(x[kept]).reshape(x[kept].shape)
+
+
+STEPS = (("mul", 0, 1, 0.0), ("scale", 4, 4, 2.0), ("add", 5, 2, 0.0), ("tanh", 6, 6, 0.0), ("sub", 7, 3, 0.0),
+         ("relu", 8, 8, 0.0))
+
+
+def chain(name: str, rng: Random) -> Launch:
+    x = normal(rng, *shape(rng, int(rng.integers(0, 4))))
+    steps = int(rng.integers(2, len(STEPS) + 1))
+    params = {"kept": int(rng.integers(4, 3 + steps))} if name == "fused_pair" else {}
+    return launch(name, x, *(shrunk(rng, x) for _ in range(3)), chain=STEPS[:steps], **params)
+
+
+# ---------------------------------------------------------------------------------------------- softmax
+
+
+def along_an_axis(name: str, inputs: int, rng: Random) -> Launch:
+    sizes = shape(rng, int(rng.integers(1, 5)))
+    x = normal(rng, *sizes)
+    y = -np.abs(x) if name == "log_softmax_grad" else x  # a logarithm of a probability
+    return launch(name, *[y, normal(rng, *sizes)][:inputs], axis=int(rng.integers(len(sizes))))
+
+
+def cross_entropy(rng: Random) -> Launch:
+    x = normal(rng, *shape(rng, 2))
+    return launch("softmax_cross_entropy", x, rng.random(x.shape).astype(np.float32), factor=float(rng.normal()))
+
+
+def cross_entropy_ids(rng: Random) -> Launch:
+    x = normal(rng, *shape(rng, 2))
+    ids = rng.integers(0, len(x), x.shape[1]).astype(np.int32)
+    return launch("softmax_cross_entropy_ids", x, ids, factor=float(rng.normal()))
+
+
+# ---------------------------------------------------------------------------------------------- optimizers
+
+
+def gradients(rng: Random, n: int) -> tuple[Array, Array, Array]:
+    """Gradients, their factor, and how many of them are bad."""
+    return normal(rng, n), np.float32([rng.choice([1.0, 0.3])]), np.float32([rng.choice([0, 0, 0, 2])])
+
+
+def adam(rng: Random) -> Launch:
+    sizes = [4 * size(rng, 2000) for _ in range(int(rng.integers(1, 6)))]
+    ends = np.cumsum(sizes).tolist()
+    first = int(rng.integers(len(sizes)))
+    count = int(rng.integers(1, len(sizes) - first + 1))
+    start, n = [0, *ends][first], sum(sizes[first : first + count])
+    rates = rng.choice([0.1, 0.001, 0.7], 2)
+    steps = np.full(len(sizes) + 1, 3) if rng.random() < 0.5 else rng.integers(0, 6, len(sizes) + 1)
+    rows = [[*(1 - (1 - rates) ** t), t] for t in steps.tolist()]
+    state = np.concatenate([[0], *rows]).astype(np.float32)
+    settings = np.array([0.01, *rates, 1e-8, rng.choice([0.0, 0.1]), *(1 - rates)])
+    flats = normal(rng, n), normal(rng, n), normal(rng, n) ** 2
+    return launch("adam_update", *flats, state, settings, places_of(ends), *gradients(rng, n), start=start, first=first,
+                  count=count, last=bool(rng.integers(2)))
+
+
+def sgd(rng: Random) -> Launch:
+    n = size(rng, MOST)
+    settings = np.array([0.01, rng.choice([0.0, 0.9]), rng.choice([0.0, 0.1]), rng.integers(2)])
+    return launch("sgd_update", normal(rng, n), normal(rng, n), np.float32([0, 3]), settings, *gradients(rng, n),
+                  last=bool(rng.integers(2)))
+
+
+def pieces(name: str, rng: Random) -> Launch:
+    x = normal(rng, int(rng.choice([0, size(rng, MOST)], p=[0.05, 0.95])))
+    chunk = size(rng, 2 * len(x) + 1)
+    if name == "square_sums":
+        return launch(name, x, chunk=chunk)
+    x[rng.random(x.size) < 0.1] = rng.choice(np.float32([np.nan, np.inf, -np.inf]))
+    return launch(name, x, np.float32([rng.choice([1.0, 2.0])]), chunk=chunk)
+
+
+def clip_factor(rng: Random) -> Launch:
+    return launch("clip_factor", np.exp(normal(rng, size(rng, 100))), max_norm=float(np.exp(rng.normal())))
+
+
+def scale_update(rng: Random) -> Launch:
+    scale = float(2.0 ** rng.integers(-4, 5))
+    return launch("scale_update", np.float32([scale, 1 / scale, rng.integers(4), rng.integers(9)]),
+                  np.float32(rng.choice([0, 0, 1, 300])), interval=3, largest=16.0)
+
+
+# ---------------------------------------------------------------------------------------------- reductions
+
+
+def reduction(name: str, rng: Random) -> Launch:
+    x = normal(rng, *shape(rng, int(rng.integers(1, 5))))
+    axis = int(rng.integers(x.ndim))
+    chunk = x.shape[axis] if rng.random() < 0.5 else size(rng, x.shape[axis])
+    return launch(name, x, axis=axis, chunk=chunk, **({"scale": float(rng.normal())} if name == "sum" else {}))
+
+
+def expand(rng: Random) -> Launch:
+    x = normal(rng, *shape(rng, int(rng.integers(0, 5))))
+    lead = shape(rng, int(rng.integers(0, 2)), 10)
+    return launch("expand", shrunk(rng, x), shape=(*lead, *x.shape), factor=float(rng.normal()))
+
+
+def equal(rng: Random) -> Launch:
+    x, y = (rng.integers(0, 3, (2, *shape(rng, int(rng.integers(0, 5)))))).astype(np.float32)
+    return launch("equal", shrunk(rng, x), shrunk(rng, y))
+
+
+# ---------------------------------------------------------------------------------------------- moves
+
+
+def words(rng: Random, *sizes: int) -> Array:
+    """Elements of any type that fills a word."""
+    return rng.integers(-9, 9, sizes).astype(rng.choice([np.float32, np.int32]))
+
+
+def copy(rng: Random) -> Launch:
+    return launch("copy", words(rng, *shape(rng, int(rng.integers(0, 4)))))
+
+
+def along(rng: Random, sizes: tuple[int, ...]) -> dict[str, int]:
+    """An axis, and places along it: every step of either sign, and sometimes none."""
+    axis = int(rng.integers(len(sizes)))
+    step, n = int(rng.choice([1, 1, 2, 3, -1, -2])), sizes[axis]
+    count = int(rng.integers(0, -(-n // abs(step)) + 1))
+    taken = (count - 1) * abs(step) + 1 if count else 0
+    first = int(rng.integers(n - taken + 1))
+    return {"axis": axis, "start": first if step > 0 else max(0, first + taken - 1), "step": step, "count": count}
+
+
+def part(rng: Random) -> Launch:
+    x = words(rng, *shape(rng, int(rng.integers(1, 5))))
+    return launch("part", x, **along(rng, x.shape))
+
+
+def spread(rng: Random) -> Launch:
+    sizes = shape(rng, int(rng.integers(1, 5)))
+    places = along(rng, sizes)
+    x = words(rng, *resized(sizes, places["axis"], places.pop("count")))
+    return launch("spread", x, **places, length=sizes[places["axis"]])
+
+
+def insert(rng: Random) -> Launch:
+    sizes = shape(rng, int(rng.integers(1, 5)))
+    axis = int(rng.integers(len(sizes)))
+    count = int(rng.integers(0, sizes[axis] + 1))
+    whole = words(rng, *sizes)
+    x = words(rng, *resized(sizes, axis, count)).astype(whole.dtype)
+    return launch("insert", whole, x, axis=axis, start=int(rng.integers(sizes[axis] - count + 1)))
+
+
+def permute(rng: Random) -> Launch:
+    x = words(rng, *shape(rng, int(rng.integers(0, 6))))
+    return launch("permute", x, axes=tuple(rng.permutation(x.ndim).tolist()))
+
+
+def gather_columns(rng: Random) -> Launch:
+    weight = normal(rng, *shape(rng, 2))
+    return launch("gather_columns", weight, rng.integers(0, weight.shape[1], size(rng, 60)).astype(np.int32))
+
+
+def scatter_columns(rng: Random) -> Launch:
+    g = normal(rng, *shape(rng, 2))
+    vocab, ends = size(rng, 100), np.sort(rng.integers(0, g.shape[1] + 1, 2)).tolist()
+    ids = rng.integers(0, vocab, g.shape[1]).astype(np.int32)
+    return launch("scatter_columns", g, ids, vocab=vocab, first=ends[0], last=ends[1])
+
+
+# ---------------------------------------------------------------------------------------------- limits, powers, dropout
+
+
+def limited(name: str, rng: Random) -> Launch:
+    sizes = shape(rng, int(rng.integers(0, 4)))
+    lo, hi = np.sort(rng.normal(size=2)).tolist()
+    return launch(name, *[normal(rng, *sizes) for _ in PRIMITIVES[name].operands[1:]], lo=lo, hi=hi)
+
+
+def power(name: str, rng: Random) -> Launch:
+    sizes = shape(rng, int(rng.integers(0, 4)))
+    p = float(rng.choice([0, 0.5, 1, 2, 3, -1, -2, 1.5, 2.7]))
+    x = np.exp(normal(rng, *sizes))
+    if p == int(p):
+        x *= rng.choice(np.float32([1, -1]), sizes)
+    return launch(name, x.astype(np.float32), *[normal(rng, *sizes) for _ in PRIMITIVES[name].operands[2:]], p=p)
+
+
+def key(rng: Random) -> Array:
+    return rng.integers(0, 1 << 32, 4, np.uint32)
+
+
+def dropout(rng: Random) -> Launch:
+    x = normal(rng, *shape(rng, int(rng.integers(0, 4))))
+    return launch("dropout", x, key(rng), rate=float(rng.choice([0.0, 0.1, 0.5, 0.999])))
+
+
+def rng_draw(rng: Random) -> Launch:
+    state = key(rng)
+    state[2] = rng.choice([0, 7, (1 << 32) - 1])
+    return launch("rng_draw", state)
+
+
+# ---------------------------------------------------------------------------------------------- norms
+
+EPS = {"eps": 0.1}  # two features that are nearly alike would make much of the rounding of their difference
+
+
+def column(rng: Random, x: Array) -> Array:
+    return normal(rng, len(x), 1)
+
+
+def statistics(rng: Random, *sizes: int) -> tuple[Array, Array]:
+    """Means and variances."""
+    return normal(rng, *sizes), np.exp(normal(rng, *sizes))
+
+
+def over_a_matrix(name: str, rng: Random) -> Launch:
+    x = normal(rng, *shape(rng, 2))
+    g, rows, columns = normal(rng, *x.shape), (len(x), 1), (1, x.shape[1])
+    if name == "norm_statistics":
+        return launch(name, x, chunk=size(rng, 2 * x.shape[1]))
+    if name == "norm_sums":
+        return launch(name, x, g, *statistics(rng, *(rows if rng.random() < 0.5 else columns)), **EPS,
+                      chunk=size(rng, 2 * x.shape[1]))
+    if name == "layer_norm":
+        return launch(name, x, column(rng, x), column(rng, x), **EPS)
+    if name == "layer_norm_grad":
+        return launch(name, x, g, column(rng, x), *statistics(rng, *columns), **EPS)
+    if name == "normalize":
+        return launch(name, x, column(rng, x), column(rng, x), *statistics(rng, *rows), **EPS)
+    return launch(name, x, g, column(rng, x), *statistics(rng, *rows), column(rng, x), column(rng, x), **EPS)
+
+
+def joined_statistics(rng: Random) -> Launch:
+    length = size(rng, 5000)
+    chunk = size(rng, length)
+    return launch("joined_statistics", *statistics(rng, size(rng, 50), -(-length // chunk)), length=length, chunk=chunk)
+
+
+def inverse_std(rng: Random) -> Launch:
+    return launch("inverse_std", np.exp(normal(rng, *shape(rng, 2))), **EPS)
+
+
+def running_update(rng: Random) -> Launch:
+    sizes = shape(rng, 2)
+    return launch("running_update", normal(rng, *sizes), normal(rng, *sizes),
+                  momentum=float(rng.choice([0.1, 0.5, 0.9])), factor=float(rng.normal()))
+
+
+Maker = Callable[[Random], Launch]
+MAKERS: dict[str, Maker] = {
+    **{name: partial(function, name) for name, primitive in PRIMITIVES.items() if primitive.fusable},
+    **{name: partial(chain, name) for name in ("fused", "fused_pair")},
+    **{name: partial(along_an_axis, name, inputs) for name, inputs in (
+        ("softmax", 1), ("log_softmax", 1), ("softmax_grad", 2), ("log_softmax_grad", 2))},
+    "softmax_cross_entropy": cross_entropy,
+    "softmax_cross_entropy_ids": cross_entropy_ids,
+    "sum": partial(reduction, "sum"),
+    "max": partial(reduction, "max"),
+    "expand": expand,
+    "equal": equal,
+    "copy": copy,
+    "part": part,
+    "spread": spread,
+    "insert": insert,
+    "permute": permute,
+    "gather_columns": gather_columns,
+    "scatter_columns": scatter_columns,
+    "clamp": partial(limited, "clamp"),
+    "clamp_grad": partial(limited, "clamp_grad"),
+    "pow": partial(power, "pow"),
+    "pow_grad": partial(power, "pow_grad"),
+    "dropout": dropout,
+    "rng_draw": rng_draw,
+    **{name: partial(over_a_matrix, name) for name in (
+        "layer_norm", "layer_norm_grad", "norm_sums", "norm_statistics", "normalize", "batch_norm_grad")},
+    "joined_statistics": joined_statistics,
+    "inverse_std": inverse_std,
+    "running_update": running_update,
+    "adam_update": adam,
+    "sgd_update": sgd,
+    "nonfinite": partial(pieces, "nonfinite"),
+    "square_sums": partial(pieces, "square_sums"),
+    "clip_factor": clip_factor,
+    "scale_update": scale_update,
+}

@@ -1,0 +1,123 @@
+"""Every kernel in C against its reference at random shapes, by any number of threads; and the pool of threads.
+
+What the case table launches is compared in engine/kernels/test_kernel_reference.py; here are random shapes, and shares
+of the work that small operands do not get by themselves.
+"""
+
+from __future__ import annotations
+
+import zlib
+from functools import cache
+from math import isqrt
+from typing import Any
+
+import numpy as np
+import pytest
+from engine.backends.cpu.random_launches import MAKERS
+from helpers.guarded import Launch, check, reference, run
+
+from ag.engine.backends.cpu.library import Library, library
+from ag.engine.backends.cpu.native import NativeBackend
+from ag.engine.primitive import PRIMITIVES
+
+SHARED = 2  # the word of a launch that says whether threads share it
+
+KERNELS = library()
+pytestmark = pytest.mark.skipif(KERNELS is None, reason="no kernels in C: not built, or AG_CPU is numpy")
+NAMES = sorted(KERNELS.kernels.keys() & MAKERS.keys()) if KERNELS else []
+
+
+class Sharing(NativeBackend):
+    """A device whose launches are all shared, by so many threads, and that counts them."""
+
+    def __init__(self, kernels: Library) -> None:
+        super().__init__(kernels, guard=64)
+        self.threads, self.made = 1, 0
+        self.run = self._shared
+
+    def _shared(self, words: bytes, launches: int, work: int) -> None:
+        assert launches == 1 and KERNELS is not None
+        changed = np.frombuffer(words, np.int64).copy()
+        changed[SHARED] = 1
+        KERNELS.run_by(self.threads, changed.tobytes(), launches)
+        self.made += 1
+
+
+@cache
+def device() -> Sharing:
+    assert KERNELS is not None
+    return Sharing(KERNELS)
+
+
+def examples(name: str, count: int) -> list[Launch]:
+    """Launches of random shapes, the same ones every time."""
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    return [MAKERS[name](rng) for _ in range(count)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kernel_is_declared_as_its_primitive(name: str) -> None:
+    """Operands in the primitive's order, of which it writes outputs and what it updates; and no number that is none."""
+    assert KERNELS is not None
+    assert name in MAKERS, f"{name}: random_launches.py has no function that makes launches of random shapes"
+    kernel, primitive = KERNELS.kernels[name], PRIMITIVES[name]
+    written = [i < primitive.outputs or i in primitive.updates for i in range(len(primitive.operands))]
+    assert kernel.operands == primitive.operands
+    assert list(kernel.writes) == written
+    launch = examples(name, 1)[0]
+    known = {*primitive.params, *primitive.layout(*shapes(launch), **launch.params)}
+    assert {number.name for number in kernel.numbers} | {x for x in kernel.work if not x.isdigit()} <= known
+
+
+def shapes(launch: Launch) -> list[tuple[int, ...]]:
+    """Of all operands, outputs first."""
+    given = [x.shape for x in launch.operands]
+    made: Any = launch.primitive.shape(*given, **launch.params) if launch.primitive.outputs else ()
+    return [*(made if launch.primitive.outputs != 1 else [made]), *given]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_random_shapes(name: str) -> None:
+    compare(name, 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_many_random_shapes(name: str) -> None:
+    compare(name, 300)
+
+
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0], np.float32)
+HELD = {"state", "settings", "places", "factor", "bad", "scaling"}  # what an optimizer or a loss scale decides itself
+
+
+@pytest.mark.parametrize("name", sorted(MAKERS.keys() - {"gelu_grad"}))  # a slope at infinity, where that has 0 * inf
+def test_special_values(name: str) -> None:
+    """NaN where the reference has it, and the same infinities."""
+    backend = device()
+    backend.threads = 2
+    rng = np.random.default_rng(0)
+    for launch in examples(name, 8):
+        names = launch.primitive.operands[launch.primitive.outputs :]
+        for operand, x in zip(names, launch.operands, strict=True):
+            if x.dtype == np.float32 and operand not in HELD and x.size > 1:
+                x[rng.random(x.shape) < min(0.3, 10 / x.size)] = rng.choice(SPECIAL)
+        for i, (got, want) in enumerate(zip(run(backend, launch), reference(launch), strict=True)):
+            if i >= launch.primitive.outputs and i not in launch.primitive.updates:
+                continue
+            np.testing.assert_array_equal(np.isnan(got), np.isnan(want), str(launch))
+            np.testing.assert_array_equal(np.isinf(got) * np.sign(got), np.isinf(want) * np.sign(want), str(launch))
+
+
+def compare(name: str, count: int) -> None:
+    """Launches against the reference, and to the bit for 1, 2 and 5 threads."""
+    backend = device()
+    for launch in examples(name, count):
+        made = backend.made
+        backend.threads = 2
+        check(backend, launch, added=1 + isqrt(launch.operands[0].size))
+        assert backend.made == made + 1, f"{launch} ran in numpy"
+        results = []
+        for backend.threads in (1, 2, 5):
+            results.append([x.tobytes() for x in run(backend, launch)])
+        assert results[0] == results[1] == results[2], str(launch)
