@@ -28,7 +28,7 @@ _LINE = 16  # samples that share a line of the cache, which two threads must not
 def _sizes(q: Shape, k: Shape, v: Shape, heads: int, rate: float) -> Layout:
     d, dv = q[0] // heads, v[0] // heads
     wide = max(d, dv)
-    return {"batch": q[2], "queries": q[1], "keys": k[1], "d": d, "dv": dv, "dropped": int(rate > 0),
+    return {"batch": q[2], "queries": q[1], "keys": k[1], "d": d, "dv": dv, "d_values": dv, "dropped": int(rate > 0),
             "blocks": 1 if wide <= 32 else 2 if wide <= 64 else 4, "tiles": -(-q[1] // _TILE) - -k[1] // _TILE}
 
 

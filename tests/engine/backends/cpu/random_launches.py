@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from engine.backends.cpu.random_products import PRODUCTS
 from helpers.guarded import Launch
 from table.rows import Array
 
@@ -345,4 +346,5 @@ MAKERS: dict[str, Maker] = {
     "square_sums": partial(pieces, "square_sums"),
     "clip_factor": clip_factor,
     "scale_update": scale_update,
+    **PRODUCTS,
 }

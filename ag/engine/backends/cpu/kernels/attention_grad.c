@@ -103,12 +103,12 @@ static void send_back_plainly(const tensors *t, const sizes *s, const group *g, 
 
 // work: heads * batch * queries * keys
 KERNEL(attention_grad, {
-    float *dq; float *dk; float *dv_; const float *q; const float *k; const float *v; const float *g; const float *lse;
+    float *dq; float *dk; float *dv; const float *q; const float *k; const float *v; const float *g; const float *lse;
     const float *delta; const void *key;
-    int64_t heads; int64_t batch; int64_t queries; int64_t keys; int64_t d; int64_t dv; int64_t causal;
+    int64_t heads; int64_t batch; int64_t queries; int64_t keys; int64_t d; int64_t d_values; int64_t causal;
     double factor; double rate;
 }) {
-    const sizes s = sizes_of(a->heads, a->batch, a->queries, a->keys, a->d, a->dv, a->causal, a->factor, a->rate, a->key);
+    const sizes s = sizes_of(a->heads, a->batch, a->queries, a->keys, a->d, a->d_values, a->causal, a->factor, a->rate, a->key);
     const int64_t size_q = size_of(s.d, s.line_q), size_k = size_of(s.d, s.line_k), size_v = size_of(s.dv, s.line_k),
                   size_g = size_of(s.dv, s.line_q);
     const int64_t floats = size_q + size_k + size_v + size_g + 2 * s.line_q, count = together(&s, floats, parts);
@@ -117,7 +117,7 @@ KERNEL(attention_grad, {
     const int64_t groups = (s.batch + count - 1) / count, units = s.heads * groups, many = units >= parts / 2;
     const int64_t most = (parts + units - 1) / units, of_queries = many ? 0 : least((s.queries + WIDE - 1) / WIDE, most);
     const int64_t of_keys = many ? 1 : least((s.keys + WIDTH - 1) / WIDTH, most), cuts = of_queries + of_keys;
-    const tensors all = {a->dq, a->dk, a->dv_, a->q, a->k, a->v, a->g, a->lse, a->delta};
+    const tensors all = {a->dq, a->dk, a->dv, a->q, a->k, a->v, a->g, a->lse, a->delta};
     float *memory = ag_scratch(count * floats + extra(&s));
     const span mine = share(units * cuts, 1, part, parts);
     for (int64_t unit = mine.begin; unit < mine.end; unit++) {
@@ -146,6 +146,6 @@ KERNEL(attention_grad, {
         }
         if (of_q) give(a->dq, q, &s, &g, s.d, s.queries, s.line_q, queries);
         if (of_k) give(a->dk, k, &s, &g, s.d, s.keys, s.line_k, keys);
-        if (of_k) give(a->dv_, v, &s, &g, s.dv, s.keys, s.line_k, keys);
+        if (of_k) give(a->dv, v, &s, &g, s.dv, s.keys, s.line_k, keys);
     }
 }

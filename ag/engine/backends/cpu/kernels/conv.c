@@ -14,6 +14,7 @@ typedef struct {
     const int64_t *out_size, *in_size;
     int64_t batch;
     axis down, across;
+    int scatters;  // whether what taps would see in padding is left out, and not 0 times a weight, as in the numpy text
 } walk;
 
 // What a tap multiplies: weights, and lanes of the ring.
@@ -125,26 +126,33 @@ static int make_rows(const walk *c, span some, span rows, int64_t first, int64_t
     for (int64_t i = 0; i <= slots; i++) held[i] = -1;
     for (int64_t y = rows.begin; y < rows.end; y++)
         for (int64_t r = 0; r < apart; r++) {
-            int64_t n = 0;
-            for (int64_t i = 0; i < down->kernel; i++) {
-                int64_t shift, rest;
-                const int64_t moved = down->back ? y % down->stride : 0;
-                if (!sees(down, moved, i, &shift, &rest)) continue;
-                const int64_t row = down->back ? y / down->stride + shift : down->stride * (y + shift) + rest;
-                const int outside = row < 0 || row >= s.height;
-                const int64_t at = outside ? slots : row % slots, name = outside ? 0 : row;
-                for (int64_t j = 0; j < across->kernel; j++) {
-                    if (!sees(across, r, j, &shift, &rest)) continue;
-                    if (held[at] != name) {
-                        pack_strip(ring + at * slot, c->in, &s, row);
-                        held[at] = name;
+            const int64_t end = least(first + columns, (c->out_size[1] - r + apart - 1) / apart);
+            for (int64_t column = first, next; column < end; column = next) {  // as far as the same taps see something
+                int64_t n = 0;
+                next = end;
+                for (int64_t i = 0; i < down->kernel; i++) {
+                    int64_t shift, rest;
+                    if (!sees(down, down->back ? y % down->stride : 0, i, &shift, &rest)) continue;
+                    const int64_t row = down->back ? y / down->stride + shift : down->stride * (y + shift) + rest;
+                    const int outside = row < 0 || row >= s.height;
+                    const int64_t at = outside ? slots : row % slots, name = outside ? 0 : row;
+                    for (int64_t j = 0; j < across->kernel; j++) {
+                        if (!sees(across, r, j, &shift, &rest)) continue;
+                        if (c->scatters) {
+                            if (column < -shift) next = least(next, -shift);
+                            if (outside || column < -shift || column >= s.width - shift) continue;
+                            next = least(next, s.width - shift);
+                        }
+                        if (held[at] != name) {
+                            pack_strip(ring + at * slot, c->in, &s, row);
+                            held[at] = name;
+                        }
+                        taps[n++] = (tap){i * across->kernel + j, at * slot + rest * s.pitch + (shift - low) * samples};
                     }
-                    taps[n++] = (tap){i * across->kernel + j, at * slot + rest * s.pitch + (shift - low) * samples};
                 }
+                const lanes l = {apart, r, column, samples, sample};
+                make_lanes(c, some, y, &l, (next - column) * samples, taps, n, ring + (column - first) * samples, pitch);
             }
-            const int64_t places = (c->out_size[1] - r + apart - 1) / apart, wide = least(columns, places - first);
-            const lanes l = {apart, r, first, samples, sample};
-            if (wide > 0) make_lanes(c, some, y, &l, wide * samples, taps, n, ring, pitch);
         }
     return 1;
 }
@@ -168,6 +176,7 @@ static void make_rows_plainly(const walk *c, span some, span rows, int64_t first
                             if (!sees(across, across->back ? x % apart : 0, j, &shift, &rest)) continue;
                             beside = across->back ? x / apart + shift : across->stride * (x + shift) + rest;
                             const int seen = above >= 0 && above < high && beside >= 0 && beside < wide;
+                            if (c->scatters && !seen) continue;
                             sum += c->w[f * c->w_out + k * c->w_in + t] *
                                    (seen ? c->in[((k * high + above) * wide + beside) * c->batch + b] : 0.0f);
                         }
@@ -230,7 +239,7 @@ KERNEL(conv2d, {
     }
     const walk c = {a->out, a->x, a->w, a->features, a->channels, a->channels * taps, taps, a->places, a->image, a->batch,
                     {a->kernel[0], a->dilation[0], a->stride[0], a->padding[0], 0},
-                    {a->kernel[1], a->dilation[1], a->stride[1], a->padding[1], 0}};
+                    {a->kernel[1], a->dilation[1], a->stride[1], a->padding[1], 0}, 0};
     make_part(c, a->groups, a->features * a->channels * taps, part, parts);
 }
 
@@ -252,6 +261,8 @@ KERNEL(conv2d_input_grad, {
     }
     const walk c = {a->out, a->g, a->w, a->channels, a->features, taps, a->channels * taps, a->image, a->places, a->batch,
                     {a->kernel[0], a->dilation[0], a->stride[0], a->padding[0], 1},
-                    {a->kernel[1], a->dilation[1], a->stride[1], a->padding[1], 1}};
+                    {a->kernel[1], a->dilation[1], a->stride[1], a->padding[1], 1},
+                    a->stride[0] > 1 || a->stride[1] > 1 || a->padding[0] > (a->kernel[0] - 1) * a->dilation[0] ||
+                        a->padding[1] > (a->kernel[1] - 1) * a->dilation[1]};
     make_part(c, a->groups, a->features * a->channels * taps, part, parts);
 }

@@ -98,26 +98,35 @@ static void multiply(const product *p, span rows, span cols) {
 
 // ---------------------------------------------------------------------------------------------- vectors
 
+// The sum of the lanes, in the order of a tree.
+INLINE float lanes_of(reg v) {
+    float x[WIDTH];
+    put(x, v);
+    for (int width = WIDTH / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) x[i] += x[i + width];
+    return x[0];
+}
+
 // The products of `rows` rows of x and v.
 INLINE void some_rows_by_vector(int rows, float *y, const float *x, int64_t step, const float *v, int64_t inner) {
     float total[4] = {0.0f};
     for (int64_t k = 0; k < inner; k += 8 * DEEP) {
         const int64_t end = least(k + 8 * DEEP, inner);
-        vec p[4] = {{0}}, q[4] = {{0}};
+        reg p[4] = {{0}}, q[4] = {{0}};
         int64_t l = k;
-        for (; l + 2 * LANES <= end; l += 2 * LANES) {
-            const vec first = load(v + l), second = load(v + l + LANES);
+        for (; l + WIDE <= end; l += WIDE) {
+            const reg first = get(v + l), second = get(v + l + WIDTH);
 #pragma GCC unroll 4
             for (int i = 0; i < rows; i++) {
-                p[i] += load(x + i * step + l) * first;
-                q[i] += load(x + i * step + l + LANES) * second;
+                p[i] += get(x + i * step + l) * first;
+                q[i] += get(x + i * step + l + WIDTH) * second;
             }
         }
 #pragma GCC unroll 4
         for (int i = 0; i < rows; i++) {
             float rest = 0.0f;
             for (int64_t m = l; m < end; m++) rest += x[i * step + m] * v[m];
-            total[i] += added(p[i] + q[i]) + rest;
+            total[i] += lanes_of(p[i] + q[i]) + rest;
         }
     }
     for (int i = 0; i < rows; i++) y[i] = total[i];
@@ -126,7 +135,7 @@ INLINE void some_rows_by_vector(int rows, float *y, const float *x, int64_t step
 // y[i] = the product of row i of x [rows, inner] and v.
 static void rows_by_vector(float *y, const float *x, int64_t step, const float *v, int64_t inner, span rows) {
     int64_t i = rows.begin;
-    if (inner < 2 * LANES) {
+    if (inner < WIDE) {
         for (; i < rows.end; i++) {
             float total = 0.0f;
             for (int64_t k = 0; k < inner; k++) total += x[i * step + k] * v[k];
