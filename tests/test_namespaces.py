@@ -11,7 +11,7 @@ import pytest
 import ag
 
 NAMESPACES = ("data", "io", "nn", "ops", "optim", "parallel")
-INSIDE = {"autograd", "engine", "errors", "tools", "version"}  # what is public in them is in `ag`
+INSIDE = {"autograd", "engine", "errors", "names", "tools", "version"}  # what is public in them is in `ag`
 
 
 def home(thing: object) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from threading import RLock
-from typing import Any
+from typing import Any, NoReturn
 from weakref import ref
 
 import numpy as np
@@ -94,6 +94,15 @@ class CapturedStep:
         self._programs: list[_Trusted] = []  # the one used last comes last
         self._in_vain = 0  # recordings since the last replay
         self._lock = RLock()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(f"ag_capture: {self!r} cannot be copied or pickled, as what it recorded lies on a device; copy "
+                        f"or pickle the function, and capture that again.")
+
+    def __repr__(self) -> str:
+        name = getattr(self._step, "__name__", type(self._step).__name__)
+        recorded = len(self._programs)
+        return f"<captured step {name}, {recorded} program{'' if recorded == 1 else 's'} recorded>"
 
     @property
     def program(self) -> Program | None:
@@ -230,4 +239,7 @@ def ag_capture(step_fn: Callable[..., Any], *, recompute: bool = False) -> Captu
     >>> [step(ag.ag_tensor([1.0, float(k)])).item() for k in range(4)]
     [1.0, 2.0, 5.0, 10.0]
     """
+    if not callable(step_fn):
+        raise TypeError(f"ag_capture: step_fn is a {type(step_fn).__name__}; a function of tensors and arrays is "
+                        f"required.")
     return CapturedStep(step_fn, recompute=recompute)

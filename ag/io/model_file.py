@@ -22,7 +22,8 @@ from ag.engine.dtype import DType
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError, DtypeError
 from ag.io.safetensors_file import element_type, elements_of, read_file, write_file
-from ag.nn.layer import LIBRARY, Layer, Model, ag_eval, load_into, named_tensors, refuse_untied, ties
+from ag.nn.layer import LIBRARY, Layer, Model, load_into, named_tensors, refuse_untied, ties
+from ag.nn.mode import ag_eval
 
 __all__ = ["ag_load_model", "ag_save_model", "tied_in"]
 
