@@ -47,7 +47,12 @@ from ag.autograd.create import ag_param, ag_tensor, is_ag_tensor
 from ag.autograd.tensor import Tensor
 
 # ops: those that the files in ag/ops list
-from ag import ops
+from ag import data as data
+from ag import io as io
+from ag import nn as nn
+from ag import ops as ops
+from ag import optim as optim
+from ag import parallel as parallel
 from ag.ops import *
 
 # layers

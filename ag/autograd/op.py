@@ -34,8 +34,8 @@ from ag.engine.kernels.elementwise import copied
 from ag.engine.program import OPEN
 from ag.errors import ShapeError
 
-__all__ = ["AxisOp", "Cotangents", "Need", "Op", "Result", "Run", "along_axes", "elementwise_op", "moving_op", "op", "operands_on_one_device",
-           "part_of", "product_op"]
+__all__ = ["AxisOp", "Cotangents", "Need", "Op", "Result", "Run", "along_axes",
+           "elementwise_op", "moving_op", "op", "operands_on_one_device", "part_of", "product_op"]
 
 P = ParamSpec("P")
 S = TypeVar("S")

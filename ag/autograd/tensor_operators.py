@@ -160,8 +160,8 @@ class TensorOperators(metaclass=Named):
 
     # -------------------------------------------------------------------------------------- numpy's functions
 
-    def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: object, **options: object) -> Any:
-        return HOST_OPERATORS["ufunc"](function, method, inputs, options)
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return HOST_OPERATORS["ufunc"](ufunc, method, inputs, kwargs)
 
     def __array_function__(self, function: Callable[..., object], types: Sequence[type], args: tuple[object, ...],
                            options: dict[str, object]) -> Any:

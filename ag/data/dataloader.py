@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from copy import copy, deepcopy
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -34,8 +34,7 @@ _64_BITS = (1 << 64) - 1
 _NUMBERS = ("seed", "epoch", "next", "begun")  # of a state
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
+class Batch(NamedTuple):
     """One batch; ``x, y = batch`` takes it apart, and so does ``for x, y in loader``.
 
     Attributes
@@ -47,12 +46,6 @@ class Batch:
 
     x: Tensor
     y: Any = None
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((self.x, self.y))
-
-    def __getitem__(self, place: int) -> Any:
-        return (self.x, self.y)[place]
 
 
 class DataLoader:

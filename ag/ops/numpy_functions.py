@@ -97,6 +97,7 @@ def _dot(a: TensorLike, b: TensorLike) -> object:
 
 
 _FUNCTIONS: Mapping[Callable[..., object], Callable[..., object]] = {
+    np.shape: lambda a: a.shape, np.ndim: lambda a: a.ndim, np.size: lambda a: a.size,
     np.sum: lambda a, axis=None, *, keepdims=False: ag_sum(a, axis, keepdims),
     np.mean: lambda a, axis=None, *, keepdims=False: ag_mean(a, axis, keepdims),
     np.max: (largest := lambda a, axis=None, *, keepdims=False: ag_max(a, axis, keepdims)),
@@ -109,8 +110,8 @@ _FUNCTIONS: Mapping[Callable[..., object], Callable[..., object]] = {
     np.squeeze: _squeeze, np.expand_dims: _expand_dims, np.swapaxes: _swapaxes,
 }
 # Functions that have no gradient, so nothing is lost where they are computed on the host.
-_QUESTIONS = {np.shape, np.ndim, np.size, np.argmax, np.argmin, np.argsort, np.nonzero, np.flatnonzero,
-              np.count_nonzero, np.any, np.all, np.allclose, np.isclose, np.array_equal, np.array_equiv,
+_QUESTIONS = {np.size, np.argmax, np.argmin, np.argsort, np.nonzero, np.flatnonzero, np.count_nonzero,
+              np.any, np.all, np.allclose, np.isclose, np.array_equal, np.array_equiv,
               np.zeros_like, np.ones_like, np.empty_like, np.full_like, np.save, np.savez, np.savetxt,
               np.array_repr, np.array_str, np.array2string,
               np.histogram, np.searchsorted, np.digitize, np.unique, np.iscomplexobj, np.isrealobj, np.result_type,
@@ -140,20 +141,20 @@ def _by_numpy(function: Callable[..., object], name: str, args: tuple[object, ..
               asks: bool) -> object:
     """What numpy makes of the values."""
     if not asks and is_recording() and any(x.requires_grad for x in _tensors([args, options])):
-        raise TypeError(f"numpy.{name}: a tensor that requires a gradient was given inside with_grad_tape, and no op "
+        raise TypeError(f"{name}: a tensor that requires a gradient was given inside with_grad_tape, and no op "
                         f"does this, so the gradient would be lost; compute it with the functions of ag.ops, or give "
                         f"t.detach().")
     return function(*cast("tuple[object, ...]", _on_host(args)), **cast("dict[str, object]", _on_host(options)))
 
 
 def _refuse_writing(name: str) -> TypeError:
-    return TypeError(f"numpy.{name}: it was to write beside or into a tensor, in place or with out=; numpy writes into "
+    return TypeError(f"{name}: a tensor was given where numpy is to write, in place or with out=; it writes into "
                      f"arrays only. Write x = x + t for a new tensor, or give t.numpy().")
 
 
 def ufunc(function: np.ufunc, method: str, inputs: tuple[object, ...], options: dict[str, object]) -> object:
     """`numpy.ufunc` of tensors: ``__array_ufunc__``."""
-    name = function.__name__
+    name = f"numpy.{function.__name__}"
     if any(not isinstance(x, (Tensor, np.ndarray, np.generic)) and hasattr(type(x), "__array_ufunc__")
            for x in inputs):
         return NotImplemented
@@ -178,7 +179,7 @@ def function(called: Callable[..., object], types: Sequence[type], args: tuple[o
     """Any other function of numpy, of tensors: ``__array_function__``."""
     if not all(issubclass(kind, (Tensor, np.ndarray)) for kind in types):
         return NotImplemented
-    name = called.__name__
+    name = f"{called.__module__}.{called.__name__}"
     if options.get("out") is not None or (called in _WRITING and isinstance(args[0], Tensor)):
         raise _refuse_writing(name)
     if called in _FUNCTIONS:
