@@ -8,10 +8,13 @@ otherwise.
 """
 
 import os as _os
+import typing as _typing
 
 # After a product of matrices numpy's idle threads spin for 20 ms, on cores that the rest of a step could use; 2^16
 # cycles are enough.  Takes effect if numpy is not loaded yet.
 _os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
+
+from ag.names import missing as _missing
 
 # errors
 from ag.errors import (
@@ -44,7 +47,12 @@ from ag.autograd.create import ag_param, ag_tensor, is_ag_tensor
 from ag.autograd.tensor import Tensor
 
 # ops: those that the files in ag/ops list
-from ag import ops
+from ag import data as data
+from ag import io as io
+from ag import nn as nn
+from ag import ops as ops
+from ag import optim as optim
+from ag import parallel as parallel
 from ag.ops import *
 
 # layers
@@ -221,3 +229,8 @@ if not MYPY:
         """What completion shows: the public names and the namespaces, without the modules that they are made of."""
         return sorted([*__all__, "data", "io", "nn", "ops", "optim", "parallel", "__version__"])
 del MYPY
+
+if not _typing.TYPE_CHECKING:
+    def __getattr__(name: str) -> object:
+        """The answer to a name that is not there: the nearest one that is."""
+        raise _missing("ag", name)

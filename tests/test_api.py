@@ -89,6 +89,12 @@ DIFFERS = {  # name: (signature here, why it is not the designed one)
     "Batch": ("x, y=None", "a loader without targets makes batches without them"),
     "DPResult": ("params, loss_history, loss, model, devices, report, optimizer_state, interrupted=False",
                  "a job can be continued, or compared to the bit, with the optimizer's state, and tells of Ctrl-C"),
+    "DataParallel": ("model, device_ids=None, output_device=None, dim=-1, *, axis=None",
+                     "axis is numpy's name for dim"),
+    "scatter": ("tensor, devices, dim=-1, *, axis=None", "axis is numpy's name for dim"),
+    "gather": ("tensors, device, dim=-1, weights=None, *, axis=None", "axis is numpy's name for dim"),
+    "Pipeline": ("stages, devices=None, micro_batches=4, schedule='1f1b', dim=-1, *, axis=None",
+                 "axis is numpy's name for dim"),
     "Layer.load_state_dict": ("self, state, strict=True", "the name says what it is"),
 }
 

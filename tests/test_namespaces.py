@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Iterator
 from types import ModuleType
@@ -11,7 +12,7 @@ import pytest
 import ag
 
 NAMESPACES = ("data", "io", "nn", "ops", "optim", "parallel")
-INSIDE = {"autograd", "engine", "errors", "tools", "version"}  # what is public in them is in `ag`
+INSIDE = {"autograd", "engine", "errors", "names", "tools", "version"}  # what is public in them is in `ag`
 
 
 def home(thing: object) -> str:
@@ -54,3 +55,42 @@ def test_a_class_behind_a_public_name_has_its_own_name_too(namespace: str) -> No
     for name, thing in public(namespace):
         if inspect.isclass(thing):
             assert getattr(folder, thing.__name__) is thing, name
+
+
+# ---------------------------------------------------------------------------------------------- ordinary names
+
+# Names of ggmlR's whose ordinary name is not the rest of theirs.
+ORDINARY = {
+    "ag_batch_norm_op": ("ops", "batch_norm"), "ag_layer_norm_op": ("ops", "layer_norm"),  # `nn` has the layers
+    "ag_conv2d_layer": ("nn", "Conv2d"), "ag_flatten_layer": ("nn", "Flatten"), "ag_resnet": ("nn", "ResNet"),
+    "ag_dataloader": ("data", "DataLoader"), "ag_multihead_attention": ("nn", "MultiheadAttention"),
+    "optimizer_sgd": ("optim", "SGD"), "optimizer_adam": ("optim", "Adam"), "optimizer_adamw": ("optim", "AdamW"),
+    "lr_scheduler_step": ("optim", "StepSchedule"), "lr_scheduler_cosine": ("optim", "CosineSchedule"),
+    "lr_scheduler_warmup": ("optim", "WarmupSchedule"),
+}
+PREFIXED = [name for name in ag.__all__ if name.startswith(("ag_", "optimizer_", "lr_scheduler_"))
+            and home(getattr(ag, name)) in NAMESPACES]
+
+
+@pytest.mark.parametrize("name", PREFIXED)
+def test_a_name_with_a_prefix_has_an_ordinary_one(name: str) -> None:
+    """Both are one object: functions are called what follows the prefix, classes so with capitals."""
+    thing = getattr(ag, name)
+    plain = name.removeprefix("ag_")
+    space, ordinary = ORDINARY.get(name, (home(thing), "".join(part.capitalize() for part in plain.split("_"))
+                                          if inspect.isclass(thing) else plain))
+    assert getattr(getattr(ag, space), ordinary) is thing
+    assert ordinary in dir(getattr(ag, space))
+    assert not inspect.isclass(thing) or thing.__name__ == ordinary
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES)
+def test_a_namespace_shows_names_and_no_files(namespace: str) -> None:
+    shown = dir(getattr(ag, namespace))
+    assert shown == sorted({name for name, _ in public(namespace)} | ({"imagenet"} if namespace == "data" else set()))
+
+
+@pytest.mark.parametrize("file", ["attention", "matmul", "reshape"])
+def test_files_whose_names_are_ops_are_still_found(file: str) -> None:
+    module = importlib.import_module(f"ag.ops.{file}")
+    assert inspect.ismodule(module) and getattr(module, f"ag_{file}") is getattr(ag.ops, file)

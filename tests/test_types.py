@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import inspect
 import io
+import json
+import subprocess
+import sys
 import tokenize
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
+import typed_program
 
 import ag
 from ag.autograd.op import Cotangents, Need, Result, Run, op
@@ -21,6 +27,9 @@ from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import copy
 from ag.engine.kernels.pool import max_pool2d
 from ag.engine.window import Window
+
+if TYPE_CHECKING:
+    from typing_extensions import assert_type
 
 MOST_ANY, MOST_IGNORED = 300, 5
 
@@ -54,6 +63,44 @@ def refused_by_mypy(buffer: Buffer, run: Run) -> None:
     run(copy, 1.0)  # type: ignore[arg-type]
     run(copy, buffer).view(1)  # type: ignore[arg-type]
     run(max_pool2d, buffer, window=Window((1, 1))).view(())  # type: ignore[attr-defined]
+
+
+def known_to_type_checkers(model: ag.nn.Sequential, x: Tensor, loader: ag.data.DataLoader) -> None:
+    """No Any where a tensor or a model is meant; nothing here runs."""
+    assert_type(model(x), Tensor)
+    assert_type(model.forward(x), Tensor)
+    assert_type(ag.ops.softmax(x, axis=0), Tensor)
+    assert_type(ag.ops.sum(x, axis=0, keepdims=True), Tensor)
+    assert_type(x.mean(axis=0, keepdims=True) + 1.0, Tensor)
+    assert_type(ag.ag_linear(1, 2), ag.nn.Linear)
+    assert_type(ag.ag_load_model("file"), ag.nn.Layer)
+    assert_type(ag.ag_load_model("file", lambda: ag.nn.Linear(1, 1)), ag.nn.Linear)
+    assert_type(ag.ag_capture(known)(x), Tensor)
+    for inputs, _ in loader:
+        assert_type(inputs, Tensor)
+    x.cuda()  # type: ignore[attr-defined]
+    ag.nn.Liner(1)  # type: ignore[attr-defined]
+
+
+def known(x: Tensor) -> Tensor:
+    """A step with types."""
+    return x
+
+
+def test_a_program_with_types_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    typed_program.main()
+    assert capsys.readouterr().out.startswith("loss ")
+
+
+@pytest.mark.slow
+def test_pyright_finds_nothing_in_it(tmp_path: Path) -> None:
+    pytest.importorskip("pyright")
+    root = Path(ag.__file__).parents[1]
+    settings = {"typeCheckingMode": "strict", "extraPaths": [str(root)], "include": [typed_program.__file__]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings), "utf-8")
+    done = subprocess.run([sys.executable, "-m", "pyright", "-p", str(tmp_path)], capture_output=True, text=True,
+                          timeout=300, check=False)
+    assert "0 errors, 0 warnings" in done.stdout, done.stdout + done.stderr
 
 
 def test_rules_see_buffers_and_callers_see_tensors() -> None:

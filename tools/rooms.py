@@ -84,7 +84,7 @@ def room_of(module: str) -> str | None:
     _, *parts = module.split(".")
     if not parts or parts == ["__main__"]:
         return "ag"
-    if parts[0] in ("errors", "version"):
+    if parts[0] in ("errors", "names", "version"):
         return "errors"
     if parts[0] == "parallel":
         return parts[1] if len(parts) > 1 else "ag"  # ag.parallel itself re-exports
@@ -178,7 +178,7 @@ def circles(modules: Mapping[str, str]) -> list[list[str]]:
 
 _WIDTH, _HEIGHT, _GAP, _FLOOR = 156, 32, 18, 76
 _ABOUT = {
-    "errors": "errors, version", "core": "engine: core", "services": "engine: services", "kernels": "engine/kernels",
+    "errors": "errors, names", "core": "engine: core", "services": "engine: services", "kernels": "engine/kernels",
     "compile": "engine/compile", "backends.cpu": "engine/backends/cpu", "backends.vulkan": "engine/backends/vulkan",
     "comm": "parallel/comm", "replicas": "parallel/replicas", "sharded": "parallel/sharded",
     "trainer": "parallel/trainer", "elastic": "parallel/elastic",

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from threading import RLock
-from typing import Any
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 from weakref import ref
 
 import numpy as np
@@ -39,6 +39,9 @@ __all__ = ["CapturedStep", "ag_capture"]
 PROGRAMS_KEPT = 16  # per step; the one that was not used for longest is closed
 _GROWTH = 4  # a program is compared again after this many times the calls of before
 _IN_VAIN = 64  # recordings in a row without a replay, after which a step runs eagerly
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 log = logging.getLogger("ag")
 
@@ -67,7 +70,7 @@ class _Trusted:
             self._first, self._same = (None, []) if other else (self._first, [ref(x) for x in args])
 
 
-class CapturedStep:
+class CapturedStep(Generic[P, R]):
     """A step function that is recorded and replayed; see docs/capture.md.
 
     Parameters
@@ -85,9 +88,9 @@ class CapturedStep:
         The recorded launches that ran last; None before the first call.
     """
 
-    def __init__(self, step: Callable[..., Any], backend: Device | None = None, recompute: bool = False,
+    def __init__(self, step: Callable[P, R], backend: Device | None = None, recompute: bool = False,
                  calls: Sequence[object] = ()) -> None:
-        self._step = step
+        self._step: Callable[..., R] = step
         self._reads = (step, *calls)
         self._backend = backend
         self._recompute = recompute
@@ -95,12 +98,28 @@ class CapturedStep:
         self._in_vain = 0  # recordings since the last replay
         self._lock = RLock()
 
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(f"ag_capture: {self!r} cannot be copied or pickled, as what it recorded lies on a device; copy "
+                        f"or pickle the function, and capture that again.")
+
+    def __repr__(self) -> str:
+        name = getattr(self._step, "__name__", type(self._step).__name__)
+        recorded = len(self._programs)
+        return f"<captured step {name}, {recorded} program{'' if recorded == 1 else 's'} recorded>"
+
     @property
     def program(self) -> Program | None:
         """The recorded launches that ran last."""
         return self._programs[-1].program.program if self._programs else None
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: P.args, **named: P.kwargs) -> R:
+        if named:
+            raise TypeError(f"ag_capture: {', '.join(named)} was given by name; a captured step takes its arguments by "
+                            f"position.")
+        result: R = self._result(args)
+        return result
+
+    def _result(self, args: Args) -> Any:
         recording = recording_here()
         if recording is not None:
             raise CaptureError("ag_capture: the step calls another captured step; captured steps do not nest. Call the "
@@ -188,7 +207,7 @@ def _content(x: Tensor | Array) -> bytes:
     return (x.numpy() if isinstance(x, Tensor) else x).tobytes()
 
 
-def ag_capture(step_fn: Callable[..., Any], *, recompute: bool = False) -> CapturedStep:
+def ag_capture(step_fn: Callable[P, R], *, recompute: bool = False) -> CapturedStep[P, R]:
     """Record a step on its first calls; later ones replay it, and leave what the step itself would have left.
 
     Parameters
@@ -230,4 +249,7 @@ def ag_capture(step_fn: Callable[..., Any], *, recompute: bool = False) -> Captu
     >>> [step(ag.ag_tensor([1.0, float(k)])).item() for k in range(4)]
     [1.0, 2.0, 5.0, 10.0]
     """
+    if not callable(step_fn):
+        raise TypeError(f"ag_capture: step_fn is a {type(step_fn).__name__}; a function of tensors and arrays is "
+                        f"required.")
     return CapturedStep(step_fn, recompute=recompute)

@@ -6,20 +6,27 @@ become constants, which a device shares.  Knows no op and no gradient.
 
 from __future__ import annotations
 
+import logging
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
+from ag.autograd.tensor_operators import HOST_OPERATORS
 from ag.autograd.unchanged import telling
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Device, fix
 from ag.engine.device import backend_of, default_backend, default_dtype
 from ag.engine.dtype import DType, as_dtype
+from ag.engine.kernels.convert import known
 from ag.engine.primitive import Array
-from ag.errors import CaptureError, DtypeError, ShapeError
+from ag.errors import CaptureError, DeviceError, DtypeError, ShapeError
 
-__all__ = ["ag_param", "ag_tensor", "as_array", "as_input", "is_ag_tensor", "lift", "to_buffer"]
+__all__ = ["ag_param", "ag_tensor", "as_array", "as_input", "is_ag_tensor", "lift", "to_buffer",
+           "unpickled"]
+
+log = logging.getLogger("ag")
 
 _CONSTANTS_KEPT = 256  # per device; a training step uses a handful
 
@@ -69,7 +76,7 @@ def as_array(data: ArrayLike, function: str) -> Array:
         raise TypeError(f"{function}: a {type(data).__name__} was given that holds a tensor which requires a gradient; "
                         f"in an array it would get none. Join tensors with ag_concat, or use their t.numpy().")
     try:
-        array = np.asarray(data)
+        array = known(np.asarray(data))
     except ValueError as error:
         raise ShapeError(f"{function}: the data are no array ({error}); every row must have the same length.") from None
     if array.dtype.kind not in "biuf":
@@ -93,6 +100,33 @@ def _holds_a_variable(data: list[Any] | tuple[Any, ...]) -> bool:
 def as_input(x: TensorLike, weight: Tensor) -> Tensor:
     """`x`; host values become a tensor on the device and of the type of a layer's `weight`."""
     return x if isinstance(x, Tensor) else ag_tensor(x, weight.device, weight.dtype)
+
+
+def unpickled(values: Array, dtype: str, device: str, requires_grad: bool, name: str | None,
+              grad: Tensor | None) -> Tensor:
+    """The tensor that `Tensor.__reduce__` described, on the device that it was on, or the default one without that."""
+    backend = _device_or_default(device)
+    backend.refuse_while_recording("unpickles a tensor")
+    x = Tensor(to_buffer(values, backend, as_dtype(dtype, "pickle")), requires_grad)
+    x.name, x.grad = name, grad
+    return x
+
+
+def _device_or_default(name: str) -> Device:
+    try:
+        return backend_of(name)
+    except DeviceError as error:
+        backend = default_backend()
+        _say_elsewhere(name, backend.name, str(error))
+        return backend
+
+
+@cache
+def _say_elsewhere(name: str, instead: str, why: str) -> None:
+    log.warning("pickle: tensors that were on %s are put on %s: %s", name, instead, why)
+
+
+HOST_OPERATORS["unpickled"] = unpickled
 
 
 def ag_tensor(data: ArrayLike, device: str | None = None, dtype: str | None = None) -> Tensor:

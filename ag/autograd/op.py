@@ -34,8 +34,8 @@ from ag.engine.kernels.elementwise import copied
 from ag.engine.program import OPEN
 from ag.errors import ShapeError
 
-__all__ = ["Cotangents", "Need", "Op", "Result", "Run", "elementwise_op", "moving_op", "op", "operands_on_one_device",
-           "part_of", "product_op"]
+__all__ = ["AxisOp", "Cotangents", "Need", "Op", "Result", "Run", "along_axes",
+           "elementwise_op", "moving_op", "op", "operands_on_one_device", "part_of", "product_op"]
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -56,6 +56,23 @@ class Op(Protocol[P, S]):
 
     def vjp(self, rule: GradientRule[S]) -> GradientRule[S]:
         """Declare ``rule(run, g, saved, need, *params)``: one cotangent or None per tensor operand."""
+
+
+Axes = int | tuple[int, ...] | None
+
+
+class AxisOp(Op[P, S], Protocol):
+    """An op along axes, which `dim` names; numpy's names for its arguments are taken, too."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Tensor: ...
+    @overload
+    def __call__(self, x: TensorLike | Sequence[TensorLike], /, *, axis: Axes, keepdims: bool = ...) -> Tensor: ...
+
+
+def along_axes(function: Op[P, S]) -> AxisOp[P, S]:
+    """Tell type checkers that the op takes `axis` for its `dim`, and `keepdims`."""
+    return cast("AxisOp[P, S]", function)
 
 
 class OpDecorator:
@@ -138,11 +155,18 @@ class _Function(Generic[S]):
             return_annotation="Tensor")
 
     def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
-        """All arguments in order, defaults filled in."""
+        """All arguments in order, defaults filled in; `axis` and `keepdims` are taken for `dim` and `keepdim`."""
+        for theirs, ours in _NUMPYS.items():
+            if theirs in kwargs and ours in self.signature.parameters:
+                if ours in kwargs:
+                    raise TypeError(f"{self.name}: {ours} is {kwargs[ours]} and {theirs} {kwargs[theirs]}, which mean "
+                                    f"the same; give one of them.")
+                kwargs[ours] = kwargs.pop(theirs)
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{self.name}: {error}.") from None
+            names = ", ".join(self.signature.parameters)
+            raise TypeError(f"{self.name}: {error}; its arguments are {names}.") from None
         bound.apply_defaults()
         return bound.args
 
@@ -216,6 +240,7 @@ class _Function(Generic[S]):
         return cast("Op[..., S]", call)
 
 
+_NUMPYS = {"axis": "dim", "keepdims": "keepdim"}  # what numpy calls an argument
 _PUBLISHED = {"Buffer": "TensorLike", "Sequence[Buffer]": "Sequence[TensorLike]"}
 
 

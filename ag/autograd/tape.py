@@ -88,6 +88,9 @@ def with_grad_tape(fn: Callable[[], R] | None = None) -> _Switch | R:
     """
     if fn is None:
         return _Switch(True)
+    if not callable(fn):
+        raise TypeError(f"with_grad_tape: fn is a {type(fn).__name__}; a function without arguments is required. Or "
+                        f"write `with with_grad_tape():`.")
     with _Switch(True):
         return fn()
 
@@ -117,6 +120,13 @@ class Gradients(Mapping[Tensor, Tensor]):
     def __init__(self, by_id: dict[int, tuple[Tensor, Tensor]]) -> None:
         self._by_id = by_id
 
+    def __reduce__(self) -> tuple[Callable[..., Gradients], tuple[object, ...]]:
+        return _gradients_of, (list(self._by_id.values()),)  # as copies have other ids
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{p.name or f'a parameter {p.shape}'}: {g.shape}" for p, g in self._by_id.values())
+        return f"Gradients({shown})"
+
     def __getitem__(self, key: Tensor | str) -> Tensor:
         if isinstance(key, str):
             named = self._called(key)
@@ -143,6 +153,10 @@ class Gradients(Mapping[Tensor, Tensor]):
 
     def __len__(self) -> int:
         return len(self._by_id)
+
+
+def _gradients_of(pairs: list[tuple[Tensor, Tensor]]) -> Gradients:
+    return Gradients({p.id: (p, g) for p, g in pairs})
 
 
 def backward(loss: Tensor, retain: bool = False) -> Gradients:

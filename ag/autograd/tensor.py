@@ -17,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ag.autograd.cotangent import Cotangent, shaped_like, stored_for, whole
-from ag.autograd.tensor_operators import TensorOperators
+from ag.autograd.tensor_operators import HOST_OPERATORS, TensorOperators
 from ag.autograd.unchanged import any_changed, checked
 from ag.autograd.watched import CHANGES, notes_here
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Run
 from ag.engine.dtype import DType
+from ag.engine.kernels.convert import known
 from ag.engine.kernels.elementwise import copied
 from ag.engine.primitive import Array
 from ag.engine.program import OPEN
@@ -135,6 +136,9 @@ class Tensor(TensorOperators):
     node: Node | None
 
     def __init__(self, buffer: Buffer, requires_grad: bool = False, node: Node | None = None) -> None:
+        if type(buffer) is not Buffer:
+            raise TypeError(f"Tensor: a {type(buffer).__name__} was given; tensors are made of values by "
+                            f"ag_tensor(values), and parameters by ag_param(values).")
         self.id = next(_ids)
         self.buffer = buffer
         self.requires_grad = requires_grad
@@ -154,14 +158,29 @@ class Tensor(TensorOperators):
         TapeError
             If it was computed on the tape, of which a copy would be no part.
         """
-        if self.node is not None:
-            raise TapeError(f"deepcopy: a tensor of shape {self.shape} was computed on the tape, and its copy would "
-                            f"not be; copy t.detach().")
+        self._refuse_on_tape("deepcopy")
         twin = Tensor(copied(self.buffer), self.requires_grad)
         memo[id(self)], twin.name = twin, self.name
         if self.grad is not None:
             twin.grad = deepcopy(self.grad, memo)
         return twin
+
+    def __reduce__(self) -> tuple[Callable[..., Tensor], tuple[object, ...]]:
+        """What pickling keeps is what copying does: the values, the gradient's, and on which device they are.
+
+        Raises
+        ------
+        TapeError
+            If it was computed on the tape.
+        """
+        self._refuse_on_tape("pickle")
+        return HOST_OPERATORS["unpickled"], (self.numpy(), self.dtype, self.device, self.requires_grad, self.name,
+                                             self.grad)
+
+    def _refuse_on_tape(self, function: str) -> None:
+        if self.node is not None:
+            raise TapeError(f"{function}: a tensor of shape {self.shape} was computed on the tape, and its copy would "
+                            f"not be; copy t.detach().")
 
     # -------------------------------------------------------------------------------------- state
 
@@ -245,24 +264,28 @@ class Tensor(TensorOperators):
 
     def item(self) -> float:
         """The value of a one-element tensor; waits for the device."""
+        return self._number("item")
+
+    def _number(self, function: str, instead: str = "t.numpy()") -> float:
         if self.size != 1:
-            raise ShapeError(f"item: the tensor has shape {self.shape}; only one element can become a number.")
+            raise ShapeError(f"{function}: the tensor has shape {self.shape}; only one element can become a number. "
+                             f"Write {instead} for all of them.")
         return float(self.numpy().reshape(()))
 
     def __float__(self) -> float:
-        return self.item()
+        return self._number("float")
 
     def __int__(self) -> int:
-        return int(self.item())
+        return int(self._number("int"))
 
     def __bool__(self) -> bool:
-        return bool(self.item())
+        return bool(self._number("bool", "t.numpy().any() or .all()"))
 
     def __round__(self, digits: int | None = None) -> float:
-        return round(self.item(), digits)
+        return round(self._number("round", "t.numpy().round(...)"), digits)
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec else str(self)
+        return format(self._number("format"), spec) if spec else str(self)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         array = self.numpy()
@@ -287,7 +310,7 @@ class Tensor(TensorOperators):
 
     @data.setter
     def data(self, value: ArrayLike) -> None:
-        array = np.asarray(value)
+        array = known(np.asarray(value))
         if array.dtype.kind not in "biuf":
             raise DtypeError(f"data: an array of type {array.dtype} was assigned; numbers are required.")
         if array.ndim == 1 and self.shape == (array.size, 1):

@@ -6,18 +6,21 @@ tensor its shape and whether it is a parameter.  `ag.autograd.tensor.Tensor` der
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, Union
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 import numpy as np
 
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape
+from ag.names import TENSOR, Named, missing
 
 __all__ = ["HOST_OPERATORS", "OPS", "TensorOperators"]
 
 Same = TypeVar("Same", bound="TensorOperators")
 Operand = Union[Same, Array, float, int]  # noqa: UP007 - a variable cannot be joined with | for mypy
+
+Axes = int | tuple[int, ...] | None
 
 # Public ops by name, filled by `ag.autograd.op` at import and constant afterwards.
 OPS: dict[str, Callable[..., Any]] = {}
@@ -25,7 +28,7 @@ OPS: dict[str, Callable[..., Any]] = {}
 HOST_OPERATORS: dict[str, Callable[..., Any]] = {}
 
 
-class TensorOperators:
+class TensorOperators(metaclass=Named):
     """Base of `Tensor`."""
 
     __slots__ = ()
@@ -37,6 +40,31 @@ class TensorOperators:
     def shape(self) -> Shape:
         """Sizes of the axes."""
         raise NotImplementedError
+
+    if not TYPE_CHECKING:
+        def __getattr__(self, name: str) -> object:
+            raise missing("Tensor", name, dir(type(self)), TENSOR, "t")
+
+        def __rpow__(self, base: object) -> object:
+            raise TypeError(f"**: {base!r:.80} to the power of a tensor was asked for; write ag.ops.exp(t * "
+                            f"math.log(base)), to which gradients flow.")
+
+        def __floordiv__(self, other: object) -> object:
+            raise TypeError("//: there is no whole division of tensors, as it has no gradient; write t / x, or "
+                            "t.numpy() // x for a constant.")
+
+        def __mod__(self, other: object) -> object:
+            raise TypeError("%: there is no remainder of tensors, as it has no gradient; write t.numpy() % x for a "
+                            "constant.")
+
+        def __divmod__(self, other: object) -> object:
+            return self // other
+
+        def __setitem__(self, key: object, value: object) -> None:
+            raise TypeError("[] =: a part of a tensor was to be assigned; assign all of it, as in x = t.numpy(); "
+                            "x[...] = ...; t.data = x, or make a new tensor.")
+
+        __rfloordiv__, __rmod__, __rdivmod__ = __floordiv__, __mod__, __divmod__
 
     # -------------------------------------------------------------------------------------- comparison
 
@@ -130,7 +158,16 @@ class TensorOperators:
     def __ipow__(self: Same, p: float) -> Same:
         return _changed("**=", self, self**p)
 
-    __array_ufunc__ = None  # numpy_array * tensor calls Tensor.__rmul__ instead of looping over elements
+    # -------------------------------------------------------------------------------------- numpy's functions
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return HOST_OPERATORS["ufunc"](ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, function: Callable[..., object], types: Sequence[type], args: tuple[object, ...],
+                           options: dict[str, object]) -> Any:
+        return HOST_OPERATORS["function"](function, types, args, options)
+
+    # -------------------------------------------------------------------------------------- ops as methods
 
     @property
     def T(self: Same) -> Same:
@@ -148,13 +185,19 @@ class TensorOperators:
         """`ag_cast` as a method."""
         return _call(self, "ag_cast", self, dtype)
 
-    def sum(self: Same, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Same:
-        """`ag_sum` as a method."""
-        return _call(self, "ag_sum", self, dim, keepdim)
+    def sum(self: Same, dim: Axes = None, keepdim: bool = False, *, axis: Axes = None, keepdims: bool = False) -> Same:
+        """`ag_sum` as a method; `axis` and `keepdims` are numpy's names."""
+        return _call(self, "ag_sum", self, _one_of("sum", dim, axis), keepdim or keepdims)
 
-    def mean(self: Same, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Same:
-        """`ag_mean` as a method."""
-        return _call(self, "ag_mean", self, dim, keepdim)
+    def mean(self: Same, dim: Axes = None, keepdim: bool = False, *, axis: Axes = None, keepdims: bool = False) -> Same:
+        """`ag_mean` as a method; `axis` and `keepdims` are numpy's names."""
+        return _call(self, "ag_mean", self, _one_of("mean", dim, axis), keepdim or keepdims)
+
+
+def _one_of(function: str, dim: Axes, axis: Axes) -> Axes:
+    if dim is not None and axis is not None:
+        raise TypeError(f"{function}: dim is {dim} and axis {axis}, which mean the same; give one of them.")
+    return axis if dim is None else dim
 
 
 def _call(like: Same, name: str, *args: object) -> Same:

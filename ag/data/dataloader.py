@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from copy import copy, deepcopy
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -34,9 +34,8 @@ _64_BITS = (1 << 64) - 1
 _NUMBERS = ("seed", "epoch", "next", "begun")  # of a state
 
 
-@dataclass(frozen=True)
-class Batch:
-    """One batch.
+class Batch(NamedTuple):
+    """One batch; ``x, y = batch`` takes it apart, and so does ``for x, y in loader``.
 
     Attributes
     ----------
@@ -154,6 +153,13 @@ class DataLoader:
         self._left: _Place | None = None  # of the loop that may go on at the place that waits
         self._at = self._fresh()  # of which `state_dict` and `order` speak
         self._waiting: _Place | None = self._at
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{name}={getattr(self, name)}" for name in ("batch_size", "shuffle", "drop_last",
+                                                                          "prefetch"))
+        rank, size = self._part
+        share = f", share {rank} of {size}" if size > 1 else ""
+        return f"{type(self).__name__}({self.n_samples} samples in {self.n_batches()} batches, {settings}{share})"
 
     def __copy__(self) -> DataLoader:
         """A loader of the same samples, at places of its own."""

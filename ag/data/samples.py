@@ -17,6 +17,7 @@ import numpy as np
 
 from ag.autograd.tensor import Tensor
 from ag.data.threads import Check, Lock
+from ag.engine.kernels.convert import known
 from ag.engine.primitive import Array
 from ag.errors import DtypeError, ShapeError
 
@@ -144,7 +145,7 @@ def _sample(item: object, what: str) -> Array:
 
 def _numbers(data: object, what: str) -> Array:
     try:
-        array: Array = data.numpy() if isinstance(data, Tensor) else np.asarray(data)
+        array: Array = data.numpy() if isinstance(data, Tensor) else known(np.asarray(data))
     except ValueError as error:
         raise ShapeError(f"ag_dataloader: {what} is a {type(data).__name__} and not an array; numbers in rows of one "
                          f"length are required.") from error

@@ -69,14 +69,23 @@ class PreviousSetting(str):
     name : str
     restore : callable
         Sets the setting to a name.
+    now : str, optional
+        What it was changed to, if it was: an interpreter shows it first.
     """
 
     _restore: Callable[[str], object]
+    _now: str | None
 
-    def __new__(cls, name: str, restore: Callable[[str], object]) -> PreviousSetting:
+    def __new__(cls, name: str, restore: Callable[[str], object], now: str | None = None) -> PreviousSetting:
         previous = super().__new__(cls, name)
-        previous._restore = restore
+        previous._restore, previous._now = restore, now
         return previous
+
+    def __repr__(self) -> str:
+        return repr(str(self)) if self._now is None else f"<now {self._now!r}, before {str(self)!r}>"
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
 
     def __enter__(self) -> str:
         return str(self)
@@ -211,7 +220,7 @@ def ag_device(name: str) -> PreviousSetting:
     cpu:1
     """
     backend = backend_of(name)
-    previous = PreviousSetting(_device.get(), _device.set)
+    previous = PreviousSetting(_device.get(), _device.set, backend.name)
     _device.set(backend.name)
     return previous
 
@@ -237,7 +246,7 @@ def ag_default_device() -> str:
     return _device.get()
 
 
-def ag_dtype(name: str) -> str:
+def ag_dtype(name: str) -> PreviousSetting:
     """Set the default element type of new tensors.
 
     Parameters
@@ -248,7 +257,7 @@ def ag_dtype(name: str) -> str:
     Returns
     -------
     str
-        The previous default.
+        The previous default.  Used as ``with ag_dtype(name):`` the previous default comes back on exit.
 
     Raises
     ------
@@ -267,15 +276,15 @@ def ag_dtype(name: str) -> str:
     Examples
     --------
     >>> import ag
-    >>> previous = ag.ag_dtype("f64")
-    >>> ag.ag_dtype(previous)
-    'f64'
+    >>> with ag.ag_dtype("f64"):
+    ...     print(ag.ag_tensor([1.0]).dtype)
+    f64
     """
     new = as_dtype(name, "ag_dtype")
     if not new.is_float:
         raise DtypeError(f"ag_dtype: the element type {new} was asked for; a floating type is required. Make single "
                          f"tensors of integers with ag_tensor(data, dtype={new.name!r}).")
-    previous = _dtype.get().name
+    previous = PreviousSetting(_dtype.get().name, lambda name: _dtype.set(as_dtype(name, "ag_dtype")), new.name)
     _dtype.set(new)
     return previous
 

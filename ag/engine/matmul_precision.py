@@ -56,7 +56,7 @@ def ag_matmul_precision(name: str | None = None) -> PreviousSetting:
     ...     print(ag.ag_matmul_precision(), ag.ag_matmul([[1.0, 2.0]], [[3.0], [4.0]]).item())
     high 11.0
     """
-    previous = PreviousSetting(Backend.settings.precision, _set)
+    previous = PreviousSetting(Backend.settings.precision, _set, name)
     if name is None:
         return previous
     if name not in _NAMES:

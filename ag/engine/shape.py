@@ -25,6 +25,7 @@ __all__ = [
     "MAX_DIMS",
     "Layout",
     "Shape",
+    "along",
     "axis_layout",
     "broadcast",
     "broadcast_layout",
@@ -88,6 +89,19 @@ def normalize_axis(axis: int, ndim: int, function: str) -> int:
     if not -ndim <= axis < ndim:
         raise ShapeError(f"{function}: dim {axis} of a tensor with {ndim} axes; dim must be in {-ndim}..{ndim - 1}.")
     return axis % ndim
+
+
+def along(function: str, dim: int, axis: int | None) -> int:
+    """The axis that is meant: `axis`, numpy's name, if it is given, else `dim`, whose default is -1.
+
+    Raises
+    ------
+    TypeError
+        If both are given.
+    """
+    if axis is not None and dim != -1:
+        raise TypeError(f"{function}: dim is {dim} and axis {axis}, which mean the same; give one of them.")
+    return dim if axis is None else axis
 
 
 def normalize_axes(axes: int | Sequence[int] | None, ndim: int, function: str) -> Shape:

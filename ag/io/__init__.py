@@ -1,7 +1,21 @@
 """Files: arrays in safetensors files, models, checkpoints of a training loop.
 
+Each function is here under its ordinary name, too: ``ag.io.load_model`` is ``ag.ag_load_model``.
+
 What is read is data and never runs.  Nothing here trains; users and `ag.parallel` call it.
 """
 
+import typing as _typing
+
 from ag.io.checkpoint import *
-from ag.io.model_file import *
+from ag.io.model_file import ag_load_model as ag_load_model
+from ag.io.model_file import ag_save_model as ag_save_model
+from ag.names import door as _door
+
+load_model = ag_load_model
+save_model = ag_save_model
+load_checkpoint = ag_load_checkpoint
+save_checkpoint = ag_save_checkpoint
+
+if not _typing.TYPE_CHECKING:
+    __dir__, __getattr__ = _door(globals())

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 from math import prod
 from operator import index
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from ag.autograd.tensor import Tensor
 from ag.engine.device import ag_default_device, ag_device
@@ -22,11 +22,15 @@ from ag.engine.dtype import DType
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError, DtypeError
 from ag.io.safetensors_file import element_type, elements_of, read_file, write_file
-from ag.nn.layer import LIBRARY, Layer, Model, ag_eval, load_into, named_tensors, refuse_untied, ties
+from ag.nn.layer import LIBRARY, Layer, Model, load_into, named_tensors, refuse_untied, ties
+from ag.nn.mode import ag_eval
 
 __all__ = ["ag_load_model", "ag_save_model", "tied_in"]
 
+M = TypeVar("M", bound=Model)
+
 _FORMAT = "ag-model-1"
+_CHECKPOINTS = {"ag-checkpoint-1": ("model.",), "ag-dp-train-1": ("weight.", "buffer.")}  # how a model's names begin
 _DEEPEST = 100  # blocks inside blocks; far from Python's recursion limit, whatever called
 
 
@@ -78,16 +82,20 @@ def _outline(tensors: dict[str, Tensor]) -> dict[str, object]:
     return outline | ties(tensors)
 
 
-def ag_load_model(
-    path: str | os.PathLike[str], model_fn: Callable[[], Model] | None = None, device: str | None = None
-) -> Any:
-    """Load a model saved by `ag_save_model`.
+@overload
+def ag_load_model(path: str | os.PathLike[str], model_fn: None = None, device: str | None = None) -> Layer: ...
+@overload
+def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], M], device: str | None = None) -> M: ...
+def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], Model] | None = None,
+                  device: str | None = None) -> Model:
+    """Load a model saved by `ag_save_model`, or that of a checkpoint.
 
     Parameters
     ----------
     path : path
+        Of a model file, or of a checkpoint of `ag_save_checkpoint` or `dp_train`.
     model_fn : callable, optional
-        Builds the model; needed if it is not made of this library's layers only.
+        Builds the model; needed if it is not made of this library's layers only, and for checkpoints.
     device : str, optional
         Where its parameters shall be; default: the current default device.
 
@@ -121,22 +129,35 @@ def ag_load_model(
     >>> ag.ag_load_model(path).training
     False
     """
-    header, state = read_file(path, _FORMAT, "ag_load_model")
+    header, arrays = read_file(path, _FORMAT, "ag_load_model", tuple(_CHECKPOINTS))
+    state = _tensors_in(header, arrays, path, model_fn)
     tied = tied_in(header, f"ag_load_model: {os.fspath(path)}")
     with ag_device(ag_default_device()):
         if device is not None:
             ag_device(device)
         elements = sum(array.size for array in state.values())
         if model_fn is not None:
-            model = model_fn()
+            model: Model = model_fn()
         else:
-            model = _build(_config(header, path), path, elements)
-            _tie(model, tied, path)
+            model = built = _build(_config(header, path), path, elements)
+            _tie(built, tied, path)
             _take_types(named_tensors(model), state, path)
     source = f"ag_load_model: {os.fsdecode(path)}"
     refuse_untied(named_tensors(model), tied, source)
     load_into(named_tensors(model), state, source=source)
     return ag_eval(model)
+
+
+def _tensors_in(header: dict[str, str], arrays: dict[str, Array], path: str | os.PathLike[str],
+                model_fn: Callable[[], Model] | None) -> dict[str, Array]:
+    """The model's tensors in a file, by their names in the model."""
+    prefixes = _CHECKPOINTS.get(header["format"])
+    if prefixes is None:
+        return arrays
+    if model_fn is None:
+        raise CheckpointError(f"ag_load_model: {os.fsdecode(path)} is a checkpoint, which does not say how to build "
+                              f"the model; pass the model_fn that builds it.")
+    return {name[len(prefix) :]: x for name, x in arrays.items() for prefix in prefixes if name.startswith(prefix)}
 
 
 def tied_in(header: dict[str, str], where: str) -> dict[str, str]:

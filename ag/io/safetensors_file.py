@@ -13,6 +13,7 @@ import os
 import re
 import stat
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -192,8 +193,13 @@ def _remove_abandoned(target: Path) -> None:
                     os.unlink(entry.path)
 
 
-def read_file(path: str | os.PathLike[str], form: str, function: str) -> tuple[dict[str, str], dict[str, Array]]:
-    """Header and arrays of a safetensors file of the given format.
+_READERS = {"ag-model-1": "ag_load_model(path)", "ag-checkpoint-1": "ag_load_checkpoint(path, model, ...)",
+            "ag-dp-train-1": "dp_train(..., checkpoint=path, resume=True)"}
+
+
+def read_file(path: str | os.PathLike[str], form: str, function: str, others: Sequence[str] = ()
+              ) -> tuple[dict[str, str], dict[str, Array]]:
+    """Header and arrays of a safetensors file of the given format, or of one of some others.
 
     Raises
     ------
@@ -205,20 +211,24 @@ def read_file(path: str | os.PathLike[str], form: str, function: str) -> tuple[d
             raise OSError("it is no regular file")
         with safe_open(os.fsdecode(path), framework="numpy") as file:
             header: dict[str, str] = file.metadata() or {}
-            known = header.get("format") == form
+            known = header.get("format") in (form, *others)
             types = {name: file.get_slice(name).get_dtype() for name in file.keys()} if known else {}  # noqa: SIM118
             for kind in types.values():
                 as_dtype(kind.lower(), function)  # the format has types that numpy and we have not
             arrays = {} if "BF16" in types.values() else {name: file.get_tensor(name) for name in types}
         if "BF16" in types.values():
             header, arrays = _with_bfloat16(Path(os.fsdecode(path)).read_bytes())
-            known = header.get("format") == form  # the file may be another one now
+            known = header.get("format") in (form, *others)  # the file may be another one now
     except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"{function}: {_shown(path)} cannot be read ({str(error).rstrip('.')}); a complete file "
                               f"of format {form!r} is required.") from error
     if not known:
-        raise CheckpointError(f"{function}: {os.fsdecode(path)} has format {header.get('format')!r:.60}; "
-                              f"{form!r} is required.")
+        theirs = header.get("format")
+        advice = f"Read it with {_READERS[theirs]}." if theirs in _READERS else (
+            "Of another program's file, build the model and write "
+            "model.load_state_dict(safetensors.numpy.load_file(path)).")
+        raise CheckpointError(f"{function}: {os.fsdecode(path)} has format {theirs!r:.60}; {form!r} is required. "
+                              f"{advice}")
     return header, arrays
 
 

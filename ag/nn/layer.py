@@ -13,11 +13,11 @@ format, no parallelism.  Every layer and model derives from `Layer`; checkpoints
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
 from numbers import Real
-from types import ModuleType, NoneType
-from typing import Any, ClassVar, Protocol, TypeVar
+from types import NoneType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -29,11 +29,13 @@ from ag.engine.device import backend_of
 from ag.engine.kernels.convert import number_arrays, refuse_unlike
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError, compare_names
+from ag.names import LAYER, missing
+from ag.nn.mode import set_mode
 from ag.ops import activation
 from ag.ops.convert import ag_to_device
 
-__all__ = ["ACTIVATIONS", "LIBRARY", "Layer", "Model", "State", "activation_called", "ag_eval", "ag_train",
-           "buffers_of", "load_into", "named_tensors", "number", "objects_in", "refuse_untied", "state_of", "ties"]
+__all__ = ["ACTIVATIONS", "LIBRARY", "Layer", "Model", "State", "activation_called", "buffers_of", "load_into",
+           "named_tensors", "number", "refuse_untied", "state_of", "ties"]
 
 M = TypeVar("M")
 State = Mapping[str, TensorLike]  # values by name
@@ -119,11 +121,20 @@ class Layer(Watched):
         if cls.__module__.startswith(f"{__package__}.") and not cls.__name__.startswith("_"):
             LIBRARY.setdefault(cls.__name__, cls)  # the first to have a name keeps it
 
-    def forward(self, x: TensorLike) -> Tensor:
-        """The layer's output for `x`."""
-        raise NotImplementedError(f"{type(self).__name__} does not define forward(x)")
+    if TYPE_CHECKING:
+        forward: Callable[..., Tensor]  # a layer says itself what it takes
+    else:
+        def forward(self, x: TensorLike) -> Tensor:
+            """The layer's output for `x`."""
+            raise NotImplementedError(f"{type(self).__name__} does not define forward(x)")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        def __getattr__(self, name: str) -> object:
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # a property that raised: its own error, again
+            known = object.__getattribute__(self, "__dict__")
+            raise missing(type(self).__name__, name, [*known, *dir(type(self))], LAYER)
+
+    def __call__(self, *args: object, **kwargs: object) -> Tensor:
         return self.forward(*args, **kwargs)
 
     # -------------------------------------------------------------------------------------- contents
@@ -245,11 +256,11 @@ class Layer(Watched):
 
     def train(self: M, mode: bool = True) -> M:
         """Set train mode (or eval mode) here and in all children; returns the layer."""
-        return _with_mode(self, mode)
+        return set_mode(self, mode)
 
     def eval(self: M) -> M:
         """Set eval mode here and in all children; returns the layer."""
-        return _with_mode(self, False)
+        return set_mode(self, False)
 
     # -------------------------------------------------------------------------------------- description
 
@@ -372,81 +383,3 @@ def load_into(mine: Mapping[str, Tensor], state: State, strict: bool = True,
         for x, array in before:
             x.data = array
         raise
-
-
-def objects_in(model: object, seen: set[int] | None = None) -> Iterator[object]:
-    """A model and every object inside it, each once, however nested; models need not be layers.
-
-    Attributes of objects are followed, and items of lists, tuples and dicts; objects with an id in `seen` are not.
-    """
-    seen = set() if seen is None else seen
-    if id(model) in seen:
-        return
-    seen.add(id(model))
-    yield model
-    parts: Iterable[object] = ()
-    if isinstance(model, (list, tuple)):
-        parts = [*model]  # of copies, as other threads may change them meanwhile
-    elif isinstance(model, dict):
-        parts = dict(model).values()
-    elif hasattr(model, "__dict__") and not isinstance(model, (type, ModuleType)):
-        parts = dict(vars(model)).values()
-    for part in parts:
-        yield from objects_in(part, seen)
-
-
-def _with_mode(model: M, mode: bool) -> M:
-    for x in objects_in(model):
-        if hasattr(x, "training") and not isinstance(x, (type, ModuleType)):
-            x.training = mode
-    return model
-
-
-def ag_train(model: M) -> M:
-    """Put a model into train mode, every layer in it, however nested.
-
-    Parameters
-    ----------
-    model : Layer or any object holding layers
-
-    Returns
-    -------
-    object
-        The model.
-
-    References
-    ----------
-    ggmlR ``ag_train`` (which does not recurse).
-
-    Examples
-    --------
-    >>> import ag
-    >>> ag.ag_train(ag.ag_sequential(ag.ag_dropout(0.5))).training
-    True
-    """
-    return _with_mode(model, True)
-
-
-def ag_eval(model: M) -> M:
-    """Put a model into eval mode, every layer in it, however nested.
-
-    Parameters
-    ----------
-    model : Layer or any object holding layers
-
-    Returns
-    -------
-    object
-        The model.
-
-    References
-    ----------
-    ggmlR ``ag_eval`` (which does not recurse).
-
-    Examples
-    --------
-    >>> import ag
-    >>> ag.ag_eval(ag.ag_sequential(ag.ag_dropout(0.5))).training
-    False
-    """
-    return _with_mode(model, False)

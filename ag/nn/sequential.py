@@ -50,7 +50,8 @@ class Sequential(Layer):
             items = list(items[0])
         for i, layer in enumerate(items, 1):
             if not isinstance(layer, Layer):
-                raise TypeError(f"ag_sequential: item {i} is a {type(layer).__name__}; every item must be a layer.")
+                raise TypeError(f"ag_sequential: item {i} is a {type(layer).__name__}; every item must be a layer. "
+                                f"{_instead(layer)}")
         self.layers: list[Layer] = items
 
     def children(self) -> dict[str, Layer]:
@@ -80,6 +81,12 @@ class Sequential(Layer):
 
     def __getitem__(self, index: int) -> Layer:
         return self.layers[index]
+
+
+def _instead(item: object) -> str:
+    if isinstance(item, type) and issubclass(item, Layer):
+        return f"Make one with {item.__name__}(...)."
+    return "A function goes into the forward of a layer of your own, and an activation into activation=\"relu\"."
 
 
 ag_sequential = Sequential

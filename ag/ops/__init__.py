@@ -1,25 +1,31 @@
 # mypy: implicit-reexport
 """The differentiable operations, one file per family: what a family lists in `__all__` is public, and a name of `ag`.
 
+Each is here under its ordinary name, too: ``ag.ops.softmax`` is ``ag.ag_softmax``.
+
 An op says which primitives compute its result and its gradients (`ag.autograd.op`), and knows no device.
 """
 
+import typing as _typing
+
+from ag.names import door as _door
 from ag.ops import (
     activation,
     arithmetic,
-    attention,
     conv,
     convert,
     elementwise,
     embedding,
     indexing,
     loss,
-    matmul,
     norm,
     pool,
     reduce,
-    reshape,
 )
+from ag.ops import attention as _attention
+from ag.ops import matmul as _matmul
+from ag.ops import numpy_functions as numpy_functions  # what tensors look up
+from ag.ops import reshape as _reshape
 from ag.ops.activation import *
 from ag.ops.arithmetic import *
 from ag.ops.attention import *
@@ -40,16 +46,62 @@ if not MYPY:
     __all__: list[str] = []
     __all__ += activation.__all__
     __all__ += arithmetic.__all__
-    __all__ += attention.__all__
+    __all__ += _attention.__all__
     __all__ += conv.__all__
     __all__ += convert.__all__
     __all__ += elementwise.__all__
     __all__ += embedding.__all__
     __all__ += indexing.__all__
     __all__ += loss.__all__
-    __all__ += matmul.__all__
+    __all__ += _matmul.__all__
     __all__ += norm.__all__
     __all__ += pool.__all__
     __all__ += reduce.__all__
-    __all__ += reshape.__all__
+    __all__ += _reshape.__all__
 del MYPY
+
+# The ordinary names; three are also those of files, which `import ag.ops.matmul` still finds.
+abs = ag_abs
+add = ag_add
+attention = ag_attention
+avg_pool2d = ag_avg_pool2d
+batch_norm = ag_batch_norm_op
+cast = ag_cast
+clamp = ag_clamp
+concat = ag_concat
+conv2d = ag_conv2d
+cross_entropy_loss = ag_cross_entropy_loss
+div = ag_div
+embedding_lookup = ag_embedding_lookup
+exp = ag_exp
+flatten = ag_flatten
+gelu = ag_gelu
+global_avg_pool = ag_global_avg_pool
+layer_norm = ag_layer_norm_op
+leaky_relu = ag_leaky_relu
+log = ag_log
+log_softmax = ag_log_softmax
+matmul = ag_matmul
+max = ag_max
+max_pool2d = ag_max_pool2d
+mean = ag_mean
+mse_loss = ag_mse_loss
+mul = ag_mul
+pow = ag_pow
+relu = ag_relu
+reshape = ag_reshape
+scale = ag_scale
+sigmoid = ag_sigmoid
+silu = ag_silu
+slice = ag_slice
+softmax = ag_softmax
+softmax_cross_entropy_loss = ag_softmax_cross_entropy_loss
+sqrt = ag_sqrt
+sub = ag_sub
+sum = ag_sum
+tanh = ag_tanh
+to_device = ag_to_device
+transpose = ag_transpose
+
+if not _typing.TYPE_CHECKING:
+    __dir__, __getattr__ = _door(globals())

@@ -5,7 +5,7 @@ Where the output gives the derivative, as of relu, it is what is saved: the next
 
 from __future__ import annotations
 
-from ag.autograd.op import Cotangents, Need, Result, Run, op
+from ag.autograd.op import Cotangents, Need, Result, Run, along_axes, op
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.activation import (
     gelu,
@@ -130,6 +130,7 @@ def _tanh_vjp(run: Run, g: Buffer, y: Buffer, need: Need) -> Cotangents:
     return (run(tanh_grad, y, g),)
 
 
+@along_axes
 @op
 def ag_softmax(run: Run, x: Buffer, dim: int = 0) -> Result[Buffer]:
     """Softmax along one axis: positive numbers that sum to 1.
@@ -172,6 +173,7 @@ def _softmax_vjp(run: Run, g: Buffer, y: Buffer, need: Need, dim: int) -> Cotang
     return (run(softmax_grad, y, g, axis=dim % g.ndim),)
 
 
+@along_axes
 @op
 def ag_log_softmax(run: Run, x: Buffer, dim: int = 0) -> Result[Buffer]:
     """Logarithm of the softmax along one axis.

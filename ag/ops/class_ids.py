@@ -9,7 +9,7 @@ from ag.autograd.op import operands_on_one_device
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
 from ag.engine.dtype import I32
 from ag.engine.primitive import Array
-from ag.errors import DeviceError, DtypeError
+from ag.errors import CaptureError, DeviceError, DtypeError
 
 __all__ = ["checked_ids"]
 
@@ -25,6 +25,8 @@ def checked_ids(function: str, beside: TensorLike, ids: ArrayLike, count: int, n
         If `ids` are no numbers.
     DeviceError
         If `ids` is a tensor on another device.
+    CaptureError
+        If `ids` is a tensor in a captured step.
     """
     backend = operands_on_one_device(function, (beside,))[0]
     if isinstance(ids, Tensor) and ids.buffer.backend is not backend:
@@ -40,6 +42,10 @@ def checked_ids(function: str, beside: TensorLike, ids: ArrayLike, count: int, n
         if wrong.size:
             raise IndexError(f"{function}: the {noun} {wrong.flat[0]} is outside 0..{count - 1}; {rule}.")
 
+    if isinstance(ids, Tensor) and backend.recording is not None:
+        raise CaptureError(f"{function}: the {noun}s are a tensor, and a captured step cannot read it to check them; "
+                           f"pass them to the step as a numpy array. Of positions 0 to n - 1 the columns are "
+                           f"weight[:, :n].")
     values = ids.numpy() if isinstance(ids, Tensor) else np.asarray(ids)
     if values.dtype.kind not in "biuf":
         raise DtypeError(f"{function}: the {noun}s are of type {values.dtype}; whole numbers are required.")

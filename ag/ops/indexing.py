@@ -15,7 +15,7 @@ from types import EllipsisType
 from typing import SupportsIndex
 
 from ag.autograd.cotangent import SliceCotangent
-from ag.autograd.op import Cotangents, Need, Result, Run, moving_op
+from ag.autograd.op import Cotangents, Need, Result, Run, along_axes, moving_op
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.indexing import insert, part, resized, spread
 from ag.engine.shape import Shape, is_whole, normalize_axis
@@ -135,6 +135,7 @@ def _cut(k: SupportsIndex | slice, axis: int, n: int) -> Cut:
 # ---------------------------------------------------------------------------------------------- joining
 
 
+@along_axes
 @moving_op
 def ag_concat(run: Run, tensors: Sequence[Buffer], dim: int = 0) -> Result[list[int]]:
     """Join tensors along an axis that they have.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ag.autograd.op import Cotangents, Need, Result, Run, op
+from ag.autograd.op import Cotangents, Need, Result, Run, along_axes, op
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import div, mul
 from ag.engine.kernels.reduce import CHUNK, LONGEST_ROW, equal, expand, max, runs, sum_over
@@ -40,6 +40,7 @@ def _reduce_vjp(run: Run, g: Buffer, saved: Reduced) -> Cotangents:
     return (run(expand, g.view(of_sum), shape=shape, factor=factor),)
 
 
+@along_axes
 @op
 def ag_sum(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Result[Reduced]:
     """Sum over some or all axes.
@@ -83,6 +84,7 @@ def _sum_vjp(run: Run, g: Buffer, saved: Reduced, need: Need, dim: Dim, keepdim:
     return _reduce_vjp(run, g, saved)
 
 
+@along_axes
 @op
 def ag_mean(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Result[Reduced]:
     """Mean over some or all axes.
@@ -122,6 +124,7 @@ def _mean_vjp(run: Run, g: Buffer, saved: Reduced, need: Need, dim: Dim, keepdim
     return _reduce_vjp(run, g, saved)
 
 
+@along_axes
 @op
 def ag_max(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Result[tuple[Buffer, Buffer, Shape]]:
     """Largest element over some or all axes.

@@ -34,11 +34,15 @@ def named_parameters(params: Any, function: str) -> dict[str, Tensor]:
 
     Raises
     ------
+    TypeError
+        If it is a function.
     ValueError
         If there is none, a tensor is listed twice, or two tensors have one name.
     """
     if tied := hasattr(params, "parameters"):
         params = params.parameters()
+    if callable(params):
+        raise TypeError(f"{function}: params is a function; give what it returns, as in model.parameters().")
     pairs: Iterable[tuple[str, Tensor]]
     if isinstance(params, Mapping):
         pairs = list(params.items())

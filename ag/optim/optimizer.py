@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from ag.engine.dtype import F16, F32, as_dtype
 from ag.engine.kernels.convert import number_arrays, refuse_unlike
 from ag.engine.primitive import Array, PrimitiveTo
 from ag.errors import CheckpointError, compare_names
+from ag.names import OPTIMIZER, missing
 from ag.optim.device_state import DeviceState
 from ag.optim.flat import FlatGroup, Run, flat_groups, named_parameters
 from ag.optim.gradients import as_gradient, gradients_given
@@ -70,10 +71,17 @@ class Optimizer(Settings):
         self._scaled = self._scaled_backends()
         self.restart_loss_scale()
 
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """Refuse to be copied or pickled: a copy would step the same parameters with the same state."""
-        raise TypeError(f"{self._function}: an optimizer cannot be copied or pickled, as its state lies on a device; "
-                        f"make one for the other parameters and load this one's state_dict() into it.")
+    def __copy__(self) -> NoReturn:
+        """Refuse to be copied without the parameters: two would step the same ones."""
+        raise TypeError(f"{self._function}: an optimizer cannot be copied without its parameters, as two would step "
+                        f"them; write copy.deepcopy((model, optimizer)), which copies both.")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """What pickling and `copy.deepcopy` keep: the parameters and the state.
+
+        Together with a model, as in ``pickle.dumps((model, optimizer))``, the copy steps the copied model.
+        """
+        return _again, (type(self), self._params, self.lr, self._made_with, self.state_dict())
 
     def _state_of(self, group: FlatGroup) -> DeviceState:
         return DeviceState(group, self._moments, len(self._counts), self._for_each, self._words(vars(self)))
@@ -298,8 +306,20 @@ class Optimizer(Settings):
         if self._scaled:
             self._set_scale(arrays["loss_scale"].tolist())
 
+    if not TYPE_CHECKING:
+        def __getattr__(self, name: str) -> object:
+            raise missing(type(self).__name__, name, [*self._names(), *dir(type(self))], OPTIMIZER)
+
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)}" for name in self.settings)
         return f"{type(self).__name__}({len(self._params)} parameters, {shown})"
+
+
+def _again(kind: type[Optimizer], params: dict[str, Tensor], lr: float, made_with: dict[str, Any],
+           state: dict[str, Array]) -> Optimizer:
+    """The optimizer that `Optimizer.__reduce__` described."""
+    optimizer = kind(params, lr=lr, **made_with)
+    optimizer.load_state_dict(state)
+    return optimizer
 
 

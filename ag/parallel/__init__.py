@@ -4,6 +4,9 @@ Five folders, each knowing only those before it: `comm`, then `replicas` and `sh
 `elastic`.  They see tensors, host arrays and devices by name, and never a backend's inside.
 """
 
+import typing as _typing
+
+from ag.names import door as _door
 from ag.parallel.comm.gather import *
 from ag.parallel.comm.grad_sync import *
 from ag.parallel.comm.scatter import scatter as scatter
@@ -21,3 +24,6 @@ from ag.parallel.sharded.pipeline import *
 from ag.parallel.sharded.tensor_parallel import *
 from ag.parallel.trainer.dp_train import *
 from ag.parallel.trainer.start import *
+
+if not _typing.TYPE_CHECKING:
+    __dir__, __getattr__ = _door(globals())

@@ -276,8 +276,42 @@ def test_what_cannot_be_copied_or_pickled(device: str) -> None:
     W = ag.ag_param(np.ones((2, 2)))
     with ag.with_grad_tape():
         y = W @ W
-    with expect_error("deepcopy on the tape", ag.TapeError, "(2, 2)", "detach"):
+    with expect_error("deepcopy on the tape", ag.TapeError, "deepcopy", "(2, 2)", "detach"):
         copy.deepcopy(y)
-    for what in (W, ag.ag_linear(2, 2)):
-        with expect_error("pickle", TypeError, device if device != "cpu" else "cpu", "ag_save_model", "numpy()"):
-            pickle.dumps(what)
+    with expect_error("pickle on the tape", ag.TapeError, "pickle", "(2, 2)", "detach"):
+        pickle.dumps(y)
+    step = ag.ag_capture(lambda x: x * 2.0)
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with expect_error("a copied captured step", TypeError, "ag_capture", "the function"):
+            copied(step)
+    with expect_error("memory of a device", TypeError, device, "ag_save_model", "numpy()"):
+        pickle.dumps(W.buffer)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16", "i32"])
+def test_pickled_tensors(device: str, dtype: str) -> None:
+    t = ag.ag_tensor([[1.5, -2.25, 3e8]] if dtype in ("f32", "bf16") else [[1, -2, 3]], dtype=dtype)
+    back = pickle.loads(pickle.dumps(t))
+    assert (back.dtype, back.device, back.requires_grad, back.shape) == (dtype, t.device, False, t.shape)
+    assert back.id != t.id and back.numpy().tobytes() == t.numpy().tobytes()
+
+
+def test_a_pickled_parameter_keeps_name_and_gradient(device: str) -> None:
+    model = ag.ag_sequential(ag.ag_linear(2, 2, bias=False))
+    with ag.with_grad_tape():
+        loss = ag.ag_sum(model(np.ones((2, 1))))
+    gradients = ag.backward(loss)
+    other, gradients_too = pickle.loads(pickle.dumps((model, gradients)))
+    p, W = other.parameters()["layer1_W"], model[0].W
+    assert p.requires_grad and p.name == "layer1_W"
+    assert np.array_equal(p.numpy(), W.numpy()) and np.array_equal(p.grad.numpy(), W.grad.numpy())
+    assert np.array_equal(gradients_too[p].numpy(), gradients[W].numpy())  # by the copied parameter
+    p.data = p.data * 2
+    assert not np.array_equal(p.numpy(), W.numpy())
+
+
+def test_a_tensor_of_a_device_that_is_not_here_is_on_the_default_one(caplog: pytest.LogCaptureFixture) -> None:
+    rebuild, (values, dtype, _, *rest) = ag.ag_tensor([[1.0]]).__reduce__()
+    x = rebuild(values, dtype, "vulkan:97", *rest)
+    assert (x.device, x.item()) == ("cpu", 1.0)
+    assert "vulkan:97 are put on cpu" in caplog.text

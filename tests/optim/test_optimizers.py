@@ -244,12 +244,51 @@ def test_bad_parameters() -> None:
     assert optimizer.lr == 0.01
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_an_optimizer_is_not_copied(copied: Any) -> None:
+def test_an_optimizer_is_not_copied_without_its_parameters() -> None:
     """A shallow copy would share state: assigning its rate would change that of the original, which shows another."""
     optimizer = ag.optimizer_sgd([ag.ag_param([[1.0]])], lr=0.1)
-    with expect_error("a copied optimizer", TypeError, "optimizer_sgd: an optimizer cannot be copied", "state_dict"):
-        copied(optimizer)
+    with expect_error("a copied optimizer", TypeError, "optimizer_sgd: an optimizer cannot be copied", "deepcopy"):
+        copy.copy(optimizer)
+
+
+@pytest.mark.parametrize("row", OPTIMIZERS, ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))],
+                         ids=["deepcopy", "pickle"])
+def test_a_model_and_its_optimizer_go_on_alike_when_copied(device: str, row: Optimizer, dtype: str,
+                                                           copied: Callable[[Any], Any]) -> None:
+    """The copy steps the copied model, with the original's state, to the bit; the original stays as it is."""
+    with ag.ag_dtype(dtype):
+        model = ag.ag_sequential(ag.ag_linear(3, 4, activation="tanh"), ag.ag_linear(4, 2))
+    optimizer = row.make(model)
+    x = ag.ag_tensor(np.random.default_rng(2).standard_normal((3, 5)), dtype=dtype)
+
+    def steps(model: Any, optimizer: Any) -> None:
+        for _ in range(2):
+            with ag.with_grad_tape():
+                loss = ag.ag_mean(model(x) ** 2)
+            ag.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    steps(model, optimizer)
+    optimizer.lr = 0.3
+    twin, twins = copied((model, optimizer))
+    before = {name: value.tobytes() for name, value in model.state_dict().items()}
+    assert twins.lr == 0.3 and twins.t == 2 and type(twins) is type(optimizer)
+    steps(twin, twins)
+    assert {name: value.tobytes() for name, value in model.state_dict().items()} == before
+    steps(model, optimizer)
+    assert all(value.tobytes() == twin.state_dict()[name].tobytes() for name, value in model.state_dict().items())
+    assert all(value.tobytes() == twins.state_dict()[name].tobytes() for name, value in optimizer.state_dict().items()
+               if name != "loss_scale")
+
+
+def test_a_copied_schedule_sets_the_copied_optimizer() -> None:
+    optimizer = ag.optimizer_sgd([ag.ag_param([[1.0]])], lr=0.1)
+    schedule = ag.lr_scheduler_step(optimizer, 1, gamma=0.5)
+    again = pickle.loads(pickle.dumps(schedule))
+    assert again.step() == 0.05 and (again.optimizer.lr, optimizer.lr) == (0.05, 0.1)
 
 
 def test_a_state_with_a_flag_that_was_not_assigned(device: str) -> None:

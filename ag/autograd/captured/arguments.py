@@ -35,7 +35,9 @@ class StepArgument(np.ndarray[Any, np.dtype[Any]]):
     def _refuse(self, *args: object, **kwargs: object) -> Any:
         raise _read(self)
 
-    def __array_ufunc__(self, *args: object, **kwargs: object) -> Any:
+    def __array_ufunc__(self, ufunc: object, method: object, *inputs: object, **kwargs: object) -> Any:
+        if any(isinstance(x, Tensor) for x in inputs):
+            return NotImplemented  # the tensor makes an op of it, which makes a slot of the argument
         raise _read(self)
 
     def __getitem__(self, key: Any) -> Any:

@@ -15,8 +15,8 @@ from ag.engine.dtype import BF16, F16, F32, DType
 from ag.engine.primitive import Array, primitive
 from ag.errors import CheckpointError, DtypeError
 
-__all__ = ["BFLOAT16", "converted", "loaded", "narrow", "number_arrays", "numbers", "refuse_unlike", "stored", "widen",
-           "reconcile"]
+__all__ = ["BFLOAT16", "converted", "known", "loaded", "narrow", "number_arrays", "numbers", "reconcile",
+           "refuse_unlike", "stored", "widen"]
 
 
 BFLOAT16 = np.dtype("V2")  # of arrays that hold bfloat16 elements: files have them, and numpy has no such type
@@ -74,6 +74,11 @@ def numbers(array: Array) -> Array:
     return loaded(array.view(np.uint16), BF16) if array.dtype == BFLOAT16 else array
 
 
+def known(array: Array) -> Array:
+    """An array of the user's in a type that numpy computes with: bfloat16 of the package ``ml_dtypes`` as float32."""
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
 def number_arrays(state: object, refusal: str) -> dict[str, Array]:
     """The arrays of a state by name; `refusal` begins the message if it is none.
 
@@ -87,7 +92,7 @@ def number_arrays(state: object, refusal: str) -> dict[str, Array]:
     arrays, wrong = {}, []
     for name, value in state.items():
         try:
-            array = numbers(np.asarray(value))
+            array = numbers(known(np.asarray(value)))
         except ValueError:
             wrong.append(f"{name} has rows of different lengths")
             continue

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import reduce
 
 from ag.autograd.tensor import Tensor
+from ag.engine.shape import along
 from ag.errors import ShapeError
 from ag.ops.arithmetic import ag_add, ag_mul
 from ag.ops.convert import ag_to_device
@@ -19,7 +20,8 @@ from ag.parallel.comm.tree import Tree, sequence_of
 __all__ = ["gather"]
 
 
-def gather(tensors: Sequence[Tree], device: str, dim: int = -1, weights: Sequence[float] | None = None) -> Tree:
+def gather(tensors: Sequence[Tree], device: str, dim: int = -1, weights: Sequence[float] | None = None, *,
+           axis: int | None = None) -> Tree:
     """Put the results of replicas together on a device.
 
     Parameters
@@ -34,6 +36,8 @@ def gather(tensors: Sequence[Tree], device: str, dim: int = -1, weights: Sequenc
     weights : sequence of float, optional
         How much each replica counts where results are losses, without axes; samples of each, for instance.
         Default: all the same.
+    axis : int, optional
+        Another name of `dim`, which is numpy's.
 
     Returns
     -------
@@ -58,6 +62,7 @@ def gather(tensors: Sequence[Tree], device: str, dim: int = -1, weights: Sequenc
     >>> ag.gather(parts, "cpu").numpy().tolist()
     [[1.0, 2.0, 3.0]]
     """
+    dim = along("gather", dim, axis)
     if not len(tensors):
         raise ValueError("gather: there is nothing to gather; pass at least one tensor.")
     counts = [1.0] * len(tensors) if weights is None else list(weights)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ag.autograd.tensor import Tensor
 from ag.engine.device import backend_of
+from ag.engine.shape import along
 from ag.errors import ShapeError
 from ag.ops.convert import ag_to_device
 from ag.parallel.comm.tree import Leaf, Tree, tree_leaves, tree_map
@@ -18,7 +19,7 @@ from ag.parallel.comm.tree_reduction import shard_sizes
 __all__ = ["cut", "moved", "scatter", "sizes_along"]
 
 
-def scatter(tensor: Tree, devices: Sequence[str], dim: int = -1) -> list[Tree]:
+def scatter(tensor: Tree, devices: Sequence[str], dim: int = -1, *, axis: int | None = None) -> list[Tree]:
     """Deal a tensor out to devices, in nearly equal parts.
 
     Parameters
@@ -30,6 +31,8 @@ def scatter(tensor: Tree, devices: Sequence[str], dim: int = -1) -> list[Tree]:
         A device may occur several times.
     dim : int, optional
         The axis to cut; default -1, the batch.
+    axis : int, optional
+        Another name of `dim`, which is numpy's.
 
     Returns
     -------
@@ -55,6 +58,7 @@ def scatter(tensor: Tree, devices: Sequence[str], dim: int = -1) -> list[Tree]:
     >>> [t.numpy().tolist() for t in ag.scatter(ag.ag_tensor([[1.0, 2.0, 3.0]]), ["cpu", "cpu:1"])]
     [[[1.0, 2.0]], [[3.0]]]
     """
+    dim = along("scatter", dim, axis)
     if not devices:
         raise ValueError("scatter: devices is empty; name at least one.")
     for device in devices:

@@ -33,7 +33,8 @@ from ag.engine.primitive import Array
 from ag.engine.random import generator_snapshot, set_stream
 from ag.errors import CheckpointError, CommError, RankLostError, ShapeError
 from ag.io.safetensors_file import elements_of
-from ag.nn.layer import Model, buffers_of, load_into, objects_in, state_of
+from ag.nn.layer import Model, buffers_of, load_into, state_of
+from ag.nn.mode import objects_in
 from ag.parallel.comm.comm import Comm, Json, everyone
 from ag.parallel.comm.grad_sync import syncgrads
 from ag.parallel.comm.membership import Member, Membership, shared_device, this_process

@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from ag.engine.device import backend_of
 from ag.engine.random import forget_generator
 from ag.errors import CommError
-from ag.nn.layer import Layer, Model, objects_in, state_of
+from ag.nn.layer import Layer, Model, state_of
+from ag.nn.mode import objects_in
 from ag.optim.optimizer import Optimizer
 
 __all__ = ["evacuate", "is_timeout", "substitutes"]

@@ -62,6 +62,8 @@ class CompressedDataParallel(DataParallel):
         The momentum to train with, in [0, 1); the optimizer is then SGD without it, at the same learning rate.
     warmup_steps : int, optional
         For how many steps at first more is sent: a quarter, and then exponentially less, down to `compression_ratio`.
+    axis : int, optional
+        Another name of `dim`, which is numpy's.
 
     Raises
     ------
@@ -104,8 +106,9 @@ class CompressedDataParallel(DataParallel):
 
     def __init__(self, model: Any, device_ids: Sequence[Device | Sequence[Device]] | None = None,
                  compression_ratio: float = 0.01, wire: str = "f32", output_device: Device | None = None,
-                 dim: int = -1, momentum: float = 0.0, warmup_steps: int = 20) -> None:
-        super().__init__(model, device_ids, output_device, dim)
+                 dim: int = -1, momentum: float = 0.0, warmup_steps: int = 20, *,
+                 axis: int | None = None) -> None:
+        super().__init__(model, device_ids, output_device, dim, axis=axis)
         if not 0 < compression_ratio <= 1:
             raise ValueError(f"CompressedDataParallel: compression_ratio is {compression_ratio}; it must be in (0, 1].")
         if wire not in WIRES:

@@ -24,6 +24,7 @@ from ag.autograd.tensor import Tensor
 from ag.engine.device import backend_of
 from ag.engine.devices import accelerator_name, default_devices
 from ag.engine.primitive import Array
+from ag.engine.shape import along
 from ag.errors import TapeError
 from ag.nn.layer import Layer, State, named_tensors
 from ag.ops.arithmetic import ag_add, ag_mul
@@ -53,6 +54,8 @@ class DataParallel(Layer):
         Where results are gathered; default: the first device.
     dim : int, optional
         The axis along which inputs are cut and results joined; default -1, the batch.
+    axis : int, optional
+        Another name of `dim`, which is numpy's.
 
     Raises
     ------
@@ -83,7 +86,7 @@ class DataParallel(Layer):
     """
 
     def __init__(self, model: Any, device_ids: Sequence[Device | Sequence[Device]] | None = None,
-                 output_device: Device | None = None, dim: int = -1) -> None:
+                 output_device: Device | None = None, dim: int = -1, *, axis: int | None = None) -> None:
         devices: list[tuple[str, ...]]
         if device_ids is None:
             devices = [(name,) for name in default_devices()]
@@ -94,7 +97,7 @@ class DataParallel(Layer):
         self.module = model
         self._groups = devices
         self.output_device = devices[0][0] if output_device is None else _names(output_device)[0]
-        self.dim = dim
+        self.dim = along("DataParallel", dim, axis)
         self._losses: list[Tensor] = []  # that the last call returned
 
     @property

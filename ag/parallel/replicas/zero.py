@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import hypot, isfinite, sqrt
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -107,6 +107,11 @@ class ZeroOptimizer:
         self.model = plain if stage == 1 else (ShardedGradients, ShardedParameters)[stage - 2](
             model, places, self._sharded)
         self.optimizer = optimizer(all_shards(self._sharded), **kwargs)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse to be copied or pickled: shards on several devices belong to one model."""
+        raise TypeError("ZeroOptimizer: it cannot be copied or pickled, as its shards lie on several devices; make one "
+                        "for the other model and load this one's state_dict() into it.")
 
     def __getattr__(self, name: str) -> Any:
         inner = vars(self).get("optimizer")

@@ -15,6 +15,7 @@ from ag.autograd.tape import backward, no_grad, with_grad_tape
 from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer
 from ag.engine.device import ag_device, backend_of
+from ag.engine.shape import along
 from ag.errors import ShapeError
 from ag.nn.layer import Layer
 from ag.ops.arithmetic import ag_add, ag_mul
@@ -45,6 +46,8 @@ class Pipeline(Layer):
         "1f1b" holds the results of at most as many micro-batches as there are stages, "gpipe" those of all.
     dim : int, optional
         The axis along which a batch is cut; default -1.
+    axis : int, optional
+        Another name of `dim`, which is numpy's.
 
     Raises
     ------
@@ -73,7 +76,7 @@ class Pipeline(Layer):
     """
 
     def __init__(self, stages: Sequence[Layer], devices: Sequence[str] | None = None, micro_batches: int = 4,
-                 schedule: str = "1f1b", dim: int = -1) -> None:
+                 schedule: str = "1f1b", dim: int = -1, *, axis: int | None = None) -> None:
         if not stages or (devices is not None and len(devices) != len(stages)) or micro_batches < 1:
             raise ValueError(f"Pipeline: there are {len(stages)} stages, devices are {devices} and micro_batches is "
                              f"{micro_batches}; at least one stage, a device for each, and one micro-batch are "
@@ -81,7 +84,7 @@ class Pipeline(Layer):
         if schedule not in SCHEDULES:
             raise ValueError(f"Pipeline: schedule is {schedule!r}; it must be one of {', '.join(SCHEDULES)}.")
         self.stages = list(stages)
-        self.micro_batches, self.schedule, self.dim = micro_batches, schedule, dim
+        self.micro_batches, self.schedule, self.dim = micro_batches, schedule, along("Pipeline", dim, axis)
         if devices is not None:
             for stage, device in zip(self.stages, devices, strict=True):
                 stage.to(device)

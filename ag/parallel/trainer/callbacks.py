@@ -23,7 +23,7 @@ import numpy as np
 
 from ag.engine.primitive import Array
 from ag.errors import CommError
-from ag.nn.layer import objects_in
+from ag.nn.mode import objects_in
 
 __all__ = ["Endings", "Observed", "modes_of"]
 

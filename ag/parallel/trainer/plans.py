@@ -60,7 +60,7 @@ class CapturePolicy:
 class _Plan:
     """The captured step of a structure, and how often it draws random numbers at most."""
 
-    def __init__(self, captured: CapturedStep) -> None:
+    def __init__(self, captured: CapturedStep[..., None]) -> None:
         self.captured = captured
         self.draws = 0
         self.replayed = self.recorded = 0  # calls
@@ -156,6 +156,7 @@ class Plans:
             if len(self._plans) == PROGRAMS_KEPT:
                 self._policy.ran_out()
                 return None
-            step = CapturedStep(lambda *xs: self._recorded(treedef, xs), self._backend, calls=self._calls)
+            step: CapturedStep[..., None] = CapturedStep(
+                lambda *xs: self._recorded(treedef, xs), self._backend, calls=self._calls)
             plan = self._plans[treedef] = _Plan(step)
         return plan, leaves

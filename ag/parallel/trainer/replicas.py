@@ -19,7 +19,8 @@ from ag.autograd.tensor import Tensor
 from ag.engine import cpu_threads as blocks
 from ag.engine.primitive import Array
 from ag.errors import CommError, DeviceError
-from ag.nn.layer import ag_eval, buffers_of, load_into
+from ag.nn.layer import buffers_of, load_into
+from ag.nn.mode import ag_eval
 from ag.parallel.comm.device_threads import DeviceThreads, Task
 from ag.parallel.trainer.callbacks import modes_of
 from ag.parallel.trainer.checkpoint import Dealt

@@ -5,7 +5,7 @@ Knows nothing but their fields.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 from ag.autograd.tensor import Tensor
@@ -53,7 +53,7 @@ class DPStep:
     ranks: Place | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DPResult:
     """What `dp_train` returns; ``result["loss"]`` works like ``result.loss``.
 
@@ -92,8 +92,17 @@ class DPResult:
     model: Any
     devices: list[str]
     report: list[dict[str, Any]]
-    optimizer_state: dict[str, Array] | list[dict[str, Array]] = field(repr=False)
+    optimizer_state: dict[str, Array] | list[dict[str, Array]]
     interrupted: bool = False
 
     def __getitem__(self, name: str) -> Any:
+        names = [f.name for f in fields(self)]
+        if name not in names:
+            raise KeyError(f"DPResult: there is no {name!r}; it has {', '.join(names)}.")
         return getattr(self, name)
+
+    def __repr__(self) -> str:
+        numbers = sum(p.size for p in self.params.values())
+        ended = ", interrupted" if self.interrupted else ""
+        return (f"DPResult(loss={self.loss:.6g} after {len(self.loss_history)} steps{ended}, {len(self.params)} "
+                f"parameters of {numbers:,} numbers, devices={self.devices})")

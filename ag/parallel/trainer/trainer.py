@@ -20,7 +20,7 @@ import numpy as np
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, current_seed
 from ag.errors import DeviceError
-from ag.nn.layer import ag_train
+from ag.nn.mode import ag_train
 from ag.parallel.comm.comm import Json
 from ag.parallel.comm.failed_devices import failed_among
 from ag.parallel.comm.tree_reduction import RowSums, TreeSum

@@ -1,0 +1,204 @@
+"""Names that are not there: the sentence that says which one is right.
+
+Namespaces, tensors, layers and optimizers ask it when an attribute is not found.  It looks for the nearest name among
+those that are, and knows what PyTorch and numpy call some of them:
+
+    ag.Linera     did you mean ag.nn.Linear (also ag.ag_linear)?          the nearest
+    ag.nn.relu    did you mean ag.ops.relu (also ag.ag_relu)?             it is elsewhere
+    t.cuda        write ag.ag_to_device(t, "vulkan:0")                    another library's
+
+Knows nothing else of `ag` but what these texts say; whoever offers names calls it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
+
+__all__ = ["ELSEWHERE", "LAYER", "OPTIMIZER", "TENSOR", "Named", "door", "missing", "offered"]
+
+NAMESPACES = ("ag.nn", "ag.ops", "ag.optim", "ag.data", "ag.io", "ag.parallel", "ag")
+_PREFIXES = ("ag_", "optimizer_", "lr_scheduler_")
+
+_ACTIVATION = ("activations are arguments of layers, as in ag.nn.Linear(4, 8, activation=\"relu\"), and functions in "
+               "ag.ops")
+_FROM_NUMPY = "make the array with numpy and pass it to ag.ag_tensor"
+_MOVE = "write ag.ag_to_device(t, \"vulkan:0\"), or \"cpu\""
+_ASSIGN = "assign a whole array, t.data = ..., or make another tensor"
+_MOVE_MODEL = "write model.to(\"vulkan:0\"), or \"cpu\""
+
+# What other libraries call something, and what to do here.
+ELSEWHERE: Mapping[str, str] = {
+    "Module": "derive models from ag.nn.Layer", "functional": "functions are in ag.ops",
+    "ModuleList": "keep layers in a plain list, which is looked into",
+    "ModuleDict": "keep layers in a plain dict, which is looked into",
+    "Parameter": "write ag.ag_param(values)", "parameter": "write ag.ag_param(values)",
+    **dict.fromkeys(("ReLU", "GELU", "SiLU", "Sigmoid", "Tanh", "Softmax", "LogSoftmax", "LeakyReLU"), _ACTIVATION),
+    "CrossEntropyLoss": "write ag.ops.softmax_cross_entropy_loss(logits, labels), which is a function",
+    "cross_entropy": "write ag.ops.softmax_cross_entropy_loss(logits, labels)",
+    "MSELoss": "write ag.ops.mse_loss(pred, target), which is a function",
+    "MaxPool2d": "write ag.nn.MaxPool(size)", "AvgPool2d": "write ag.nn.AvgPool(size)",
+    "AdaptiveAvgPool2d": "write ag.nn.GlobalPool()",
+    "Identity": "leave the layer out; a residual block without shortcut passes its input on",
+    **dict.fromkeys(("zeros", "ones", "randn", "rand", "arange", "full", "eye", "linspace", "zeros_like", "ones_like",
+                     "from_numpy", "as_tensor", "asarray", "array", "empty"), _FROM_NUMPY),
+    "tensor": "write ag.ag_tensor(values)", "is_tensor": "write ag.is_ag_tensor(x)",
+    "cat": "write ag.ops.concat(tensors, dim=0)", "manual_seed": "write ag.ag_seed(0)",
+    **dict.fromkeys(("float32", "float16", "bfloat16", "float64", "int32", "int64", "long", "float", "double", "half"),
+                    "element types are strings, such as dtype=\"f32\" or dtype=\"bf16\""),
+    "device": "devices are strings; write ag.ag_device(\"vulkan:0\") for the default one",
+    "cuda": "devices are strings, such as \"vulkan:0\"; ag.ag_vulkan_devices() lists them",
+    "save": "write ag.ag_save_model(model, path), or ag.ag_save_checkpoint(path, model, optimizer)",
+    "load": "write ag.ag_load_model(path), or ag.ag_load_checkpoint(path, model, optimizer)",
+    "compile": "write ag.ag_capture(step)", "jit": "write ag.ag_capture(step)",
+    "grad": "write ag.backward(loss), which returns the gradients",
+    "enable_grad": "write ag.with_grad_tape()", "inference_mode": "write ag.no_grad()",
+    "lr_scheduler": "schedules are ag.optim.StepSchedule, ag.optim.CosineSchedule and ag.optim.WarmupSchedule",
+    "StepLR": "write ag.optim.StepSchedule(optimizer, step_size)",
+    "CosineAnnealingLR": "write ag.optim.CosineSchedule(optimizer, T_max)",
+    "clip_grad_norm_": "write ag.clip_grad_norm(params, grads, max_norm)",
+    "DistributedDataParallel": "write ag.parallel.DataParallel(model), or ag.dp_train over ranks",
+    "Dataset": "any object with len() and [i] is a data set; give it to ag.data.DataLoader",
+    "TensorDataset": "give the arrays to ag.data.DataLoader(x, y)",
+}
+
+TENSOR: Mapping[str, str] = {
+    **dict.fromkeys(("cuda", "cpu", "to"), _MOVE),
+    **{name: f"write t.astype(\"{ours}\")" for name, ours in (
+        ("float", "f32"), ("double", "f64"), ("half", "f16"), ("bfloat16", "bf16"), ("int", "i32"), ("long", "i32"))},
+    **dict.fromkeys(("zero_", "fill_", "copy_", "add_", "sub_", "mul_", "div_", "clamp_", "fill", "put"), _ASSIGN),
+    "backward": "write ag.backward(loss)", "view": "write t.reshape(...)",
+    "permute": "write ag.ops.transpose(t, 1, 0)", "transpose": "write ag.ops.transpose(t, 1, 0), or t.T",
+    "swapaxes": "write ag.ops.transpose(t, 1, 0), or t.T", "t": "write t.T", "mT": "write t.T",
+    "tolist": "write t.numpy().tolist()", "numel": "write t.size", "dim": "write t.ndim",
+    "nbytes": "write t.numpy().nbytes", "flatten": "write t.reshape(-1)", "ravel": "write t.reshape(-1)",
+    "clone": "write copy.copy(t), or t[...] on the tape", "copy": "write copy.copy(t), or t[...] on the tape",
+    "requires_grad_": "write ag.ag_param(t), which copies", "is_leaf": "write t.requires_grad and t.node is None",
+    "grad_fn": "write t.node, which is None for what was not computed on the tape",
+    "squeeze": "write t.reshape(...)", "unsqueeze": "write t[:, None] or t.reshape(...)",
+    "expand": "nothing is needed: operands broadcast", "contiguous": "nothing is needed: every tensor is contiguous",
+    "min": "write -ag.ops.max(-t), or t.numpy().min()", "var": "write ((t - t.mean()) ** 2).mean()",
+    "std": "write ag.ops.sqrt(((t - t.mean()) ** 2).mean())", "norm": "write ag.ops.sqrt((t * t).sum())",
+    "dot": "write t @ u", "mm": "write t @ u", "bmm": "write t @ u", "T_": "write t.T",
+    **{name: f"write t.numpy().{name}()" for name in ("argmax", "argmin", "any", "all", "round", "argsort", "sort")},
+}
+
+LAYER: Mapping[str, str] = {
+    **dict.fromkeys(("cuda", "cpu"), _MOVE_MODEL),
+    **dict.fromkeys(("half", "float", "bfloat16", "double"),
+                    "make the model under `with ag.ag_dtype(\"bf16\"):`, or the type that you want"),
+    "zero_grad": "write optimizer.zero_grad()", "named_parameters": "write model.parameters().items(), a dict by name",
+    "named_modules": "write model.modules()", "named_children": "write model.children().items()",
+    "requires_grad_": "leave the parameters out that you give to the optimizer",
+    "compile": "write ag.ag_capture(step) of the training step",
+    "fit": "write a loop, or ag.dp_train(make_model, data, loss_fn)", "predict": "write model(x)",
+    "weight": "a weight matrix is called W, as in model.W", "apply": "write a loop over model.modules()",
+    "register_buffer": "assign the tensor: self.name = ag.ag_tensor(values) is a buffer",
+    "register_parameter": "assign the parameter: self.name = ag.ag_param(values)",
+    "add_module": "assign the layer: self.name = layer",
+}
+
+OPTIMIZER: Mapping[str, str] = {
+    "param_groups": "settings are attributes, such as optimizer.lr, and parameters optimizer.params",
+    "minimize": "write optimizer.step(ag.backward(loss))", "apply_gradients": "write optimizer.step(gradients)",
+    "learning_rate": "write optimizer.lr",
+}
+
+
+def offered(names: Mapping[str, object]) -> list[str]:
+    """The public names of a namespace, sorted: those without an underscore that are no files."""
+    return sorted(n for n, x in names.items() if not n.startswith("_") and not isinstance(x, ModuleType))
+
+
+def missing(owner: str, name: str, here: Iterable[str] = (), elsewhere: Mapping[str, str] = ELSEWHERE,
+            call: str = "") -> AttributeError:
+    """The error for a name that `owner` does not have, with the nearest right one.
+
+    `here` are the names that the owner has; where there are none it is a namespace.  With `call`, a method that is
+    not there may be an op: ``ag.ops.NAME`` of what `call` says.
+    """
+    if name.startswith("_"):
+        return AttributeError(f"{owner} has no attribute {name!r}")
+    hint = elsewhere.get(name)
+    ops = sys.modules.get("ag.ops")
+    if hint is None and call and ops is not None and name in dir(ops):
+        hint = f"write ag.ops.{name}({call})"
+    if hint is None:
+        hint = _nearest(name, here) if here else _public(owner, name)
+    return AttributeError(f"{owner}: there is no {name!r}; {hint}.".replace("?.", "?"))
+
+
+def _close(name: str, names: Iterable[str]) -> str | None:
+    """The one of the names that is most like it, if any is."""
+    from difflib import get_close_matches  # which takes time to load, and wrong names are rare
+
+    return next(iter(get_close_matches(name, names, n=1, cutoff=0.7)), None)
+
+
+def _nearest(name: str, here: Iterable[str]) -> str:
+    near = _close(name, here)
+    return f"did you mean {near!r}?" if near else "dir() of it lists what there is"
+
+
+def _plain(name: str) -> str:
+    """A name without its prefix, underscores and capitals: what is common to ``ag_layer_norm`` and ``LayerNorm``."""
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return name.replace("_", "").lower()
+
+
+def _public(owner: str, name: str) -> str:
+    """The nearest of all public names, from the owner's own namespace if it is there too."""
+    own: dict[str, list[str]] = {}  # by the plain name, how it is written in full, ordinary names first
+    anywhere: dict[str, list[str]] = {}
+    for space in NAMESPACES:
+        names = dir(sys.modules[space]) if space in sys.modules else []
+        for public in sorted(names, key=lambda n: n.startswith(_PREFIXES)):
+            for places in (own, anywhere) if space == owner else (anywhere,):
+                places.setdefault(_plain(public), []).append(f"{space}.{public}")
+    plain = _plain(name)
+    for places in (own, anywhere):
+        if plain in places:
+            return _written(places[plain], anywhere[plain])
+    for places in (own, anywhere):
+        if near := _close(plain, places):
+            return _written(places[near], anywhere[near])
+    return f"dir({owner}) lists what there is"
+
+
+def _written(names: list[str], others: list[str]) -> str:
+    """A question with the first of the names, and that of the same object in another place, if there is one."""
+    first = names[0]
+    space, thing = first.rpartition(".")[0], _found(first)
+    also = [other for other in others if other.rpartition(".")[0] != space and _found(other) is thing]
+    return f"did you mean {first}{f' (also {also[0]})' if also else ''}?"
+
+
+def _found(name: str) -> object:
+    space, _, own = name.rpartition(".")
+    return getattr(sys.modules[space], own)
+
+
+def door(names: Mapping[str, object], also: Iterable[str] = ()) -> tuple[Callable[[], list[str]],
+                                                                          Callable[[str], object]]:
+    """``__dir__`` and ``__getattr__`` of the namespace with these names: completion, and the answer to a wrong name.
+
+    Files are not shown, but for those in `also`.
+    """
+    owner = str(names["__name__"])
+
+    def listed() -> list[str]:
+        return sorted([*offered(names), *also])
+
+    def wrong(name: str) -> object:
+        raise missing(owner, name)
+
+    return listed, wrong
+
+
+class Named(type):
+    """The class of `Tensor`: a wrong name on the class itself has the answer of one on a tensor."""
+
+    def __getattr__(cls, name: str) -> object:
+        raise missing(f"ag.{cls.__name__}", name, dir(cls), TENSOR, "t")

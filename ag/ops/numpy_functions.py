@@ -1,0 +1,197 @@
+"""What numpy's functions do with tensors: the op of the same meaning, else what numpy does with the values.
+
+    np.exp(t)          ag_exp(t), recorded like it
+    array + t          ag_add(array, t)
+    np.linalg.norm(t)  np.linalg.norm(t.numpy()), an array: there is no op of it
+    np.linalg.norm(W)  inside with_grad_tape, W a parameter: a TypeError, as the gradient would be lost
+
+What numpy would write into is refused, as it would write into a copy.  Tensors look `ufunc` and `function` up by name,
+as they do other operators; numpy calls them (NEP 13, NEP 18).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
+from math import inf
+from typing import cast
+
+import numpy as np
+
+from ag.autograd.tape import is_recording
+from ag.autograd.tensor import Tensor, TensorLike
+from ag.autograd.tensor_operators import HOST_OPERATORS
+from ag.engine.shape import normalize_axes, normalize_axis
+from ag.ops.activation import ag_tanh
+from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
+from ag.ops.elementwise import ag_abs, ag_clamp, ag_exp, ag_log, ag_pow, ag_sqrt
+from ag.ops.indexing import ag_concat
+from ag.ops.matmul import ag_matmul
+from ag.ops.reduce import ag_max, ag_mean, ag_sum
+from ag.ops.reshape import ag_reshape, ag_transpose
+
+__all__: list[str] = []
+
+Axes = int | tuple[int, ...] | None
+
+
+def _limited(larger: bool, x: object, y: object) -> object:
+    """``np.maximum`` or ``np.minimum``, if one operand is a number."""
+    tensor, number = (x, y) if isinstance(x, Tensor) else (y, x)
+    if not isinstance(tensor, Tensor) or not isinstance(number, (int, float, np.number)):
+        return NotImplemented
+    return ag_clamp(tensor, lo=float(number)) if larger else ag_clamp(tensor, hi=float(number))
+
+
+_UFUNCS: Mapping[np.ufunc, Callable[..., object]] = {
+    np.add: ag_add, np.subtract: ag_sub, np.multiply: ag_mul, np.divide: ag_div, np.matmul: ag_matmul,
+    np.power: ag_pow, np.exp: ag_exp, np.log: ag_log, np.sqrt: ag_sqrt, np.tanh: ag_tanh, np.absolute: ag_abs,
+    np.fabs: ag_abs, np.negative: lambda x: ag_scale(x, -1.0), np.positive: lambda x: x,
+    np.square: lambda x: ag_mul(x, x), np.reciprocal: lambda x: ag_div(1.0, x),
+    np.maximum: lambda x, y: _limited(True, x, y), np.minimum: lambda x, y: _limited(False, x, y),
+}
+# Comparisons, and what each is with its operands exchanged.
+_MIRRORED: Mapping[np.ufunc, np.ufunc] = {
+    np.equal: np.equal, np.not_equal: np.not_equal, np.less: np.greater, np.less_equal: np.greater_equal,
+    np.greater: np.less, np.greater_equal: np.less_equal,
+}
+
+
+def _min(a: Tensor, axis: Axes = None, *, keepdims: bool = False) -> object:
+    return ag_scale(ag_max(ag_scale(a, -1.0), axis, keepdims), -1.0)
+
+
+def _clip(a: Tensor, a_min: float | None = None, a_max: float | None = None, *, min: float | None = None,
+          max: float | None = None) -> object:
+    lo, hi = a_min if min is None else min, a_max if max is None else max
+    return ag_clamp(a, -inf if lo is None else lo, inf if hi is None else hi)
+
+
+def _squeeze(a: Tensor, axis: Axes = None) -> object:
+    chosen = normalize_axes(axis, a.ndim, "numpy.squeeze")
+    if axis is not None and any(a.shape[i] != 1 for i in chosen):
+        return NotImplemented
+    return ag_reshape(a, *(n for i, n in enumerate(a.shape) if n != 1 or i not in chosen))
+
+
+def _expand_dims(a: Tensor, axis: int) -> object:
+    place = normalize_axis(axis, a.ndim + 1, "numpy.expand_dims")
+    return ag_reshape(a, *a.shape[:place], 1, *a.shape[place:])
+
+
+def _swapaxes(a: Tensor, axis1: int, axis2: int) -> object:
+    order = list(range(a.ndim))
+    first, second = (normalize_axis(i, a.ndim, "numpy.swapaxes") for i in (axis1, axis2))
+    order[first], order[second] = second, first
+    return ag_transpose(a, *order)
+
+
+def _stack(arrays: Sequence[TensorLike], axis: int = 0) -> object:
+    if not all(isinstance(x, Tensor) for x in arrays):
+        return NotImplemented
+    return ag_concat([cast(Tensor, _expand_dims(cast(Tensor, x), axis)) for x in arrays], axis)
+
+
+def _dot(a: TensorLike, b: TensorLike) -> object:
+    return ag_matmul(a, b) if all(np.ndim(x) == 2 for x in (a, b)) else NotImplemented
+
+
+_FUNCTIONS: Mapping[Callable[..., object], Callable[..., object]] = {
+    np.shape: lambda a: a.shape, np.ndim: lambda a: a.ndim, np.size: lambda a: a.size,
+    np.sum: lambda a, axis=None, *, keepdims=False: ag_sum(a, axis, keepdims),
+    np.mean: lambda a, axis=None, *, keepdims=False: ag_mean(a, axis, keepdims),
+    np.max: (largest := lambda a, axis=None, *, keepdims=False: ag_max(a, axis, keepdims)),
+    np.amax: largest, np.min: _min, np.amin: _min, np.clip: _clip,
+    np.concatenate: lambda arrays, axis=0: ag_concat(list(arrays), axis),
+    np.stack: _stack, np.dot: _dot,
+    np.reshape: lambda a, shape: ag_reshape(a, *((shape,) if isinstance(shape, int) else shape)),
+    np.ravel: lambda a: ag_reshape(a, -1),
+    np.transpose: lambda a, axes=None: ag_transpose(a, *(axes or ())),
+    np.squeeze: _squeeze, np.expand_dims: _expand_dims, np.swapaxes: _swapaxes,
+}
+# Functions that have no gradient, so nothing is lost where they are computed on the host.
+_QUESTIONS = {np.size, np.argmax, np.argmin, np.argsort, np.nonzero, np.flatnonzero, np.count_nonzero,
+              np.any, np.all, np.allclose, np.isclose, np.array_equal, np.array_equiv,
+              np.zeros_like, np.ones_like, np.empty_like, np.full_like, np.save, np.savez, np.savetxt,
+              np.array_repr, np.array_str, np.array2string,
+              np.histogram, np.searchsorted, np.digitize, np.unique, np.iscomplexobj, np.isrealobj, np.result_type,
+              np.shares_memory, np.may_share_memory,
+              np.isnan, np.isfinite, np.isinf, np.signbit, np.logical_not, np.logical_and, np.logical_or}
+_WRITING = {np.copyto, np.put, np.putmask, np.place, np.fill_diagonal, np.put_along_axis}
+
+
+def _tensors(values: object) -> list[Tensor]:
+    """All tensors among arguments."""
+    if isinstance(values, Tensor):
+        return [values]
+    inside = values.values() if isinstance(values, dict) else values if isinstance(values, (list, tuple)) else ()
+    return [x for value in inside for x in _tensors(value)]
+
+
+def _on_host(values: object) -> object:
+    """Arguments with arrays for tensors."""
+    if isinstance(values, Tensor):
+        return values.numpy()
+    if isinstance(values, (list, tuple)):
+        return type(values)(map(_on_host, values))
+    return {k: _on_host(x) for k, x in values.items()} if isinstance(values, dict) else values
+
+
+def _by_numpy(function: Callable[..., object], name: str, args: tuple[object, ...], options: dict[str, object],
+              asks: bool) -> object:
+    """What numpy makes of the values."""
+    if not asks and is_recording() and any(x.requires_grad for x in _tensors([args, options])):
+        raise TypeError(f"{name}: a tensor that requires a gradient was given inside with_grad_tape, and no op "
+                        f"does this, so the gradient would be lost; compute it with the functions of ag.ops, or give "
+                        f"t.detach().")
+    return function(*cast("tuple[object, ...]", _on_host(args)), **cast("dict[str, object]", _on_host(options)))
+
+
+def _refuse_writing(name: str) -> TypeError:
+    return TypeError(f"{name}: a tensor was given where numpy is to write, in place or with out=; it writes into "
+                     f"arrays only. Write x = x + t for a new tensor, or give t.numpy().")
+
+
+def ufunc(function: np.ufunc, method: str, inputs: tuple[object, ...], options: dict[str, object]) -> object:
+    """`numpy.ufunc` of tensors: ``__array_ufunc__``."""
+    name = f"numpy.{function.__name__}"
+    if any(not isinstance(x, (Tensor, np.ndarray, np.generic)) and hasattr(type(x), "__array_ufunc__")
+           for x in inputs):
+        return NotImplemented
+    if method == "at" or options.get("out") is not None:
+        raise _refuse_writing(name)
+    if method != "__call__":
+        return _by_numpy(getattr(function, method), f"{name}.{method}", inputs, options, False)
+    if not options and function in _MIRRORED:
+        first, *second = inputs
+        x, relation, y = (first, function, second[0]) if isinstance(first, Tensor) else (
+            second[0], _MIRRORED[function], first)
+        return HOST_OPERATORS["compare"](relation, x, y)
+    if not options and function in _UFUNCS:
+        result = _UFUNCS[function](*inputs)
+        if result is not NotImplemented:
+            return result
+    return _by_numpy(function, name, inputs, options, function in _QUESTIONS)
+
+
+def function(called: Callable[..., object], types: Sequence[type], args: tuple[object, ...],
+             options: dict[str, object]) -> object:
+    """Any other function of numpy, of tensors: ``__array_function__``."""
+    if not all(issubclass(kind, (Tensor, np.ndarray)) for kind in types):
+        return NotImplemented
+    name = f"{called.__module__}.{called.__name__}"
+    if options.get("out") is not None or (called in _WRITING and isinstance(args[0], Tensor)):
+        raise _refuse_writing(name)
+    if called in _FUNCTIONS:
+        make = _FUNCTIONS[called]
+        try:
+            bound = signature(make).bind(*args, **options)
+        except TypeError:  # an argument that ops do not have, such as numpy's dtype
+            bound = None
+        result = NotImplemented if bound is None else make(*bound.args, **bound.kwargs)
+        if result is not NotImplemented:
+            return result
+    return _by_numpy(called, name, args, options, called in _QUESTIONS)
+
+
+HOST_OPERATORS.update(ufunc=ufunc, function=function)

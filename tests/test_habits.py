@@ -1,0 +1,330 @@
+"""Habits: ordinary lines of PyTorch and numpy code, each of which works here or is answered with what to write instead.
+
+`WORKS` has what a line gives, `ANSWERED` a part of the message.  What would read a tensor in a captured step is refused
+there as ``.item()`` is, and what is an op is recorded.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import multiprocessing
+import operator
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ag
+from ag.errors import AgError
+from ag.names import ELSEWHERE, LAYER, OPTIMIZER, TENSOR
+
+A = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+
+
+def world() -> dict[str, Any]:
+    """What the lines are about."""
+    model = ag.nn.Sequential(ag.nn.Linear(2, 3, activation="relu"), ag.nn.Linear(3, 2))
+    model[0].W.data, model[1].W.data = np.ones((3, 2)), np.ones((2, 3))
+    return {"ag": ag, "nn": ag.nn, "ops": ag.ops, "optim": ag.optim, "data": ag.data, "np": np, "math": math,
+            "copy": copy, "pickle": pickle, "A": A, "t": ag.ag_tensor(A), "u": ag.ag_tensor(A * 2),
+            "s": ag.ag_tensor(1.5), "model": model, "opt": ag.optim.Adam(model.parameters(), lr=0.5),
+            "loader": ag.data.DataLoader(np.ones((2, 6)), np.arange(6), batch_size=4, shuffle=False),
+            "batch": ag.Batch(ag.ag_tensor(A), np.arange(2))}
+
+
+WORKS: dict[str, object] = {
+    # formatting, comparing, rounding
+    'f"{s:.4f}"': "1.5000", 'f"{s:>6.1f}"': "   1.5", "float(s)": 1.5, "int(s)": 1, "bool(s)": True, "round(s)": 2,
+    "round(s, 1)": 1.5, "s < 2": True, "s == 1.5": True, "s.item() + 1": 2.5, "min([s, ag.ag_tensor(0.5)]).item()": 0.5,
+    "max(s, ag.ag_tensor(0.5)).item()": 1.5, "sorted([s, ag.ag_tensor(0.5)])[0].item()": 0.5, "sum([s, s]).item()": 3.0,
+    "math.exp(s)": math.exp(1.5), "(t > 2).sum()": 2, "(t == A).all()": True, "4.0 in t": True,
+    "abs(-s).item()": 1.5, "{s: 1}[s]": 1, "len(t)": 2,
+    # axes
+    "t.sum(axis=0)": A.sum(0), "t.mean(axis=-1, keepdims=True)": A.mean(-1, keepdims=True),
+    "t.sum(dim=1, keepdim=True)": A.sum(1, keepdims=True), "ops.max(t, axis=1)": A.max(1),
+    "ops.sum(t, axis=(0, 1), keepdims=True)": A.sum(keepdims=True), "ops.softmax(t, axis=0).sum(axis=0)": [1.0, 1.0],
+    "ops.log_softmax(t, axis=-1).shape": (2, 2), "ops.concat([t, u], axis=1)": np.concatenate([A, A * 2], 1),
+    "ag.gather(ag.scatter(t, ['cpu', 'cpu:1'], axis=0), 'cpu', axis=0)": A,
+    # numpy's functions
+    "np.exp(t)": np.exp(A), "np.mean(t)": 2.5, "np.sum(t, axis=0)": A.sum(0), "np.sqrt(np.abs(-t))": np.sqrt(A),
+    "np.max(t, 1)": A.max(1), "np.min(t, axis=0)": A.min(0), "np.clip(t, 2, 3)": A.clip(2, 3),
+    "np.maximum(t, 2.5)": np.maximum(A, 2.5), "np.minimum(2.5, t)": np.minimum(A, 2.5), "np.square(t)": A**2,
+    "np.power(t, 3)": A**3, "np.concatenate([t, A])": np.concatenate([A, A]),
+    "np.stack([t, u], axis=-1)": np.stack([A, 2 * A], -1), "np.transpose(t)": A.T, "np.swapaxes(t, 0, 1)": A.T,
+    "np.reshape(t, (4, 1))": A.reshape(4, 1), "np.ravel(t)": A.ravel(), "np.squeeze(t[None])": A,
+    "np.expand_dims(t, 1)": A[:, None], "np.dot(t, t)": A @ A, "np.matmul(A, t)": A @ A, "A + t": A + A,
+    "A - t * np.float64(2)": -A, "np.float32(2) / t": 2 / A, "A @ t": A @ A, "A > t": A > A, "np.less(A, u)": A < 2 * A,
+    "np.tanh(t)": np.tanh(A), "np.argmax(t, axis=0)": A.argmax(0), "np.isnan(t).any()": False, "np.shape(t)": (2, 2),
+    "np.allclose(t, A)": True, "np.linalg.norm(t)": np.linalg.norm(A), "np.where(t > 2, t, 0)": np.where(A > 2, A, 0),
+    "np.asarray(t)": A, "np.array([s, s])": [1.5, 1.5], "np.add.reduce(t)": A.sum(0),
+    "np.round(t / 3, 1)": (A / 3).round(1),
+    # copies, pickles, batches
+    "copy.deepcopy(t)": A, "pickle.loads(pickle.dumps(t))": A,
+    "copy.deepcopy(model)(t)": (A.sum(0) * 3)[None].repeat(2, 0),
+    "pickle.loads(pickle.dumps(model))(t)": (A.sum(0) * 3)[None].repeat(2, 0),
+    "copy.deepcopy((model, opt))[1].lr": 0.5, "pickle.loads(pickle.dumps(batch)).y": [0, 1],
+    "[(x.shape, len(y)) for x, y in loader]": [((2, 4), 4), ((2, 2), 2)], "(lambda x, y: y)(*batch)": [0, 1],
+    "batch[0]": A, "t[0, -1].item()": 2.0, "[row.shape for row in t]": [(2,), (2,)],
+    # ordinary names
+    "nn.Linear is ag.ag_linear": True, "optim.AdamW is ag.optimizer_adamw": True, "ops.softmax is ag.ag_softmax": True,
+    "data.DataLoader is ag.ag_dataloader": True, "nn.eval(model).training": False,
+    # what an interpreter shows
+    "loader": "DataLoader(6 samples in 2 batches, batch_size=4, shuffle=False, drop_last=False, prefetch=0)",
+    "opt": "Adam(4 parameters, lr=0.5, beta1=0.9, beta2=0.999, eps=1e-08)",
+    "ag.ag_capture(lambda x: x)": "<captured step <lambda>, 0 programs recorded>",
+    "ag.ag_device('cpu')": "<now 'cpu', before 'cpu'>", "ag.ag_dtype('f32')": "<now 'f32', before 'f32'>",
+}
+
+ANSWERED: dict[str, str] = {
+    # names that are not there
+    "ag.Linera": "did you mean ag.ag_linear (also ag.nn.Linear)?", "nn.Liner": "did you mean ag.nn.Linear",
+    "ag.relu(t)": "did you mean ag.ag_relu (also ag.ops.relu)?", "nn.relu": "ag.ops.relu",
+    "optim.Adamm": "ag.optim.Adam",
+    "ag.tensor([1.0])": "ag.ag_tensor", "ag.zeros((2, 2))": "numpy", "ag.float32": '"f32"', "nn.Module": "ag.nn.Layer",
+    "nn.ReLU()": "activation=", "nn.CrossEntropyLoss()": "softmax_cross_entropy_loss",
+    "ag.manual_seed(0)": "ag.ag_seed",
+    "ag.Tensor.cuda": "ag.ag_to_device", "t.cuda()": "ag.ag_to_device", "t.to('cpu')": "ag.ag_to_device",
+    "s.backward()": "ag.backward(loss)", "t.view(4)": "t.reshape", "t.exp()": "ag.ops.exp(t)",
+    "t.max()": "ag.ops.max(t)",
+    "t.argmax()": "t.numpy().argmax()", "t.flatten()": "t.reshape(-1)", "t.tolist()": "t.numpy().tolist()",
+    "t.clone()": "copy.copy(t)", "t.add_(1)": "t.data = ", "t.half()": 't.astype("f16")', "t.shap": "'shape'",
+    "model.cuda()": "model.to(", "model.zero_grad()": "optimizer.zero_grad()", "model[0].weight": "called W",
+    "model.named_parameters()": "model.parameters().items()", "opt.param_groups": "optimizer.params",
+    # what cannot be done
+    'f"{t:.4f}"': "t.numpy()", "int(t)": "one element", "bool(t)": ".any()", "t // 2": "t / x",
+    "t % 2": "t.numpy() % x",
+    "2 ** t": "ag.ops.exp(t * math.log(base))", "t ** t": "a number is required", "t.__setitem__(0, 1)": "t.data = x",
+    "np.add(t, 1, out=A.copy())": "x = x + t", "operator.iadd(A.copy(), t)": "x = x + t", "np.add.at(t, 0, 1)": "x + t",
+    "np.copyto(t, A)": "t.numpy()", "ops.sum(t, dim=0, axis=0)": "give one of them",
+    "t.sum(0, axis=0)": "give one of them",
+    "ops.softmax(t, dims=0)": "its arguments are x, dim", "ag.scatter(t, ['cpu'], 0, axis=0)": "give one of them",
+    "copy.copy(opt)": "copy.deepcopy((model, optimizer))", "pickle.dumps(ag.ag_capture(lambda x: x))": "the function",
+    # wrong arguments
+    "ag.Tensor([1.0])": "ag_tensor(values)", "opt.step(s)": "what backward returned", "ag.backward(1.0)": "ag_tensor",
+    "ag.optim.Adam(model, lr='a')": "a finite number", "ag.optim.Adam(model.parameters)": "model.parameters()",
+    "ag.ag_dataloader(np.ones((6, 2)), np.arange(6))": "col_major=False", "ag.ag_capture(3)": "a function",
+    "ag.with_grad_tape(3)": "a function", "nn.Sequential(nn.Linear(2, 2), ops.relu)": 'activation="relu"',
+    "nn.Sequential(nn.Linear)": "Linear(...)", "nn.Linear(2, 2, activation='rellu')": "relu",
+    "ag.dp_train(model, [A])": "a function that returns a new model",
+    "ag.dp_train(lambda: model, (A, A), ops.mse_loss, devices=['cpu'])": "ag_dataloader(x, y)",
+    "ag.dp_train(lambda: model, [A], ops.mse_loss, optimizer=opt)": "lambda params",
+    "ag.dp_train(lambda: model, [A], ops.mse_loss, devices='cpu')": "['cpu', 'cpu:1']",
+}
+
+
+def test_the_table_is_long() -> None:
+    assert len(WORKS) >= 60 and len(ANSWERED) >= 60
+
+
+@pytest.mark.parametrize("line", WORKS)
+def test_it_works(line: str) -> None:
+    found, expected = eval(line, world()), WORKS[line]
+    if isinstance(expected, str):
+        assert (found if type(found) is str else repr(found)) == expected
+    elif isinstance(found, (ag.Tensor, np.ndarray, float)):
+        assert np.shape(found) == np.shape(expected)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize("line", ANSWERED)
+def test_it_is_answered(line: str) -> None:
+    with pytest.raises((AttributeError, TypeError, ValueError, AgError)) as caught:
+        eval(line, world() | {"operator": operator})
+    message = str(caught.value)
+    assert ANSWERED[line] in message and message.endswith((".", "?")) and len(message) < 400 and "\n" not in message
+
+
+# ---------------------------------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize("texts", [ELSEWHERE, TENSOR, LAYER, OPTIMIZER], ids=["ag", "tensor", "layer", "optimizer"])
+def test_what_answers_name_is_there(texts: dict[str, str]) -> None:
+    for text in texts.values():
+        for name in re.findall(r"\bag\.[\w.]*\w", text):
+            assert eval(name, {"ag": ag}) is not None, text
+
+
+def test_a_property_that_fails_says_why() -> None:
+    class Broken(ag.nn.Layer):
+        @property
+        def rate(self) -> float:
+            return self.settings.nothing  # type: ignore[attr-defined]
+
+    with pytest.raises(AttributeError, match="'tuple' object has no attribute 'nothing'"):
+        _ = Broken().rate
+
+
+def test_asking_whether_there_is_a_name_works() -> None:
+    t = ag.ag_tensor(A)
+    assert not hasattr(t, "cuda") and not hasattr(t, "__array_interface__") and getattr(ag, "nothing", 1) == 1
+    assert not hasattr(ag.nn, "ReLU") and not hasattr(ag.nn.Linear(1, 1), "fit") and not hasattr(ag.Tensor, "cuda")
+
+
+# ---------------------------------------------------------------------------------------------- the tape and capture
+
+PICKLED = pickle.dumps(ag.ag_tensor(A))
+READS: dict[str, Callable[[ag.Tensor], object]] = {
+    "item": lambda t: t.sum().item(), "float": lambda t: float(t.sum()), "int": lambda t: int(t.sum()),
+    "bool": lambda t: bool(t.sum()), "format": lambda t: f"{t.sum():.2f}", "round": lambda t: round(t.sum(), 1),
+    "less": lambda t: t.sum() < 2.0, "equal": lambda t: t == t, "in": lambda t: 1.0 in t,
+    "min": lambda t: min(t.sum(), t.mean()), "asarray": np.asarray, "numpy's own": np.std, "argmax": np.argmax,
+    "isnan": np.isnan, "numpy.less": lambda t: np.less(t, 1.0), "pickle": pickle.dumps,
+    "save": lambda t: np.save(io.BytesIO(), t),
+    "unpickle": lambda t: pickle.loads(PICKLED),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_reading_in_a_captured_step_is_refused(name: str, device: str) -> None:
+    def step(t: ag.Tensor) -> ag.Tensor:
+        READS[name](t)
+        return t * 2.0
+
+    with pytest.raises(ag.CaptureError, match=r"the step (reads|unpickles) a tensor"):
+        ag.ag_capture(step)(ag.ag_tensor(A))
+
+
+@pytest.mark.parametrize("optimizer", ["deepcopy", "pickle"])
+def test_copying_an_optimizer_in_a_captured_step_is_refused(optimizer: str) -> None:
+    opt = ag.optim.Adam([ag.ag_param(A)])
+    copied: Callable[[object], object] = copy.deepcopy if optimizer == "deepcopy" else pickle.dumps
+
+    def step(t: ag.Tensor) -> ag.Tensor:
+        copied(opt)
+        return t * 2.0
+
+    with pytest.raises(ag.CaptureError, match="reads a tensor"):
+        ag.ag_capture(step)(ag.ag_tensor(A))
+
+
+NUMPYS: dict[str, tuple[Callable[[Any], Any], Callable[[ag.Tensor], ag.Tensor]]] = {
+    "exp": (np.exp, ag.ops.exp), "mean": (lambda x: np.mean(x, axis=0), lambda x: ag.ops.mean(x, dim=0)),
+    "max": (lambda x: np.max(x, 1), lambda x: ag.ops.max(x, 1)), "square": (np.square, lambda x: x * x),
+    "clip": (lambda x: np.clip(x, 2, 3), lambda x: ag.ops.clamp(x, 2.0, 3.0)),
+    "maximum": (lambda x: np.maximum(2.5, x), lambda x: ag.ops.clamp(x, lo=2.5)),
+    "min": (np.min, lambda x: -ag.ops.max(-x)), "power": (lambda x: np.power(x, 3), lambda x: x**3),
+    "stack": (lambda x: np.stack([x, x * 2.0]), lambda x: ag.ops.concat([x[None], (x * 2.0)[None]])),
+    "concatenate": (lambda x: np.concatenate([x, x], axis=1), lambda x: ag.ops.concat([x, x], dim=1)),
+    "transpose": (np.transpose, lambda x: x.T), "dot": (lambda x: np.dot(x, x), lambda x: x @ x),
+    "array first": (lambda x: np.subtract(2.0, x), lambda x: 2.0 - x), "ravel": (np.ravel, lambda x: x.reshape(-1)),
+}
+
+
+@pytest.mark.parametrize("name", NUMPYS)
+def test_numpys_functions_are_recorded_and_replayed(name: str, device: str) -> None:
+    theirs, ours = NUMPYS[name]
+    results = []
+    for f in (theirs, ours):
+        W = ag.ag_param(A)
+
+        def step(x: ag.Tensor, f: Callable[[Any], Any] = f, W: ag.Tensor = W) -> tuple[ag.Tensor, ag.Tensor]:
+            with ag.with_grad_tape():
+                y = f(W * x)
+                loss = ag.ops.sum(y * y)
+            return y, ag.backward(loss)[W]
+
+        captured = ag.ag_capture(step)
+        results.append([x.numpy().tobytes() for k in range(4) for x in captured(ag.ag_tensor(A + k))])
+        W.grad = None
+        results[-1] += [x.numpy().tobytes() for x in step(ag.ag_tensor(A))]
+    assert results[0] == results[1]
+    assert results[0][:2] == results[0][-2:]
+
+
+@pytest.mark.parametrize("function", [np.std, np.linalg.norm, np.sin, np.add.reduce, lambda W: np.where(A > 2, W, 0.0),
+                                      lambda W: np.einsum("ij->i", W), lambda W: np.exp(W, dtype=np.float64)])
+def test_no_gradient_is_lost_in_numpy(function: Callable[[Any], Any]) -> None:
+    W = ag.ag_param(A)
+    with ag.with_grad_tape(), pytest.raises(TypeError, match="the gradient would be lost"):
+        function(W)
+    assert isinstance(function(W), (np.ndarray, np.generic))  # nothing is recorded here
+    with ag.with_grad_tape():
+        assert isinstance(function(ag.ag_tensor(A)), (np.ndarray, np.generic))
+
+
+def test_arrays_of_a_captured_step_beside_tensors() -> None:
+    step = ag.ag_capture(lambda a, t: a * t + np.subtract(a, t))
+    for k in range(4):
+        a = A + k
+        np.testing.assert_allclose(step(a, ag.ag_tensor(A)).numpy(), a * A + a - A)
+
+
+def test_arguments_of_a_captured_step_have_no_names() -> None:
+    with pytest.raises(TypeError, match="x was given by name"):
+        ag.ag_capture(lambda x: x * 2.0)(x=ag.ag_tensor(A))
+
+
+def test_ids_in_a_captured_step_say_what_to_pass() -> None:
+    layer, ids = ag.nn.Embedding(8, 2), ag.ag_tensor(np.arange(3), dtype="i32")
+    with pytest.raises(ag.CaptureError, match=r"as a numpy array.*weight\[:, :n\]"):
+        ag.ag_capture(lambda x: layer(ids) + x)(ag.ag_tensor(np.ones((2, 3))))
+
+
+# ---------------------------------------------------------------------------------------------- files, processes, types
+
+
+def test_weights_come_out_of_every_checkpoint(tmp_path: Path) -> None:
+    def make() -> ag.nn.Sequential:
+        return ag.nn.Sequential(ag.nn.Linear(2, 2), ag.nn.BatchNorm(2))
+
+    model, path = make(), str(tmp_path / "run.safetensors")
+    ag.ag_save_checkpoint(path, model, ag.optim.Adam(model.parameters()), step=3)
+    with pytest.raises(ag.CheckpointError, match="pass the model_fn"):
+        ag.ag_load_model(path)
+    loaded = ag.ag_load_model(path, make)
+    assert not loaded.training
+    for name, values in model.state_dict().items():
+        np.testing.assert_array_equal(loaded.state_dict()[name], values)
+    trained = str(tmp_path / "trained.safetensors")
+    result = ag.dp_train(make, [np.ones((2, 1), np.float32) * k for k in range(4)], ag.ops.mse_loss, devices=["cpu"],
+                         n_iter=2, batch=4, stack=4, verbose=False, checkpoint=trained)
+    again = ag.ag_load_model(trained, make)
+    for name, values in result.model.state_dict().items():
+        np.testing.assert_array_equal(again.state_dict()[name], values)
+    with pytest.raises(ag.CheckpointError, match="Read it with dp_train"):
+        ag.ag_load_checkpoint(trained, make())
+    ag.ag_save_model(model, path)
+    with pytest.raises(ag.CheckpointError, match="Read it with ag_load_model"):
+        ag.ag_load_checkpoint(path, model)
+
+
+@pytest.mark.slow
+def test_a_spawned_process_computes_with_a_pickled_model() -> None:
+    model, x = ag.nn.Linear(2, 2), ag.ag_tensor(A)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        there = pool.apply_async(operator.methodcaller("forward", x), (model,)).get(timeout=120)
+    assert there.numpy().tobytes() == model(x).numpy().tobytes()
+
+
+def test_arrays_of_ml_dtypes_are_taken() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    values = (A * 1.37).astype(ml_dtypes.bfloat16)
+    t = ag.ag_tensor(values, dtype="bf16")
+    assert np.asarray(t, dtype=ml_dtypes.bfloat16).tobytes() == values.tobytes()
+    assert ag.ag_tensor([1.0], dtype=ml_dtypes.bfloat16).dtype == "bf16" and (t == values).all()
+    exact = values.astype(np.float32)
+    np.testing.assert_array_equal((ag.ag_tensor(A) + values).numpy(), A + exact)
+    np.testing.assert_array_equal((values + ag.ag_tensor(A)).numpy(), A + exact)
+    np.testing.assert_array_equal(next(iter(ag.data.DataLoader(values, shuffle=False))).x.numpy(), exact)
+    t.data = values * 2
+    np.testing.assert_array_equal(t.numpy(), exact * 2)
+    layer = ag.nn.Linear(2, 2, bias=False)
+    layer.load_state_dict({"W": values})
+    np.testing.assert_array_equal(layer.W.numpy(), exact)
+
+
+def test_joblib_carries_models(tmp_path: Path) -> None:
+    joblib = pytest.importorskip("joblib")
+    model = ag.nn.Sequential(ag.nn.Linear(2, 2))
+    joblib.dump(model, tmp_path / "model.joblib")
+    again = joblib.load(tmp_path / "model.joblib")
+    np.testing.assert_array_equal(again(A).numpy(), model(A).numpy())
+    assert joblib.hash(again) == joblib.hash(model)
