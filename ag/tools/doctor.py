@@ -22,11 +22,12 @@ from ag.tools.device_table import device_table
 from ag.tools.mpi_probe import mpi_report
 from ag.tools.probe import Accuracy, accuracy_of, fault_of
 from ag.tools.transport_selftest import Transport, transport_selftest
+from ag.version import install_line
 
 __all__ = ["Diagnosis", "doctor"]
 
 _OPTIONAL = {  # distribution: (what is not there without it, how to get it)
-    "pillow": ("image folders", "pip install 'ag[images]'"),
+    "pillow": ("image folders", install_line("images")),
 }
 
 

@@ -1,0 +1,12 @@
+"""What setuptools does besides copying Python files; pyproject.toml has the rest, native_build.py the steps."""
+
+import sys
+from pathlib import Path
+
+from setuptools import setup
+
+here = Path(__file__).resolve().parent
+sys.path[:0] = [str(here), str(here / "third_party" / "kp")]  # a build backend does not put them there
+import native_build  # noqa: E402
+
+setup(ext_modules=[native_build.extension()], cmdclass=native_build.COMMANDS)
