@@ -110,6 +110,7 @@ MACROS = {
     "VK_NO_PROTOTYPES": "1",  # the Vulkan loader is opened at run time
     "VULKAN_HPP_DISPATCH_LOADER_DYNAMIC": "1",
     "NDEBUG": "1",
+    "PYBIND11_COMPILER_TYPE": '"_ag"',  # its own table of types, so that PyPI's kp can be loaded beside it
     "VERSION_INFO": '"0.9.0+ag1"',
 }
 # What the compiler must find, each with what it is called and the package of Debian that has it.
