@@ -5,7 +5,7 @@ install asks here, and pyproject.toml takes the version from here.
 __all__ = ["DISTRIBUTION", "__version__", "install_line"]
 
 __version__ = "0.1.0"
-DISTRIBUTION = "ag-vulkan"  # as pyproject.toml names it: `ag` is another project of PyPI
+DISTRIBUTION = "ag-autograd"  # as pyproject.toml names it: `ag` is another project of PyPI
 
 
 def install_line(extra: str = "") -> str:

@@ -60,7 +60,7 @@ def devices_in_a_process(before: str, **environment: str) -> str:
 def test_without_the_extension_it_says_how_to_get_it() -> None:
     text = devices_in_a_process(WITHOUT_EXTENSION)
     assert "Only the CPU can be used:\nVulkan: this installation of ag has no Vulkan extension" in text
-    assert "pip install ag-vulkan" in text
+    assert "pip install ag-autograd" in text
     assert text.endswith("Every device computed a test product correctly.\n")
 
 

@@ -18,7 +18,16 @@ from types import TracebackType
 
 from ag.engine.backend import Backend
 from ag.engine.dtype import F32, DType, as_dtype
-from ag.engine.registry import Family, accelerator_titles, example_names, families, family_named, list_devices
+from ag.engine.registry import (
+    Family,
+    accelerator_titles,
+    example_names,
+    families,
+    family_named,
+    list_devices,
+    say_once,
+    unusable_devices,
+)
 from ag.errors import DeviceError, DtypeError
 
 __all__ = [
@@ -119,6 +128,8 @@ def canonical(name: str) -> str:
         if best is None and name == "gpu":
             raise DeviceError(f"ag_device: 'gpu' was asked for and no {accelerator_titles()} device was found; "
                               f"run `python -m ag devices` to see what is missing, or use 'auto' or 'cpu'.")
+        for why in unusable_devices() if best is None else ():
+            say_once(f"ag_device: 'auto' is 'cpu' here, as no device has working kernels. {why}")
         return best or "cpu"
     family, index = family_and_index(name)
     return family.device_name(index)
@@ -183,7 +194,7 @@ def ag_device(name: str) -> PreviousSetting:
     ----------
     name : str
         ``"cpu"``, ``"cpu:1"``, ``"vulkan:0"``, ``"gpu"`` (the best Vulkan device) or ``"auto"`` (gpu if there is one,
-        else cpu).
+        else cpu).  A device does not count if this installation has no kernels for it, and the log says so.
 
     Returns
     -------

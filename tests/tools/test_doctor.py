@@ -88,7 +88,7 @@ def test_a_machine_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("ag.tools.mpi_probe.version", none)
     text = str(ag.doctor())
-    assert "MPI: none" in text and "to get it: pip install 'ag-vulkan[mpi]'" in text
+    assert "MPI: none" in text and "to get it: pip install 'ag-autograd[mpi]'" in text
 
 
 def test_a_machine_with_open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_a_machine_with_open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_installation_without_the_extension() -> None:
     text = doctor_in_a_process(WITHOUT_EXTENSION)
-    assert "this installation of ag has no Vulkan extension" in text and "pip install ag-vulkan" in text
+    assert "this installation of ag has no Vulkan extension" in text and "pip install ag-autograd" in text
     assert "One device: there is nothing to move values between." in text
     assert text.endswith("Healthy: every device works.\n")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from helpers.devices import EXTENSION, WITHOUT_EXTENSION
 from helpers.errors import expect_error
 
 import ag
+from ag.engine.backends.vulkan import pipelines
 
 FAULT = Path(__file__).parents[3] / "third_party" / "kp" / "fault"
 PREAMBLE = """
@@ -224,7 +226,7 @@ def test_no_driver(run: Run) -> None:
     assert_cpu_only(said, "mesa-vulkan-drivers")
 
 
-NO_EXTENSION = ("this installation of ag has no Vulkan extension", "pip install ag-vulkan")
+NO_EXTENSION = ("this installation of ag has no Vulkan extension", "pip install ag-autograd")
 
 
 def test_no_extension(run: Run) -> None:
@@ -238,8 +240,8 @@ def test_the_build_says_why_there_is_no_extension(run: Run, tmp_path: Path) -> N
     (tmp_path / "not_built.txt").write_text("extension: no C++ compiler that works; install with: apt install g++\n")
     code = f"""
 from pathlib import Path
-from ag.engine.backends.vulkan import loader
-loader._NOT_BUILT = Path({str(tmp_path / "not_built.txt")!r})
+from ag.engine.backends.vulkan import kernel_files
+kernel_files._NOTE = Path({str(tmp_path / "not_built.txt")!r})
 """
     said = run(WITHOUT_EXTENSION + code + TRAIN.replace("STEPS", "2") + LOOK)
     assert_cpu_only(said, "no Vulkan extension (extension: no C++ compiler that works; install with: apt install g++)")
@@ -250,6 +252,39 @@ def test_the_kp_of_pypi_is_not_used(run: Run) -> None:
     fake = "import types\nsys.modules['kp'] = types.ModuleType('kp')\n"
     said = run(WITHOUT_EXTENSION + "\n" + fake + TRAIN.replace("STEPS", "2") + LOOK)
     assert_cpu_only(said, NO_EXTENSION[0])
+
+
+NO_KERNELS = """
+from pathlib import Path
+from ag.engine.backends.vulkan import pipelines
+pipelines._SPV = Path(PATH)
+"""
+DEFECTS = {
+    "missing": lambda spv: (spv / "manifest.json").unlink(),
+    "no manifest": lambda spv: (spv / "manifest.json").write_text("{"),
+    "of nothing": lambda spv: (spv / "manifest.json").write_text('{"kernels": {}}'),
+    "a file missing": lambda spv: (spv / "exp.spv").unlink(),
+    "no SPIR-V": lambda spv: (spv / "exp.spv").write_text("#version 450"),
+}
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_device_without_kernels_does_not_count(run: Run, lavapipe: str, tmp_path: Path, defect: str) -> None:
+    """Counts, "auto" and dp_train go on with the CPU, and each says so in one line."""
+    spv = tmp_path / "spv"
+    shutil.copytree(pipelines._SPV, spv)
+    DEFECTS[defect](spv)
+    said = run(NO_KERNELS.replace("PATH", repr(str(spv))) + TRAIN.replace("STEPS", "2") + LOOK + "train()\n")
+    expect("ag_device('gpu') without kernels", said["gpu"], ag.DeviceError, "'gpu'", "no Vulkan device")
+    expect("ag_device('vulkan:0') without kernels", said["named"], ag.KernelError, "Vulkan: ", "kernels_build.py")
+    assert said["count"] == 0 and said["list"] == [] and said["auto"] == "cpu" and said["devices"] == ["cpu"]
+    assert said["loss"] > 0 and "kernels_build.py" in said["out"]
+    counts, auto, *trained = said["err"].splitlines()
+    assert counts.startswith("ag_vulkan_devices: none counts") and auto.startswith("ag_device: 'auto' is 'cpu' here")
+    for line in trained:
+        assert line.startswith("dp_train: Vulkan: ") and "run on the CPU" in line
+    assert len(trained) == 2 and all("kernels_build.py" in line for line in (counts, auto, *trained))
 
 
 @pytest.mark.vulkan

@@ -10,10 +10,10 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-from pathlib import Path
 from types import ModuleType
 
 from ag.engine.backend import DeviceInfo
+from ag.engine.backends.vulkan.kernel_files import not_built
 from ag.engine.backends.vulkan.kp_types import Manager
 from ag.errors import DeviceError
 from ag.version import install_line
@@ -26,7 +26,6 @@ _VENDORS = {
 }
 _KINDS = {1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
 _EXTENSION = f"{__package__}._kp"
-_NOT_BUILT = Path(__file__).parent / "not_built.txt"  # native_build.py writes it where it cannot compile something
 _INSTALL_DRIVER = "install libvulkan1 and your card's driver, or mesa-vulkan-drivers for a software device"
 
 log = logging.getLogger("ag")
@@ -43,9 +42,8 @@ def kompute() -> ModuleType:
     try:
         return importlib.import_module(_EXTENSION)
     except ImportError as error:
-        why = "; ".join(_NOT_BUILT.read_text("utf-8").splitlines()) if _NOT_BUILT.is_file() else str(error)
-        raise DeviceError(f"Vulkan: this installation of ag has no Vulkan extension ({why}); a wheel has it "
-                          f"(`{install_line()}`), and `pip install .` in a clone builds it.") from error
+        raise DeviceError(f"Vulkan: this installation of ag has no Vulkan extension ({not_built() or error}); a wheel "
+                          f"has it (`{install_line()}`), and `pip install .` in a clone builds it.") from error
 
 
 class Drivers:
