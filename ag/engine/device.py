@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from types import TracebackType
 
-from ag.engine.backend import Backend
+from ag.engine.backend import Backend, DeviceInfo
 from ag.engine.dtype import F32, DType, as_dtype
 from ag.engine.registry import (
     Family,
@@ -45,6 +45,7 @@ __all__ = [
     "family_and_index",
     "is_accelerator",
     "is_open",
+    "is_software",
     "open_backends",
 ]
 
@@ -138,6 +139,11 @@ def canonical(name: str) -> str:
 def _best_accelerator() -> str | None:
     devices = list_devices(accelerators_only=True)  # of two of a kind the first
     return min(devices, key=lambda info: _KINDS.get(info.kind, _SOFTWARE)).name if devices else None
+
+
+def is_software(info: DeviceInfo) -> bool:
+    """Whether an accelerator is none but for its name: a driver that computes on the processor."""
+    return info.kind not in _KINDS
 
 
 def is_accelerator(name: str) -> bool:
