@@ -51,7 +51,7 @@ docs: setup  ## the public API as HTML in .make/docs, and the table of all error
 	@$(run) tools/reference.py .make/docs
 	@$(run) tools/errors_table.py >.make/docs/errors.md
 
-wheel: setup  ## build dist/*.whl and check that it holds the kernels
+wheel: setup  ## build dist/*.tar.gz and dist/*.whl, and check what is in the wheel
 	@rm -rf build dist
 	@$(run) -m build >.make/wheel.log 2>&1 || { cat .make/wheel.log; exit 1; }
 	@$(run) tools/check_wheel.py dist/*.whl

@@ -15,6 +15,7 @@ nothing of a build that succeeds.  Called by setup.py; knows nothing of `ag`.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -186,6 +187,16 @@ class BuildExtension(setuptools.command.build_ext.build_ext):
         except (CCompilerError, BaseError, OSError, ValueError) as error:
             return one_line("the extension does not compile", error)
         return ""
+
+
+# ---------------------------------------------------------------------------------------------- description
+
+PAGES = "https://github.com/ag-autograd/ag/blob/main/"
+
+
+def description() -> str:
+    """README.md as PyPI shows it: links to files lead to the repository."""
+    return re.sub(r"\]\((?!https?://|#|mailto:)", f"]({PAGES}", (ROOT / "README.md").read_text("utf-8"))
 
 
 # ---------------------------------------------------------------------------------------------- commands

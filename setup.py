@@ -9,4 +9,5 @@ here = Path(__file__).resolve().parent
 sys.path[:0] = [str(here), str(here / "third_party" / "kp")]  # a build backend does not put them there
 import native_build  # noqa: E402
 
-setup(ext_modules=[native_build.extension()], cmdclass=native_build.COMMANDS)
+setup(long_description=native_build.description(), long_description_content_type="text/markdown",
+      ext_modules=[native_build.extension()], cmdclass=native_build.COMMANDS)

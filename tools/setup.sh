@@ -72,7 +72,7 @@ has_validation()  { validation_layer >/dev/null; }
 has_ip()          { command -v ip >/dev/null; }
 has_headers() {  # where the compiler looks, and native_build.py
     local root
-    for root in /usr/include /usr/local/include "${VULKAN_SDK:-}/include" "${VULKAN_HEADERS:-}"; do
+    for root in /usr/include /usr/local/include "${VULKAN_SDK:-}/include"; do
         if [ -f "$root/vulkan/vulkan.h" ]; then return; fi
     done
     return 1

@@ -145,8 +145,8 @@ def _without_a_card() -> list[str]:
     if not all(map(is_software, found)):
         return []
     names = ", ".join(info.name for info in found)
-    software = (f"All {accelerator_titles()} devices ({names}) are software: they compute on the processor, more slowly "
-                f"than the device cpu does. No graphics card was found.")
+    software = (f"All {accelerator_titles()} devices ({names}) are software: they compute on the processor, more "
+                f"slowly than the device cpu does. No graphics card was found.")
     return [software, *card_nodes()] if found else card_nodes()
 
 
