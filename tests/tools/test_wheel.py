@@ -101,7 +101,7 @@ def wheel_of(archive: Path, folder: Path, python: Path, **settings: str) -> Path
 
 
 @pytest.mark.parametrize("version", ["own", "other"])
-def test_a_wheel_trains_without_clone_compiler_and_headers(
+def test_a_wheel_trains_without_clone_and_compiler(
     archive: Path, version: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """On the CPU, and on lavapipe where it is installed."""
@@ -153,10 +153,10 @@ def test_the_tests_of_the_source_archive_run(archive: Path, tmp_path: Path) -> N
         safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
         file.extractall(tmp_path, **safe)
     (source,) = (path for path in tmp_path.iterdir() if path.is_dir())
-    tracked = {"Makefile", "CHANGELOG.md", "LICENSE", "docs/architecture.md", "examples/dp_iris.py", "tests/conftest.py",
+    wanted = {"Makefile", "CHANGELOG.md", "LICENSE", "docs/architecture.md", "examples/dp_iris.py", "tests/conftest.py",
                "tests/golden/golden.json", "tools/setup.sh", "third_party/kp/kp-0.9.0.tar.gz", "third_party/kp/NOTICE",
                "benchmarks/bench_step.py", "ag/engine/backends/vulkan/spv/manifest.json"}
-    assert [name for name in sorted(tracked) if not (source / name).is_file()] == []
+    assert [name for name in sorted(wanted) if not (source / name).is_file()] == []
     stray = [path for pattern in ("*.so", "*.pyc", "not_built.txt") for path in source.rglob(pattern)]
     assert stray == []
     pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
