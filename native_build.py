@@ -207,6 +207,8 @@ class BuildFiles(setuptools.command.build_py.build_py):
 
     def run(self) -> None:
         target = ROOT if self.editable_mode else Path(self.build_lib)
+        if target != ROOT:
+            shutil.rmtree(target / "ag", ignore_errors=True)  # of an earlier build: setuptools would pack all of it
         whys = [(step, step.run()) for step in STEPS]
         self.__dict__.pop("data_files", None)  # listed already, when setuptools wrote the metadata
         super().run()

@@ -44,7 +44,7 @@ def card_nodes(dev: Path = Path("/dev")) -> list[str]:
 
 def _said(node: Path) -> str:
     if os.access(node, os.R_OK | os.W_OK):
-        return f"{node} is there and you may use it, so what is missing is the driver of its card; install that."
+        return f"{node} is there and you may use it; if no device of the table is that card, install the card's driver."
     from grp import getgrgid, getgrnam  # of POSIX systems
     from pwd import getpwuid
 

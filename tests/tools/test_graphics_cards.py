@@ -66,7 +66,7 @@ def test_a_group_without_a_name(dev: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_card_without_a_driver(dev: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK | os.W_OK)
-    assert "is there and you may use it, so what is missing is the driver of its card" in said(dev)
+    assert "is there and you may use it; if no device of the table is that card, install" in said(dev)
 
 
 def test_the_nodes_of_nvidia(dev: Path) -> None:

@@ -11,6 +11,7 @@ import sys
 import tarfile
 from functools import cache
 from pathlib import Path
+from sysconfig import get_platform
 
 import pytest
 
@@ -124,6 +125,9 @@ def test_a_bare_clone_without_tools_gives_a_wheel_for_the_cpu_that_says_why(clon
     python = environment(tmp_path / "venv", python_of("own"))
     copy = tmp_path / "ag-clone"
     shutil.copytree(clone, copy)
+    left = copy / "build" / f"lib.{get_platform()}-{sys.implementation.cache_tag}" / "ag"  # of an earlier build
+    left.mkdir(parents=True)
+    (left / "old.py").touch()
     bare = without_tools(tmp_path, python)
     wheel = wheel_of(copy, tmp_path, python, **bare)
     run(sys.executable, ROOT / "tools" / "check_wheel.py", "--cpu-only", wheel, cwd=tmp_path)
