@@ -259,22 +259,15 @@ from pathlib import Path
 from ag.engine.backends.vulkan import pipelines
 pipelines._SPV = Path(PATH)
 """
-DEFECTS = {
-    "missing": lambda spv: (spv / "manifest.json").unlink(),
-    "no manifest": lambda spv: (spv / "manifest.json").write_text("{"),
-    "of nothing": lambda spv: (spv / "manifest.json").write_text('{"kernels": {}}'),
-    "a file missing": lambda spv: (spv / "exp.spv").unlink(),
-    "no SPIR-V": lambda spv: (spv / "exp.spv").write_text("#version 450"),
-}
 
 
 @pytest.mark.vulkan
-@pytest.mark.parametrize("defect", DEFECTS)
-def test_a_device_without_kernels_does_not_count(run: Run, lavapipe: str, tmp_path: Path, defect: str) -> None:
+@pytest.mark.parametrize("name", ["manifest.json", "exp.spv"])
+def test_a_device_without_kernels_does_not_count(run: Run, lavapipe: str, tmp_path: Path, name: str) -> None:
     """Counts, "auto" and dp_train go on with the CPU, and each says so in one line."""
     spv = tmp_path / "spv"
     shutil.copytree(pipelines._SPV, spv)
-    DEFECTS[defect](spv)
+    (spv / name).unlink()
     said = run(NO_KERNELS.replace("PATH", repr(str(spv))) + TRAIN.replace("STEPS", "2") + LOOK + "train()\n")
     expect("ag_device('gpu') without kernels", said["gpu"], ag.DeviceError, "'gpu'", "no Vulkan device")
     expect("ag_device('vulkan:0') without kernels", said["named"], ag.KernelError, "Vulkan: ", "kernels_build.py")
