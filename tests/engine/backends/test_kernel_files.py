@@ -43,7 +43,7 @@ def test_whole_kernels_are_looked_at_once(spv: Path) -> None:
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_kernels_that_are_not_whole_are_refused_each_time(spv: Path, defect: str) -> None:
+def test_what_is_not_whole_is_refused_each_time(spv: Path, defect: str) -> None:
     change, said = DEFECTS[defect]
     change(spv)
     for _ in range(2):
