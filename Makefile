@@ -13,7 +13,7 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
 		printf '%-12s %s\n' "$$target" "$$text"; done
 
-setup:  ## install what is missing: system packages (root or sudo), .venv, kp, kernels
+setup:  ## install what is missing: system packages (root or sudo), .venv, ag with its extension, kernels
 	@tools/setup.sh demo
 
 setup-test:  ## the same, with the validation layer and the tests' two drivers
@@ -51,12 +51,13 @@ docs: setup  ## the public API as HTML in .make/docs, and the table of all error
 	@$(run) tools/reference.py .make/docs
 	@$(run) tools/errors_table.py >.make/docs/errors.md
 
-wheel: setup  ## build dist/*.whl and check that it holds the kernels
+wheel: setup  ## build dist/*.tar.gz and dist/*.whl, and check what is in the wheel
 	@rm -rf build dist
 	@$(run) -m build >.make/wheel.log 2>&1 || { cat .make/wheel.log; exit 1; }
 	@$(run) tools/check_wheel.py dist/*.whl
 
 clean:  ## remove everything that was made
-	rm -rf .venv .drivers .make build dist *.egg-info ag/engine/backends/vulkan/spv ag/engine/backends/cpu/built third_party/kp/build third_party/kp/*.egg-info
+	rm -rf .venv .drivers .make build dist *.egg-info ag/engine/backends/vulkan/spv ag/engine/backends/cpu/built
+	rm -rf ag/engine/backends/vulkan/_kp*.so ag/engine/backends/*/not_built.txt
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -22,7 +22,7 @@ def main() -> None:
         args.ranks, args.elements = "2", min(args.elements, 1000)
     mpiexec = find_mpiexec()
     if mpiexec is None:
-        raise SystemExit("bench_comm: mpiexec is missing; pip install 'ag[mpi]' brings it.")
+        raise SystemExit("bench_comm: mpiexec is missing; pip install 'ag-autograd[mpi]' brings it.")
     os.environ.update(launcher_environment())
     more = ["--elements", str(args.elements), "--calls", "2" if args.quick else "5"]
     peers = {ranks: [mpiexec, *mpiexec_arguments(int(ranks)), sys.executable, "comm_mpi.py", *more]

@@ -4,8 +4,9 @@
 #
 #   benchmarks/gpu_check.sh [DEVICE] [TORCH_DEVICE]      default: vulkan:0 and, where PyTorch sees one, cuda
 #
-# Needs the package's dependencies, kp, compiled kernels (`python kernels_build.py` and `python benchmarks/roofs.py`;
-# what they make can be brought) and pytest in the Python that PYTHON names (default: python3); PyTorch and matplotlib are optional.
+# Needs the package's dependencies, the Vulkan extension, compiled kernels (`python kernels_build.py` and
+# `python benchmarks/roofs.py`; what they make can be brought) and pytest in the Python that PYTHON names (default:
+# python3); PyTorch and matplotlib are optional.
 # Results go to the folder RESULTS (default: benchmarks/results): one JSON file per table, correctness.xml, and log.txt
 # with what was printed. QUICK=1 takes the smallest sizes. Every part runs, also after one that failed or took too long;
 # the exit status is 0 if all went well.

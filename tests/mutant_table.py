@@ -428,6 +428,18 @@ mutant("operands", "a vector and a column make a matrix", "ag/engine/shape.py", 
 mutant("operands", "a parameter is changed where it is recorded", "ag/autograd/operators.py", "if is_recording():",
        "if False:", "autograd/test_operators.py::test_a_parameter_is_not_changed_where_it_is_recorded")
 
+# ---------------------------------------------------------------------------------------------- what is installed
+
+mutant("installed", "a device without kernels counts", "ag/engine/backends/vulkan/__init__.py",
+       "    check_kernels()\n", "",
+       "engine/backends/test_faults.py::test_a_device_without_kernels_does_not_count[manifest.json]")
+mutant("installed", "text is a kernel", "ag/engine/backends/vulkan/kernel_files.py", "!= _SPIRV:", "== 99:",
+       "engine/backends/test_kernel_files.py::test_what_is_not_whole_is_refused_each_time[a kernel that is text]")
+mutant("installed", "a forbidden card is a free one", "ag/tools/graphics_cards.py",
+       "os.access(node, os.R_OK | os.W_OK)", "True", "tools/test_graphics_cards.py::test_a_card_of_another_group")
+mutant("installed", "one software device is no card", "ag/tools/doctor.py", "if not all(map(is_software, found)):",
+       "if not any(map(is_software, found)):", "tools/test_graphics_cards.py::test_a_card[discrete]")
+
 FAMILIES = ("gradient rule", "kernel", "barrier", "pass", "rounding", "random stream", "capture", "tape", "optimizer",
             "scheduler", "data", "checkpoint", "trainer", "reduction tree", "replicas", "sharded", "comm", "launcher",
-            "numbers", "operands")
+            "numbers", "operands", "installed")

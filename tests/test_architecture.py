@@ -59,7 +59,7 @@ SEEDED = {  # module, a line to add, what is said
     "another visitor": ("ag.autograd.tape", f"from {DOOR} import record", "only"),
     "a backend by import instead of by name": ("ag.engine.device", "import ag.engine.backends.cpu.backend", "may not"),
     "a package from outside": ("ag.nn.layer", "import torch", "nobody"),
-    "a package in another place": ("ag.ops.matmul", "import kp", "only"),
+    "a package in another place": ("ag.ops.matmul", "import PIL", "only"),
 }
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers.devices import EXTENSION, WITHOUT_EXTENSION
 
 import ag
 from ag.__main__ import main
@@ -56,15 +57,15 @@ def devices_in_a_process(before: str, **environment: str) -> str:
     return done.stdout
 
 
-def test_without_kp_it_says_how_to_get_it() -> None:
-    text = devices_in_a_process("sys.modules['kp'] = None")
-    assert "Only the CPU can be used:\nVulkan: the Kompute binding `kp` cannot be imported" in text
-    assert "pip install ./third_party/kp" in text
+def test_without_the_extension_it_says_how_to_get_it() -> None:
+    text = devices_in_a_process(WITHOUT_EXTENSION)
+    assert "Only the CPU can be used:\nVulkan: this installation of ag has no Vulkan extension" in text
+    assert "pip install ag-autograd" in text
     assert text.endswith("Every device computed a test product correctly.\n")
 
 
 def test_without_a_driver_it_says_how_to_get_it() -> None:
-    pytest.importorskip("kp", reason="without kp that is what is reported; see the test above")
+    pytest.importorskip(EXTENSION, reason="without it that is what is reported; see the test above")
     text = devices_in_a_process("", VK_ICD_FILENAMES="/nonexistent.json", VK_DRIVER_FILES="/nonexistent.json")
     assert "Only the CPU can be used:\nvulkan:0: the device cannot be opened" in text
     assert "mesa-vulkan-drivers" in text

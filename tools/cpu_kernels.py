@@ -162,13 +162,29 @@ def build(command: list[str], out: Path = OUT, levels: dict[str, list[str]] | No
                                      str(out / f"kernels{level}.so")], capture_output=True, text=True, check=False)
             if linked.returncode:
                 raise KernelError(linked.stderr)
+    manifest = {"format": FORMAT, "machine": platform.machine(), "levels": list(levels), "kernels": kernels,
+                "functions": [f.name for f in functions((SHADERS / "functions.glsl").read_text("utf-8"))],
+                "sources": hashes()}
+    (out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
+
+
+def hashes() -> dict[str, str]:
+    """SHA-256 of every file that the kernels come from."""
     shaders: set[Path] = set()
     in_c(SHADERS / "functions.glsl", shaders)
-    manifest = {"format": FORMAT, "levels": list(levels), "kernels": kernels,
-                "functions": [f.name for f in functions((SHADERS / "functions.glsl").read_text("utf-8"))],
-                "sources": {str(path.relative_to(ROOT)): sha256(path.read_bytes()).hexdigest()
-                            for path in sorted({*SOURCES.glob("*.[ch]"), *shaders})}}
-    (out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
+    return {path.relative_to(ROOT).as_posix(): sha256(path.read_bytes()).hexdigest()
+            for path in sorted({*SOURCES.glob("*.[ch]"), *shaders})}
+
+
+def is_built(out: Path = OUT) -> bool:
+    """Whether the kernels are there, for this kind of machine, and come from what is in the sources now."""
+    path = out / "manifest.json"
+    if not path.is_file():
+        return False
+    manifest = json.loads(path.read_text("utf-8"))
+    if not all((out / f"kernels{level}.so").is_file() for level in manifest["levels"]):
+        return False
+    return [manifest.get(key) for key in ("format", "machine", "sources")] == [FORMAT, platform.machine(), hashes()]
 
 
 def main() -> int:

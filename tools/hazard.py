@@ -2,11 +2,14 @@
 
 Copies into the same 64 bytes twice without a barrier between, through each of two instances on every device:
 the validation layer must report one write-after-write for each. Prints how many there are. Run by
-tools/test.sh; knows nothing of ag.
+tools/test.sh; of ag it knows only where the binding is.
 """
 
-import kp
 import numpy as np
+
+from ag.engine.backends.vulkan.loader import kompute
+
+kp = kompute()
 
 managers = [kp.Manager(device) for device in range(len(kp.Manager().list_devices())) for _ in range(2)]
 for manager in managers:

@@ -50,7 +50,6 @@ VISITORS = ("ag.autograd.captured.call", "ag.parallel.trainer.host_optimizer")  
 # Packages from outside the standard library, and where they may be imported.
 OUTSIDE: dict[str, tuple[str, ...]] = {
     "numpy": (),  # everywhere
-    "kp": ("ag.engine.backends.vulkan",),
     "safetensors": ("ag.io.safetensors_file",),
     "PIL": ("ag.data.images",),
     "mpi4py": ("ag.parallel.comm.mpi",),

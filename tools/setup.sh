@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prepares the repository for `make demo` (argument: demo) or `make test` (argument: test): system packages where apt
-# can install them, .venv, kp, the kernels, the drivers of the tests. Quick when there is nothing to do. What cannot be
-# had is said in one line each, also kept in .make/missing; only Python itself is indispensable.
+# can install them, .venv, the Vulkan extension, the kernels, the drivers of the tests. Quick when there is nothing to
+# do. What cannot be had is said in one line each, also kept in .make/missing; only Python itself is indispensable.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/vulkan.sh
@@ -40,9 +40,9 @@ apt_install() {  # what fails here is reported by report_missing
 # One piece per line: probe (has_<probe> below), apt package, what is missing and what follows from it.
 pieces() {
     cat <<END
-compiler|g++|no compiler, so neither kp nor the CPU's kernels can be built and training runs on the CPU with numpy, slowly
-headers|libvulkan-dev|no Vulkan headers, so kp cannot be built and training runs on the CPU
-python_h|$python_package-dev|no Python.h, so kp cannot be built and training runs on the CPU
+compiler|g++|no compiler, so neither the Vulkan extension nor the CPU's kernels can be built and training runs on the CPU with numpy
+headers|libvulkan-dev|no Vulkan headers, so the Vulkan extension cannot be built and training runs on the CPU
+python_h|$python_package-dev|no Python.h, so the Vulkan extension cannot be built and training runs on the CPU
 loader|libvulkan1|no Vulkan loader (libvulkan.so.1), so training runs on the CPU
 glslang|glslang-tools|no glslangValidator, so no Vulkan kernels are built and training runs on the CPU
 spirv|spirv-tools|no spirv-opt and spirv-val, so no Vulkan kernels are built and training runs on the CPU
@@ -70,9 +70,9 @@ has_driver()      { any_driver; }
 has_lavapipe()    { lavapipe >/dev/null; }
 has_validation()  { validation_layer >/dev/null; }
 has_ip()          { command -v ip >/dev/null; }
-has_headers() {  # where third_party/kp looks
+has_headers() {  # where the compiler looks, and native_build.py
     local root
-    for root in /usr/include /usr/local/include "${VULKAN_SDK:-}/include" "${VULKAN_HEADERS:-}"; do
+    for root in /usr/include /usr/local/include "${VULKAN_SDK:-}/include"; do
         if [ -f "$root/vulkan/vulkan.h" ]; then return; fi
     done
     return 1
@@ -93,7 +93,7 @@ report_missing() {
     done < <(pieces)
 }
 
-# --- Python, kp, kernels, drivers -----------------------------------------------------------------------------------
+# --- Python, ag, kernels, drivers -----------------------------------------------------------------------------------
 
 find_python() {
     if ! command -v "$python" >/dev/null && can_apt; then apt_install "$python" "$python-venv" "$python-dev"; fi
@@ -120,30 +120,26 @@ make_venv() {  # anew when the interpreter or the repository's place changed
     printf '%s\n' "$venv_key" >.venv/made-by
 }
 
-install_ag() {
-    if newer .venv/ag-installed pyproject.toml; then return; fi
-    say "installing ag and its development tools into .venv"
+has_extension() { .venv/bin/python -c 'import ag.engine.backends.vulkan._kp' 2>/dev/null; }
+
+install_ag() {  # as a path to this folder; compiles the extension and the kernels into it, see native_build.py
+    local can=no
+    if has_compiler && has_headers && has_python_h; then can=yes; fi
+    if { [ $can = no ] || has_extension; } && newer .venv/ag-installed \
+        pyproject.toml setup.py native_build.py third_party/kp -type f -not -path '*/__pycache__/*'; then return; fi
+    say "installing ag and its development tools into .venv, building the Vulkan extension (about a minute)"
     pip -e '.[dev]' || die "pip could not install ag: $(grep -m1 ERROR "$log" || tail -n1 "$log") (all of it: $log)"
     touch .venv/ag-installed
-}
-
-install_kp() {
-    has_compiler && has_headers && has_python_h || return 0  # already reported
-    if newer .venv/kp-installed third_party/kp -type f \
-        -not -path '*/build/*' -not -path '*.egg-info/*' -not -path '*/__pycache__/*'; then return; fi
-    say "building kp (about half a minute)"
-    if pip --force-reinstall --no-deps ./third_party/kp; then
-        touch .venv/kp-installed
-    else
-        lacks "kp could not be built ($log says why), so training runs on the CPU." \
-            "To get it: make setup, with PyPI reachable"
+    if [ $can = yes ] && ! has_extension; then
+        lacks "the Vulkan extension could not be built, so training runs on the CPU:" \
+            "$(cat ag/engine/backends/vulkan/not_built.txt || true)"
     fi
 }
 
 build_cpu_kernels() {
     has_compiler || return 0  # already reported
-    if newer ag/engine/backends/cpu/built/manifest.json ag/engine/backends/cpu/kernels shaders/functions.glsl \
-        tools/cpu_kernels.py; then return; fi
+    if newer ag/engine/backends/cpu/built/manifest.json ag/engine/backends/cpu/kernels shaders tools/cpu_kernels.py
+    then return; fi
     say "building the CPU's kernels"
     .venv/bin/python tools/cpu_kernels.py >>"$log" 2>&1 || lacks "$(tail -n1 "$log") (all of it: $log)." \
         "To get them: sudo apt-get install g++"
@@ -189,7 +185,6 @@ install_missing
 report_missing
 make_venv
 install_ag
-install_kp
 build_cpu_kernels
 build_kernels
 get_swiftshader

@@ -22,6 +22,7 @@ import numpy as np
 from ag.data.samples import Pass, Samples
 from ag.data.threads import Check
 from ag.engine.primitive import Array
+from ag.version import install_line
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -181,5 +182,5 @@ def pillow() -> ModuleType:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ImportError("ag_image_folder: Pillow is not installed; run `pip install ag[images]`.") from error
+        raise ImportError(f"ag_image_folder: Pillow is not installed; run `{install_line('images')}`.") from error
     return Image

@@ -16,9 +16,18 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from types import TracebackType
 
-from ag.engine.backend import Backend
+from ag.engine.backend import Backend, DeviceInfo
 from ag.engine.dtype import F32, DType, as_dtype
-from ag.engine.registry import Family, accelerator_titles, example_names, families, family_named, list_devices
+from ag.engine.registry import (
+    Family,
+    accelerator_titles,
+    example_names,
+    families,
+    family_named,
+    list_devices,
+    say_once,
+    unusable_devices,
+)
 from ag.errors import DeviceError, DtypeError
 
 __all__ = [
@@ -36,6 +45,7 @@ __all__ = [
     "family_and_index",
     "is_accelerator",
     "is_open",
+    "is_software",
     "open_backends",
 ]
 
@@ -128,6 +138,8 @@ def canonical(name: str) -> str:
         if best is None and name == "gpu":
             raise DeviceError(f"ag_device: 'gpu' was asked for and no {accelerator_titles()} device was found; "
                               f"run `python -m ag devices` to see what is missing, or use 'auto' or 'cpu'.")
+        for why in unusable_devices() if best is None else ():
+            say_once(f"ag_device: 'auto' is 'cpu' here, as no device has working kernels. {why}")
         return best or "cpu"
     family, index = family_and_index(name)
     return family.device_name(index)
@@ -136,6 +148,11 @@ def canonical(name: str) -> str:
 def _best_accelerator() -> str | None:
     devices = list_devices(accelerators_only=True)  # of two of a kind the first
     return min(devices, key=lambda info: _KINDS.get(info.kind, _SOFTWARE)).name if devices else None
+
+
+def is_software(info: DeviceInfo) -> bool:
+    """Whether an accelerator is none but for its name: a driver that computes on the processor."""
+    return info.kind not in _KINDS
 
 
 def is_accelerator(name: str) -> bool:
@@ -192,7 +209,7 @@ def ag_device(name: str) -> PreviousSetting:
     ----------
     name : str
         ``"cpu"``, ``"cpu:1"``, ``"vulkan:0"``, ``"gpu"`` (the best Vulkan device) or ``"auto"`` (gpu if there is one,
-        else cpu).
+        else cpu).  A device does not count if this installation has no kernels for it, and the log says so.
 
     Returns
     -------

@@ -9,15 +9,19 @@ them.  It must not know what any family is called.
 from __future__ import annotations
 
 import importlib
+import logging
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ag.engine.backend import Backend, DeviceInfo
-from ag.errors import DeviceError
+from ag.errors import DeviceError, KernelError
 
 __all__ = ["Family", "accelerator_titles", "devices_of", "example_names", "families", "family_named", "list_devices",
-           "missing_devices", "register_backend", "unregister_backend"]
+           "missing_devices", "register_backend", "say_once", "unregister_backend", "unusable_devices"]
+
+log = logging.getLogger("ag")
 
 _PACKAGE = "ag.engine.backends"
 
@@ -34,7 +38,7 @@ class Family:
         What messages call it.
     list_devices : callable
         Descriptions of the devices that this machine has, in the order of their numbers; raises `DeviceError` with what
-        is missing and how to get it where there is none.
+        is missing and how to get it where there is none, and `KernelError` where they have no kernels to run.
     open : callable
         The backend of the device of a number; raises `DeviceError` if there is no such device.
     priority : int
@@ -126,8 +130,27 @@ def devices_of(name: str) -> tuple[list[DeviceInfo], str]:
         return [], f"No backend is called {name!r}."
     try:
         return family.list_devices(), ""
-    except DeviceError as error:
+    except (DeviceError, KernelError) as error:
         return [], str(error)
+
+
+def unusable_devices() -> list[str]:
+    """Why devices that are there do not count, a sentence for each family of such: they have no kernels."""
+    why = []
+    for family in families():
+        try:
+            family.list_devices()
+        except KernelError as error:
+            why.append(str(error))
+        except DeviceError:
+            pass  # there is none
+    return why
+
+
+@lru_cache(maxsize=32)
+def say_once(text: str) -> None:
+    """Log a warning, the first time that it is given."""
+    log.warning("%s", text)
 
 
 # ---------------------------------------------------------------------------------------------- in messages

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ag.engine.backend import DeviceInfo
-from ag.engine.registry import devices_of
+from ag.engine.registry import devices_of, say_once, unusable_devices
 
 __all__ = ["LEGEND", "ag_vulkan_device_count", "ag_vulkan_devices", "ag_vulkan_status", "device_table"]
 
@@ -20,8 +20,8 @@ def ag_vulkan_devices() -> list[DeviceInfo]:
     Returns
     -------
     list of DeviceInfo
-        In driver order, so ``"vulkan:k"`` is entry k; empty if Kompute, a Vulkan loader or a driver is missing
-        (`ag_vulkan_status` says which).
+        In driver order, so ``"vulkan:k"`` is entry k; empty if the Vulkan extension, its kernels, a Vulkan loader or
+        a driver is missing (`ag_vulkan_status` says which).
 
     References
     ----------
@@ -32,6 +32,8 @@ def ag_vulkan_devices() -> list[DeviceInfo]:
     >>> import ag
     >>> names = [d.name for d in ag.ag_vulkan_devices()]
     """
+    for why in unusable_devices():
+        say_once(f"ag_vulkan_devices: none counts, as none has working kernels. {why}")
     return devices_of("vulkan")[0]
 
 

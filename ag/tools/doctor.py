@@ -1,7 +1,8 @@
 """The doctor: what this machine has to train on, whether it works, how exactly and how fast, and what is missing.
 
-Puts together what the registry of backends, `ag.tools.probe`, `ag.tools.transport_selftest` and `ag.tools.mpi_probe`
-find in one report, for people and for programs.  Called by users and by `python -m ag doctor`.
+Puts together what the registry of backends, `ag.tools.probe`, `ag.tools.transport_selftest`,
+`ag.tools.graphics_cards` and `ag.tools.mpi_probe` find in one report, for people and for programs.  Called by users and
+by `python -m ag doctor`.
 """
 
 from __future__ import annotations
@@ -14,19 +15,21 @@ from importlib.metadata import PackageNotFoundError, version
 import numpy as np
 
 from ag.engine.backend import DeviceInfo
-from ag.engine.device import backend_of
-from ag.engine.registry import list_devices, missing_devices
+from ag.engine.device import backend_of, is_software
+from ag.engine.registry import accelerator_titles, list_devices, missing_devices
 from ag.errors import AgError
 from ag.parallel.comm.shared_cores import blas_threads
 from ag.tools.device_table import device_table
+from ag.tools.graphics_cards import card_nodes
 from ag.tools.mpi_probe import mpi_report
 from ag.tools.probe import Accuracy, accuracy_of, fault_of
 from ag.tools.transport_selftest import Transport, transport_selftest
+from ag.version import install_line
 
 __all__ = ["Diagnosis", "doctor"]
 
 _OPTIONAL = {  # distribution: (what is not there without it, how to get it)
-    "pillow": ("image folders", "pip install 'ag[images]'"),
+    "pillow": ("image folders", install_line("images")),
 }
 
 
@@ -115,7 +118,7 @@ def doctor() -> Diagnosis:
     """
     devices = [_checked(info) for info in list_devices()]
     packages = {name: _version_of(name) for name in _OPTIONAL}
-    missing = missing_devices()
+    missing = missing_devices() + _without_a_card()
     missing += [f"{name} is not installed, so {what} cannot be read; to get it: {how}"
                 for name, (what, how) in _OPTIONAL.items() if packages[name] is None]
     system = {"Python": platform.python_version(), "numpy": np.__version__, sys.platform: platform.release()}
@@ -134,6 +137,17 @@ def _checked(info: DeviceInfo) -> Checked:
         except AgError as error:
             fault = str(error)
     return Checked(info, fault, precision, 0 if fault else backend_of(info.name).arena.stats().reserved)
+
+
+def _without_a_card() -> list[str]:
+    """What is said where every accelerator is software, or there is none; nothing where there is a card."""
+    found = list_devices(accelerators_only=True)
+    if not all(map(is_software, found)):
+        return []
+    names = ", ".join(info.name for info in found)
+    software = (f"All {accelerator_titles()} devices ({names}) are software: they compute on the processor, more "
+                f"slowly than the device cpu does. No graphics card was found.")
+    return [software, *card_nodes()] if found else card_nodes()
 
 
 def _version_of(distribution: str) -> str | None:

@@ -13,6 +13,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 
 from ag.parallel.comm.mpi_settings import find_mpiexec, rank_environment
+from ag.version import install_line
 
 __all__ = ["mpi_report"]
 
@@ -32,11 +33,11 @@ def mpi_report() -> tuple[str, list[str]]:
     try:
         binding = version("mpi4py")
     except PackageNotFoundError:
-        return "", ["mpi4py is not installed, so processes cannot train together; to get it: pip install 'ag[mpi]'"]
+        return "", [f"mpi4py is not installed, so processes cannot train together; to get it: {install_line('mpi')}"]
     library = _output(sys.executable, "-c", _LIBRARY).partition(",")[0].partition("\n")[0].strip()
     if not library:
-        return "", [f"mpi4py {binding} finds no MPI library, so processes cannot train together; to get one: pip "
-                    f"install 'ag[mpi]', or load the site's own"]
+        return "", [f"mpi4py {binding} finds no MPI library, so processes cannot train together; to get one: "
+                    f"{install_line('mpi')}, or load the site's own"]
     parts, missing = [f"{library} (mpi4py {binding})"], list[str]()
     launcher = find_mpiexec()
     if launcher is None:

@@ -338,5 +338,5 @@ def test_numbers_out_of_range(folder: Path) -> None:
 
 def test_without_pillow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with expect_error("ag_image_folder: Pillow is not installed", ImportError, "pip install ag[images]"):
+    with expect_error("ag_image_folder: Pillow is not installed", ImportError, "pip install 'ag-autograd[images]'"):
         ag.ag_image_folder(folder, size=2)

@@ -7,6 +7,7 @@ from contextvars import copy_context
 from pathlib import Path
 
 import pytest
+from helpers.devices import WITHOUT_EXTENSION
 from helpers.pages import ROOT, run
 
 README = (ROOT / "README.md").read_text("utf-8")
@@ -17,7 +18,7 @@ MIXED_PRECISION = (ROOT / "docs" / "mixed_precision.md").read_text("utf-8")
 
 
 def on_cpu_only(code: str) -> str:
-    return f"import sys\nsys.modules['kp'] = None\n{code}"
+    return f"{WITHOUT_EXTENSION}\n{code}"
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))

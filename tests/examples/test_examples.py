@@ -222,7 +222,7 @@ def test_parallel(script: str) -> None:
 
 @pytest.mark.slow
 def test_processes_are_launched() -> None:
-    pytest.importorskip("mpi4py", reason="pip install ag[mpi] brings it, and Open MPI")
+    pytest.importorskip("mpi4py", reason="pip install ag-autograd[mpi] brings it, and Open MPI")
     text = output("-m", "ag", "launch", "-n", "2", "parallel_processes.py")
     assert text.startswith("2 processes: ")
     check_parallel(text)

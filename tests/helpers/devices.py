@@ -11,6 +11,8 @@ import ag
 
 DRIVERS = {"lavapipe": "llvmpipe", "swiftshader": "SwiftShader"}  # name in tests -> part of the product's name
 NAMED = os.environ.get("AG_TEST_DEVICE")
+EXTENSION = "ag.engine.backends.vulkan._kp"  # the binding to Vulkan
+WITHOUT_EXTENSION = f"import sys\nsys.modules[{EXTENSION!r}] = None"  # begins the code of a process that has none
 VULKAN = [pytest.param(name, marks=pytest.mark.vulkan) for name in ([NAMED] if NAMED else DRIVERS)]
 
 

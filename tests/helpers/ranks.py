@@ -68,7 +68,7 @@ def mpi_job(ranks: int, *command: object, detector: float = 10.0, launcher: Sequ
     """A running ``mpiexec``; whatever is left of it in the end is killed."""
     mpiexec = find_mpiexec()
     if find_spec("mpi4py") is None or mpiexec is None:
-        pytest.skip("mpi4py or mpiexec is missing; pip install ag[mpi] brings both")
+        pytest.skip("mpi4py or mpiexec is missing; pip install ag-autograd[mpi] brings both")
     token = token_hex(8)
     memory = Path("/dev/shm")
     folder = tempfile.mkdtemp(prefix="ag-test-", dir=memory if memory.is_dir() else None)  # what killed ranks leave

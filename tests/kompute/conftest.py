@@ -1,10 +1,11 @@
 """Fixtures for the tests of the patched kp binding: the drivers, a shader, a subprocess.
 
 Every test runs once per Vulkan driver listed in AG_TEST_ICDS (ICD .json files joined by os.pathsep);
-without that variable, on lavapipe where it is installed.  Knows nothing of ag.
+without that variable, on lavapipe where it is installed.  Of ag it knows only where the extension is.
 """
 
 import glob
+import importlib
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from helpers.devices import EXTENSION
 
 RECIPE = Path(__file__).parents[2] / "third_party" / "kp"
 ASKED = [path for path in os.environ.get("AG_TEST_ICDS", "").split(os.pathsep) if path]
@@ -39,13 +41,9 @@ void main() {
 def kp() -> ModuleType:
     """The binding; its absence is a failure where AG_TEST_ICDS asks for these tests."""
     try:
-        import kp
+        return importlib.import_module(EXTENSION)
     except ImportError as error:
-        reason = f"kp cannot be imported ({error}): pip install ./third_party/kp"
-    else:
-        if hasattr(kp, "Manager"):
-            return kp
-        reason = "kp is not installed (this folder was imported in its place): pip install ./third_party/kp"
+        reason = f"{EXTENSION} cannot be imported ({error}): pip install -e ."
     if ASKED:
         pytest.fail(reason)
     pytest.skip(reason)
@@ -140,10 +138,11 @@ def expected():
 
 @pytest.fixture
 def python(kp: ModuleType, icd: str):
-    """Run Python code in a process of its own, on this test's driver; a crash fails the test."""
+    """Run Python code that uses `kp` in a process of its own, on this test's driver; a crash fails the test."""
 
     def run(code: str, **environment: str) -> str:
-        command, env = [sys.executable, "-c", code], {**os.environ, **environment}
+        command = [sys.executable, "-c", f"import {EXTENSION} as kp\n{code}"]
+        env = {**os.environ, **environment}
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout

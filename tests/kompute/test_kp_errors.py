@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 DEVICE_LOST = """
-import kp
 m = kp.Manager()
 s = m.sequence()
 s.eval()
@@ -21,7 +20,7 @@ except kp.DeviceLostError:
 """
 
 OUT_OF_MEMORY = """
-import kp, numpy as np
+import numpy as np
 m = kp.Manager()
 got = []
 try:
@@ -43,7 +42,6 @@ print(back.data().tolist())
 """
 
 NO_MANAGER = """
-import kp
 for _ in range(3):
     try:
         kp.Manager()
@@ -60,7 +58,6 @@ def test_device_lost(python, fault_layer, wait):
 
 def test_only_the_chosen_device_is_lost(python, fault_layer):
     code = """
-import kp
 managers = [kp.Manager() for _ in range(3)]
 for m in managers:
     try:

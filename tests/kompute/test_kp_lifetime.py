@@ -3,7 +3,7 @@
 import os
 
 LIVE = """
-import kp, numpy as np, sys, threading, time
+import numpy as np, sys, threading, time
 spirv = open({spirv!r}, "rb").read()
 def busy(m, launches=6):
     arena = m.arena(1 << 16)
@@ -157,4 +157,4 @@ print("end")
 
 
 def test_import_leaves_logging_alone(python):
-    assert python("import logging, kp; print(logging.getLogger().handlers)") == "[]\n"
+    assert python("import logging; print(logging.getLogger().handlers)") == "[]\n"

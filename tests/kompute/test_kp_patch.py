@@ -113,12 +113,15 @@ def test_our_patches_are_well_formed(diff):
     assert len(names) == len(set(names))
 
 
-def test_a_wrong_sdist_is_refused(diff, tmp_path: Path):
+def test_our_patches_fit_and_a_wrong_sdist_is_refused(diff, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     sys.path.insert(0, str(RECIPE))
     try:
         import recipe
     finally:
         sys.path.remove(str(RECIPE))
-    (tmp_path / "kp-0.9.0.tar.gz").write_bytes(b"something else")
-    with pytest.raises(ValueError, match=r"sha256 is .* delete the file"):
+    source = recipe.prepare(tmp_path)
+    assert "PYBIND11_MODULE(_kp, m)" in (source / "python/src/main.cpp").read_text()
+    (tmp_path / recipe.SDIST.name).write_bytes(b"something else")
+    monkeypatch.setattr(recipe, "SDIST", tmp_path / recipe.SDIST.name)
+    with pytest.raises(ValueError, match=r"sha256 is .* from git or from PyPI again"):
         recipe.prepare(tmp_path)

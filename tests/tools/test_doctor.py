@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError
 
 import numpy as np
 import pytest
+from helpers.devices import EXTENSION, WITHOUT_EXTENSION
 
 import ag
 from ag.__main__ import main
@@ -87,7 +88,7 @@ def test_a_machine_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("ag.tools.mpi_probe.version", none)
     text = str(ag.doctor())
-    assert "MPI: none" in text and "to get it: pip install 'ag[mpi]'" in text
+    assert "MPI: none" in text and "to get it: pip install 'ag-autograd[mpi]'" in text
 
 
 def test_a_machine_with_open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,14 +104,14 @@ def test_a_machine_with_open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wrong.startswith("OMPI_MCA_mpi_ft_detector is '0' in the environment, and without '1'")
 
 
-def test_a_machine_without_kp() -> None:
-    text = doctor_in_a_process("sys.modules['kp'] = None")
-    assert "the Kompute binding `kp` cannot be imported" in text and "pip install ./third_party/kp" in text
+def test_an_installation_without_the_extension() -> None:
+    text = doctor_in_a_process(WITHOUT_EXTENSION)
+    assert "this installation of ag has no Vulkan extension" in text and "pip install ag-autograd" in text
     assert "One device: there is nothing to move values between." in text
     assert text.endswith("Healthy: every device works.\n")
 
 
 def test_a_machine_without_a_driver() -> None:
-    pytest.importorskip("kp", reason="without kp that is what is reported; see the test above")
+    pytest.importorskip(EXTENSION, reason="without it that is what is reported; see the test above")
     text = doctor_in_a_process("", VK_ICD_FILENAMES="/nonexistent.json", VK_DRIVER_FILES="/nonexistent.json")
     assert "mesa-vulkan-drivers" in text and text.endswith("Healthy: every device works.\n")

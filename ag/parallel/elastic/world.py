@@ -24,6 +24,7 @@ from ag.errors import CommError, DeviceError
 from ag.parallel.comm.comm import Comm, SoloComm
 from ag.parallel.comm.mpi_settings import started_by_launcher
 from ag.parallel.comm.tree_reduction import shard_sizes
+from ag.version import install_line
 
 __all__ = ["BACKENDS", "DistributedWorld", "other_name"]
 
@@ -156,7 +157,7 @@ def _mpi(timeout: float | None) -> Comm:
         return mpi_comm() if timeout is None else mpi_comm(timeout)
     except ImportError as error:
         raise ImportError(f"DistributedWorld.init: this process was started by mpiexec, and mpi4py cannot be loaded "
-                          f"({error}); install it by pip install 'ag[mpi]', or give backend='local'.") from error
+                          f"({error}); install it by {install_line('mpi')}, or give backend='local'.") from error
 
 
 def _share(comm: Comm, count: int | None) -> list[str]:

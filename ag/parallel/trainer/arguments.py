@@ -17,7 +17,7 @@ import numpy as np
 
 from ag.engine.device import canonical, is_accelerator
 from ag.engine.devices import default_devices
-from ag.engine.registry import accelerator_titles
+from ag.engine.registry import accelerator_titles, unusable_devices
 from ag.errors import CheckpointError
 from ag.io.safetensors_file import check_writable
 from ag.parallel.trainer.load_balance import AutoBalance, Balance
@@ -157,8 +157,9 @@ def replica_devices(n_gpu: int | None, devices: Sequence[str] | None) -> list[st
         return [canonical(d) for d in devices]
     names = default_devices(n_gpu)
     if not is_accelerator(names[0]):
-        log.warning("dp_train: no %s device was found; %d replica(s) run on the CPU. "
-                    "`python -m ag devices` says what is missing.", accelerator_titles(), len(names))
+        why = " ".join(unusable_devices()).rstrip(".") or f"no {accelerator_titles()} device was found"
+        log.warning("dp_train: %s; %d replica(s) run on the CPU. `python -m ag devices` says what is missing.", why,
+                    len(names))
     return names
 
 

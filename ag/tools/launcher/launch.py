@@ -26,6 +26,7 @@ from ag.tools.launcher.contact import Outcome, verdict
 from ag.tools.launcher.hosts import Discovery, Host, answering, discover, parse_hosts, places
 from ag.tools.launcher.job import Job
 from ag.tools.launcher.sweep import lock, sweep, sweep_older
+from ag.version import install_line
 
 __all__ = ["launch"]
 
@@ -66,7 +67,7 @@ def launch(options: argparse.Namespace) -> int:
         raise ValueError("launch: this process is a rank itself; call launch without mpiexec or srun.")
     mpiexec = find_mpiexec()
     if mpiexec is None or find_spec("mpi4py") is None:
-        raise ValueError("launch: mpi4py or mpiexec is missing; pip install 'ag[mpi]' brings both.")
+        raise ValueError(f"launch: mpi4py or mpiexec is missing; {install_line('mpi')} brings both.")
     hosts = parse_hosts([x.strip() for x in options.hosts.split(",")], "--hosts") if options.hosts else []
     most = places(hosts or (discover(options.discover) if options.discover else [])) or ranks
     if least > min(ranks or most, most) and not options.discover:

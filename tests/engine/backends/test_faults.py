@@ -1,4 +1,4 @@
-"""What happens when the machine fails: no memory, a lost device, no driver, no kp.  The process always goes on.
+"""What happens when the machine fails: no memory, a lost device, no driver, no extension.  The process always goes on.
 
 Each case runs in a process of its own, because drivers and devices are opened once per process.  The faults of
 healthy devices come from the layer in third_party/kp/fault.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.devices import EXTENSION, WITHOUT_EXTENSION
 from helpers.errors import expect_error
 
 import ag
+from ag.engine.backends.vulkan import pipelines
 
 FAULT = Path(__file__).parents[3] / "third_party" / "kp" / "fault"
 PREAMBLE = """
@@ -215,7 +218,7 @@ def assert_cpu_only(said: dict[str, Any], missing: str) -> None:
 
 
 def test_no_driver(run: Run) -> None:
-    pytest.importorskip("kp", reason="kp is not installed, and then the driver is not what is missing")
+    pytest.importorskip(EXTENSION, reason="it was not built, and then the driver is not what is missing")
     said = run(TRAIN.replace("STEPS", "2") + LOOK, **NO_DRIVER)
     expect("ag_device('gpu') without a Vulkan driver", said["gpu"], ag.DeviceError, "'gpu'", "no Vulkan device")
     expect("ag_device('vulkan:0') without a Vulkan driver", said["named"], ag.DeviceError, "vulkan:0",
@@ -223,20 +226,58 @@ def test_no_driver(run: Run) -> None:
     assert_cpu_only(said, "mesa-vulkan-drivers")
 
 
-def test_no_kp(run: Run) -> None:
-    said = run("sys.modules['kp'] = None\n" + TRAIN.replace("STEPS", "2") + LOOK)
-    expect("ag_device('gpu') without kp", said["gpu"], ag.DeviceError, "'gpu'", "no Vulkan device")
-    expect("ag_device('vulkan:0') without kp", said["named"], ag.DeviceError, "`kp`", "pip install ./third_party/kp")
-    assert_cpu_only(said, "pip install ./third_party/kp")
+NO_EXTENSION = ("this installation of ag has no Vulkan extension", "pip install ag-autograd")
 
 
-def test_unpatched_kp(run: Run) -> None:
-    """The release of PyPI, which races and crashes, is refused and named, and so is what to install."""
-    fake = "import types\nsys.modules['kp'] = kp = types.ModuleType('kp')\nkp.__version__ = '0.9.0'\n"
-    said = run(fake + TRAIN.replace("STEPS", "2") + LOOK)
-    expect("ag_device('vulkan:0') with kp from PyPI", said["named"], ag.DeviceError, "`kp` 0.9.0",
-           "pip install ./third_party/kp")
-    assert_cpu_only(said, "pip install ./third_party/kp")
+def test_no_extension(run: Run) -> None:
+    said = run(WITHOUT_EXTENSION + "\n" + TRAIN.replace("STEPS", "2") + LOOK)
+    expect("ag_device('gpu') without the extension", said["gpu"], ag.DeviceError, "'gpu'", "no Vulkan device")
+    expect("ag_device('vulkan:0') without the extension", said["named"], ag.DeviceError, *NO_EXTENSION)
+    assert_cpu_only(said, NO_EXTENSION[1])
+
+
+def test_the_build_says_why_there_is_no_extension(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "not_built.txt").write_text("extension: no C++ compiler that works; install with: apt install g++\n")
+    code = f"""
+from pathlib import Path
+from ag.engine.backends.vulkan import kernel_files
+kernel_files._NOTE = Path({str(tmp_path / "not_built.txt")!r})
+"""
+    said = run(WITHOUT_EXTENSION + code + TRAIN.replace("STEPS", "2") + LOOK)
+    assert_cpu_only(said, "no Vulkan extension (extension: no C++ compiler that works; install with: apt install g++)")
+
+
+def test_the_kp_of_pypi_is_not_used(run: Run) -> None:
+    """The release, which races and crashes, may be there for other programs."""
+    fake = "import types\nsys.modules['kp'] = types.ModuleType('kp')\n"
+    said = run(WITHOUT_EXTENSION + "\n" + fake + TRAIN.replace("STEPS", "2") + LOOK)
+    assert_cpu_only(said, NO_EXTENSION[0])
+
+
+NO_KERNELS = """
+from pathlib import Path
+from ag.engine.backends.vulkan import pipelines
+pipelines._SPV = Path(PATH)
+"""
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("name", ["manifest.json", "exp.spv"])
+def test_a_device_without_kernels_does_not_count(run: Run, lavapipe: str, tmp_path: Path, name: str) -> None:
+    """Counts, "auto" and dp_train go on with the CPU, and each says so in one line."""
+    spv = tmp_path / "spv"
+    shutil.copytree(pipelines._SPV, spv)
+    (spv / name).unlink()
+    said = run(NO_KERNELS.replace("PATH", repr(str(spv))) + TRAIN.replace("STEPS", "2") + LOOK + "train()\n")
+    expect("ag_device('gpu') without kernels", said["gpu"], ag.DeviceError, "'gpu'", "no Vulkan device")
+    expect("ag_device('vulkan:0') without kernels", said["named"], ag.KernelError, "Vulkan: ", "kernels_build.py")
+    assert said["count"] == 0 and said["list"] == [] and said["auto"] == "cpu" and said["devices"] == ["cpu"]
+    assert said["loss"] > 0 and "kernels_build.py" in said["out"]
+    counts, auto, *trained = said["err"].splitlines()
+    assert counts.startswith("ag_vulkan_devices: none counts") and auto.startswith("ag_device: 'auto' is 'cpu' here")
+    for line in trained:
+        assert line.startswith("dp_train: Vulkan: ") and "run on the CPU" in line
+    assert len(trained) == 2 and all("kernels_build.py" in line for line in (counts, auto, *trained))
 
 
 @pytest.mark.vulkan

@@ -370,7 +370,7 @@ def test_without_mpi4py_the_error_says_what_to_install() -> None:
             "try: ag.DistributedWorld.init('mpi')\nexcept ImportError as error: print(error)")
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
                            env={**os.environ, "OMPI_COMM_WORLD_RANK": "0"})
-    assert "mpi4py cannot be loaded" in found.stdout and "pip install 'ag[mpi]'" in found.stdout, found
+    assert "mpi4py cannot be loaded" in found.stdout and "pip install 'ag-autograd[mpi]'" in found.stdout, found
 
 
 def test_a_time_that_is_none() -> None:

@@ -91,7 +91,7 @@ def launched(*arguments: object, folder: Path, detector: float = 10.0, before: S
              env: Mapping[str, str] | None = None) -> Iterator[Launched]:
     """``python -m ag launch`` with these arguments, and its temporary files in a folder; all of it ends at the end."""
     if find_spec("mpi4py") is None or find_mpiexec() is None:
-        pytest.skip("mpi4py or mpiexec is missing; pip install ag[mpi] brings both")
+        pytest.skip("mpi4py or mpiexec is missing; pip install ag-autograd[mpi] brings both")
     token = token_hex(8)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PRTE_"))}
     clean |= {"AG_TEST_JOB": token, "OPENBLAS_NUM_THREADS": "1", "TMPDIR": str(folder),

@@ -65,7 +65,7 @@ def test_without_mpi_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setattr(launch, "started_by_launcher", lambda: False)
     monkeypatch.setattr(launch, "find_mpiexec", lambda: None)
     assert main(["launch", "-n", "2", HERE]) == 2
-    assert "pip install 'ag[mpi]'" in capsys.readouterr().err
+    assert "pip install 'ag-autograd[mpi]'" in capsys.readouterr().err
 
 
 def test_a_rank_does_not_launch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from ag.engine.backends.vulkan.commands import Command, Recorded
 from ag.engine.backends.vulkan.cooperative import Cooperative
 from ag.engine.backends.vulkan.kp_types import Tensor
 from ag.engine.backends.vulkan.loader import DRIVERS, heap_bytes
-from ag.engine.backends.vulkan.pipelines import Kernels
+from ag.engine.backends.vulkan.pipelines import Kernels, check_kernels
 from ag.engine.backends.vulkan.recorder import Recorder
 from ag.engine.backends.vulkan.shadow import Shadow
 from ag.engine.backends.vulkan.tiles import Rule
@@ -112,7 +112,9 @@ class VulkanBackend(Backend):
     Raises
     ------
     DeviceError
-        If Kompute, a driver or the device is missing.
+        If the extension, a driver or the device is missing.
+    KernelError
+        If there are no compiled kernels.
     """
 
     asynchronous = True
@@ -122,6 +124,7 @@ class VulkanBackend(Backend):
         self.name = f"vulkan:{index}"
         self._index = index
         self._manager = DRIVERS.manager(index)
+        check_kernels()
         self.info = DRIVERS.device_info(index)
         self.lock = threading.RLock()
         properties = self._manager.get_device_properties()

@@ -13,8 +13,10 @@ import os
 from types import ModuleType
 
 from ag.engine.backend import DeviceInfo
+from ag.engine.backends.vulkan.kernel_files import not_built
 from ag.engine.backends.vulkan.kp_types import Manager
 from ag.errors import DeviceError
+from ag.version import install_line
 
 __all__ = ["DRIVERS", "Drivers", "heap_bytes", "kompute"]
 
@@ -23,28 +25,25 @@ _VENDORS = {
     0x1AE0: "Google", 0x10005: "Mesa",
 }
 _KINDS = {1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
-_INSTALL_KP = "install it with `pip install ./third_party/kp` (needs a C++ compiler and libvulkan-dev)"
+_EXTENSION = f"{__package__}._kp"
 _INSTALL_DRIVER = "install libvulkan1 and your card's driver, or mesa-vulkan-drivers for a software device"
 
 log = logging.getLogger("ag")
 
+
 def kompute() -> ModuleType:
-    """The `kp` module, with the additions of third_party/kp.
+    """The extension module `_kp`: Kompute's Python binding with the changes of third_party/kp.
 
     Raises
     ------
     DeviceError
-        If it is not installed, or is the unpatched release, which races and crashes.
+        If it was not built; the message has the reason that the build left.
     """
     try:
-        kp = importlib.import_module("kp")
+        return importlib.import_module(_EXTENSION)
     except ImportError as error:
-        raise DeviceError(f"Vulkan: the Kompute binding `kp` cannot be imported ({error}); {_INSTALL_KP}.") from error
-    if not hasattr(kp, "OpBarrier"):
-        version = getattr(kp, "__version__", "of unknown version")
-        raise DeviceError(f"Vulkan: the Kompute binding `kp` {version} is the release of PyPI, which ag cannot use; "
-                          f"{_INSTALL_KP}.")
-    return kp
+        raise DeviceError(f"Vulkan: this installation of ag has no Vulkan extension ({not_built() or error}); a wheel "
+                          f"has it (`{install_line()}`), and `pip install .` in a clone builds it.") from error
 
 
 class Drivers:

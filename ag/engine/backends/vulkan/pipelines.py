@@ -9,8 +9,6 @@ backend asks for a plan per launch.
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import re
 import struct
 from collections.abc import Sequence
@@ -19,11 +17,12 @@ from functools import lru_cache
 from hashlib import sha256
 from math import prod
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import cast
 
 import numpy as np
 
 from ag.engine.backend import DeviceInfo
+from ag.engine.backends.vulkan.kernel_files import BUILD, Entry, Manifest, check_files, read_manifest, refuse_stale
 from ag.engine.backends.vulkan.kp_types import Algorithm, Manager, Tensor
 from ag.engine.backends.vulkan.tiles import TILES, Rule, tiles_of
 from ag.engine.kernels.fused import Chain
@@ -31,11 +30,9 @@ from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
 from ag.errors import KernelError
 
-__all__ = ["Kernels", "Plan", "Product", "compiled_by", "kernel_state", "product_of", "products_hash"]
+__all__ = ["Kernels", "Plan", "Product", "check_kernels", "compiled_by", "kernel_state", "product_of", "products_hash"]
 
 _SPV = Path(__file__).parent / "spv"
-_SHADERS = Path(__file__).parents[4] / "shaders"  # only in a source checkout
-_BUILD = "run `python kernels_build.py` (needs glslang-tools and spirv-tools)"
 _MOST_GROUPS = 65535  # per grid axis, the least any driver offers
 _PLANS_KEPT = 4096
 
@@ -98,83 +95,20 @@ class Product:
     looks: str
 
 
-class Operand(TypedDict):
-    """A buffer of a kernel."""
-
-    name: str
-    writes: bool
-
-
-class Argument(TypedDict):
-    """A member of the push-constant block: so many words of a type."""
-
-    name: str
-    type: str
-    count: int
-
-
-class Constant(TypedDict):
-    """A specialization constant."""
-
-    name: str
-    type: str
-    default: float
-
-
-class GridRule(TypedDict):
-    """How many invocations or workgroups a kernel has, as expressions."""
-
-    unit: str
-    axes: list[str]
-
-
-class Entry(TypedDict):
-    """What kernels_build.py read from a shader."""
-
-    operands: list[Operand]
-    push: list[Argument]
-    spec: list[Constant]
-    grid: GridRule
-    local_size: list[int]
-    sha256: str
-
-
-class Manifest(TypedDict):
-    """All kernels that were compiled, and the names of those that could not be."""
-
-    compiler: str
-    kernels: dict[str, Entry]
-    left_out: list[str]
-
-
 @lru_cache(maxsize=1)
 def _manifest() -> Manifest:
-    path = _SPV / "manifest.json"
-    if not path.is_file():
-        raise KernelError(f"Vulkan: no compiled kernels were found in {_SPV.name}/; {_BUILD}.")
-    manifest: Manifest = json.loads(path.read_text())
-    return manifest
+    return read_manifest(_SPV)
 
 
-@lru_cache(maxsize=1)
-def _builder() -> Any:
-    """kernels_build.py of this source checkout, which knows what a shader is made of; None if this is none."""
-    path = _SHADERS.parent / "kernels_build.py"
-    specification = importlib.util.spec_from_file_location("kernels_build", path)
-    if not _SHADERS.is_dir() or not path.is_file() or specification is None or specification.loader is None:
-        return None
-    builder = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(builder)
-    return builder
+def check_kernels() -> None:
+    """Refuse an installation without kernels: a device that cannot run any does not count as one.
 
-
-def _refuse_stale(kernel: str, sha256: str) -> None:
-    """The SPIR-V must be there, and, in a source checkout, come from the shader that is there now."""
-    if not (_SPV / f"{kernel}.spv").is_file():
-        raise KernelError(f"Vulkan: the manifest lists kernel {kernel} and its file is not there; {_BUILD}.")
-    builder, shader = _builder(), _SHADERS / f"{kernel}.comp"
-    if builder is not None and builder.source_hash(shader) != sha256:
-        raise KernelError(f"Vulkan: the compiled kernel {kernel} does not come from what is in shaders/ now; {_BUILD}.")
+    Raises
+    ------
+    KernelError
+        If the manifest or the file of a kernel is missing or broken.
+    """
+    check_files(_SPV)
 
 
 @lru_cache(maxsize=_PLANS_KEPT)
@@ -185,12 +119,12 @@ def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[s
     for name in (primitive.name, *(function for function, *_ in chain)):
         if name not in kernels:
             raise KernelError(f"Vulkan: primitive {name} has no kernel; write shaders/{name}.comp, or {name}_of in "
-                              f"shaders/functions.glsl, and {_BUILD}.")
+                              f"shaders/functions.glsl, and {BUILD}.")
     values: Params = {**dict(params), **primitive.layout(*shapes, **dict(params))}
     name = _variant(primitive, values, tiles)
     file = name + (tiles.suffix if _in_tiles(kernels[name]) else "")
     entry = kernels[kernel := file.partition(".")[0]]
-    _refuse_stale(kernel, entry["sha256"])
+    refuse_stale(_SPV, kernel, entry["sha256"])
     names = tuple(o["name"] for o in entry["operands"])
     if names != primitive.operands:
         raise KernelError(f"Vulkan: kernel {primitive.name} takes {names} and its primitive {primitive.operands}; "

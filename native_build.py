@@ -1,0 +1,246 @@
+"""What `pip install .` makes besides copying Python files, and what it says where it cannot.
+
+The steps are in the order in which they run:
+
+1. `STEPS` make files in the source tree, which package-data in pyproject.toml takes into the wheel.  `compile_shaders`:
+   shaders/ to SPIR-V and its manifest, in ag/engine/backends/vulkan/spv (kernels_build.py).  `compile_cpu_kernels`:
+   the CPU's kernels in C, to libraries in ag/engine/backends/cpu/built (tools/cpu_kernels.py).
+2. `BuildExtension`: third_party/kp, the patched Kompute, to ag/engine/backends/vulkan/_kp, with the compiler that
+   setuptools chose for this Python.
+
+No step is an error: one that cannot be done returns why, in one line.  That line goes into ``not_built.txt`` in the
+folder of the backend, from where ag's messages, `python -m ag devices` and `python -m ag doctor` take it, as pip shows
+nothing of a build that succeeds.  Called by setup.py; knows nothing of `ag`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import cpu_kernels  # of tools
+import recipe  # of third_party/kp
+import setuptools.command.build_ext
+import setuptools.command.build_py
+import setuptools.command.sdist
+from setuptools import Extension
+from setuptools.errors import BaseError, CCompilerError
+
+import kernels_build
+
+ROOT = Path(__file__).resolve().parent
+KP = Path("third_party", "kp")
+VULKAN, CPU = Path("ag", "engine", "backends", "vulkan"), Path("ag", "engine", "backends", "cpu")
+NOTE = "not_built.txt"
+
+# ---------------------------------------------------------------------------------------------- files in the tree
+
+
+class Step(NamedTuple):
+    """Something that makes files in the source tree.
+
+    Attributes
+    ----------
+    name : str
+    backend : Path
+        The folder of the backend that needs them.
+    makes : str
+        The folder or file in there.
+    run : callable
+        Makes them, or brings them up to date; returns "", or why it cannot, in one line.
+    """
+
+    name: str
+    backend: Path
+    makes: str
+    run: Callable[[], str]
+
+
+def compile_shaders() -> str:
+    """Bring the SPIR-V up to date."""
+    lacking = kernels_build.missing_tools()
+    if not lacking:
+        try:
+            kernels_build.build()
+        except kernels_build.ShaderError as error:
+            return one_line("the shaders do not compile", error)
+        return ""
+    known = kernels_build.read_manifest(kernels_build.OUT)
+    if known["kernels"] and not kernels_build.stale(kernels_build.SHADERS, kernels_build.OUT, known, known["compiler"]):
+        return ""  # made elsewhere, as those of an sdist are
+    return lacking
+
+
+def compile_cpu_kernels() -> str:
+    """Bring the CPU's libraries up to date."""
+    if cpu_kernels.is_built():
+        return ""
+    command = cpu_kernels.compiler()
+    if not command:
+        return "no C compiler; install with: apt install gcc"
+    try:
+        cpu_kernels.build(command)
+    except cpu_kernels.KernelError as error:
+        return one_line("the kernels in C do not compile", error)
+    return ""
+
+
+STEPS = (
+    Step("kernels", VULKAN, kernels_build.OUT.name, compile_shaders),
+    Step("kernels", CPU, cpu_kernels.OUT.name, compile_cpu_kernels),
+)
+
+
+def note(backend: Path, step: str, why: str) -> None:
+    """Write why a step could not be done, in the place of what was said of it before; "" if it was done."""
+    path = backend / NOTE
+    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+    lines = [line for line in lines if not line.startswith(f"{step}: ")]
+    if why:
+        lines.append(f"{step}: {why}")
+        print(f"ag: {step} of {backend.name} cannot be built: {why}", file=sys.stderr)
+    if lines:
+        backend.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines) + "\n", "utf-8")
+    else:
+        path.unlink(missing_ok=True)
+
+
+def one_line(what: str, error: Exception) -> str:
+    """What failed, with the beginning of the error."""
+    return f"{what} ({' '.join(str(error).split())[:300]})"
+
+
+# ---------------------------------------------------------------------------------------------- the extension
+
+MACROS = {
+    "KOMPUTE_BUILD_PYTHON": "1",
+    "KOMPUTE_DISABLE_VK_DEBUG_LAYERS": "1",  # else it turns the validation layer on wherever installed
+    "KOMPUTE_OPT_ACTIVE_LOG_LEVEL": "6",  # off
+    "KOMPUTE_OPT_LOG_LEVEL_DISABLED": "1",
+    "KOMPUTE_VK_API_MINOR_VERSION": "2",
+    "VK_NO_PROTOTYPES": "1",  # the Vulkan loader is opened at run time
+    "VULKAN_HPP_DISPATCH_LOADER_DYNAMIC": "1",
+    "NDEBUG": "1",
+    "PYBIND11_COMPILER_TYPE": '"_ag"',  # its own table of types, so that PyPI's kp can be loaded beside it
+    "VERSION_INFO": '"0.9.0+ag1"',
+}
+# What the compiler must find, each with what it is called and the package of Debian that has it.
+NEEDED = (
+    ("", "no C++ compiler that works", "g++"),
+    ("#include <Python.h>", "no header of Python", f"python{sys.version_info[0]}.{sys.version_info[1]}-dev"),
+    ("#include <vulkan/vulkan.h>\n#if !__has_include(<vulkan/vulkan.hpp>)\n#error\n#endif", "no headers of Vulkan",
+     "libvulkan-dev"),
+)
+
+
+def extension() -> Extension:
+    """The one extension module, for this platform."""
+    ours = [path for folder in ("src", "patches") for path in sorted((ROOT / KP / folder).iterdir())]
+    depends = [str(path.relative_to(ROOT)) for path in ours]
+    kp = Extension(".".join([*VULKAN.parts, "_kp"]), [str(KP / "src" / "unity.cpp")], language="c++", depends=depends,
+                   define_macros=list(MACROS.items()), include_dirs=[str(KP / "src")])
+    if sdk := os.environ.get("VULKAN_SDK"):  # LunarG's, on Windows and macOS
+        kp.include_dirs += [str(Path(sdk, "include")), str(Path(sdk, "Include"))]
+    if sys.platform == "win32":
+        kp.define_macros += [("NOMINMAX", "1"), ("WIN32_LEAN_AND_MEAN", "1")]
+        kp.extra_compile_args += ["/std:c++17", "/EHsc", "/bigobj"]
+        return kp
+    kp.extra_compile_args += ["-std=c++17", "-fvisibility=hidden", "-O2", "-g0"]
+    if sys.platform == "linux":
+        kp.libraries += ["dl"]
+        kp.extra_link_args += ["-Wl,-s"]
+        if os.environ.get("KP_STATIC_CXX"):  # a wheel for machines with an older libstdc++
+            kp.extra_link_args += ["-static-libstdc++", "-static-libgcc"]
+    return kp
+
+
+class BuildExtension(setuptools.command.build_ext.build_ext):
+    """Compiles the extension where that is possible, and else notes why not."""
+
+    why = ""  # it cannot be built
+
+    def run(self) -> None:
+        self.force = self.force or bool(os.environ.get("KP_STATIC_CXX"))  # which no file's time tells
+        super().run()
+        note(Path(ROOT if self.inplace else self.build_lib) / VULKAN, "extension", self.why)
+
+    def build_extensions(self) -> None:
+        self.why = self._missing() or self._compiled()
+        if self.why:
+            self.extensions = []  # nothing to copy
+
+    def _missing(self) -> str:
+        """What the compiler does not find."""
+        (kp,) = self.extensions
+        try:
+            import pybind11
+        except ImportError:
+            return "pybind11 is not installed; install with: pip install pybind11"
+        kp.include_dirs.append(pybind11.get_include())
+        probe = Path(self.build_temp, "probe.cpp")
+        probe.parent.mkdir(parents=True, exist_ok=True)
+        for text, lacking, package in NEEDED:
+            probe.write_text(f"{text}\nint main() {{ return 0; }}\n", "utf-8")
+            try:
+                self.compiler.compile([str(probe)], self.build_temp, include_dirs=kp.include_dirs)
+            except (CCompilerError, BaseError, OSError):
+                return f"{lacking}; install with: apt install {package}"
+        return ""
+
+    def _compiled(self) -> str:
+        """Compile and link; why it failed."""
+        (kp,) = self.extensions
+        try:
+            source = recipe.prepare(Path(self.build_temp))
+            kp.include_dirs += [str(source), str(source / "src/include"), str(source / "python/src")]
+            super().build_extensions()
+        except (CCompilerError, BaseError, OSError, ValueError) as error:
+            return one_line("the extension does not compile", error)
+        return ""
+
+
+# ---------------------------------------------------------------------------------------------- description
+
+PAGES = "https://github.com/ag-autograd/ag/blob/main/"
+
+
+def description() -> str:
+    """README.md as PyPI shows it: links to files lead to the repository."""
+    return re.sub(r"\]\((?!https?://|#|mailto:)", f"]({PAGES}", (ROOT / "README.md").read_text("utf-8"))
+
+
+# ---------------------------------------------------------------------------------------------- commands
+
+
+class BuildFiles(setuptools.command.build_py.build_py):
+    """Makes files before they are copied; what could not be made anew is not copied."""
+
+    def run(self) -> None:
+        target = ROOT if self.editable_mode else Path(self.build_lib)
+        if target != ROOT:
+            shutil.rmtree(target / "ag", ignore_errors=True)  # of an earlier build: setuptools would pack all of it
+        whys = [(step, step.run()) for step in STEPS]
+        self.__dict__.pop("data_files", None)  # listed already, when setuptools wrote the metadata
+        super().run()
+        for step, why in whys:
+            note(target / step.backend, step.name, why)
+            if why and target != ROOT:
+                shutil.rmtree(target / step.backend / step.makes, ignore_errors=True)
+
+
+class SourceArchive(setuptools.command.sdist.sdist):
+    """Makes the files first, so that a wheel can be built from the archive without a compiler of shaders."""
+
+    def run(self) -> None:
+        for step in STEPS:
+            step.run()
+        super().run()
+
+
+COMMANDS = {"build_py": BuildFiles, "build_ext": BuildExtension, "sdist": SourceArchive}

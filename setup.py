@@ -1,0 +1,14 @@
+"""What setuptools does besides copying Python files; pyproject.toml has the rest, native_build.py the steps."""
+
+import sys
+from pathlib import Path
+
+from setuptools import setup
+
+here = Path(__file__).resolve().parent
+# A build backend does not put them there.
+sys.path[:0] = [str(here), str(here / "third_party" / "kp"), str(here / "tools")]
+import native_build  # noqa: E402
+
+setup(long_description=native_build.description(), long_description_content_type="text/markdown",
+      ext_modules=[native_build.extension()], cmdclass=native_build.COMMANDS)

@@ -1,0 +1,62 @@
+"""Compiled kernels as files: what is not whole is refused, in a sentence that says what to run.  Needs no device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers.errors import expect_error
+
+import ag
+from ag.engine.backends.vulkan import kernel_files
+
+MANIFEST = "manifest.json"
+DEFECTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no manifest": (lambda spv: (spv / MANIFEST).unlink(), "no compiled kernels were found in spv/"),
+    "a torn manifest": (lambda spv: (spv / MANIFEST).write_text("{"), "is no manifest of kernels (JSONDecodeError"),
+    "another file": (lambda spv: (spv / MANIFEST).write_text("[1]"), "is no manifest of kernels (TypeError"),
+    "a manifest without kernels": (lambda spv: (spv / MANIFEST).write_text("{}"), "no manifest of kernels (KeyError"),
+    "a manifest of nothing": (lambda spv: (spv / MANIFEST).write_text('{"kernels": {}}'), "lists no kernel"),
+    "a kernel that is gone": (lambda spv: (spv / "b.spv").unlink(), "lists kernel b and its file is not there"),
+    "a kernel that is text": (lambda spv: (spv / "b.spv").write_text("#version 450"), "b.spv is no SPIR-V"),
+    "a kernel that is empty": (lambda spv: (spv / "b.spv").write_bytes(b""), "b.spv is no SPIR-V"),
+}
+
+
+@pytest.fixture
+def spv(tmp_path: Path) -> Path:
+    """A folder of two kernels, as the build leaves it."""
+    folder = tmp_path / "spv"
+    folder.mkdir()
+    (folder / MANIFEST).write_text(json.dumps({"kernels": {"a": {}, "b": {}}, "left_out": [], "compiler": "none"}))
+    for name in "ab":
+        (folder / f"{name}.spv").write_bytes(bytes.fromhex("0302230700000100"))
+    return folder
+
+
+def test_whole_kernels_are_looked_at_once(spv: Path) -> None:
+    kernel_files.check_files(spv)
+    (spv / "a.spv").unlink()
+    kernel_files.check_files(spv)
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_what_is_not_whole_is_refused_each_time(spv: Path, defect: str) -> None:
+    change, said = DEFECTS[defect]
+    change(spv)
+    for _ in range(2):
+        with expect_error(f"compiled kernels: {defect}", ag.KernelError, "Vulkan: ", said, "python kernels_build.py"):
+            kernel_files.check_files(spv)
+
+
+def test_the_note_of_the_build_is_told(spv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note = tmp_path / "not_built.txt"
+    monkeypatch.setattr(kernel_files, "_NOTE", note)
+    assert kernel_files.not_built() == ""
+    note.write_text("kernels: no glslangValidator\nextension: no compiler\n")
+    assert kernel_files.not_built() == "kernels: no glslangValidator; extension: no compiler"
+    (spv / MANIFEST).unlink()
+    with pytest.raises(ag.KernelError, match=r"found in spv/ \(kernels: no glslangValidator; extension: no compiler\)"):
+        kernel_files.check_files(spv)
