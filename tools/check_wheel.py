@@ -25,7 +25,8 @@ import kernels_build  # noqa: E402
 BACKEND = "ag/engine/backends/vulkan/"
 KERNELS = f"{BACKEND}spv/"
 EXTENSION = re.compile(rf"{BACKEND}_kp\.[^/]*(so|pyd)")
-COMPILED = re.compile(r"ag/engine/backends/cpu/_kernels\.(so|dylib|dll)")
+IN_C = "ag/engine/backends/cpu/built/"
+COMPILED = re.compile(rf"{IN_C}(kernels(\.v\d)?\.so|manifest\.json)")
 CLASSIFIERS = [f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 15)]
 
 
@@ -53,6 +54,11 @@ def faults(wheel: zipfile.ZipFile, cpu_only: bool) -> Iterator[str]:
         if f"{BACKEND}not_built.txt" in names:
             yield f"the build left out: {wheel.read(f'{BACKEND}not_built.txt').decode().strip()}"
         yield from kernel_faults(wheel, names)
+        if f"{IN_C}manifest.json" not in names:
+            yield "the manifest of the CPU's kernels is missing"
+        else:
+            libraries = [f"{IN_C}kernels{x}.so" for x in json.loads(wheel.read(f"{IN_C}manifest.json"))["levels"]]
+            yield from (f"{name} is missing" for name in libraries if name not in names)
     yield from metadata_faults(wheel, names, info)
 
 
