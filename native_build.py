@@ -76,7 +76,8 @@ def compile_shaders() -> str:
 
 STEPS = (
     Step("kernels", VULKAN, kernels_build.OUT.name, compile_shaders),
-    # The C kernels of the CPU go here, as one shared library in ag/engine/backends/cpu; add it to package-data, too.
+    # The C kernels of the CPU go here: a step that makes one shared library in ag/engine/backends/cpu, each time anew,
+    # as it is for one machine.  Name it in package-data of pyproject.toml, and its sources in MANIFEST.in.
 )
 
 
@@ -219,11 +220,10 @@ class BuildFiles(setuptools.command.build_py.build_py):
 
 
 class SourceArchive(setuptools.command.sdist.sdist):
-    """Makes the files first, so that a wheel can be built from the archive without a compiler of shaders."""
+    """Compiles the shaders first, which give the same on every machine, so that a wheel needs no compiler of them."""
 
     def run(self) -> None:
-        for step in STEPS:
-            step.run()
+        compile_shaders()
         super().run()
 
 
