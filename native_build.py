@@ -235,11 +235,10 @@ class BuildFiles(setuptools.command.build_py.build_py):
 
 
 class SourceArchive(setuptools.command.sdist.sdist):
-    """Makes the files first, so that a wheel can be built from the archive without a compiler of shaders."""
+    """Compiles the shaders first, which give the same on every machine, so that a wheel needs no compiler of them."""
 
     def run(self) -> None:
-        for step in STEPS:
-            step.run()
+        compile_shaders()
         super().run()
 
 

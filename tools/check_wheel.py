@@ -27,6 +27,7 @@ KERNELS = f"{BACKEND}spv/"
 EXTENSION = re.compile(rf"{BACKEND}_kp\.[^/]*(so|pyd)")
 IN_C = "ag/engine/backends/cpu/built/"
 COMPILED = re.compile(rf"{IN_C}(kernels(\.v\d)?\.so|manifest\.json)")
+NOTE = re.compile(r"ag/engine/backends/\w+/not_built\.txt")
 CLASSIFIERS = [f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 15)]
 
 
@@ -35,7 +36,8 @@ def faults(wheel: zipfile.ZipFile, cpu_only: bool) -> Iterator[str]:
     names = [name for name in wheel.namelist() if not name.endswith("/")]
     info = next((name.partition("/")[0] for name in names if name.endswith(".dist-info/METADATA")), "none")
     extensions = [name for name in names if EXTENSION.fullmatch(name)]
-    known = {*extensions, f"{KERNELS}manifest.json", "ag/py.typed", f"{BACKEND}not_built.txt"}
+    notes = [name for name in names if NOTE.fullmatch(name)]
+    known = {*extensions, *notes, f"{KERNELS}manifest.json", "ag/py.typed"}
     for name in names:
         source = name.startswith("ag/") and name.endswith(".py")
         if not (name in known or source or name.startswith((f"{info}/", KERNELS)) or COMPILED.fullmatch(name)):
@@ -46,13 +48,13 @@ def faults(wheel: zipfile.ZipFile, cpu_only: bool) -> Iterator[str]:
     if "ag/py.typed" not in names:
         yield "py.typed is missing, so type checkers do not look into it"
     if cpu_only:
-        if extensions or f"{BACKEND}not_built.txt" not in names:
+        if extensions or f"{BACKEND}not_built.txt" not in notes:
             yield "it should have no extension and say why"
     else:
         if len(extensions) != 1:
             yield f"it has {len(extensions)} extensions {extensions}; one is required"
-        if f"{BACKEND}not_built.txt" in names:
-            yield f"the build left out: {wheel.read(f'{BACKEND}not_built.txt').decode().strip()}"
+        for name in notes:
+            yield f"the build left out: {wheel.read(name).decode().strip()}"
         yield from kernel_faults(wheel, names)
         if f"{IN_C}manifest.json" not in names:
             yield "the manifest of the CPU's kernels is missing"

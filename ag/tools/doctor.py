@@ -122,7 +122,7 @@ def doctor() -> Diagnosis:
     missing += [f"{name} is not installed, so {what} cannot be read; to get it: {how}"
                 for name, (what, how) in _OPTIONAL.items() if packages[name] is None]
     system = {"Python": platform.python_version(), "numpy": np.__version__, sys.platform: platform.release()}
-    system |= {f"threads of {library}": str(count) for library, count in blas_threads()}
+    system |= {f"BLAS threads ({library})": str(count) for library, count in blas_threads()}
     mpi, lacks = mpi_report()
     missing += lacks
     working = [d.info.name for d in devices if not d.fault]

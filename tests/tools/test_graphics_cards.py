@@ -111,5 +111,5 @@ def test_a_card(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
 
 
 def test_threads_of_blas() -> None:
-    threads = {name: number for name, number in ag.doctor().system.items() if name.startswith("threads of ")}
+    threads = {name: number for name, number in ag.doctor().system.items() if name.startswith("BLAS threads (")}
     assert threads and all(int(number) >= 1 for number in threads.values())

@@ -112,6 +112,9 @@ def test_a_wheel_trains_without_clone_and_compiler(
     bare = without_tools(tmp_path, user)
     run(user, "-m", "pip", "install", "--only-binary", ":all:", wheel, cwd=tmp_path, **bare)
     assert "cpu: " in run(user, "-W", "error", ROOT / "tools" / "try_wheel.py", "cpu", cwd=tmp_path, **bare)
+    (extension,) = (tmp_path / "user").rglob("_kp.*.so")
+    linked = run("ldd", extension, cwd=tmp_path)
+    assert "libc." in linked and "libvulkan" not in linked  # which is opened when a device is asked for
     request.getfixturevalue("lavapipe")
     (icd,) = [path for path in os.environ.get("VK_ICD_FILENAMES", "").split(os.pathsep) if "lvp" in path] or [""]
     driver = {"VK_ICD_FILENAMES": icd} if icd else {}
