@@ -30,7 +30,7 @@ from ag.engine.dtype import F32, F64, I32, U32, DType
 from ag.engine.kernels.fused import Chain
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
-from ag.errors import KernelError
+from ag.errors import KernelError, ShapeError
 
 __all__ = ["Kernel", "Library", "Plan", "library", "load"]
 
@@ -132,7 +132,10 @@ class Kernel:
             return None
         if len({dtype for dtype, types in zip(dtypes, self.types, strict=True) if len(types) > 1}) > 1:
             return None  # it moves words, and does not convert them
-        values: Params = {**params, **primitive.layout(*shapes, **params)}
+        try:
+            values: Params = {**params, **primitive.layout(*shapes, **params)}
+        except ShapeError:  # more axes than layouts have; numpy takes any
+            return None
         words: list[object] = []
         for name, _, length in self.numbers:
             words += cast(Sequence[object], values[name])[:length] if length > 1 else [values[name]]

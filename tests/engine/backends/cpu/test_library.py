@@ -97,6 +97,15 @@ def test_what_has_a_kernel() -> None:
 
 
 @built
+def test_more_axes_than_a_layout_has() -> None:
+    device, shape = Counting(), (2, 1) * 9 + (2,)
+    x, y = device.of(np.ones(shape, np.float32)), device.of(np.ones(shape[::-1], np.float32))
+    assert not device.has("permute", x, axes=tuple(reversed(range(len(shape)))))
+    column = device.of(np.ones((1, 2) * 9 + (1,), np.float32))
+    np.testing.assert_array_equal(device.launch(PRIMITIVES["add"], y, column).native, y.native + column.native)
+
+
+@built
 def test_zeros_of_both_signs_are_parameters() -> None:
     """They are equal, so that a plan of the one could be taken for the other's."""
     device = Counting()
