@@ -1,9 +1,9 @@
 """How much quicker two CPU devices train than one, without any environment variable.
 
 `python benchmarks/cpu_replicas.py [ROUNDS]` trains a perceptron whose time goes to products of matrices, with
-`dp_train` on one CPU device, on one whose products are made in one thread, and on two, in turn.  It prints the samples
-per second of each, and the ratios of medians.  Where a device alone already keeps both cores busy with its products,
-two of them gain little; compared with one thread they do 1.6 times as much on two cores that are otherwise idle.
+`dp_train` on one CPU device, on one that computes in one thread, and on two, in turn.  It prints the samples per second
+of each, and the ratios of medians.  A device alone already keeps all cores busy, so two of them gain little; compared
+with one thread they do 1.6 times as much on two cores that are otherwise idle.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import ag
+from ag.engine.cpu_threads import one_thread
 
 WIDTH, BATCH, SAMPLES, STEPS = 256, 64, 16, 20
 
@@ -38,9 +39,11 @@ if __name__ == "__main__":
     found: list[tuple[float, float, float]] = []
     for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 5):
         default = samples_per_second(["cpu"])
-        with threadpool_limits(1, "blas"):
-            one_thread = samples_per_second(["cpu"])
-        found.append((default, one_thread, samples_per_second(["cpu", "cpu:1"])))
-    default, one_thread, two = map(median, zip(*found, strict=True))
-    print(f"samples/s: 1 CPU device {default:.1f}, with products in one thread {one_thread:.1f}; 2 CPU devices "
-          f"{two:.1f}, which is {two / default:.2f} and {two / one_thread:.2f} times as many")
+        one_thread()
+        with threadpool_limits(1, "blas"):  # without kernels in C
+            single = samples_per_second(["cpu"])
+        one_thread(alone=False)
+        found.append((default, single, samples_per_second(["cpu", "cpu:1"])))
+    default, single, two = map(median, zip(*found, strict=True))
+    print(f"samples/s: 1 CPU device {default:.1f}, in one thread {single:.1f}; 2 CPU devices "
+          f"{two:.1f}, which is {two / default:.2f} and {two / single:.2f} times as many")
