@@ -112,7 +112,7 @@ ANSWERED: dict[str, str] = {
     "ag.with_grad_tape(3)": "a function", "nn.Sequential(nn.Linear(2, 2), ops.relu)": 'activation="relu"',
     "nn.Sequential(nn.Linear)": "Linear(...)", "nn.Linear(2, 2, activation='rellu')": "relu",
     "ag.dp_train(model, [A])": "a function that returns a new model",
-    "ag.dp_train(lambda: model, (A, A), ops.mse_loss, devices=['cpu'])": "ag_dataloader(x, y)",
+    "ag.dp_train(lambda: model, (np.ones((2, 8)), np.arange(8)), ops.mse_loss, devices=['cpu'])": "ag_dataloader(x, y)",
     "ag.dp_train(lambda: model, [A], ops.mse_loss, optimizer=opt)": "lambda params",
     "ag.dp_train(lambda: model, [A], ops.mse_loss, devices='cpu')": "['cpu', 'cpu:1']",
 }

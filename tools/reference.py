@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pdoc
 
@@ -21,6 +22,7 @@ from ag.autograd.tensor_operators import OPS
 def write(folder: Path) -> None:
     for op in OPS.values():  # their signatures name types that pdoc looks for where the op is defined
         vars(sys.modules[op.__module__]).update(Tensor=Tensor, TensorLike=TensorLike, Sequence=Sequence)
+    ag.Batch.__new__.__annotations__.update(x=Tensor, y=Any)  # which a named tuple leaves unread
     for name in ag.__all__:
         public = getattr(ag, name)
         if inspect.isclass(public):

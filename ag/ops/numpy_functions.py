@@ -154,6 +154,10 @@ def _refuse_writing(name: str) -> TypeError:
 
 def ufunc(function: np.ufunc, method: str, inputs: tuple[object, ...], options: dict[str, object]) -> object:
     """`numpy.ufunc` of tensors: ``__array_ufunc__``."""
+    if method == "__call__" and not options and function in _UFUNCS:
+        result = _UFUNCS[function](*inputs)
+        if result is not NotImplemented:
+            return result
     name = f"numpy.{function.__name__}"
     if any(not isinstance(x, (Tensor, np.ndarray, np.generic)) and hasattr(type(x), "__array_ufunc__")
            for x in inputs):
@@ -167,10 +171,6 @@ def ufunc(function: np.ufunc, method: str, inputs: tuple[object, ...], options: 
         x, relation, y = (first, function, second[0]) if isinstance(first, Tensor) else (
             second[0], _MIRRORED[function], first)
         return HOST_OPERATORS["compare"](relation, x, y)
-    if not options and function in _UFUNCS:
-        result = _UFUNCS[function](*inputs)
-        if result is not NotImplemented:
-            return result
     return _by_numpy(function, name, inputs, options, function in _QUESTIONS)
 
 

@@ -12,7 +12,6 @@ Knows no optimizer, no schedule and no device; both derive from `Settings`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from math import isfinite, nan
 from numbers import Real
 from typing import Any, ClassVar
@@ -84,6 +83,8 @@ def _shown(value: object) -> str:
 
 def nearest(name: object, names: Iterable[str]) -> str:
     """Which of some names may have been meant, for the end of a message."""
+    from difflib import get_close_matches  # which takes time to load, and wrong names are rare
+
     found = get_close_matches(str(name).lower(), list(names), 3, 0.5)
     return f" Did you mean {' or '.join(found)}?" if found else ""
 

@@ -42,7 +42,7 @@ def test_the_blocks_on_mixed_precision_run(tmp_path: Path, monkeypatch: pytest.M
 
 def test_the_blocks_on_operands_run() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "operands.md").read_text("utf-8"), re.M | re.S)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     run("".join(blocks))
 
 
