@@ -60,8 +60,8 @@ def convolution(name: str, rng: Random) -> Launch:
 def heads_of(rng: Random) -> tuple[int, dict[str, int]]:
     """Heads, and the sizes of their operands."""
     q, v, queries, keys = (int(np.exp(rng.uniform(0, np.log(most)))) for most in (40, 40, 100, 100))
-    batch = int(rng.choice(BATCHES[:-1]))
-    return int(rng.integers(1, 5)), {"q": q, "v": v, "queries": queries, "keys": keys, "batch": batch}
+    sizes = {"q": q, "v": v, "queries": queries, "keys": keys, "batch": int(rng.choice(BATCHES[:-1]))}
+    return int(rng.integers(1, 5)), sizes
 
 
 def attention(name: str, rng: Random) -> Launch:
