@@ -19,7 +19,8 @@ static void attend_plainly(float *out, float *lse, const float *q, const float *
     for (int64_t f = 0; f < s->dv; f++) {
         double sum = 0.0;
         for (int64_t j = 0; j < seen_by(s, i); j++)
-            sum += exp_(s->factor * product_of(q, k, s, g, s->d, i, j) - top) * kept_at(s, g, i, j) * v[at(s, g, s->dv, s->keys, f, j)];
+            sum += exp_(s->factor * product_of(q, k, s, g, s->d, i, j) - top) * kept_at(s, g, i, j) *
+                   v[at(s, g, s->dv, s->keys, f, j)];
         out[at(s, g, s->dv, s->queries, f, i)] = (float)(sum / mass);
     }
     lse[at(s, g, 1, s->queries, 0, i)] = top + (log_((float)mass) + (float)(mass - mass));
@@ -77,7 +78,8 @@ KERNEL(attention, {
     int64_t heads; int64_t batch; int64_t queries; int64_t keys; int64_t d; int64_t dv; int64_t causal;
     double factor; double rate;
 }) {
-    const sizes s = sizes_of(a->heads, a->batch, a->queries, a->keys, a->d, a->dv, a->causal, a->factor, a->rate, a->key);
+    const sizes s = sizes_of(a->heads, a->batch, a->queries, a->keys, a->d, a->dv, a->causal, a->factor, a->rate,
+                             a->key);
     const int64_t size_q = size_of(s.d, s.line_q), size_k = size_of(s.d, s.line_k), size_v = size_of(s.dv, s.line_k),
                   size_out = size_of(s.dv, s.line_q);
     const int64_t floats = size_q + size_k + size_v + size_out + s.line_q, count = together(&s, floats, parts);
@@ -92,7 +94,8 @@ KERNEL(attention, {
         const span queries = share(s.queries, WIDE, unit % cuts, cuts);
         if (!memory) {
             for (; g.count > 0; g.sample++, g.count--)
-                for (int64_t t = queries.begin; t < queries.end; t++) attend_plainly(a->out, a->lse, a->q, a->k, a->v, &s, &g, t);
+                for (int64_t t = queries.begin; t < queries.end; t++)
+                    attend_plainly(a->out, a->lse, a->q, a->k, a->v, &s, &g, t);
             continue;
         }
         float *q = memory, *k = q + count * size_q, *v = k + count * size_k, *out = v + count * size_v;
@@ -155,6 +158,6 @@ KERNEL(attention_weights, {
             mass += added(sum) + rest;
         }
         for (j = 0; j < seen; j++) out[j] /= mass;
-        memset(out + seen, 0, (size_t)(a->keys - seen) * sizeof *out);
+        for (j = seen; j < a->keys; j++) out[j] = 0.0f / mass;
     }
 }

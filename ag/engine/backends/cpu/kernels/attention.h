@@ -17,9 +17,10 @@ typedef struct {
     const uint32_t *key;
 } sizes;
 
-static inline sizes sizes_of(int64_t heads, int64_t batch, int64_t queries, int64_t keys, int64_t d, int64_t dv, int64_t causal,
-                      double factor, double rate, const void *key) {
-    return (sizes){heads, batch, queries, keys, d, dv, causal, up(queries, 16) | 16, up(keys, 16) | 16, (float)factor, rate, key};
+static inline sizes sizes_of(int64_t heads, int64_t batch, int64_t queries, int64_t keys, int64_t d, int64_t dv,
+                             int64_t causal, double factor, double rate, const void *key) {
+    return (sizes){heads, batch, queries, keys, d, dv, causal, up(queries, 16) | 16, up(keys, 16) | 16, (float)factor, rate,
+                   key};
 }
 
 // ---------------------------------------------------------------------------------------------- matrices of samples
@@ -29,7 +30,8 @@ typedef struct { int64_t head, sample, count; } group;
 // How many samples are done together: as many as a register has, fewer where these are long or threads would be idle.
 static inline int64_t together(const sizes *s, int64_t floats, int64_t parts) {
     int64_t count = least(s->batch, WIDTH);
-    while (count > 1 && (count * floats > TOGETHER || (count > 4 && s->heads * ((s->batch + count - 1) / count) < parts / 2)))
+    while (count > 1 && (count * floats > TOGETHER ||
+                         (count > 4 && s->heads * ((s->batch + count - 1) / count) < parts / 2)))
         count = (count + 1) / 2;
     return count;
 }
@@ -39,7 +41,8 @@ static inline int64_t together(const sizes *s, int64_t floats, int64_t parts) {
 static inline int64_t size_of(int64_t features, int64_t line) { return (features * line) | 16; }
 
 // From the features of a head of x [heads * features, time, batch] to matrices, one per sample, `line` floats a row.
-static inline void take(float *to, const float *x, const sizes *s, const group *g, int64_t features, int64_t time, int64_t line) {
+static inline void take(float *to, const float *x, const sizes *s, const group *g, int64_t features, int64_t time,
+                        int64_t line) {
     for (int64_t f = 0; f < features; f++) {
         const float *from = x + (g->head * features + f) * time * s->batch + g->sample;
         if (s->batch == 1) memcpy(to + f * line, from, (size_t)time * sizeof *to);
@@ -48,8 +51,8 @@ static inline void take(float *to, const float *x, const sizes *s, const group *
 }
 
 // The reverse, for some times.
-static inline void give(float *x, const float *from, const sizes *s, const group *g, int64_t features, int64_t time, int64_t line,
-                 span some) {
+static inline void give(float *x, const float *from, const sizes *s, const group *g, int64_t features, int64_t time,
+                        int64_t line, span some) {
     const int64_t count = some.end - some.begin;
     for (int64_t f = 0; f < features; f++) {
         float *to = x + ((g->head * features + f) * time + some.begin) * s->batch + g->sample;
@@ -98,15 +101,18 @@ static inline int64_t at(const sizes *s, const group *g, int64_t features, int64
 }
 
 // The product of query i of x and key j of y, in sample g.
-static inline float product_of(const float *x, const float *y, const sizes *s, const group *g, int64_t features, int64_t i, int64_t j) {
+static inline float product_of(const float *x, const float *y, const sizes *s, const group *g, int64_t features, int64_t i,
+                               int64_t j) {
     double sum = 0.0;
-    for (int64_t f = 0; f < features; f++) sum += x[at(s, g, features, s->queries, f, i)] * y[at(s, g, features, s->keys, f, j)];
+    for (int64_t f = 0; f < features; f++)
+        sum += x[at(s, g, features, s->queries, f, i)] * y[at(s, g, features, s->keys, f, j)];
     return (float)sum;
 }
 
 static inline float kept_at(const sizes *s, const group *g, int64_t i, int64_t j) {
+    const int64_t number = ((g->sample * s->heads + g->head) * s->queries + i) * s->keys + j;
     float kept = 1.0f;
-    if (s->rate > 0) kept_of(&kept, 1, 1, s->key, (uint64_t)(((g->sample * s->heads + g->head) * s->queries + i) * s->keys + j), s->rate);
+    if (s->rate > 0) kept_of(&kept, 1, 1, s->key, (uint64_t)number, s->rate);
     return kept;
 }
 

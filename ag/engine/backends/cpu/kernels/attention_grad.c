@@ -45,8 +45,8 @@ static void slopes(const places *p, const sizes *s, const block *b, const operan
 static void add_product(float *sum, const float *scores, const float *x, const block *b, int64_t features) {
     const int64_t line = up(features, WIDTH);
     for (int64_t f = 0; f < features; f += WIDE)
-        ag_panel(sum + f, line, b->keys, least(WIDE, features - f), scores, TALL * WIDE, WIDE, 1, x + b->query * line + f, line,
-                 b->count, 1);
+        ag_panel(sum + f, line, b->keys, least(WIDE, features - f), scores, TALL * WIDE, WIDE, 1, x + b->query * line + f,
+                 line, b->count, 1);
 }
 
 // The gradients of some queries, if these are wanted, or of some keys and values, or of both.
@@ -63,7 +63,8 @@ static void send_back(const operands *o, const places *p, const sizes *s, span q
         products(p->w, o->k, o->q, s, &b, s->d);
         products(p->s, o->v, o->g, s, &b, s->dv);
         slopes(p, s, &b, o);
-        if (of_q) ag_panel(o->q + query, s->line_q, s->d, b.count, o->k + b.key, TALL * s->line_k, s->line_k, 1, p->s, WIDE, b.keys, 0);
+        if (of_q)
+            ag_panel(o->q + query, s->line_q, s->d, b.count, o->k + b.key, TALL * s->line_k, s->line_k, 1, p->s, WIDE, b.keys, 0);
         if (of_k) {
             add_product(p->dk, p->s, p->q, &b, s->d);
             add_product(p->dv, p->w, p->g, &b, s->dv);
@@ -108,7 +109,8 @@ KERNEL(attention_grad, {
     int64_t heads; int64_t batch; int64_t queries; int64_t keys; int64_t d; int64_t d_values; int64_t causal;
     double factor; double rate;
 }) {
-    const sizes s = sizes_of(a->heads, a->batch, a->queries, a->keys, a->d, a->d_values, a->causal, a->factor, a->rate, a->key);
+    const sizes s = sizes_of(a->heads, a->batch, a->queries, a->keys, a->d, a->d_values, a->causal, a->factor,
+                             a->rate, a->key);
     const int64_t size_q = size_of(s.d, s.line_q), size_k = size_of(s.d, s.line_k), size_v = size_of(s.dv, s.line_k),
                   size_g = size_of(s.dv, s.line_q);
     const int64_t floats = size_q + size_k + size_v + size_g + 2 * s.line_q, count = together(&s, floats, parts);

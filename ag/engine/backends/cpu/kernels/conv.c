@@ -102,7 +102,8 @@ static void make_lanes(const walk *c, span some, int64_t y, const lanes *l, int6
             float *to = whole ? lane_of(place_of(c, f, y), l, c->batch, at) : made;
             (wide > WIDTH ? wide_tile : slim_tile)(tall, to, whole ? plane : WIDE, c, c->w + f * c->w_out, taps, count,
                                                    ring + at, pitch);
-            for (int64_t i = 0; i < tall && !whole; i++) put_lanes(place_of(c, f + i, y), l, c->batch, at, wide, made + i * WIDE);
+            for (int64_t i = 0; i < tall && !whole; i++)
+                put_lanes(place_of(c, f + i, y), l, c->batch, at, wide, made + i * WIDE);
         }
     }
 }

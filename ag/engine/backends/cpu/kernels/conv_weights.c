@@ -131,11 +131,13 @@ static region step_of(const slopes *s) {
 
 // The sums over one region of some features, and of columns of [channels, taps]; `first` of all regions or added.
 static void add_region(const slopes *s, const region *at, span features, span cols, float *memory, int first) {
-    const int64_t channel = cols.begin / s->taps, channels = (cols.end - 1) / s->taps + 1 - channel, count = features.end - features.begin;
+    const int64_t channel = cols.begin / s->taps, channels = (cols.end - 1) / s->taps + 1 - channel;
+    const int64_t count = features.end - features.begin;
     const strip x = strip_of(s, at, channels);
     const int64_t above = at->y * s->down.stride - s->down.padding, seen = seen_rows(s, at->rows);
     const int64_t step_x = channels * x.steps * x.pitch, pitch_g = pitch_of(at->columns * s->batch), step_g = count * pitch_g;
     const int64_t length = at->columns * s->batch, image = s->image[0] * s->image[1] * s->batch;
+    const int64_t plane = s->places[0] * s->places[1] * s->batch;
     int64_t *from = (int64_t *)memory, *to = from + at->rows;
     float *gs = memory + up(4 * at->rows, 16), *xs = gs + at->rows * step_g;
     for (int64_t r = 0; r < seen; r++) pack_strip(xs + r * step_x, s->x + channel * image, &x, above + r);
@@ -146,7 +148,7 @@ static void add_region(const slopes *s, const region *at, span features, span co
         if (to[r] < from[r]) to[r] = from[r];
         for (int64_t f = 0; f < count; f++) {
             float *row = gs + r * step_g + f * pitch_g;
-            memcpy(row, s->g + (features.begin + f) * s->places[0] * s->places[1] * s->batch + place, (size_t)length * sizeof *row);
+            memcpy(row, s->g + (features.begin + f) * plane + place, (size_t)length * sizeof *row);
             memset(row + length, 0, (size_t)(pitch_g - length) * sizeof *row);
         }
     }
@@ -156,8 +158,8 @@ static void add_region(const slopes *s, const region *at, span features, span co
             const int64_t c = least(col + j, cols.end - 1), tap = c % s->taps;
             int64_t shift, rest;
             sees(&s->across, 0, tap % s->across.kernel, &shift, &rest);
-            t.x[j] = xs + tap / s->across.kernel * s->down.dilation * step_x + ((c / s->taps - channel) * x.steps + rest) * x.pitch +
-                     (shift - (x.first - at->column)) * s->batch;
+            t.x[j] = xs + tap / s->across.kernel * s->down.dilation * step_x +
+                     ((c / s->taps - channel) * x.steps + rest) * x.pitch + (shift - (x.first - at->column)) * s->batch;
         }
         for (int64_t f = 0; f < count; f += HIGH) {
             for (int64_t i = 0; i < HIGH; i++) t.g[i] = gs + least(f + i, count - 1) * pitch_g;
@@ -183,8 +185,8 @@ static void add_plainly(const slopes *s, span features, span cols) {
             for (int64_t n = s->begin; n < s->end; n++) {
                 const int64_t y = n / wide * s->down.stride + down, x = n % wide / s->batch * s->across.stride + across;
                 const int is_seen = y >= 0 && y < s->image[0] && x >= 0 && x < s->image[1];
-                const float seen = is_seen ? s->x[((c / s->taps * s->image[0] + y) * s->image[1] + x) * s->batch + n % s->batch] : 0.0f;
-                sum += (double)(s->g[f * plane + n] * seen);
+                const int64_t pixel = (c / s->taps * s->image[0] + y) * s->image[1] + x;
+                sum += (double)(s->g[f * plane + n] * (is_seen ? s->x[pixel * s->batch + n % s->batch] : 0.0f));
             }
             s->out[f * s->channels * s->taps + c] = (float)sum;
         }
@@ -194,7 +196,8 @@ static void add_up(const slopes *s, span features, span cols) {
     const int64_t wide = s->places[1] * s->batch;
     region at = step_of(s);
     const region step = at;
-    float *memory = ag_scratch(size_of(s, &step, least(s->channels, BLOCK + 2), least(s->features, BLOCK)) + 4 * step.rows + 64);
+    const int64_t packed = size_of(s, &step, least(s->channels, BLOCK + 2), least(s->features, BLOCK));
+    float *memory = ag_scratch(packed + 4 * step.rows + 64);
     if (!memory) {
         add_plainly(s, features, cols);
         return;
@@ -219,7 +222,8 @@ KERNEL(conv2d_weight_grad, {
     int64_t dilation[2]; int64_t channels; int64_t features; int64_t rows; int64_t cols; int64_t inner; int64_t groups;
     int64_t pieces; int64_t chunk;
 }) {
-    const int64_t taps = a->kernel[0] * a->kernel[1], pixels = a->image[0] * a->image[1] * a->batch, length = a->channels * taps;
+    const int64_t taps = a->kernel[0] * a->kernel[1], length = a->channels * taps;
+    const int64_t pixels = a->image[0] * a->image[1] * a->batch;
     const int64_t high = (a->features + HIGH - 1) / HIGH, wide = (length + BROAD - 1) / BROAD, count = a->pieces * a->groups;
     const int64_t cuts = (parts + count - 1) / (count ? count : 1);
     int64_t down = 1, least_cost = INT64_MAX;
@@ -239,7 +243,8 @@ KERNEL(conv2d_weight_grad, {
                      {a->kernel[0], a->dilation[0], a->stride[0], a->padding[0], 0},
                      {a->kernel[1], a->dilation[1], a->stride[1], a->padding[1], 0},
                      piece * a->chunk, least((piece + 1) * a->chunk, a->inner)};
-        const span features = share(a->features, HIGH, cut / across, down), cols = share(length, BROAD, cut % across, across);
+        const span features = share(a->features, HIGH, cut / across, down);
+        const span cols = share(length, BROAD, cut % across, across);
         if (features.begin == features.end || cols.begin == cols.end) continue;
         if (of.begin < of.end) {
             add_up(&of, features, cols);

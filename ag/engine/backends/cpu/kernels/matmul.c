@@ -53,8 +53,10 @@ static void pack_rows(float *to, const product *p, int64_t row, int64_t rows, in
     for (int64_t i = 0; i < rows; i += TALL, to += TALL * PITCH) {
         const float *from = p->a + k * p->step_a + row + i;
         const int64_t tall = least(TALL, rows - i);
-        if (tall == TALL) for (int64_t l = 0; l < deep; l++, from += p->step_a) memcpy(to + l * TALL, from, TALL * sizeof *to);
-        else for (int64_t l = 0; l < deep; l++, from += p->step_a) memcpy(to + l * TALL, from, (size_t)tall * sizeof *to);
+        for (int64_t l = 0; l < deep; l++, from += p->step_a) {
+            if (tall == TALL) memcpy(to + l * TALL, from, TALL * sizeof *to);  // some instructions, and no call
+            else memcpy(to + l * TALL, from, (size_t)tall * sizeof *to);
+        }
     }
 }
 

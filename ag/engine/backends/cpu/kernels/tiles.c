@@ -94,8 +94,17 @@ INLINE void tile_of_rows(int64_t rows, int regs, ARGUMENTS) {
     }
 }
 
-static __attribute__((noinline)) void whole_of_rows(ARGUMENTS) { tile(TALL, 2, c, step_c, cols, a, row_a, 1, b, step_b, inner, add); (void)step_a; }
-static __attribute__((noinline)) void whole_of_cols(ARGUMENTS) { tile(TALL, 2, c, step_c, cols, a, 1, step_a, b, step_b, inner, add); (void)row_a; }
+// Whole tiles whose A lies in rows or in columns, and all others.
+static __attribute__((noinline)) void whole_of_rows(ARGUMENTS) {
+    tile(TALL, 2, c, step_c, cols, a, row_a, 1, b, step_b, inner, add);
+    (void)step_a;
+}
+
+static __attribute__((noinline)) void whole_of_cols(ARGUMENTS) {
+    tile(TALL, 2, c, step_c, cols, a, 1, step_a, b, step_b, inner, add);
+    (void)row_a;
+}
+
 static __attribute__((noinline)) void part_of_two(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 2, GIVEN); }
 static __attribute__((noinline)) void part_of_one(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 1, GIVEN); }
 

@@ -1,0 +1,52 @@
+"""Runs every kernel of a folder at random shapes, each operand in memory of its own, so that a sanitizer sees its ends.
+
+`test_sanitizers.py` starts it in a process with the sanitizer's library: ``python sanitized.py FOLDER EXAMPLES``.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+from engine.backends.cpu.random_launches import MAKERS
+from helpers.guarded import Launch
+
+from ag.engine.backends.cpu.library import Library, load
+from ag.engine.backends.cpu.native import NativeBackend
+from ag.engine.dtype import as_dtype
+
+SHARED = 2  # the word of a launch that says whether threads share it
+
+
+def run(library: Library, backend: NativeBackend, launch: Launch) -> None:
+    """A launch by one thread and by three."""
+    primitive, given = launch.primitive, [np.array(x) for x in launch.operands]
+    made: list[tuple[int, ...]] = []
+    if primitive.outputs:
+        found = primitive.shape(*[x.shape for x in given], **launch.params)
+        made = list(found) if primitive.outputs > 1 else [found]
+    arrays = [np.zeros(shape, given[0].dtype) for shape in made] + given
+    buffers = tuple(backend.alloc(x.shape, as_dtype(x.dtype, "tests")) for x in arrays)
+    row = backend.words(primitive, buffers, launch.params)
+    assert row is not None, f"{launch} runs in numpy"
+    words = np.frombuffer(row[0], np.int64).copy()
+    words[SHARED] = 1
+    words[SHARED + 1 :][: len(arrays)] = [x.ctypes.data for x in arrays]  # not the backend's, which lie side by side
+    for threads in (1, 3):
+        library.run_by(threads, words.tobytes(), 1)
+
+
+def main(folder: str, examples: str) -> None:
+    library = load(Path(folder))
+    assert library is not None, f"no kernels in {folder}"
+    backend = NativeBackend(library)
+    for name in sorted(library.kernels.keys() & MAKERS.keys()):
+        rng = np.random.default_rng(zlib.crc32(name.encode()))
+        for _ in range(int(examples)):
+            run(library, backend, MAKERS[name](rng))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
