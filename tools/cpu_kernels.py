@@ -35,7 +35,7 @@ OUT = SOURCES.parent / "built"
 
 FORMAT = 1  # of the manifest
 FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-Wall", "-Wextra",
-         "-fvisibility=default", "-pthread"]
+     "-Werror=implicit-function-declaration", "-pthread"]
 LEVELS = {"x86_64": {"": [], ".v3": ["-march=x86-64-v3"], ".v4": ["-march=x86-64-v4", "-mprefer-vector-width=512"]}}
 CONTRACT = re.compile(r"^// contract\b", re.M)  # of files whose products and sums may become one operation
 MEMBER = re.compile(r"((?:const )?(?:float|double|int32_t|uint32_t|void) \*|int64_t |double )(\w+)(?:\[(\d+)\])?")

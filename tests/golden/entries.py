@@ -73,12 +73,13 @@ def measured(name: str, device: str) -> Found:
 
 def machine_of(device: str) -> str:
     """What a device is, in words: numpy and what its products and functions give, and for Vulkan the driver, too."""
+    host = ag.doctor().devices[0].info.driver  # numpy, and kernels in C if there are any
     if device == "cpu":
-        return f"{ag.doctor().devices[0].info.driver}, {_short(_numpy_bits(1, 7, 64, 300, 1031))}"
+        return f"{host}, {_short(_numpy_bits(1, 7, 64, 300, 1031))}"
     info = next(info for info in ag.ag_vulkan_devices() if info.name == device)
     # A software driver compiles for its processor; the host's part, such as norms of `dp_train`, is small vectors.
     place = _processor() if info.kind == "cpu" else info.vendor
-    return (f"{info.description}, driver {info.driver}, on {place}, numpy {np.__version__}, "
+    return (f"{info.description}, driver {info.driver}, on {place}, {host}, "
             f"{_short(_numpy_bits(1, 7, 64))}")
 
 

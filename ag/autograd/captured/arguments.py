@@ -114,7 +114,7 @@ class _ArraySlot:
     def fill(self, value: Array) -> None:
         """Upload the values to where the step uses them."""
         for target in self.targets:
-            target.backend.upload(value.reshape(target.shape), target)
+            target.backend.upload(value if value.shape == target.shape else value.reshape(target.shape), target)
 
 
 class Arguments:

@@ -65,7 +65,7 @@ def _structure(x: Tree, leaves: list[Leaf]) -> TreeDef:
     """The structure of a tree, whose arrays are appended to `leaves`."""
     if isinstance(x, (Tensor, np.ndarray)):
         leaves.append(x)
-        return _Leaf(len(leaves) - 1, (type(x), tuple(x.shape), x.dtype))
+        return _Leaf(len(leaves) - 1, (type(x), x.shape, x.dtype))
     if isinstance(x, dict):
         return _Container(dict, tuple([_structure(item, leaves) for item in x.values()]), tuple(x))
     if isinstance(x, (list, tuple)):

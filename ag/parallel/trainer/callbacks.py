@@ -14,8 +14,7 @@ calls the callback through this, the trainer ends its steps in it.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from threading import current_thread, main_thread
 from types import FrameType
 from typing import Any, Protocol
@@ -41,7 +40,7 @@ class _Replica(Protocol):
 
 
 class Endings:
-    """Ctrl-C in a job: it waits while a step ends.  Entered for the job; `quiet` is entered for the end of each step.
+    """Ctrl-C in a job: it waits while a step ends.  Entered for the job; `end_of_step` makes the end of each step.
 
     The handler of signals is replaced once, as that takes as long as a small step; `renew` does so again if somebody
     else has put another one there.
@@ -92,12 +91,11 @@ class Endings:
         elif self._handler is not None:
             self._handler(number, frame)
 
-    @contextmanager
-    def quiet(self) -> Iterator[None]:
-        """Ctrl-C waits until the block is over."""
+    def end_of_step(self, end: Callable[[], None]) -> None:
+        """Make this call, for which Ctrl-C waits."""
         self._busy = True
         try:
-            yield
+            end()
         finally:
             self._busy = False
             came, self._came = self._came, None

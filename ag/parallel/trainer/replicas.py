@@ -95,6 +95,8 @@ class Replicas:
 
     def shards(self, k: int, shard: Shard, dealt: Dealt) -> list[list[Stack]]:
         """What each replica gets of these samples."""
+        if len(self) == 1:
+            return [cut(shard, dealt.stack, dealt.batch, k)]
         sizes = self._balance.sizes(len(shard.samples))
         return [cut(shard.part(end - size, end), dealt.stack, dealt.batch, k)
                 for end, size in zip(accumulate(sizes), sizes, strict=True)]
@@ -122,13 +124,16 @@ class Replicas:
             self._synchronized.run(k, shards, first)
             self._threads.run([_task(r, r.finish) for r in self], k)
         else:
-            work = list(zip(self, shards, strict=True))
-            starts = [_task(r, partial(r.start, stacks, first, draws)) for r, stacks in work if r.backend.asynchronous]
-            ends = [_task(r, r.finish if r.backend.asynchronous else
-                          partial(r.start_and_finish, stacks, first, draws)) for r, stacks in work]
-            self._threads.run([*starts, *ends], k)
-        self._note_times([sum(len(stack.samples) for stack in stacks) for stacks in shards])
-        return [r.collected for r in self]
+            starts, ends = list[Task](), list[Task]()
+            for r, stacks in zip(self._replicas, shards, strict=True):
+                if r.backend.asynchronous:
+                    starts.append(_task(r, partial(r.start, stacks, first, draws)))
+                    ends.append(_task(r, r.finish))
+                else:
+                    ends.append(_task(r, partial(r.start_and_finish, stacks, first, draws)))
+            self._threads.run(starts + ends, k)
+        self._note_times([sum([len(stack.samples) for stack in stacks]) for stacks in shards])
+        return [r.collected for r in self._replicas]
 
     def count_draws(self, k: int, shards: Sequence[list[Stack]]) -> int | None:
         """Run the first stack of the job, if it is here, to learn how many random streams one is expected to take."""
@@ -140,12 +145,13 @@ class Replicas:
 
     def _note_times(self, sizes: list[int]) -> None:
         seconds = []
-        last = max(r.ended for r in self)
+        last = max([r.ended for r in self._replicas])
         free: dict[str, float] = {}  # when a device was done with its last replica
-        for replica, size in zip(self, sizes, strict=True):
-            seconds.append(replica.ended - max(replica.began, free.get(replica.device, 0.0)))
-            free[replica.device] = replica.ended
-            replica.note(size, seconds[-1], last - replica.ended)
+        for replica, size in zip(self._replicas, sizes, strict=True):
+            began, ended = replica.began, replica.ended
+            seconds.append(ended - max(began, free.get(replica.device, began)))
+            free[replica.device] = ended
+            replica.note(size, seconds[-1], last - ended)
         self._balance.note(sizes, seconds)
 
     def why_not_stacked(self, shard: Shard, step: int) -> str | None:

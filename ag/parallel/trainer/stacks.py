@@ -111,8 +111,9 @@ def cut(shard: Shard, size: int, batch: int, step: int) -> list[Stack]:
         place = at // size
         until = min((place + 1) * size, end)
         whole = at == place * size and until == min((place + 1) * size, batch)
-        _, samples, weights = shard.part(at - shard.start, until - shard.start)
-        stacks.append(Stack(place, 1 if whole else PART, at == place * size, step * batch + at, samples, weights))
+        here = slice(at - shard.start, until - shard.start)
+        stacks.append(Stack(place, 1 if whole else PART, at == place * size, step * batch + at, shard.samples[here],
+                            shard.weights[here]))
         at = until
     return stacks
 

@@ -120,24 +120,15 @@ class Trainer:
         nodes = self._compute(k, shard, dealt)
         begin = perf_counter()
         self._sums.restart()
-        tree: TreeSum[Array] = TreeSum(self._sums.added)
+        total = self._mean(k, nodes)
         size = self.replicas.first.group.size
-        with np.errstate(all="ignore"):  # infinities and NaN are dealt with below
-            for of_replica in nodes:
-                for node in of_replica:
-                    tree.push(*node)
-            total = self._ranks.total(tree, (r.used for r in self.replicas), self.endings.asked)
-            count = float(total[size + 1])
-            if count == 0:
-                raise ValueError(f"dp_train: the weights of the samples of step {k} add up to 0, so there is no mean; "
-                                 f"at least one must count.")
-            total /= count
         gradient, loss, moved = total[:size], float(total[size]), total[size + LOSS_WORDS :]
         finite = isfinite(float(total.dot(total))) or bool(np.isfinite(total).all())
         overflow = not finite and self.optimizers.scaled and isfinite(loss) and bool(np.isfinite(moved).all())  # of f16
         if not finite and not overflow:
             self._nonfinite(k, nodes)
-        with self.endings.quiet():
+
+        def end() -> None:
             if finite:
                 self._note_used()
                 self.optimizers.step(gradient)
@@ -150,6 +141,24 @@ class Trainer:
                     self._move_scale(1.0)
                 self.replicas.send(lambda replica: replica.buffers.begin())
             done(loss)
+
+        self.endings.end_of_step(end)
+
+    def _mean(self, k: int, nodes: list[list[Node]]) -> Array:
+        """The mean over all samples of a step, in the layout of a row."""
+        tree: TreeSum[Array] = TreeSum(self._sums.added)
+        with np.errstate(all="ignore"):  # the caller deals with infinities and NaN
+            for of_replica in nodes:
+                for node in of_replica:
+                    tree.push(*node)
+            total = self._ranks.total(tree, [r.used for r in self.replicas], self.endings.asked)
+            count = float(total[self.replicas.first.group.size + 1])
+            if count == 0:
+                raise ValueError(f"dp_train: the weights of the samples of step {k} add up to 0, so there is no mean; "
+                                 f"at least one must count.")
+            if count != 1:
+                total /= count
+        return total
 
     def _compute(self, k: int, shard: Shard, dealt: Dealt) -> list[list[Node]]:
         """The sums of every replica's samples."""

@@ -390,12 +390,15 @@ def interrupt() -> None:
     time.sleep(0.01)
 
 
-def test_an_interrupt_waits_for_the_end_of_a_block() -> None:
+def test_an_interrupt_waits_for_the_end_of_a_step() -> None:
     order: list[str] = []
+
+    def end() -> None:
+        interrupt()
+        order.append("inside")
+
     with pytest.raises(KeyboardInterrupt), Endings() as endings:
-        with endings.quiet():
-            interrupt()
-            order.append("inside")
+        endings.end_of_step(end)
         order.append("never")
     assert order == ["inside"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     with pytest.raises(KeyboardInterrupt), Endings():
@@ -423,8 +426,8 @@ def test_other_threads_handle_no_interrupts() -> None:
     done: list[Any] = []
 
     def work() -> None:
-        with Endings() as endings, endings.quiet():
-            done.append(signal.getsignal(signal.SIGINT))
+        with Endings() as endings:
+            endings.end_of_step(lambda: done.append(signal.getsignal(signal.SIGINT)))
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -210,6 +210,8 @@ def library() -> Library | None:
 
 def load(folder: Path) -> Library | None:
     """The kernels in a folder, if they were built, from what is in the sources now, and this processor can run them."""
+    if not (folder / "manifest.json").is_file():
+        return None
     try:
         manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
         if changed := [name for name, digest in manifest["sources"].items() if _is_other(_ROOT / name, digest)]:
@@ -217,7 +219,8 @@ def load(folder: Path) -> Library | None:
                         "tools/cpu_kernels.py`.", changed[0])
             return None
         return Library(folder, manifest)
-    except OSError:  # not there, or of another kind of processor
+    except OSError as error:  # such as a library of another kind of processor
+        log.warning("cpu: the compiled kernels cannot be loaded, so the CPU computes with numpy: %s", error)
         return None
 
 

@@ -305,9 +305,9 @@ def inverse_std(rng: Random) -> Launch:
 
 
 def running_update(rng: Random) -> Launch:
-    sizes = shape(rng, 2)
-    return launch("running_update", normal(rng, *sizes), normal(rng, *sizes),
-                  momentum=float(rng.choice([0.1, 0.5, 0.9])), factor=float(rng.normal()))
+    running, momentum = normal(rng, *shape(rng, 2)), float(rng.choice([0.1, 0.5, 0.9]))
+    value = normal(rng, *running.shape)
+    return launch("running_update", running, value, momentum=momentum, factor=float(rng.normal()))
 
 
 Maker = Callable[[Random], Launch]

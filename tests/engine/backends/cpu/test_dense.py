@@ -172,6 +172,6 @@ assert mapped() > before
 def test_without_memory_for_packing() -> None:
     """Slower, and as right."""
     tests = Path(__file__).parents[3]
-    found = subprocess.run([sys.executable, "-c", WITHOUT_MEMORY], cwd=tests, capture_output=True, text=True, check=False,
-                           timeout=120, env={**os.environ, "PYTHONPATH": f"{tests}:{tests.parent}"})
+    found = subprocess.run([sys.executable, "-c", WITHOUT_MEMORY], cwd=tests, capture_output=True, text=True,
+                           check=False, timeout=120, env={**os.environ, "PYTHONPATH": f"{tests}:{tests.parent}"})
     assert found.returncode == 0, found.stderr

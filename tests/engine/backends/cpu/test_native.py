@@ -59,7 +59,6 @@ def examples(name: str, count: int) -> list[Launch]:
 def test_a_kernel_is_declared_as_its_primitive(name: str) -> None:
     """Operands in the primitive's order, of which it writes outputs and what it updates; and no number that is none."""
     assert KERNELS is not None
-    assert name in MAKERS, f"{name}: random_launches.py has no function that makes launches of random shapes"
     kernel, primitive = KERNELS.kernels[name], PRIMITIVES[name]
     written = [i < primitive.outputs or i in primitive.updates for i in range(len(primitive.operands))]
     assert kernel.operands == primitive.operands

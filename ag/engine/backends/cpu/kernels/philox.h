@@ -4,27 +4,28 @@
 #define PHILOX_H
 #include "ag.h"
 
-#define BLOCKS 64  // of four words, made at once at most
+#define BLOCKS 64  // of four words, that are made at once, at most: enough for a loop of vectors
 
 // The words of some blocks, beginning with number `first`; key is (seed low, seed high, stream low, stream high).
-static inline void philox(uint32_t *words, const uint32_t *key, uint64_t first, int64_t blocks) {
-    uint32_t a[BLOCKS], b[BLOCKS], c[BLOCKS], d[BLOCKS], seed = key[0], other = key[1];
+static inline void philox(uint32_t words[4 * BLOCKS], const uint32_t *key, uint64_t first, int64_t blocks) {
+    uint32_t a[BLOCKS], b[BLOCKS], c[BLOCKS], d[BLOCKS], k = key[0], l = key[1];
+#pragma GCC ivdep
     for (int64_t i = 0; i < blocks; i++) {
         a[i] = (uint32_t)(first + (uint64_t)i);
         b[i] = (uint32_t)((first + (uint64_t)i) >> 32);
         c[i] = key[2];
         d[i] = key[3];
     }
-    for (int round = 0; round < 10; round++, seed += 0x9E3779B9u, other += 0xBB67AE85u) {
+    for (int round = 0; round < 10; round++, k += 0x9E3779B9u, l += 0xBB67AE85u)
 #pragma GCC ivdep
         for (int64_t i = 0; i < blocks; i++) {
-            const uint64_t x = 0xD2511F53ull * a[i], y = 0xCD9E8D57ull * c[i];
-            a[i] = (uint32_t)(y >> 32) ^ b[i] ^ seed;
-            c[i] = (uint32_t)(x >> 32) ^ d[i] ^ other;
+            const uint64_t x = (uint64_t)a[i] * 0xD2511F53u, y = (uint64_t)c[i] * 0xCD9E8D57u;
+            a[i] = (uint32_t)(y >> 32) ^ b[i] ^ k;
+            c[i] = (uint32_t)(x >> 32) ^ d[i] ^ l;
             b[i] = (uint32_t)y;
             d[i] = (uint32_t)x;
         }
-    }
+#pragma GCC ivdep
     for (int64_t i = 0; i < blocks; i++) {
         words[4 * i] = a[i];
         words[4 * i + 1] = b[i];

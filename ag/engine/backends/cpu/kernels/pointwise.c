@@ -1,4 +1,7 @@
-// Functions element by element that no chain has: limits, powers, and dropout with its random numbers.
+// Functions element by element that no chain has, so that a product and a sum may become one operation: limits, powers,
+// and dropout with its random numbers.
+// contract
+#include "philox.h"
 #include "rows.h"
 
 typedef uint64_t __attribute__((may_alias)) stream_number;
@@ -22,13 +25,13 @@ KERNEL(clamp_grad, { float *out; const float *x; const float *g; int64_t n; doub
 
 // ---------------------------------------------------------------------------------------------- powers
 
-typedef union { double number; int64_t bits; } real;
+typedef union { double number; uint64_t bits; } real;
 
 // 2^(p log2 x) in double for 0 < x < infinity: log2 x, times a large p, needs more digits than float has.
 static inline float positive_power(float x, double p) {
     real y = {(double)x}, power;
-    const int64_t e = (y.bits - 0x3FE6A09E667F3BCDll) >> 52;  // x = 2^e m, with m from sqrt(1/2) to sqrt(2)
-    y.bits -= e << 52;
+    const int64_t e = (int64_t)(y.bits - 0x3FE6A09E667F3BCDull) >> 52;  // x = 2^e m, with m from sqrt(1/2) to sqrt(2)
+    y.bits -= (uint64_t)e << 52;
     const double s = (y.number - 1.0) / (y.number + 1.0), q = s * s;  // ln m = 2 (s + s^3 / 3 + s^5 / 5 + ...)
     const double ln_m = 2.0 * s * (1.0 + q * (1.0 / 3 + q * (1.0 / 5 + q * (1.0 / 7 + q * (1.0 / 9 + q * (1.0 / 11))))));
     const double exact = p * ((double)e + 1.4426950408889634 * ln_m);
@@ -92,31 +95,6 @@ KERNEL(rng_draw, { uint32_t *out; uint32_t *state; }) {
     a->out[2] = (uint32_t)stream;
     a->out[3] = (uint32_t)(stream >> 32);
     (void)parts;
-}
-
-#define BLOCKS 64  // of four random words, that are made at a time, at most
-
-// Philox4x32-10 with the counters (first + k, stream): word w of block k goes to 4 k + w, as in ag/engine/kernels/random.py.
-static void philox(uint32_t *words, const uint32_t *key, uint64_t first, int64_t blocks) {
-    uint32_t x[4][BLOCKS], seed[2] = {key[0], key[1]};
-    EACH(k, blocks) {
-        x[0][k] = (uint32_t)(first + (uint64_t)k);
-        x[1][k] = (uint32_t)((first + (uint64_t)k) >> 32);
-        x[2][k] = key[2];
-        x[3][k] = key[3];
-    }
-    for (int round = 0; round < 10; round++) {
-        EACH(k, blocks) {
-            const uint64_t even = 0xD2511F53ull * x[0][k], odd = 0xCD9E8D57ull * x[2][k];
-            x[0][k] = (uint32_t)(odd >> 32) ^ x[1][k] ^ seed[0];
-            x[1][k] = (uint32_t)odd;
-            x[2][k] = (uint32_t)(even >> 32) ^ x[3][k] ^ seed[1];
-            x[3][k] = (uint32_t)even;
-        }
-        seed[0] += 0x9E3779B9u;
-        seed[1] += 0xBB67AE85u;
-    }
-    EACH(k, blocks) for (int w = 0; w < 4; w++) words[4 * k + w] = x[w][k];
 }
 
 KERNEL(dropout, { float *out; const float *x; const uint32_t *key; int64_t n; double rate; }) {

@@ -1,0 +1,147 @@
+"""Which library of kernels is used, and which launches it takes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ag
+from ag.engine.backends import cpu
+from ag.engine.backends.cpu.backend import NumpyBackend
+from ag.engine.backends.cpu.library import Library, library, load
+from ag.engine.backends.cpu.native import NativeBackend
+from ag.engine.buffer import Buffer
+from ag.engine.dtype import F32, F64
+from ag.engine.primitive import PRIMITIVES
+
+BUILT = Path(cpu.__file__).parent / "built"
+built = pytest.mark.skipif(library() is None, reason="no kernels in C: not built, or AG_CPU is numpy")
+
+
+def test_what_was_built_is_used() -> None:
+    """Or the tests of kernels would be skipped where the library does not load."""
+    assert (library() is not None) is ((BUILT / "manifest.json").exists() and os.environ.get("AG_CPU") != "numpy")
+
+
+def answer(program: str, **env: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, **env}, capture_output=True, text=True,
+                          timeout=60, check=False)
+    return done.stdout + done.stderr.splitlines()[-1] if done.stderr else done.stdout
+
+
+def test_the_environment_may_ask_for_numpy() -> None:
+    program = "import ag; print(type(ag.ag_tensor([1.0]).buffer.backend).__name__)"
+    assert answer(program, AG_CPU="numpy") == "NumpyBackend\n"
+    assert "AG_CPU is 'c'; the only value it may have is 'numpy'" in answer(program, AG_CPU="c")
+
+
+def test_no_library(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert load(tmp_path) is None and not caplog.records
+
+
+@built
+def test_a_library_that_does_not_load(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "manifest.json").write_text((BUILT / "manifest.json").read_text())
+    (tmp_path / "kernels.so").write_text("none")
+    with caplog.at_level(logging.WARNING, "ag"):
+        assert load(tmp_path) is None
+    assert "cannot be loaded, so the CPU computes with numpy" in caplog.text
+
+
+@built
+def test_kernels_of_other_sources(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    manifest = json.loads((BUILT / "manifest.json").read_text())
+    manifest["sources"]["ag/engine/backends/cpu/kernels/run.c"] = "0" * 64
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with caplog.at_level(logging.WARNING, "ag"):
+        assert load(tmp_path) is None
+    assert "run.c changed after the kernels were built" in caplog.text
+
+
+class Counting(NativeBackend):
+    """A device that counts what runs in numpy."""
+
+    def __init__(self) -> None:
+        kernels = library()
+        assert isinstance(kernels, Library)
+        super().__init__(kernels)
+
+    def of(self, values: np.ndarray) -> Buffer:
+        buffer = self.alloc(values.shape, F64 if values.dtype == np.float64 else F32)
+        self.upload(values, buffer)
+        return buffer
+
+    def has(self, name: str, *operands: Buffer, **params: object) -> bool:
+        primitive = PRIMITIVES[name]
+        return self.words(primitive, self.operands_of(primitive, operands, None, params)[1], params) is not None
+
+
+@built
+def test_what_has_a_kernel() -> None:
+    """float32 has; float64 and functions that the library does not know have none, and run in numpy."""
+    device = Counting()
+    x, wide = device.of(np.ones((2, 3), np.float32)), device.of(np.ones((2, 3)))
+    chain = (("relu", 0, 0, 0.0), ("exp", 4, 4, 0.0))
+    assert device.has("exp", x) and not device.has("exp", wide)
+    assert device.has("fused", x, x, x, x, chain=chain)
+    unknown = (("relu", 0, 0, 0.0), ("rectify", 4, 4, 0.0))
+    kernel = device._kernels["fused"]
+    assert kernel.plan(PRIMITIVES["fused"], (x, x, x, x, x), {"chain": unknown}) is None
+
+
+@built
+def test_zeros_of_both_signs_are_parameters() -> None:
+    """They are equal, so that a plan of the one could be taken for the other's."""
+    device = Counting()
+    x = device.of(np.ones(3, np.float32))
+    for _ in range(2):
+        for factor in (0.0, -0.0):
+            out = device.launch(PRIMITIVES["scale"], x, factor=factor)
+            assert np.signbit(out.native).tolist() == [np.signbit(factor)] * 3
+            chain = (("scale", 0, 0, factor), ("scale", 4, 4, 1.0))
+            out = device.launch(PRIMITIVES["fused"], x, x, x, x, chain=chain)
+            assert np.signbit(out.native).tolist() == [np.signbit(factor)] * 3
+
+
+@built
+def test_the_order_of_parameters_does_not_matter() -> None:
+    device = Counting()
+    a, b = device.of(np.eye(2, dtype=np.float32) + 1), device.of(np.array([[1, 2], [3, 5]], np.float32))
+    first = device.launch(PRIMITIVES["matmul"], a, b, ta=False, tb=True).native.copy()
+    assert (device.launch(PRIMITIVES["matmul"], a, b, tb=False, ta=True).native != first).any()
+    np.testing.assert_array_equal(device.launch(PRIMITIVES["matmul"], a, b, tb=True, ta=False).native, first)
+
+
+@built
+def test_numpy_and_c_train_alike() -> None:
+    """A model of many ops, on both: the losses agree up to rounding."""
+    from ag.engine import device as devices
+
+    def losses(name: str) -> list[float]:
+        with ag.ag_device(name):
+            ag.ag_seed(3)
+            model = ag.ag_sequential(ag.ag_linear(6, 16, activation="gelu"), ag.ag_layer_norm(16), ag.ag_dropout(0.2),
+                                     ag.ag_linear(16, 3))
+            optimizer = ag.optimizer_adamw(model, lr=0.02)
+            rng, found = np.random.default_rng(1), []
+            for _ in range(12):
+                x, labels = rng.standard_normal((6, 16)), rng.integers(0, 3, 16)
+                with ag.with_grad_tape():
+                    loss = ag.ag_softmax_cross_entropy_loss(model(ag.ag_tensor(x)), labels)
+                optimizer.step(ag.backward(loss))
+                found.append(loss.item())
+            return found
+
+    plain = NumpyBackend(77)
+    devices._backends[plain.name] = plain
+    try:
+        np.testing.assert_allclose(losses("cpu"), losses(plain.name), rtol=1e-4)
+    finally:
+        del devices._backends[plain.name]
