@@ -20,7 +20,8 @@ from ag.engine.registry import list_devices, register_backend, unregister_backen
 from ag.errors import DeviceError
 
 AG = Path(ag.__file__).parent
-FACADES = {"__init__.py", "tools/device_table.py"}  # which have ggmlR's names
+# Which have ggmlR's names, and say what a device is called.
+FACADES = {"__init__.py", "names.py", "tools/device_table.py"}
 
 
 def toys() -> list[DeviceInfo]:

@@ -46,22 +46,22 @@ class TensorOperators(metaclass=Named):
             raise missing("Tensor", name, dir(type(self)), TENSOR, "t")
 
         def __rpow__(self, base: object) -> object:
-            raise TypeError(f"**: {base!r:.80} to the power of a tensor was asked for; write ag.ops.exp(t * "
+            raise TypeError(f"pow: {base!r:.80} to the power of a tensor was asked for; write ag.ops.exp(t * "
                             f"math.log(base)), to which gradients flow.")
 
         def __floordiv__(self, other: object) -> object:
-            raise TypeError("//: there is no whole division of tensors, as it has no gradient; write t / x, or "
+            raise TypeError("floordiv: there is no whole division of tensors, as it has no gradient; write t / x, or "
                             "t.numpy() // x for a constant.")
 
         def __mod__(self, other: object) -> object:
-            raise TypeError("%: there is no remainder of tensors, as it has no gradient; write t.numpy() % x for a "
+            raise TypeError("mod: there is no remainder of tensors, as it has no gradient; write t.numpy() % x for a "
                             "constant.")
 
         def __divmod__(self, other: object) -> object:
             return self // other
 
         def __setitem__(self, key: object, value: object) -> None:
-            raise TypeError("[] =: a part of a tensor was to be assigned; assign all of it, as in x = t.numpy(); "
+            raise TypeError("setitem: a part of a tensor was to be assigned; assign all of it, as in x = t.numpy(); "
                             "x[...] = ...; t.data = x, or make a new tensor.")
 
         __rfloordiv__, __rmod__, __rdivmod__ = __floordiv__, __mod__, __divmod__

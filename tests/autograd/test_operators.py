@@ -120,14 +120,14 @@ def test_one_element_is_a_number(device: str) -> None:
     assert max(ag.ag_tensor([[1.0, 5.0, 2.0]])[0]).item() == 5.0
     assert t > 2 and not t < 2
     for read in (int, round, bool, lambda x: f"{x:.1f}"):
-        with expect_error("several elements as a number", ag.ShapeError, "item: the tensor has shape (2, 3)"):
+        with expect_error("several elements as a number", ag.ShapeError, "the tensor has shape (2, 3)"):
             read(ag.ag_tensor(X))
 
 
 @pytest.mark.parametrize("call", [
     lambda t: t // 2, lambda t: t % 2, lambda t: divmod(t, 2), lambda t: 2**t, lambda t: pow(t, 2, 3), lambda t: ~t,
-    lambda t: t & 1, np.exp, lambda t: np.add(X, t), lambda t: X // t, lambda t: np.add(X, 1, out=t),
-    lambda t: operator.iadd(X.copy(), t), lambda t: t**t, lambda t: t ** [2.0], lambda t: t**None, lambda t: t**"2",
+    lambda t: t & 1, lambda t: np.add(X, 1, out=t), lambda t: operator.iadd(X.copy(), t),
+    lambda t: t**t, lambda t: t ** [2.0], lambda t: t**None, lambda t: t**"2",
 ])
 def test_what_there_is_not_is_a_type_error(call: Callable[[Any], Any]) -> None:
     with pytest.raises(TypeError):

@@ -144,7 +144,8 @@ def test_labels_on_another_device(device: str) -> None:
 def test_captured_labels_are_arrays(device: str) -> None:
     step = ag.ag_capture(ag.ag_softmax_cross_entropy_loss)
     logits = ag.ag_tensor([[0.0, 1.0], [1.0, 0.0]])
-    with expect_error("labels in a tensor in a captured step", ag.CaptureError, "reads a tensor on the host", device):
+    with expect_error("labels in a tensor in a captured step", ag.CaptureError, "the labels are a tensor",
+                      "pass them to the step as a numpy array"):
         step(logits, ag.ag_tensor([0, 1], dtype="i32"))
     step = ag.ag_capture(ag.ag_softmax_cross_entropy_loss)
     step(logits, np.array([0, 1]))
@@ -181,8 +182,8 @@ def test_arguments_by_name() -> None:
     x = ag.ag_tensor([[1.0, -2.0]])
     assert values(ag.ag_clamp(x, hi=0.5)) == [0.5, -2]
     assert values(ag.ag_sub(B=x, A=1.0)) == [0, 3]
-    with expect_error("an argument that does not exist", TypeError, "ag_softmax: got an unexpected keyword", "'axis'"):
-        ag.ag_softmax(x, axis=0)  # type: ignore[call-arg]
+    with expect_error("an argument that does not exist", TypeError, "ag_softmax: got an unexpected keyword", "'beta'"):
+        ag.ag_softmax(x, beta=0)  # type: ignore[call-arg]
 
 
 def test_many_axes(device: str) -> None:

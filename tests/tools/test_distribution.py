@@ -75,6 +75,8 @@ def files() -> Iterator[Files]:
                for path in kernels_build.kernels(kernels_build.SHADERS)}
     found = {path.relative_to(ROOT).as_posix(): "" for path in (ROOT / "ag").rglob("*.py")}
     found |= {f"{SPV}{name}.spv": "" for name in kernels}
+    found |= {f"{check_wheel.IN_C}manifest.json": json.dumps({"levels": ["", ".v3"]}),
+              f"{check_wheel.IN_C}kernels.so": "", f"{check_wheel.IN_C}kernels.v3.so": ""}
     found |= {f"{INFO}/licenses/{name}": "" for name in ("LICENSE", "third_party/kp/LICENSE", "third_party/kp/NOTICE")}
     yield {**found, f"{SPV}manifest.json": json.dumps({"kernels": kernels, "left_out": []}), "ag/py.typed": "",
             f"{check_wheel.BACKEND}_kp.cpython-311-x86_64-linux-gnu.so": "", f"{INFO}/METADATA": METADATA,
@@ -107,6 +109,8 @@ DEFECTS: dict[str, tuple[Callable[[Files], Files], str]] = {
     "no extension": (lambda f: {n: t for n, t in f.items() if "_kp." not in n}, "it has 0 extensions"),
     "two extensions": (lambda f: {**f, f"{check_wheel.BACKEND}_kp.cpython-312-x86_64-linux-gnu.so": ""}, "it has 2"),
     "no kernels": (without(f"{SPV}manifest.json"), "the manifest of the kernels is missing"),
+    "no libraries in C": (without(f"{check_wheel.IN_C}manifest.json"), "the manifest of the CPU's kernels is missing"),
+    "a library missing": (without(f"{check_wheel.IN_C}kernels.v3.so"), "kernels.v3.so is missing"),
     "a kernel missing": (without(f"{SPV}exp.spv"), "kernel exp is missing"),
     "a stray kernel": (lambda f: {**f, f"{SPV}gone.spv": ""}, f"{SPV}gone.spv is in no manifest"),
     "stale kernels": (changed(f"{SPV}manifest.json", '"exp": {"sha256": "', '"exp": {"sha256": "0'), "exp does not"),

@@ -174,7 +174,8 @@ KERNEL(norm_sums, {
         }
         for (int64_t k = 0; k < rows; k++) {
             const int64_t at = (row + k) * a->pieces + piece;
-            const float rate = a->column_step ? 1.0f : rate_of(a->variance[(row + k) * a->row_step], eps);
+            const int own = !a->column_step && a->length;  // of no columns there may be no statistics
+            const float rate = own ? rate_of(a->variance[(row + k) * a->row_step], eps) : 1.0f;
             a->dgamma[at] = (float)along[k] * rate;
             a->dbeta[at] = (float)plain[k];
         }
