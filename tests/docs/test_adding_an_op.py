@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from helpers.pages import ROOT
 
+from ag.engine.backends.cpu.library import library
+
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 SPIRV = Path("ag", "engine", "backends", "vulkan", "spv")
 KERNELS, SHADERS, OPS, ROWS = FILES = (
@@ -71,6 +73,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     git(folder, "commit", "--quiet", "--message", "before")
     if (ROOT / SPIRV).is_dir():
         shutil.copytree(ROOT / SPIRV, folder / SPIRV)
+    for extension in (ROOT / SPIRV).parent.glob("_kp*"):
+        shutil.copy(extension, folder / SPIRV / "..")
     found = blocks()
     assert set(found) == {*FILES, ""}
     for name in (KERNELS, SHADERS, OPS):
@@ -121,6 +125,9 @@ def compiled(copy: Path) -> None:
     if shutil.which("glslangValidator") is None or shutil.which("spirv-opt") is None:
         pytest.skip("no shader compiler: sudo apt-get install glslang-tools spirv-tools")
     run(copy, "kernels_build.py")
+    if library() is not None:
+        run(copy, "tools/cpu_kernels.py")
+        run(copy, "-c", "from ag.engine.backends.cpu.library import library; assert 'softplus' in library().kernels")
     for name in ("softplus", "softplus_grad"):
         assert (copy / SPIRV / f"{name}.spv").is_file()
 
