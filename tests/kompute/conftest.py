@@ -49,8 +49,8 @@ def kp() -> ModuleType:
     pytest.skip(reason)
 
 
-# One driver is enough in the quick leg: the binding is the same on both.
-DRIVERS = [pytest.param(path, id=Path(path).stem, marks=pytest.mark.slow if i else ()) for i, path in enumerate(ICDS)]
+# Not in the quick leg: what is tested here is third_party/kp, and it rarely changes.
+DRIVERS = [pytest.param(path, id=Path(path).stem, marks=pytest.mark.slow) for path in ICDS]
 
 
 @pytest.fixture(params=DRIVERS or [pytest.param(None, id="no-driver")])

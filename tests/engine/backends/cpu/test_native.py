@@ -77,7 +77,7 @@ def shapes(launch: Launch) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_random_shapes(name: str) -> None:
-    compare(name, 20)
+    compare(name, 10)
 
 
 @pytest.mark.slow
