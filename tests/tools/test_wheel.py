@@ -76,7 +76,8 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The repository as git has it, as far as names tell: nothing in it was made."""
     folder = tmp_path_factory.mktemp("clone") / "ag"
     shutil.copytree(ROOT, folder, ignore=NOT_COPIED)
-    shutil.rmtree(folder / "ag" / "engine" / "backends" / "vulkan" / "spv", ignore_errors=True)
+    for made in ("vulkan/spv", "cpu/built"):
+        shutil.rmtree(folder / "ag" / "engine" / "backends" / made, ignore_errors=True)
     return folder
 
 
