@@ -157,7 +157,7 @@ def test_anywhere(device: str, captured: bool, check: str) -> None:
 def test_everywhere(device: str, captured: bool, check: str) -> None:
     """On software drivers at every 13th place: all of them, as the command above tries, take minutes."""
     every = 1 if device == "cpu" else 13
-    assert check_many(device, captured, check, every, first=5) >= 100 // every
+    assert check_many(device, captured, check, every, first=5) >= 40 // every  # a replay is one call in C on the CPU
 
 
 def blocks_apart(blocks: list[Block]) -> bool:
