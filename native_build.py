@@ -3,7 +3,7 @@
 The steps are in the order in which they run:
 
 1. `STEPS` make files in the source tree, which package-data in pyproject.toml takes into the wheel.  `compile_shaders`:
-   shaders/ to SPIR-V and its manifest, in ag/engine/backends/vulkan/spv (kernels_build.py).  `compile_cpu_kernels`:
+   shaders/ to SPIR-V and its manifest, in ag/engine/backends/vulkan/spv (kernels_build.py).  `cpu_kernels.update`:
    the CPU's kernels in C, to libraries in ag/engine/backends/cpu/built (tools/cpu_kernels.py).
 2. `BuildExtension`: third_party/kp, the patched Kompute, to ag/engine/backends/vulkan/_kp, with the compiler that
    setuptools chose for this Python.
@@ -76,23 +76,9 @@ def compile_shaders() -> str:
     return lacking
 
 
-def compile_cpu_kernels() -> str:
-    """Bring the CPU's libraries up to date."""
-    if cpu_kernels.is_built():
-        return ""
-    command = cpu_kernels.compiler()
-    if not command:
-        return "no C compiler; install with: apt install gcc"
-    try:
-        cpu_kernels.build(command)
-    except cpu_kernels.KernelError as error:
-        return one_line("the kernels in C do not compile", error)
-    return ""
-
-
 STEPS = (
     Step("kernels", VULKAN, kernels_build.OUT.name, compile_shaders),
-    Step("kernels", CPU, cpu_kernels.OUT.name, compile_cpu_kernels),
+    Step("kernels", CPU, cpu_kernels.OUT.name, cpu_kernels.update),
 )
 
 

@@ -187,17 +187,25 @@ def is_built(out: Path = OUT) -> bool:
     return [manifest.get(key) for key in ("format", "machine", "sources")] == [FORMAT, platform.machine(), hashes()]
 
 
-def main() -> int:
+def update() -> str:
+    """Compile what is not built; "" if all is there, or why not, in one line."""
+    if is_built():
+        return ""
     command = compiler()
     if not command:
-        print("no C compiler, so the CPU computes with numpy; install gcc or clang, or set CC")
-        return 1
+        return "no C compiler; install with: apt install gcc"
     try:
         build(command)
     except KernelError as error:
-        print(f"the CPU's kernels do not compile, so the CPU computes with numpy: {error}")
-        return 1
-    return 0
+        return f"the kernels in C do not compile ({' '.join(str(error).split())[:300]})"
+    return ""
+
+
+def main() -> int:
+    why = update()
+    if why:
+        print(f"the CPU computes with numpy: {why}")
+    return int(bool(why))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ tools/cpu_kernels.py read from its text.  A launch of it is a row of 8-byte word
     address of the kernel, number of words, whether to share it, pointers of the operands, numbers by name
 
 The same words run eagerly and in a program, so both give the same bits.  This module knows kernels by what the manifest
-says, and no primitive by name; `ag.engine.backends.cpu.backend` asks it for a plan per launch.
+says, and no primitive by name; `ag.engine.backends.cpu.native` asks it for a plan per launch.
 """
 
 from __future__ import annotations
@@ -62,15 +62,12 @@ class Plan(NamedTuple):
         The words up to the pointers, given these.
     tail : bytes
         The words behind them.
-    shared : bool
-        Whether several threads are to work at it.
     work : int
         Elements that are read, written or multiplied, about.
     """
 
     pack: Callable[..., bytes]
     tail: bytes
-    shared: bool
     work: int
 
 
@@ -143,12 +140,11 @@ class Kernel:
         work = prod(int(name) if name.isdigit() else cast(int, values[name]) for name in self.work) if self.work else (
             max(map(prod, shapes)))
         size = 3 + len(shapes) + len(words)
-        shared = work >= _SHARED_FROM
-        return Plan(partial(Struct(f"=3q{len(shapes)}Q").pack, self.address, size, shared),
-                    Struct(f"={form}").pack(*words), shared, work)
+        return Plan(partial(Struct(f"=3q{len(shapes)}Q").pack, self.address, size, work >= _SHARED_FROM),
+                    Struct(f"={form}").pack(*words), work)
 
 
-_UNKNOWN = Plan(bytes, b"", False, 0)
+_UNKNOWN = Plan(bytes, b"", 0)
 
 
 class Library:

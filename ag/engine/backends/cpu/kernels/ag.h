@@ -12,7 +12,7 @@
 // tools/cpu_kernels.py reads these declarations, so that nothing is described twice.  A kernel makes part `part` of
 // `parts` equal parts of its work, and what it stores must not depend on `parts`: sums are cut at fixed places.  It must
 // take any sizes, 0 among them, and any values.  Files are compiled without contraction of a * b + c, so that a chain of
-// functions has the bits of separate kernels, unless their text has the line  // contract  for products of matrices.
+// functions has the bits of separate kernels, unless a line of their text is  // contract  as they are in no chain.
 #ifndef AG_H
 #define AG_H
 #include <stdint.h>

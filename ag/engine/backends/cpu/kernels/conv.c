@@ -53,20 +53,7 @@ INLINE void tile(int rows, int regs, float *to, int64_t step, const walk *c, con
                   const float *x, int64_t pitch
 #define GIVEN to, step, c, w, taps, count, x, pitch
 
-INLINE void tile_of_rows(int64_t rows, int regs, ARGUMENTS) {
-    switch (rows) {
-        case 1: tile(1, regs, GIVEN); break;
-        case 2: tile(2, regs, GIVEN); break;
-        case 3: tile(3, regs, GIVEN); break;
-        case 4: tile(4, regs, GIVEN); break;
-        case 5: tile(5, regs, GIVEN); break;
-#if TALL > 6
-        case 6: tile(6, regs, GIVEN); break;
-        case 7: tile(7, regs, GIVEN); break;
-#endif
-        default: tile(TALL, regs, GIVEN);
-    }
-}
+INLINE void tile_of_rows(int64_t rows, int regs, ARGUMENTS) { TILE_OF(rows, regs, GIVEN); }
 
 static __attribute__((noinline)) void wide_tile(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 2, GIVEN); }
 static __attribute__((noinline)) void slim_tile(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 1, GIVEN); }
@@ -222,6 +209,16 @@ static int is_product(const int64_t *kernel, const int64_t *stride, const int64_
     return kernel[0] == 1 && kernel[1] == 1 && stride[0] == 1 && stride[1] == 1 && padding[0] == 0 && padding[1] == 0;
 }
 
+// The convolution as that product, of weights or, `transposed`, of their transpose, with what is seen.
+static void multiply_pixels(float *out, const float *w, const float *in, int64_t groups, int64_t outs, int64_t ins,
+                            int64_t pixels, int transposed, int64_t part, int64_t parts) {
+    for (int64_t i = 0; i < groups; i++) {
+        const product p = {out + i * outs * pixels, w + i * outs * ins, in + i * ins * pixels, outs, pixels, ins,
+                           transposed ? outs : ins, pixels, transposed, 0};
+        ag_multiply(&p, part, parts);
+    }
+}
+
 // work: rows * cols * inner * groups
 KERNEL(conv2d, {
     float *out; const float *x; const float *w;
@@ -231,11 +228,7 @@ KERNEL(conv2d, {
     const int64_t taps = a->kernel[0] * a->kernel[1];
     if (is_product(a->kernel, a->stride, a->padding)) {
         const int64_t pixels = a->places[0] * a->places[1] * a->batch;
-        for (int64_t i = 0; i < a->groups; i++) {
-            const product p = {a->out + i * a->features * pixels, a->w + i * a->features * a->channels,
-                               a->x + i * a->channels * pixels, a->features, pixels, a->channels, a->channels, pixels, 0, 0};
-            ag_multiply(&p, part, parts);
-        }
+        multiply_pixels(a->out, a->w, a->x, a->groups, a->features, a->channels, pixels, 0, part, parts);
         return;
     }
     const walk c = {a->out, a->x, a->w, a->features, a->channels, a->channels * taps, taps, a->places, a->image, a->batch,
@@ -253,11 +246,7 @@ KERNEL(conv2d_input_grad, {
     const int64_t taps = a->kernel[0] * a->kernel[1];
     if (is_product(a->kernel, a->stride, a->padding)) {
         const int64_t pixels = a->places[0] * a->places[1] * a->batch;
-        for (int64_t i = 0; i < a->groups; i++) {
-            const product p = {a->out + i * a->channels * pixels, a->w + i * a->features * a->channels,
-                               a->g + i * a->features * pixels, a->channels, pixels, a->features, a->channels, pixels, 1, 0};
-            ag_multiply(&p, part, parts);
-        }
+        multiply_pixels(a->out, a->w, a->g, a->groups, a->channels, a->features, pixels, 1, part, parts);
         return;
     }
     const walk c = {a->out, a->g, a->w, a->channels, a->features, taps, a->channels * taps, a->image, a->places, a->batch,

@@ -79,20 +79,7 @@ INLINE void tile(int rows, int regs, float *c, int64_t step_c, int64_t cols, con
                   int64_t step_b, int64_t inner, int add
 #define GIVEN c, step_c, cols, a, row_a, step_a, b, step_b, inner, add
 
-INLINE void tile_of_rows(int64_t rows, int regs, ARGUMENTS) {
-    switch (rows) {
-        case 1: tile(1, regs, GIVEN); break;
-        case 2: tile(2, regs, GIVEN); break;
-        case 3: tile(3, regs, GIVEN); break;
-        case 4: tile(4, regs, GIVEN); break;
-        case 5: tile(5, regs, GIVEN); break;
-#if TALL > 6
-        case 6: tile(6, regs, GIVEN); break;
-        case 7: tile(7, regs, GIVEN); break;
-#endif
-        default: tile(TALL, regs, GIVEN);
-    }
-}
+INLINE void tile_of_rows(int64_t rows, int regs, ARGUMENTS) { TILE_OF(rows, regs, GIVEN); }
 
 // Whole tiles whose A lies in rows or in columns, and all others.
 static __attribute__((noinline)) void whole_of_rows(ARGUMENTS) {

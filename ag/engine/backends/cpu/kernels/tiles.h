@@ -31,6 +31,23 @@ typedef float loose_reg __attribute__((vector_size(4 * WIDTH), aligned(4), may_a
 INLINE reg get(const float *x) { return *(const loose_reg *)x; }
 INLINE void put(float *x, reg v) { *(loose_reg *)x = v; }
 
+// tile(rows, ...) for up to TALL rows, so that the compiler knows how many there are and keeps them in registers.
+#if TALL > 6
+#define TILE_OF_MORE(rows, ...) case 6: tile(6, __VA_ARGS__); break; case 7: tile(7, __VA_ARGS__); break;
+#else
+#define TILE_OF_MORE(rows, ...)
+#endif
+#define TILE_OF(rows, ...) \
+    switch (rows) { \
+        case 1: tile(1, __VA_ARGS__); break; \
+        case 2: tile(2, __VA_ARGS__); break; \
+        case 3: tile(3, __VA_ARGS__); break; \
+        case 4: tile(4, __VA_ARGS__); break; \
+        case 5: tile(5, __VA_ARGS__); break; \
+        TILE_OF_MORE(rows, __VA_ARGS__) \
+        default: tile(TALL, __VA_ARGS__); \
+    }
+
 // At least `count` floats of the calling thread, aligned to 64 bytes, until its next call; NULL where memory ends.
 HIDDEN float *ag_scratch(int64_t count);
 
