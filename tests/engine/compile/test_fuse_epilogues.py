@@ -13,6 +13,7 @@ from helpers.programs import buffer, kernels
 from helpers.tiled import normal
 
 import ag
+from ag.engine import device as devices
 from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.buffer import Buffer
@@ -24,10 +25,13 @@ from ag.engine.primitive import PRIMITIVES
 from ag.nn.layer import ACTIVATIONS
 
 relu, relu_grad = PRIMITIVES["relu"], PRIMITIVES["relu_grad"]
+
+
 @pytest.fixture
 def backend(device: str, monkeypatch: pytest.MonkeyPatch) -> Backend:
-    """On the CPU, too, as on a device."""
+    """On the CPU, too, as on a device: in numpy, where a product has the same bits with and without an epilogue."""
     monkeypatch.setattr(NumpyBackend, "target", replace(NumpyBackend.target, fuse_from=1, epilogues=True))
+    monkeypatch.setitem(devices._backends, "cpu", NumpyBackend())
     return backend_of(device)
 
 
