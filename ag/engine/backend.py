@@ -271,6 +271,13 @@ class Backend(ABC):
         """A context for several launches in which infinities and NaN are ordinary values, without warnings."""
         return _NOTHING
 
+    def refuse_foreign(self, primitive: Primitive, buffers: tuple[Buffer, ...]) -> None:
+        """Raise if an operand lies on another device."""
+        for b in buffers:
+            if b.backend is not self:
+                raise DeviceError(f"{primitive.name}: an operand is on {b.backend.name} and the launch on {self.name}; "
+                                  f"move it with ag_to_device.")
+
     @abstractmethod
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
         """Run `primitive` on all its operands."""

@@ -68,17 +68,17 @@ def device_info(name: str) -> DeviceInfo:
 
 
 class NumpyProgram:
-    """Bound numpy calls; the launches keep their buffers alive."""
+    """Bound calls; the launches keep their buffers alive."""
 
     def __init__(self, backend: NumpyBackend, launches: list[Launch]) -> None:
         self._backend = backend
         self._launches = launches
-        self._calls = [x.primitive.bind(*[b.native for b in x.buffers], **x.params) for x in launches]
+        self._calls = [backend.call(x.primitive, x.buffers, x.params) for x in launches]
 
     @property
     def launches(self) -> int:
-        """Number of calls in one run."""
-        return len(self._calls)
+        """Number of launches in one run."""
+        return len(self._launches)
 
     @property
     def nbytes(self) -> int:
@@ -156,6 +156,10 @@ class NumpyBackend(Backend):
             primitive.reference(*[b.native for b in buffers], **params)
         else:
             self.timed(primitive, partial(primitive.reference, *[b.native for b in buffers], **params))
+
+    def call(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> Call:
+        """A launch, to be made many times."""
+        return primitive.bind(*[b.native for b in buffers], **params)
 
     def timed(self, primitive: Primitive, call: Call) -> None:
         """Make a call and note how long it took."""

@@ -12,61 +12,45 @@ from functools import partial
 from itertools import groupby
 
 from ag.engine.arena import OFFSET_BITS
-from ag.engine.backends.cpu.backend import NumpyBackend, quiet
+from ag.engine.backends.cpu.backend import NumpyBackend, NumpyProgram, quiet
 from ag.engine.backends.cpu.library import Library
 from ag.engine.buffer import Buffer
 from ag.engine.primitive import Call, Params, Primitive
-from ag.engine.program import Launch, Program, held_bytes
+from ag.engine.program import Launch, Program
 
 __all__ = ["NativeBackend"]
 
 _NOTHING = nullcontext()
 
 
-class NativeProgram:
-    """Launches in as few calls as possible; they keep their buffers alive."""
+class NativeProgram(NumpyProgram):
+    """Launches in as few calls as possible."""
 
     def __init__(self, backend: NativeBackend, launches: list[Launch]) -> None:
-        self._backend = backend
-        self._launches = launches
-        self._calls: list[Call] = []  # of single launches, to time them; made when they are
+        super().__init__(backend, launches)
         self._runs: list[Call] = []
-        rows = [(launch, backend.words(launch.primitive, launch.buffers, launch.params)) for launch in launches]
+        rows = [(call, backend.words(x.primitive, x.buffers, x.params))
+                for x, call in zip(launches, self._calls, strict=True)]
         for in_c, group in groupby(rows, lambda row: row[1] is not None):
             if in_c:
                 found = [row for _, row in group if row is not None]
                 words = b"".join(row for row, _ in found)
                 self._runs.append(partial(backend.run, words, len(found), sum(work for _, work in found)))
             else:
-                calls = [backend.in_numpy(x.primitive, x.buffers, x.params) for x, _ in group]
-                self._runs.append(partial(quietly, calls))
-
-    @property
-    def launches(self) -> int:
-        """Number of launches in one run."""
-        return len(self._launches)
-
-    @property
-    def nbytes(self) -> int:
-        """Arena bytes of all blocks held."""
-        return held_bytes(self._launches)
+                self._runs.append(partial(quietly, [call for call, _ in group]))
 
     def run(self) -> None:
-        """Make all launches again."""
-        if self._backend.settings.events is None:
-            for call in self._runs:
-                call()
+        """Make all launches again, one by one where they are timed."""
+        if self._backend.settings.events is not None:
+            super().run()
             return
-        if not self._calls:
-            self._calls = [self._backend.call(x.primitive, x.buffers, x.params) for x in self._launches]
-        for launch, call in zip(self._launches, self._calls, strict=True):
-            self._backend.timed(launch.primitive, call)
+        for call in self._runs:
+            call()
 
     def close(self) -> None:
         """Forget calls and buffers."""
-        self._calls.clear()
         self._runs.clear()
-        self._launches.clear()
+        super().close()
 
 
 class NativeBackend(NumpyBackend):
@@ -90,25 +74,19 @@ class NativeBackend(NumpyBackend):
         plan = None if kernel is None else kernel.plan(primitive, buffers, params)
         if plan is None:
             return None
-        starts = self._starts
+        self.refuse_foreign(primitive, buffers)  # whose addresses mean other memory here
         try:
+            starts = self._starts
             pointers = [b.address + starts[b.address >> OFFSET_BITS] for b in buffers]
-        except IndexError:
-            for number in range(len(starts), len(self.arena.segments)):
-                starts.append(self.arena.segments[number][1].ctypes.data - (number << OFFSET_BITS))
+        except IndexError:  # of a new segment; other threads may be here, too, so the list is made anew, not added to
+            self._starts = starts = [memory.ctypes.data - (number << OFFSET_BITS)
+                                     for number, (_, memory) in enumerate(self.arena.segments)]
             pointers = [b.address + starts[b.address >> OFFSET_BITS] for b in buffers]
         return plan.pack(*pointers) + plan.tail, plan.work
 
     def call(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> Call:
-        """A launch, to be made many times."""
         found = self.words(primitive, buffers, params)
-        if found is None:
-            return partial(quietly, [self.in_numpy(primitive, buffers, params)])
-        return partial(self.run, found[0], 1, found[1])
-
-    def in_numpy(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> Call:
-        """A launch by the reference, to be made many times."""
-        return primitive.bind(*[b.native for b in buffers], **params)
+        return super().call(primitive, buffers, params) if found is None else partial(self.run, found[0], 1, found[1])
 
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
         found = self.words(primitive, buffers, params)

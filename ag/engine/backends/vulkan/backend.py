@@ -187,10 +187,8 @@ class VulkanBackend(Backend):
     # -------------------------------------------------------------------------------------- launches
 
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
+        self.refuse_foreign(primitive, buffers)
         for b in buffers:
-            if b.backend is not self:
-                raise DeviceError(f"{primitive.name}: an operand is on {b.backend.name} and the launch on "
-                                  f"{self.name}; move it with ag_to_device.")
             if b.dtype.is_half and "bfloat" not in primitive.params:
                 raise DtypeError(f"{primitive.name}: an operand holds {b.dtype} elements, which are only for storage; "
                                  f"launch it through ag.autograd.mixed_precision.launch_on.")

@@ -7,14 +7,17 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.errors import expect_error
 
 import ag
+from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backends import cpu
-from ag.engine.backends.cpu.backend import NumpyBackend
+from ag.engine.backends.cpu.backend import NumpyBackend, _memory
 from ag.engine.backends.cpu.library import Library, library, load
 from ag.engine.backends.cpu.native import NativeBackend
 from ag.engine.buffer import Buffer
@@ -117,6 +120,50 @@ def test_zeros_of_both_signs_are_parameters() -> None:
             chain = (("scale", 0, 0, factor), ("scale", 4, 4, 1.0))
             out = device.launch(PRIMITIVES["fused"], x, x, x, x, chain=chain)
             assert np.signbit(out.native).tolist() == [np.signbit(factor)] * 3
+
+
+@built
+def test_operands_of_another_device_are_refused() -> None:
+    """Their addresses mean other memory here."""
+    device, other = Counting(), Counting()
+    with expect_error("an operand of another device", ag.DeviceError, "exp: an operand is on cpu", "ag_to_device"):
+        device.launch(PRIMITIVES["exp"], other.of(np.ones(3, np.float32)))
+
+
+def wrong_in_threads(device: Counting) -> list[int]:
+    """Eight threads launch at once, each on memory of a segment of its own; which of them find other numbers."""
+    blocks = [device.of(np.full(12_000, k, np.float32)) for k in range(8)]
+    outs = [device.alloc((12_000,), F32) for _ in blocks]
+    assert len(device.arena.segments) >= 8
+    ready, wrong = threading.Barrier(8), list[int]()
+
+    def work(k: int) -> None:
+        ready.wait()
+        device.launch(PRIMITIVES["scale"], blocks[k], into=outs[k], factor=2.0)
+        if not (outs[k].native == 2 * k).all():
+            wrong.append(k)
+
+    threads = [threading.Thread(target=work, args=[k]) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return wrong
+
+
+@built
+def test_threads_that_are_the_first_to_use_new_memory() -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(20):
+            device = Counting()
+            device.arena = Arena(_memory, align=64, first_bytes=1 << 16, max_segment_bytes=1 << 16)
+            assert not wrong_in_threads(device)
+            assert device._starts == [memory.ctypes.data - (number << OFFSET_BITS)
+                                      for number, (_, memory) in enumerate(device.arena.segments)]
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @built
