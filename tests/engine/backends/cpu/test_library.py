@@ -100,6 +100,15 @@ def test_what_has_a_kernel() -> None:
 
 
 @built
+def test_a_kernel_that_is_not_declared_as_its_primitive() -> None:
+    device = Counting()
+    x = device.of(np.ones(3, np.float32))
+    device._kernels = {**device._kernels, "relu": device._kernels["relu_grad"]}
+    with expect_error("other operands", ag.KernelError, "kernel relu takes ('out', 'y', 'g')", "must be equal"):
+        device.launch(PRIMITIVES["relu"], x)
+
+
+@built
 def test_more_axes_than_a_layout_has() -> None:
     device, shape = Counting(), (2, 1) * 9 + (2,)
     x, y = device.of(np.ones(shape, np.float32)), device.of(np.ones(shape[::-1], np.float32))
