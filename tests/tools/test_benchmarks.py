@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ag.parallel.comm.mpi_settings import find_mpiexec
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -89,7 +90,7 @@ def test_parallel(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_sums_over_processes(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    if shutil.which("mpiexec") is None:
+    if find_mpiexec() is None:
         pytest.skip("mpiexec is not installed")
     (row,) = run("bench_comm.py", tmp_path)["results"]
     assert row["ranks"] == 2 and row["ratio"] == row["ag_ms"] / row["mpi_ms"] > 0

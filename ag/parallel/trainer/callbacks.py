@@ -58,7 +58,11 @@ class Endings:
         self.asked = self._listens = False
 
     def __enter__(self) -> Endings:
-        self.renew()
+        try:
+            self.renew()
+        except BaseException:  # Ctrl-C, when the handler was there already
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

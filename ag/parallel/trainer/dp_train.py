@@ -390,8 +390,9 @@ class _Job:
         """Make all steps that are left, or as many as the callback or Ctrl-C allow."""
         interrupted = False
         began, waited = perf_counter(), self._samples.waited_s
+        endings = self._trainer.endings
         try:
-            with self._trainer.endings as endings:
+            with endings:
                 if self._checkpoint is not None:
                     endings.listen()
                 self._steps(callback, verbose)

@@ -125,8 +125,8 @@ class Kernel:
                  params: Params) -> Plan | None:
         written = tuple([i < primitive.outputs or i in primitive.updates for i in range(len(shapes))])
         if (self.operands, self.writes) != (primitive.operands, written):
-            raise KernelError(f"cpu: kernel {primitive.name} takes {self.operands} and writes {self.writes} of them, its "
-                              f"primitive {primitive.operands} and {written}; they must be equal.")
+            raise KernelError(f"cpu: kernel {primitive.name} takes {self.operands} and writes {self.writes} of them, "
+                              f"its primitive {primitive.operands} and {written}; they must be equal.")
         if any(dtype not in types for dtype, types in zip(dtypes, self.types, strict=True)):
             return None
         if any(function not in self.functions for function, *_ in cast(Chain, params.get("chain", ()))):
