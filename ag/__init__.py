@@ -14,7 +14,7 @@ import typing as _typing
 # cycles are enough.  Takes effect if numpy is not loaded yet.
 _os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 
-from ag.names import missing as _missing
+from ag.names import MissingNameError as _MissingNameError
 
 # errors
 from ag.errors import (
@@ -233,4 +233,4 @@ del MYPY
 if not _typing.TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         """The answer to a name that is not there: the nearest one that is."""
-        raise _missing("ag", name)
+        raise _MissingNameError("ag", name)

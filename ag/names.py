@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 
-__all__ = ["ELSEWHERE", "LAYER", "OPTIMIZER", "TENSOR", "Named", "door", "missing", "offered"]
+__all__ = ["ELSEWHERE", "LAYER", "OPTIMIZER", "TENSOR", "MissingNameError", "Named", "door", "offered"]
 
 NAMESPACES = ("ag.nn", "ag.ops", "ag.optim", "ag.data", "ag.io", "ag.parallel", "ag")
 _PREFIXES = ("ag_", "optimizer_", "lr_scheduler_")
@@ -111,22 +111,33 @@ def offered(names: Mapping[str, object]) -> list[str]:
     return sorted(n for n, x in names.items() if not n.startswith("_") and not isinstance(x, ModuleType))
 
 
-def missing(owner: str, name: str, here: Iterable[str] = (), elsewhere: Mapping[str, str] = ELSEWHERE,
-            call: str = "") -> AttributeError:
-    """The error for a name that `owner` does not have, with the nearest right one.
+class MissingNameError(AttributeError):
+    """A name that `owner` does not have; the message has the nearest right one.
 
-    `here` are the names that the owner has; where there are none it is a namespace.  With `call`, a method that is
-    not there may be an op: ``ag.ops.NAME`` of what `call` says.
+    `here` lists the names that the owner has; without it the owner is a namespace.  With `call`, a method that is not
+    there may be an op: ``ag.ops.NAME`` of what `call` says.  The message is made when somebody reads it: ``hasattr``
+    asks often, and never does.
     """
-    if name.startswith("_"):
-        return AttributeError(f"{owner} has no attribute {name!r}")
-    hint = elsewhere.get(name)
-    ops = sys.modules.get("ag.ops")
-    if hint is None and call and ops is not None and name in dir(ops):
-        hint = f"write ag.ops.{name}({call})"
-    if hint is None:
-        hint = _nearest(name, here) if here else _public(owner, name)
-    return AttributeError(f"{owner}: there is no {name!r}; {hint}.".replace("?.", "?"))
+
+    def __init__(self, owner: str, name: str, here: Callable[[], Iterable[str]] | None = None,
+                 elsewhere: Mapping[str, str] = ELSEWHERE, call: str = "") -> None:
+        super().__init__(owner, name)
+        self._here, self._elsewhere, self._call = here, elsewhere, call
+
+    def __str__(self) -> str:
+        owner, name = self.args
+        if name.startswith("_"):
+            return f"{owner} has no attribute {name!r}"
+        hint = self._elsewhere.get(name)
+        ops = sys.modules.get("ag.ops")
+        if hint is None and self._call and ops is not None and name in dir(ops):
+            hint = f"write ag.ops.{name}({self._call})"
+        if hint is None:
+            hint = _public(owner, name) if self._here is None else _nearest(name, self._here())
+        return f"{owner}: there is no {name!r}; {hint}.".replace("?.", "?")
+
+    def __reduce__(self) -> tuple[type[AttributeError], tuple[str]]:  # to other processes goes what it says
+        return AttributeError, (str(self),)
 
 
 def _close(name: str, names: Iterable[str]) -> str | None:
@@ -192,7 +203,7 @@ def door(names: Mapping[str, object], also: Iterable[str] = ()) -> tuple[Callabl
         return sorted([*offered(names), *also])
 
     def wrong(name: str) -> object:
-        raise missing(owner, name)
+        raise MissingNameError(owner, name)
 
     return listed, wrong
 
@@ -201,4 +212,4 @@ class Named(type):
     """The class of `Tensor`: a wrong name on the class itself has the answer of one on a tensor."""
 
     def __getattr__(cls, name: str) -> object:
-        raise missing(f"ag.{cls.__name__}", name, dir(cls), TENSOR, "t")
+        raise MissingNameError(f"ag.{cls.__name__}", name, lambda: dir(cls), TENSOR, "t")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pickle
 from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
 
 import ag
+from ag import names
 
 NAMESPACES = ("data", "io", "nn", "ops", "optim", "parallel")
 INSIDE = {"autograd", "engine", "errors", "names", "tools", "version"}  # what is public in them is in `ag`
@@ -94,3 +96,17 @@ def test_a_namespace_shows_names_and_no_files(namespace: str) -> None:
 def test_files_whose_names_are_ops_are_still_found(file: str) -> None:
     module = importlib.import_module(f"ag.ops.{file}")
     assert inspect.ismodule(module) and getattr(module, f"ag_{file}") is getattr(ag.ops, file)
+
+
+def test_the_message_of_a_wrong_name_is_made_when_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs, and `dp_train` in every step, ask with hasattr, which must cost little."""
+    layer, optimizer = ag.ag_linear(1, 1), ag.optimizer_sgd(ag.ag_linear(1, 1).parameters(), lr=0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(names, "_close", None)
+        for x in (ag, ag.nn, layer, layer.W, optimizer, ag.Tensor):
+            assert not hasattr(x, "traininf")
+        with pytest.raises(AttributeError) as caught:
+            layer.traininf  # noqa: B018
+    assert str(caught.value) == "Linear: there is no 'traininf'; did you mean 'training'?"
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is AttributeError and str(again) == str(caught.value)

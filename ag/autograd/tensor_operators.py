@@ -13,7 +13,7 @@ import numpy as np
 
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape
-from ag.names import TENSOR, Named, missing
+from ag.names import TENSOR, MissingNameError, Named
 
 __all__ = ["HOST_OPERATORS", "OPS", "TensorOperators"]
 
@@ -43,7 +43,7 @@ class TensorOperators(metaclass=Named):
 
     if not TYPE_CHECKING:
         def __getattr__(self, name: str) -> object:
-            raise missing("Tensor", name, dir(type(self)), TENSOR, "t")
+            raise MissingNameError("Tensor", name, lambda: dir(type(self)), TENSOR, "t")
 
         def __rpow__(self, base: object) -> object:
             raise TypeError(f"pow: {base!r:.80} to the power of a tensor was asked for; write ag.ops.exp(t * "

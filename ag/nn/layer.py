@@ -29,7 +29,7 @@ from ag.engine.device import backend_of
 from ag.engine.kernels.convert import number_arrays, refuse_unlike
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError, compare_names
-from ag.names import LAYER, missing
+from ag.names import LAYER, MissingNameError
 from ag.nn.mode import set_mode
 from ag.ops import activation
 from ag.ops.convert import ag_to_device
@@ -132,7 +132,7 @@ class Layer(Watched):
             if hasattr(type(self), name):
                 return object.__getattribute__(self, name)  # a property that raised: its own error, again
             known = object.__getattribute__(self, "__dict__")
-            raise missing(type(self).__name__, name, [*known, *dir(type(self))], LAYER)
+            raise MissingNameError(type(self).__name__, name, lambda: [*known, *dir(type(self))], LAYER)
 
     def __call__(self, *args: object, **kwargs: object) -> Tensor:
         return self.forward(*args, **kwargs)

@@ -28,7 +28,7 @@ from ag.engine.dtype import F16, F32, as_dtype
 from ag.engine.kernels.convert import number_arrays, refuse_unlike
 from ag.engine.primitive import Array, PrimitiveTo
 from ag.errors import CheckpointError, compare_names
-from ag.names import OPTIMIZER, missing
+from ag.names import OPTIMIZER, MissingNameError
 from ag.optim.device_state import DeviceState
 from ag.optim.flat import FlatGroup, Run, flat_groups, named_parameters
 from ag.optim.gradients import as_gradient, gradients_given
@@ -308,7 +308,7 @@ class Optimizer(Settings):
 
     if not TYPE_CHECKING:
         def __getattr__(self, name: str) -> object:
-            raise missing(type(self).__name__, name, [*self._names(), *dir(type(self))], OPTIMIZER)
+            raise MissingNameError(type(self).__name__, name, lambda: [*self._names(), *dir(type(self))], OPTIMIZER)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)}" for name in self.settings)
