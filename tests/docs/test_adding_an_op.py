@@ -39,9 +39,10 @@ def blocks() -> dict[str, str]:
     return found
 
 
-def run(folder: Path, *command: str, limit: int = 300) -> str:
+def run(folder: Path, *command: str, limit: int = 300, **environment: str) -> str:
     """Python in the copy, which hides the package that is installed."""
-    done = subprocess.run([sys.executable, *command], cwd=folder, env={**os.environ, "PYTHONPATH": str(folder)},
+    environment = {**os.environ, "PYTHONPATH": str(folder), **environment}
+    done = subprocess.run([sys.executable, *command], cwd=folder, env=environment,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit, check=False)
     assert done.returncode == 0, done.stdout
     return done.stdout
@@ -119,7 +120,15 @@ def test_an_error_of_layers_names_the_activation(copy: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_promised_tests_on_the_cpu(copy: Path) -> None:
+def test_the_promised_tests_in_numpy(copy: Path) -> None:
+    assert promised_tests(copy, "-m", "not vulkan") > 20
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(library() is None, reason="no kernels in C")
+def test_the_promised_tests_in_c(copy: Path) -> None:
+    run(copy, "tools/cpu_kernels.py")
+    run(copy, "-c", "from ag.engine.backends.cpu.library import library; assert 'softplus' in library().kernels")
     assert promised_tests(copy, "-m", "not vulkan") > 20
 
 
@@ -128,9 +137,6 @@ def compiled(copy: Path) -> None:
     if shutil.which("glslangValidator") is None or shutil.which("spirv-opt") is None:
         pytest.skip("no shader compiler: sudo apt-get install glslang-tools spirv-tools")
     run(copy, "kernels_build.py")
-    if library() is not None:
-        run(copy, "tools/cpu_kernels.py")
-        run(copy, "-c", "from ag.engine.backends.cpu.library import library; assert 'softplus' in library().kernels")
     for name in ("softplus", "softplus_grad"):
         assert (copy / SPIRV / f"{name}.spv").is_file()
 
@@ -155,10 +161,10 @@ def test_the_trial_on_vulkan(copy: Path, lavapipe: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("leg", ["not vulkan", pytest.param("vulkan", marks=pytest.mark.vulkan)])
 def test_all_other_tests_pass_with_the_op(copy: Path, leg: str) -> None:
-    """The quick leg, in the copy."""
+    """The quick leg, in the copy; on the CPU in numpy, so that it also shows that everything works without C."""
     compiled(copy)
     run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", f"{leg} and not slow",
-        f"--ignore={Path(__file__).relative_to(ROOT)}", limit=3600)
+        f"--ignore={Path(__file__).relative_to(ROOT)}", limit=3600, AG_CPU="numpy")
 
 
 @pytest.mark.slow

@@ -60,6 +60,7 @@ def test_iris_on_two_vendors_and_the_cpu(lavapipe: str, swiftshader: str) -> Non
     check_iris(output("dp_iris.py", "--devices", devices, "--n-iter", FEW_STEPS, "--no-plot"), 3)
 
 
+@pytest.mark.slow
 def test_iris_draws_the_loss() -> None:
     pytest.importorskip("matplotlib", reason="it draws the loss curves; pip install matplotlib")
     picture = EXAMPLES / "loss_curve.png"
@@ -215,7 +216,9 @@ def check_parallel(text: str) -> None:
     assert re.search(r": loss 0\.\d+ at first, 0\.\d+ after \d+ steps, at most \d\.\de[-+]\d\d from one device$", text)
 
 
-@pytest.mark.parametrize("script", [name for name in PARALLEL if name != "parallel_vendors.py"])
+@pytest.mark.parametrize("script", [
+    name if name in ("parallel_data.py", "parallel_ranks.py") else pytest.param(name, marks=pytest.mark.slow)
+    for name in PARALLEL if name != "parallel_vendors.py"])
 def test_parallel(script: str) -> None:
     check_parallel(output(script))
 

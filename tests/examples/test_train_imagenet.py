@@ -210,7 +210,7 @@ def test_the_rate_in_the_log_is_the_optimizers(tree: Path, monkeypatch: pytest.M
     assert coming[:-1] == [float(line.split(",")[2]) for line in text.splitlines()[2:]]
 
 
-@pytest.mark.parametrize("at", [1, 3, 4])
+@pytest.mark.parametrize("at", [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_job_that_was_ended_goes_on_to_the_same_log(tree: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     """Ended before its first checkpoint, after that of the first epoch, and in the second."""
     whole = log(settings(tree, "whole"), ["cpu"])

@@ -71,7 +71,7 @@ def test_operations_on_vulkan(tmp_path: Path, lavapipe: str) -> None:
 
 
 @pytest.mark.vulkan
-@pytest.mark.parametrize("kind", ["cpu", "vulkan"])
+@pytest.mark.parametrize("kind", [pytest.param("cpu", marks=pytest.mark.slow), "vulkan"])
 def test_transfers(tmp_path: Path, lavapipe: str, kind: str) -> None:
     found = run("bench_transfer.py", tmp_path, "--device", "cpu" if kind == "cpu" else lavapipe)
     figures = {(r["what"], r["bytes"]) for r in found["results"]}

@@ -179,7 +179,7 @@ said["closed"] = error_of(ag.ag_shutdown)
 
 
 @pytest.mark.vulkan
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_device_lost_in_train_distributed(run: Run, faulty: dict[str, str], number: int, swiftshader: str,
                                           tmp_path: Path) -> None:
     """The job goes on without the device."""

@@ -79,7 +79,7 @@ def test_queries_that_are_the_keys_and_values(device: str) -> None:
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow_on("swiftshader")
+@pytest.mark.slow_on("lavapipe", "swiftshader")
 @pytest.mark.parametrize(("queries", "keys"), [(1, 8192), (8192, 1)])
 def test_the_longest_sequences(device: str, queries: int, keys: int) -> None:
     arrays = operands(1, 128, 128, queries, keys, 1)

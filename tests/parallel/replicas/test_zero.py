@@ -147,7 +147,7 @@ def bytes_of(model: Any) -> int:
 
 
 @STAGES
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_each_replica_keeps_its_part(stage: int, count: int) -> None:
     devices = DEVICES[:count]
     most = 1 / count + 0.05

@@ -63,7 +63,7 @@ def test_a_resumed_job_is_the_undisturbed_one(device: str, together: bool, tmp_p
         assert_same(train(places(device, then), with_average, **options, checkpoint=path, resume=True), whole)
 
 
-@pytest.mark.parametrize("optimizer", [None, two], ids=["one", "two"])
+@pytest.mark.parametrize("optimizer", [None, pytest.param(two, marks=pytest.mark.slow)], ids=["one", "two"])
 @pytest.mark.parametrize("scheduler", SCHEDULES.values(), ids=SCHEDULES)
 def test_with_every_kind_of_schedule(scheduler: Any, optimizer: Any, tmp_path: Path) -> None:
     options: dict[str, Any] = {"n_iter": STEPS, "scheduler": scheduler, "optimizer": optimizer, "max_norm": 0.5}

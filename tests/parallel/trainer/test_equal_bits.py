@@ -60,7 +60,8 @@ def test_with_accumulation_too(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("steps", [12, pytest.param(100, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("options", [{}, {"max_norm": 0.05}], ids=["free", "clipped"])
+@pytest.mark.parametrize("options", [{}, pytest.param({"max_norm": 0.05}, marks=pytest.mark.slow)],
+                         ids=["free", "clipped"])
 def test_with_synchronous_batch_norm_too(options: dict[str, Any], steps: int) -> None:
     """With dropout; one of the jobs accumulates, and in one a replica has no samples."""
     options = {**options, "n_iter": steps}

@@ -26,7 +26,7 @@ import ag
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
-@pytest.mark.parametrize("make", [make_model, with_average])
+@pytest.mark.parametrize("make", [make_model, pytest.param(with_average, marks=pytest.mark.slow)])
 def test_any_number_of_replicas_leaves_the_same_buffers(device: str, make: Any, together: bool) -> None:
     models: list[Any] = []
 
