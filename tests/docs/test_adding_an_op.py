@@ -158,13 +158,24 @@ def test_the_trial_on_vulkan(copy: Path, lavapipe: str) -> None:
         "[event.kernel for event in launches.events if event.kernel != 'transfer'] == ['matmul_chain']")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("leg", ["not vulkan", pytest.param("vulkan", marks=pytest.mark.vulkan)])
-def test_all_other_tests_pass_with_the_op(copy: Path, leg: str) -> None:
-    """The quick leg, in the copy; on the CPU in numpy, so that it also shows that everything works without C."""
-    compiled(copy)
-    run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", f"{leg} and not slow",
+def quick_tests(copy: Path, leg: str, *places: str) -> None:
+    """Run them in the copy; in numpy, so that they also show that everything works without kernels in C."""
+    run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", f"{leg} and not slow", *places,
         f"--ignore={Path(__file__).relative_to(ROOT)}", limit=3600, AG_CPU="numpy")
+
+
+@pytest.mark.slow
+def test_the_whole_quick_leg_passes_with_the_op(copy: Path) -> None:
+    compiled(copy)
+    quick_tests(copy, "not vulkan")
+
+
+@pytest.mark.slow
+@pytest.mark.vulkan
+def test_all_tests_of_ops_pass_with_the_op_on_vulkan(copy: Path, lavapipe: str) -> None:
+    """And those of the engine; the rest of the leg, which trains, knows no list of ops."""
+    compiled(copy)
+    quick_tests(copy, "vulkan", "tests/engine", "tests/autograd", "tests/ops", "tests/table")
 
 
 @pytest.mark.slow
