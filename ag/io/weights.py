@@ -60,7 +60,8 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
     -----
     Layouts are those of docs/interop.md: a vector becomes a column, the weight of PyTorch's embedding, [v, d], is
     transposed, and weights of ONNX graphs are turned as their operators use them: what `MatMul` or `Gemm` multiplies
-    from the right is transposed.  ``num_batches_tracked`` is left out.  Of a tied tensor one name is enough.
+    from the right is transposed; single numbers and whole numbers in it are no weights.  ``num_batches_tracked`` is
+    left out.  Of a tied tensor one name is enough.
 
     References
     ----------

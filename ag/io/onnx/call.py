@@ -24,7 +24,6 @@ from ag.io.onnx.graph import ELEMENT
 __all__ = ["Argument", "Call", "called_with"]
 
 _INT64 = 7  # onnx.TensorProto's number of it
-_OTHERS = (0, 1, 3)  # samples that batches have more than the example's; three, to tell a straight line
 
 
 @dataclass(frozen=True)
@@ -69,14 +68,18 @@ class Call:
         return next(((x.name, x.array.ndim - 1) for x in self.arguments if x.array.ndim), None)
 
     def batches(self, dynamic: bool) -> list[int]:
-        """With how many samples the model is tried; without a batch it is tried twice with the example's size."""
+        """With how many samples the model is tried; without a batch it is tried twice with the example's size.
+
+        The larger ones tell a straight line from a square, and from what ends somewhere, as ``min(n, 8)``; a model may
+        do something else with one sample.
+        """
         samples = next((x.array.shape[-1] for x in self.arguments if x.array.ndim), 1)
         if not dynamic or self.batch_of is None:
             return [samples, samples]
         if samples == 0:
             raise ShapeError("export_onnx: the example has no sample along its last axis, the batch; at least one is "
                              "required.")
-        return [samples + more for more in _OTHERS]
+        return [samples, samples + 1, 2 * samples + 9, *([1] if samples > 1 else [])]
 
     def inputs(self, batches: Sequence[int], number: int) -> dict[str, Tensor]:
         """Tensors by the graph's names for one of the batches; the first is the example itself."""

@@ -98,13 +98,14 @@ def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], exam
     batches = call.batches(dynamic)
     with in_eval_mode(model):
         try:
-            traces = [_trace(model, call, tensors, batches, i) for i in range(len(batches))]
+            tried = [_trace(model, call, tensors, batches, i) for i in range(len(batches))]
         finally:
             changed = _restored(tensors, state)
     if changed:
         raise ExportError(f"export_onnx: the model changes {', '.join(changed)} when it is called, which a graph "
                           f"cannot; leave that to training.")
-    program = merged(traces, batches)
+    traces = [trace for trace in tried if trace is not None]
+    program = merged(traces, [size for size, trace in zip(batches, tried, strict=True) if trace is not None])
     if sum(x.nbytes for x in (*state.values(), *(c.array for c in program.constants))) > _MOST_BYTES:
         raise ExportError(f"export_onnx: the model has more than {_MOST_BYTES} bytes, the most that a file of this "
                           f"format holds; export its parts, one by one.")
@@ -134,8 +135,8 @@ class _Moded(Protocol):
 
 
 def _trace(model: Callable[..., object], call: Call, tensors: Mapping[str, Tensor], batches: Sequence[int],
-           number: int) -> Trace:
-    """What the model computes for a batch made of the example's."""
+           number: int) -> Trace | None:
+    """What the model computes for a batch made of the example's; None if it takes no single sample."""
     inputs = call.inputs(batches, number)
     trace = Trace(tensors, inputs, _why_not)
     try:
@@ -143,6 +144,8 @@ def _trace(model: Callable[..., object], call: Call, tensors: Mapping[str, Tenso
     except (AgError, ValueError, IndexError, TypeError) as error:
         if isinstance(error, ExportError) or number == 0:
             raise
+        if batches[number] == 1 < batches[0]:
+            return None
         raise ExportError(f"export_onnx: the model takes the example, and not a batch of {batches[number]} samples "
                           f"made of it ({str(error).rstrip('.')}); let it take a batch of any size, or export for the "
                           f"example's size with dynamic=False.") from error

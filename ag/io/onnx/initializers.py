@@ -21,6 +21,8 @@ __all__ = ["initializers"]
 def initializers(path: str | os.PathLike[str], function: str) -> tuple[dict[str, Array], set[str], set[str]]:
     """Arrays by name; those used with words as columns; those to be transposed.
 
+    Single numbers and whole numbers, such as factors and axes, are no weights and left out.
+
     Raises
     ------
     CheckpointError
@@ -34,10 +36,11 @@ def initializers(path: str | os.PathLike[str], function: str) -> tuple[dict[str,
 
     try:
         graph = load(os.fsdecode(path)).graph
-        arrays = {x.name: numpy_helper.to_array(x) for x in graph.initializer}
+        found = {x.name: numpy_helper.to_array(x) for x in graph.initializer}
     except (OSError, DecodeError, TypeError, ValueError) as error:
         raise CheckpointError(f"{function}: {os.fsdecode(path)} cannot be read ({str(error).rstrip('.')}); a complete "
                               f"ONNX file is required.") from error
+    arrays = {name: x for name, x in found.items() if x.ndim and x.dtype.kind not in "biu"}
     columns, right, left = set(), set(), set()
     for node in graph.node:
         numbers = {a.name: a.i for a in node.attribute}

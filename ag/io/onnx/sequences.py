@@ -55,7 +55,7 @@ def _attention(g: Graph, xs: Sequence[Value], heads: int, causal: bool, rate: fl
     q, k, v = (_by_head(g, x, heads) for x in xs)
     features = xs[0].dims[0]
     assert isinstance(features, int)
-    rest = [*range(xs[0].ndim - 2)]  # the axes of batch and heads
+    rest = [*range(xs[0].ndim - 1)]  # the axes of batch and heads
     scores = g.node("MatMul", q, g.transpose(k, [*rest, len(rest) + 1, len(rest)]))
     scores = g.node("Mul", scores, g.number(1 / sqrt(features // heads), xs[0].dtype))
     if causal:

@@ -53,7 +53,7 @@ def same_in_onnx(run_onnx: Runner, tmp_path: Path) -> Callable[..., Path]:
             inputs = {name: np.ascontiguousarray(x[..., np.arange(size) % last]) if x.shape[-1] == last else x
                       for name, x in example.items()}
             inputs = {name: x * 0.75 if x.dtype.kind == "f" else x for name, x in inputs.items()}
-            ours = ag.ag_eval(model)(*inputs.values())
+            ours = ag.ag_eval(model)(*(ag.ag_tensor(x) if x.dtype.kind == "f" else x for x in inputs.values()))
             theirs = run_onnx(path, **inputs)
             for y, z in zip(ours if isinstance(ours, tuple) else (ours,), theirs, strict=True):
                 close(y.numpy(), z)

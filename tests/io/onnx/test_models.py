@@ -56,7 +56,7 @@ def test_a_convolutional_network(same_in_onnx: Check) -> None:
     model = ag.ag_sequential(
         ag.ag_conv2d_layer(3, 6, 3, padding=1, activation="relu"), ag.ag_batch_norm(6), ag.ag_max_pool(2),
         ag.ag_conv2d_layer(6, 4, 3, stride=2, activation="silu", bias=False), ag.ag_avg_pool(2, 1),
-        ag.ag_flatten_layer(), ag.ag_linear(16, 5))
+        ag.ag_flatten_layer(), ag.ag_linear(4, 5))
     found = operators(same_in_onnx(trained(model, numbers(3, 12, 12, 6)), {"x": numbers(3, 12, 12, 4)}))
     assert found["Conv"] == 2 and found["Transpose"] == 2  # at the beginning and before the flattening
 
@@ -90,9 +90,9 @@ def test_reshape_transpose_and_slice_along_the_batch(same_in_onnx: Check) -> Non
         y = ag.ag_transpose(x.reshape(2, 3, samples), 2, 0, 1)  # (batch, 2, 3)
         z = y.reshape(samples * 2, 3)[::-1, 1:]
         both = ag.ag_concat([z.reshape(samples, 4).T, x[-2:]])
-        return both, x[:, -1], x[None, :, ::2], ag.ag_reshape(x, -1), x[:2, samples - 1 :]
+        return both, x[:, -1], x[None, ::2, :-1], ag.ag_reshape(x, -1), x[:2, samples - 1 :]
 
-    same_in_onnx(model, {"x": numbers(6, 5)}, (2, 7, 9))
+    same_in_onnx(model, {"x": numbers(6, 5)})
 
 
 def test_two_sizes_that_follow_the_batch(same_in_onnx: Check) -> None:
