@@ -156,9 +156,10 @@ def _both(name: str, target: str) -> str:
 
 
 def _nearest(name: str, shape: tuple[int, ...], free: Mapping[str, tuple[int, ...]]) -> str:
-    """The tensor of the file that is probably meant: the one most like it by its name, else the first of the shape."""
+    """The tensor of the file that is probably meant: one of the shape, the one most like it by its name if there is."""
     plain = {other.replace(".", "_").lower(): other for other in free}
-    near = [plain[x] for x in get_close_matches(name.lower(), plain, n=1, cutoff=0.7)]
-    size = [n for n in shape if n > 1]
-    near += [other for other, theirs in free.items() if sorted(n for n in theirs if n > 1) == sorted(size)]
+    like = [plain[x] for x in get_close_matches(name.lower(), plain, n=3, cutoff=0.7)]
+    sizes = sorted(n for n in shape if n > 1)
+    fits = [other for other, theirs in free.items() if sorted(n for n in theirs if n > 1) == sizes]
+    near = [other for other in like if other in fits] + fits + like
     return f" (the file has {near[0]} of shape {free[near[0]]})" if near else ""

@@ -40,13 +40,16 @@ class Argument:
         Of the tensor that the model gets.
     is_long : bool
         Whether the graph takes int64 and makes int32 of it.
+    is_whole : bool
+        Whether it is an array of the host's that holds whole numbers.
     """
 
     name: str
     key: str
     array: Array
     dtype: DType
-    is_long: bool
+    is_long: bool = False
+    is_whole: bool = False
 
     @property
     def element(self) -> int:
@@ -132,13 +135,13 @@ def called_with(function: str, model: Callable[..., object], example: object, te
 
 def _argument(function: str, key: str, name: str, value: object, floating: DType) -> Argument:
     if isinstance(value, Tensor):
-        argument = Argument(name, key, value.numpy(), value.buffer.dtype, False)
+        argument = Argument(name, key, value.numpy(), value.buffer.dtype)
     else:
         array = as_array(value, function)
         if array.dtype.kind in "iu":
-            argument = Argument(name, key, array, I32, array.dtype == np.int64)
+            argument = Argument(name, key, array, I32, bool(array.dtype == np.int64), True)
         else:
-            argument = Argument(name, key, column(array), floating, False)
+            argument = Argument(name, key, column(array), floating)
     if argument.dtype is BF16:
         raise DtypeError(f"{function}: the input {name} is of type bf16, for which runtimes have no operators; give "
                          f"it in float32.")

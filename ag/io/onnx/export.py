@@ -17,7 +17,7 @@ import numpy as np
 
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
-from ag.errors import AgError, ExportError
+from ag.errors import AgError, DtypeError, ExportError
 from ag.io.onnx.call import Call, called_with
 from ag.io.onnx.graph import ELEMENT, Graph
 from ag.io.onnx.operators import REFUSED, WRITERS
@@ -34,7 +34,7 @@ from ag.version import __version__
 if TYPE_CHECKING:
     from onnx import ValueInfoProto
 
-__all__ = ["export_onnx", "in_eval_mode"]
+__all__ = ["export_onnx"]
 
 _OPSET, _IR = 20, 9  # of onnx 1.15 and onnxruntime 1.17: the first that have Gelu
 _MOST_BYTES = (1 << 31) - 1  # of a file of protobuf
@@ -63,7 +63,8 @@ def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], exam
         If the model calls an op that has no ONNX operator, draws random numbers, reads values in Python that follow
         from its input, or computes something else for a batch of another size.
     DtypeError
-        If the model is of type bf16, for which runtimes have no operators.
+        If the model is of type bf16, for which runtimes have no operators, or takes no whole numbers and the example
+        has such.
     ImportError
         If the package onnx is not installed.
     OSError
@@ -71,6 +72,9 @@ def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], exam
 
     Notes
     -----
+    The model is called with the example, and if `dynamic` with one sample more, with more than twice as many, and with
+    one: these calls must differ in sizes alone.  What it does only with still more samples is not seen.
+
     The graph takes and gives what the model does, with the batch on the last axis: images are (channels, height,
     width, batch).  Its inputs are called as the arguments of the model's `forward`, its outputs ``output``, ``output1``
     and so on, or as in the dict that the model returns, and its initializers as in `state_dict`.  Operators are those
@@ -96,7 +100,7 @@ def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], exam
     call = called_with("export_onnx", model, example, tensors)
     state = {name: x.numpy() for name, x in tensors.items()}
     batches = call.batches(dynamic)
-    with in_eval_mode(model):
+    with _in_eval_mode(model):
         try:
             tried = [_trace(model, call, tensors, batches, i) for i in range(len(batches))]
         finally:
@@ -114,7 +118,7 @@ def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], exam
 
 
 @contextmanager
-def in_eval_mode(model: object) -> Iterator[None]:
+def _in_eval_mode(model: object) -> Iterator[None]:
     """A context in which everything in a model is in eval mode; afterwards all is in its own mode again."""
     moded = [cast(_Moded, x) for x in objects_in(model) if hasattr(x, "training")
              and not isinstance(x, (type, ModuleType))]
@@ -142,14 +146,21 @@ def _trace(model: Callable[..., object], call: Call, tensors: Mapping[str, Tenso
     try:
         traced(lambda: call.run(model, inputs), trace)
     except (AgError, ValueError, IndexError, TypeError) as error:
+        if isinstance(error, DtypeError) and any(x.is_whole for x in call.arguments):
+            raise DtypeError(f"export_onnx: the model does not take the example's whole numbers ({_said(error)}); give "
+                             f"it floats if they are no ids, as example.astype(\"f\").") from error
         if isinstance(error, ExportError) or number == 0:
             raise
         if batches[number] == 1 < batches[0]:
             return None
         raise ExportError(f"export_onnx: the model takes the example, and not a batch of {batches[number]} samples "
-                          f"made of it ({str(error).rstrip('.')}); let it take a batch of any size, or export for the "
+                          f"made of it ({_said(error)}); let it take a batch of any size, or export for the "
                           f"example's size with dynamic=False.") from error
     return trace
+
+
+def _said(error: BaseException) -> str:
+    return str(error).rstrip(".")
 
 
 def _why_not(function: object) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from ag.engine.window import Pair, Window
+from ag.errors import ExportError
 from ag.io.onnx.graph import Attribute, Graph, Value
 from ag.io.onnx.sizes import Dims
 from ag.ops.pool import pool_window
@@ -34,6 +35,9 @@ def conv(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Dims) ->
 
 
 def _pool(g: Graph, x: Value, operator: str, params: Sequence[object], **attributes: Attribute) -> str:
+    if x.dims[0] == 0:
+        raise ExportError("export_onnx: the model pools images without channels, and operators of ONNX need at least "
+                          "one; leave the pooling out.")
     size, stride, padding = cast("Sequence[int | Pair]", params)
     window = pool_window(size, stride, padding, operator)
     return g.transpose(g.node(operator, g.transpose(x.name, _TO), **_places(window), **attributes), _BACK)

@@ -87,6 +87,9 @@ class Trace:
     def op(self, function: object, name: str, operands: Sequence[object], params: Sequence[object],
            out: object) -> None:
         """Take down an op."""
+        if isinstance(out, Tensor) and out.buffer.backend.recording is not None:
+            raise ExportError(f"export_onnx: the model calls {name} in a captured step, which is run otherwise than op "
+                              f"by op; export the function without ag_capture.")
         if (reason := self._refused(function)) is not None:
             raise ExportError(f"export_onnx: {name} {reason}")
         refs = tuple(self._ref(x) for x in operands if isinstance(x, Tensor))

@@ -67,7 +67,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "at most eight": (lambda x: ag.ag_exp(x)[:, : min(8, x.shape[-1])], "calls ag_slice (op 2) with numbers that"),
     "a place for each sample": (lambda x: x + np.arange(x.shape[-1])[None], "whose values along axis 1 depend on the"),
     "another batch": (lambda x: x + X, "takes the example, and not a batch of 5 samples made of it (ag_add: "),
-    "a captured step": (lambda x: captured(x), "export_onnx: "),
+    "a captured step": (lambda x: captured(x), "calls ag_exp in a captured step"),
     "no tensor": (lambda x: 3.0, "returns a float as 'output'; a tensor is required"),
     "nothing": (lambda x: (), "returns nothing"),
     "a constant": (lambda x: ag.ag_tensor(X), "returns as 'output' a tensor of shape (3, 4) that no op"),
@@ -101,6 +101,17 @@ def test_a_model_that_changes_a_tensor_is_refused_and_put_back(tmp_path: Path) -
     assert model.calls.item() == 0 and not [*tmp_path.iterdir()]
 
 
+def test_a_captured_step_that_was_recorded_before_is_refused_too(tmp_path: Path) -> None:
+    step = ag.ag_capture(lambda x: ag.ag_exp(x))
+    for _ in range(3):
+        step(ag.ag_tensor(X))
+    with pytest.raises(ag.ExportError, match="captured step"):
+        ag.export_onnx(lambda x: step(x), tmp_path / "model.onnx", X)
+    with pytest.raises(ag.ExportError, match="captured step"):
+        ag.export_onnx(lambda x: step(x) * x, tmp_path / "model.onnx", X)
+    assert np.array_equal(step(ag.ag_tensor(X)).numpy(), ag.ag_exp(X).numpy())  # which goes on
+
+
 def test_modes_stay_as_they_were(tmp_path: Path) -> None:
     model = ag.ag_sequential(ag.ag_linear(3, 2), ag.ag_dropout(0.5), ag.ag_batch_norm(2), ag.ag_dropout(0.5))
     ag.ag_train(model)[1].eval()
@@ -119,6 +130,8 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         ag.export_onnx("model", path, X)  # type: ignore[arg-type]
     with pytest.raises(ag.DtypeError, match="export_onnx: data of type <U1 was given"):
         ag.export_onnx(model, path, "x")
+    with pytest.raises(ag.DtypeError, match=r"the example's whole numbers .*ag_linear.* example\.astype"):
+        ag.export_onnx(model, path, np.arange(12).reshape(3, 4))
     with pytest.raises(TypeError, match="export_onnx: the example is empty"):
         ag.export_onnx(model, path, ())
     with pytest.raises(ag.ShapeError, match="export_onnx: the example has no sample along its last axis"):

@@ -28,6 +28,8 @@ def why_not(case: Case) -> str | None:
     """What is said where a case cannot be exported."""
     if case.row.name == "ag_batch_norm":
         return AVERAGES  # the row is about train mode
+    if case.row.name in ("ag_max_pool2d", "ag_avg_pool2d") and case.shapes[0][0] == 0:
+        return "pools images without channels"
     if case.params.get("dropout") or (case.row.name == "ag_dropout" and case.params.get("train", True)
                                       and case.params["rate"]):
         return RANDOM
