@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_listed_with_the_nearest(tmp_path: Path) -> None:
         assert part in said, said
     with pytest.raises(ag.CheckpointError, match=r"unexpected layer1_v \(layer1\.w in the file\)"):
         ag.load_weights(model, path, {"layer1.w": "layer1_v"})
-    with pytest.raises(ag.CheckpointError, match=r"0\.bias and layer2_b are both called layer2_b"):
+    with pytest.raises(ag.CheckpointError, match="are both called layer2_b; give each tensor"):
         ag.load_weights(model, path, {"0.bias": "layer2_b"})
     with pytest.raises(ag.CheckpointError, match=r"more is \(7,\) and is to become 2 tensors"):
         ag.load_weights(model, path, {"more": ["a", "b"]})

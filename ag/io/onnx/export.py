@@ -198,4 +198,5 @@ def _content(name: str, g: Graph, program: Program, call: Call, outputs: Mapping
         opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR, producer_name="ag",
         producer_version=__version__)
     checker.check_model(model, full_check=True)
-    return model.SerializeToString()
+    content: bytes = model.SerializeToString()
+    return content

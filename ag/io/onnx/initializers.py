@@ -41,7 +41,9 @@ def initializers(path: str | os.PathLike[str], function: str) -> tuple[dict[str,
         raise CheckpointError(f"{function}: {os.fsdecode(path)} cannot be read ({str(error).rstrip('.')}); a complete "
                               f"ONNX file is required.") from error
     arrays = {name: x for name, x in found.items() if x.ndim and x.dtype.kind not in "biu"}
-    columns, right, left = set(), set(), set()
+    columns: set[str] = set()
+    right: set[str] = set()
+    left: set[str] = set()
     for node in graph.node:
         numbers = {a.name: a.i for a in node.attribute}
         if node.op_type == "Gather" and numbers.get("axis", 0) == 1:
