@@ -53,6 +53,8 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
     CheckpointError
         If the file cannot be read, or names that are missing, unexpected or of another shape; the message lists them
         with the nearest right ones.
+    TypeError
+        If `names` is or gives something else.
     ImportError
         If it is an ONNX file and the package onnx is not installed.
 
@@ -78,6 +80,9 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
     >>> model.b.numpy().tolist()
     [[1.0]]
     """
+    if not (names is None or isinstance(names, Mapping) or callable(names)):
+        raise TypeError(f"load_weights: names is a {type(names).__name__}; a dict from the file's names to the model's "
+                        f"is required, or a function of the file's names.")
     where = f"load_weights: {os.fsdecode(path)}"
     mine = named_tensors(model)
     if os.fsdecode(path).endswith(".onnx"):
@@ -132,6 +137,9 @@ def _parts(where: str, name: str, array: Array, target: Target) -> list[tuple[st
         return []
     if isinstance(target, str):
         return [(target, array)]
+    if not isinstance(target, (list, tuple)) or not all(isinstance(x, str) for x in target):
+        raise TypeError(f"load_weights: names gives {target!r:.60} for {name}; a name in the model is required, a list "
+                        f"of names, or None.")
     if not array.ndim or not target or array.shape[0] % len(target):
         raise CheckpointError(f"{where}: {name} is {array.shape} and is to become {len(target)} tensors; its first "
                               f"size must divide into as many.")

@@ -99,6 +99,10 @@ def test_what_does_not_fit_is_listed_with_the_nearest(tmp_path: Path) -> None:
         ag.load_weights(model, path, {"0.bias": "layer2_b"})
     with pytest.raises(ag.CheckpointError, match=r"more is \(7,\) and is to become 2 tensors"):
         ag.load_weights(model, path, {"more": ["a", "b"]})
+    with pytest.raises(TypeError, match="names gives 3 for"):
+        ag.load_weights(model, path, lambda name: 3)  # type: ignore[arg-type, return-value]
+    with pytest.raises(TypeError, match="names is a list; a dict from the file's names"):
+        ag.load_weights(model, path, [("more", "a")])  # type: ignore[arg-type]
     assert all(np.array_equal(x, before[name]) for name, x in model.state_dict().items())
 
 

@@ -19,7 +19,7 @@ from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.errors import AgError, DtypeError, ExportError
 from ag.io.onnx.call import Call, called_with
-from ag.io.onnx.graph import ELEMENT, Graph
+from ag.io.onnx.graph import ELEMENT, Graph, Node
 from ag.io.onnx.operators import REFUSED, WRITERS
 from ag.io.onnx.package import onnx_package
 from ag.io.onnx.program import Program, merged
@@ -32,7 +32,7 @@ from ag.nn.mode import objects_in, set_mode
 from ag.version import __version__
 
 if TYPE_CHECKING:
-    from onnx import ValueInfoProto
+    from onnx import NodeProto, ValueInfoProto
 
 __all__ = ["export_onnx"]
 
@@ -188,10 +188,15 @@ def _content(name: str, g: Graph, program: Program, call: Call, outputs: Mapping
     def info(name: str, dims: Dims, element: int) -> ValueInfoProto:
         return helper.make_tensor_value_info(name, element, [str(n) if isinstance(n, Size) else n for n in dims])
 
+    def node(n: Node) -> NodeProto:
+        made = helper.make_node(n.operator, n.inputs, [n.output], n.output)
+        made.attribute.extend(helper.make_attribute(key, value) for key, value in n.attributes.items())
+        return made
+
     used = {x for node in g.nodes for x in node.inputs}
     model = helper.make_model(
         helper.make_graph(
-            [helper.make_node(n.operator, n.inputs, [n.output], n.output, **n.attributes) for n in g.nodes], name,
+            [node(n) for n in g.nodes], name,
             [info(x.name, program.dims[Ref("input", x.name)], x.element) for x in call.arguments],
             [info(x, program.dims[ref], ELEMENT[program.types[ref]]) for x, ref in outputs.items()],
             [numpy_helper.from_array(array, x) for x, array in g.initializers.items() if x in used]),
