@@ -25,6 +25,7 @@ from ag.errors import (
     CommError,
     DeviceError,
     DtypeError,
+    ExportError,
     KernelError,
     RankLostError,
     ShapeError,
@@ -78,7 +79,15 @@ from ag.nn import (
 
 # training
 from ag.data import Batch, ag_dataloader, ag_image_folder
-from ag.io import Checkpoint, ag_load_checkpoint, ag_load_model, ag_save_checkpoint, ag_save_model
+from ag.io import (
+    Checkpoint,
+    ag_load_checkpoint,
+    ag_load_model,
+    ag_save_checkpoint,
+    ag_save_model,
+    export_onnx,
+    load_weights,
+)
 from ag.optim import (
     clip_grad_norm,
     lr_scheduler_cosine,
@@ -134,6 +143,7 @@ if not MYPY:
         "CommError",
         "DeviceError",
         "DtypeError",
+        "ExportError",
         "KernelError",
         "RankLostError",
         "ShapeError",
@@ -188,6 +198,8 @@ if not MYPY:
         "Checkpoint",
         "ag_load_checkpoint",
         "ag_save_checkpoint",
+        "export_onnx",
+        "load_weights",
         "Batch",
         "ag_dataloader",
         "ag_image_folder",

@@ -17,6 +17,7 @@ __all__ = [
     "CommError",
     "DeviceError",
     "DtypeError",
+    "ExportError",
     "KernelError",
     "RankLostError",
     "ShapeError",
@@ -76,6 +77,10 @@ class RankLostError(CommError, RuntimeError):
 
 class CheckpointError(AgError, ValueError):
     """A model or checkpoint file that is truncated, foreign, or does not match the model."""
+
+
+class ExportError(AgError, ValueError):
+    """A model that cannot be written as an ONNX graph."""
 
 
 def compare_names(refusal: str, expected: Mapping[str, tuple[int, ...]], given: Mapping[str, tuple[int, ...]],

@@ -152,7 +152,7 @@ def run(code: str) -> str:
 def test_importing_loads_no_driver_and_no_optional_package() -> None:
     loaded = run("import ag, sys; print(*sys.modules)").split()
     assert "ag" in loaded
-    assert not {"kp", "mpi4py", "PIL", "torch", "matplotlib", "yaml"} & set(loaded)
+    assert not {"kp", "mpi4py", "PIL", "torch", "matplotlib", "yaml", "onnx"} & set(loaded)
     assert not [m for m in loaded if inside(m, "ag.engine.backends")]
 
 

@@ -51,6 +51,8 @@ VISITORS = ("ag.autograd.captured.call", "ag.parallel.trainer.host_optimizer")  
 OUTSIDE: dict[str, tuple[str, ...]] = {
     "numpy": (),  # everywhere
     "safetensors": ("ag.io.safetensors_file",),
+    "onnx": ("ag.io.onnx",),
+    "google": ("ag.io.onnx.initializers",),  # of protobuf, which onnx needs
     "PIL": ("ag.data.images",),
     "mpi4py": ("ag.parallel.comm.mpi",),
     "threadpoolctl": ("ag.parallel.comm.shared_cores",),

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 import ag.autograd.operators  # noqa: F401 - where tensors look operators up that are no ops
+from ag.autograd.captured.overheard import listening
 from ag.autograd.cotangent import Cotangent
 from ag.autograd.mixed_precision import Widening, rounded, widening
 from ag.autograd.operands import Vectors, number_given, operands_on_one_device
@@ -219,15 +220,20 @@ class _Function(Generic[S]):
                 if str(error).startswith(name):
                     raise
                 raise ShapeError(f"{name}: {error}") from None
+            result = None
             if is_recording():
                 need = tuple(x.requires_grad for x in inputs)
                 if True in need:
                     rule = self.rule
                     if rule is None:
                         raise NotImplementedError(f"{name} has no gradient rule")
-                    return Tensor(out, True, Node(name, widening(rule) if half else rule, inputs, need, saved, params,
-                                                  half))
-            return Tensor(out)
+                    result = Tensor(out, True, Node(name, widening(rule) if half else rule, inputs, need, saved, params,
+                                                    half))
+            if result is None:
+                result = Tensor(out)
+            if (listener := listening.get()) is not None:
+                listener.op(call, name, inputs, params, result)
+            return result
 
         def vjp(rule: GradientRule[S]) -> GradientRule[S]:
             self.rule = rule

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ag.autograd.captured.overheard import listening
 from ag.autograd.cotangent import Cotangent, shaped_like, stored_for, whole
 from ag.autograd.tensor_operators import HOST_OPERATORS, TensorOperators
 from ag.autograd.unchanged import any_changed, checked
@@ -259,6 +260,8 @@ class Tensor(TensorOperators):
 
         What becomes of the copy changes nothing on the device: assign to `data` for that.
         """
+        if (listener := listening.get()) is not None:
+            listener.read(self)
         array: Array = self.buffer.backend.download(self.buffer)
         return array
 
@@ -325,7 +328,10 @@ class Tensor(TensorOperators):
     def detach(self) -> Tensor:
         """A copy of the values, cut off from the tape; what happens to one of the two does not change the other."""
         with self.buffer.backend.quiet():
-            return Tensor(copied(self.buffer))
+            apart = Tensor(copied(self.buffer))
+        if (listener := listening.get()) is not None:
+            listener.same(self, apart)
+        return apart
 
 
 TensorLike = Tensor | Array | float | int

@@ -1,4 +1,4 @@
-"""Files: arrays in safetensors files, models, checkpoints of a training loop.
+"""Files: arrays in safetensors files, models, checkpoints of a training loop; ONNX graphs, others' weights.
 
 Each function is here under its ordinary name, too: ``ag.io.load_model`` is ``ag.ag_load_model``.
 
@@ -10,6 +10,8 @@ import typing as _typing
 from ag.io.checkpoint import *
 from ag.io.model_file import ag_load_model as ag_load_model
 from ag.io.model_file import ag_save_model as ag_save_model
+from ag.io.onnx.export import export_onnx as export_onnx
+from ag.io.weights import load_weights as load_weights
 from ag.names import door as _door
 
 load_model = ag_load_model

@@ -25,7 +25,7 @@ from ag.io.safetensors_file import element_type, elements_of, read_file, write_f
 from ag.nn.layer import LIBRARY, Layer, Model, load_into, named_tensors, refuse_untied, ties
 from ag.nn.mode import ag_eval
 
-__all__ = ["ag_load_model", "ag_save_model", "tied_in"]
+__all__ = ["ag_load_model", "ag_save_model", "tensors_of_file", "tied_in"]
 
 M = TypeVar("M", bound=Model)
 
@@ -151,13 +151,19 @@ def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], Model] | 
 def _tensors_in(header: dict[str, str], arrays: dict[str, Array], path: str | os.PathLike[str],
                 model_fn: Callable[[], Model] | None) -> dict[str, Array]:
     """The model's tensors in a file, by their names in the model."""
-    prefixes = _CHECKPOINTS.get(header["format"])
-    if prefixes is None:
-        return arrays
-    if model_fn is None:
+    if model_fn is None and header["format"] in _CHECKPOINTS:
         raise CheckpointError(f"ag_load_model: {os.fsdecode(path)} is a checkpoint, which does not say how to build "
                               f"the model; pass the model_fn that builds it.")
-    return {name[len(prefix) :]: x for name, x in arrays.items() for prefix in prefixes if name.startswith(prefix)}
+    return tensors_of_file(header, arrays)[0]
+
+
+def tensors_of_file(header: dict[str, str], arrays: dict[str, Array]) -> tuple[dict[str, Array], bool]:
+    """A model's tensors by their names in the model, and whether this library has written the file; else all."""
+    prefixes = _CHECKPOINTS.get(header.get("format", ""))
+    if prefixes is None:
+        return arrays, header.get("format") == _FORMAT
+    return {name[len(prefix) :]: x for name, x in arrays.items()
+            for prefix in prefixes if name.startswith(prefix)}, True
 
 
 def tied_in(header: dict[str, str], where: str) -> dict[str, str]:

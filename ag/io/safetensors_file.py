@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -28,7 +28,8 @@ from ag.engine.kernels.convert import BFLOAT16, stored
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError
 
-__all__ = ["check_writable", "element_type", "elements_of", "read_file", "to_json", "write_file"]
+__all__ = ["check_writable", "element_type", "elements_of", "read_file", "read_tensors", "replace_file",
+           "to_json", "write_file"]
 
 _ABANDONED = 600.0  # seconds after which a temporary file that did not grow is not being written any more
 
@@ -49,8 +50,19 @@ def write_file(path: str | os.PathLike[str], arrays: dict[str, Array], header: d
     if unfit:
         raise ValueError(f"{_shown(path)} cannot be written: an array is called {unfit[0]!r:.60}; a text other than "
                          f"'__metadata__' is required. Rename it.")
+    replace_file(path, lambda: _bytes(arrays, header))
+
+
+def replace_file(path: str | os.PathLike[str], content: Callable[[], bytes]) -> None:
+    """Put a file in the place of another as `write_file` does; what it holds is made when the path is known to do.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written; an older one stays as it was.
+    """
     target = _target(path)
-    _replace(target, _bytes(arrays, header))
+    _replace(target, content())
     _remove_abandoned(target)
 
 
@@ -197,6 +209,24 @@ _READERS = {"ag-model-1": "ag_load_model(path)", "ag-checkpoint-1": "ag_load_che
             "ag-dp-train-1": "dp_train(..., checkpoint=path, resume=True)"}
 
 
+def read_tensors(path: str | os.PathLike[str], function: str) -> tuple[dict[str, str], dict[str, Array]]:
+    """Header and arrays of any safetensors file.
+
+    Raises
+    ------
+    CheckpointError
+        If it is missing, truncated or no such file.
+    """
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OSError("it is no regular file")
+        return _with_bfloat16(Path(os.fsdecode(path)).read_bytes())
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{function}: {_shown(path)} cannot be read ({str(error).rstrip('.')}); a safetensors "
+                              f"file is required, or one of ONNX that ends in .onnx. PyTorch writes one of a model by "
+                              f"safetensors.torch.save_file(model.state_dict(), path).") from error
+
+
 def read_file(path: str | os.PathLike[str], form: str, function: str, others: Sequence[str] = ()
               ) -> tuple[dict[str, str], dict[str, Array]]:
     """Header and arrays of a safetensors file of the given format, or of one of some others.
@@ -235,6 +265,9 @@ def read_file(path: str | os.PathLike[str], form: str, function: str, others: Se
 # ---------------------------------------------------------------------------------------------- bfloat16
 
 # numpy has no such type, and safetensors reads and writes what numpy has.
+_NUMPY_TYPES = {"BF16": BFLOAT16, "BOOL": np.dtype(bool), **{
+    f"{kind}{8 * size}": np.dtype(f"<{kind.lower()}{size}") for kind, sizes in (("F", (2, 4, 8)), ("I", (1, 2, 4, 8)),
+                                                                               ("U", (1, 2, 4, 8))) for size in sizes}}
 
 
 def elements_of(x: Tensor) -> Array:
@@ -268,8 +301,6 @@ def _with_bfloat16(content: bytes) -> tuple[dict[str, str], dict[str, Array]]:
     """Header and arrays of a safetensors file."""
     arrays = {}
     for name, entry in deserialize(content):  # type: ignore[no-untyped-call]
-        kind = as_dtype(entry["dtype"].lower(), "read_file")
-        numpy_type = BFLOAT16 if kind is BF16 else np.dtype(kind.numpy_name)
-        arrays[name] = np.frombuffer(entry["data"], numpy_type).reshape(entry["shape"])
+        arrays[name] = np.frombuffer(entry["data"], _NUMPY_TYPES[entry["dtype"]]).reshape(entry["shape"])
     size = int.from_bytes(content[:8], "little")
     return json.loads(content[8 : 8 + size]).get("__metadata__") or {}, arrays

@@ -46,12 +46,13 @@ def checked_ids(function: str, beside: TensorLike, ids: ArrayLike, count: int, n
         raise CaptureError(f"{function}: the {noun}s are a tensor, and a captured step cannot read it to check them; "
                            f"pass them to the step as a numpy array. Of positions 0 to n - 1 the columns are "
                            f"weight[:, :n].")
-    values = ids.numpy() if isinstance(ids, Tensor) else np.asarray(ids)
+    if isinstance(ids, Tensor) and ids.buffer.dtype is I32:
+        check(backend.download(ids.buffer))  # which only looks at them; a listener is told of `numpy`
+        return ids
+    values = np.asarray(ids)
     if values.dtype.kind not in "biuf":
         raise DtypeError(f"{function}: the {noun}s are of type {values.dtype}; whole numbers are required.")
     check(values)
-    if isinstance(ids, Tensor) and ids.buffer.dtype is I32:
-        return ids
     buffer = to_buffer(values, backend, I32)
     if backend.recording is not None:
         backend.recording.value_checks.append((buffer, check))

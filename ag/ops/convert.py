@@ -5,6 +5,7 @@ Neither is made by `op`: their operand and result differ in device or type, so e
 
 from __future__ import annotations
 
+from ag.autograd.captured.overheard import listening
 from ag.autograd.create import to_buffer
 from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording
@@ -65,8 +66,12 @@ def ag_to_device(t: Tensor, device: str) -> Tensor:
     refuse_changed((t.buffer,), repeated_since(), "ag_to_device", (t,))
     moved = to_buffer(source.download(t.buffer), target, t.buffer.dtype)
     if not (is_recording() and t.requires_grad):
-        return Tensor(moved)
-    return Tensor(moved, True, Node("ag_to_device", _to_device_vjp, (t,), (True,), source, ()))
+        result = Tensor(moved)
+    else:
+        result = Tensor(moved, True, Node("ag_to_device", _to_device_vjp, (t,), (True,), source, ()))
+    if (listener := listening.get()) is not None:
+        listener.same(t, result)
+    return result
 
 
 def _to_device_vjp(run: Run, g: Buffer, saved: Backend, need: Need) -> Cotangents:
@@ -115,13 +120,18 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
         raise DtypeError(f"ag_cast: {t.dtype} to {wanted} was asked for; tensors are cast from f32, f16, bf16, i32 and "
                          f"u32 to f32, f16 and bf16. Convert the numpy array instead.")
     if not t.buffer.dtype.is_float:
-        return Tensor(to_buffer(t.numpy(), t.buffer.backend, wanted))
-    refuse_changed((t.buffer,), repeated_since(), "ag_cast", (t,))
-    with t.buffer.backend.quiet():
-        out = converted(t.buffer, wanted)
+        out = to_buffer(t.buffer.backend.download(t.buffer), t.buffer.backend, wanted)
+    else:
+        refuse_changed((t.buffer,), repeated_since(), "ag_cast", (t,))
+        with t.buffer.backend.quiet():
+            out = converted(t.buffer, wanted)
     if not (is_recording() and t.requires_grad):
-        return Tensor(out)
-    return Tensor(out, True, Node("ag_cast", _cast_vjp, (t,), (True,), None, (), half=True))
+        result = Tensor(out)
+    else:
+        result = Tensor(out, True, Node("ag_cast", _cast_vjp, (t,), (True,), None, (), half=True))
+    if (listener := listening.get()) is not None:
+        listener.op(ag_cast, "ag_cast", (t,), (), result)
+    return result
 
 
 def _cast_vjp(run: Run, g: Buffer, saved: None, need: Need) -> Cotangents:

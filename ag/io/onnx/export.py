@@ -1,0 +1,207 @@
+"""`export_onnx`: a model as an ONNX file, whose graph has its parameters under their names and follows the batch.
+
+The model runs three times, with the example and with two batches of other sizes made of it, and what it computes is
+what all three have in common (`ag.io.onnx.program`).  Its mode, its tensors and the tape stay as they were.  The
+package onnx is loaded when it is needed.  Users call it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol, cast
+
+import numpy as np
+
+from ag.autograd.tensor import Tensor
+from ag.engine.primitive import Array
+from ag.errors import AgError, DtypeError, ExportError
+from ag.io.onnx.call import Call, called_with
+from ag.io.onnx.graph import ELEMENT, Graph, Node
+from ag.io.onnx.operators import REFUSED, WRITERS
+from ag.io.onnx.package import onnx_package
+from ag.io.onnx.program import Program, merged
+from ag.io.onnx.sizes import Dims, Size
+from ag.io.onnx.trace import Ref, Trace, traced
+from ag.io.onnx.write import written
+from ag.io.safetensors_file import replace_file
+from ag.nn.layer import Model, named_tensors
+from ag.nn.mode import objects_in, set_mode
+from ag.version import __version__
+
+if TYPE_CHECKING:
+    from onnx import NodeProto, ValueInfoProto
+
+__all__ = ["export_onnx"]
+
+_OPSET, _IR = 20, 9  # of onnx 1.15 and onnxruntime 1.17: the first that have Gelu
+_MOST_BYTES = (1 << 31) - 1  # of a file of protobuf
+
+
+def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], example: object,
+                dynamic: bool = True) -> None:
+    """Write what a model computes as an ONNX graph, for onnxruntime and other programs.
+
+    Parameters
+    ----------
+    model : Layer, or any callable that computes with ops
+        Exported in eval mode; its own mode stays as it was.
+    path : path
+        File to write; replaced only once the new one is complete.
+    example : array_like or Tensor, or a tuple or dict of them
+        What the model is called with: one input, several, or several by name.  Only shapes and types matter.  Whole
+        numbers stay whole numbers, as ids for an embedding; others have the type of the model's parameters.
+    dynamic : bool, optional
+        Whether the graph takes any number of samples: the last axis of the first input is the batch, as that of every
+        other input that is as long.  Otherwise it takes the example's shapes.
+
+    Raises
+    ------
+    ExportError
+        If the model calls an op that has no ONNX operator, draws random numbers, reads values in Python that follow
+        from its input, or computes something else for a batch of another size.
+    DtypeError
+        If the model is of type bf16, for which runtimes have no operators, or takes no whole numbers and the example
+        has such.
+    ImportError
+        If the package onnx is not installed.
+    OSError
+        If the file cannot be written; an older one stays as it was.
+
+    Notes
+    -----
+    The model is called with the example, and if `dynamic` with one sample more, with more than twice as many, and with
+    one: these calls must differ in sizes alone.  What it does only with still more samples is not seen.
+
+    The graph takes and gives what the model does, with the batch on the last axis: images are (channels, height,
+    width, batch).  Its inputs are called as the arguments of the model's `forward`, its outputs ``output``, ``output1``
+    and so on, or as in the dict that the model returns, and its initializers as in `state_dict`.  Operators are those
+    of opset 20; whether ids are in range is not checked there.  A 16-bit model computes in float32 and rounds after
+    every op, as here.
+
+    References
+    ----------
+    PyTorch ``torch.onnx.export``.
+
+    Examples
+    --------
+    >>> import ag, numpy, os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.onnx")
+    >>> model = ag.ag_sequential(ag.ag_linear(4, 8, activation="relu"), ag.ag_linear(8, 3))
+    >>> ag.export_onnx(model, path, numpy.ones((4, 5)))  # doctest: +SKIP
+    """
+    onnx_package("export_onnx")
+    if not callable(model):
+        raise TypeError(f"export_onnx: the model is a {type(model).__name__}; a layer is required, or a function of "
+                        f"tensors.")
+    tensors = named_tensors(cast(Model, model)) if hasattr(model, "parameters") else {}
+    call = called_with("export_onnx", model, example, tensors)
+    state = {name: x.numpy() for name, x in tensors.items()}
+    batches = call.batches(dynamic)
+    with _in_eval_mode(model):
+        try:
+            tried = [_trace(model, call, tensors, batches, i) for i in range(len(batches))]
+        finally:
+            changed = _restored(tensors, state)
+    if changed:
+        raise ExportError(f"export_onnx: the model changes {', '.join(changed)} when it is called, which a graph "
+                          f"cannot; leave that to training.")
+    traces = [trace for trace in tried if trace is not None]
+    program = merged(traces, [size for size, trace in zip(batches, tried, strict=True) if trace is not None])
+    if sum(x.nbytes for x in (*state.values(), *(c.array for c in program.constants))) > _MOST_BYTES:
+        raise ExportError(f"export_onnx: the model has more than {_MOST_BYTES} bytes, the most that a file of this "
+                          f"format holds; export its parts, one by one.")
+    graph, outputs = written(program, call, state)
+    replace_file(path, lambda: _content(type(model).__name__, graph, program, call, outputs))
+
+
+@contextmanager
+def _in_eval_mode(model: object) -> Iterator[None]:
+    """A context in which everything in a model is in eval mode; afterwards all is in its own mode again."""
+    moded = [cast(_Moded, x) for x in objects_in(model) if hasattr(x, "training")
+             and not isinstance(x, (type, ModuleType))]
+    before = [x.training for x in moded]
+    try:
+        set_mode(model, False)
+        yield
+    finally:
+        for x, mode in zip(moded, before, strict=True):
+            if x.training is not mode:
+                x.training = mode
+
+
+class _Moded(Protocol):
+    """Something with a mode."""
+
+    training: bool
+
+
+def _trace(model: Callable[..., object], call: Call, tensors: Mapping[str, Tensor], batches: Sequence[int],
+           number: int) -> Trace | None:
+    """What the model computes for a batch made of the example's; None if it takes no single sample."""
+    inputs = call.inputs(batches, number)
+    trace = Trace(tensors, inputs, _why_not)
+    try:
+        traced(lambda: call.run(model, inputs), trace)
+    except (AgError, ValueError, IndexError, TypeError) as error:
+        if isinstance(error, DtypeError) and any(x.is_whole for x in call.arguments):
+            raise DtypeError(f"export_onnx: the model does not take the example's whole numbers ({_said(error)}); give "
+                             f"it floats if they are no ids, as example.astype(\"f\").") from error
+        if isinstance(error, ExportError) or number == 0:
+            raise
+        if batches[number] == 1 < batches[0]:
+            return None
+        raise ExportError(f"export_onnx: the model takes the example, and not a batch of {batches[number]} samples "
+                          f"made of it ({_said(error)}); let it take a batch of any size, or export for the "
+                          f"example's size with dynamic=False.") from error
+    return trace
+
+
+def _said(error: BaseException) -> str:
+    return str(error).rstrip(".")
+
+
+def _why_not(function: object) -> str | None:
+    """Why an op cannot be exported; None if it can."""
+    if function in WRITERS:
+        return None
+    return REFUSED.get(function, "has no ONNX operator; compute with other ops of ag.ops.")
+
+
+def _restored(tensors: Mapping[str, Tensor], state: Mapping[str, Array]) -> list[str]:
+    """Give tensors the values that they had; the names of those that had others."""
+    changed = [name for name, x in tensors.items() if not np.array_equal(x.numpy(), state[name], equal_nan=True)]
+    for name in changed:
+        tensors[name].data = state[name]
+    return changed
+
+
+# ---------------------------------------------------------------------------------------------- the file
+
+
+def _content(name: str, g: Graph, program: Program, call: Call, outputs: Mapping[str, Ref]) -> bytes:
+    """The file's bytes, after onnx has checked them."""
+    from onnx import checker, helper, numpy_helper
+
+    def info(name: str, dims: Dims, element: int) -> ValueInfoProto:
+        return helper.make_tensor_value_info(name, element, [str(n) if isinstance(n, Size) else n for n in dims])
+
+    def node(n: Node) -> NodeProto:
+        made = helper.make_node(n.operator, n.inputs, [n.output], n.output)
+        made.attribute.extend(helper.make_attribute(key, value) for key, value in n.attributes.items())
+        return made
+
+    used = {x for node in g.nodes for x in node.inputs}
+    model = helper.make_model(
+        helper.make_graph(
+            [node(n) for n in g.nodes], name,
+            [info(x.name, program.dims[Ref("input", x.name)], x.element) for x in call.arguments],
+            [info(x, program.dims[ref], ELEMENT[program.types[ref]]) for x, ref in outputs.items()],
+            [numpy_helper.from_array(array, x) for x, array in g.initializers.items() if x in used]),
+        opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR, producer_name="ag",
+        producer_version=__version__)
+    checker.check_model(model, full_check=True)
+    content: bytes = model.SerializeToString()
+    return content

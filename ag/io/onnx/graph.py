@@ -1,0 +1,158 @@
+"""An ONNX graph while it is written: nodes, initializers, names; sizes that follow the batch become nodes, too.
+
+    reshape(x, (8, Size(0, 1)))       Reshape(x, [8, -1])
+    reshape(x, (Size(0, 1), Size(0, 2)))   Shape(first input) -> Mul -> Concat -> Reshape(x, ...)
+
+Knows operators by name and no op of `ag`; `ag.io.onnx.operators` writes with it, `ag.io.onnx.export` makes the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ag.engine.dtype import F16, F32, F64, I32, U32, DType
+from ag.engine.primitive import Array
+from ag.io.onnx.sizes import Dim, Dims, Size, product
+
+__all__ = ["ELEMENT", "Graph", "Node", "Value"]
+
+ELEMENT = {F32: 1, I32: 6, F16: 10, F64: 11, U32: 12}  # onnx.TensorProto's numbers of element types
+_SMALL = 64  # elements of constants that are kept once
+
+Attribute = int | float | str | list[int]
+
+
+@dataclass
+class Node:
+    """One operator; every operator here has one result, which is also the node's name."""
+
+    operator: str
+    inputs: list[str]
+    output: str
+    attributes: dict[str, Attribute]
+
+
+class Value(NamedTuple):
+    """A value of the graph: its name, its shape and what `ag` holds it as; 16-bit ones are float32 to operators."""
+
+    name: str
+    dims: Dims
+    dtype: DType
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.dims)
+
+
+class Graph:
+    """Nodes, in order, and the arrays that they begin with.
+
+    Parameters
+    ----------
+    taken : iterable of str
+        Names that are those of inputs and parameters.
+    batch_of : (str, int), optional
+        The input whose axis of that number is the batch.
+    """
+
+    def __init__(self, taken: Sequence[str], batch_of: tuple[str, int] | None) -> None:
+        self.nodes: list[Node] = []
+        self.initializers: dict[str, Array] = {}
+        self._taken = set(taken)
+        self._batch_of = batch_of
+        self._made: dict[tuple[object, ...], str] = {}
+
+    def fresh(self, stem: str) -> str:
+        """A name that nobody has."""
+        number = 1
+        while f"{stem}_{number}" in self._taken:
+            number += 1
+        self._taken.add(f"{stem}_{number}")
+        return f"{stem}_{number}"
+
+    def node(self, operator: str, *inputs: str, **attributes: Attribute) -> str:
+        """The result of an operator; an input that is left out is called ``""``."""
+        output = self.fresh(operator.lower())
+        self.nodes.append(Node(operator, list(inputs), output, attributes))
+        return output
+
+    def once(self, operator: str, *inputs: str, **attributes: Attribute) -> str:
+        """The result of an operator that may have been written already."""
+        key = operator, inputs, repr(sorted(attributes.items()))
+        if key not in self._made:
+            self._made[key] = self.node(operator, *inputs, **attributes)
+        return self._made[key]
+
+    def constant(self, array: Array, stem: str = "constant") -> str:
+        """An initializer; small ones with the same values are one."""
+        key = array.dtype.str, array.shape, array.tobytes() if array.size <= _SMALL else object()
+        if key not in self._made:
+            self._made[key] = name = self.fresh(stem)
+            self.initializers[name] = array
+        return self._made[key]
+
+    def number(self, value: float, dtype: DType) -> str:
+        """A number, in the type in which `dtype` is computed."""
+        return self.constant(np.asarray(value, np.float32 if dtype.is_half else dtype.numpy_name))
+
+    def whole(self, numbers: Sequence[int]) -> str:
+        """Whole numbers, as operators have axes and places."""
+        return self.constant(np.array(numbers, np.int64))
+
+    def cast(self, x: str, dtype: DType) -> str:
+        """A value in another element type."""
+        return self.once("Cast", x, to=ELEMENT[dtype])
+
+    # -------------------------------------------------------------------------------------- sizes
+
+    def size(self, dim: Dim) -> str:
+        """A size as a vector of one whole number."""
+        if not isinstance(dim, Size):
+            return self.whole([dim])
+        assert self._batch_of is not None
+        name, axis = self._batch_of
+        batch = self.once("Shape", name, start=axis, end=axis + 1)
+        times = batch if dim.per_sample == 1 else self.once("Mul", batch, self.whole([dim.per_sample]))
+        return times if dim.fixed == 0 else self.once("Add", times, self.whole([dim.fixed]))
+
+    def place(self, dim: Dim) -> str:
+        """A whole number without axes."""
+        return self.once("Squeeze", self.size(dim)) if isinstance(dim, Size) else self.constant(np.array(dim))
+
+    def sizes(self, dims: Sequence[Dim]) -> str:
+        """Sizes as a vector."""
+        known = [dim for dim in dims if not isinstance(dim, Size)]
+        if len(known) == len(dims):
+            return self.whole(known)
+        return self.size(dims[0]) if len(dims) == 1 else self.once("Concat", *map(self.size, dims), axis=0)
+
+    def reshape(self, x: str, dims: Sequence[Dim]) -> str:
+        """The same elements in another shape."""
+        known = [dim for dim in dims if not isinstance(dim, Size)]
+        if 0 in known:
+            return self.node("Reshape", x, self.sizes(dims), allowzero=1)
+        if len(known) == len(dims) - 1:
+            return self.node("Reshape", x, self.whole([-1 if isinstance(dim, Size) else dim for dim in dims]))
+        return self.node("Reshape", x, self.sizes(dims))
+
+    def matrix(self, x: Value) -> str:
+        """A value as a matrix of its first axis and all others."""
+        if x.ndim == 2:
+            return x.name
+        columns = product(x.dims[1:])
+        if columns is None:
+            return self.node("Reshape", x.name, self.sizes([x.dims[0], -1]))
+        return self.reshape(x.name, (x.dims[0], columns))
+
+    def transpose(self, x: str, axes: Sequence[int]) -> str:
+        """The axes in another order."""
+        return x if list(axes) == sorted(axes) else self.node("Transpose", x, perm=list(axes))
+
+    def repeated(self, x: str, dims: Dims) -> str:
+        """A value repeated along axes of size 1."""
+        return self.node("Expand", x, self.sizes(dims))

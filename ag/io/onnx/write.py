@@ -1,0 +1,94 @@
+"""A program written as a graph: each op by its writer, 16-bit tensors through float32, outputs under their names.
+
+Knows ops by the table of `ag.io.onnx.operators`, and that a convolution takes its bias itself.  `ag.io.onnx.export`
+calls it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from ag.engine.dtype import F32, I32
+from ag.engine.primitive import Array
+from ag.io.onnx.call import Call
+from ag.io.onnx.graph import Graph, Node, Value
+from ag.io.onnx.layout import without_transposes
+from ag.io.onnx.operators import WRITERS
+from ag.io.onnx.program import Program
+from ag.io.onnx.trace import Ref, Step
+from ag.ops.arithmetic import ag_add
+from ag.ops.conv import _conv2d
+from ag.ops.reshape import ag_reshape
+
+__all__ = ["written"]
+
+
+def written(program: Program, call: Call, state: Mapping[str, Array]) -> tuple[Graph, dict[str, Ref]]:
+    """The graph of a program, and what each output is by its name there; `state` are parameters by name."""
+    inputs = [x.name for x in call.arguments]
+    names = {f"{name}_output" if name in state or name in inputs else name: ref
+             for name, ref in program.outputs.items()}
+    g = Graph([*inputs, *state, *names], call.batch_of)
+    values = {Ref("input", x.name): Value(g.cast(x.name, I32) if x.is_long else x.name,
+                                          program.dims[Ref("input", x.name)], x.dtype) for x in call.arguments}
+
+    def value(ref: Ref) -> Value:
+        if ref not in values:
+            dims, dtype = program.dims[ref], program.types[ref]
+            if ref.kind == "parameter":
+                name = str(ref.key)
+                g.initializers[name] = state[name]
+            else:
+                constant = program.constants[int(ref.key)]
+                name = g.constant(constant.array)
+                if constant.array.shape != dims:
+                    name = g.repeated(name, dims)
+            values[ref] = Value(name, dims, dtype)
+        return values[ref]
+
+    def wide(ref: Ref) -> Value:
+        x = value(ref)
+        return x._replace(name=g.cast(x.name, F32)) if x.dtype.is_half else x
+
+    for i, step in _with_bias(program).items():
+        ref = Ref("step", i)
+        dims, dtype = program.dims[ref], program.types[ref]
+        params = [wide(p) if isinstance(p, Ref) else p for p in step.params]
+        name = WRITERS[step.function](g, [wide(x) for x in step.operands], params, dims)
+        values[ref] = Value(g.cast(name, dtype) if dtype.is_half else name, dims, dtype)
+    _call_outputs(g, without_transposes(g, [value(ref).name for ref in names.values()]), list(names))
+    return g, names
+
+
+def _with_bias(program: Program) -> dict[int, Step]:
+    """The steps by number, but a sum of a convolution and one number per feature is a convolution with a bias."""
+    steps = dict(enumerate(program.steps))
+    uses = Counter(ref for step in program.steps for ref in (*step.operands, *step.params) if isinstance(ref, Ref))
+    uses.update(program.outputs.values())
+    for j, step in enumerate(program.steps):
+        if step.function is not ag_add or program.types[Ref("step", j)].is_half:  # 16 bits are rounded in between
+            continue
+        y, b = step.operands
+        if y.kind != "step" or b.kind != "step":
+            continue
+        conv, bias = program.steps[int(y.key)], program.steps[int(b.key)]
+        features = program.dims[y][0]
+        if (conv.function is _conv2d and uses[y] == 1 and bias.function is ag_reshape
+                and program.dims[b] == (features, 1, 1, 1)):
+            del steps[int(y.key)]
+            steps[j] = conv._replace(operands=(*conv.operands, bias.operands[0]))
+    return steps
+
+
+def _call_outputs(g: Graph, found: list[str], wanted: list[str]) -> None:
+    """Give outputs the names that they shall have."""
+    made = {node.output for node in g.nodes}
+    counts = Counter(found)
+    renamed = {old: new for old, new in zip(found, wanted, strict=True) if old in made and counts[old] == 1}
+    for node in g.nodes:
+        node.inputs = [renamed.get(x, x) for x in node.inputs]
+        node.output = renamed.get(node.output, node.output)
+    for old, new in zip(found, wanted, strict=True):
+        if old not in renamed:
+            g.nodes.append(Node("Identity", [old], new, {}))

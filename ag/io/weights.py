@@ -1,0 +1,173 @@
+"""`load_weights`: weights from another program's file into a model, by a map of names.
+
+    PyTorch, safetensors        names={...}           here
+    0.weight [8, 4]             "0.weight": "layer1_W"   layer1_W [8, 4]
+    0.bias [8]                  "0.bias": "layer1_b"     layer1_b [8, 1], as vectors are columns here
+    emb.weight [v, d]           ...                      emb_weight [d, v], as words are columns
+
+Files are read by `ag.io.safetensors_file` and `ag.io.onnx.initializers`; a model takes values over, all or none, by
+`ag.nn.layer.load_into`.  Users call it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+
+import numpy as np
+
+from ag.autograd.tensor import Tensor
+from ag.engine.primitive import Array
+from ag.errors import CheckpointError
+from ag.io.model_file import tensors_of_file
+from ag.io.onnx.initializers import initializers
+from ag.io.safetensors_file import read_tensors
+from ag.nn.embedding import Embedding
+from ag.nn.layer import Layer, Model, load_into, named_tensors, ties
+
+__all__ = ["load_weights"]
+
+Target = str | Sequence[str] | None  # whose tensor an array is: of one name, of several one after the other, of none
+Names = Mapping[str, Target] | Callable[[str], Target]
+
+_COUNTED = "num_batches_tracked"  # PyTorch's batch norms count batches, which changes nothing
+
+
+def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None = None) -> None:
+    """Load weights that another program has written into a model; nothing changes if they do not fit.
+
+    Parameters
+    ----------
+    model : Layer, or any object with ``parameters()``
+    path : path
+        A safetensors file, such as of PyTorch's ``save_file(model.state_dict(), path)``, or an ONNX file, which ends in
+        ``.onnx``; also a model file or checkpoint of this library.
+    names : dict or callable, optional
+        What a tensor of the file is called in the model, as ``{"0.weight": "layer1_W"}`` or a function of the name in
+        the file.  None leaves a tensor out; a list of names cuts it into as many equal parts along its first axis, as
+        ``in_proj_weight`` into ``["W_q", "W_k", "W_v"]``.  What a dict does not name has the same name in both.
+
+    Raises
+    ------
+    CheckpointError
+        If the file cannot be read, or names that are missing, unexpected or of another shape; the message lists them
+        with the nearest right ones.
+    TypeError
+        If `names` is or gives something else.
+    ImportError
+        If it is an ONNX file and the package onnx is not installed.
+
+    Notes
+    -----
+    Layouts are those of docs/interop.md: a vector becomes a column, the weight of PyTorch's embedding, [v, d], is
+    transposed, and weights of ONNX graphs are turned as their operators use them: what `MatMul` or `Gemm` multiplies
+    from the right is transposed; single numbers and whole numbers in it are no weights.  ``num_batches_tracked`` is
+    left out.  Of a tied tensor one name is enough.
+
+    References
+    ----------
+    PyTorch ``load_state_dict``.
+
+    Examples
+    --------
+    >>> import ag, numpy, os, tempfile, safetensors.numpy
+    >>> path = os.path.join(tempfile.mkdtemp(), "theirs.safetensors")
+    >>> theirs = {"fc.weight": numpy.ones((1, 2), "f"), "fc.bias": numpy.ones(1, "f")}
+    >>> safetensors.numpy.save_file(theirs, path)
+    >>> model = ag.ag_linear(2, 1)
+    >>> ag.load_weights(model, path, {"fc.weight": "W", "fc.bias": "b"})
+    >>> model.b.numpy().tolist()
+    [[1.0]]
+    """
+    if not (names is None or isinstance(names, Mapping) or callable(names)):
+        raise TypeError(f"load_weights: names is a {type(names).__name__}; a dict from the file's names to the model's "
+                        f"is required, or a function of the file's names.")
+    where = f"load_weights: {os.fsdecode(path)}"
+    mine = named_tensors(model)
+    if os.fsdecode(path).endswith(".onnx"):
+        theirs, columns, turned = initializers(path, "load_weights")
+    else:
+        header, arrays = read_tensors(path, "load_weights")
+        theirs, is_ours = tensors_of_file(header, arrays)
+        columns, turned = set(theirs) if is_ours else set(), set()
+    words = _words(model)
+    state: dict[str, Array] = {}
+    origin: dict[str, str] = {}
+    wrong: list[str] = []
+    for name, array in theirs.items():
+        for target, part in _parts(where, name, array, _target(names, name, mine)):
+            if target in origin:
+                raise CheckpointError(f"{where} does not fit this model: {origin[target]} and {name} are both called "
+                                      f"{target}; give each tensor of the model once.")
+            origin[target] = name
+            if target in mine:
+                is_turned = name not in columns if target in words else name in turned
+                state[target] = _as_here(part, mine[target].shape, is_turned)
+                if state[target].shape != mine[target].shape:
+                    wrong.append(f"{_both(name, target)} is {state[target].shape} instead of {mine[target].shape}")
+    tied = ties(mine)
+    given = {tied.get(name, name) for name in state}
+    missing = [name for name in mine if tied.get(name, name) not in given]
+    strange = {target: name for target, name in origin.items() if target not in mine}
+    shapes = {name: array.shape for name, array in theirs.items() if name in strange.values()}
+    wrong[:0] = [f"missing {name}{_nearest(name, mine[name].shape, shapes)}" for name in missing]
+    wrong += [f"unexpected {_both(name, target)}" for target, name in strange.items()]
+    if wrong:
+        raise CheckpointError(f"{where} does not fit this model: {', '.join(wrong)}. Give "
+                              f"names={{name in the file: name in the model}}.")
+    load_into(mine, state, source=where)
+
+
+def _target(names: Names | None, name: str, mine: Mapping[str, Tensor]) -> Target:
+    """Whose tensor an array of the file is."""
+    found: Target = name
+    if names is None:
+        pass
+    elif isinstance(names, Mapping):
+        found = names.get(name, name)
+    else:
+        found = names(name)
+    return None if found == name and name.endswith(_COUNTED) and name not in mine else found
+
+
+def _parts(where: str, name: str, array: Array, target: Target) -> list[tuple[str, Array]]:
+    """An array, or its parts, by names in the model."""
+    if target is None:
+        return []
+    if isinstance(target, str):
+        return [(target, array)]
+    if not isinstance(target, (list, tuple)) or not all(isinstance(x, str) for x in target):
+        raise TypeError(f"load_weights: names gives {target!r:.60} for {name}; a name in the model is required, a list "
+                        f"of names, or None.")
+    if not array.ndim or not target or array.shape[0] % len(target):
+        raise CheckpointError(f"{where}: {name} is {array.shape} and is to become {len(target)} tensors; its first "
+                              f"size must divide into as many.")
+    return list(zip(target, np.split(array, len(target)), strict=True))
+
+
+def _words(model: object) -> set[str]:
+    """Names of the tensors that have a word in each column."""
+    return {f"{prefix}_weight" if prefix else "weight" for prefix, layer in model.modules()
+            if isinstance(layer, Embedding)} if isinstance(model, Layer) else set()
+
+
+def _as_here(array: Array, shape: tuple[int, ...], is_turned: bool) -> Array:
+    """An array as the model has it, if it is of its kind."""
+    if is_turned and array.ndim == 2:
+        return array.T
+    return array.reshape(-1, 1) if array.ndim == 1 and shape == (array.size, 1) else array
+
+
+def _both(name: str, target: str) -> str:
+    return name if name == target else f"{target} ({name} in the file)"
+
+
+def _nearest(name: str, shape: tuple[int, ...], free: Mapping[str, tuple[int, ...]]) -> str:
+    """The tensor of the file that is probably meant: one of the shape, the one most like it by its name if there is."""
+    plain = {other.replace(".", "_").lower(): other for other in free}
+    like = [plain[x] for x in get_close_matches(name.lower(), plain, n=3, cutoff=0.7)]
+    sizes = sorted(n for n in shape if n > 1)
+    fits = [other for other, theirs in free.items() if sorted(n for n in theirs if n > 1) == sizes]
+    near = [other for other in like if other in fits] + fits + like
+    return f" (the file has {near[0]} of shape {free[near[0]]})" if near else ""

@@ -1,0 +1,72 @@
+"""Every row of the case table that can be exported gives the same in onnxruntime; of the others it is said why not."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from table.cases import CASES
+from table.rows import Case, tensor
+
+import ag
+import ag.ops
+from ag.engine.device import backend_of
+from ag.io.onnx.operators import REFUSED, WRITERS
+
+ROWS = {name: list(cases) for name, cases in groupby(CASES, key=lambda case: case.row.name + case.row.label)}
+AVERAGES = "moves running averages"
+RANDOM = "draws random numbers"
+
+
+def why_not(case: Case) -> str | None:
+    """What is said where a case cannot be exported."""
+    if case.row.name == "ag_batch_norm":
+        return AVERAGES  # the row is about train mode
+    if case.row.name in ("ag_max_pool2d", "ag_avg_pool2d") and case.shapes[0][0] == 0:
+        return "pools images without channels"
+    if case.params.get("dropout") or (case.row.name == "ag_dropout" and case.params.get("train", True)
+                                      and case.params["rate"]):
+        return RANDOM
+    return None
+
+
+def exported(case: Case, path: Path) -> list[Any]:
+    """Write a case's op as a file; its operands."""
+    operands = case.operands()
+    given = [x if x.dtype.kind == "i" else tensor(x, backend_of("cpu")) for x in operands]
+    ag.export_onnx(lambda *xs: case.call(*xs), path, tuple(given), dynamic=False)
+    return given
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_is_the_same_in_onnxruntime(name: str, run_onnx: Callable[..., Any], tmp_path: Path) -> None:
+    for case in ROWS[name]:
+        path = tmp_path / "op.onnx"
+        if (reason := why_not(case)) is not None:
+            with pytest.raises(ag.ExportError, match=reason):
+                exported(case, path)
+            continue
+        given = exported(case, path)
+        want = case.call(*given).numpy()
+        (found,) = run_onnx(path, **{f"input{i}": np.asarray(x) for i, x in enumerate(given, 1)})
+        assert found.shape == want.shape and found.dtype == want.dtype, str(case)
+        if want.size:
+            off = np.abs(found - want).max()
+            assert off <= 1e-5 * max(1.0, float(np.abs(want).max())), f"{case}: {off}"
+
+
+def test_only_these_rows_are_not_exported_at_all() -> None:
+    assert {name for name, cases in ROWS.items() if all(map(why_not, cases))} == {"ag_batch_norm"}
+
+
+def test_every_op_has_a_writer_or_a_reason() -> None:
+    modules = [importlib.import_module(f"ag.ops.{m.name}") for m in pkgutil.iter_modules(ag.ops.__path__)]
+    ops = {f for m in modules for f in vars(m).values() if hasattr(f, "vjp") and f.__module__ == m.__name__}
+    assert ops | {ag.ag_cast} == WRITERS.keys() | REFUSED.keys()
+    assert not WRITERS.keys() & REFUSED.keys()

@@ -1,0 +1,162 @@
+"""`load_weights`: weights from files of other programs into models, by a map of names, all or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import ag
+
+RNG = np.random.default_rng(0)
+
+
+def numbers(*shape: int) -> Any:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+class Words(ag.Layer):
+    def __init__(self) -> None:
+        self.embedding = ag.ag_embedding(5, 5)  # square, so that no shape says which axis is which
+        self.attention = ag.ag_multihead_attention(5, 1)
+        self.head = ag.ag_linear(5, 5)
+
+    def forward(self, ids: Any) -> Any:
+        return self.head(self.attention(self.embedding(ids)))
+
+
+def pytorch() -> dict[str, Any]:
+    """A state dict of the same model in PyTorch's layout."""
+    return {"emb.weight": numbers(5, 5), "att.in_proj_weight": numbers(15, 5), "att.in_proj_bias": np.zeros(15, "f"),
+            "att.out_proj.weight": numbers(5, 5), "att.out_proj.bias": numbers(5), "head.weight": numbers(5, 5),
+            "head.bias": numbers(5), "norm.num_batches_tracked": np.array(3)}
+
+
+NAMES = {"emb.weight": "embedding_weight", "att.in_proj_weight": ("attention_W_q", "attention_W_k", "attention_W_v"),
+         "att.in_proj_bias": None, "att.out_proj.weight": "attention_W_o", "att.out_proj.bias": "attention_b_o",
+         "head.weight": "head_W", "head.bias": "head_b"}
+
+
+def test_weights_of_pytorch_by_a_map(tmp_path: Path) -> None:
+    theirs, path, model = pytorch(), tmp_path / "theirs.safetensors", Words()
+    safetensors.numpy.save_file(theirs, path)
+    ag.load_weights(model, path, NAMES)
+    ours = model.state_dict()
+    np.testing.assert_array_equal(ours["embedding_weight"], theirs["emb.weight"].T)
+    np.testing.assert_array_equal(ours["head_W"], theirs["head.weight"])
+    np.testing.assert_array_equal(ours["head_b"][:, 0], theirs["head.bias"])
+    for i, name in enumerate(("W_q", "W_k", "W_v")):
+        np.testing.assert_array_equal(ours[f"attention_{name}"], theirs["att.in_proj_weight"][5 * i : 5 * i + 5])
+
+
+def test_a_function_of_names(tmp_path: Path) -> None:
+    path, model = tmp_path / "resnet.safetensors", ag.ag_resnet(18, 3, width=2, small_input=True)
+    other = ag.ag_resnet(18, 3, width=2, small_input=True)
+    theirs = {name: x[:, 0] if x.shape[1:] == (1,) else x for name, x in other.state_dict().items()}
+    safetensors.numpy.save_file({f"net.{name}": x.copy() for name, x in theirs.items()}, path)
+    ag.load_weights(model, path, lambda name: name.removeprefix("net."))
+    assert all(np.array_equal(x, other.state_dict()[name]) for name, x in model.state_dict().items())
+
+
+def test_files_of_this_library_have_its_layout(tmp_path: Path) -> None:
+    model, other = Words(), Words()
+    ag.ag_save_model(other, tmp_path / "model.safetensors")
+    ag.ag_save_checkpoint(tmp_path / "run.safetensors", other, ag.optimizer_adam(other))
+    for name in ("model", "run"):
+        model.embedding.weight.data = np.zeros((5, 5))
+        ag.load_weights(model, tmp_path / f"{name}.safetensors")
+        assert all(np.array_equal(x, other.state_dict()[key]) for key, x in model.state_dict().items())
+
+
+def test_half_precision_and_bfloat16(tmp_path: Path) -> None:
+    with ag.ag_dtype("bf16"):
+        half = ag.ag_linear(3, 2)
+    ag.ag_save_model(half, tmp_path / "half.safetensors")
+    model = ag.ag_linear(3, 2)
+    ag.load_weights(model, tmp_path / "half.safetensors")
+    np.testing.assert_array_equal(model.W.numpy(), half.W.numpy())
+
+
+def test_what_does_not_fit_is_listed_with_the_nearest(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.safetensors"
+    safetensors.numpy.save_file({"layer1.w": numbers(3, 4), "0.bias": numbers(3), "layer2_W": numbers(2, 4),
+                                 "layer2_b": numbers(2), "more": numbers(7)}, path)
+    model = ag.ag_sequential(ag.ag_linear(4, 3), ag.ag_linear(3, 2))
+    before = model.state_dict()
+    with pytest.raises(ag.CheckpointError) as error:
+        ag.load_weights(model, path)
+    said = str(error.value)
+    for part in ("load_weights: ", "missing layer1_W (the file has layer1.w of shape (3, 4))",
+                 "missing layer1_b (the file has 0.bias of shape (3,))", "layer2_W is (2, 4) instead of (2, 3)",
+                 "unexpected layer1.w", "unexpected 0.bias", "unexpected more", "names={name in the file: name in the"):
+        assert part in said, said
+    with pytest.raises(ag.CheckpointError, match=r"unexpected layer1_v \(layer1\.w in the file\)"):
+        ag.load_weights(model, path, {"layer1.w": "layer1_v"})
+    with pytest.raises(ag.CheckpointError, match="are both called layer2_b; give each tensor"):
+        ag.load_weights(model, path, {"0.bias": "layer2_b"})
+    with pytest.raises(ag.CheckpointError, match=r"more is \(7,\) and is to become 2 tensors"):
+        ag.load_weights(model, path, {"more": ["a", "b"]})
+    with pytest.raises(TypeError, match="names gives 3 for"):
+        ag.load_weights(model, path, lambda name: 3)  # type: ignore[arg-type, return-value]
+    with pytest.raises(TypeError, match="names is a list; a dict from the file's names"):
+        ag.load_weights(model, path, [("more", "a")])  # type: ignore[arg-type]
+    assert all(np.array_equal(x, before[name]) for name, x in model.state_dict().items())
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    model = ag.ag_linear(2, 2)
+    (tmp_path / "weights.pt").write_bytes(b"PK\3\4" + bytes(100))
+    for name in ("weights.pt", "none.safetensors", "."):
+        with pytest.raises(ag.CheckpointError, match=r"load_weights: .* cannot be read .*torch\.save_file"):
+            ag.load_weights(model, tmp_path / name)
+
+
+# ---------------------------------------------------------------------------------------------- ONNX
+
+
+def test_weights_of_an_exported_model(tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="the package onnx is not installed")
+    other, model, path = Words(), Words(), tmp_path / "words.onnx"
+    ag.export_onnx(other, path, np.zeros((4, 2), int))
+    ag.load_weights(model, path)
+    assert all(np.array_equal(x, other.state_dict()[name]) for name, x in model.state_dict().items())
+
+
+def foreign(path: Path, *nodes: tuple[Any, ...], **arrays: Any) -> None:
+    """A graph as other exporters write it."""
+    from onnx import helper, numpy_helper, save
+
+    made = [helper.make_node(kind, inputs, [f"y{i}"], **numbers) for i, (kind, inputs, numbers) in enumerate(nodes)]
+    save(helper.make_model(helper.make_graph(made, "theirs", [], [], [
+        numpy_helper.from_array(x, name) for name, x in arrays.items()])), str(path))
+
+
+def test_weights_of_other_exporters_are_turned_as_they_are_used(tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="the package onnx is not installed")
+    path, model = tmp_path / "theirs.onnx", Words()
+    arrays = {name: numbers(5, 5) for name in "eqkvo"} | {"w": numbers(5, 5), "b": numbers(5), "c": numbers(5)}
+    foreign(path, ("Gather", ["e", "x"], {}), ("MatMul", ["x", "q"], {}), ("Gemm", ["x", "k"], {}),
+            ("Gemm", ["x", "v"], {"transB": 1}), ("MatMul", ["o", "x"], {}), ("Gemm", ["x", "w", "b"], {"transB": 1}),
+            **arrays)
+    ag.load_weights(model, path, {"e": "embedding_weight", "q": "attention_W_q", "k": "attention_W_k",
+                                  "v": "attention_W_v", "o": "attention_W_o", "c": "attention_b_o", "w": "head_W",
+                                  "b": "head_b"})
+    ours = model.state_dict()
+    for name, theirs in (("embedding_weight", arrays["e"].T), ("attention_W_q", arrays["q"].T),
+                         ("attention_W_k", arrays["k"].T), ("attention_W_v", arrays["v"]),
+                         ("attention_W_o", arrays["o"]), ("head_W", arrays["w"])):
+        np.testing.assert_array_equal(ours[name], theirs, err_msg=name)
+
+
+def test_a_broken_onnx_file(tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="the package onnx is not installed")
+    (tmp_path / "broken.onnx").write_bytes(b"\xff" * 50)
+    for name in ("broken.onnx", "none.onnx"):
+        with pytest.raises(ag.CheckpointError, match=r"load_weights: .* cannot be read .* complete ONNX file"):
+            ag.load_weights(ag.ag_linear(2, 2), tmp_path / name)
+    foreign(tmp_path / "both.onnx", ("MatMul", ["x", "W"], {}), ("MatMul", ["W", "x"], {}), W=numbers(2, 2))
+    with pytest.raises(ag.CheckpointError, match="multiplies W from both sides"):
+        ag.load_weights(ag.ag_linear(2, 2), tmp_path / "both.onnx")
