@@ -15,7 +15,6 @@ import os
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from numbers import Real
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -28,9 +27,14 @@ from ag.parallel.comm.comm import Json
 from ag.training.evaluate import Trained
 from ag.training.history import History
 
-__all__ = ["BestWeights", "Callback", "EarlyStopping", "Run", "Stateful"]
+__all__ = ["BestWeights", "Callback", "EarlyStopping", "Run", "is_number"]
 
 log = logging.getLogger("ag")
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a real number, and not True or False."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 class Run:
@@ -73,7 +77,8 @@ class Run:
 class Callback:
     """The base of callbacks: derive one, and define what you need.
 
-    One that defines `state_dict` and `load_state_dict`, with arrays, numbers and strings by name, is part of checkpoints.
+    One that defines `state_dict` and `load_state_dict`, with arrays, numbers and strings by name, is part of
+    checkpoints.
 
     Examples
     --------
@@ -94,17 +99,6 @@ class Callback:
 
     def on_train_end(self, run: Run) -> None:
         """When training is over, also after Ctrl-C or an error."""
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """A callback that is part of checkpoints."""
-
-    def state_dict(self) -> Mapping[str, Array | Json]:
-        """What it has to keep, by name."""
-
-    def load_state_dict(self, state: Mapping[str, Array | Json]) -> None:
-        """Go on with what was kept."""
 
 
 class _Watching(Callback):
@@ -200,7 +194,7 @@ class EarlyStopping(_Watching):
         super().__init__(monitor, mode)
         if not counts(patience):
             raise ValueError(f"EarlyStopping: patience is {patience!r:.60}; a whole number of at least 1 is required.")
-        if not isinstance(min_delta, Real) or isinstance(min_delta, bool) or not 0 <= min_delta < np.inf:
+        if not (is_number(min_delta) and 0 <= min_delta < np.inf):
             raise ValueError(f"EarlyStopping: min_delta is {min_delta!r:.60}; a finite number of at least 0 is "
                              f"required.")
         self.patience, self.min_delta = int(patience), float(min_delta)
@@ -289,5 +283,5 @@ class BestWeights(_Watching):
 
     def load_state_dict(self, state: Mapping[str, Array | Json]) -> None:
         """Go on with these."""
-        self.epoch = state["epoch"]
+        self.epoch = None if state["epoch"] is None else int(state["epoch"])
         self._weights = {name.removeprefix("weight."): x for name, x in state.items() if isinstance(x, np.ndarray)}

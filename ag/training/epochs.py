@@ -1,8 +1,8 @@
 """Epochs: what `fit` does after every step of `dp_train`, which calls it.
 
 After a step it adds up the loss and calls the callbacks; after the last one of an epoch it measures the model, writes a
-row of the history and calls them again.  What it knows so far is in the checkpoints of `dp_train`, so a training goes on
-in the middle of an epoch, and also in the middle of what comes after one:
+row of the history and calls them again.  What it knows so far is in the checkpoints of `dp_train`, so a training goes
+on in the middle of an epoch, and also in the middle of what comes after one:
 
     step 5 is done | loss noted | row of epoch 2 is there | first callback was told | second callback ... Ctrl-C
     resumed:                                                                          second callback, step 6
@@ -23,9 +23,10 @@ from ag.engine.primitive import Array
 from ag.errors import CheckpointError
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Json
+from ag.parallel.trainer.callbacks import Stateful
 from ag.parallel.trainer.checkpoint import load_state
 from ag.parallel.trainer.result import DPStep
-from ag.training.callbacks import Callback, Run, Stateful
+from ag.training.callbacks import Callback, Run
 from ag.training.data import Data
 from ag.training.evaluate import Loss, Trained, means_of
 from ag.training.history import History
@@ -199,7 +200,7 @@ class Epochs:
         self._next, self._told, self.run.seen = int(state["next"]), int(state["told"]), int(state["seen"])
         self._losses = list(state["losses"])
         history.rows, history.seconds = [dict(row) for row in state["rows"]], list(state["seconds"])
-        history.stopped = state["stopped"]
+        history.stopped = None if state["stopped"] is None else str(state["stopped"])
         for prefix, callback in self._stateful():
             mine = {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
             if mine:

@@ -9,6 +9,7 @@ scikit-learn, and `ag.training` imports it when an estimator is first asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -85,7 +86,7 @@ class _Estimator(BaseEstimator):
             raise ValueError(f"{function}: hidden is {self.hidden!r:.60}; the sizes of the hidden layers are required, "
                              f"such as (64, 32).")
         sizes = [inputs, *map(int, self.hidden)]
-        layers = [Linear(a, b, activation=self.activation) for a, b in zip(sizes, sizes[1:], strict=False)]
+        layers = [Linear(a, b, activation=self.activation) for a, b in pairwise(sizes)]
         return Sequential(*layers, Linear(sizes[-1], outputs))
 
     def _outputs(self, X: Array) -> Array:
@@ -140,8 +141,8 @@ class AgClassifier(ClassifierMixin, _Estimator):
 
     Notes
     -----
-    Inputs should be scaled, such as by ``StandardScaler`` in a pipeline.  Computing is in float32.  The random generator
-    of ag is left as it was.
+    Inputs should be scaled, such as by ``StandardScaler`` in a pipeline.  Computing is in float32.  The random
+    generator of ag is left as it was.
 
     Examples
     --------

@@ -5,8 +5,8 @@ It is `dp_train` that trains, also on one device: there is one loop over steps i
     dp_train    step 0   step 1   step 2 | step 3   step 4   step 5 | ...       `Leaves` has their samples
     fit                           epoch 1                    epoch 2            validates, calls the callbacks
 
-The model is the first replica itself, others are copies of it.  Knows data, metrics and callbacks; neither gradients nor
-devices' insides.  Users and estimators call it.
+The model is the first replica itself, others are copies of it.  Knows data, metrics and callbacks; neither gradients
+nor devices' insides.  Users and estimators call it.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def fit(
     model : Layer, or any object with ``forward(x)`` and ``parameters()``
         Trained in place, from the weights that it has.
     train : pair of arrays, ag_dataloader, ag_image_folder or dataset
-        ``(X, y)`` with the samples on the first axis of both; or an object with ``len()`` and ``[i]``, whose samples are
-        pairs.  Without targets, outputs are compared with the inputs.
+        ``(X, y)`` with the samples on the first axis of both; or an object with ``len()`` and ``[i]``, whose samples
+        are pairs.  Without targets, outputs are compared with the inputs.
     valid : like `train`, optional
         What the model is measured with after every epoch.
     epochs : int, optional

@@ -4,8 +4,8 @@
     {"loss": 1.2, "val_loss": 1.3}                history["loss"]       [1.2, 0.8]
     {"loss": 0.8, "val_loss": 1.1}                history["val_loss"]   [1.3, 1.1]
 
-Knows numbers and their names; no model.  `fit` fills it, callbacks read it, and it is what `fit` returns.  matplotlib is
-an optional package, loaded when something is to be drawn.
+Knows numbers and their names; no model.  `fit` fills it, callbacks read it, and it is what `fit` returns.  matplotlib
+is an optional package, loaded when something is to be drawn.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from numbers import Real
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -24,6 +23,7 @@ from ag.optim.optimizer import Optimizer
 from ag.parallel.trainer.dp_train import dp_train
 from ag.parallel.trainer.result import DPStep
 from ag.parallel.trainer.samples import LoaderSample
+from ag.training.callbacks import is_number
 from ag.training.data import Data, Leaves
 from ag.training.evaluate import Loss, Trained, check_batch_size, check_model, loss_for
 from ag.training.replica_models import ReplicaModels
@@ -132,12 +132,11 @@ def find_lr(model: Trained, train: object, loss: Loss | None = None, *, lowest: 
     check_batch_size("find_lr", batch_size)
     if not counts(steps, least=5):
         raise ValueError(f"find_lr: steps is {steps!r:.60}; a whole number of at least 5 is required.")
-    ends = [float(x) if isinstance(x, Real) and not isinstance(x, bool) else np.nan for x in (lowest, highest)]
-    if not (0 < ends[0] < ends[1] < np.inf):
+    if not (is_number(lowest) and is_number(highest) and 0 < lowest < highest < np.inf):
         raise ValueError(f"find_lr: lowest is {lowest!r:.60} and highest {highest!r:.60}; two positive numbers are "
                          f"required, the second one larger.")
     data = Data(train, "find_lr: train", batch_size)
-    rates = np.geomspace(*ends, int(steps))
+    rates = np.geomspace(float(lowest), float(highest), int(steps))
     smooth: list[float] = []
     mean = 0.0
 

@@ -91,5 +91,6 @@ def _numbers(row: Mapping[str, float]) -> dict[str, str]:
 def _bar(run: Run, done: int) -> _Bar:
     from tqdm.auto import tqdm  # chooses a notebook's bar there, and takes long to import
 
-    bar: _Bar = tqdm(total=run.samples, initial=done, desc=f"epoch {run.history.epochs + 1}/{run.epochs}", unit=" samples", leave=True)
+    bar: _Bar = tqdm(total=run.samples, initial=done, desc=f"epoch {run.history.epochs + 1}/{run.epochs}",
+                     unit=" samples", leave=True)
     return bar

@@ -43,9 +43,9 @@ from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Comm, HasComm
 from ag.parallel.comm.device_threads import noted
 from ag.parallel.trainer.arguments import balance_of, check_arguments, check_path, dealing, replica_devices
-from ag.parallel.trainer.callbacks import Observed
+from ag.parallel.trainer.callbacks import Observed, Stateful
 from ag.parallel.trainer.checkpoint import Dealt, DPState, save_state
-from ag.parallel.trainer.host_optimizer import RateSchedules, has_state
+from ag.parallel.trainer.host_optimizer import RateSchedules
 from ag.parallel.trainer.ranks import Ranks
 from ag.parallel.trainer.result import DPResult, DPStep
 from ag.parallel.trainer.samples import Samples, loss_of
@@ -352,7 +352,7 @@ class _Job:
 
     def restore(self, state: DPState, dealt: Dealt, free: bool, seed: int | None) -> None:
         """Go on from a checkpoint."""
-        if has_state(self._callback) and state.callback:
+        if isinstance(self._callback, Stateful) and state.callback:
             self._callback.load_state_dict(state.callback)
         old = state.dealt
         if old.batch != dealt.batch:
@@ -493,6 +493,6 @@ class _Job:
         if self._checkpoint is not None and self._ranks.rank == 0 and self._saved != self._done:
             k = self._done
             state = self._trainer.state(k, self._dealt, self._losses[:k], self._schedules.state())
-            told = self._callback.state_dict() if has_state(self._callback) else {}
+            told = self._callback.state_dict() if isinstance(self._callback, Stateful) else {}
             save_state(self._checkpoint, replace(state, callback=told, seen=self._seen if self._callback else k))
             self._saved = k

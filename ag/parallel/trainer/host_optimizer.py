@@ -34,7 +34,7 @@ from ag.optim.flat import FlatGroup
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Json
 
-__all__ = ["HostOptimizers", "MakeOptimizer", "RateSchedules", "has_state"]
+__all__ = ["HostOptimizers", "MakeOptimizer", "RateSchedules"]
 
 log = logging.getLogger("ag")
 
@@ -268,7 +268,7 @@ class RateSchedules:
 
     def state(self) -> list[Json]:
         """The state of each; None for those that do not tell it."""
-        return [schedule.state_dict() if has_state(schedule) else None for schedule in self._schedules]
+        return [schedule.state_dict() if _has_state(schedule) else None for schedule in self._schedules]
 
     def restore(self, step: int, states: Sequence[Json]) -> None:
         """Go on after `step` steps: with the states, or by stepping as often where there are none.
@@ -282,13 +282,12 @@ class RateSchedules:
             raise CheckpointError(f"dp_train: the checkpoint holds the state of {len(states)} schedule(s) and the job "
                                   f"has {len(self._schedules)}, one for each optimizer; make as many as before.")
         for schedule, state in zip_longest(self._schedules, states if self._schedules else ()):
-            if state is not None and has_state(schedule):
+            if state is not None and _has_state(schedule):
                 schedule.load_state_dict(state)
                 continue
             for _ in range(step):
                 schedule.step()
 
 
-def has_state(schedule: object) -> bool:
-    """Whether a schedule, or a callback, tells its state, so that a checkpoint can hold it."""
+def _has_state(schedule: object) -> bool:
     return hasattr(schedule, "state_dict") and hasattr(schedule, "load_state_dict")
