@@ -2,7 +2,8 @@
 """ag: automatic differentiation and data-parallel training on any Vulkan device, and on the CPU.
 
 Every public name is here, grouped as the documentation is, and by subject in the namespaces `nn`, `ops`, `optim`,
-`data`, `io`, `parallel` and `training`, next to the classes behind it.  Importing `ag` loads neither Kompute nor a driver.
+`data`, `io`, `parallel` and `training`, next to the classes behind it.  Importing `ag` loads neither Kompute nor a
+driver.
 Which folder may import which, and what from outside, is a table in tools/rooms.py; tests/test_architecture.py fails
 otherwise.
 """

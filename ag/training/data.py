@@ -3,12 +3,13 @@
 Here is the edge: users' arrays have their samples on the first axis, as in scikit-learn, Keras and PyTorch, and ag's
 tensors on the last.  Epochs, batches and leaves of 7 samples in batches of 4, with leaves of 3:
 
-    epoch 0   batch 0   sample 5 2 6 | 0      batch 1   3 1 4 | -      in the order of the epoch
-    epoch 1   batch 2          1 0 4 | 2      ...
+    epoch 0   batch 0   samples 5 2 | 6 0     batch 1   3 1 4 | -      in the order of the epoch
+    epoch 1   batch 2           1 0 | 4 2     ...
 
 A leaf is what a device is passed at once.  Each is a sample of `dp_train`, which counts as many times as it has
-samples; so it is the same for any number of devices.  Batches have equally many leaves; one that is left over, such as
-the second one of batch 1, is a sample that counts 0.  Knows loaders, and how `dp_train` orders samples; no model.
+samples; so it is the same for any number of devices.  Leaves of a batch are equally large, as far as possible, so that
+none is of one sample, which batch norm could not take.  Batches have equally many leaves; where one is left over, such
+as the second one of batch 1, the leaf before it comes again, and counts 0.  Knows loaders, and how `dp_train` orders samples; no model.
 `fit`, `evaluate` and `find_lr` use it.
 """
 
@@ -123,7 +124,7 @@ class Data:
 
 
 class _Spare(LoaderSample):
-    """A sample that counts nothing."""
+    """A leaf that counts nothing."""
 
 
 class Leaves:
@@ -159,10 +160,11 @@ class Leaves:
             self._data.begin(current_seed(), self._shuffle)
         k, j = divmod(i, self.each)
         places = self._data.step(k)
-        mine = places[j * self._size : (j + 1) * self._size]
+        each, more = divmod(len(places), -(-len(places) // self._size))
+        start = j * each + min(j, more)
+        mine = places[start : start + each + (j < more)]
         if not mine and self._last is not None:
-            x, y = self._last
-            return _Spare(x[..., :1], None if y is None else y[..., :1])
+            return _Spare(*self._last)
         later = range(k + 1, min(k + 1 + self._data.ahead, self._until)) if self._data.ahead else ()
         coming = chain(range(mine.stop, places.stop), *map(self._data.step, later))
         self._last = self._data.take(mine, coming)

@@ -493,6 +493,7 @@ class _Job:
         if self._checkpoint is not None and self._ranks.rank == 0 and self._saved != self._done:
             k = self._done
             state = self._trainer.state(k, self._dealt, self._losses[:k], self._schedules.state())
-            told = self._callback.state_dict() if isinstance(self._callback, Stateful) else {}
-            save_state(self._checkpoint, replace(state, callback=told, seen=self._seen if self._callback else k))
+            if isinstance(self._callback, Stateful):
+                state = replace(state, callback=self._callback.state_dict())
+            save_state(self._checkpoint, replace(state, seen=self._seen if self._callback else k))
             self._saved = k
