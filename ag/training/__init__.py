@@ -5,6 +5,7 @@ asked for.  Above everything else: nothing in `ag` calls what is here.
 """
 
 import typing as _typing
+from importlib.util import find_spec as _find_spec
 
 from ag.names import door as _door
 from ag.training.callbacks import BestWeights as BestWeights
@@ -29,7 +30,7 @@ if _typing.TYPE_CHECKING:
     from ag.training.estimators import AgClassifier as AgClassifier
     from ag.training.estimators import AgRegressor as AgRegressor
 else:
-    __dir__, _wrong = _door(globals(), also=["AgClassifier", "AgRegressor"])
+    __dir__, _wrong = _door(globals(), also=["AgClassifier", "AgRegressor"] if _find_spec("sklearn") else ())
 
     def __getattr__(name: str) -> object:
         """The estimators, whose package is loaded now, or the answer to a name that is not there."""
