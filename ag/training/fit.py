@@ -19,6 +19,7 @@ from typing import cast
 import numpy as np
 
 from ag.autograd.tensor import Tensor
+from ag.data.dataloader import DataLoader
 from ag.engine.shape import counts
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
@@ -175,7 +176,8 @@ def fit(
     measured, called = named_metrics("fit", metrics), _callbacks(callbacks)
     replicas = ReplicaModels("fit", model, devices)
     data = Data(train, "fit: train", batch_size)
-    held = Data(train if valid is None else valid, f"fit: {'train' if valid is None else 'valid'}", batch_size, True)
+    source, name = (train, "fit: train") if valid is None else (valid, "fit: valid")
+    held = Data(source, name, None if isinstance(source, DataLoader) else batch_size, whole=True)
     loop = Epochs(model, data, loss_for("fit", loss, data), held, valid is not None, measured, int(epochs),
                   [*called, *([Progress()] if verbose else [])])
     size = leaf or -(-data.batch_size // len(replicas.devices))

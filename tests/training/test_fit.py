@@ -368,7 +368,7 @@ def test_resumed_from_a_file_after_each_epoch(tmp_path: Path) -> None:
     path, whole = tmp_path / "job", net()
     wanted = train(whole, leaf=4)
     for epochs in (1, 2, 3):
-        model = net(epochs)
+        model = net() if epochs == 1 else net(epochs)  # which the checkpoint overwrites
         history = train(model, epochs=epochs, checkpoint=path, resume=True, leaf=4, devices=["cpu", "cpu:1"][: epochs])
     assert history.rows == wanted.rows
     assert_same(model, whole)
