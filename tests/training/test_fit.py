@@ -85,6 +85,15 @@ def test_any_number_of_devices_computes_the_same_bits() -> None:
         assert found.rows == history.rows
 
 
+def test_a_leaf_that_is_left_over_counts_nothing() -> None:
+    """A batch of 2 samples that has room for 4 leaves is the batch of 2."""
+    apart, whole = plain(), plain()
+    for model, leaf in ((apart, 1), (whole, 4)):
+        train(model, train=(X[:6], Y[:6]), batch_size=4, leaf=leaf, shuffle=False)
+    for name, x in apart.state_dict().items():
+        np.testing.assert_allclose(x, whole.state_dict()[name], rtol=1e-4, atol=1e-5)
+
+
 def test_it_is_dp_train_with_epochs() -> None:
     one = net()
     start = copy.deepcopy(one)
