@@ -351,7 +351,8 @@ mutant("trainer", "a leaf that is left over counts", "ag/training/data.py", "0.0
        "training/test_fit.py::test_a_leaf_that_is_left_over_counts_nothing")
 mutant("trainer", "batches count alike in a metric", "ag/training/metrics.py", "value * count)", "value * 1)",
        "training/test_metrics.py::test_means_are_over_samples[7]")
-mutant("trainer", "patience is one longer", "ag/training/callbacks.py", "since >= self.patience", "since > self.patience",
+mutant("trainer", "patience is one longer", "ag/training/callbacks.py", "since >= self.patience",
+       "since > self.patience",
        "training/test_callbacks.py::test_early_stopping[two in a row]")
 mutant("trainer", "an interrupted step is noted twice", "ag/training/epochs.py", "step.step == self._next", "True",
        "training/test_fit.py::test_an_interrupted_training_goes_on[metric-2-1]")

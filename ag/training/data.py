@@ -9,8 +9,8 @@ tensors on the last.  Epochs, batches and leaves of 7 samples in batches of 4, w
 A leaf is what a device is passed at once.  Each is a sample of `dp_train`, which counts as many times as it has
 samples; so it is the same for any number of devices.  Leaves of a batch are equally large, as far as possible, so that
 none is of one sample, which batch norm could not take.  Batches have equally many leaves; where one is left over, such
-as the second one of batch 1, the leaf before it comes again, and counts 0.  Knows loaders, and how `dp_train` orders samples; no model.
-`fit`, `evaluate` and `find_lr` use it.
+as the second one of batch 1, the leaf before it comes again, and counts 0.  Knows loaders, and how `dp_train` orders
+samples; no model.  `fit`, `evaluate` and `find_lr` use it.
 """
 
 from __future__ import annotations

@@ -349,7 +349,7 @@ def photo(tmp_path: Path, mode: str = "RGB") -> np.ndarray:
     pixels = np.random.default_rng(1).integers(0, 256, (5, 7, 3), np.uint8)
     (tmp_path / "one").mkdir()
     image = Image.fromarray(pixels)
-    (image if mode == "RGB" else Image.fromarray((pixels[:, :, 0].astype(np.uint16) * 257))).save(
+    (image if mode == "RGB" else Image.fromarray(pixels[:, :, 0].astype(np.uint16) * 257)).save(
         tmp_path / "one" / "1.png")
     return pixels
 

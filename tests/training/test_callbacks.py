@@ -32,8 +32,8 @@ def train(values: Iterable[float], *callbacks: Callback, name: str = "made_error
     model.W.data = np.zeros((1, 1), np.float32)
     settings: dict[str, Any] = {"epochs": 8, "batch_size": 8, "loss": lambda out, target: -ag.ag_sum(model_weight(out)),
                                 "verbose": False, "optimizer": lambda params: ag.optimizer_sgd(params, lr=1.0)}
-    history = ag.fit(model, (np.ones((8, 1)), X), ag.ag_dataloader(X.T, X.T), metrics={name: made(values)}, callbacks=callbacks,
-                     **{**settings, **options})
+    history = ag.fit(model, (np.ones((8, 1)), X), ag.ag_dataloader(X.T, X.T), metrics={name: made(values)},
+                     callbacks=callbacks, **{**settings, **options})
     return model, history
 
 

@@ -98,8 +98,9 @@ def test_it_is_dp_train_with_epochs() -> None:
     one = net()
     start = copy.deepcopy(one)
     train(one, train=(X[:32], Y[:32]), batch_size=8, leaf=4)
-    result = ag.dp_train(lambda: start, ag.ag_dataloader(X[:32], Y[:32], col_major=False), ag.ag_softmax_cross_entropy_loss,
-                         devices=["cpu"], n_iter=12, batch=8, stack=4, lr=0.05, seed=5, verbose=False)
+    loader = ag.ag_dataloader(X[:32], Y[:32], col_major=False)
+    result = ag.dp_train(lambda: start, loader, ag.ag_softmax_cross_entropy_loss, devices=["cpu"], n_iter=12, batch=8,
+                         stack=4, lr=0.05, seed=5, verbose=False)
     assert_same(one, result.model)
 
 
