@@ -100,8 +100,14 @@ def fit(
         Where to train; default: the device on which the model is.  With others the model moves to the first of them.
     leaf : int, optional
         How many samples are passed at once; default: those of a batch, shared out among the devices.
-    balance, max_norm, on_nonfinite, capture
-        As `dp_train` takes them.
+    balance : "equal", "auto" or sequence of float, optional
+        Share of the leaves for each device, as of `dp_train`.
+    max_norm : float, optional
+        Clip the global gradient norm to this.
+    on_nonfinite : {"raise", "skip"}, optional
+        What to do if a loss or gradient is not finite: raise, or leave that step's update out.
+    capture : bool or "auto", optional
+        Replay captured steps; "auto" where possible.
     checkpoint : path, optional
         File to write the state of the training to, after every epoch, at the end and after Ctrl-C.
     resume : bool, optional

@@ -48,8 +48,9 @@ class CSVLog(Callback):
     >>> path = os.path.join(tempfile.mkdtemp(), "log.csv")
     >>> data = np.ones((4, 2)), np.zeros(4, int)
     >>> history = ag.fit(ag.ag_linear(2, 2), data, epochs=2, callbacks=[ag.training.CSVLog(path)], verbose=False)
-    >>> open(path).readline().strip()
-    'epoch,seconds,loss,lr'
+    >>> with open(path) as file:
+    ...     print(file.readline().strip())
+    epoch,seconds,loss,lr
     """
 
     def __init__(self, path: str | os.PathLike[str], append: bool = False) -> None:

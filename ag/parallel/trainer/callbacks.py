@@ -23,7 +23,7 @@ import numpy as np
 
 from ag.engine.primitive import Array
 from ag.errors import CommError
-from ag.nn.mode import objects_in
+from ag.nn.mode import has_mode, objects_in
 from ag.parallel.comm.comm import Json
 
 __all__ = ["Endings", "Observed", "Stateful", "modes_of"]
@@ -121,7 +121,7 @@ class Endings:
 
 def modes_of(model: object) -> list[tuple[Any, bool]]:
     """Every object in a model that has a mode, with its mode."""
-    return [(x, x.training) for x in objects_in(model) if not isinstance(x, type) and hasattr(x, "training")]
+    return [(x, x.training) for x in objects_in(model) if has_mode(x)]
 
 
 class Observed:
