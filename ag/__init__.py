@@ -2,7 +2,8 @@
 """ag: automatic differentiation and data-parallel training on any Vulkan device, and on the CPU.
 
 Every public name is here, grouped as the documentation is, and by subject in the namespaces `nn`, `ops`, `optim`,
-`data`, `io` and `parallel`, next to the classes behind it.  Importing `ag` loads neither Kompute nor a driver.
+`data`, `io`, `parallel` and `training`, next to the classes behind it.  Importing `ag` loads neither Kompute nor a
+driver.
 Which folder may import which, and what from outside, is a table in tools/rooms.py; tests/test_architecture.py fails
 otherwise.
 """
@@ -54,6 +55,7 @@ from ag import nn as nn
 from ag import ops as ops
 from ag import optim as optim
 from ag import parallel as parallel
+from ag import training as training
 from ag.ops import *
 
 # layers
@@ -121,6 +123,7 @@ from ag.parallel import (
     syncgrads,
     train_distributed,
 )
+from ag.training import fit
 
 # diagnostics
 from ag.tools.device_table import ag_vulkan_device_count, ag_vulkan_devices, ag_vulkan_status
@@ -213,6 +216,7 @@ if not MYPY:
         "DPResult",
         "DPStep",
         "dp_train",
+        "fit",
         "DataParallel",
         "CompressedDataParallel",
         "gather",
@@ -239,10 +243,15 @@ if not MYPY:
 
     def __dir__() -> list[str]:
         """What completion shows: the public names and the namespaces, without the modules that they are made of."""
-        return sorted([*__all__, "data", "io", "nn", "ops", "optim", "parallel", "__version__"])
+        return sorted([*__all__, "data", "io", "nn", "ops", "optim", "parallel", "training", "__version__"])
 del MYPY
 
-if not _typing.TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
+    from ag.training import AgClassifier as AgClassifier
+    from ag.training import AgRegressor as AgRegressor
+else:
     def __getattr__(name: str) -> object:
-        """The answer to a name that is not there: the nearest one that is."""
+        """The estimators, whose package is loaded now, or the answer to a name that is not there: the nearest one."""
+        if name in ("AgClassifier", "AgRegressor"):
+            return getattr(training, name)
         raise _MissingNameError("ag", name)

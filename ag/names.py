@@ -18,7 +18,7 @@ from types import ModuleType
 
 __all__ = ["ELSEWHERE", "LAYER", "OPTIMIZER", "TENSOR", "MissingNameError", "Named", "door", "offered"]
 
-NAMESPACES = ("ag.nn", "ag.ops", "ag.optim", "ag.data", "ag.io", "ag.parallel", "ag")
+NAMESPACES = ("ag.nn", "ag.ops", "ag.optim", "ag.data", "ag.io", "ag.parallel", "ag.training", "ag")
 _PREFIXES = ("ag_", "optimizer_", "lr_scheduler_")
 
 _ACTIVATION = ("activations are arguments of layers, as in ag.nn.Linear(4, 8, activation=\"relu\"), and functions in "
@@ -92,7 +92,9 @@ LAYER: Mapping[str, str] = {
     "named_modules": "write model.modules()", "named_children": "write model.children().items()",
     "requires_grad_": "leave the parameters out that you give to the optimizer",
     "compile": "write ag.ag_capture(step) of the training step",
-    "fit": "write a loop, or ag.dp_train(make_model, data, loss_fn)", "predict": "write model(x)",
+    "fit": "write ag.fit(model, (X, y)), or a loop",
+    "predict": "write model(x), or ag.training.predict(model, X)",
+    "evaluate": "write ag.training.evaluate(model, data)",
     "weight": "a weight matrix is called W, as in model.W", "apply": "write a loop over model.modules()",
     "register_buffer": "assign the tensor: self.name = ag.ag_tensor(values) is a buffer",
     "register_parameter": "assign the parameter: self.name = ag.ag_param(values)",

@@ -346,6 +346,16 @@ mutant("trainer", "a stack counts once", f"{TRAINER}/stacks.py", "return sum(sel
        "parallel/trainer/test_stacks.py::test_a_stack_counts_the_sum_of_its_samples_weights")
 mutant("trainer", "weights of a callback are lost", f"{TRAINER}/trainer.py", "self.optimizers.take(weights)", "pass",
        "parallel/trainer/test_callbacks.py::test_weights_that_a_callback_sets_are_kept[cpu-clip]")
+mutant("trainer", "a leaf that is left over counts", "ag/training/data.py", "0.0 if isinstance(leaf, _Spare) else ", "",
+       "training/test_fit.py::test_any_number_of_devices_computes_the_same_bits",
+       "training/test_fit.py::test_a_leaf_that_is_left_over_counts_nothing")
+mutant("trainer", "batches count alike in a metric", "ag/training/metrics.py", "value * count)", "value * 1)",
+       "training/test_metrics.py::test_means_are_over_samples[7]")
+mutant("trainer", "patience is one longer", "ag/training/callbacks.py", "since >= self.patience",
+       "since > self.patience",
+       "training/test_callbacks.py::test_early_stopping[two in a row]")
+mutant("trainer", "an interrupted step is noted twice", "ag/training/epochs.py", "step.step == self._next", "True",
+       "training/test_fit.py::test_an_interrupted_training_goes_on[metric-2-1]")
 mutant("random stream", "further draws of a sample share streams", f"{TRAINER}/replica.py",
        "_BEYOND + stack.number * _EACH", "_BEYOND",
        "parallel/trainer/test_stacks.py::test_samples_may_draw_differently_often[cpu-[1, 2, 2, 2, 1, 3]]")

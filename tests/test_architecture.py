@@ -135,7 +135,7 @@ def test_folders_are_small() -> None:
 def test_the_package_has_these_parts() -> None:
     parts = {p.stem for p in (ROOT / "ag").iterdir() if p.name != "__pycache__"}
     assert parts == {"__init__", "__main__", "errors", "names", "version", "py", "engine", "autograd", "ops", "nn",
-                     "optim", "data", "io", "parallel", "tools"}
+                     "optim", "data", "io", "parallel", "training", "tools"}
 
 
 # ---------------------------------------------------------------------------------------------- import ag
@@ -152,7 +152,7 @@ def run(code: str) -> str:
 def test_importing_loads_no_driver_and_no_optional_package() -> None:
     loaded = run("import ag, sys; print(*sys.modules)").split()
     assert "ag" in loaded
-    assert not {"kp", "mpi4py", "PIL", "torch", "matplotlib", "yaml", "onnx"} & set(loaded)
+    assert not {"kp", "mpi4py", "PIL", "torch", "matplotlib", "yaml", "onnx", "sklearn", "tensorboardX"} & set(loaded)
     assert not [m for m in loaded if inside(m, "ag.engine.backends")]
 
 

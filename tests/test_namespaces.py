@@ -1,4 +1,4 @@
-"""What `ag` shows: the flat names and six namespaces, in which the same objects are found by subject."""
+"""What `ag` shows: the flat names and seven namespaces, in which the same objects are found by subject."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import ag
 from ag import names
 
-NAMESPACES = ("data", "io", "nn", "ops", "optim", "parallel")
+NAMESPACES = ("data", "io", "nn", "ops", "optim", "parallel", "training")
 INSIDE = {"autograd", "engine", "errors", "names", "tools", "version"}  # what is public in them is in `ag`
 
 

@@ -41,8 +41,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "sharded": (*_COMPUTING, "nn", "optim", "data", "io", "comm"),
     "trainer": (*_COMPUTING, "nn", "optim", "data", "io", "comm", "replicas", "sharded", "compile"),
     "elastic": (*_COMPUTING, "nn", "optim", "data", "io", "comm", "replicas", "sharded", "trainer"),
+    "training": (*_COMPUTING, "nn", "optim", "data", "io", "comm", "trainer"),
     "tools": (*_COMPUTING, "nn", "optim", "data", "io", "comm"),
-    "ag": (*_COMPUTING, "nn", "optim", "data", "io", "comm", "replicas", "sharded", "trainer", "elastic", "tools"),
+    "ag": (*_COMPUTING, "nn", "optim", "data", "io", "comm", "replicas", "sharded", "trainer", "elastic", "training",
+           "tools"),
 }
 DOOR = "ag.engine.compile.pipeline"  # what others import of the compiler: `record`, and nothing else
 VISITORS = ("ag.autograd.captured.call", "ag.parallel.trainer.host_optimizer")  # who does
@@ -56,7 +58,9 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "PIL": ("ag.data.images",),
     "mpi4py": ("ag.parallel.comm.mpi",),
     "threadpoolctl": ("ag.parallel.comm.shared_cores",),
-    "tqdm": ("ag.parallel",),
+    "tqdm": ("ag.parallel", "ag.training.progress"),
+    "matplotlib": ("ag.training",),
+    "sklearn": ("ag.training.estimators",),
     "yaml": ("ag.parallel.elastic.config",),
 }
 

@@ -234,7 +234,11 @@ class DataLoader:
     def sample(self, i: int, of: Pass) -> list[Array]:
         """The arrays of one sample by its number, x and perhaps y, each with a last axis of 1; for `dp_train`."""
         with draws_from(*of, i):
-            return [array for part in self._data for array in part.take(np.array([i]), lambda: None, of)]
+            return self.samples(np.array([i]), of)
+
+    def samples(self, numbers: Array, of: Pass) -> list[Array]:
+        """The arrays of some samples, x and perhaps y, with the samples on the last axis; for `fit`."""
+        return [array for part in self._data for array in part.take(numbers, lambda: None, of)]
 
     def share(self, rank: int, size: int) -> DataLoader:
         """A loader of one rank's part of every batch, where `size` ranks make steps together.

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ag.data.dataloader import DataLoader
-from ag.data.images import Fit, ImageFiles, ImageList, pillow
+from ag.data.images import Fit, ImageFiles, ImageList, Transform, pillow
 from ag.engine.shape import counts
 
 __all__ = ["ImageFolder", "ag_image_folder"]
@@ -53,6 +53,9 @@ class ImageFolder(DataLoader):
         Mirror half of the images, left to right, at random.
     normalize : pair of sequences of three floats, optional
         Mean and standard deviation of red, green and blue: the one is subtracted, the other divided by.
+    transform : callable, optional
+        ``transform(image)``: another image for each, such as an augmented one; before it is resized and cut.  See
+        Notes.
 
     Raises
     ------
@@ -76,6 +79,12 @@ class ImageFolder(DataLoader):
     alone; in `dp_train` the seed is the job's.  So it does not depend on threads, replicas or ranks, and a resumed job
     sees the same images.
 
+    `transform` gets the decoded image, an array of shape (height, width, 3) and type uint8 (of images with more bits,
+    floats from 0 to 1), and returns one.  If that is of uint8, in any size, it goes on as a decoded image would.
+    Floats must be of `size`, and are taken as they are: neither resized, nor cut, nor normalised.  An albumentations
+    pipeline is given as ``transform=lambda image: pipeline(image=image)["image"]``.  Several threads call it at the
+    same time; what it draws from a random generator of its own depends on their order.
+
     Grey images of 16 bits keep them, and grey floats must lie from 0 to 1; images of other kinds whose white is not
     known, such as whole numbers of 32 bits, are refused.  Transparency is dropped, of animations the first image is
     taken, and the orientation that a camera notes in a file (EXIF) is not applied, as in PyTorch's ``ImageFolder``.
@@ -94,12 +103,13 @@ class ImageFolder(DataLoader):
 
     _function = "ag_image_folder"
     _settled = DataLoader._settled | {"path", "size", "classes", "files", "ids", "shorter_side", "random_crop",
-                                      "random_flip", "normalize"}
+                                      "random_flip", "normalize", "transform"}
 
     def __init__(self, path: str | os.PathLike[str] | ImageList, size: int | tuple[int, int], batch_size: int = 32,
                  shuffle: bool = True, seed: int | None = None, prefetch: int = 2, drop_last: bool = False, *,
                  shorter_side: int | None = None, random_crop: bool = False, random_flip: bool = False,
-                 normalize: tuple[Sequence[float], Sequence[float]] | None = None) -> None:
+                 normalize: tuple[Sequence[float], Sequence[float]] | None = None,
+                 transform: Transform | None = None) -> None:
         self.size = _height_and_width(size)
         self._check_settings(batch_size, prefetch, seed, random_crop=random_crop, random_flip=random_flip)
         if shorter_side is not None and not (counts(shorter_side) and shorter_side >= max(self.size)):
@@ -110,13 +120,17 @@ class ImageFolder(DataLoader):
                              "choose from; give shorter_side, larger than size.")
         self.shorter_side, self.random_crop, self.random_flip = shorter_side, bool(random_crop), bool(random_flip)
         self.normalize = None if normalize is None else _mean_and_deviation(normalize)
+        if not (transform is None or callable(transform)):
+            raise TypeError(f"ag_image_folder: transform is a {type(transform).__name__}; a function of an image is "
+                            f"required, or None.")
+        self.transform = transform
         pillow()  # rather than when the first batch is due
         listed = path if isinstance(path, ImageList) else _images_of(Path(os.fsdecode(path)))
         self.path = listed.path
         self.classes, self.files, self.ids = list(listed.classes), list(listed.files), listed.ids
         mean, deviation = self.normalize or (None, None)
         images = ImageFiles(listed.files, Fit(*self.size, shorter_side, self.random_crop, self.random_flip, mean,
-                                              deviation))
+                                              deviation), transform)
         super().__init__(images, self.ids, batch_size, shuffle, drop_last=drop_last, seed=seed, prefetch=prefetch)
 
 

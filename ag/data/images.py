@@ -11,7 +11,8 @@ thread, device or rank decodes it, and whenever.  Knows files and pixels; no fol
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -27,7 +28,9 @@ from ag.version import install_line
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["Fit", "ImageFiles", "ImageList", "pillow"]
+__all__ = ["Fit", "ImageFiles", "ImageList", "Transform", "pillow"]
+
+Transform = Callable[[Array], Array]  # an image (height, width, 3) -> another one
 
 _64_BITS = (1 << 64) - 1
 _CUTS = 1  # last word of the counter of cuts; orders of a loader have 0
@@ -86,10 +89,12 @@ class ImageFiles(Samples):
     ----------
     files : sequence of Path
     fit : Fit
+    transform : callable, optional
+        What is done with an image before it is fitted.
     """
 
-    def __init__(self, files: Sequence[Path], fit: Fit) -> None:
-        self._files, self._fit = tuple(files), fit
+    def __init__(self, files: Sequence[Path], fit: Fit, transform: Transform | None = None) -> None:
+        self._files, self._fit, self._transform = tuple(files), fit, transform
         self.threads = min(os.cpu_count() or 1, 8)  # Pillow lets go of Python's lock
 
     def __len__(self) -> int:
@@ -110,18 +115,40 @@ class ImageFiles(Samples):
                     plain, largest = image.convert("RGB"), 255
                 else:
                     plain, largest = library.fromarray(_shades(image)), 1
-                pixels = np.asarray(self._fitted(plain, i, of, library), np.float32)
+                if self._transform is None:
+                    pixels = np.asarray(self._fitted(plain, i, of, library), np.float32)
         except Exception as error:  # broken files make Pillow raise errors of every kind
             raise ValueError(f"ag_image_folder: {file} cannot be decoded ({error}); repair, convert or remove "
                              f"it.") from error
-        if pixels.ndim == 2:
-            pixels = np.repeat(pixels[:, :, None], 3, axis=2)
-        colours = pixels.transpose(2, 0, 1) / np.float32(largest)
+        if self._transform is not None:
+            changed = self._changed(_colours(np.asarray(plain)), self._transform, file)
+            if changed.dtype.kind == "f":
+                return np.ascontiguousarray(changed.transpose(2, 0, 1), np.float32)
+            pixels = np.asarray(self._fitted(library.fromarray(changed), i, of, library), np.float32)
+            largest = 255
+        colours = _colours(pixels).transpose(2, 0, 1) / np.float32(largest)
         if self._fit.mean is None:
             return colours
         mean, deviation = (np.array(x, np.float32)[:, None, None] for x in (self._fit.mean, self._fit.deviation))
         normalised: Array = (colours - mean) / deviation
         return normalised
+
+    def _changed(self, image: Array, transform: Transform, file: Path) -> Array:
+        """What the user's function makes of an image."""
+        try:
+            changed: object = transform(np.array(image))  # its own, and writable
+        except Exception as error:
+            if sys.version_info >= (3, 11):  # exceptions of 3.10 take no notes
+                error.add_note(f"ag_image_folder was giving {file} to transform.")
+            raise
+        size = self._fit.height, self._fit.width, 3
+        if isinstance(changed, np.ndarray) and changed.ndim == 3 and changed.shape[2] == 3 and changed.size and (
+                changed.dtype == np.uint8 or (changed.dtype.kind == "f" and changed.shape == size)):
+            return np.ascontiguousarray(changed)
+        what = f"an array of shape {changed.shape} and type {changed.dtype}" if isinstance(
+            changed, np.ndarray) else f"a {type(changed).__name__}"
+        raise ValueError(f"ag_image_folder: transform returned {what} for {file}; an array (height, width, 3) of uint8 "
+                         f"is required, or one {size} of floats, which is taken as it is.")
 
     def _fitted(self, image: Image, i: int, of: Pass, library: ModuleType) -> Image:
         """The image as large as it is wanted."""
@@ -141,6 +168,11 @@ class ImageFiles(Samples):
         if fit.random_flip and turned >> 63:
             image = image.transpose(library.Transpose.FLIP_LEFT_RIGHT)
         return image
+
+
+def _colours(pixels: Array) -> Array:
+    """Grey images with three equal colours, others as they are."""
+    return np.repeat(pixels[:, :, None], 3, axis=2) if pixels.ndim == 2 else pixels
 
 
 def _half(room: int) -> int:

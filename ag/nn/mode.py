@@ -8,11 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from types import ModuleType
-from typing import TypeVar
+from typing import Protocol, TypeGuard, TypeVar
 
-__all__ = ["ag_eval", "ag_train", "objects_in", "set_mode"]
+from ag.autograd.tensor import Tensor
+
+__all__ = ["ag_eval", "ag_train", "has_mode", "objects_in", "set_mode"]
 
 M = TypeVar("M")
+
+
+class _Moded(Protocol):
+    training: bool
 
 
 def objects_in(model: object, seen: set[int] | None = None) -> Iterator[object]:
@@ -36,10 +42,15 @@ def objects_in(model: object, seen: set[int] | None = None) -> Iterator[object]:
         yield from objects_in(part, seen)
 
 
+def has_mode(x: object) -> TypeGuard[_Moded]:
+    """Whether an object has a mode; tensors have none, and asking one for a name that it lacks takes milliseconds."""
+    return not isinstance(x, (Tensor, type, ModuleType)) and hasattr(x, "training")
+
+
 def set_mode(model: M, mode: bool) -> M:
     """Set train or eval mode of a model and of every object inside it that has one; returns the model."""
     for x in objects_in(model):
-        if hasattr(x, "training") and not isinstance(x, (type, ModuleType)):
+        if has_mode(x):
             x.training = mode
     return model
 

@@ -340,3 +340,73 @@ def test_without_pillow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with expect_error("ag_image_folder: Pillow is not installed", ImportError, "pip install 'ag-autograd[images]'"):
         ag.ag_image_folder(folder, size=2)
+
+
+# ---------------------------------------------------------------------------------------------- a user's transform
+
+
+def photo(tmp_path: Path, mode: str = "RGB") -> np.ndarray:
+    pixels = np.random.default_rng(1).integers(0, 256, (5, 7, 3), np.uint8)
+    (tmp_path / "one").mkdir()
+    image = Image.fromarray(pixels)
+    (image if mode == "RGB" else Image.fromarray(pixels[:, :, 0].astype(np.uint16) * 257)).save(
+        tmp_path / "one" / "1.png")
+    return pixels
+
+
+def test_transform_is_given_the_decoded_image(tmp_path: Path) -> None:
+    pixels, given = photo(tmp_path), list[np.ndarray]()
+
+    def turned(image: np.ndarray) -> np.ndarray:
+        given.append(image.copy())
+        image[:] = 0  # it is its own
+        return np.ascontiguousarray(pixels[:, ::-1])
+
+    found = ag.ag_image_folder(tmp_path, size=(5, 7), transform=turned).next_batch().x.numpy()[..., 0]
+    assert given[0].dtype == np.uint8 and np.array_equal(given[0], pixels)
+    np.testing.assert_array_equal(found, pixels[:, ::-1].transpose(2, 0, 1).astype(np.float32) / np.float32(255))
+    # what it returns is resized, cut and normalised as a decoded image would be
+    options: dict[str, Any] = {"size": 3, "shorter_side": 4, "normalize": ((0.5, 0.4, 0.3), (0.2, 0.2, 0.2))}
+    same = ag.ag_image_folder(tmp_path, transform=lambda image: image, **options).next_batch().x.numpy()
+    np.testing.assert_array_equal(same, ag.ag_image_folder(tmp_path, **options).next_batch().x.numpy())
+
+
+def test_transform_may_return_floats_of_the_size(tmp_path: Path) -> None:
+    photo(tmp_path)
+    floats = np.random.default_rng(0).normal(size=(4, 2, 3))
+    loader = ag.ag_image_folder(tmp_path, size=(4, 2), transform=lambda image: floats)
+    np.testing.assert_array_equal(loader.next_batch().x.numpy()[..., 0], floats.astype(np.float32).transpose(2, 0, 1))
+
+
+def test_transform_of_images_with_more_bits(tmp_path: Path) -> None:
+    photo(tmp_path, "I;16")
+    seen: list[np.ndarray] = []
+    loader = ag.ag_image_folder(tmp_path, size=(5, 7), transform=lambda image: seen.append(image) or image)
+    np.testing.assert_array_equal(loader.next_batch().x.numpy(), ag.ag_image_folder(
+        tmp_path, size=(5, 7)).next_batch().x.numpy())
+    assert seen[0].shape == (5, 7, 3) and seen[0].dtype == np.float32
+
+
+@pytest.mark.parametrize(("returned", "said"), [
+    (None, "a NoneType"), (np.zeros((5, 7), np.uint8), "shape (5, 7) and type uint8"),
+    (np.zeros((3, 3, 3), np.float32), "shape (3, 3, 3) and type float32"), (np.zeros((5, 7, 4), np.uint8), "(5, 7, 4)"),
+    (np.zeros((5, 7, 3), np.int64), "type int64"), (np.zeros((0, 7, 3), np.uint8), "(0, 7, 3)"),
+    ({"image": 1}, "a dict")])
+def test_what_transform_must_return(returned: Any, said: str, tmp_path: Path) -> None:
+    photo(tmp_path)
+    loader = ag.ag_image_folder(tmp_path, size=(5, 7), transform=lambda image: returned)
+    with expect_error(said, ValueError, "transform returned", said, "1.png", "(5, 7, 3) of floats"):
+        loader.next_batch()
+
+
+def test_an_error_of_transform_is_its_own(tmp_path: Path) -> None:
+    photo(tmp_path)
+
+    def fails(image: np.ndarray) -> np.ndarray:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as error:
+        ag.ag_image_folder(tmp_path, size=4, transform=fails).next_batch()
+    assert sys.version_info < (3, 11) or "1.png" in error.value.__notes__[0]
+    with expect_error("no function", TypeError, "transform is a str"):
+        ag.ag_image_folder(tmp_path, size=4, transform="flip")

@@ -14,20 +14,32 @@ calls the callback through this, the trainer ends its steps in it.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import current_thread, main_thread
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from ag.engine.primitive import Array
 from ag.errors import CommError
-from ag.nn.mode import objects_in
+from ag.nn.mode import has_mode, objects_in
+from ag.parallel.comm.comm import Json
 
-__all__ = ["Endings", "Observed", "modes_of"]
+__all__ = ["Endings", "Observed", "Stateful", "modes_of"]
 
 Both = tuple[Array, Array]  # weights and buffers, in their flat layouts
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A callback that is part of checkpoints."""
+
+    def state_dict(self) -> Mapping[str, Array | Json]:
+        """What it has to keep, by name."""
+
+    def load_state_dict(self, state: Mapping[str, Array | Json]) -> None:
+        """Go on with what was kept."""
 
 
 class _Replica(Protocol):
@@ -109,7 +121,7 @@ class Endings:
 
 def modes_of(model: object) -> list[tuple[Any, bool]]:
     """Every object in a model that has a mode, with its mode."""
-    return [(x, x.training) for x in objects_in(model) if not isinstance(x, type) and hasattr(x, "training")]
+    return [(x, x.training) for x in objects_in(model) if has_mode(x)]
 
 
 class Observed:

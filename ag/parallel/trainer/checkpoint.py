@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from ag.parallel.comm.comm import Json
 __all__ = ["DPState", "Dealt", "load_state", "save_state"]
 
 _FORMAT = "ag-dp-train-1"
-_WEIGHT, _BUFFER = "weight.", "buffer."
+_WEIGHT, _BUFFER, _CALLBACK = "weight.", "buffer.", "callback."
 _LISTS = ("rates", "schedules")
 
 
@@ -69,6 +70,10 @@ class DPState:
         The optimizers' learning rates, with all their digits.
     schedules : list
         States of the schedules; None for a schedule without.
+    seen : int
+        Steps for which the callback was called and has returned.
+    callback : dict of str to ndarray or JSON
+        State of the callback, if it has one.
     """
 
     step: int
@@ -81,6 +86,8 @@ class DPState:
     optimizers: list[dict[str, Array]]
     rates: list[float]
     schedules: list[Json]
+    seen: int = 0
+    callback: Mapping[str, Array | Json] = field(default_factory=dict)
 
 
 def save_state(path: str | os.PathLike[str], state: DPState) -> None:
@@ -90,7 +97,11 @@ def save_state(path: str | os.PathLike[str], state: DPState) -> None:
     arrays |= {_BUFFER + name: array for name, array in state.buffers.items()}
     for i, optimizer in enumerate(state.optimizers):
         arrays |= {_optimizer(i) + name: array for name, array in optimizer.items()}
-    header = {name: str(getattr(state, name)) for name in ("step", "seed", "draws")}
+    arrays |= {_CALLBACK + name: np.ascontiguousarray(x) for name, x in state.callback.items()
+               if isinstance(x, np.ndarray)}
+    header = {name: str(getattr(state, name)) for name in ("step", "seed", "draws", "seen")}
+    header["callback"] = to_json({name: x for name, x in state.callback.items() if not isinstance(x, np.ndarray)},
+                                 "the state of the callback", "dp_train")
     header |= {name: str(int(number)) for name, number in state.dealt._asdict().items()}
     header |= {name: to_json(getattr(state, name), f"the state of {name}", "dp_train") for name in _LISTS}
     write_file(path, arrays, {"format": _FORMAT, **header})
@@ -111,6 +122,7 @@ def load_state(path: str | os.PathLike[str]) -> DPState | None:
     Notes
     -----
     Files of earlier versions have no buffers, rates and schedules; their samples were passed one by one and in order.
+    Later ones have these, and nothing of the callback.
     """
     if not Path(path).exists():
         return None
@@ -120,6 +132,8 @@ def load_state(path: str | os.PathLike[str]) -> DPState | None:
         numbers["dealt"] = Dealt(int(header["batch"]), int(header.get("stack", 1)),
                                  bool(int(header.get("shuffle", 0))), int(header.get("samples", 0)))
         numbers |= {name: list(json.loads(header.get(name, "[]"))) for name in _LISTS}
+        numbers["seen"] = int(header.get("seen", numbers["step"]))
+        told = dict(json.loads(header.get("callback", "{}")))
         losses = arrays.pop("losses")
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"dp_train: {os.fspath(path)} lacks {error}; the file is not a complete "
@@ -132,4 +146,4 @@ def load_state(path: str | os.PathLike[str]) -> DPState | None:
     while more := part(_optimizer(len(optimizers))):
         optimizers.append(more)
     return DPState(**numbers, losses=losses, weights=part(_WEIGHT), buffers=part(_BUFFER),
-                   optimizers=optimizers)
+                   optimizers=optimizers, callback={**told, **part(_CALLBACK)})

@@ -22,6 +22,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from math import inf
 from time import perf_counter
@@ -42,12 +43,12 @@ from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Comm, HasComm
 from ag.parallel.comm.device_threads import noted
 from ag.parallel.trainer.arguments import balance_of, check_arguments, check_path, dealing, replica_devices
-from ag.parallel.trainer.callbacks import Observed
+from ag.parallel.trainer.callbacks import Observed, Stateful
 from ag.parallel.trainer.checkpoint import Dealt, DPState, save_state
 from ag.parallel.trainer.host_optimizer import RateSchedules
 from ag.parallel.trainer.ranks import Ranks
 from ag.parallel.trainer.result import DPResult, DPStep
-from ag.parallel.trainer.samples import LoaderSample, Samples
+from ag.parallel.trainer.samples import Samples, loss_of
 from ag.parallel.trainer.stacks import Shard, all_alike, weighed
 from ag.parallel.trainer.trainer import Trainer
 
@@ -169,7 +170,7 @@ def dp_train(
         arguments, but for `n_gpu`, `devices` and `balance`.
     callback : callable, optional
         Called with a `DPStep` after every step, on every rank.  If it returns False, on any rank, the job ends with
-        what was trained so far.
+        what was trained so far.  If it has `state_dict` and `load_state_dict`, a checkpoint holds its state, too.
 
     Returns
     -------
@@ -225,7 +226,8 @@ def dp_train(
 
     Weights and modes that a callback sets on the model of any replica hold for all; buffers, and other attributes, are
     to be set on all models alike.  After Ctrl-C between or in two steps the result is that of the steps done, with
-    ``interrupted`` set; it is raised before the first step, and where there are several ranks.
+    ``interrupted`` set; it is raised before the first step, and where there are several ranks.  A resumed job begins
+    with the call of the callback that was interrupted.
 
     With a `checkpoint`, SIGTERM on any rank ends all of them after the same step: the checkpoint is written, and
     `SystemExit` raised with status 143, so that a job that was told to go can be resumed.  A handler of the program's
@@ -290,19 +292,19 @@ def dp_train(
         if seed is not None or state is not None:
             ag_seed(state.seed if state is not None else seed or 0)
         trainer = held.enter_context(closing(Trainer(
-            make_model, names, partial(_loss_of, loss_fn, forward_fn, target_fn), capture,
+            make_model, names, partial(loss_of, loss_fn, forward_fn, target_fn), capture,
             optimizer or partial(Adam, lr=lr), max_norm, on_nonfinite, shares, timeout, sync_batch_norm, ranks)))
         held.callback(go_on_after, trainer.seed)
         held.callback(samples.close)
         batch, each = dealing(len(samples), ranks.replicas, micro_batch, accumulate, batch, stack)
         ordered = bool(shuffle) and (samples.loader is None or samples.loader.shuffle)
         job = _Job(trainer, ranks, samples, RateSchedules(scheduler, trainer.optimizers.optimizers), weight_fn,
-                   np.zeros(n_iter), checkpoint, checkpoint_every)
+                   np.zeros(n_iter), checkpoint, checkpoint_every, callback)
         if state is not None:
             job.restore(state, Dealt(batch, each, ordered, len(samples)), stack == "auto", seed)
         else:
             job.begin(Dealt(batch, each, ordered, len(samples)), stack == "auto")
-        return job.run(callback, int(verbose or 0))
+        return job.run(int(verbose or 0))
 
 
 class _Job:
@@ -310,11 +312,12 @@ class _Job:
 
     def __init__(self, trainer: Trainer, ranks: Ranks, samples: Samples, schedules: RateSchedules,
                  weight_fn: Callable[[Any], float] | None, losses: np.ndarray[Any, Any],
-                 checkpoint: str | os.PathLike[str] | None, every: int | None) -> None:
+                 checkpoint: str | os.PathLike[str] | None, every: int | None,
+                 callback: Callable[[DPStep], object] | None) -> None:
         self._trainer, self._ranks, self._samples, self._schedules = trainer, ranks, samples, schedules
         self._weight_fn, self._losses = weight_fn, losses
-        self._checkpoint, self._every = checkpoint, every
-        self._done = 0  # steps
+        self._checkpoint, self._every, self._callback = checkpoint, every, callback
+        self._done = self._seen = 0  # steps, and those for which the callback has returned
         self._saved = -1
         self._watched = False  # whether samples are passed at once though nobody has asked for it
         if checkpoint is not None:
@@ -349,6 +352,8 @@ class _Job:
 
     def restore(self, state: DPState, dealt: Dealt, free: bool, seed: int | None) -> None:
         """Go on from a checkpoint."""
+        if isinstance(self._callback, Stateful) and state.callback:
+            self._callback.load_state_dict(state.callback)
         old = state.dealt
         if old.batch != dealt.batch:
             raise CheckpointError(f"dp_train: the checkpoint was made with {old.batch} samples per step and the job "
@@ -368,7 +373,8 @@ class _Job:
         self._schedules.restore(state.step, state.schedules)
         self._trainer.restore(state)  # and with it the rates that the schedules had set
         self._losses[: state.step] = state.losses
-        self._done = self._saved = state.step
+        self._done, self._seen = state.step, state.seen
+        self._saved = state.step if state.seen == state.step else -1
         self._samples.begin(self._trainer.seed, dealt.shuffle)
         self._dealt = dealt._replace(stack=old.stack)
 
@@ -386,7 +392,7 @@ class _Job:
 
     # -------------------------------------------------------------------------------------- the steps
 
-    def run(self, callback: Callable[[DPStep], object] | None, verbose: int) -> DPResult:
+    def run(self, verbose: int) -> DPResult:
         """Make all steps that are left, or as many as the callback or Ctrl-C allow."""
         interrupted = False
         began, waited = perf_counter(), self._samples.waited_s
@@ -395,7 +401,7 @@ class _Job:
             with endings:
                 if self._checkpoint is not None:
                     endings.listen()
-                self._steps(callback, verbose)
+                self._steps(verbose)
         except KeyboardInterrupt:
             if self._ranks.size > 1:  # the other ranks are told, and end with an error
                 self._trainer.settle()
@@ -419,8 +425,10 @@ class _Job:
                         [{**row, **waiting} for row in self._trainer.report()], self._trainer.optimizers.state(),
                         interrupted)
 
-    def _steps(self, callback: Callable[[DPStep], object] | None, verbose: int) -> None:
-        steps, asked = len(self._losses), any(self._ranks.gather(callback is not None))
+    def _steps(self, verbose: int) -> None:
+        steps, asked = len(self._losses), any(self._ranks.gather(self._callback is not None))
+        if asked and self._seen < self._done and self._asked_to_end(self._done - 1):
+            return
         shows = verbose and self._ranks.rank == 0 and (sys.stderr.isatty() or "ipykernel" in sys.modules)
         with closing(tqdm(total=steps, initial=self._done, disable=not shows, desc="dp_train", leave=False)) as bar:
             for k in range(self._done, steps):
@@ -433,7 +441,7 @@ class _Job:
                 if verbose and self._ranks.rank == 0 and ((k + 1) % verbose == 0 or k + 1 == steps):
                     bar.set_postfix(loss=f"{self._losses[k]:.6g}", refresh=False)
                     bar.write(f"dp_train: step {k + 1}/{steps}, loss {self._losses[k]:.6g}")
-                if (asked and self._asked_to_end(k, callback)) or self._ranks.leaves:
+                if (asked and self._asked_to_end(k)) or self._ranks.leaves:
                     return
                 if self._every and (k + 1) % self._every == 0:
                     self._save()
@@ -468,35 +476,24 @@ class _Job:
         self._schedules.step()
         self._done += 1
 
-    def _asked_to_end(self, k: int, callback: Callable[[DPStep], object] | None) -> bool:
+    def _asked_to_end(self, k: int) -> bool:
         """Call the callback and let what it sets hold for all replicas; whether it, or that of a rank, ends the job."""
         end = False
-        if callback is not None:
+        if self._callback is not None:
             models = [r.model for r in self._trainer.replicas]
             observed, since = Observed([*self._trainer.replicas]), now()
-            returned = callback(DPStep(k, float(self._losses[k]), models, self._ranks))
+            returned = self._callback(DPStep(k, float(self._losses[k]), models, self._ranks))
             end = isinstance(returned, (bool, np.bool_)) and not returned
             self._trainer.follow(observed, since)
+        self._seen = k + 1
         return any(self._ranks.gather(end))
 
     def _save(self) -> None:
         """Write the checkpoint, unless it is there already."""
         if self._checkpoint is not None and self._ranks.rank == 0 and self._saved != self._done:
             k = self._done
-            save_state(self._checkpoint, self._trainer.state(k, self._dealt, self._losses[:k], self._schedules.state()))
+            state = self._trainer.state(k, self._dealt, self._losses[:k], self._schedules.state())
+            if isinstance(self._callback, Stateful):
+                state = replace(state, callback=self._callback.state_dict())
+            save_state(self._checkpoint, replace(state, seen=self._seen if self._callback else k))
             self._saved = k
-
-
-def _input_of(sample: Any) -> Any:
-    return sample.x if isinstance(sample, LoaderSample) else sample
-
-
-def _target_of(sample: Any) -> Any:
-    return sample.y if isinstance(sample, LoaderSample) and sample.y is not None else _input_of(sample)
-
-
-def _loss_of(loss_fn: Callable[[Tensor, Any], Tensor] | None, forward_fn: Callable[[Any, Any], Tensor] | None,
-             target_fn: Callable[[Any], Any] | None, model: Any, sample: Any) -> Tensor:
-    """The loss of a sample, by the three functions that a user gives; samples of a loader have input and target."""
-    output: Tensor = model.forward(_input_of(sample)) if forward_fn is None else forward_fn(model, sample)
-    return output if loss_fn is None else loss_fn(output, (target_fn or _target_of)(sample))

@@ -13,7 +13,7 @@ for every step's samples.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from itertools import islice
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from ag.engine.kernels.random import philox
 from ag.engine.primitive import Array
 from ag.parallel.comm.tree import Tree
 
-__all__ = ["LoaderSample", "Samples"]
+__all__ = ["LoaderSample", "Samples", "input_of", "loader_sample", "loss_of", "target_of"]
 
 _LOW32 = 0xFFFFFFFF
 _ORDERS = (1 << 31) + 1  # high word of the random streams of orders; initial weights have those of 1 << 31
@@ -39,6 +39,28 @@ class LoaderSample(NamedTuple):
 
     x: Array
     y: Array | None
+
+
+def loader_sample(x: Array, y: Array | None = None) -> LoaderSample:
+    """Arrays of a loader, of one sample or more; numbers, one per sample, are samples of one feature, as in batches."""
+    return LoaderSample(_with_features(x), y if y is None or y.dtype.kind != "f" else _with_features(y))
+
+
+def input_of(sample: Any) -> Any:
+    """What a model is given of a sample."""
+    return sample.x if isinstance(sample, LoaderSample) else sample
+
+
+def target_of(sample: Any) -> Any:
+    """What a loss compares its output with."""
+    return sample.y if isinstance(sample, LoaderSample) and sample.y is not None else input_of(sample)
+
+
+def loss_of(loss_fn: Callable[[Tensor, Any], Tensor] | None, forward_fn: Callable[[Any, Any], Tensor] | None,
+            target_fn: Callable[[Any], Any] | None, model: Any, sample: Any) -> Tensor:
+    """The loss of a sample, by the three functions that a user gives."""
+    output: Tensor = model.forward(input_of(sample)) if forward_fn is None else forward_fn(model, sample)
+    return output if loss_fn is None else loss_fn(output, (target_fn or target_of)(sample))
 
 
 class Samples:
@@ -93,9 +115,7 @@ class Samples:
         turn, i = of
         if self.loader is None:
             return self._data[i]
-        x, *targets = self.loader.sample(i, Pass(self._seed, turn))
-        y = targets[0] if targets else None
-        return LoaderSample(_with_features(x), y if y is None or y.dtype.kind != "f" else _with_features(y))
+        return loader_sample(*self.loader.sample(i, Pass(self._seed, turn)))
 
     def begin(self, seed: int, shuffle: bool) -> None:
         """Let this seed decide what samples draw and, with `shuffle`, the order of every pass."""
@@ -123,18 +143,22 @@ class Samples:
     def _numbered(self, place: int) -> tuple[int, int]:
         """The pass and the number of the sample at a place."""
         turn, i = divmod(place, self._count)
-        return turn, int(self._order(turn, self._seed)[i]) if self._shuffled else i
+        return turn, int(self.order(turn)[i]) if self._shuffled else i
 
-    def _order(self, turn: int, seed: int) -> Array:
+    def order(self, turn: int) -> Array:
+        """The numbers of all samples in the order of a pass."""
         order = self._orders.get(turn)
         if order is None:
             for old in list(islice(self._orders, max(0, len(self._orders) - 1))):
                 del self._orders[old]
-            words = philox((seed & _LOW32, seed >> 32 & _LOW32), (turn & _LOW32, _ORDERS + (turn >> 32)),
-                           2 * self._count).astype(np.uint64)
-            keys = words[0::2] << np.uint64(32) | words[1::2]
-            order = self._orders[turn] = np.argsort(keys, kind="stable")
+            order = self._orders[turn] = self._drawn(turn) if self._shuffled else np.arange(self._count)
         return order
+
+    def _drawn(self, turn: int) -> Array:
+        seed = self._seed
+        words = philox((seed & _LOW32, seed >> 32 & _LOW32), (turn & _LOW32, _ORDERS + (turn >> 32)),
+                       2 * self._count).astype(np.uint64)
+        return np.argsort(words[0::2] << np.uint64(32) | words[1::2], kind="stable")
 
 
 def _with_features(array: Array) -> Array:

@@ -139,3 +139,36 @@ def test_a_schedule_whose_state_is_not_json_is_refused_at_once(tmp_path: Path) -
     with expect_error("dp_train with a schedule whose state is not JSON", TypeError, "the scheduler", "JSON"):
         train(["cpu"], scheduler=Own, checkpoint=tmp_path / "job", callback=steps.append)
     assert not steps
+
+
+class Counting:
+    """A callback with a state of numbers and arrays, which Ctrl-C may interrupt."""
+
+    def __init__(self, interrupt: int = -1) -> None:
+        self.steps: list[int] = []
+        self.losses = np.zeros(0)
+        self.interrupt = interrupt
+
+    def __call__(self, step: ag.DPStep) -> None:
+        if step.step == self.interrupt:
+            raise KeyboardInterrupt
+        self.steps.append(step.step)
+        self.losses = np.append(self.losses, step.loss)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps, "losses": self.losses}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps, self.losses = list(state["steps"]), state["losses"]
+
+
+@pytest.mark.parametrize("interrupt", [1, 3, STEPS - 1])
+def test_a_callbacks_state_is_kept_and_an_interrupted_call_is_made_again(interrupt: int, tmp_path: Path) -> None:
+    """Every step's call comes once, and in order, also that of the last step."""
+    path, first, then, last = tmp_path / "job", Counting(interrupt), Counting(), Counting()
+    assert train(["cpu"], n_iter=STEPS, checkpoint=path, callback=first).interrupted
+    assert first.steps == list(range(interrupt))
+    result = train(["cpu"], n_iter=STEPS, checkpoint=path, resume=True, callback=then)
+    assert then.steps == list(range(STEPS)) and np.array_equal(then.losses, result.loss_history)
+    train(["cpu"], n_iter=STEPS, checkpoint=path, resume=True, callback=last)
+    assert last.steps == list(range(STEPS))

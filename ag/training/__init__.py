@@ -1,0 +1,45 @@
+"""Training in one call: `fit`, what it measures, what it calls, and estimators for scikit-learn.
+
+`fit` is `ag.fit`, too.  `AgClassifier` and `AgRegressor` need scikit-learn, which is imported when one of them is first
+asked for.  Above everything else: nothing in `ag` calls what is here.
+"""
+
+import typing as _typing
+from importlib.util import find_spec as _find_spec
+
+from ag.names import door as _door
+from ag.training.callbacks import BestWeights as BestWeights
+from ag.training.callbacks import Callback as Callback
+from ag.training.callbacks import EarlyStopping as EarlyStopping
+from ag.training.callbacks import Run as Run
+from ag.training.evaluate import evaluate as evaluate
+from ag.training.evaluate import predict as predict
+from ag.training.fit import fit as fit
+from ag.training.history import History as History
+from ag.training.logs import CSVLog as CSVLog
+from ag.training.logs import TensorBoard as TensorBoard
+from ag.training.lr_finder import LRCurve as LRCurve
+from ag.training.lr_finder import find_lr as find_lr
+from ag.training.metrics import accuracy as accuracy
+from ag.training.metrics import mean_absolute_error as mean_absolute_error
+from ag.training.metrics import mean_squared_error as mean_squared_error
+from ag.training.metrics import top_k_accuracy as top_k_accuracy
+from ag.version import install_line as _install_line
+
+if _typing.TYPE_CHECKING:
+    from ag.training.estimators import AgClassifier as AgClassifier
+    from ag.training.estimators import AgRegressor as AgRegressor
+else:
+    __dir__, _wrong = _door(globals(), also=["AgClassifier", "AgRegressor"] if _find_spec("sklearn") else ())
+
+    def __getattr__(name: str) -> object:
+        """The estimators, whose package is loaded now, or the answer to a name that is not there."""
+        if name not in ("AgClassifier", "AgRegressor"):
+            return _wrong(name)
+        try:
+            from ag.training import estimators
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.split(".")[0] != "sklearn":
+                raise
+            raise ImportError(f"{name}: scikit-learn is not installed; run `{_install_line('sklearn')}`.") from error
+        return getattr(estimators, name)

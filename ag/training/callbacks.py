@@ -1,0 +1,287 @@
+"""Callbacks: what happens between epochs besides training.
+
+    fit         on_train_begin    on_step_end  ...  on_epoch_end    ...    on_train_end
+    stops                                           run.stop("why")
+
+A callback sees a `Run`, and decides from what is in its history alone, so it can be used again and a resumed training
+goes on with it.  What is more than numbers, such as the best weights, it tells by `state_dict`, which checkpoints hold.
+Knows the history and the model; nothing of batches and devices.  `fit` calls callbacks, users derive them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from numbers import Real
+
+import numpy as np
+
+from ag.engine.primitive import Array
+from ag.engine.shape import counts
+from ag.io.model_file import ag_save_model
+from ag.nn.layer import load_into, state_of
+from ag.optim.optimizer import Optimizer
+from ag.parallel.comm.comm import Json
+from ag.training.evaluate import Trained
+from ag.training.history import History
+
+__all__ = ["BestWeights", "Callback", "EarlyStopping", "Run", "is_number"]
+
+log = logging.getLogger("ag")
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a real number, and not True or False."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+class Run:
+    """A training, as callbacks see it.
+
+    Attributes
+    ----------
+    model : Layer or object
+        With the weights of the last step.
+    optimizers : list of Optimizer
+        Those that `fit` made, whose ``lr`` may be set between steps.
+    history : History
+        Of the epochs so far.
+    epochs, steps, samples : int
+        How many epochs there will be, and steps and samples in each.
+    seen : int
+        Samples of this epoch so far.
+    columns : tuple of str
+        What `history` has, or will have after the first epoch.
+    """
+
+    def __init__(self, model: Trained, history: History, epochs: int, steps: int, samples: int,
+                 columns: Sequence[str]) -> None:
+        self.model, self.history = model, history
+        self.optimizers: list[Optimizer] = []
+        self.seen = 0
+        self.epochs, self.steps, self.samples, self.columns = epochs, steps, samples, tuple(columns)
+
+    def stop(self, why: str) -> None:
+        """End the training after this step, or this epoch.
+
+        Parameters
+        ----------
+        why : str
+            For `History.stopped`.
+        """
+        self.history.stopped = why
+
+
+class Callback:
+    """The base of callbacks: derive one, and define what you need.
+
+    One that defines `state_dict` and `load_state_dict`, with arrays, numbers and strings by name, is part of
+    checkpoints.
+
+    Examples
+    --------
+    >>> import ag
+    >>> class Printer(ag.training.Callback):
+    ...     def on_epoch_end(self, run):
+    ...         print(run.history.epochs, run.columns)
+    """
+
+    def on_train_begin(self, run: Run) -> None:
+        """Before the first step, of a resumed training too."""
+
+    def on_step_end(self, run: Run, step: int, loss: float) -> None:
+        """After every step; `step` counts from 0 through all epochs, `loss` is that of the step."""
+
+    def on_epoch_end(self, run: Run) -> None:
+        """After every epoch, when its row is in the history."""
+
+    def on_train_end(self, run: Run) -> None:
+        """When training is over, also after Ctrl-C or an error."""
+
+
+class _Watching(Callback):
+    """A callback that watches one column of the history.
+
+    Parameters
+    ----------
+    monitor : str or None
+        Default: "val_loss", or "loss" without validation.
+    mode : {"auto", "min", "max"}
+    """
+
+    def __init__(self, monitor: str | None, mode: str) -> None:
+        self._function = type(self).__name__
+        if not (monitor is None or isinstance(monitor, str)):
+            raise TypeError(f"{self._function}: monitor is {monitor!r:.60}; the name of a column of the history is "
+                            f"required, such as 'val_loss'.")
+        if mode not in ("auto", "min", "max"):
+            raise ValueError(f"{self._function}: mode is {mode!r:.60}; use 'auto', 'min' or 'max'.")
+        self.monitor, self.mode = monitor, mode
+
+    def on_train_begin(self, run: Run) -> None:
+        """Check that there will be such a column."""
+        self._sign(run)
+
+    def _column(self, run: Run) -> str:
+        name = self.monitor or ("val_loss" if "val_loss" in run.columns else "loss")
+        if name not in run.columns:
+            raise ValueError(f"{self._function}: monitor is {name!r}, and the history will have "
+                             f"{', '.join(run.columns)}; name one of these.")
+        return name
+
+    def _sign(self, run: Run) -> float:
+        """What a value is multiplied with, so that larger is better."""
+        name = self._column(run)
+        if self.mode != "auto":
+            return 1.0 if self.mode == "max" else -1.0
+        if name.endswith("accuracy"):
+            return 1.0
+        if name.endswith(("loss", "error")):
+            return -1.0
+        raise ValueError(f"{self._function}: monitor is {name!r}, of which nobody knows whether more is better; give "
+                         f"mode='max', or mode='min'.")
+
+    def _best(self, run: Run, least: float = 0.0) -> int | None:
+        """The number of the best epoch, from 0: the first, and then those that are better by more than `least`."""
+        sign, best = self._sign(run), None
+        for i, row in enumerate(run.history.rows):
+            value = sign * row[self._column(run)]
+            if isfinite(value) and (best is None or value > best[1] + least):
+                best = i, value
+        return None if best is None else best[0]
+
+
+class EarlyStopping(_Watching):
+    """Stop when a column of the history has not become better for some epochs.
+
+    Parameters
+    ----------
+    patience : int, optional
+        After how many epochs in a row without a better one the training ends.
+    min_delta : float, optional
+        By how much an epoch must be better to count.
+    monitor : str, optional
+        Column of the history; default: ``"val_loss"``, or ``"loss"`` without validation.
+    mode : {"auto", "min", "max"}, optional
+        Whether less or more is better; "auto" knows it of losses, errors and accuracies.
+
+    Raises
+    ------
+    ValueError
+        If a setting is out of range; when training begins, if there is no such column, or nobody knows which of its
+        values are better.
+
+    Notes
+    -----
+    With ``patience=2``, a training with losses 5, 3, 4, 3 ends after the fourth epoch, as 3 has been the best since the
+    second.  An epoch whose value is not a finite number is no better.
+
+    References
+    ----------
+    Keras ``EarlyStopping``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.training.EarlyStopping(patience=3, monitor="val_accuracy").mode
+    'auto'
+    """
+
+    def __init__(self, patience: int = 5, min_delta: float = 0.0, monitor: str | None = None,
+                 mode: str = "auto") -> None:
+        super().__init__(monitor, mode)
+        if not counts(patience):
+            raise ValueError(f"EarlyStopping: patience is {patience!r:.60}; a whole number of at least 1 is required.")
+        if not (is_number(min_delta) and 0 <= min_delta < np.inf):
+            raise ValueError(f"EarlyStopping: min_delta is {min_delta!r:.60}; a finite number of at least 0 is "
+                             f"required.")
+        self.patience, self.min_delta = int(patience), float(min_delta)
+
+    def on_epoch_end(self, run: Run) -> None:
+        """Stop if there was no better epoch for too long."""
+        best = self._best(run, self.min_delta)
+        since = run.history.epochs - (0 if best is None else best + 1)
+        if since >= self.patience:
+            name = self._column(run)
+            run.stop(f"{name} did not become better for {since} epochs" + (
+                "" if best is None else f"; the best was {run.history[name][best]:.6g}, in epoch {best + 1}"))
+
+
+class BestWeights(_Watching):
+    """Keep the weights of the best epoch, and give them to the model when training is over.
+
+    Parameters
+    ----------
+    monitor : str, optional
+        Column of the history; default: ``"val_loss"``, or ``"loss"`` without validation.
+    mode : {"auto", "min", "max"}, optional
+        Whether less or more is better; "auto" knows it of losses, errors and accuracies.
+    path : path, optional
+        Also save the model there whenever it is the best so far, as `ag_save_model` does.
+
+    Attributes
+    ----------
+    epoch : int or None
+        The best one, from 1; None if no epoch has had a finite value.
+
+    Raises
+    ------
+    ValueError
+        If `mode` is unknown; when training begins, if there is no such column, or nobody knows which of its values are
+        better.
+
+    Notes
+    -----
+    Buffers, such as running averages, go with the weights.  Of equal epochs the first is the best.  The weights are
+    restored after Ctrl-C and after an error, too; a checkpoint holds them.
+
+    References
+    ----------
+    Keras ``ModelCheckpoint(save_best_only=True)`` and ``EarlyStopping(restore_best_weights=True)``.
+
+    Examples
+    --------
+    >>> import ag
+    >>> ag.training.BestWeights(monitor="val_accuracy").epoch is None
+    True
+    """
+
+    def __init__(self, monitor: str | None = None, mode: str = "auto",
+                 path: str | os.PathLike[str] | None = None) -> None:
+        super().__init__(monitor, mode)
+        self.path = path
+        self.epoch: int | None = None
+        self._weights: dict[str, Array] = {}
+
+    def on_train_begin(self, run: Run) -> None:
+        """Forget the last training."""
+        super().on_train_begin(run)
+        self.epoch, self._weights = None, {}
+
+    def on_epoch_end(self, run: Run) -> None:
+        """Keep the weights if no epoch was better."""
+        best = self._best(run)
+        if best is not None and best + 1 == run.history.epochs:
+            weights = {name: x.numpy() for name, x in state_of(run.model).items()}
+            self.epoch, self._weights = best + 1, weights
+            if self.path is not None:
+                ag_save_model(run.model, self.path)
+
+    def on_train_end(self, run: Run) -> None:
+        """Give the model the best weights, if there are some."""
+        if self.epoch is not None:
+            load_into(state_of(run.model), self._weights, source="BestWeights: the best weights")
+        elif run.history.epochs:
+            log.warning("BestWeights: %s was never a finite number, so the model keeps its last weights.",
+                        self._column(run))
+
+    def state_dict(self) -> dict[str, Array | Json]:
+        """The best epoch and its weights."""
+        return {"epoch": self.epoch, **{f"weight.{name}": x for name, x in self._weights.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Array | Json]) -> None:
+        """Go on with these."""
+        self.epoch = None if state["epoch"] is None else int(state["epoch"])
+        self._weights = {name.removeprefix("weight."): x for name, x in state.items() if isinstance(x, np.ndarray)}

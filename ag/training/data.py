@@ -1,0 +1,208 @@
+"""What users train on, as the trainer takes it: arrays with samples on the first axis, loaders, datasets.
+
+Here is the edge: users' arrays have their samples on the first axis, as in scikit-learn, Keras and PyTorch, and ag's
+tensors on the last.  Epochs, batches and leaves of 7 samples in batches of 4, with leaves of 3:
+
+    epoch 0   batch 0   samples 5 2 | 6 0     batch 1   3 1 4 | -      in the order of the epoch
+    epoch 1   batch 2           1 0 | 4 2     ...
+
+A leaf is what a device is passed at once.  Each is a sample of `dp_train`, which counts as many times as it has
+samples; so it is the same for any number of devices.  Leaves of a batch are equally large, as far as possible, so that
+none is of one sample, which batch norm could not take.  Batches have equally many leaves; where one is left over, such
+as the second one of batch 1, the leaf before it comes again, and counts 0.  Knows loaders, and how `dp_train` orders
+samples; no model.  `fit`, `evaluate` and `find_lr` use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+
+from ag.autograd.tensor import Tensor
+from ag.data.dataloader import DataLoader
+from ag.data.samples import Pass
+from ag.engine.random import current_seed
+from ag.errors import ShapeError
+from ag.parallel.trainer.samples import LoaderSample, Samples, loader_sample
+from ag.parallel.trainer.stacks import all_alike, stacked
+
+__all__ = ["Data", "Leaves"]
+
+_ENDLESS = 1 << 62  # leaves, of as many epochs as anybody asks for
+_USUAL = 32  # samples per batch
+
+
+class Data:
+    """The samples of a training, or of its validation, in batches.
+
+    Parameters
+    ----------
+    given : object
+        What the user gave.
+    name : str
+        Of the argument, with the function's before it, for messages: "fit: train".
+    batch_size : int, optional
+        Default: the loader's, or 32.
+    whole : bool, optional
+        Take all samples, also of a loader that drops the last ones.
+
+    Attributes
+    ----------
+    count : int
+        Samples per epoch.
+    steps : int
+        Batches per epoch.
+    batch_size : int
+
+    Raises
+    ------
+    TypeError
+        If it cannot be data.
+    ShapeError
+        If inputs and targets are not equally many.
+    ValueError
+        If there are no samples.
+    """
+
+    def __init__(self, given: object, name: str, batch_size: int | None = None, whole: bool = False) -> None:
+        self._name = name
+        self._loader = given if isinstance(given, DataLoader) else _loader(given, name)
+        self._samples = Samples(self._loader)
+        self._all = self._loader.n_samples
+        usual = self._loader.batch_size if isinstance(given, DataLoader) else _USUAL
+        self.batch_size = min(usual if batch_size is None else int(batch_size), self._all)
+        drops = self._loader.drop_last and not whole
+        self.count = self._all - self._all % self.batch_size if drops else self._all
+        self.steps = -(-self.count // self.batch_size)
+
+    def begin(self, seed: int, shuffle: bool) -> None:
+        """Let epochs have orders of their own, unless the loader has none."""
+        self._samples.begin(seed, shuffle and self._loader.shuffle)
+
+    def close(self) -> None:
+        """End the threads that make samples ahead."""
+        self._samples.close()
+
+    @property
+    def ahead(self) -> int:
+        """How many steps before they are needed samples should be told of."""
+        return self._samples.ahead
+
+    def step(self, k: int) -> range:
+        """The places of a step's samples, of all epochs."""
+        epoch, batch = divmod(k, self.steps)
+        start = epoch * self._all
+        return range(start + batch * self.batch_size, start + min((batch + 1) * self.batch_size, self.count))
+
+    def size(self, k: int) -> int:
+        """How many samples a step has."""
+        return len(self.step(k))
+
+    def take(self, places: range, coming: Iterable[int] = ()) -> LoaderSample:
+        """Samples of one epoch, on the last axis; those that come next are made meanwhile, if there are threads."""
+        if not self._loader.threads:
+            turn, first = divmod(places.start, self._all)
+            chosen = self._samples.order(turn)[first : first + len(places)]
+            return loader_sample(*self._loader.samples(chosen, Pass(0, 0)))  # arrays: nothing is drawn
+        made = self._samples.at(places, coming)
+        if not all_alike(made):
+            raise ShapeError(f"{self._name} holds samples of different shapes or types, such as {made[0].x.shape} of "
+                             f"{made[0].x.dtype}; the samples of a batch must be alike. Pad or resize them.")
+        leaf: LoaderSample = stacked(made)
+        return leaf
+
+    def batches(self) -> Iterator[LoaderSample]:
+        """The batches of an epoch in their first order."""
+        for k in range(self.steps):
+            yield self.take(self.step(k), chain.from_iterable(
+                self.step(later) for later in range(k + 1, min(k + 1 + self.ahead, self.steps))))
+
+    def has_ids(self) -> bool:
+        """Whether targets are whole numbers, as class ids are."""
+        x, *y = self._loader.sample(0, Pass(0, 0))
+        return (y[0] if y else x).dtype.kind in "biu"
+
+
+class _Spare(LoaderSample):
+    """A leaf that counts nothing."""
+
+
+class Leaves:
+    """All leaves of all epochs in order, with a length and items: the data of `dp_train`.
+
+    Parameters
+    ----------
+    data : Data
+    size : int
+        Samples in a leaf, at most.
+    shuffle : bool
+    steps : int
+        How many there will be, of all epochs.
+
+    Attributes
+    ----------
+    each : int
+        Leaves in a step.
+    """
+
+    def __init__(self, data: Data, size: int, shuffle: bool, steps: int) -> None:
+        self._data, self._size, self._shuffle, self._until = data, min(size, data.batch_size), shuffle, steps
+        self.each = -(-data.batch_size // self._size)
+        self._begun = False
+        self._last: LoaderSample | None = None
+
+    def __len__(self) -> int:
+        return _ENDLESS
+
+    def __getitem__(self, i: int) -> LoaderSample:
+        if not self._begun:  # the job's seed is settled when it asks for its first sample
+            self._begun = True
+            self._data.begin(current_seed(), self._shuffle)
+        k, j = divmod(i, self.each)
+        places = self._data.step(k)
+        each, more = divmod(len(places), -(-len(places) // self._size))
+        start = j * each + min(j, more)
+        mine = places[start : start + each + (j < more)]
+        if not mine and self._last is not None:
+            return _Spare(*self._last)
+        later = range(k + 1, min(k + 1 + self._data.ahead, self._until)) if self._data.ahead else ()
+        coming = chain(range(mine.stop, places.stop), *map(self._data.step, later))
+        self._last = self._data.take(mine, coming)
+        return self._last
+
+    @staticmethod
+    def weight(leaf: LoaderSample) -> float:
+        """How many samples a leaf counts."""
+        return 0.0 if isinstance(leaf, _Spare) else float(leaf.x.shape[-1])
+
+
+# ---------------------------------------------------------------------------------------------- what users give
+
+
+def _loader(given: object, name: str) -> DataLoader:
+    """A loader of arrays with samples on the first axis, or of a dataset."""
+    pair = isinstance(given, tuple) and not hasattr(given, "__array__")
+    if pair and isinstance(given, tuple):
+        if len(given) != 2:
+            raise TypeError(f"{name} is a tuple of {len(given)}; a pair (X, y) is required.")
+        x, y = given
+    else:
+        x, y = given, None
+    for part in (x, y) if pair else (x,):
+        bad = isinstance(part, (str, bytes, Mapping)) or not (hasattr(part, "__len__") and hasattr(part, "__getitem__"))
+        if bad or (hasattr(part, "ndim") and part.ndim == 0):
+            what = f"has a {type(part).__name__}" if pair else f"is a {type(part).__name__}"
+            raise TypeError(f"{name} {what}; a pair of arrays (X, y) with samples on the first axis is required, an "
+                            f"ag_dataloader, an ag_image_folder, or a dataset with len() and [i].")
+    if pair and _length(x) != _length(y):
+        raise ShapeError(f"{name} has {_length(x)} inputs and {_length(y)} targets; as many are required, on the first "
+                         f"axis of both.")
+    if _length(x) == 0:
+        raise ValueError(f"{name} holds no samples; at least one is required.")
+    return DataLoader(x, y, col_major=False, seed=0)  # of its own, and never used: nothing is drawn from ag's generator
+
+
+def _length(data: object) -> int:
+    if isinstance(data, Tensor):
+        return data.shape[0]
+    return len(data) if hasattr(data, "__len__") else 0

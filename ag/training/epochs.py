@@ -1,0 +1,212 @@
+"""Epochs: what `fit` does after every step of `dp_train`, which calls it.
+
+After a step it adds up the loss and calls the callbacks; after the last one of an epoch it measures the model, writes a
+row of the history and calls them again.  What it knows so far is in the checkpoints of `dp_train`, so a training goes
+on in the middle of an epoch, and also in the middle of what comes after one:
+
+    step 5 is done | loss noted | row of epoch 2 is there | first callback was told | second callback ... Ctrl-C
+    resumed:                                                                          second callback, step 6
+
+Knows data, metrics, callbacks and a checkpoint's numbers; no gradient and no replica.  `fit` makes one for a training.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from math import fsum
+from time import perf_counter
+from types import TracebackType
+
+from ag.engine.primitive import Array
+from ag.errors import CheckpointError
+from ag.optim.optimizer import Optimizer
+from ag.parallel.comm.comm import Json
+from ag.parallel.trainer.callbacks import Stateful
+from ag.parallel.trainer.checkpoint import load_state
+from ag.parallel.trainer.result import DPStep
+from ag.training.callbacks import Callback, Run
+from ag.training.data import Data
+from ag.training.evaluate import Loss, Trained, means_of
+from ag.training.history import History
+from ag.training.metrics import Metric
+
+__all__ = ["Epochs"]
+
+log = logging.getLogger("ag")
+
+
+class Epochs:
+    """The epochs of one training; `dp_train` calls it after every step.
+
+    Parameters
+    ----------
+    model : Trained
+    data : Data
+        What it trains on.
+    loss : callable
+    held : Data
+        What it is measured with.
+    apart : bool
+        Whether that is not what it trains on.
+    metrics : dict of str to callable
+    epochs : int
+    callbacks : list of Callback
+
+    Attributes
+    ----------
+    run : Run
+    loss : callable
+    """
+
+    def __init__(self, model: Trained, data: Data, loss: Loss, held: Data, apart: bool, metrics: Mapping[str, Metric],
+                 epochs: int, callbacks: list[Callback]) -> None:
+        self.loss = loss
+        self._data, self._held, self._metrics, self._callbacks = data, held, metrics, callbacks
+        self._names = {name: f"val_{name}" if apart else name for name in (*(["loss"] if apart else []), *metrics)}
+        columns = ["loss", *self._names.values(), "lr"]
+        self.run = Run(model, History(), epochs, data.steps, data.count, columns)
+        self._dealt = ""  # how samples are dealt out to steps
+        self._next = 0  # step
+        self._losses: list[float] = []  # of the steps of this epoch
+        self._told = 0  # callbacks of the last epoch
+        self._begun: list[Callback] = []
+        self._since = perf_counter()
+
+    # -------------------------------------------------------------------------------------- begin and end
+
+    def steps_of(self, checkpoint: str | os.PathLike[str] | None, leaf: int) -> int:
+        """How many steps there are to be, with those of a checkpoint, whose epochs are taken over.
+
+        Raises
+        ------
+        CheckpointError
+            If it is of another training.
+        """
+        self._dealt = f"{self._data.count} samples in batches of {self._data.batch_size} and leaves of {leaf}"
+        steps = self.run.epochs * self._data.steps
+        state = None if checkpoint is None else load_state(checkpoint)
+        if state is None:
+            return steps
+        if "dealt" not in state.callback:
+            raise CheckpointError(f"fit: {checkpoint} is a checkpoint of dp_train alone, which knows no epochs; go on "
+                                  f"with dp_train, or name another file.")
+        self.load_state_dict(state.callback)
+        if self.run.history.stopped is not None:
+            log.warning("fit: the training in %s was stopped after epoch %d (%s), and does not go on.", checkpoint,
+                        self.run.history.epochs, self.run.history.stopped)
+            return state.step
+        if state.step > steps:
+            raise CheckpointError(f"fit: the checkpoint is in epoch {-(-state.step // self._data.steps)} and epochs is "
+                                  f"{self.run.epochs}; epochs counts all, those done before too.")
+        return steps
+
+    def owns(self, made: Optimizer | Sequence[Optimizer]) -> Optimizer | Sequence[Optimizer]:
+        """Note the optimizers that were made."""
+        self.run.optimizers = [*made] if isinstance(made, Sequence) else [made]
+        return made
+
+    def __enter__(self) -> Epochs:
+        try:
+            for callback in self._callbacks:
+                callback.on_train_begin(self.run)
+                self._begun.append(callback)
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        self._since = perf_counter()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        """Tell all callbacks of the end, also if one of them fails."""
+        if self._begun:
+            callback = self._begun.pop(0)
+            try:
+                callback.on_train_end(self.run)
+            finally:
+                self.__exit__(kind, error, trace)
+
+    def finish(self, model: Trained, interrupted: bool) -> None:
+        """Training is over, and this is the model that has been trained."""
+        self.run.model = model
+        self.run.history.interrupted = interrupted
+
+    # -------------------------------------------------------------------------------------- after a step
+
+    def __call__(self, step: DPStep) -> bool:
+        """Whether to go on after a step."""
+        run = self.run
+        run.model = step.models[0]
+        if step.step == self._next:  # otherwise it was noted before the interrupt
+            self._losses.append(step.loss)
+            self._next += 1
+            run.seen += self._data.size(step.step)
+            for callback in self._callbacks:
+                callback.on_step_end(run, step.step, step.loss)
+        if self._next % self._data.steps == 0:
+            self._end_epoch()
+        return run.history.stopped is None
+
+    def _end_epoch(self) -> None:
+        run = self.run
+        if run.history.epochs * self._data.steps < self._next:
+            row = {"loss": self._mean_loss()}
+            if self._names:
+                found = means_of("fit", run.model, self._held, self.loss, self._metrics)
+                row |= {self._names[name]: value for name, value in found.items() if name in self._names}
+            row["lr"] = run.optimizers[0].lr
+            seconds = perf_counter() - self._since
+            run.history.rows.append(row)
+            run.history.seconds.append(seconds)
+            self._losses, self._told, self._since, run.seen = [], 0, perf_counter(), 0
+        while self._told < len(self._callbacks):
+            self._callbacks[self._told].on_epoch_end(run)
+            self._told += 1
+
+    def _mean_loss(self) -> float:
+        sizes = [self._data.size(k) for k in range(self._next - len(self._losses), self._next)]
+        return fsum(loss * size for loss, size in zip(self._losses, sizes, strict=True)) / sum(sizes)
+
+    # -------------------------------------------------------------------------------------- checkpoints
+
+    def state_dict(self) -> dict[str, Array | Json]:
+        """All that a checkpoint must hold to go on, with the states of callbacks that have some."""
+        history = self.run.history
+        state: dict[str, Array | Json] = {
+            "dealt": self._dealt, "next": self._next, "losses": self._losses, "told": self._told,
+            "seen": self.run.seen, "columns": list(self.run.columns), "rows": history.rows,
+            "seconds": history.seconds, "stopped": history.stopped}
+        for prefix, callback in self._stateful():
+            state |= {prefix + name: value for name, value in callback.state_dict().items()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Array | Json]) -> None:
+        """Go on with the state of a checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            If that is of a training with other samples, batches or columns.
+        """
+        if state["dealt"] != self._dealt:
+            raise CheckpointError(f"fit: the checkpoint was made with {state['dealt']}, and the training has "
+                                  f"{self._dealt}; give the same.")
+        if list(state["columns"]) != list(self.run.columns):
+            raise CheckpointError(f"fit: the checkpoint's history has {', '.join(state['columns'])}, and the training "
+                                  f"{', '.join(self.run.columns)}; give valid and metrics as before.")
+        history = self.run.history
+        self._next, self._told, self.run.seen = int(state["next"]), int(state["told"]), int(state["seen"])
+        self._losses = list(state["losses"])
+        history.rows, history.seconds = [dict(row) for row in state["rows"]], list(state["seconds"])
+        history.stopped = None if state["stopped"] is None else str(state["stopped"])
+        for prefix, callback in self._stateful():
+            mine = {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
+            if mine:
+                callback.load_state_dict(mine)
+
+    def _stateful(self) -> list[tuple[str, Stateful]]:
+        """The callbacks with a state, and how its names begin."""
+        return [(f"{i}.{type(callback).__name__}.", callback) for i, callback in enumerate(self._callbacks)
+                if isinstance(callback, Stateful)]

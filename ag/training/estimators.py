@@ -1,0 +1,268 @@
+"""Estimators: networks as scikit-learn has its models, for pipelines, grid search and cross-validation.
+
+    make_pipeline(StandardScaler(), AgClassifier(epochs=20)).fit(X, y).predict(X)
+
+A multilayer perceptron, or a model that the user makes, trained by `fit`.  This is the only file that imports
+scikit-learn, and `ag.training` imports it when an estimator is first asked for.  Knows `fit` and `predict` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.model_selection import train_test_split
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ag.autograd.tensor import Tensor
+from ag.engine.device import ag_default_device, ag_device
+from ag.engine.primitive import Array
+from ag.engine.random import ag_seed, generator_snapshot, restore_generator
+from ag.engine.shape import counts
+from ag.nn.linear import Linear
+from ag.nn.sequential import Sequential
+from ag.ops.loss import ag_mse_loss, ag_softmax_cross_entropy_loss
+from ag.optim.optimizer import Optimizer
+from ag.training.callbacks import BestWeights, Callback, EarlyStopping
+from ag.training.evaluate import Loss, Trained, predict
+from ag.training.fit import fit
+
+__all__ = ["AgClassifier", "AgRegressor"]
+
+
+class _Estimator(BaseEstimator):
+    """What classifier and regressor have in common."""
+
+    _usual_loss: Loss
+
+    def __init__(self, hidden: Sequence[int] = (64,), activation: str = "relu",
+                 make_model: Callable[[int, int], Trained] | None = None, epochs: int = 50, batch_size: int = 32,
+                 lr: float = 1e-2, loss: Loss | None = None,
+                 optimizer: Callable[[dict[str, Tensor]], Optimizer] | None = None, patience: int | None = None,
+                 validation_fraction: float = 0.1, devices: Sequence[str] | None = None,
+                 random_state: int | np.random.RandomState | None = None, verbose: bool = False) -> None:
+        self.hidden = hidden
+        self.activation = activation
+        self.make_model = make_model
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.loss = loss
+        self.optimizer = optimizer
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.devices = devices
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _train(self, X: Array, y: Array, outputs: int, stratify: Array | None) -> None:
+        """Make a model and train it."""
+        seed = int(check_random_state(self.random_state).randint(1 << 31))
+        valid, callbacks = None, list[Callback]()
+        if self.patience is not None:
+            X, held, y, wanted = train_test_split(X, y, test_size=self.validation_fraction, random_state=seed,
+                                                  stratify=stratify)
+            valid, callbacks = (held, wanted), [EarlyStopping(self.patience), BestWeights()]
+        before = generator_snapshot()
+        try:
+            ag_seed(seed)
+            with ag_device(self.devices[0] if self.devices else ag_default_device()):
+                make = self._perceptron if self.make_model is None else self.make_model
+                self.model_ = make(X.shape[1], outputs)
+            self.history_ = fit(
+                self.model_, (X, y), valid, self.epochs, self.loss or self._usual_loss, callbacks=callbacks,
+                batch_size=self.batch_size, lr=self.lr, optimizer=self.optimizer, devices=self.devices,
+                verbose=bool(self.verbose))
+        finally:
+            restore_generator(before)
+
+    def _perceptron(self, inputs: int, outputs: int) -> Sequential:
+        function = type(self).__name__
+        if not isinstance(self.hidden, Sequence) or isinstance(self.hidden, str) or not counts(*self.hidden):
+            raise ValueError(f"{function}: hidden is {self.hidden!r:.60}; the sizes of the hidden layers are required, "
+                             f"such as (64, 32).")
+        sizes = [inputs, *map(int, self.hidden)]
+        layers = [Linear(a, b, activation=self.activation) for a, b in pairwise(sizes)]
+        return Sequential(*layers, Linear(sizes[-1], outputs))
+
+    def _outputs(self, X: Array) -> Array:
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=np.float32)
+        return predict(self.model_, X, batch_size=1024)
+
+
+class AgClassifier(ClassifierMixin, _Estimator):
+    """A network that classifies, as an estimator of scikit-learn.
+
+    Parameters
+    ----------
+    hidden : sequence of int, optional
+        Sizes of the hidden layers; () for a linear model.
+    activation : str, optional
+        Of the hidden layers.
+    make_model : callable, optional
+        ``make_model(features, classes)``: another model, from (features, batch) to logits (classes, batch).
+    epochs : int, optional
+        Passes over the samples, at most.
+    batch_size : int, optional
+        Samples per step.
+    lr : float, optional
+        Learning rate of Adam.
+    loss : callable, optional
+        ``loss(logits, ids)``; default: `ag_softmax_cross_entropy_loss`.
+    optimizer : callable, optional
+        ``optimizer(params)``, instead of Adam.
+    patience : int, optional
+        Keep some samples back for validation, stop after so many epochs in a row without a better one, and take the
+        weights of the best.
+    validation_fraction : float, optional
+        Which part of the samples is kept back for that.
+    devices : sequence of str, optional
+        Where to train; default: the default device.
+    random_state : int, RandomState or None, optional
+        For initial weights, orders and validation samples.
+    verbose : bool, optional
+        Show the progress.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        The labels.
+    model_ : Layer or object
+        The trained model.
+    history_ : History
+        Of its training.
+    n_features_in_ : int
+        Features of a sample.
+
+    Notes
+    -----
+    Inputs should be scaled, such as by ``StandardScaler`` in a pipeline.  Computing is in float32.  The random
+    generator of ag is left as it was.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ag.training import AgClassifier
+    >>> X = np.random.default_rng(0).normal(size=(80, 2))
+    >>> y = np.where(X[:, 0] > X[:, 1], "left", "right")
+    >>> float(AgClassifier(epochs=20, random_state=0).fit(X, y).score(X, y)) > 0.9
+    True
+    """
+
+    _usual_loss = staticmethod(ag_softmax_cross_entropy_loss)
+
+    def fit(self, X: Array, y: Array) -> AgClassifier:
+        """Train a new model.
+
+        Parameters
+        ----------
+        X : array_like of shape (samples, features)
+        y : array_like of shape (samples,)
+            Labels of any kind.
+        """
+        X, y = validate_data(self, X, y, dtype=np.float32)
+        check_classification_targets(y)
+        self.classes_, ids = np.unique(y, return_inverse=True)
+        self._train(X, ids, len(self.classes_), ids)
+        return self
+
+    def predict_proba(self, X: Array) -> Array:
+        """Probabilities of shape (samples, classes), in the order of ``classes_``."""
+        logits = self._outputs(X).astype(np.float64)
+        powers = np.exp(logits - logits.max(1, keepdims=True))
+        shares: Array = powers / powers.sum(1, keepdims=True)
+        return shares
+
+    def predict(self, X: Array) -> Array:
+        """The most probable label of every sample."""
+        logits = self._outputs(X)
+        labels: Array = self.classes_[logits.argmax(1)]
+        return labels
+
+
+class AgRegressor(RegressorMixin, _Estimator):
+    """A network for regression, as an estimator of scikit-learn.
+
+    Parameters
+    ----------
+    hidden : sequence of int, optional
+        Sizes of the hidden layers; () for a linear model.
+    activation : str, optional
+        Of the hidden layers.
+    make_model : callable, optional
+        ``make_model(features, targets)``: another model, from (features, batch) to (targets, batch).
+    epochs : int, optional
+        Passes over the samples, at most.
+    batch_size : int, optional
+        Samples per step.
+    lr : float, optional
+        Learning rate of Adam.
+    loss : callable, optional
+        ``loss(output, target)``; default: `ag_mse_loss`.
+    optimizer : callable, optional
+        ``optimizer(params)``, instead of Adam.
+    patience : int, optional
+        Keep some samples back for validation, stop after so many epochs in a row without a better one, and take the
+        weights of the best.
+    validation_fraction : float, optional
+        Which part of the samples is kept back for that.
+    devices : sequence of str, optional
+        Where to train; default: the default device.
+    random_state : int, RandomState or None, optional
+        For initial weights, orders and validation samples.
+    verbose : bool, optional
+        Show the progress.
+
+    Attributes
+    ----------
+    model_ : Layer or object
+        The trained model.
+    history_ : History
+        Of its training.
+    n_features_in_ : int
+        Features of a sample.
+
+    Notes
+    -----
+    Inputs and targets should be scaled, such as by ``StandardScaler`` in a pipeline and ``TransformedTargetRegressor``.
+    Computing is in float32.  The random generator of ag is left as it was.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ag.training import AgRegressor
+    >>> X = np.random.default_rng(0).normal(size=(80, 2))
+    >>> float(AgRegressor(epochs=60, random_state=0).fit(X, X[:, 0] * 2).score(X, X[:, 0] * 2)) > 0.9
+    True
+    """
+
+    _usual_loss = staticmethod(ag_mse_loss)
+
+    def fit(self, X: Array, y: Array) -> AgRegressor:
+        """Train a new model.
+
+        Parameters
+        ----------
+        X : array_like of shape (samples, features)
+        y : array_like of shape (samples,) or (samples, targets)
+        """
+        X, y = validate_data(self, X, y, dtype=np.float32, multi_output=True, y_numeric=True)
+        self._many = y.ndim == 2
+        self._train(X, np.asarray(y, np.float32), y.shape[1] if self._many else 1, None)
+        return self
+
+    def predict(self, X: Array) -> Array:
+        """Targets of shape (samples,), or (samples, targets) if they were given so."""
+        outputs = self._outputs(X)
+        return outputs if self._many else outputs[:, 0]
+
+    def __sklearn_tags__(self) -> Tags:
+        """Also for several targets."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags

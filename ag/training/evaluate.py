@@ -1,0 +1,227 @@
+"""Evaluate and predict: a model's outputs for many samples, in batches, in eval mode and without a tape.
+
+Everything is left as it was: modes, the default device, the random generator.  Means are over samples, whatever the
+sizes of batches:
+
+    batch of 4, accuracy 0.75      batch of 1, accuracy 1.0      (4 * 0.75 + 1 * 1.0) / 5 = 0.8
+
+Knows a model, data and metrics; no optimizer and no replica: one device computes.  `fit` validates with it after every
+epoch, estimators predict with it, and users call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol, SupportsFloat
+
+import numpy as np
+
+from ag.autograd.tape import no_grad
+from ag.autograd.tensor import Tensor, TensorLike
+from ag.engine.device import ag_device
+from ag.engine.primitive import Array
+from ag.engine.shape import counts
+from ag.nn.layer import Model
+from ag.nn.mode import ag_eval
+from ag.ops.loss import ag_mse_loss, ag_softmax_cross_entropy_loss
+from ag.parallel.trainer.callbacks import modes_of
+from ag.parallel.trainer.samples import input_of, target_of
+from ag.training.data import Data
+from ag.training.metrics import Mean, Metric, named_metrics
+
+__all__ = ["Loss", "Trained", "check_model", "device_of", "evaluate", "loss_for", "means_of", "modes_kept", "predict"]
+
+Loss = Callable[[Tensor, Array], Tensor]  # (output, target) -> the mean over the samples
+
+
+class Trained(Model, Protocol):
+    """A model that computes: a `Layer`, or any object with ``forward(x)`` and ``parameters()``."""
+
+    @property
+    def forward(self) -> Callable[..., Tensor]:
+        """The output for an input with samples on the last axis."""
+
+
+def evaluate(model: Trained, data: object, loss: Loss | None = None, metrics: object = None, *,
+             batch_size: int | None = None) -> dict[str, float]:
+    """Loss and metrics of a model, averaged over samples, in eval mode.
+
+    Parameters
+    ----------
+    model : Layer, or any object with ``forward(x)`` and ``parameters()``
+    data : pair of arrays, ag_dataloader, ag_image_folder or dataset
+        As in `fit`.  All samples are taken, also those of a batch that a loader would drop, in their first order.
+    loss : callable, optional
+        ``loss(output, target)``; default: as in `fit`.
+    metrics : list of str and callable, or dict of str to callable, optional
+        As in `fit`.
+    batch_size : int, optional
+        Samples that are passed at once; default: the loader's, or 32.
+
+    Returns
+    -------
+    dict of str to float
+        With ``loss``, and each metric under its name.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of a wrong kind, or a metric returns no number.
+    ValueError
+        If there are no samples, or a metric is unknown.
+
+    References
+    ----------
+    Keras ``Model.evaluate``.
+
+    Examples
+    --------
+    >>> import ag, numpy as np
+    >>> model = ag.ag_linear(2, 2)
+    >>> found = ag.training.evaluate(model, (np.ones((5, 2)), np.zeros(5, int)), metrics=["accuracy"])
+    >>> list(found)
+    ['loss', 'accuracy']
+    """
+    check_model("evaluate", model)
+    check_batch_size("evaluate", batch_size)
+    found = named_metrics("evaluate", metrics)
+    samples = Data(data, "evaluate: data", batch_size, whole=True)
+    try:
+        return means_of("evaluate", model, samples, loss_for("evaluate", loss, samples), found)
+    finally:
+        samples.close()
+
+
+def predict(model: Trained, x: object, *, batch_size: int | None = None) -> Array:
+    """The outputs of a model, in eval mode, with the samples on the first axis.
+
+    Parameters
+    ----------
+    model : Layer, or any object with ``forward(x)`` and ``parameters()``
+    x : array_like of shape (samples, ...), ag_dataloader or dataset
+        Inputs; what else a loader or a dataset has is not looked at.
+    batch_size : int, optional
+        Samples that are passed at once; default: the loader's, or 32.
+
+    Returns
+    -------
+    ndarray of shape (samples, ...)
+        Of a model whose output is (features, batch), (samples, features).
+
+    Raises
+    ------
+    TypeError
+        If an argument is of a wrong kind.
+    ValueError
+        If there are no samples.
+
+    References
+    ----------
+    Keras ``Model.predict``.
+
+    Examples
+    --------
+    >>> import ag, numpy as np
+    >>> ag.training.predict(ag.ag_linear(3, 2), np.ones((5, 3))).shape
+    (5, 2)
+    """
+    check_model("predict", model)
+    check_batch_size("predict", batch_size)
+    samples = Data(x, "predict: x", batch_size, whole=True)
+    try:
+        outputs = [np.moveaxis(output.numpy(), -1, 0) for output, _, _ in _outputs(model, samples)]
+    finally:
+        samples.close()
+    return np.concatenate(outputs)
+
+
+def means_of(function: str, model: Trained, data: Data, loss: Loss, metrics: Mapping[str, Metric]) -> dict[str, float]:
+    """Loss and metrics over all samples; waits for the device."""
+    means = {name: Mean() for name in ("loss", *metrics)}
+    for output, target, count in _outputs(model, data):
+        means["loss"].add(float(loss(output, target).item()), count)
+        for name, metric in metrics.items():
+            means[name].add(_number(function, name, metric(output, target)), count)
+    return {name: mean.value for name, mean in means.items()}
+
+
+def _outputs(model: Trained, data: Data) -> Iterator[tuple[Tensor, Array, int]]:
+    """Output, target and number of samples of every batch."""
+    with modes_kept(model), no_grad(), ag_device(device_of(model)):
+        ag_eval(model)
+        for leaf in data.batches():
+            yield model.forward(input_of(leaf)), target_of(leaf), leaf.x.shape[-1]
+
+
+@contextmanager
+def modes_kept(model: Trained) -> Iterator[None]:
+    """Leave all modes in a model as they were."""
+    modes = modes_of(model)
+    try:
+        yield
+    finally:
+        for layer, mode in modes:
+            layer.training = mode
+
+
+def device_of(model: Model) -> str:
+    """The device of a model's first parameter."""
+    return next(iter(model.parameters().values())).device
+
+
+def loss_for(function: str, given: Loss | None, data: Data) -> Loss:
+    """The loss that the user gave, or the usual one for the kind of targets.
+
+    Raises
+    ------
+    TypeError
+        If it is no function.
+    """
+    if given is not None:
+        if not callable(given):
+            raise TypeError(f"{function}: loss is {given!r:.60}; a function of output and target is required, such as "
+                            f"ag.ops.mse_loss, or None.")
+        return given
+    return _cross_entropy if data.has_ids() else _squared
+
+
+def _cross_entropy(output: TensorLike, target: TensorLike) -> Tensor:
+    return ag_softmax_cross_entropy_loss(output, target)
+
+
+def _squared(output: TensorLike, target: TensorLike) -> Tensor:
+    return ag_mse_loss(output, target)
+
+
+def _number(function: str, name: str, value: object) -> float:
+    single = value.reshape(()) if isinstance(value, np.ndarray) and value.size == 1 else value
+    try:
+        if isinstance(single, SupportsFloat):  # tensors, and numbers of all kinds
+            return float(single)
+    except (TypeError, ValueError):
+        pass
+    raise TypeError(f"{function}: the metric {name} returned {value!r:.60}; one number is required.")
+
+
+def check_model(function: str, model: object) -> None:
+    """Refuse what is no model.
+
+    Raises
+    ------
+    TypeError
+        If it has no forward or parameters.
+    ValueError
+        If it has no parameter.
+    """
+    made = not isinstance(model, type)
+    if not made or not all(callable(getattr(model, name, None)) for name in ("forward", "parameters")):
+        what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise TypeError(f"{function}: model is {what}; an object with forward(x) and parameters() is required, such as "
+                        f"ag.nn.Sequential(ag.nn.Linear(4, 3)).")
+
+
+def check_batch_size(function: str, given: object) -> None:
+    """Refuse a batch size that is none."""
+    if not (given is None or counts(given)):
+        raise ValueError(f"{function}: batch_size is {given!r}; a whole number of at least 1 is required.")

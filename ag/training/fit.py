@@ -1,0 +1,218 @@
+"""`fit`: train a model in one call, on one device or several, with validation, metrics and callbacks.
+
+It is `dp_train` that trains, also on one device: there is one loop over steps in ag.  Here are epochs:
+
+    dp_train    step 0   step 1   step 2 | step 3   step 4   step 5 | ...       `Leaves` has their samples
+    fit                           epoch 1                    epoch 2            validates, calls the callbacks
+
+The model is the first replica itself, others are copies of it.  Knows data, metrics and callbacks; neither gradients
+nor devices' insides.  Users and estimators call it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import cast
+
+import numpy as np
+
+from ag.autograd.tensor import Tensor
+from ag.data.dataloader import DataLoader
+from ag.engine.shape import counts
+from ag.optim.adam import Adam
+from ag.optim.optimizer import Optimizer
+from ag.parallel.trainer.dp_train import dp_train
+from ag.parallel.trainer.samples import LoaderSample
+from ag.training.callbacks import Callback
+from ag.training.data import Data, Leaves
+from ag.training.epochs import Epochs
+from ag.training.evaluate import Loss, Trained, check_batch_size, check_model, loss_for, modes_kept
+from ag.training.history import History
+from ag.training.metrics import named_metrics
+from ag.training.progress import Progress
+from ag.training.replica_models import ReplicaModels
+
+__all__ = ["fit"]
+
+
+def fit(
+    model: Trained,
+    train: object,
+    valid: object = None,
+    epochs: int = 10,
+    loss: Loss | None = None,
+    metrics: object = None,
+    callbacks: Sequence[Callback] | Callback = (),
+    *,
+    batch_size: int | None = None,
+    lr: float = 1e-3,
+    optimizer: Callable[[dict[str, Tensor]], Optimizer | Sequence[Optimizer]] | None = None,
+    scheduler: Callable[[Optimizer], object] | None = None,
+    shuffle: bool = True,
+    seed: int | None = None,
+    devices: Sequence[str] | None = None,
+    leaf: int | None = None,
+    balance: str | Sequence[float] = "equal",
+    max_norm: float = inf,
+    on_nonfinite: str = "raise",
+    capture: bool | str = "auto",
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    verbose: bool = True,
+) -> History:
+    """Train a model on samples, epoch by epoch, and measure how good it becomes.
+
+    Parameters
+    ----------
+    model : Layer, or any object with ``forward(x)`` and ``parameters()``
+        Trained in place, from the weights that it has.
+    train : pair of arrays, ag_dataloader, ag_image_folder or dataset
+        ``(X, y)`` with the samples on the first axis of both; or an object with ``len()`` and ``[i]``, whose samples
+        are pairs.  Without targets, outputs are compared with the inputs.
+    valid : like `train`, optional
+        What the model is measured with after every epoch.
+    epochs : int, optional
+        Passes over the samples.
+    loss : callable, optional
+        ``loss(output, target)``: a tensor of one element, the mean over the samples of a batch.  Default:
+        `ag_softmax_cross_entropy_loss` where targets are whole numbers, as class ids are, otherwise `ag_mse_loss`.
+    metrics : list of str and callable, or dict of str to callable, optional
+        "accuracy", "mean_absolute_error", "mean_squared_error", or functions ``metric(output, target)`` that return one
+        number, the mean over the samples of a batch.
+    callbacks : sequence of Callback, optional
+        Such as ``ag.training.EarlyStopping(patience=3)``; called in their order.
+    batch_size : int, optional
+        Samples per step, on all devices together; default: the loader's, or 32.  The last batch of an epoch is smaller
+        if they do not go into it.
+    lr : float, optional
+        Learning rate of Adam.
+    optimizer : callable, optional
+        ``optimizer(params)``: another optimizer, such as ``lambda p: ag.optim.SGD(p, lr=0.1)``, or a list of several.
+    scheduler : callable, optional
+        ``scheduler(optimizer)``: an object whose ``step()`` is called after every step.
+    shuffle : bool, optional
+        Take the samples of every epoch in a new order, which follows from the seed.
+    seed : int, optional
+        Call `ag_seed` with it first.
+    devices : sequence of str, optional
+        Where to train; default: the device on which the model is.  With others the model moves to the first of them.
+    leaf : int, optional
+        How many samples are passed at once; default: those of a batch, shared out among the devices.
+    balance : "equal", "auto" or sequence of float, optional
+        Share of the leaves for each device, as of `dp_train`.
+    max_norm : float, optional
+        Clip the global gradient norm to this.
+    on_nonfinite : {"raise", "skip"}, optional
+        What to do if a loss or gradient is not finite: raise, or leave that step's update out.
+    capture : bool or "auto", optional
+        Replay captured steps; "auto" where possible.
+    checkpoint : path, optional
+        File to write the state of the training to, after every epoch, at the end and after Ctrl-C.
+    resume : bool, optional
+        Go on from `checkpoint` if that file exists; `epochs` counts those done before, too.
+    verbose : bool, optional
+        Show a bar for every epoch, or a line where there is no screen.
+
+    Returns
+    -------
+    History
+        ``history["loss"]``, ``history["val_loss"]``, ``history["val_accuracy"]`` and so on, a number per epoch, and
+        ``history.plot()``.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of a wrong kind.
+    ValueError
+        If there are no samples, a number is out of range, or a metric or a callback's column is unknown.
+    FloatingPointError
+        If a loss or gradient is not finite; weights are those before the step.
+    CheckpointError
+        If `checkpoint` cannot be read or written, or belongs to another training.
+
+    Notes
+    -----
+    Arrays have their samples on the first axis here, and ag's tensors on the last: a batch of ``X`` of shape
+    (n, features) reaches the model as (features, batch), one of images (n, channels, height, width) as
+    (channels, height, width, batch), which is what convolutions take.  The loss and the metrics get outputs and targets
+    in this form.  Images without an axis of channels need one: ``X[:, None]``.
+
+    The model trains in train mode, is measured in eval mode, and has its own modes afterwards.  ``history["loss"]`` is
+    the mean of the losses in training, over all samples of the epoch.  Metrics are measured with `valid`, after the
+    epoch, as ``val_...``; without `valid`, with the training samples.  All means are over samples, whatever the sizes
+    of batches.  Devices beyond the first do not measure.
+
+    `dp_train` makes the steps, also on one device, and its promises hold: for the same `batch_size` and `leaf`, any
+    number of like devices gives the same weights to the bit, and so does a resumed training.  Batch norm in train mode
+    is over a leaf.  Steps are captured where that is possible.
+
+    A second call goes on with the weights, and begins with a new optimizer.  After Ctrl-C the history has the epochs
+    that were finished, and ``interrupted`` is set; before the first step it is raised.
+
+    References
+    ----------
+    Keras ``Model.fit``.
+
+    Examples
+    --------
+    >>> import ag, numpy as np
+    >>> X = np.random.default_rng(0).normal(size=(60, 2)).astype("float32")
+    >>> y = (X[:, 0] > X[:, 1]).astype(int)
+    >>> history = ag.fit(ag.ag_linear(2, 2), (X[:40], y[:40]), (X[40:], y[40:]), epochs=3, metrics=["accuracy"],
+    ...                  verbose=False)
+    >>> list(history)
+    ['loss', 'val_loss', 'val_accuracy', 'lr']
+    """
+    check_model("fit", model)
+    check_batch_size("fit", batch_size)
+    for name, value in (("shuffle", shuffle), ("resume", resume), ("verbose", verbose)):
+        if not isinstance(value, (bool, np.bool_)):
+            raise ValueError(f"fit: {name} is {value!r:.60}; True or False is required.")
+    if not counts(epochs, least=0):
+        raise ValueError(f"fit: epochs is {epochs!r:.60}; a whole number of at least 0 is required.")
+    if not (leaf is None or counts(leaf)):
+        raise ValueError(f"fit: leaf is {leaf!r:.60}; a whole number of at least 1 is required, or None.")
+    if resume and checkpoint is None:
+        raise ValueError("fit: resume was given without checkpoint; name the file.")
+    if optimizer is not None and (isinstance(optimizer, Optimizer) or not callable(optimizer)):
+        raise TypeError(f"fit: optimizer is a {type(optimizer).__name__}; a function that makes one is required, such "
+                        f"as lambda params: ag.optim.SGD(params, lr=0.1).")
+    measured, called = named_metrics("fit", metrics), _callbacks(callbacks)
+    replicas = ReplicaModels("fit", model, devices)
+    data = Data(train, "fit: train", batch_size)
+    source, name = (train, "fit: train") if valid is None else (valid, "fit: valid")
+    held = Data(source, name, None if isinstance(source, DataLoader) else batch_size, whole=True)
+    loop = Epochs(model, data, loss_for("fit", loss, data), held, valid is not None, measured, int(epochs),
+                  [*called, *([Progress()] if verbose else [])])
+    size = leaf or -(-data.batch_size // len(replicas.devices))
+    try:
+        with modes_kept(model):
+            steps = loop.steps_of(checkpoint if resume else None, size)
+            leaves = Leaves(data, size, bool(shuffle), steps)
+            with loop:
+                result = dp_train(
+                    replicas.make, cast(Sequence[LoaderSample], leaves), loop.loss, n_iter=steps, lr=lr,
+                    max_norm=max_norm, verbose=False, devices=replicas.devices,
+                    optimizer=lambda params: loop.owns(Adam(params, lr=lr) if optimizer is None else optimizer(params)),
+                    scheduler=scheduler, batch=leaves.each, stack=1, shuffle=False,
+                    weight_fn=Leaves.weight if leaves.each > 1 else None, seed=seed, balance=balance,
+                    on_nonfinite=on_nonfinite, capture=capture, checkpoint=checkpoint,
+                    checkpoint_every=None if checkpoint is None else data.steps, resume=bool(resume), callback=loop)
+                replicas.finish(result.model)
+                loop.finish(model, result.interrupted)
+    finally:
+        data.close()
+        held.close()
+    return loop.run.history
+
+
+def _callbacks(given: object) -> list[Callback]:
+    """The callbacks in a list, or the only one."""
+    listed = [given] if isinstance(given, Callback) else given
+    if not isinstance(listed, Sequence) or isinstance(listed, str) or not all(isinstance(x, Callback) for x in listed):
+        odd = next((x for x in listed if not isinstance(x, Callback)), listed) if isinstance(listed, list) else listed
+        raise TypeError(f"fit: callbacks is {odd!r:.60}, or has it in it; a list of ag.training.Callback objects is "
+                        f"required, such as [ag.training.EarlyStopping()].")
+    return list(listed)

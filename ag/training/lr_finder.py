@@ -1,0 +1,180 @@
+"""Learning rate finder: short training with a rate that grows from step to step, to see from where on it is too large.
+
+    rate    1e-6  1e-5  1e-4  1e-3  1e-2  1e-1  1
+    loss    2.3   2.3   2.2   1.6   0.9   1.4   9.8        least at 1e-2: take 1e-3; ends at 4 times the least
+
+A copy of the model trains, so the weights stay.  Knows `dp_train` and data; users call it before `fit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from ag.autograd.tensor import Tensor
+from ag.engine.primitive import Array
+from ag.engine.shape import counts
+from ag.optim.adam import Adam
+from ag.optim.optimizer import Optimizer
+from ag.parallel.trainer.dp_train import dp_train
+from ag.parallel.trainer.result import DPStep
+from ag.parallel.trainer.samples import LoaderSample
+from ag.training.callbacks import is_number
+from ag.training.data import Data, Leaves
+from ag.training.evaluate import Loss, Trained, check_batch_size, check_model, loss_for
+from ag.training.replica_models import ReplicaModels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["LRCurve", "find_lr"]
+
+_SMOOTH = 0.9  # of a running mean of losses, as in the reference
+_DIVERGED = 4.0  # times the least smoothed loss
+
+
+@dataclass(frozen=True)
+class LRCurve:
+    """Losses by learning rate.
+
+    Attributes
+    ----------
+    rates : ndarray
+        One per step, growing.
+    losses : ndarray
+        Running means of the losses of the steps.
+    suggestion : float
+        A rate to begin with: a tenth of the one where the loss was least.
+    """
+
+    rates: Array
+    losses: Array
+    suggestion: float
+
+    def plot(self) -> Axes:
+        """Draw losses over rates, with the suggestion.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            Of pyplot's current figure.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        """
+        try:
+            from matplotlib import pyplot
+        except ImportError as error:
+            raise ImportError("LRCurve.plot: matplotlib is not installed; run `pip install matplotlib`.") from error
+        _, place = pyplot.subplots(figsize=(4.8, 3.6), layout="constrained")
+        place.plot(self.rates, self.losses)
+        place.axvline(self.suggestion, linestyle="--", color="grey", label=f"suggestion: {self.suggestion:.2g}")
+        place.set(xscale="log", xlabel="learning rate", ylabel="loss")
+        place.legend()
+        return place
+
+
+def find_lr(model: Trained, train: object, loss: Loss | None = None, *, lowest: float = 1e-6, highest: float = 1.0,
+            steps: int = 100, batch_size: int | None = None,
+            optimizer: Callable[[dict[str, Tensor]], Optimizer] | None = None, seed: int | None = None) -> LRCurve:
+    """Try learning rates on a copy of a model, each larger than the one before.
+
+    Parameters
+    ----------
+    model : Layer, or any object with ``forward(x)`` and ``parameters()``
+        Stays as it is.
+    train : pair of arrays, ag_dataloader, ag_image_folder or dataset
+        As in `fit`.
+    loss : callable, optional
+        As in `fit`.
+    lowest, highest : float, optional
+        The first rate and the last one.
+    steps : int, optional
+        How many rates; fewer are tried where the loss grows to 4 times its least before, or is not finite.
+    batch_size : int, optional
+        Samples per step; default: the loader's, or 32.
+    optimizer : callable, optional
+        ``optimizer(params)``; default: Adam.
+    seed : int, optional
+        Call `ag_seed` with it first.
+
+    Returns
+    -------
+    LRCurve
+        With ``suggestion``, and ``plot()``.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of a wrong kind.
+    ValueError
+        If a number is out of range, or not even the lowest rates gave finite losses.
+
+    References
+    ----------
+    Smith, "Cyclical learning rates for training neural networks", section 3.3; fastai ``lr_find``.
+
+    Examples
+    --------
+    >>> import ag, numpy as np
+    >>> X = np.random.default_rng(0).normal(size=(64, 2))
+    >>> curve = ag.training.find_lr(ag.ag_linear(2, 1), (X, X[:, :1]), steps=20, seed=0)
+    >>> 1e-7 < curve.suggestion <= 0.1
+    True
+    """
+    check_model("find_lr", model)
+    check_batch_size("find_lr", batch_size)
+    if not counts(steps, least=5):
+        raise ValueError(f"find_lr: steps is {steps!r:.60}; a whole number of at least 5 is required.")
+    if not (is_number(lowest) and is_number(highest) and 0 < lowest < highest < np.inf):
+        raise ValueError(f"find_lr: lowest is {lowest!r:.60} and highest {highest!r:.60}; two positive numbers are "
+                         f"required, the second one larger.")
+    data = Data(train, "find_lr: train", batch_size)
+    rates = np.geomspace(float(lowest), float(highest), int(steps))
+    smooth: list[float] = []
+    mean = 0.0
+
+    def note(step: DPStep) -> bool:
+        nonlocal mean
+        mean = _SMOOTH * mean + (1 - _SMOOTH) * step.loss
+        smooth.append(mean / (1 - _SMOOTH ** (step.step + 1)))
+        return smooth[-1] <= _DIVERGED * min(smooth) or min(smooth) <= 0
+
+    copies = ReplicaModels("find_lr", model, None, own=False)
+    try:
+        dp_train(copies.make, cast(Sequence[LoaderSample], Leaves(data, data.batch_size, True, int(steps))),
+                 loss_for("find_lr", loss, data), n_iter=int(steps), verbose=False, devices=copies.devices,
+                 optimizer=optimizer or Adam, scheduler=lambda made: _Growing(made, rates), batch=1, stack=1,
+                 shuffle=False, seed=seed, callback=note)
+    except FloatingPointError:
+        pass  # a rate is too large by far: the curve ends before it
+    finally:
+        data.close()
+    while smooth and not isfinite(smooth[-1]):
+        smooth.pop()
+    if len(smooth) < 5:
+        raise ValueError(f"find_lr: {len(smooth)} losses were finite, from the rate {rates[0]:.3g} on, and at least 5 "
+                         f"are required; give a lower lowest, or look at the loss.")
+    losses = np.array(smooth)
+    return LRCurve(rates[: len(losses)], losses, float(rates[int(np.argmin(losses))]) / 10)
+
+
+class _Growing:
+    """A schedule that gives an optimizer the rates of a list, one after the other."""
+
+    def __init__(self, optimizer: Optimizer, rates: Array) -> None:
+        self._optimizer, self._rates = optimizer, rates
+        self._next = 0
+        self.step()
+
+    def step(self) -> None:
+        """Set the rate of the next step."""
+        if self._next < len(self._rates):
+            self._optimizer.lr = float(self._rates[self._next])
+            self._next += 1

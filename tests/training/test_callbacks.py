@@ -1,0 +1,292 @@
+"""Callbacks of `fit`: when they are called, when they stop, whose weights they keep, what they write."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterable
+from math import nan
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.errors import expect_error
+
+import ag
+from ag.training import BestWeights, Callback, CSVLog, EarlyStopping, TensorBoard
+
+X = np.linspace(-1, 1, 8, dtype=np.float32)[:, None]
+
+
+def made(values: Iterable[float]) -> Any:
+    """A metric of one's own hand: one value after the other."""
+    left = iter(values)
+    return lambda out, target: next(left)
+
+
+def train(values: Iterable[float], *callbacks: Callback, name: str = "made_error", **options: Any) -> Any:
+    """A linear model whose weight is larger by 1 after every epoch; `values` are the metric's."""
+    model = ag.ag_linear(1, 1, bias=False)
+    model.W.data = np.zeros((1, 1), np.float32)
+    settings: dict[str, Any] = {"epochs": 8, "batch_size": 8, "loss": lambda out, target: -ag.ag_sum(model_weight(out)),
+                                "verbose": False, "optimizer": lambda params: ag.optimizer_sgd(params, lr=1.0)}
+    history = ag.fit(model, (np.ones((8, 1)), X), ag.ag_dataloader(X.T, X.T), metrics={name: made(values)},
+                     callbacks=callbacks, **{**settings, **options})
+    return model, history
+
+
+def model_weight(out: Any) -> Any:
+    """The mean of the outputs, which is the weight where all inputs are 1."""
+    return ag.ag_mean(out)
+
+
+# ---------------------------------------------------------------------------------------------- early stopping
+
+
+STOPS = {  # patience, min_delta, values, after how many epochs
+    "two in a row": (2, 0.0, [5, 3, 4, 3, 1, 1, 1, 1], 4),
+    "one": (1, 0.0, [5, 4, 3, 3, 1, 1, 1, 1], 4),
+    "never": (2, 0.0, [8, 7, 7, 6, 6, 5, 5, 4], 8),
+    "too little better": (2, 0.5, [5, 4.8, 4.6, 1, 1, 1, 1, 1], 3),
+    "little by little is enough": (2, 0.5, [5, 4.8, 4.4, 4.3, 4.2, 1, 1, 1], 5),
+    "not a number": (2, 0.0, [5, nan, 4, nan, nan, 1, 1, 1], 5),
+    "never a number": (3, 0.0, [nan] * 8, 3),
+}
+
+
+@pytest.mark.parametrize("name", STOPS)
+def test_early_stopping(name: str) -> None:
+    patience, delta, values, epochs = STOPS[name]
+    stopping = EarlyStopping(patience, delta, monitor="val_made_error")
+    for _ in range(2):  # it can be used again
+        _, history = train(values, stopping)
+        assert history.epochs == epochs and (history.stopped is None) is (epochs == 8)
+    if epochs < 8:
+        assert f"val_made_error did not become better for {patience} epochs" in str(history.stopped)
+
+
+def test_more_is_better_where_it_is() -> None:
+    rising, falling = [1, 2, 3, 4, 5, 6, 7, 8], [8, 7, 6, 5, 4, 3, 2, 1]
+    for name, mode, values in (("accuracy", "auto", rising), ("odd", "max", rising), ("odd", "min", falling),
+                               ("some_loss", "auto", falling)):
+        assert train(values, EarlyStopping(2, monitor=f"val_{name}", mode=mode), name=name)[1].epochs == 8
+        assert train(values[::-1], EarlyStopping(2, monitor=f"val_{name}", mode=mode), name=name)[1].epochs == 3
+
+
+def test_what_is_watched_if_nothing_is_said() -> None:
+    _, history = train([0] * 9, EarlyStopping(1))
+    assert "val_loss" in str(history.stopped) or history.stopped is None
+    model = ag.ag_linear(1, 1)
+    history = ag.fit(model, (X, X), epochs=4, lr=0.0, callbacks=EarlyStopping(2), verbose=False)
+    assert history.epochs == 3 and str(history.stopped).startswith("loss did not become better for 2 epochs")
+
+
+def test_a_stopped_training_stays_so(tmp_path: Path) -> None:
+    path = tmp_path / "job"
+    model, history = train([1, 2, 3], EarlyStopping(2, monitor="val_made_error"), BestWeights("val_made_error"),
+                           checkpoint=path)
+    again, resumed = train([], EarlyStopping(2, monitor="val_made_error"), BestWeights("val_made_error"),
+                           checkpoint=path, resume=True)
+    assert resumed.rows == history.rows and resumed.stopped == history.stopped
+    assert again.W.item() == model.W.item() == 1.0
+
+
+@pytest.mark.parametrize(("make", "error", "said"), [
+    (lambda: EarlyStopping(0), ValueError, "EarlyStopping: patience is 0"),
+    (lambda: EarlyStopping(2.5), ValueError, "EarlyStopping: patience is 2.5"),
+    (lambda: EarlyStopping(min_delta=-1), ValueError, "min_delta is -1"),
+    (lambda: EarlyStopping(min_delta="1"), ValueError, "min_delta is '1'"),
+    (lambda: EarlyStopping(mode="up"), ValueError, "mode is 'up'"),
+    (lambda: BestWeights(3), TypeError, "BestWeights: monitor is 3"),
+    (lambda: CSVLog(3), TypeError, "CSVLog: path is 3"),
+    (lambda: TensorBoard(every=0), ValueError, "every is 0"),
+    (lambda: TensorBoard(3), TypeError, "folder is 3"),
+])
+def test_wrong_settings(make: Any, error: type[Exception], said: str) -> None:
+    with expect_error(said, error, said):
+        make()
+
+
+@pytest.mark.parametrize("kind", [EarlyStopping, BestWeights])
+def test_a_column_that_is_not_there(kind: Any) -> None:
+    with expect_error("no column", ValueError, f"{kind.__name__}: monitor is 'val_acc'", "loss, val_loss, val_odd, lr"):
+        train([], kind(monitor="val_acc"), name="odd")
+    with expect_error("no direction", ValueError, "monitor is 'val_odd'", "mode='max'"):
+        train([], kind(monitor="val_odd"), name="odd")
+
+
+# ---------------------------------------------------------------------------------------------- best weights
+
+
+@pytest.mark.parametrize(("values", "best"), [([5, 3, 4, 3], 2), ([1, 2, 3, 4], 1), ([4, 3, 2, 1], 4),
+                                              ([nan, 2, nan, 3], 2)])
+def test_the_weights_of_the_best_epoch(values: list[float], best: int, tmp_path: Path) -> None:
+    path = tmp_path / "best"
+    callback = BestWeights("val_made_error", path=path)
+    model, history = train(values, callback, epochs=4)
+    assert history.epochs == 4
+    assert callback.epoch == best and model.W.item() == best == ag.ag_load_model(path).W.item()
+
+
+def test_without_a_best_epoch_the_last_weights_stay(caplog: pytest.LogCaptureFixture) -> None:
+    model, _ = train([nan] * 3, BestWeights("val_made_error"), epochs=3)
+    assert model.W.item() == 3 and "never a finite number" in caplog.text
+
+
+def test_they_are_restored_after_an_error_and_after_ctrl_c() -> None:
+    class Fails(Callback):
+        def __init__(self, error: type[BaseException]) -> None:
+            self.error = error
+
+        def on_epoch_end(self, run: Any) -> None:
+            if run.history.epochs == 3:
+                raise self.error
+
+    found: list[Any] = []
+
+    class Keeps(Callback):
+        def on_train_begin(self, run: Any) -> None:
+            found.append(run.model)
+
+    with pytest.raises(ZeroDivisionError):
+        train([1, 2, 3], Keeps(), BestWeights("val_made_error"), Fails(ZeroDivisionError))
+    assert found[-1].W.item() == 1
+    model, history = train([3, 1, 2], BestWeights("val_made_error"), Fails(KeyboardInterrupt))
+    assert model.W.item() == 2 and history.interrupted and history.epochs == 3
+
+
+def test_buffers_go_with_them_on_several_devices() -> None:
+    averages: list[np.ndarray] = []
+
+    class Looks(Callback):
+        def on_epoch_end(self, run: Any) -> None:
+            averages.append(run.model.layers[0].running_mean.numpy())
+
+    model = ag.ag_sequential(ag.ag_batch_norm(1), ag.ag_linear(1, 1))
+    ag.fit(model, (X + 2, X), (X, X), 4, metrics={"made_error": made([4, 2, 3, 3])}, batch_size=8, verbose=False,
+           callbacks=[Looks(), BestWeights("val_made_error")], devices=["cpu", "cpu:1"])
+    assert np.array_equal(model.layers[0].running_mean.numpy(), averages[1])
+    assert not np.array_equal(averages[1], averages[3])
+
+
+# ---------------------------------------------------------------------------------------------- order, logs
+
+
+def test_the_order_of_calls() -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    class Notes(Callback):
+        def on_train_begin(self, run: Any) -> None:
+            calls.append(("begin", run.epochs, run.steps, run.samples, run.columns))
+
+        def on_step_end(self, run: Any, step: int, loss: float) -> None:
+            calls.append(("step", step, run.seen))
+
+        def on_epoch_end(self, run: Any) -> None:
+            calls.append(("epoch", run.history.epochs))
+
+        def on_train_end(self, run: Any) -> None:
+            calls.append(("end", run.history.epochs))
+
+    train([1, 2], Notes(), epochs=2, batch_size=5)
+    assert calls == [("begin", 2, 2, 8, ("loss", "val_loss", "val_made_error", "lr")), ("step", 0, 5), ("step", 1, 8),
+                     ("epoch", 1), ("step", 2, 5), ("step", 3, 8), ("epoch", 2), ("end", 2)]
+
+
+def test_a_callback_may_set_the_rate_and_stop_in_an_epoch() -> None:
+    class Changes(Callback):
+        def on_step_end(self, run: Any, step: int, loss: float) -> None:
+            run.optimizers[0].lr = 0.25
+            if step == 4:
+                run.stop("enough")
+
+    _, history = train([1, 2, 3], Changes(), batch_size=4)
+    assert history["lr"] == [0.25, 0.25] and history.stopped == "enough"
+
+
+def test_csv(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    _, history = train([1.5, nan], CSVLog(path), epochs=2)
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["epoch"] for row in rows] == ["1", "2"]
+    assert [row["val_made_error"] for row in rows] == ["1.5", "nan"]
+    assert [float(row["loss"]) for row in rows] == history["loss"]
+    assert list(rows[0]) == ["epoch", "seconds", "loss", "val_loss", "val_made_error", "lr"]
+    train([2.5], CSVLog(path, append=True), epochs=1)
+    assert len(path.read_text().splitlines()) == 4
+    with expect_error("other columns", ag.CheckpointError, "columns", "append=False"):
+        train([1], CSVLog(path, append=True), epochs=1, name="other")
+    with pytest.raises(OSError):
+        train([1], CSVLog(tmp_path / "none" / "log.csv"))
+    assert [p.name for p in tmp_path.iterdir()] == ["log.csv"]
+
+
+def test_csv_of_a_resumed_training_has_all_epochs(tmp_path: Path) -> None:
+    path, job = tmp_path / "log.csv", tmp_path / "job"
+    train([1, 2], CSVLog(path), epochs=2, checkpoint=job)
+    train([3], CSVLog(path), epochs=3, checkpoint=job, resume=True)
+    assert [line.split(",")[4] for line in path.read_text().splitlines()[1:]] == ["1.0", "2.0", "3.0"]
+
+
+class Writer:
+    """Of a writer of event files, what is used."""
+
+    def __init__(self, folder: str) -> None:
+        self.written: list[tuple[str, float, int]] = []
+        self.open = True
+        WRITERS.append(self)
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        self.written.append((tag, scalar_value, global_step))
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.open = False
+
+
+WRITERS: list[Writer] = []
+
+
+def test_tensorboard(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("tensorboardX")
+    vars(module)["SummaryWriter"] = Writer
+    monkeypatch.setitem(sys.modules, "tensorboardX", module)
+    train([1, 2], TensorBoard("runs", every=3), epochs=2, batch_size=4)
+    writer = WRITERS.pop()
+    assert not writer.open
+    assert [(tag, step) for tag, _, step in writer.written] == [
+        *((tag, 1) for tag in ("loss", "val_loss", "val_made_error", "lr")), ("step_loss", 3),
+        *((tag, 2) for tag in ("loss", "val_loss", "val_made_error", "lr"))]
+    with pytest.raises(ValueError, match="monitor"):
+        train([], TensorBoard("runs"), EarlyStopping(monitor="x"))
+    assert not WRITERS.pop().open
+
+
+def test_without_a_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with expect_error("no writer", ImportError, "TensorBoard: there is no writer", "pip install tensorboardX"):
+        train([], TensorBoard())
+
+
+def test_tensorboard_files(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX", reason="tensorboardX is not installed")
+    train([1, 2], TensorBoard(tmp_path / "runs"), epochs=2)
+    assert [p.stat().st_size > 100 for p in (tmp_path / "runs").iterdir()] == [True]
+
+
+def test_progress_in_terminals_and_without(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    train([1, 2], epochs=2, verbose=True)
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("epoch 1/2: loss ") and "val_made_error 1, " in out[0] and out[0].endswith(" samples/s")
+    monkeypatch.setattr("ag.training.progress.sys", SimpleNamespace(
+        stderr=SimpleNamespace(isatty=lambda: True), modules={}))
+    train([1, 2], EarlyStopping(1, monitor="val_made_error"), epochs=3, batch_size=3, verbose=True)
+    found = capsys.readouterr()
+    assert "epoch 2/3" in found.err and "8/8" in found.err and "samples/s" in found.err
+    assert "val_made_error=2" in found.err and "stopped after epoch 2: val_made_error" in found.out

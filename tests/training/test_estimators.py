@@ -1,0 +1,88 @@
+"""The estimators in scikit-learn's own checks, in pipelines and in grid search."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.errors import expect_error
+
+import ag
+
+RNG = np.random.default_rng(4)
+X = RNG.standard_normal((90, 4))
+LABELS = np.where(X[:, 0] + X[:, 1] > 0, "yes", "no")
+
+
+def estimator(name: str, **options: Any) -> Any:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    return getattr(ag, name)(**options)
+
+
+def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    monkeypatch.delitem(sys.modules, "ag.training.estimators", raising=False)
+    monkeypatch.delattr(ag.training, "estimators", raising=False)
+    for name in ("AgClassifier", "AgRegressor"):
+        with expect_error("no scikit-learn", ImportError, name, "pip install 'ag-autograd[sklearn]'"):
+            getattr(ag, name)
+
+
+def test_classes_and_probabilities() -> None:
+    model = estimator("AgClassifier", epochs=20, random_state=0)
+    before = np.asarray(ag.ag_linear(2, 2).W)
+    ag.ag_seed(0)
+    first = model.fit(X, LABELS).predict_proba(X)
+    assert np.array_equal(np.asarray(ag.ag_linear(2, 2).W), before)  # the generator is left as it was
+    assert model.score(X, LABELS) > 0.9 and set(model.predict(X)) == {"no", "yes"}
+    np.testing.assert_allclose(first.sum(1), 1)
+    assert np.array_equal(model.classes_[first.argmax(1)], model.predict(X))
+    assert np.array_equal(model.fit(X, LABELS).predict_proba(X), first)
+    assert np.array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), first)
+
+
+def test_regression_of_one_target_and_of_several() -> None:
+    model = estimator("AgRegressor", epochs=60, lr=0.1, random_state=0, hidden=())
+    one, two = X[:, 0] - X[:, 1], np.stack([X[:, 0], X[:, 2]], 1)
+    assert model.fit(X, one).predict(X).shape == (90,) and model.score(X, one) > 0.9
+    assert model.fit(X, two).predict(X).shape == (90, 2) and model.score(X, two) > 0.9
+
+
+def test_stopping_early_and_a_model_of_ones_own() -> None:
+    made: list[tuple[int, int]] = []
+
+    def make(features: int, classes: int) -> Any:
+        made.append((features, classes))
+        return ag.ag_linear(features, classes)
+
+    model = estimator("AgClassifier", epochs=200, patience=2, make_model=make, random_state=1, lr=0.1,
+                      devices=["cpu", "cpu:1"]).fit(X, LABELS)
+    assert made == [(4, 2)] and model.history_.epochs < 200 and model.history_.stopped
+    with expect_error("hidden", ValueError, "AgClassifier: hidden is 5"):
+        estimator("AgClassifier", hidden=5).fit(X, LABELS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["AgClassifier", "AgRegressor"])
+def test_scikit_learns_checks(name: str) -> None:
+    checks = pytest.importorskip("sklearn.utils.estimator_checks", reason="scikit-learn is not installed")
+    checks.check_estimator(estimator(name, random_state=0), on_skip=None)
+
+
+@pytest.mark.slow
+def test_pipelines_and_grid_search() -> None:
+    model = estimator("AgClassifier", epochs=15, random_state=0)
+    from sklearn.model_selection import GridSearchCV, cross_val_score
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    pipeline = make_pipeline(StandardScaler(), model)
+    assert cross_val_score(pipeline, X * 100 + 5, LABELS, cv=3).mean() > 0.85
+    for jobs in (1, 2):
+        search = GridSearchCV(pipeline, {"agclassifier__hidden": [(), (8,)], "agclassifier__lr": [1e-5, 1e-2]}, cv=3,
+                              n_jobs=jobs).fit(X, LABELS)
+        assert search.best_params_["agclassifier__lr"] == 1e-2 and search.score(X, LABELS) > 0.8

@@ -1,0 +1,156 @@
+"""Metrics, their means over batches of unequal sizes, the history, and the learning rate finder."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.errors import expect_error
+
+import ag
+from ag.training import accuracy, evaluate, find_lr, mean_absolute_error, mean_squared_error, predict, top_k_accuracy
+from ag.training.metrics import METRICS
+
+RNG = np.random.default_rng(2)
+LOGITS = RNG.standard_normal((5, 33)).astype(np.float32)
+IDS = RNG.integers(0, 5, 33)
+
+
+def test_accuracy_and_top_k() -> None:
+    assert accuracy(LOGITS, IDS) == accuracy(ag.ag_tensor(LOGITS), np.eye(5)[IDS].T) == np.mean(LOGITS.argmax(0) == IDS)
+    ranks = (-LOGITS).argsort(0).argsort(0)[IDS, np.arange(33)]
+    for k in (1, 2, 5, 9):
+        assert top_k_accuracy(k)(ag.ag_tensor(LOGITS), IDS) == np.mean(ranks < k)
+    assert accuracy(np.zeros((2, 3, 4)), np.zeros((3, 4))) == 1.0  # samples of several
+
+
+def test_errors_of_numbers() -> None:
+    target = np.zeros_like(LOGITS)
+    assert mean_absolute_error(ag.ag_tensor(LOGITS), target) == pytest.approx(np.abs(LOGITS).mean())
+    assert mean_squared_error(LOGITS, target) == pytest.approx((LOGITS**2).mean())
+    for metric in (mean_absolute_error, mean_squared_error):
+        with expect_error("shapes", ag.ShapeError, "(5, 33)", "(33,)"):
+            metric(LOGITS, IDS)
+
+
+@pytest.mark.parametrize("output", [np.zeros((1, 4)), np.zeros(4).sum()])
+def test_there_must_be_two_classes(output: Any) -> None:
+    with expect_error("one class", ag.ShapeError, "accuracy: output is", "two classes"):
+        accuracy(output, np.zeros(4, int))
+
+
+def test_targets_must_fit() -> None:
+    with expect_error("targets", ag.ShapeError, "target is (7,)", "(33,)"):
+        accuracy(LOGITS, np.zeros(7, int))
+    with expect_error("k", ValueError, "top_k_accuracy: k is 0"):
+        top_k_accuracy(0)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 32, 33, 100])
+def test_means_are_over_samples(batch_size: int) -> None:
+    """Also where the last batch has fewer: 33 = 4 * 7 + 5 = 32 + 1."""
+    model = ag.ag_linear(5, 5)
+    x = LOGITS.T
+    found = evaluate(model, (x, IDS), metrics=[*METRICS][:1] + [top_k_accuracy(2)], batch_size=batch_size)
+    outputs = predict(model, x, batch_size=batch_size)
+    np.testing.assert_allclose(outputs, model(LOGITS).numpy().T, rtol=1e-5, atol=1e-6)
+    assert found["accuracy"] == pytest.approx(accuracy(outputs.T, IDS), rel=1e-12)
+    assert found["top_2_accuracy"] == pytest.approx(top_k_accuracy(2)(outputs.T, IDS), rel=1e-12)
+    assert found["loss"] == pytest.approx(ag.ag_softmax_cross_entropy_loss(outputs.T, IDS).item(), rel=1e-5)
+
+
+def test_what_a_metric_may_return() -> None:
+    for value in (0.5, np.float32(0.5), np.array([[0.5]]), ag.ag_tensor(0.5), True, 1):
+        assert evaluate(ag.ag_linear(5, 5), (LOGITS.T, IDS), metrics={"m": lambda out, target, v=value: v})["m"] == \
+            float(np.asarray(value).item())
+    for wrong in (None, [1.0, 2.0], np.zeros(2), ag.ag_tensor([1.0, 2.0])):
+        with expect_error("no number", TypeError, "evaluate: the metric m returned"):
+            evaluate(ag.ag_linear(5, 5), (LOGITS.T, IDS), metrics={"m": lambda out, target, v=wrong: v})
+
+
+def test_evaluating_leaves_modes_and_the_generator() -> None:
+    model = ag.ag_sequential(ag.ag_linear(5, 5), ag.ag_dropout(0.5))
+    model.layers[0].training = False
+    ag.ag_seed(3)
+    first = np.asarray(ag.ag_linear(2, 2).W)
+    ag.ag_seed(3)
+    assert np.array_equal(predict(model, LOGITS.T), predict(model, LOGITS.T))
+    assert [x.training for x in (model, *model.layers)] == [True, False, True]
+    assert np.array_equal(np.asarray(ag.ag_linear(2, 2).W), first)
+
+
+# ---------------------------------------------------------------------------------------------- history
+
+
+def history() -> Any:
+    return ag.fit(ag.ag_linear(5, 5), (LOGITS.T, IDS), (LOGITS.T, IDS), 3, metrics=["accuracy"], verbose=False)
+
+
+def test_history() -> None:
+    found = history()
+    assert list(found) == ["loss", "val_loss", "val_accuracy", "lr"] and len(found["loss"]) == found.epochs == 3
+    assert [row["val_loss"] for row in found.rows] == found["val_loss"] == dict(found)["val_loss"]
+    assert repr(found).startswith("History(3 epochs; last: loss=") and len(found.seconds) == 3
+    with expect_error("no column", KeyError, "there is no 'acc'; it has loss, val_loss, val_accuracy, lr"):
+        found["acc"]
+    with expect_error("nothing", KeyError, "no epoch was finished"):
+        ag.training.History()["loss"]
+
+
+def test_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    matplotlib = pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    places = history().plot()
+    assert [place.get_title() for place in places] == ["loss", "accuracy"]
+    assert [[line.get_label() for line in place.lines] for place in places] == [["training", "validation"], [
+        "validation"]]
+    assert len(history().plot("val_loss")) == 1
+    assert curve().plot().get_xscale() == "log"
+    pyplot.close("all")
+
+
+def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for draw in (ag.training.History().plot, ag.training.LRCurve(np.ones(1), np.ones(1), 1.0).plot):
+        with expect_error("no matplotlib", ImportError, "matplotlib is not installed"):
+            draw()
+
+
+# ---------------------------------------------------------------------------------------------- learning rates
+
+
+def curve(**options: Any) -> Any:
+    settings: dict[str, Any] = {"lowest": 1e-4, "highest": 100.0, "steps": 40, "seed": 1, "batch_size": 16}
+    return find_lr(ag.ag_linear(5, 1), (LOGITS.T, LOGITS.sum(0)), **{**settings, **options})
+
+
+def test_rates_grow_until_the_loss_explodes() -> None:
+    found = curve()
+    best = int(np.argmin(found.losses))
+    assert 5 <= len(found.rates) == len(found.losses) < 40  # it ends where the loss explodes
+    assert found.rates[0] == pytest.approx(1e-4) and found.suggestion == found.rates[best] / 10
+    assert found.losses[best] < found.losses[0] < found.losses[-1] and 1e-3 < found.suggestion < 1
+
+
+def test_the_model_stays_as_it_is() -> None:
+    model = ag.ag_sequential(ag.ag_linear(5, 4), ag.ag_batch_norm(4), ag.ag_linear(4, 5)).eval()
+    before = model.state_dict()
+    find_lr(model, (LOGITS.T, IDS), steps=10, batch_size=11)
+    assert all(np.array_equal(x, before[name]) for name, x in model.state_dict().items()) and not model.training
+
+
+def test_losses_that_are_not_finite() -> None:
+    with expect_error("no loss", ValueError, "find_lr: 0 losses were finite"):
+        find_lr(ag.ag_linear(5, 1), (np.full((8, 5), np.nan, np.float32), np.ones(8)), steps=10)
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"steps": 2}, "steps is 2"), ({"lowest": 0.0}, "lowest is 0.0"), ({"highest": 1e-5}, "highest 1e-05"),
+    ({"lowest": "a"}, "lowest is 'a'"), ({"batch_size": 0}, "batch_size is 0")])
+def test_wrong_arguments(options: dict[str, Any], said: str) -> None:
+    with expect_error(said, ValueError, "find_lr: ", said):
+        curve(**options)
