@@ -48,7 +48,7 @@ bench: setup  ## run the benchmarks at small sizes, against PyTorch if it is ins
 	@$(run) benchmarks/roofline.py benchmarks/results/ops_cpu.json
 
 docs: setup  ## the documentation site in .make/docs; a warning or a broken link fails
-	@$(run) -m mkdocs --quiet build --config-file tools/mkdocs.yml
+	@NO_MKDOCS_2_WARNING=1 $(run) -m mkdocs --quiet build --config-file tools/mkdocs.yml
 	@echo "ag: python3 -m http.server -d .make/docs shows it on http://localhost:8000"
 
 wheel: setup  ## build dist/*.tar.gz and dist/*.whl, and check what is in the wheel

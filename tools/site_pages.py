@@ -29,7 +29,8 @@ NAMESPACES = {name: getattr(ag, name) for name in ("nn", "ops", "optim", "data",
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 DOWNLOADS = {f"examples/data/{name}": f"downloads/{name}" for name in ("digits.csv.gz", "iris.csv", "sonnets.txt")}
 FENCES = {
-    "py torch": 'python title="PyTorch"', "py hardware": 'python title="Needs a graphics card; not run by the tests"',
+    "py torch": 'python title="PyTorch"', "py torchvision": 'python title="torchvision"',
+    "py hardware": 'python title="Needs a graphics card; not run by the tests"',
     "py elsewhere": 'python title="Needs another library; not run by the tests"',
 }
 

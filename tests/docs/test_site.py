@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import os
 import re
 import shutil
 import subprocess
@@ -22,7 +23,7 @@ REFERENCE = {name: page for name, page in PAGES.items() if name.startswith("docs
 def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
     """What `make docs` does, for the repository in a folder."""
     return subprocess.run([sys.executable, "-m", "mkdocs", "--quiet", "build", "--config-file", "tools/mkdocs.yml",
-                           "--site-dir", str(site)], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                           "--site-dir", str(site)], cwd=root, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, timeout=600, check=False)
 
 
