@@ -13,13 +13,13 @@ import nbformat
 from nbclient import NotebookClient
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "notebooks"
-LIMIT_S = 600  # for a cell, on a busy machine
+LIMIT_S = 600  # for a cell, and for a kernel to begin, on a busy machine
 
 
 def run(path: Path) -> nbformat.NotebookNode:
     """The notebook with the results of a run in its own folder."""
     book = nbformat.read(path, as_version=4)
-    NotebookClient(book, timeout=LIMIT_S, kernel_name="python3", record_timing=False,
+    NotebookClient(book, timeout=LIMIT_S, startup_timeout=LIMIT_S, kernel_name="python3", record_timing=False,
                    resources={"metadata": {"path": str(path.parent)}}).execute()
     book.metadata["language_info"] = {"name": "python"}  # without the interpreter's version
     return book

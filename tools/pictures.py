@@ -19,6 +19,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).resolve().parents[1]
+STEPS = 200  # of the demo: enough to read flowers
 RESULTS, IMAGES, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "images", ROOT / "docs" / "performance.md"
 
 STYLE = """<style>
@@ -159,7 +160,7 @@ def curves(losses: Mapping[str, Sequence[float]], notes: Sequence[str]) -> str:
     for tick in (1.0, 0.5, 0.2, 0.1, 0.05, 0.02):
         if low <= log10(tick) <= high:
             parts += [line(left, y(tick), right, y(tick), "grid"), text(left - 8, y(tick) + 4, f"{tick:g}", "small", "end")]
-    parts += [text(x(k), bottom + 18, f"{k}", "small", "middle") for k in range(0, most + 1, 100)]
+    parts += [text(x(k), bottom + 18, f"{k}", "small", "middle") for k in range(0, most + 1, 50)]
     parts.append(text((left + right) / 2, bottom + 36, "optimizer step", "small", "middle"))
     for number, (name, series) in enumerate(losses.items()):
         points = " ".join(f"{x(k):.1f},{y(value):.1f}" for k, value in enumerate(series))
@@ -183,8 +184,8 @@ def demo() -> str:
     devices = ["cpu", *(info.name for info in ag.ag_vulkan_devices())]
     drivers = {info.name: info.description.partition(" (")[0] for info in ag.ag_vulkan_devices()}
     check = dp_iris.ReplicaCheck()
-    one = dp_iris.train(data, ["cpu"], 500)
-    several = dp_iris.train(data, devices, 500, callback=check)
+    one = dp_iris.train(data, ["cpu"], STEPS)
+    several = dp_iris.train(data, devices, STEPS, callback=check)
 
     def smooth(values: Any) -> list[float]:
         return list(np.convolve(values, np.ones(25) / 25, mode="valid"))

@@ -7,6 +7,7 @@ file that does not exist is a warning, and warnings are errors.  Nobody else cal
 
 from __future__ import annotations
 
+import inspect
 import logging
 import posixpath
 import re
@@ -33,6 +34,9 @@ FENCES = {
     "py hardware": 'python title="Needs a graphics card; not run by the tests"',
     "py elsewhere": 'python title="Needs another library; not run by the tests"',
 }
+
+# What layers tell each other and files; methods, but none that users call.
+INNER = {"config", "configs_inside", "is_as_made", "largest_tensor", "replace_devices", "rebind", "set_grad", "peek_grad"}
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -104,7 +108,16 @@ def other_names(name: str) -> list[str]:
 def entry(name: str) -> str:
     """What mkdocstrings is asked for: the description of a name, under all its names."""
     title = " · ".join([name, *other_names(name)])
-    return f'::: ag.{name}\n    options:\n      heading: "{title}"\n      toc_label: "{name}"'
+    lines = [f"::: ag.{name}", "    options:", f'      heading: "{title}"', f'      toc_label: "{name}"']
+    if inspect.isclass(getattr(ag, name)):
+        lines.append(f"      members: {methods(getattr(ag, name))}")
+    return "\n".join(lines)
+
+
+def methods(kind: type) -> list[str]:
+    """The methods and properties that a class adds; attributes are in its description."""
+    return [name for name, x in vars(kind).items() if not name.startswith("_") and name not in INNER
+            and (inspect.isfunction(x) or isinstance(x, (property, classmethod, staticmethod)))]
 
 
 def all_names() -> str:
