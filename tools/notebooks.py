@@ -20,7 +20,7 @@ def run(path: Path) -> nbformat.NotebookNode:
     """The notebook with the results of a run in its own folder."""
     book = nbformat.read(path, as_version=4)
     NotebookClient(book, timeout=LIMIT_S, startup_timeout=LIMIT_S, kernel_name="python3", record_timing=False,
-                   resources={"metadata": {"path": str(path.parent)}}).execute()
+                   coalesce_streams=True, resources={"metadata": {"path": str(path.parent)}}).execute()
     book.metadata["language_info"] = {"name": "python"}  # without the interpreter's version
     return book
 
