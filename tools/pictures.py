@@ -1,10 +1,10 @@
 """Draws the pictures of the documentation, and writes the tables of docs/performance.md, from files of results.
 
     python tools/pictures.py           docs/images/step_*.svg and the tables, from benchmarks/results
-    python tools/pictures.py demo      trains as `make demo` does, on the CPU and all Vulkan devices: docs/images/demo.svg
+    python tools/pictures.py demo      docs/images/demo.svg: trains as `make demo`, on the CPU and all Vulkan devices
 
-A picture follows the colours of the page that shows it, light or dark.  tests/docs/test_performance.py compares what lies
-in docs/ with what this makes.
+A picture follows the colours of the page that shows it, light or dark.  tests/docs/test_performance.py compares what
+lies in docs/ with what this makes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).resolve().parents[1]
-STEPS, CHECKED = 120, 10  # of the demo: enough to read flowers; the replicas are compared after every tenth
+STEPS = 200  # of the demo: enough to read flowers
 RESULTS, IMAGES, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "images", ROOT / "docs" / "performance.md"
 
 STYLE = """<style>
@@ -161,8 +161,9 @@ def curves(losses: Mapping[str, Sequence[float]], notes: Sequence[str]) -> str:
     parts = [text(12, 24, "Loss while a model of iris flowers is trained", "head")]
     for tick in (1.0, 0.5, 0.2, 0.1, 0.05, 0.02):
         if low <= log10(tick) <= high:
-            parts += [line(left, y(tick), right, y(tick), "grid"), text(left - 8, y(tick) + 4, f"{tick:g}", "small", "end")]
-    parts += [text(x(k), bottom + 18, f"{k}", "small", "middle") for k in range(0, most + 1, 20)]
+            parts += [line(left, y(tick), right, y(tick), "grid"),
+                      text(left - 8, y(tick) + 4, f"{tick:g}", "small", "end")]
+    parts += [text(x(k), bottom + 18, f"{k}", "small", "middle") for k in range(0, most + 1, 50)]
     parts.append(text((left + right) / 2, bottom + 36, "optimizer step", "small", "middle"))
     for number, (name, series) in enumerate(losses.items()):
         points = " ".join(f"{x(k):.1f},{y(value):.1f}" for k, value in enumerate(series))
@@ -187,19 +188,14 @@ def demo() -> str:
     drivers = {info.name: info.description.partition(" (")[0] for info in ag.ag_vulkan_devices()}
     check = dp_iris.ReplicaCheck()
     one = dp_iris.train(data, ["cpu"], STEPS)
-
-    def compare(step: ag.DPStep) -> None:
-        if (step.step + 1) % CHECKED == 0:
-            check(step)
-
-    several = dp_iris.train(data, devices, STEPS, callback=compare)
+    several = dp_iris.train(data, devices, STEPS, callback=check)
 
     def smooth(values: Any) -> list[float]:
-        return list(np.convolve(values, np.ones(20) / 20, mode="valid"))
+        return list(np.convolve(values, np.ones(25) / 25, mode="valid"))
 
     notes = [f"{name:9} {drivers.get(name, 'the processor'):26.26}" for name in devices]
     accuracy = dp_iris.accuracy(several.model, "cpu", flowers, species)
-    notes += ["", f"{check.steps} steps: parameters equal", f"on all {len(devices)} replicas, SHA-256:",
+    notes += ["", f"parameters equal on {len(devices)} replicas", f"after each of {check.steps} steps, SHA-256:",
               f"  {check.sha256[:32]}", f"  {check.sha256[32:]}", "", f"accuracy {accuracy:.3f}"]
     return curves({"one replica, on the processor": smooth(one.loss_history),
                    f"{len(devices)} replicas, on {len(devices)} devices": smooth(several.loss_history)}, notes)

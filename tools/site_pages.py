@@ -1,7 +1,7 @@
 """What the documentation site has besides the Markdown in docs/: hooks of mkdocs, named in tools/mkdocs.yml.
 
-Pages are made of README.md, CHANGELOG.md, CONTRIBUTING.md, the table of all messages, and notebooks; links to files of the
-repository lead there, or to the page that is made of the file; the reference has both names of everything.  A link to a
+Pages are made of README.md, CHANGELOG.md, CONTRIBUTING.md, the table of all messages, and notebooks; links to files of
+the repository lead there, or to the page that is made of the file; the reference has both names of everything.  A link to a
 file that does not exist is a warning, and warnings are errors.  Nobody else calls this.
 """
 
@@ -36,7 +36,8 @@ FENCES = {
 }
 
 # What layers tell each other and files; methods, but none that users call.
-INNER = {"config", "configs_inside", "is_as_made", "largest_tensor", "replace_devices", "rebind", "set_grad", "peek_grad"}
+INNER = {"config", "configs_inside", "is_as_made", "largest_tensor", "replace_devices", "rebind", "set_grad",
+         "peek_grad"}
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -75,17 +76,19 @@ def notebook(path: Path) -> tuple[str, dict[str, bytes]]:
 
 def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
     source = next((name for name, made in PAGES.items() if made == page.file.src_uri), f"docs/{page.file.src_uri}")
-    markdown = re.sub(r"(?<=\]\()([^)#:\s]+)(?=[)#])", lambda found: target(found[1], source, page.file, files), markdown)
+    markdown = re.sub(r"(?<=\]\()([^)#:\s]+)(?=[)#])", lambda found: target(found[1], source, page.file), markdown)
     markdown = re.sub(r"^```(py \w+)$", lambda found: f"```{FENCES[found[1]]}", markdown, flags=re.M)
     if page.file.src_uri == "reference/index.md":
         markdown = markdown.replace("<!-- all names -->", all_names())
     return re.sub(r"^::: ag\.(\w+)$", lambda found: entry(found[1]), markdown, flags=re.M)
 
 
-def target(link: str, source: str, file: File, files: Files) -> str:
+def target(link: str, source: str, file: File) -> str:
     """Where a link of the file `source` leads, on the page that is made of it."""
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
-    inside = PAGES.get(path) or DOWNLOADS.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else None)
+    inside = PAGES.get(path) or DOWNLOADS.get(path)
+    if path.startswith("docs/"):
+        inside = path.removeprefix("docs/")
     if inside is None:
         if not (ROOT / path).exists():
             log.warning("%s links to %s, which does not exist", source, link)

@@ -27,7 +27,7 @@ def test_there_are_four() -> None:
 @pytest.mark.parametrize("path", BOOKS, ids=lambda path: path.stem)
 def test_results_are_in_the_notebook(path: Path) -> None:
     numbers = [cell["execution_count"] for cell in cells(path)]
-    assert numbers == list(range(1, len(numbers) + 1)), f"run `python tools/notebooks.py`: {path.name} was changed since"
+    assert numbers == list(range(1, len(numbers) + 1)), f"run `python tools/notebooks.py`: {path.name} has changed"
     results = [output for cell in cells(path) for output in cell["outputs"]]
     assert any("image/png" in result.get("data", {}) for result in results)
     assert not [result for result in results if result["output_type"] == "error" or result.get("name") == "stderr"]
