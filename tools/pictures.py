@@ -24,7 +24,7 @@ RESULTS, IMAGES, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "images
 
 STYLE = """<style>
 text { font: 13px system-ui, sans-serif; fill: #1f2328 } .small { font-size: 12px; fill: #59636e }
-.head { font-size: 15px; font-weight: 600 } .mono { font-family: ui-monospace, monospace; font-size: 12px }
+.head { font-size: 15px; font-weight: 600 } .mono { font: 12px ui-monospace, monospace; white-space: pre }
 .grid { stroke: #d1d9e0 } .axis { stroke: #59636e } .line { fill: none; stroke-width: 2 }
 .f0 { fill: #2f6fd6 } .f1 { fill: #9cc0f5 } .f2 { fill: #d4761f } .f3 { fill: #b7bec6 }
 .s0 { stroke: #2f6fd6 } .s1 { stroke: #d4761f } .s2 { stroke: #4b8b3b }

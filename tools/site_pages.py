@@ -1,8 +1,8 @@
 """What the documentation site has besides the Markdown in docs/: hooks of mkdocs, named in tools/mkdocs.yml.
 
 Pages are made of README.md, CHANGELOG.md, CONTRIBUTING.md, the table of all messages, and notebooks; links to files of
-the repository lead there, or to the page that is made of the file; the reference has both names of everything.  A link to a
-file that does not exist is a warning, and warnings are errors.  Nobody else calls this.
+the repository lead there, or to the page that is made of the file; the reference has both names of everything.  A link
+to a file that does not exist is a warning, and warnings are errors.  Nobody else calls this.
 """
 
 from __future__ import annotations
