@@ -158,7 +158,7 @@ def curves(losses: Mapping[str, Sequence[float]], notes: Sequence[str]) -> str:
     def y(value: float) -> float:
         return bottom - (bottom - top) * (log10(value) - low) / (high - low)
 
-    parts = [text(12, 24, "Loss while a model of iris flowers is trained", "head")]
+    parts = [text(12, 24, "Loss while iris flowers are learnt, mean of 25 steps", "head")]
     for tick in (1.0, 0.5, 0.2, 0.1, 0.05, 0.02):
         if low <= log10(tick) <= high:
             parts += [line(left, y(tick), right, y(tick), "grid"),
