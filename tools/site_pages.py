@@ -129,6 +129,6 @@ def all_names() -> str:
     for path in sorted((ROOT / "docs" / "reference").glob("*.md")):
         for name in re.findall(r"^::: ag\.(\w+)$", path.read_text("utf-8"), re.M):
             first = " ".join((getattr(ag, name).__doc__ or "").split("\n\n")[0].split()).replace("``", "`")
-            also = ", ".join(f"`{other}`" for other in other_names(name))
-            rows[name.lower()] = f"| [`{name}`]({path.name}#ag.{name}) | {also} | {first} |"
-    return "\n".join(["| name | also | what it is |", "|---|---|---|", *(rows[name] for name in sorted(rows))])
+            also = "".join(f"<br>`{other}`" for other in other_names(name))
+            rows[name.lower()] = f"| [`{name}`]({path.name}#ag.{name}){also} | {first} |"
+    return "\n".join(["| names | what it is |", "|---|---|", *(rows[name] for name in sorted(rows))])
