@@ -48,7 +48,8 @@ bench: setup  ## run the benchmarks at small sizes, against PyTorch if it is ins
 	@$(run) benchmarks/roofline.py benchmarks/results/ops_cpu.json
 
 docs: setup  ## the documentation site in .make/docs; a warning or a broken link fails
-	@NO_MKDOCS_2_WARNING=1 $(run) -m mkdocs --quiet build --config-file tools/mkdocs.yml
+	@NO_MKDOCS_2_WARNING=1 $(run) -m mkdocs build --config-file tools/mkdocs.yml >.make/docs.log 2>&1 \
+		|| { grep -v ^INFO .make/docs.log; exit 1; }
 	@echo "ag: python3 -m http.server -d .make/docs shows it on http://localhost:8000"
 
 wheel: setup  ## build dist/*.tar.gz and dist/*.whl, and check what is in the wheel
