@@ -47,9 +47,10 @@ bench: setup  ## run the benchmarks at small sizes, against PyTorch if it is ins
 	@for name in step ops transfer parallel comm; do $(run) benchmarks/bench_$$name.py $(BENCH_ARGS) || exit 1; done
 	@$(run) benchmarks/roofline.py benchmarks/results/ops_cpu.json
 
-docs: setup  ## the public API as HTML in .make/docs, and the table of all errors
-	@$(run) tools/reference.py .make/docs
-	@$(run) tools/errors_table.py >.make/docs/errors.md
+docs: setup  ## the documentation site in .make/docs; a warning or a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(run) -m mkdocs build --config-file tools/mkdocs.yml >.make/docs.log 2>&1 \
+		|| { grep -v ^INFO .make/docs.log; exit 1; }
+	@echo "ag: python3 -m http.server -d .make/docs shows it on http://localhost:8000"
 
 wheel: setup  ## build dist/*.tar.gz and dist/*.whl, and check what is in the wheel
 	@rm -rf build dist

@@ -194,11 +194,13 @@ class BuildExtension(setuptools.command.build_ext.build_ext):
 # ---------------------------------------------------------------------------------------------- description
 
 PAGES = "https://github.com/ag-autograd/ag/blob/main/"
+PICTURES = "https://raw.githubusercontent.com/ag-autograd/ag/main/"
 
 
 def description() -> str:
-    """README.md as PyPI shows it: links to files lead to the repository."""
-    return re.sub(r"\]\((?!https?://|#|mailto:)", f"]({PAGES}", (ROOT / "README.md").read_text("utf-8"))
+    """README.md as PyPI shows it: links to files, and its picture, lead to the repository."""
+    text = re.sub(r"(!\[[^]]*\]\()(?!https?://)", rf"\1{PICTURES}", (ROOT / "README.md").read_text("utf-8"))
+    return re.sub(r"\]\((?!https?://|#|mailto:)", f"]({PAGES}", text)
 
 
 # ---------------------------------------------------------------------------------------------- commands

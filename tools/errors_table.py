@@ -1,6 +1,6 @@
 """The table of every error that `ag` raises, read from its `raise` statements: what raises it, its class, its message.
 
-`make docs` writes it beside the reference of the public names, and ``python tools/errors_table.py`` prints it.  It is
+The documentation site has it as a page (tools/site_pages.py), and ``python tools/errors_table.py`` prints it.  It is
 derived each time and kept nowhere, so that a new error needs no entry.  It reads source files and imports nothing of
 `ag`; tests/docs/test_errors_page.py looks at what it finds.
 """

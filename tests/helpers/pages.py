@@ -1,15 +1,25 @@
-"""The repository, and a block of a page run as a program."""
+"""The repository, the pages of its documentation, and a block of a page run as a program."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+PAGES = {str(path.relative_to(ROOT)): path.read_text("utf-8")
+         for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
 
 
-def run(code: str, *options: str) -> None:
-    done = subprocess.run([sys.executable, "-W", "error", *options, "-c", code], cwd=ROOT, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=120, check=False)
+def blocks(page: str) -> list[str]:
+    """The Python blocks of a page that are to be run."""
+    return re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+
+
+def run(code: str, *options: str, folder: Path = ROOT) -> None:
+    """Python in a process of its own, with this repository's package."""
+    path = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+    done = subprocess.run([sys.executable, "-W", "error", *options, "-c", path + code], cwd=folder,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout

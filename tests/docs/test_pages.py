@@ -1,0 +1,58 @@
+"""Every Python block of README.md and docs/ runs: those of a page one after the other, as one program.
+
+A page that another test runs, as its blocks come in pairs or go into files, is named in `ELSEWHERE`.  Blocks that the
+tests cannot run begin with ``py hardware`` (a graphics card) or ``py elsewhere`` (another library); the page says so.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from helpers.devices import WITHOUT_EXTENSION
+from helpers.pages import PAGES, ROOT, blocks, run
+
+ELSEWHERE = {
+    "docs/adding_an_op.md": "test_adding_an_op.py", "docs/interop.md": "test_interop.py",
+    "docs/porting_from_ggmlr.md": "test_porting.py", "docs/porting_from_pytorch.md": "test_porting.py",
+}
+QUICK = {"README.md", "docs/operands.md", "docs/mixed_precision.md", "docs/quick_start.md", "docs/tutorials/tensors.md"}
+ON_VULKAN = {"README.md", "docs/quick_start.md", "docs/about/equal_replicas.md", "docs/tutorials/tensors.md",
+             "docs/recipes/mixed_devices.md"}
+WITH_BLOCKS = {name: page for name, page in PAGES.items() if blocks(page) and name not in ELSEWHERE}
+
+
+def in_folder(folder: Path, name: str, before: str = "") -> None:
+    """Run a page where the files lie that it tells its readers to download."""
+    for path in (ROOT / "examples" / "data").iterdir():
+        shutil.copy(path, folder)
+    run("\n".join([before, *blocks(WITH_BLOCKS[name])]), folder=folder)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+                                  for name in WITH_BLOCKS])
+def test_the_blocks_run_without_vulkan(name: str, tmp_path: Path) -> None:
+    in_folder(tmp_path, name, WITHOUT_EXTENSION)
+
+
+@pytest.mark.slow
+@pytest.mark.vulkan
+@pytest.mark.parametrize("name", sorted(ON_VULKAN))
+def test_the_blocks_run_on_vulkan(name: str, tmp_path: Path, lavapipe: str, swiftshader: str) -> None:
+    in_folder(tmp_path, name)
+
+
+def test_the_lists_name_pages() -> None:
+    assert set(WITH_BLOCKS) >= QUICK | ON_VULKAN and set(ELSEWHERE) <= set(PAGES)
+    assert all((ROOT / "tests" / "docs" / test).is_file() for test in ELSEWHERE.values())
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_kind_of_block_is_known(name: str) -> None:
+    kinds = re.findall(r"^```(?=(.*)\n)", PAGES[name], re.M)[::2]
+    assert set(kinds) <= {"python", "py torch", "py torchvision", "py hardware",
+                          "py elsewhere", "sh", "text", "r", "glsl"}
+    for kind in {"py hardware", "py elsewhere"} & set(kinds):
+        assert "not run by the" in " ".join(PAGES[name].split()), f"{name} has a {kind} block, and does not say so"

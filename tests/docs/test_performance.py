@@ -1,0 +1,33 @@
+"""docs/performance.md and its pictures are made of the files in benchmarks/results."""
+
+from __future__ import annotations
+
+import json
+from runpy import run_path
+from typing import Any
+
+import pytest
+from helpers.pages import ROOT
+
+MADE: dict[str, Any] = run_path(str(ROOT / "tools" / "pictures.py"))
+PAGE = (ROOT / "docs" / "performance.md").read_text("utf-8")
+AGAIN = "run `python tools/pictures.py`"
+
+
+@pytest.mark.parametrize("name", MADE["pictures"]())
+def test_a_picture_is_that_of_its_file(name: str) -> None:
+    assert (ROOT / "docs" / "images" / name).read_text("utf-8") == MADE["pictures"]()[name], AGAIN
+    assert f"](images/{name})" in PAGE
+
+
+def test_tables_are_those_of_their_files() -> None:
+    assert PAGE.count("<!-- table: ") == 4
+    assert MADE["with_tables"](PAGE) == PAGE, AGAIN
+
+
+def test_a_file_that_changes_changes_the_page(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = json.loads((ROOT / "benchmarks" / "results" / "comm_cpu.json").read_text("utf-8"))
+    found["results"][0]["ag_ms"] = 1234.5
+    (tmp_path / "comm_cpu.json").write_text(json.dumps(found), "utf-8")
+    monkeypatch.setitem(MADE["comm_table"].__globals__, "RESULTS", tmp_path)
+    assert "| 2 | 1234.5 |" in MADE["with_tables"]("<!-- table: comm_cpu.json -->\n\n| old |\n")

@@ -1,0 +1,103 @@
+"""The documentation site that `make docs` builds: every public name in it, nothing fetched, broken links are errors."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers.pages import PAGES, ROOT
+
+import ag
+
+REFERENCE = {name: page for name, page in PAGES.items() if name.startswith("docs/reference/")}
+
+
+def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    """What `make docs` does, for the repository in a folder."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--config-file", "tools/mkdocs.yml", "--site-dir", str(site)]
+    return subprocess.run(command, cwd=root, env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(root)},
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900, check=False)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = build(ROOT, folder)
+    assert done.returncode == 0 and "WARNING" not in done.stdout, done.stdout
+    return folder
+
+
+def section(site: Path, name: str) -> str:
+    """The text of the part of the reference about a name, with its white space as single blanks."""
+    path = next(path for path, page in REFERENCE.items() if f"::: ag.{name}\n" in page)
+    page = (site / "reference" / path.rpartition("/")[2].replace(".md", ".html")).read_text("utf-8")
+    found = re.search(rf'<h2 id="ag\.{name}".*?(?=<h2 |</article>)', page, re.S)
+    assert found is not None, f"{name} is not in {path}"
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", "", found[0])).split())
+
+
+def test_the_reference_has_every_public_name_once() -> None:
+    named = Counter(name for page in REFERENCE.values() for name in re.findall(r"^::: ag\.(\w+)$", page, re.M))
+    assert set(named) == set(ag.__all__) and set(named.values()) == {1}
+
+
+def test_every_page_of_the_reference_is_in_the_menu() -> None:
+    menu = (ROOT / "tools" / "mkdocs.yml").read_text("utf-8")
+    assert all(f": {name.removeprefix('docs/')}\n" in menu for name in PAGES if name != "README.md")
+    assert yaml.safe_load(menu)["strict"] is True
+
+
+@pytest.mark.slow
+def test_every_name_is_there_with_its_description(site: Path) -> None:
+    for name in ag.__all__:
+        text = section(site, name)
+        first, *_ = (getattr(ag, name).__doc__ or "").split("\n\n")
+        assert first, f"ag.{name} has no docstring"
+        for word in re.findall(r"[A-Za-z_]{4,}", first):
+            assert word in text, f"{name}: {word!r} of {first!r} is not in {text[:200]!r}"
+
+
+@pytest.mark.slow
+def test_signatures_and_both_names(site: Path) -> None:
+    silu, linear = section(site, "ag_silu"), section(site, "ag_linear")
+    assert "x: Tensor" in silu and "ops.silu" in silu
+    assert "in_features: int" in linear and "nn.Linear" in linear
+    for heading in ("Parameters", "Returns", "Raises", "Examples"):
+        assert heading in section(site, "ag_matmul")
+    assert "----" not in linear + silu
+
+
+@pytest.mark.slow
+def test_nothing_is_fetched(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 50
+    for page in pages:
+        text = page.read_text("utf-8")
+        fetched = re.findall(r'<(?:script|img|iframe|source)\b[^>]*\bsrc="(https?:[^"]*)', text)
+        links = re.findall(r'<link\b(?=[^>]*\brel="(?:stylesheet|preload|preconnect|icon))[^>]*>', text)
+        fetched += [link for link in links if re.search(r'href="https?:', link)]
+        assert not fetched, f"{page.name} fetches {fetched}"
+
+
+@pytest.mark.slow
+def test_broken_links_are_errors(tmp_path: Path) -> None:
+    for name in ("docs", "tools", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples", "ag"):
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("reference", "notebooks"))
+        else:
+            shutil.copy(ROOT / name, tmp_path)
+    page = tmp_path / "docs" / "install.md"
+    broken = "\n[a](nowhere.md) [b](quick_start.md#nothing) [c](../nowhere.py)\n"
+    page.write_text(page.read_text("utf-8") + broken, "utf-8")
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode != 0
+    for link in ("nowhere.md", "#nothing", "nowhere.py"):
+        assert link in done.stdout, done.stdout
