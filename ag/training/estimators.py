@@ -33,6 +33,8 @@ from ag.training.fit import fit
 
 __all__ = ["AgClassifier", "AgRegressor"]
 
+_TOGETHER = 256  # samples that are predicted at once
+
 
 class _Estimator(BaseEstimator):
     """What classifier and regressor have in common."""
@@ -90,9 +92,11 @@ class _Estimator(BaseEstimator):
         return Sequential(*layers, Linear(sizes[-1], outputs))
 
     def _outputs(self, X: Array) -> Array:
+        """Outputs in float64, for batches of one size: a sample's do not depend on how many others there are."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float32)
-        return predict(self.model_, X, batch_size=1024)
+        filled = np.concatenate([X, np.zeros((-len(X) % _TOGETHER, X.shape[1]), np.float32)])
+        return predict(self.model_, filled, batch_size=_TOGETHER)[: len(X)].astype(np.float64)
 
 
 class AgClassifier(ClassifierMixin, _Estimator):
@@ -173,7 +177,7 @@ class AgClassifier(ClassifierMixin, _Estimator):
 
     def predict_proba(self, X: Array) -> Array:
         """Probabilities of shape (samples, classes), in the order of ``classes_``."""
-        logits = self._outputs(X).astype(np.float64)
+        logits = self._outputs(X)
         powers = np.exp(logits - logits.max(1, keepdims=True))
         shares: Array = powers / powers.sum(1, keepdims=True)
         return shares
