@@ -10,7 +10,7 @@ import typing as _typing
 from ag.io.checkpoint import *
 from ag.io.model_file import ag_load_model as ag_load_model
 from ag.io.model_file import ag_save_model as ag_save_model
-from ag.io.onnx.export import export_onnx as export_onnx
+from ag.io.onnx_file import export_onnx as export_onnx
 from ag.io.weights import load_weights as load_weights
 from ag.names import door as _door
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 
 import numpy as np
 
@@ -165,6 +164,8 @@ def _both(name: str, target: str) -> str:
 
 def _nearest(name: str, shape: tuple[int, ...], free: Mapping[str, tuple[int, ...]]) -> str:
     """The tensor of the file that is probably meant: one of the shape, the one most like it by its name if there is."""
+    from difflib import get_close_matches  # which takes time to load, and wrong names are rare
+
     plain = {other.replace(".", "_").lower(): other for other in free}
     like = [plain[x] for x in get_close_matches(name.lower(), plain, n=3, cutoff=0.7)]
     sizes = sorted(n for n in shape if n > 1)

@@ -52,7 +52,7 @@ def test_the_lists_name_pages() -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_every_kind_of_block_is_known(name: str) -> None:
     kinds = re.findall(r"^```(?=(.*)\n)", PAGES[name], re.M)[::2]
-    assert set(kinds) <= {"python", "py torch", "py torchvision", "py hardware",
+    assert set(kinds) <= {"python", "py onnx", "py torch", "py torchvision", "py hardware",
                           "py elsewhere", "sh", "text", "r", "glsl"}
     for kind in {"py hardware", "py elsewhere"} & set(kinds):
         assert "not run by the" in " ".join(PAGES[name].split()), f"{name} has a {kind} block, and does not say so"

@@ -1,8 +1,8 @@
-"""`export_onnx`: a model as an ONNX file, whose graph has its parameters under their names and follows the batch.
+"""A model as an ONNX file, whose graph has its parameters under their names and follows the batch.
 
 The model runs three times, with the example and with two batches of other sizes made of it, and what it computes is
 what all three have in common (`ag.io.onnx.program`).  Its mode, its tensors and the tape stay as they were.  The
-package onnx is loaded when it is needed.  Users call it.
+package onnx is loaded when it is needed.  `ag.io.onnx_file` calls it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -28,70 +27,20 @@ from ag.io.onnx.trace import Ref, Trace, traced
 from ag.io.onnx.write import written
 from ag.io.safetensors_file import replace_file
 from ag.nn.layer import Model, named_tensors
-from ag.nn.mode import objects_in, set_mode
+from ag.nn.mode import has_mode, objects_in, set_mode
 from ag.version import __version__
 
 if TYPE_CHECKING:
     from onnx import NodeProto, ValueInfoProto
 
-__all__ = ["export_onnx"]
+__all__ = ["export"]
 
 _OPSET, _IR = 20, 9  # of onnx 1.15 and onnxruntime 1.17: the first that have Gelu
 _MOST_BYTES = (1 << 31) - 1  # of a file of protobuf
 
 
-def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], example: object,
-                dynamic: bool = True) -> None:
-    """Write what a model computes as an ONNX graph, for onnxruntime and other programs.
-
-    Parameters
-    ----------
-    model : Layer, or any callable that computes with ops
-        Exported in eval mode; its own mode stays as it was.
-    path : path
-        File to write; replaced only once the new one is complete.
-    example : array_like or Tensor, or a tuple or dict of them
-        What the model is called with: one input, several, or several by name.  Only shapes and types matter.  Whole
-        numbers stay whole numbers, as ids for an embedding; others have the type of the model's parameters.
-    dynamic : bool, optional
-        Whether the graph takes any number of samples: the last axis of the first input is the batch, as that of every
-        other input that is as long.  Otherwise it takes the example's shapes.
-
-    Raises
-    ------
-    ExportError
-        If the model calls an op that has no ONNX operator, draws random numbers, reads values in Python that follow
-        from its input, or computes something else for a batch of another size.
-    DtypeError
-        If the model is of type bf16, for which runtimes have no operators, or takes no whole numbers and the example
-        has such.
-    ImportError
-        If the package onnx is not installed.
-    OSError
-        If the file cannot be written; an older one stays as it was.
-
-    Notes
-    -----
-    The model is called with the example, and if `dynamic` with one sample more, with more than twice as many, and with
-    one: these calls must differ in sizes alone.  What it does only with still more samples is not seen.
-
-    The graph takes and gives what the model does, with the batch on the last axis: images are (channels, height,
-    width, batch).  Its inputs are called as the arguments of the model's `forward`, its outputs ``output``, ``output1``
-    and so on, or as in the dict that the model returns, and its initializers as in `state_dict`.  Operators are those
-    of opset 20; whether ids are in range is not checked there.  A 16-bit model computes in float32 and rounds after
-    every op, as here.
-
-    References
-    ----------
-    PyTorch ``torch.onnx.export``.
-
-    Examples
-    --------
-    >>> import ag, numpy, os, tempfile
-    >>> path = os.path.join(tempfile.mkdtemp(), "model.onnx")
-    >>> model = ag.ag_sequential(ag.ag_linear(4, 8, activation="relu"), ag.ag_linear(8, 3))
-    >>> ag.export_onnx(model, path, numpy.ones((4, 5)))  # doctest: +SKIP
-    """
+def export(model: Callable[..., object], path: str | os.PathLike[str], example: object, dynamic: bool) -> None:
+    """Write the graph of a model; `ag.io.onnx_file.export_onnx` says what everything means."""
     onnx_package("export_onnx")
     if not callable(model):
         raise TypeError(f"export_onnx: the model is a {type(model).__name__}; a layer is required, or a function of "
@@ -120,8 +69,7 @@ def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], exam
 @contextmanager
 def _in_eval_mode(model: object) -> Iterator[None]:
     """A context in which everything in a model is in eval mode; afterwards all is in its own mode again."""
-    moded = [cast(_Moded, x) for x in objects_in(model) if hasattr(x, "training")
-             and not isinstance(x, (type, ModuleType))]
+    moded = [x for x in objects_in(model) if has_mode(x)]
     before = [x.training for x in moded]
     try:
         set_mode(model, False)
@@ -130,12 +78,6 @@ def _in_eval_mode(model: object) -> Iterator[None]:
         for x, mode in zip(moded, before, strict=True):
             if x.training is not mode:
                 x.training = mode
-
-
-class _Moded(Protocol):
-    """Something with a mode."""
-
-    training: bool
 
 
 def _trace(model: Callable[..., object], call: Call, tensors: Mapping[str, Tensor], batches: Sequence[int],
