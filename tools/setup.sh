@@ -105,16 +105,17 @@ find_python() {
         3.[1-9][0-9]) ;;
         *) die "$python is Python $version; ag needs 3.10 or newer. Choose one: make demo PYTHON=python3.12" ;;
     esac
-    python=$("$python" -c 'import sys; print(sys.executable)')  # past pyenv's slow wrapper
+    # Past pyenv's slow wrapper, and past .venv itself, which a shell in which it is active would call python3.
+    python=$("$python" -c 'import sys; print(sys._base_executable)')
     python_package=python$version
     venv_key="$PWD $python $version"
 }
 
 make_venv() {  # anew when the interpreter or the repository's place changed
     if venv_is_ours; then return; fi
-    rm -rf .venv
     has_venv ||
         die "$python has no ensurepip, so .venv cannot be made. To get it: sudo apt-get install $python_package-venv"
+    rm -rf .venv
     say "making .venv"
     "$python" -m venv .venv
     printf '%s\n' "$venv_key" >.venv/made-by

@@ -11,6 +11,7 @@ import inspect
 import logging
 import posixpath
 import re
+from operator import attrgetter
 from pathlib import Path
 from runpy import run_path
 from typing import Any
@@ -25,12 +26,13 @@ log = logging.getLogger("mkdocs.hooks.site_pages")
 
 ROOT = Path(__file__).resolve().parents[1]
 REPOSITORY = "https://github.com/ag-autograd/ag/blob/main/"
-NAMESPACES = {name: getattr(ag, name) for name in ("nn", "ops", "optim", "data", "io", "parallel")}
+NAMESPACES = {name: getattr(ag, name) for name in ("nn", "ops", "optim", "data", "io", "parallel", "training")}
 # Files outside docs/ that are pages here, and files that pages let readers download.
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 DOWNLOADS = {f"examples/data/{name}": f"downloads/{name}" for name in ("digits.csv.gz", "iris.csv", "sonnets.txt")}
 FENCES = {
-    "py torch": 'python title="PyTorch"', "py torchvision": 'python title="torchvision"',
+    "py onnx": 'python title="onnx"', "py torch": 'python title="PyTorch"',
+    "py torchvision": 'python title="torchvision"',
     "py hardware": 'python title="Needs a graphics card; not run by the tests"',
     "py elsewhere": 'python title="Needs another library; not run by the tests"',
 }
@@ -80,7 +82,7 @@ def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
     markdown = re.sub(r"^```(py \w+)$", lambda found: f"```{FENCES[found[1]]}", markdown, flags=re.M)
     if page.file.src_uri == "reference/index.md":
         markdown = markdown.replace("<!-- all names -->", all_names())
-    return re.sub(r"^::: ag\.(\w+)$", lambda found: entry(found[1]), markdown, flags=re.M)
+    return re.sub(r"^::: ag\.([\w.]+)$", lambda found: entry(found[1]), markdown, flags=re.M)
 
 
 def target(link: str, source: str, file: File) -> str:
@@ -103,17 +105,17 @@ def target(link: str, source: str, file: File) -> str:
 
 def other_names(name: str) -> list[str]:
     """The names of a public object in the namespaces, such as nn.Linear of ag_linear."""
-    public = getattr(ag, name)
+    public = attrgetter(name)(ag)
     return [f"{space}.{other}" for space, module in NAMESPACES.items() for other in sorted(vars(module))
             if not other.startswith("_") and other != name and vars(module)[other] is public]
 
 
 def entry(name: str) -> str:
     """What mkdocstrings is asked for: the description of a name, under all its names."""
-    title = " · ".join([name, *other_names(name)])
+    thing, title = attrgetter(name)(ag), " · ".join([name, *other_names(name)])
     lines = [f"::: ag.{name}", "    options:", f'      heading: "{title}"', f'      toc_label: "{name}"']
-    if inspect.isclass(getattr(ag, name)):
-        lines.append(f"      members: {methods(getattr(ag, name))}")
+    if inspect.isclass(thing):
+        lines.append(f"      members: {methods(thing)}")
     return "\n".join(lines)
 
 

@@ -24,8 +24,8 @@ from ag.io.model_file import ag_save_model
 from ag.nn.layer import load_into, state_of
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Json
-from ag.training.evaluate import Trained
 from ag.training.history import History
+from ag.training.measuring import Trained
 
 __all__ = ["BestWeights", "Callback", "EarlyStopping", "Run", "is_number"]
 

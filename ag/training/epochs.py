@@ -28,8 +28,8 @@ from ag.parallel.trainer.checkpoint import load_state
 from ag.parallel.trainer.result import DPStep
 from ag.training.callbacks import Callback, Run
 from ag.training.data import Data
-from ag.training.evaluate import Loss, Trained, means_of
 from ag.training.history import History
+from ag.training.measuring import Loss, Trained, means_of
 from ag.training.metrics import Metric
 
 __all__ = ["Epochs"]

@@ -28,8 +28,8 @@ from ag.nn.sequential import Sequential
 from ag.ops.loss import ag_mse_loss, ag_softmax_cross_entropy_loss
 from ag.optim.optimizer import Optimizer
 from ag.training.callbacks import BestWeights, Callback, EarlyStopping
-from ag.training.evaluate import Loss, Trained, predict
 from ag.training.fit import fit
+from ag.training.measuring import Loss, Trained, predict
 
 __all__ = ["AgClassifier", "AgRegressor"]
 

@@ -28,8 +28,8 @@ from ag.parallel.trainer.samples import LoaderSample
 from ag.training.callbacks import Callback
 from ag.training.data import Data, Leaves
 from ag.training.epochs import Epochs
-from ag.training.evaluate import Loss, Trained, check_batch_size, check_model, loss_for, modes_kept
 from ag.training.history import History
+from ag.training.measuring import Loss, Trained, check_batch_size, check_model, loss_for, modes_kept
 from ag.training.metrics import named_metrics
 from ag.training.progress import Progress
 from ag.training.replica_models import ReplicaModels

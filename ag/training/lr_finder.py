@@ -25,7 +25,7 @@ from ag.parallel.trainer.result import DPStep
 from ag.parallel.trainer.samples import LoaderSample
 from ag.training.callbacks import is_number
 from ag.training.data import Data, Leaves
-from ag.training.evaluate import Loss, Trained, check_batch_size, check_model, loss_for
+from ag.training.measuring import Loss, Trained, check_batch_size, check_model, loss_for
 from ag.training.replica_models import ReplicaModels
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ag.engine.device import ag_default_device, canonical
 from ag.nn.layer import state_of
 from ag.nn.mode import objects_in
 from ag.ops.convert import ag_to_device
-from ag.training.evaluate import Trained, device_of
+from ag.training.measuring import Trained, device_of
 
 __all__ = ["ReplicaModels"]
 
