@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Compile the C kernels of the CPU device, and describe them in a manifest.
 
-Reads `ag/engine/backends/cpu/kernels/*.c` and shaders/functions.glsl, whose elementwise functions become C, too; writes
-``kernels.so`` for any such processor, ``kernels.v3.so`` and ``kernels.v4.so`` for x86-64 with AVX2 and AVX-512, and
-``manifest.json`` into `ag/engine/backends/cpu/built`.  Needs the standard library and a C compiler (``CC``, or one of
-gcc, clang, cc) and knows nothing of `ag`; `make setup` and the wheel's build call it.  Without a compiler it says so in
-one line, and the device computes with numpy.
+Reads the C files in `ag/engine/backends/cpu/kernels` and shaders/functions.glsl, whose elementwise functions become C,
+too; writes ``kernels.so`` for any such processor, ``kernels.v3.so`` and ``kernels.v4.so`` for x86-64 with AVX2 and
+AVX-512, and ``manifest.json`` into `ag/engine/backends/cpu/built`.  Needs the standard library and a C compiler
+(``CC``, or one of gcc, clang, cc) and knows nothing of `ag`; `make setup` and the wheel's build call it.  Without a
+compiler it says so in one line, and the device computes with numpy.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def build(command: list[str], out: Path = OUT, levels: dict[str, list[str]] | No
     out.mkdir(parents=True, exist_ok=True)
     (out / "manifest.json").unlink(missing_ok=True)
     header = functions_header()
-    sources = {path: path.read_text("utf-8") for path in sorted(SOURCES.glob("*.c"))}
+    sources = {path: path.read_text("utf-8") for path in sorted(SOURCES.rglob("*.c"))}
     kernels = interface(header)
     for path, text in sources.items():
         declared = interface(text)
@@ -173,7 +173,7 @@ def hashes() -> dict[str, str]:
     shaders: set[Path] = set()
     in_c(SHADERS / "functions.glsl", shaders)
     return {path.relative_to(ROOT).as_posix(): sha256(path.read_bytes()).hexdigest()
-            for path in sorted({*SOURCES.glob("*.[ch]"), *shaders})}
+            for path in sorted({*SOURCES.rglob("*.[ch]"), *shaders})}
 
 
 def is_built(out: Path = OUT) -> bool:
