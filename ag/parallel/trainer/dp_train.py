@@ -160,8 +160,8 @@ def dp_train(
     checkpoint_every : int, optional
         Default: only at the end.
     resume : bool, optional
-        Go on from `checkpoint` if that file exists, with its seed, learning rates, order and stacks; `n_iter` counts the
-        steps done before, too.  Without it a file that is there is replaced, which the log says.
+        Go on from `checkpoint` if that file exists, with its seed, learning rates, order and stacks; `n_iter` counts
+        the steps done before, too.  Without it a file that is there is replaced, which the log says.
     timeout : float, optional
         Seconds after which a device that has not finished its part of a step is given up; ``math.inf``: never.  A
         single device has none to tell of it, and no limit.
@@ -370,12 +370,7 @@ class _Job:
                         "these.", old.samples, dealt.samples)
         if seed is not None and seed & _64_BITS != state.seed:
             log.warning("dp_train: seed is %d and the checkpoint's is %d; the job goes on with that.", seed, state.seed)
-        mine = self._schedules.state() or [{"lr": optimizer.lr} for optimizer in self._trainer.optimizers.optimizers]
-        for given, saved in zip(mine, state.schedules or [{"lr": rate} for rate in state.rates], strict=False):
-            if isinstance(given, dict) and isinstance(saved, dict) and given.get("lr") != saved.get("lr"):
-                log.warning("dp_train: lr is %s and the checkpoint's is %s; the job goes on with that.",
-                            given.get("lr"), saved.get("lr"))
-        self._schedules.restore(state.step, state.schedules)
+        self._schedules.restore(state.step, state.schedules, state.rates)
         self._trainer.restore(state)  # and with it the rates that the schedules had set
         self._losses[: state.step] = state.losses
         self._done, self._seen = state.step, state.seen
