@@ -24,6 +24,8 @@ _PREFIXES = ("ag_", "optimizer_", "lr_scheduler_")
 _ACTIVATION = ("activations are arguments of layers, as in ag.nn.Linear(4, 8, activation=\"relu\"), and functions in "
                "ag.ops")
 _FROM_NUMPY = "make the array with numpy and pass it to ag.ag_tensor"
+_NO_LAYER = "derive a layer of your own from ag.nn.Layer, and write its forward with ag.ops"
+_NO_LOSS = "any function of tensors that ends in a mean is a loss, such as ag.ops.mean(ag.ops.abs(pred - target))"
 _MOVE = "write ag.ag_to_device(t, \"vulkan:0\"), or \"cpu\""
 _ASSIGN = "assign a whole array, t.data = ..., or make another tensor"
 _MOVE_MODEL = "write model.to(\"vulkan:0\"), or \"cpu\""
@@ -43,6 +45,19 @@ ELSEWHERE: Mapping[str, str] = {
     "Identity": "leave the layer out; a residual block without shortcut passes its input on",
     **dict.fromkeys(("zeros", "ones", "randn", "rand", "arange", "full", "eye", "linspace", "zeros_like", "ones_like",
                      "from_numpy", "as_tensor", "asarray", "array", "empty"), _FROM_NUMPY),
+    **{name: f"write np.{name}, which takes tensors and records what it does" for name in (
+        "min", "stack", "squeeze", "swapaxes", "expand_dims", "square", "dot")},
+    **{name: f"write np.{name}, which takes tensors and gives arrays, without a gradient" for name in (
+        "where", "argmax", "argmin", "argsort", "sort", "cumsum", "std", "var", "einsum", "prod", "sin", "cos", "sign",
+        "floor", "ceil", "outer", "diag", "triu", "tril", "flip", "roll", "repeat", "tile", "any", "all")},
+    "topk": "write np.argsort(t), which gives an array", "chunk": "write slices, such as t[:2] and t[2:]",
+    "split": "write slices, such as t[:2] and t[2:]",
+    "multinomial": "draw from softmax with numpy: (t.numpy() + rng.gumbel(size=t.shape)).argmax(axis=0)",
+    **dict.fromkeys(("Conv1d", "Conv3d", "ConvTranspose2d", "RNN", "LSTM", "GRU", "GroupNorm", "InstanceNorm2d",
+                     "RMSNorm", "Transformer", "TransformerEncoderLayer"), _NO_LAYER),
+    **dict.fromkeys(("L1Loss", "l1_loss", "BCELoss", "BCEWithLogitsLoss", "binary_cross_entropy", "HuberLoss",
+                     "binary_cross_entropy_with_logits", "SmoothL1Loss", "huber_loss", "KLDivLoss"), _NO_LOSS),
+    **dict.fromkeys(("NLLLoss", "nll_loss"), "write ag.ops.softmax_cross_entropy_loss(logits, labels)"),
     "tensor": "write ag.ag_tensor(values)", "is_tensor": "write ag.is_ag_tensor(x)",
     "cat": "write ag.ops.concat(tensors, dim=0)", "manual_seed": "write ag.ag_seed(0)",
     **dict.fromkeys(("float32", "float16", "bfloat16", "float64", "int32", "int64", "long", "float", "double", "half"),
@@ -81,7 +96,8 @@ TENSOR: Mapping[str, str] = {
     "min": "write -ag.ops.max(-t), or t.numpy().min()", "var": "write ((t - t.mean()) ** 2).mean()",
     "std": "write ag.ops.sqrt(((t - t.mean()) ** 2).mean())", "norm": "write ag.ops.sqrt((t * t).sum())",
     "dot": "write t @ u", "mm": "write t @ u", "bmm": "write t @ u", "T_": "write t.T",
-    **{name: f"write t.numpy().{name}()" for name in ("argmax", "argmin", "any", "all", "round", "argsort", "sort")},
+    **{name: f"write t.numpy().{name}()" for name in (
+        "argmax", "argmin", "any", "all", "round", "argsort", "sort", "cumsum", "prod", "nonzero")},
 }
 
 LAYER: Mapping[str, str] = {

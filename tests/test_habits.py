@@ -89,6 +89,9 @@ ANSWERED: dict[str, str] = {
     "ag.tensor([1.0])": "ag.ag_tensor", "ag.zeros((2, 2))": "numpy", "ag.float32": '"f32"', "nn.Module": "ag.nn.Layer",
     "nn.ReLU()": "activation=", "nn.CrossEntropyLoss()": "softmax_cross_entropy_loss",
     "ag.manual_seed(0)": "ag.ag_seed",
+    "ops.where(t > 2, t, 0)": "np.where", "ops.argmax(t)": "np.argmax", "ops.min(t)": "np.min",
+    "ops.stack([t, t])": "np.stack", "t.cumsum(0)": "t.numpy().cumsum()", "nn.LSTM(2, 2)": "ag.nn.Layer",
+    "nn.BCELoss()": "ends in a mean", "ops.multinomial(t, 1)": "gumbel",
     "ag.Tensor.cuda": "ag.ag_to_device", "t.cuda()": "ag.ag_to_device", "t.to('cpu')": "ag.ag_to_device",
     "s.backward()": "ag.backward(loss)", "t.view(4)": "t.reshape", "t.exp()": "ag.ops.exp(t)",
     "t.max()": "ag.ops.max(t)",
@@ -106,6 +109,7 @@ ANSWERED: dict[str, str] = {
     "ops.softmax(t, dims=0)": "its arguments are x, dim", "ag.scatter(t, ['cpu'], 0, axis=0)": "give one of them",
     "copy.copy(opt)": "copy.deepcopy((model, optimizer))", "pickle.dumps(ag.ag_capture(lambda x: x))": "the function",
     # wrong arguments
+    "ag.ag_checkpoint('run.safetensors', model)": "ag_save_checkpoint",
     "ag.Tensor([1.0])": "ag_tensor(values)", "opt.step(s)": "what backward returned", "ag.backward(1.0)": "ag_tensor",
     "ag.optim.Adam(model, lr='a')": "a finite number", "ag.optim.Adam(model.parameters)": "model.parameters()",
     "ag.ag_dataloader(np.ones((6, 2)), np.arange(6))": "col_major=False", "ag.ag_capture(3)": "a function",
@@ -266,6 +270,10 @@ def test_ids_in_a_captured_step_say_what_to_pass() -> None:
     layer, ids = ag.nn.Embedding(8, 2), ag.ag_tensor(np.arange(3), dtype="i32")
     with pytest.raises(ag.CaptureError, match=r"as a numpy array.*weight\[:, :n\]"):
         ag.ag_capture(lambda x: layer(ids) + x)(ag.ag_tensor(np.ones((2, 3))))
+    with pytest.raises(ag.CaptureError, match=r"as an argument, or take weight\[:, :n\]"):
+        ag.ag_capture(lambda x: layer(np.arange(3)) + x)(ag.ag_tensor(np.ones((2, 3))))
+    with pytest.raises(ag.CaptureError, match=r"labels are a tensor.* as a numpy array\.$"):
+        ag.ag_capture(lambda x: ag.ops.softmax_cross_entropy_loss(x, ids))(ag.ag_tensor(np.ones((3, 3))))
 
 
 # ---------------------------------------------------------------------------------------------- files, processes, types

@@ -39,6 +39,8 @@ def is_repeating() -> bool:
 def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     """Call a function without keeping its intermediate results; `backward` computes them again.
 
+    It saves memory and writes no file, which `ag_save_checkpoint` does.
+
     Parameters
     ----------
     fn : callable
@@ -55,7 +57,7 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     Raises
     ------
     TypeError
-        If `fn` returns anything but one tensor.
+        If `fn` is no function, or returns anything but one tensor.
     TapeError
         From `backward`, if `fn` does something else the second time: gives another shape, draws other random numbers,
         calls other ops or the same with other numbers or arrays; or if a tensor it computes with was changed in
@@ -81,6 +83,9 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     >>> ag.backward(loss)[W].item()
     12.0
     """
+    if not callable(fn):
+        raise TypeError(f"ag_checkpoint: a {type(fn).__name__} was given; a function is required, whose intermediate "
+                        f"results are not kept. Files are written by ag_save_checkpoint.")
     if not is_recording():
         return fn(*args)
     context = copy_context()

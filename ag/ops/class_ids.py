@@ -43,9 +43,9 @@ def checked_ids(function: str, beside: TensorLike, ids: ArrayLike, count: int, n
             raise IndexError(f"{function}: the {noun} {wrong.flat[0]} is outside 0..{count - 1}; {rule}.")
 
     if isinstance(ids, Tensor) and backend.recording is not None:
+        positions = " Of positions 0 to n - 1 the columns are weight[:, :n]." if noun == "id" else ""
         raise CaptureError(f"{function}: the {noun}s are a tensor, and a captured step cannot read it to check them; "
-                           f"pass them to the step as a numpy array. Of positions 0 to n - 1 the columns are "
-                           f"weight[:, :n].")
+                           f"pass them to the step as a numpy array.{positions}")
     if isinstance(ids, Tensor) and ids.buffer.dtype is I32:
         check(backend.download(ids.buffer))  # which only looks at them; a listener is told of `numpy`
         return ids

@@ -20,7 +20,7 @@ __all__ = ["Adam", "AdamW", "optimizer_adam", "optimizer_adamw"]
 
 
 class Adam(Optimizer):
-    """Adam: adaptive moment estimation.
+    """Adam: adaptive moment estimation; `optimizer_adamw` has weight decay, too.
 
     Parameters
     ----------

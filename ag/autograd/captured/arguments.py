@@ -162,9 +162,10 @@ class Arguments:
             self.labels[id(number.block)] = "number", array.item()
             self._numbers.append(number)
             return number
+        instead = ("make a tensor of it before the step" if dtype.is_float else
+                   "take weight[:, :n] of an embedding for its positions 0 to n - 1")
         raise CaptureError(f"ag_capture: the step uploads an array of shape {array.shape} that is not one of its "
-                           f"arguments; a replay would use its old values. Pass it as an argument, or make a tensor of "
-                           f"it before the step.")
+                           f"arguments; a replay would use its old values. Pass it as an argument, or {instead}.")
 
     def close(self, recording: Recording) -> None:
         """The step was recorded."""

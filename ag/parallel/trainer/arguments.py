@@ -70,12 +70,15 @@ class UnwritableError(CheckpointError, OSError):
     """A checkpoint's path to which nothing can be written; saving would raise an OSError."""
 
 
-def check_path(path: str | os.PathLike[str]) -> None:
-    """Try whether a checkpoint can be written there, now and not after hours."""
+def check_path(path: str | os.PathLike[str], resume: bool) -> None:
+    """Try whether a checkpoint can be written there, now and not after hours; say so if it will replace another."""
     try:
         check_writable(path, "dp_train")
     except CheckpointError as error:
         raise UnwritableError(str(error)) from error
+    if not resume and os.path.exists(path):
+        log.warning("dp_train: %s is there and will be replaced, as resume is False; resume=True goes on from it.",
+                    os.fspath(path))
 
 
 def _check_functions(given: Mapping[str, Any]) -> None:

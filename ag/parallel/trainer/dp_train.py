@@ -160,8 +160,8 @@ def dp_train(
     checkpoint_every : int, optional
         Default: only at the end.
     resume : bool, optional
-        Go on from `checkpoint` if that file exists, with its seed, order and stacks; `n_iter` counts the steps done
-        before, too.
+        Go on from `checkpoint` if that file exists, with its seed, learning rates, order and stacks; `n_iter` counts
+        the steps done before, too.  Without it a file that is there is replaced, which the log says.
     timeout : float, optional
         Seconds after which a device that has not finished its part of a step is given up; ``math.inf``: never.  A
         single device has none to tell of it, and no limit.
@@ -279,7 +279,7 @@ def dp_train(
             raise ValueError(f"dp_train: sync_batch_norm was given with a world of {ranks.size} ranks, and it works "
                              f"between replicas of one rank only; use one rank with all devices, or layer norm.")
         if checkpoint is not None and ranks.rank == 0:
-            check_path(checkpoint)
+            check_path(checkpoint, resume)
         if n_gpu is None and devices is None:
             devices = getattr(world, "devices", None)
         names = replica_devices(n_gpu, devices)
@@ -370,7 +370,7 @@ class _Job:
                         "these.", old.samples, dealt.samples)
         if seed is not None and seed & _64_BITS != state.seed:
             log.warning("dp_train: seed is %d and the checkpoint's is %d; the job goes on with that.", seed, state.seed)
-        self._schedules.restore(state.step, state.schedules)
+        self._schedules.restore(state.step, state.schedules, state.rates)
         self._trainer.restore(state)  # and with it the rates that the schedules had set
         self._losses[: state.step] = state.losses
         self._done, self._seen = state.step, state.seen

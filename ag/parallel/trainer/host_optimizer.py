@@ -255,6 +255,7 @@ class RateSchedules:
     """
 
     def __init__(self, scheduler: Callable[[Optimizer], Any] | None, optimizers: Sequence[Optimizer]) -> None:
+        self._optimizers = optimizers
         self._schedules = [scheduler(optimizer) for optimizer in optimizers] if scheduler is not None else []
         for schedule in self._schedules:
             if not hasattr(schedule, "step"):
@@ -270,8 +271,11 @@ class RateSchedules:
         """The state of each; None for those that do not tell it."""
         return [schedule.state_dict() if _has_state(schedule) else None for schedule in self._schedules]
 
-    def restore(self, step: int, states: Sequence[Json]) -> None:
+    def restore(self, step: int, states: Sequence[Json], rates: Sequence[float]) -> None:
         """Go on after `step` steps: with the states, or by stepping as often where there are none.
+
+        A learning rate that the job was given, and that is not the one of the checkpoint, is said; `rates` are those
+        of its optimizers.
 
         Raises
         ------
@@ -281,6 +285,11 @@ class RateSchedules:
         if states and self._schedules and len(states) != len(self._schedules):
             raise CheckpointError(f"dp_train: the checkpoint holds the state of {len(states)} schedule(s) and the job "
                                   f"has {len(self._schedules)}, one for each optimizer; make as many as before.")
+        given: list[Json] = self.state() or [{"lr": optimizer.lr} for optimizer in self._optimizers]
+        for mine, saved in zip(given, states or [{"lr": rate} for rate in rates], strict=False):
+            if isinstance(mine, dict) and isinstance(saved, dict) and mine.get("lr") != saved.get("lr"):
+                log.warning("dp_train: lr is %s and the checkpoint's is %s; the job goes on with that.",
+                            mine.get("lr"), saved.get("lr"))
         for schedule, state in zip_longest(self._schedules, states if self._schedules else ()):
             if state is not None and _has_state(schedule):
                 schedule.load_state_dict(state)

@@ -66,7 +66,8 @@ class DPResult:
     loss : float
         The last of them.
     model : object
-        Replica 0's model; its buffers are those of all replicas.
+        Replica 0's model; its buffers are those of all replicas.  It is in the modes that training had: call `ag_eval`
+        on it before it predicts.
     devices : list of str
         Device of every replica.
     report : list of dict

@@ -127,6 +127,19 @@ def test_checkpoints_that_do_not_fit(tmp_path: Path) -> None:
         train(["cpu"], lambda: Scaled(False), checkpoint=path, resume=True)
 
 
+@pytest.mark.parametrize("scheduler", [None, SCHEDULES["cosine"]], ids=["constant", "cosine"])
+def test_what_a_resumed_job_does_not_take_over_is_said(scheduler: Any, tmp_path: Path,
+                                                       caplog: pytest.LogCaptureFixture) -> None:
+    options: dict[str, Any] = {"scheduler": scheduler, "checkpoint": tmp_path / "job.safetensors"}
+    train(["cpu"], n_iter=2, **options)
+    train(["cpu"], n_iter=3, **options, resume=True)
+    assert caplog.text == ""
+    train(["cpu"], n_iter=4, **options, resume=True, lr=0.5)
+    assert "lr is 0.5 and the checkpoint's is " in caplog.text and "will be replaced" not in caplog.text
+    train(["cpu"], n_iter=1, **options)
+    assert f"{options['checkpoint']} is there and will be replaced" in caplog.text
+
+
 def test_a_schedule_whose_state_is_not_json_is_refused_at_once(tmp_path: Path) -> None:
     class Own(Halving):
         def state_dict(self) -> Any:
