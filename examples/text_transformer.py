@@ -41,10 +41,11 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cpu", help="such as vulkan:0 or gpu (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=400, help="optimizer steps (default: %(default)s)")
     options = parser.parse_args()
+    data = [(IDS[i : i + CONTEXT], IDS[i + 1 : i + 1 + CONTEXT]) for i in range(len(IDS) - CONTEXT)]
     result = ag.dp_train(
-        Transformer, [IDS[i : i + CONTEXT + 1] for i in range(len(IDS) - CONTEXT)], ops.softmax_cross_entropy_loss,
-        lambda model, text: model(text[:-1]), lambda text: text[1:], devices=[options.device], micro_batch=16,
-        n_iter=options.steps, optimizer=lambda params: optim.AdamW(params, lr=5e-3), seed=0, verbose=False,
+        Transformer, data, ops.softmax_cross_entropy_loss, lambda model, pair: model(pair[0]), lambda pair: pair[1],
+        devices=[options.device], micro_batch=16, n_iter=options.steps, seed=0, verbose=False,
+        optimizer=lambda params: optim.AdamW(params, lr=5e-3),
         scheduler=lambda opt: optim.WarmupSchedule(opt, 20, after=optim.CosineSchedule(opt, T_max=options.steps)))
     first, last = result.loss_history[0], np.mean(result.loss_history[-10:])
     print(f"loss per character: {first:.3f} at first, {last:.3f} after {options.steps} steps\n")
@@ -52,7 +53,7 @@ if __name__ == "__main__":
     rng, written = np.random.default_rng(0), [ALPHABET.index(c) for c in "Shall I "]
     for _ in range(200):
         logits = result.model(np.array(written[-CONTEXT:])[:, None])[:, -1, 0].numpy()
-        written.append(int(np.argmax(logits + rng.gumbel(size=logits.shape))))  # a draw from softmax(logits)
+        written.append(int(np.argmax(logits + 0.5 * rng.gumbel(size=logits.shape))))  # a draw at temperature 0.5
     print("".join(ALPHABET[i] for i in written))
     if last > first / 2:
         sys.exit("FAILED: the loss must fall below half of what it was")

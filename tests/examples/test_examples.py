@@ -138,7 +138,7 @@ def check_digits(text: str, enough: float) -> None:
     assert found is not None and float(found[1]) >= enough, text
 
 
-@pytest.mark.slow
+@pytest.mark.slow_on("lavapipe", "swiftshader")
 def test_digits(device: str) -> None:
     check_digits(output("digits_cnn.py", "--device", device, "--epochs", "5"), 0.95)
 
