@@ -184,6 +184,10 @@ def fit(
     data = Data(train, "fit: train", batch_size)
     source, name = (train, "fit: train") if valid is None else (valid, "fit: valid")
     held = Data(source, name, None if isinstance(source, DataLoader) else batch_size, whole=True)
+    targets = hasattr(train, "__array__") and (hasattr(valid, "__array__") or isinstance(valid, list))
+    if targets and data.count == held.count:  # Keras' fit(X, y), which would train the outputs to be the inputs
+        raise TypeError(f"fit: train and valid are arrays of {data.count} samples each, without targets; targets "
+                        f"belong to train. Write fit(model, (X, y)), or (X, X) where the inputs are the targets.")
     loop = Epochs(model, data, loss_for("fit", loss, data), held, valid is not None, measured, int(epochs),
                   [*called, *([Progress()] if verbose else [])])
     size = leaf or -(-data.batch_size // len(replicas.devices))

@@ -132,25 +132,65 @@ def test_tour() -> None:
     assert len((EXAMPLES / "autograd_tour.py").read_text("utf-8").splitlines()) <= 80
 
 
+def check_digits(text: str, enough: float) -> None:
+    """What digits_cnn prints about a run that went well."""
+    found = re.search(r"^accuracy on 359 digits held out: (\d\.\d+), after", text, re.M)
+    assert found is not None and float(found[1]) >= enough, text
+
+
 @pytest.mark.slow_on("lavapipe", "swiftshader")
 def test_digits(device: str) -> None:
-    text = output("digits_cnn.py", "--device", device, "--epochs", "2")
-    found = re.search(r"^accuracy on 359 digits held out: (\d\.\d+), after", text, re.M)
-    assert found is not None and float(found[1]) >= 0.95, text
+    check_digits(output("digits_cnn.py", "--device", device, "--epochs", "4"), 0.95)
 
 
 @pytest.mark.slow
 def test_digits_at_full_size() -> None:
-    text = output("digits_cnn.py")
-    found = re.search(r"^accuracy on 359 digits held out: (\d\.\d+), after", text, re.M)
-    assert found is not None and float(found[1]) >= 0.97, text
+    check_digits(output("digits_cnn.py"), 0.97)
 
 
-def test_digits_fails_when_the_accuracy_is_low(monkeypatch: pytest.MonkeyPatch) -> None:
-    module: dict[str, Any] = runpy.run_path(str(EXAMPLES / "digits_cnn.py"))
-    monkeypatch.setattr(sys, "argv", ["digits_cnn.py", "--epochs", "1"])
-    monkeypatch.setitem(module["main"].__globals__, "ENOUGH", 1.01)
-    with pytest.raises(SystemExit, match="FAILED: the accuracy must be at least"):
+def test_digits_fails_when_the_accuracy_is_low() -> None:
+    done = run("digits_cnn.py", "--epochs", "1")
+    assert done.returncode == 1
+    assert done.stderr == "FAILED: the accuracy must be at least 0.95\n"
+
+
+def check_job(text: str, steps: int, devices: str) -> float:
+    """The accuracy that dp_digits prints about a job that went on after its crash."""
+    assert f"the power is gone in step {steps // 2}\n" in text
+    found = re.search(rf"^on {devices}: equal to the bit after a crash: True, accuracy (\d\.\d+)$", text, re.M)
+    assert found is not None, text
+    return float(found[1])
+
+
+@pytest.mark.slow
+def test_a_job_on_several_devices_crashes_and_goes_on() -> None:
+    assert check_job(output("dp_digits.py"), 150, "cpu, cpu:1") >= 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.vulkan
+def test_a_job_on_two_vendors_crashes_and_goes_on(lavapipe: str, swiftshader: str) -> None:
+    # Too few steps for the accuracy, as software drivers are slow.
+    done = run("dp_digits.py", "--devices", f"{lavapipe},{swiftshader}", "--steps", "20")
+    check_job(done.stdout, 20, f"{lavapipe}, {swiftshader}")
+
+
+def test_a_job_fails_when_the_accuracy_is_low() -> None:
+    done = run("dp_digits.py", "--steps", "4")
+    assert done.returncode == 1
+    assert check_job(done.stdout, 4, "cpu, cpu:1") < 0.95
+    assert done.stderr == "FAILED: weights and losses must be equal, and the accuracy at least 0.95\n"
+
+
+def test_a_job_fails_when_the_crash_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    module: dict[str, Any] = runpy.run_path(str(EXAMPLES / "dp_digits.py"))
+    seeds = itertools.count()
+    train = module["ag"].dp_train
+    monkeypatch.setattr(module["ag"], "dp_train", lambda *a, **k: train(*a, **{**k, "seed": next(seeds)}))
+    monkeypatch.setattr(module["training"], "evaluate", lambda *a, **k: {"accuracy": 1.0})
+    monkeypatch.setattr(sys, "argv", ["dp_digits.py", "--devices", "cpu", "--steps", "4"])
+    with pytest.raises(SystemExit, match="FAILED: weights and losses must be equal"):
         module["main"]()
 
 
@@ -200,9 +240,11 @@ def test_raw_parameters() -> None:
     assert text.count("4 of 4 right") == 2
 
 
-@pytest.mark.parametrize("script", ["digits_cnn.py", "mixed_precision.py", "text_transformer.py", "raw_parameters.py"])
-def test_short_examples_are_short(script: str) -> None:
-    assert len((EXAMPLES / script).read_text("utf-8").splitlines()) <= 80
+@pytest.mark.parametrize(("script", "lines"), [
+    ("digits_cnn.py", 60), ("text_transformer.py", 60), ("dp_digits.py", 60), ("mixed_precision.py", 80),
+    ("raw_parameters.py", 80)])
+def test_short_examples_are_short(script: str, lines: int) -> None:
+    assert len((EXAMPLES / script).read_text("utf-8").splitlines()) <= lines
 
 
 # ---------------------------------------------------------------------------------------------- parallel_*.py

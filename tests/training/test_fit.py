@@ -258,6 +258,8 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a generator": ({"train": (x for x in X)}, TypeError, "train is a generator"),
     "a half of a pair": ({"train": (X, None)}, TypeError, "train has a NoneType"),
     "not as many": ({"train": (X, Y[:5])}, ag.ShapeError, "37 inputs and 5 targets"),
+    "targets as valid": ({"train": X, "valid": Y}, TypeError, "arrays of 37 samples each, without targets"),
+    "a list as valid": ({"train": X, "valid": Y.tolist()}, TypeError, "targets belong to train"),
     "empty": ({"train": (X[:0], Y[:0])}, ValueError, "train holds no samples"),
     "empty validation": ({"valid": (X[:0], Y[:0])}, ValueError, "valid holds no samples"),
     "epochs": ({"epochs": -1}, ValueError, "epochs is -1"),

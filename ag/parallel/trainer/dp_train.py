@@ -108,7 +108,8 @@ def dp_train(
         output is the loss.
     forward_fn : callable, optional
         ``forward_fn(model, sample)``: the output.  Default: ``model.forward(sample)``, or ``model.forward(sample.x)``
-        where data is a loader.
+        where data is a loader.  What it makes of a sample with numpy, such as a slice, cannot be replayed; make it in
+        ``data[i]``.
     target_fn : callable, optional
         ``target_fn(sample)``: the target.  Default: the sample itself, or ``sample.y``.
     n_gpu : int, optional
