@@ -26,6 +26,7 @@ log = logging.getLogger("mkdocs.hooks.site_pages")
 
 ROOT = Path(__file__).resolve().parents[1]
 REPOSITORY = "https://github.com/ag-autograd/ag/blob/main/"
+REFERENCE = run_path(str(ROOT / "tools" / "reference.py"))
 NAMESPACES = {name: getattr(ag, name) for name in ("nn", "ops", "optim", "data", "io", "parallel", "training")}
 # Files outside docs/ that are pages here, and files that pages let readers download.
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
@@ -80,6 +81,7 @@ def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
     source = next((name for name, made in PAGES.items() if made == page.file.src_uri), f"docs/{page.file.src_uri}")
     markdown = re.sub(r"(?<=\]\()([^)#:\s]+)(?=[)#])", lambda found: target(found[1], source, page.file), markdown)
     markdown = re.sub(r"^```(py \w+)$", lambda found: f"```{FENCES[found[1]]}", markdown, flags=re.M)
+    markdown = REFERENCE["filled"](markdown)
     if page.file.src_uri == "reference/index.md":
         markdown = markdown.replace("<!-- all names -->", all_names())
     return re.sub(r"^::: ag\.([\w.]+)$", lambda found: entry(found[1]), markdown, flags=re.M)
@@ -129,7 +131,7 @@ def all_names() -> str:
     """A table of all public names, with the first sentence of each description."""
     rows = {}
     for path in sorted((ROOT / "docs" / "reference").glob("*.md")):
-        for name in re.findall(r"^::: ag\.(\w+)$", path.read_text("utf-8"), re.M):
+        for name in re.findall(r"^::: ag\.(\w+)$", REFERENCE["filled"](path.read_text("utf-8")), re.M):
             first = " ".join((getattr(ag, name).__doc__ or "").split("\n\n")[0].split()).replace("``", "`")
             also = "".join(f"<br>`{other}`" for other in other_names(name))
             rows[name.lower()] = f"| [`{name}`]({path.name}#ag.{name}){also} | {first} |"

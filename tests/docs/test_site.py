@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers.pages import PAGES, ROOT
+from reference import filled
 
 import ag
 
-REFERENCE = {name: page for name, page in PAGES.items() if name.startswith("docs/reference/")}
+REFERENCE = {name: filled(page) for name, page in PAGES.items() if name.startswith("docs/reference/")}
 
 
 def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
