@@ -6,7 +6,7 @@ A writer gets the graph, the op's operands and its other arguments, and returns 
     _conv2d(x, w)       Transpose, Conv, Transpose      as images are [channels, height, width, batch] here
 
 16-bit tensors are float32 to writers.  Images, sequences and losses have files of their own.  Whoever adds an op adds a
-row here, or a reason to `REFUSED`; a test wants one of the two.
+row here, or a reason to `REFUSED`; until then exporting it is a named error.
 """
 
 from __future__ import annotations
