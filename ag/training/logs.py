@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ag.errors import CheckpointError
+from ag.io.safetensors_file import replace_file
 from ag.training.callbacks import Callback, Run
 
 __all__ = ["CSVLog", "TensorBoard"]
@@ -76,9 +77,7 @@ class CSVLog(Callback):
     def _write(self, run: Run) -> None:
         rows = [[str(i), f"{seconds:.3f}", *(repr(row[name]) for name in run.columns)]
                 for i, (row, seconds) in enumerate(zip(run.history.rows, run.history.seconds, strict=True), 1)]
-        new = self.path.with_name(f".{self.path.name}.new")
-        new.write_text("\n".join([*self._before, *map(",".join, rows), ""]), "utf-8")
-        os.replace(new, self.path)
+        replace_file(self.path, lambda: "\n".join([*self._before, *map(",".join, rows), ""]).encode())
 
 
 class _Writer(Protocol):
