@@ -7,12 +7,13 @@ Models need not be layers: whatever has an attribute `training` has a mode.  Kno
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Protocol, TypeGuard, TypeVar
 
 from ag.autograd.tensor import Tensor
 
-__all__ = ["ag_eval", "ag_train", "has_mode", "objects_in", "set_mode"]
+__all__ = ["ag_eval", "ag_train", "modes_kept", "modes_of", "objects_in", "set_mode"]
 
 M = TypeVar("M")
 
@@ -42,16 +43,32 @@ def objects_in(model: object, seen: set[int] | None = None) -> Iterator[object]:
         yield from objects_in(part, seen)
 
 
-def has_mode(x: object) -> TypeGuard[_Moded]:
-    """Whether an object has a mode; tensors have none, and asking one for a name that it lacks takes milliseconds."""
+def _has_mode(x: object) -> TypeGuard[_Moded]:
+    """Whether an object has a mode; tensors, which are many and have none, are not asked."""
     return not isinstance(x, (Tensor, type, ModuleType)) and hasattr(x, "training")
+
+
+def modes_of(model: object) -> list[tuple[_Moded, bool]]:
+    """Every object in a model that has a mode, with its mode."""
+    return [(x, x.training) for x in objects_in(model) if _has_mode(x)]
+
+
+@contextmanager
+def modes_kept(model: object) -> Iterator[None]:
+    """Leave all modes in a model as they were."""
+    modes = modes_of(model)
+    try:
+        yield
+    finally:
+        for x, mode in modes:
+            if x.training is not mode:
+                x.training = mode
 
 
 def set_mode(model: M, mode: bool) -> M:
     """Set train or eval mode of a model and of every object inside it that has one; returns the model."""
-    for x in objects_in(model):
-        if has_mode(x):
-            x.training = mode
+    for x, _ in modes_of(model):
+        x.training = mode
     return model
 
 

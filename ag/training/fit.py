@@ -21,6 +21,7 @@ import numpy as np
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
 from ag.engine.shape import counts
+from ag.nn.mode import modes_kept
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
 from ag.parallel.trainer.dp_train import dp_train
@@ -29,7 +30,7 @@ from ag.training.callbacks import Callback
 from ag.training.data import Data, Leaves
 from ag.training.epochs import Epochs
 from ag.training.history import History
-from ag.training.measuring import Loss, Trained, check_batch_size, check_model, loss_for, modes_kept
+from ag.training.measuring import Loss, Trained, check_batch_size, check_model, loss_for
 from ag.training.metrics import named_metrics
 from ag.training.progress import Progress
 from ag.training.replica_models import ReplicaModels

@@ -12,7 +12,6 @@ epoch, estimators predict with it, and users call it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Protocol, SupportsFloat
 
 import numpy as np
@@ -23,14 +22,13 @@ from ag.engine.device import ag_device
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.nn.layer import Model
-from ag.nn.mode import ag_eval
+from ag.nn.mode import ag_eval, modes_kept
 from ag.ops.loss import ag_mse_loss, ag_softmax_cross_entropy_loss
-from ag.parallel.trainer.callbacks import modes_of
 from ag.parallel.trainer.samples import input_of, target_of
 from ag.training.data import Data
 from ag.training.metrics import Mean, Metric, named_metrics
 
-__all__ = ["Loss", "Trained", "check_model", "device_of", "evaluate", "loss_for", "means_of", "modes_kept", "predict"]
+__all__ = ["Loss", "Trained", "check_model", "device_of", "evaluate", "loss_for", "means_of", "predict"]
 
 Loss = Callable[[Tensor, Array], Tensor]  # (output, target) -> the mean over the samples
 
@@ -152,17 +150,6 @@ def _outputs(model: Trained, data: Data) -> Iterator[tuple[Tensor, Array, int]]:
         ag_eval(model)
         for leaf in data.batches():
             yield model.forward(input_of(leaf)), target_of(leaf), leaf.x.shape[-1]
-
-
-@contextmanager
-def modes_kept(model: Trained) -> Iterator[None]:
-    """Leave all modes in a model as they were."""
-    modes = modes_of(model)
-    try:
-        yield
-    finally:
-        for layer, mode in modes:
-            layer.training = mode
 
 
 def device_of(model: Model) -> str:

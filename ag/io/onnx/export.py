@@ -8,8 +8,7 @@ package onnx is loaded when it is needed.  `ag.io.onnx_file` calls it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -27,7 +26,7 @@ from ag.io.onnx.trace import Ref, Trace, traced
 from ag.io.onnx.write import written
 from ag.io.safetensors_file import replace_file
 from ag.nn.layer import Model, named_tensors
-from ag.nn.mode import has_mode, objects_in, set_mode
+from ag.nn.mode import ag_eval, modes_kept
 from ag.version import __version__
 
 if TYPE_CHECKING:
@@ -49,7 +48,8 @@ def export(model: Callable[..., object], path: str | os.PathLike[str], example: 
     call = called_with("export_onnx", model, example, tensors)
     state = {name: x.numpy() for name, x in tensors.items()}
     batches = call.batches(dynamic)
-    with _in_eval_mode(model):
+    with modes_kept(model):
+        ag_eval(model)
         try:
             tried = [_trace(model, call, tensors, batches, i) for i in range(len(batches))]
         finally:
@@ -64,20 +64,6 @@ def export(model: Callable[..., object], path: str | os.PathLike[str], example: 
                           f"format holds; export its parts, one by one.")
     graph, outputs = written(program, call, state)
     replace_file(path, lambda: _content(type(model).__name__, graph, program, call, outputs))
-
-
-@contextmanager
-def _in_eval_mode(model: object) -> Iterator[None]:
-    """A context in which everything in a model is in eval mode; afterwards all is in its own mode again."""
-    moded = [x for x in objects_in(model) if has_mode(x)]
-    before = [x.training for x in moded]
-    try:
-        set_mode(model, False)
-        yield
-    finally:
-        for x, mode in zip(moded, before, strict=True):
-            if x.training is not mode:
-                x.training = mode
 
 
 def _trace(model: Callable[..., object], call: Call, tensors: Mapping[str, Tensor], batches: Sequence[int],

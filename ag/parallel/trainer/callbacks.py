@@ -23,10 +23,10 @@ import numpy as np
 
 from ag.engine.primitive import Array
 from ag.errors import CommError
-from ag.nn.mode import has_mode, objects_in
+from ag.nn.mode import modes_of
 from ag.parallel.comm.comm import Json
 
-__all__ = ["Endings", "Observed", "Stateful", "modes_of"]
+__all__ = ["Endings", "Observed", "Stateful"]
 
 Both = tuple[Array, Array]  # weights and buffers, in their flat layouts
 
@@ -117,11 +117,6 @@ class Endings:
             came, self._came = self._came, None
             if came is not None:
                 self._handle(*came)
-
-
-def modes_of(model: object) -> list[tuple[Any, bool]]:
-    """Every object in a model that has a mode, with its mode."""
-    return [(x, x.training) for x in objects_in(model) if has_mode(x)]
 
 
 class Observed:

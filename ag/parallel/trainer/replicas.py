@@ -20,9 +20,8 @@ from ag.engine import cpu_threads as blocks
 from ag.engine.primitive import Array
 from ag.errors import CommError, DeviceError
 from ag.nn.layer import buffers_of, load_into
-from ag.nn.mode import ag_eval
+from ag.nn.mode import ag_eval, modes_kept
 from ag.parallel.comm.device_threads import DeviceThreads, Task
-from ag.parallel.trainer.callbacks import modes_of
 from ag.parallel.trainer.checkpoint import Dealt
 from ag.parallel.trainer.load_balance import Balance
 from ag.parallel.trainer.replica import Node, Replica
@@ -158,18 +157,16 @@ class Replicas:
     def why_not_stacked(self, shard: Shard, step: int) -> str | None:
         """Why these samples should not be passed at once, in words; None if they may be."""
         replica, found = self.first, list[str | None]()
-        modes = modes_of(replica.model)
         half = replica.group.stored_dtype.is_half
 
         def trial() -> None:
             found.append(why_not_stacked(replica.loss_of, shard, half))
 
-        ag_eval(replica.model)
         try:
-            self._threads.run([_task(replica, trial)], step)
+            with modes_kept(replica.model):
+                ag_eval(replica.model)
+                self._threads.run([_task(replica, trial)], step)
         finally:
-            for layer, mode in modes:
-                layer.training = mode
             replica.buffers.begin()
         return found[0]
 
