@@ -84,7 +84,7 @@ def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
     markdown = REFERENCE["filled"](markdown)
     if page.file.src_uri == "reference/index.md":
         markdown = markdown.replace("<!-- all names -->", all_names())
-    return re.sub(r"^::: ag\.([\w.]+)$", lambda found: entry(found[1]), markdown, flags=re.M)
+    return REFERENCE["NAME"].sub(lambda found: entry(found[1]), markdown)
 
 
 def target(link: str, source: str, file: File) -> str:
