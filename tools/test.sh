@@ -61,7 +61,7 @@ in_two_processes() {  # in_two_processes LEG MARKS
     return $status
 }
 
-leg_quick() { in_two_processes quick 'not slow'; }
+leg_quick() { AG_TEST_LIMIT_S=10 in_two_processes quick 'not slow'; }
 
 leg_slow() { in_two_processes slow slow; }
 
