@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -119,6 +120,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 def machine(args: argparse.Namespace) -> Row:
     """Where this ran."""
     def output(*command: str) -> str:
+        if shutil.which(command[0]) is None:  # git, on a bare machine
+            return ""
         return subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=False).stdout.strip()
 
     cpuinfo = Path("/proc/cpuinfo")
@@ -128,7 +131,8 @@ def machine(args: argparse.Namespace) -> Row:
         "processor": model[0] if model else platform.processor(), "cores": os.cpu_count(), "threads": THREADS,
         "device": output(sys.executable, "-c", "from ag.engine.device import backend_of; "
                                                f"print(backend_of({args.device!r}).info)"),
-        "python": platform.python_version(), "commit": output("git", "rev-parse", "--short", "HEAD"),
+        "python": platform.python_version(),
+        "commit": os.environ.get("AG_COMMIT") or output("git", "rev-parse", "--short", "HEAD"),
         "changed": bool(output("git", "status", "--porcelain", "--untracked-files=no")),
         "numpy": output(sys.executable, "-c", "import numpy; print(numpy.__version__)"),
     }

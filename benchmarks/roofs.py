@@ -10,28 +10,29 @@ import statistics
 import struct
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from hashlib import sha256
 from typing import Any
 
 from common import HERE, THREADS, repeated
 
 _SHADER = HERE / "ffma.comp"
-_SPIRV = HERE / "spv" / "ffma.spv"
+_SPIRV = HERE / "spv" / "ffma"
 _FLOPS_PER_LOOP = 8 * 4 * 2  # as in the shader: 8 chains of 4 numbers, an FMA each
 _GROUP = 256
 _LONGEST_LOOP = 65_000  # one driver ends loops soon after
 
 
 def spirv() -> bytes:
-    """The FFMA kernel, compiled if it is not there or older than its source."""
-    if not _SPIRV.is_file() or _SPIRV.stat().st_mtime < _SHADER.stat().st_mtime:
+    """The FFMA kernel, compiled if there is none of this source: its file carries the source's hash in its name."""
+    found = _SPIRV.with_suffix(f".{sha256(_SHADER.read_bytes()).hexdigest()[:16]}.spv")
+    if not found.is_file():
         _SPIRV.parent.mkdir(exist_ok=True)
         try:
-            subprocess.run(["glslangValidator", "-V", str(_SHADER), "-o", str(_SPIRV)], check=True, capture_output=True)
+            subprocess.run(["glslangValidator", "-V", str(_SHADER), "-o", str(found)], check=True, capture_output=True)
         except FileNotFoundError:
-            raise SystemExit(f"roofs: {_SPIRV.name} is missing and so is glslangValidator; install glslang-tools, or "
+            raise SystemExit(f"roofs: {found.name} is missing and so is glslangValidator; install glslang-tools, or "
                              f"run `python benchmarks/roofs.py` where it is and bring benchmarks/spv/.") from None
-    return _SPIRV.read_bytes()
+    return found.read_bytes()
 
 
 def ffma_on_vulkan(backend: Any, quick: bool) -> float:
@@ -120,4 +121,4 @@ def measure(backend: Any, quick: bool) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(f"{len(spirv())} bytes in {Path(_SPIRV).relative_to(HERE.parent)}")
+    print(f"{len(spirv())} bytes in {_SPIRV.parent.relative_to(HERE.parent)}")

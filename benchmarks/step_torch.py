@@ -1,4 +1,6 @@
-"""The same step in PyTorch: eager with its default optimizer or with the fused one, or compiled as a whole."""
+"""The same step in PyTorch: eager with its default optimizer or with the fused one, compiled as a whole, or, on a card
+of NVIDIA's, the fused one replayed as a CUDA graph.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from typing import Any
 
 import steps
 
-args = steps.arguments("eager", "fused", "compiled")
+args = steps.arguments("eager", "fused", "compiled", "graph")
 
 import torch  # noqa: E402 - after the thread pools are limited
 from common import THREADS  # noqa: E402
@@ -52,20 +54,45 @@ def eager() -> Any:
     """A step of autograd and an optimizer of PyTorch's."""
     for p in params.values():
         p.requires_grad_()
-    fused = args.variant == "fused"
+    graph = args.variant == "graph"
+    fused, more = args.variant == "fused" or graph, {"capturable": True} if graph else {}
     if w.curve == "resnet8":
         optimizer: Any = torch.optim.SGD(params.values(), **SGD, fused=fused)
     elif w.curve:
-        optimizer = torch.optim.AdamW(params.values(), **ADAMW, fused=fused)
+        optimizer = torch.optim.AdamW(params.values(), **ADAMW, fused=fused, **more)
     else:
-        optimizer = torch.optim.Adam(params.values(), lr=w.lr, fused=fused)
+        optimizer = torch.optim.Adam(params.values(), lr=w.lr, fused=fused, **more)
 
-    def step(i: int) -> torch.Tensor:
+    def step_with(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
-        loss: torch.Tensor = loss_of(params, *batches[i % len(batches)])
+        loss: torch.Tensor = loss_of(params, x, y)
         loss.backward()
         optimizer.step()
         return loss
+
+    return replayed(step_with) if graph else lambda i: step_with(*batches[i % len(batches)])
+
+
+def replayed(step_with: Any) -> Any:
+    """The step as a CUDA graph that reads one batch; the first steps run eagerly, as PyTorch's documentation has it."""
+    static = tuple(x.clone() for x in batches[0])
+    side, graph, last = torch.cuda.Stream(), torch.cuda.CUDAGraph(), [static[0]]
+    eager_steps = 3
+
+    def step(i: int) -> torch.Tensor:
+        for there, x in zip(static, batches[i % len(batches)], strict=True):
+            there.copy_(x)
+        if i < eager_steps:
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                last[0] = step_with(*static).detach()
+            torch.cuda.current_stream().wait_stream(side)
+        else:
+            if i == eager_steps:
+                with torch.cuda.graph(graph):
+                    last[0] = step_with(*static)
+            graph.replay()
+        return last[0]
 
     return step
 
