@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent
 SHADERS = ROOT / "shaders"
 OUT = ROOT / "ag" / "engine" / "backends" / "vulkan" / "spv"
 
-FORMAT = 2  # of the manifest; raise it when what is below writes something else
+FORMAT = 3  # of the manifest; raise it when what is below writes something else
 TARGET = "vulkan1.0"  # SPIR-V 1.0, which every driver takes
 COOPERATIVE_TARGET = "vulkan1.1"  # of shaders with cooperative matrices, which no driver of 1.0 has
 MAX_PUSH_WORDS = 32  # Vulkan's guaranteed minimum of 128 bytes; drivers do not refuse more, they misbehave
@@ -159,7 +159,7 @@ def kernel_of(function: Function) -> str:
     settings += [f"#define PARAMS float {', '.join(params)};"] if params else []
     return "\n".join([
         f"// {name}: out = {name}_of({', '.join((*operands, *params))}), element by element; see functions.glsl",
-        "// grid: n invocations", "#version 450", "#extension GL_GOOGLE_include_directive : require", *settings,
+        "// grid: n / turns invocations", "#version 450", "#extension GL_GOOGLE_include_directive : require", *settings,
         f'#include "{MAPS[operands]}"', '#include "functions.glsl"', "",
         f"float f({', '.join(f'float {x}' for x in operands)}) {{ "
         f"return {name}_of({', '.join((*operands, *params))}); }}", ""])
@@ -244,7 +244,7 @@ def interface(source: str, text: str) -> dict[str, Any]:
                           f"{', '.join(offsets)}; every buffer x needs one member x_at.")
     spec = _spec(text)
     return {"operands": operands, "push": push, "spec": spec, "grid": _grid(source),
-            "local_size": _local_size(text, spec)}
+            "local_size": _local_size(text, spec), "strict": not re.search(r"^// floats: relaxed$", source, re.M)}
 
 
 def _operands(text: str) -> list[dict[str, Any]]:

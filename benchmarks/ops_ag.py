@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -114,21 +115,31 @@ def work(case: Case) -> Work:
 
 
 def measured(launches: Work) -> tuple[float, int]:
-    """Median seconds of a replay on the device, and the number of its launches."""
+    """Median seconds of a replay on the device, and the number of its launches.
+
+    The device is kept busy while it is measured, and before: a card that rests between launches lowers its clock to a
+    sixth.
+    """
     with record(backend) as recording:
         kept = launches()
     program = recording.finished()
     per_run = program.launches
     program.run()
     backend.synchronize()  # a driver may compile at the first run
-    seconds: list[float] = []
-    while (sum(seconds) < args.seconds and len(seconds) < 300) or len(seconds) < 3:
-        with ag.profile() as seen:
-            for _ in range(3):
-                program.run()
-        events = [e for e in seen.events if e.kernel != "transfer"]
-        runs = [events[i : i + per_run] for i in range(0, len(events), per_run)]
-        seconds += [sum(e.end - e.begin for e in run) / 1e9 for run in runs]
+    begin, runs = time.perf_counter(), 0
+    while not runs or time.perf_counter() - begin < args.seconds:
+        program.run()
+        runs += 1
+        if runs % 50 == 0:
+            backend.synchronize()
+    backend.synchronize()
+    count = min(max(3, round(runs * args.seconds / (time.perf_counter() - begin))), 300)
+    with ag.profile() as seen:
+        for _ in range(count):
+            program.run()
+        backend.synchronize()
+    events = [e for e in seen.events if e.kernel != "transfer"]
+    seconds = [sum(e.end - e.begin for e in events[i : i + per_run]) / 1e9 for i in range(0, len(events), per_run)]
     program.close()
     del kept
     return statistics.median(seconds), per_run

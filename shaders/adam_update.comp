@@ -6,10 +6,11 @@
 // the parameter of every 64th element); factor, bad [1]
 // First g *= factor, and if bad is not 0 that is all.
 // All arithmetic is `precise`, in the order of the reference, so that no driver fuses it in its own way.
-// grid: n invocations
+// grid: n / turns invocations
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#include "index.glsl"
+#define TURNS 1
+#include "turns.glsl"
 
 layout(constant_id = 0) const uint last = 0;
 layout(push_constant) uniform Args {
@@ -27,31 +28,13 @@ layout(set = 0, binding = 8) readonly buffer Bad_ { float bad[]; };
 #include "ticket.glsl"
 #include "scaled_gradient.glsl"
 
-float counted(uint word, float rate) {
-    precise float c = uintBitsToFloat(state[word]);
-    c += rate * (1.0 - c);
-    return c;
-}
-
 // x + rate (y - x), from the nearer end: a small y has no digits left in y - x.
 float moved(float x, float y, float rate, float beta) {
     precise float from_x = x + (y - x) * rate, from_y = (x - y) * beta + y;
     return rate <= 0.5 ? from_x : from_y;
 }
 
-// Which parameter an element is of.
-uint slot_of(uint element) {
-    const uint ends = places_at + 1;
-    uint slot = places[ends + places[places_at] + element / 64];
-    while (element >= places[ends + slot]) slot++;
-    return slot;
-}
-
-// The same where most workgroups have one parameter: these look it up once.
-uint slot_here(uint i) {
-    const uint begin = start + workgroup() * gl_WorkGroupSize.x, slot = slot_of(begin);
-    return begin + gl_WorkGroupSize.x <= places[places_at + 1 + slot] ? slot : slot_of(start + i);
-}
+#include "counts.glsl"
 
 void advance(uint word, float rate1, float rate2) {
     state[word] = floatBitsToUint(counted(word, rate1));
@@ -59,26 +42,33 @@ void advance(uint word, float rate1, float rate2) {
     state[word + 2] = floatBitsToUint(uintBitsToFloat(state[word + 2]) + 1.0);
 }
 
-void main() {
-    const uint i = invocation();
-    const float grad = scaled_gradient(i);
-    if (bad[bad_at] != 0.0) return;
+void update(uint i, float grad) {
     const float lr = settings[settings_at], rate1 = settings[settings_at + 1], rate2 = settings[settings_at + 2];
-    if (i < n) {
-        const float eps = settings[settings_at + 3], weight_decay = settings[settings_at + 4];
-        const float beta1 = settings[settings_at + 5], beta2 = settings[settings_at + 6];
-        const uint counts = state_at + 4 + 3 * slot_here(i);
-        precise float c1 = counted(counts, rate1), c2 = counted(counts + 1, rate2);
-        precise float square = grad * grad;
-        precise float m_i = moved(m[m_at + i], grad, rate1, beta1), v_i = moved(v[v_at + i], square, rate2, beta2);
-        precise float p_i = p[p_at + i];
-        p_i *= 1.0 - lr * weight_decay;
-        p_i -= m_i / (sqrt(v_i) + eps * sqrt(c2)) * (lr * sqrt(c2) / c1);
-        m[m_at + i] = m_i;
-        v[v_at + i] = v_i;
-        p[p_at + i] = p_i;
+    const float eps = settings[settings_at + 3], weight_decay = settings[settings_at + 4];
+    const float beta1 = settings[settings_at + 5], beta2 = settings[settings_at + 6];
+    const uint slot = only_here ? slot_here : slot_of(start + i), counts = state_at + 4 + 3 * slot;
+    precise float c1 = slot == slot_here ? counts_here[0] : counted(counts, rate1);
+    precise float c2 = slot == slot_here ? counts_here[1] : counted(counts + 1, rate2);
+    precise float square = grad * grad;
+    precise float m_i = moved(m[m_at + i], grad, rate1, beta1), v_i = moved(v[v_at + i], square, rate2, beta2);
+    precise float p_i = p[p_at + i];
+    p_i *= 1.0 - lr * weight_decay;
+    p_i -= m_i / (sqrt(v_i) + eps * sqrt(c2)) * (lr * sqrt(c2) / c1);
+    m[m_at + i] = m_i;
+    v[v_at + i] = v_i;
+    p[p_at + i] = p_i;
+}
+
+void main() {
+    const bool skip = bad[bad_at] != 0.0;
+    const float rate1 = settings[settings_at + 1], rate2 = settings[settings_at + 2];
+    if (!skip) look_up(rate1, rate2);
+    for (uint turn = 0; turn < turns; turn++) {
+        const uint i = element(turn);
+        const float grad = scaled_gradient(i);
+        if (!skip && i < n) update(i, grad);
     }
-    if (!is_last_reader(state_at)) return;
+    if (skip || !is_last_reader(state_at)) return;
     for (uint k = 0; k < count; k++) advance(state_at + 4 + 3 * (first + k), rate1, rate2);
     if (last != 0) advance(state_at + 1, rate1, rate2);
     state[state_at] = 0;

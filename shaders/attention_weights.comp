@@ -15,11 +15,11 @@ void main() {
     const uint x_0 = x_at + row * keys, out_0 = out_at + row * keys;
     const uint end = row >= batch * queries ? 0 : keys, seen = causal != 0 ? min(end, row % queries + 1) : end;
     float mine = -INFINITY;
-    for (uint k = share; k < seen; k += SHARES) mine = max(mine, factor * x[x_0 + k]);
+    for (uint k = share; k < seen; k += shares) mine = max(mine, factor * x[x_0 + k]);
     const float largest = column_max(0, mine, 1);
     mine = 0.0;
-    for (uint k = share; k < seen; k += SHARES) mine += ieee_exp(factor * x[x_0 + k] - largest);
+    for (uint k = share; k < seen; k += shares) mine += ieee_exp(factor * x[x_0 + k] - largest);
     const float total = column_sum(1, mine, 1);
-    for (uint k = share; k < end; k += SHARES)
+    for (uint k = share; k < end; k += shares)
         out_[out_0 + k] = k < seen ? ieee_exp(factor * x[x_0 + k] - largest) / total : 0.0;
 }

@@ -1,6 +1,7 @@
 // batch_norm_grad: dx = gamma rate (g - dbeta / length - h dgamma / length) with h = rate (x - mean)
 // dx, x, g [rows, length]; gamma, mean, variance, dgamma, dbeta [rows, 1], the last two from norm_sums
 // grid: n invocations
+// floats: relaxed
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"

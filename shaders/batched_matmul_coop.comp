@@ -1,6 +1,7 @@
 // batched_matmul_coop: batched_matmul on cooperative matrices, as matmul_coop; out[p, n] = op(A[n]) op(B[n])
 // out[pieces, batch, rows, cols]; A[batch, rows, inner], or [batch, inner, rows] with ta; B likewise
 // grid: cols / TILE_COLS, rows / TILE_ROWS, pieces * batch workgroups
+// floats: relaxed
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require

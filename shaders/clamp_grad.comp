@@ -1,5 +1,5 @@
 // clamp_grad: out = g where lo <= x <= hi, else 0 g.  out[n], x[n], g[n]
-// grid: n invocations
+// grid: n / turns invocations
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #define SAVED x

@@ -1,6 +1,6 @@
 // clip_factor: out = max_norm / sqrt(x) if that root is finite and larger than max_norm, else 1
 // out[n], x[n]
-// grid: n invocations
+// grid: n / turns invocations
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #define PARAMS float max_norm;

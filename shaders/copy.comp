@@ -1,5 +1,5 @@
 // copy: out = x.  out[n], x[n]; words are moved as integers, so any bits survive
-// grid: n invocations
+// grid: n / turns invocations
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #define TYPE uint

@@ -1,5 +1,5 @@
 // equal: out = 1 where a = b, else 0, with broadcasting.  out[n], a[...], b[...]
-// grid: n invocations
+// grid: n / turns invocations
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "broadcast.glsl"

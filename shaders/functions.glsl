@@ -12,7 +12,11 @@
 float add_of(float a, float b) { precise float r = a + b; return r; }
 float sub_of(float a, float b) { precise float r = a - b; return r; }
 float mul_of(float a, float b) { precise float r = a * b; return r; }
-float div_of(float a, float b) { precise float r = a / b; return r; }
+float div_of(float a, float b) {  // beyond 2^126 the reciprocal of b, which drivers make it with, may become 0
+    const float less = abs(b) > 8.5070592e37 ? 0.25 : 1.0;
+    precise float r = (a * less) / (b * less);
+    return r;
+}
 float scale_of(float x, const float factor) { precise float r = factor * x; return r; }
 
 // exp, log, sqrt: with the special values of IEEE 754; sqrt is NaN for x < 0, where GLSL leaves it open
@@ -26,7 +30,7 @@ float abs_grad_of(float x, float g) { precise float r = x > 0.0 ? g : x < 0.0 ? 
 
 // ----------------------------------------------------------------------------- as in ag/engine/kernels/activation.py
 
-// relu: max(x, 0); max() may drop a NaN, this comparison keeps it.  relu_grad: g sign(y), y is never negative
+// relu: max(x, 0).  relu_grad: g sign(y), y is never negative
 float relu_of(float x) { return x < 0.0 ? 0.0 : x; }
 float relu_grad_of(float y, float g) { precise float r = y > 0.0 ? g : y < 0.0 ? -g : y * g; return r; }
 

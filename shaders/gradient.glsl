@@ -1,6 +1,6 @@
 // out[i] = f(v[i], g[i]): the cotangent g carried back through a unary kernel, where v is the value that the kernel
 // defines as SAVED before including this (its input x or its output y).  PARAMS and f as in unary.glsl.
-#include "index.glsl"
+#include "turns.glsl"
 #ifndef PARAMS
 #define PARAMS
 #endif
@@ -15,6 +15,8 @@ layout(set = 0, binding = 2) readonly buffer G_ { float g[]; };
 float f(float v, float g);
 
 void main() {
-    const uint i = invocation();
-    if (i < n) out_[out_at + i] = f(SAVED[JOIN(SAVED, _at) + i], g[g_at + i]);
+    for (uint turn = 0; turn < turns; turn++) {
+        const uint i = element(turn);
+        if (i < n) out_[out_at + i] = f(SAVED[JOIN(SAVED, _at) + i], g[g_at + i]);
+    }
 }

@@ -19,7 +19,7 @@ layout(constant_id = 13) const uint K = 16;
 const uint SUBGROUPS = LANES, HIGH_M = DOWN / M, WIDE_N = ACROSS / N;
 const uint A_LINE = (A_ALONG_K ? DEPTH : TILE_ROWS) / 4 + 2, B_LINE = (B_ALONG_K ? DEPTH : TILE_COLS) / 4 + 2;
 const uint A_SIZE = (A_ALONG_K ? TILE_ROWS : DEPTH) * A_LINE, B_SIZE = (B_ALONG_K ? TILE_COLS : DEPTH) * B_LINE;
-shared HALVES high[A_SIZE + B_SIZE], low[TERMS > 1 ? A_SIZE + B_SIZE : 1];
+shared HALVES high[A_SIZE + B_SIZE], low[TERMS > 1 ? A_SIZE + B_SIZE : 2];
 
 #define MATRIX_OF(use, rows, cols) coopmat<HALF, gl_ScopeSubgroup, rows, cols, use>
 #define A_MATRIX MATRIX_OF(gl_MatrixUseA, M, K)

@@ -1,5 +1,6 @@
 // inverse_std: out = 1 / sqrt(variance + eps).  out[n], variance[n]
 // grid: n invocations
+// floats: relaxed
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"

@@ -1,6 +1,7 @@
 // joined_statistics: mean and variance of rows whose pieces' are known; mean, variance [rows, 1], means, variances
 // [rows, pieces]; a row is length long and its pieces chunk, the last may be shorter
 // grid: rows invocations
+// floats: relaxed
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"

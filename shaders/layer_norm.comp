@@ -1,6 +1,7 @@
 // layer_norm: out = gamma (x - mean) / deviation + beta, with mean and variance of each column
 // out, x [features, samples]; mean, variance [1, samples]; gamma, beta [features, 1]
 // grid: samples / 8 workgroups
+// floats: relaxed
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "reduce.glsl"
@@ -20,15 +21,15 @@ void main() {
     const uint column = column_of(samples), share = share_of(samples), end = column < samples ? features : 0;
     const uint x_0 = x_at + column, out_0 = out_at + column;
     float mine = 0.0;
-    for (uint f = share; f < end; f += SHARES) mine += x[x_0 + f * samples];
+    for (uint f = share; f < end; f += shares) mine += x[x_0 + f * samples];
     const float centre = column_sum(0, mine, samples) / float(features);
     mine = 0.0;
-    for (uint f = share; f < end; f += SHARES) {
+    for (uint f = share; f < end; f += shares) {
         const float apart = x[x_0 + f * samples] - centre;
         mine += apart * apart;
     }
     const float spread = column_sum(1, mine, samples) / float(features), rate = 1.0 / sqrt(spread + eps);
-    for (uint f = share; f < end; f += SHARES)
+    for (uint f = share; f < end; f += shares)
         out_[out_0 + f * samples] = (x[x_0 + f * samples] - centre) * rate * gamma[gamma_at + f] + beta[beta_at + f];
     if (share != 0 || column >= samples) return;
     mean[mean_at + column] = centre;

@@ -1,6 +1,7 @@
 // layer_norm_grad: dx = rate (s - mean(s) - h mean(s h)) with s = gamma g, h = rate (x - mean), means over each column
 // dx, x, g [features, samples]; gamma [features, 1]; mean, variance [1, samples]
 // grid: samples / 8 workgroups
+// floats: relaxed
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "reduce.glsl"
@@ -23,15 +24,16 @@ void main() {
     const float centre = valid ? mean[mean_at + column] : 0.0;
     const float rate = valid ? 1.0 / sqrt(variance[variance_at + column] + eps) : 0.0;
     float sum = 0.0, along = 0.0;
-    for (uint f = share; f < end; f += SHARES) {
-        const float s = g[g_0 + f * samples] * gamma[gamma_at + f];
+    for (uint f = share; f < end; f += shares) {
+        precise float s = g[g_0 + f * samples] * gamma[gamma_at + f];
         sum += s;
         along += s * ((x[x_0 + f * samples] - centre) * rate);
     }
     sum = column_sum(0, sum, samples) / float(features);
     along = column_sum(1, along, samples) / float(features);
-    for (uint f = share; f < end; f += SHARES) {
+    for (uint f = share; f < end; f += shares) {
         const float h = (x[x_0 + f * samples] - centre) * rate;
-        dx[dx_at + column + f * samples] = (g[g_0 + f * samples] * gamma[gamma_at + f] - sum - h * along) * rate;
+        precise float s = g[g_0 + f * samples] * gamma[gamma_at + f];  // the same as above: their difference is exact
+        dx[dx_at + column + f * samples] = (s - sum - h * along) * rate;
     }
 }

@@ -1,6 +1,6 @@
 // max: out[o, piece, i] = the largest x[o, k, i] of the k of the piece, NaN if one of them is
 // out[outer, pieces, inner], x[outer, length, inner]; a piece is chunk long, the last may be shorter
-// grid: outer * pieces * inner / 8 workgroups
+// grid: outer * pieces * inner / columns workgroups
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "reduce.glsl"
@@ -16,7 +16,7 @@ void main() {
     const bool valid = o < outer;
     const uint x_0 = x_at + o * length * inner + i, end = valid ? min((piece + 1) * chunk, length) : 0;
     float mine = -INFINITY;
-    for (uint k = piece * chunk + share; k < end; k += SHARES) mine = larger(mine, x[x_0 + k * inner]);
+    for (uint k = piece * chunk + share; k < end; k += shares) mine = larger(mine, x[x_0 + k * inner]);
     const float largest = column_max(0, mine, inner);
     if (valid && share == 0) out_[out_at + element] = largest;
 }

@@ -17,7 +17,7 @@ void main() {
     const bool valid = piece < pieces;
     const uint end = valid ? min((piece + 1) * chunk, n) : 0;
     uint count = 0;
-    for (uint i = piece * chunk + share; i < end; i += SHARES) {
+    for (uint i = piece * chunk + share; i < end; i += shares) {
         const float scaled = x[x_at + i] * factor[factor_at];
         count += uint((floatBitsToUint(scaled) & EXPONENT) == EXPONENT);
     }

@@ -1,6 +1,7 @@
 // norm_statistics: mean and variance of each piece of each row; mean, variance [rows, pieces], x [rows, length]
 // A piece is chunk long, the last may be shorter.  Two passes, so that a large mean costs no digits.
 // grid: rows * pieces workgroups
+// floats: relaxed
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "rows.glsl"

@@ -1,6 +1,7 @@
 // norm_sums: for each piece of each row, dgamma = sum of g h and dbeta = sum of g, with h = (x - mean) / deviation
 // dgamma, dbeta [rows, pieces], x, g [rows, length]; mean, variance per row or per column: one of the steps is 0
 // grid: rows * pieces workgroups
+// floats: relaxed
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "rows.glsl"

@@ -1,6 +1,7 @@
 // normalize: out = gamma (x - mean) / deviation + beta, all but x and out per row
 // out, x [rows, length]; mean, variance, gamma, beta [rows, 1]
 // grid: n invocations
+// floats: relaxed
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"

@@ -1,5 +1,5 @@
 // permute: out = x with its axes in another order, given by the strides.  out[n], x[n]; words are moved as integers
-// grid: n invocations
+// grid: n / turns invocations
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #define TYPE uint

@@ -1,5 +1,5 @@
 // pow: out = x^p.  out[n], x[n]
-// grid: n invocations
+// grid: n / turns invocations
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #define PARAMS float p;

@@ -1,5 +1,5 @@
 // pow_grad: out = g p x^(p - 1), and 0 g for p = 0.  out[n], x[n], g[n]
-// grid: n invocations
+// grid: n / turns invocations
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #define SAVED x

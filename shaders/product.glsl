@@ -13,6 +13,13 @@ vec4 b_quad(uint k, uint col);
 void put(uint row, uint col, vec4 quad);  // writes four elements of a row of out, those that are inside
 uint first, end;
 
+// Asked for by name, for a driver that is told to keep NaN and infinity (strict, in the manifest) may not fuse the two.
+#ifdef FIXED
+#define ADD_PRODUCT(sum, x, quad) sum += x * quad
+#else
+#define ADD_PRODUCT(sum, x, quad) sum = fma(vec4(x), quad, sum)
+#endif
+
 const uint QUADS = ACROSS / 4, SUMS = DOWN * QUADS;
 vec4 a_next[A_QUADS], b_next[B_QUADS], sums[SUMS];
 
@@ -33,10 +40,10 @@ void multiply(uint a_at, uint b_at) {
     [[unroll]] for (uint i = 0; i < DOWN / 4; i++) {
         [[unroll]] for (uint j = 0; j < QUADS; j++) {
             const uint s = 4 * i * QUADS + j;
-            sums[s] += a_k[i].x * b_k[j];
-            sums[s + QUADS] += a_k[i].y * b_k[j];
-            sums[s + 2 * QUADS] += a_k[i].z * b_k[j];
-            sums[s + 3 * QUADS] += a_k[i].w * b_k[j];
+            ADD_PRODUCT(sums[s], a_k[i].x, b_k[j]);
+            ADD_PRODUCT(sums[s + QUADS], a_k[i].y, b_k[j]);
+            ADD_PRODUCT(sums[s + 2 * QUADS], a_k[i].z, b_k[j]);
+            ADD_PRODUCT(sums[s + 3 * QUADS], a_k[i].w, b_k[j]);
         }
     }
 }

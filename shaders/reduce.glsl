@@ -1,30 +1,31 @@
 // Reductions along the middle axis of x[outer, length, inner]; its outer * inner columns are numbered in memory order.
-// A workgroup takes 8 columns, each shared by 16 invocations, which combine what they found through shared memory:
-// always in the same order, so with the same bits.  Barriers cost software drivers far more than the few additions
-// that every invocation repeats after the only one.
+// A workgroup takes 128 / shares columns, each shared by `shares` invocations, which combine what they found through
+// shared memory: always in the same order, so with the same bits.  Barriers cost software drivers far more than the few
+// additions that every invocation repeats after the only one.
 #include "index.glsl"
-#define COLUMNS 8
-#define SHARES 16
-shared float found[4][SHARES * COLUMNS];  // one row per reduction of a kernel: no barrier needed between them
+layout(constant_id = 0) const uint shares = 16;
+const uint COLUMNS = 128 / shares;
+shared float found[4][128];  // one row per reduction of a kernel: no barrier needed between them
 
 // Neighbouring invocations read neighbouring words: of several columns, or of one if these are far apart.
 uint column_in_group(uint inner) {
-    return inner < COLUMNS ? gl_LocalInvocationID.x / SHARES : gl_LocalInvocationID.x % COLUMNS;
+    return inner < COLUMNS ? gl_LocalInvocationID.x / shares : gl_LocalInvocationID.x % COLUMNS;
 }
 uint column_of(uint inner) { return workgroup() * COLUMNS + column_in_group(inner); }
 uint share_of(uint inner) {
-    return inner < COLUMNS ? gl_LocalInvocationID.x % SHARES : gl_LocalInvocationID.x / COLUMNS;
+    return inner < COLUMNS ? gl_LocalInvocationID.x % shares : gl_LocalInvocationID.x / COLUMNS;
 }
 
 // GLSL's max may drop a NaN.
 float larger(float a, float b) { return b > a || isnan(b) ? b : a; }
 
 float combined(uint reduction, float share, uint inner, bool largest) {
+    if (shares == 1) return share;
     const uint column = column_in_group(inner);
     found[reduction][share_of(inner) * COLUMNS + column] = share;
     barrier();
     float total = found[reduction][column];
-    for (uint s = 1; s < SHARES; s++) {
+    for (uint s = 1; s < shares; s++) {
         const float other = found[reduction][s * COLUMNS + column];
         total = largest ? larger(total, other) : total + other;
     }

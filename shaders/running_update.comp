@@ -1,5 +1,6 @@
 // running_update: running += momentum (factor value - running).  running[n], value[n]
 // grid: n invocations
+// floats: relaxed
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"

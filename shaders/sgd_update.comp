@@ -3,10 +3,11 @@
 // p, momentum, g [n]; state = (tickets, t), where t grows by 1 if `last`; settings = (lr, mu, weight_decay, nesterov);
 // factor, bad [1]
 // First g *= factor, and if bad is not 0 that is all.
-// grid: n invocations
+// grid: n / turns invocations
 #version 450
 #extension GL_GOOGLE_include_directive : require
-#include "index.glsl"
+#define TURNS 1
+#include "turns.glsl"
 
 layout(constant_id = 0) const uint last = 0;
 layout(push_constant) uniform Args {
@@ -22,25 +23,27 @@ layout(set = 0, binding = 6) readonly buffer Bad_ { float bad[]; };
 #include "ticket.glsl"
 #include "scaled_gradient.glsl"
 
+void update(uint i, float grad) {
+    const float lr = settings[settings_at], mu = settings[settings_at + 1], weight_decay = settings[settings_at + 2];
+    precise float p_i = p[p_at + i];
+    precise float d = grad + weight_decay * p_i;
+    if (mu != 0.0) {
+        precise float b = mu * momentum[momentum_at + i] + d;
+        momentum[momentum_at + i] = b;
+        d = settings[settings_at + 3] != 0.0 ? d + mu * b : b;
+    }
+    p_i -= lr * d;
+    p[p_at + i] = p_i;
+}
+
 void main() {
-    const uint i = invocation();
-    const float grad = scaled_gradient(i);
-    if (bad[bad_at] != 0.0) return;
-    const float lr = settings[settings_at], t = uintBitsToFloat(state[state_at + 1]);
-    if (i < n) {
-        const float mu = settings[settings_at + 1], weight_decay = settings[settings_at + 2];
-        precise float p_i = p[p_at + i];
-        precise float d = grad + weight_decay * p_i;
-        if (mu != 0.0) {
-            precise float b = mu * momentum[momentum_at + i] + d;
-            momentum[momentum_at + i] = b;
-            d = settings[settings_at + 3] != 0.0 ? d + mu * b : b;
-        }
-        p_i -= lr * d;
-        p[p_at + i] = p_i;
+    const bool skip = bad[bad_at] != 0.0;
+    for (uint turn = 0; turn < turns; turn++) {
+        const uint i = element(turn);
+        const float grad = scaled_gradient(i);
+        if (!skip && i < n) update(i, grad);
     }
-    if (last != 0 && is_last_reader(state_at)) {
-        state[state_at + 1] = floatBitsToUint(t + 1.0);
-        state[state_at] = 0;
-    }
+    if (skip || last == 0 || !is_last_reader(state_at)) return;
+    state[state_at + 1] = floatBitsToUint(uintBitsToFloat(state[state_at + 1]) + 1.0);
+    state[state_at] = 0;
 }

@@ -1,6 +1,6 @@
 // out[i] = f(x[...]): x is walked along the axes of out with strides of its own, 0 where it repeats.  The kernel
 // defines f after including this, and may define PARAMS and TYPE before, as in unary.glsl.
-#include "index.glsl"
+#include "turns.glsl"
 #ifndef PARAMS
 #define PARAMS
 #endif
@@ -20,12 +20,14 @@ layout(set = 0, binding = 1) readonly buffer X_ { TYPE x[]; };
 TYPE f(TYPE x);
 
 void main() {
-    const uint i = invocation();
-    if (i >= n) return;
-    uint rest = i, x_i = x_at;
-    for (uint axis = ndim; axis-- > 0;) {
-        x_i += rest % shape[axis] * x_stride[axis];
-        rest /= shape[axis];
+    for (uint turn = 0; turn < turns; turn++) {
+        const uint i = element(turn);
+        if (i >= n) return;
+        uint rest = i, x_i = x_at;
+        for (uint axis = ndim; axis-- > 0;) {
+            x_i += rest % shape[axis] * x_stride[axis];
+            rest /= shape[axis];
+        }
+        out_[out_at + i] = f(x[x_i]);
     }
-    out_[out_at + i] = f(x[x_i]);
 }

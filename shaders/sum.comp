@@ -1,7 +1,9 @@
 // sum: out[o, piece, i] = scale * (x[o, k, i] summed over the k of the piece); no k gives 0
 // out[outer, pieces, inner], x[outer, length, inner]; a piece is chunk long, the last may be shorter
-// grid: outer * pieces * inner / 8 workgroups
+// grid: outer * pieces * inner / columns workgroups
+// floats: relaxed
 #version 450
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #include "reduce.glsl"
 
@@ -9,7 +11,7 @@ layout(push_constant) uniform Args { uint outer, length, inner, pieces, chunk, o
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
 layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
 
-const uint BLOCK = 64 * SHARES;  // an invocation adds up 64 elements, then such sums: long sums keep their digits
+const uint BLOCK = 64 * shares;  // an invocation adds up 64 elements, then such sums: long sums keep their digits
 
 void main() {
     const uint element = column_of(inner), share = share_of(inner);
@@ -18,8 +20,13 @@ void main() {
     const uint x_0 = x_at + o * length * inner + i, end = valid ? min((piece + 1) * chunk, length) : 0;
     float mine = 0.0;
     for (uint k_0 = piece * chunk + share; k_0 < end; k_0 += BLOCK) {
+        const uint last = min(k_0 + BLOCK, end);
         float block = 0.0;
-        for (uint k = k_0; k < min(k_0 + BLOCK, end); k += SHARES) block += x[x_0 + k * inner];
+        for (uint k = k_0; k < last; k += 4 * shares) {  // four reads under way at a time, added one after the other
+            vec4 found;
+            [[unroll]] for (uint c = 0; c < 4; c++) found[c] = x[x_0 + min(k + c * shares, last - 1) * inner];
+            [[unroll]] for (uint c = 0; c < 4; c++) block += k + c * shares < last ? found[c] : 0.0;
+        }
         mine += block;
     }
     const float total = column_sum(0, mine, inner);

@@ -1,6 +1,6 @@
 // out[i] = f(x[i]).  The kernel defines f after including this, and may define before:
 // PARAMS, further push-constant members, and TYPE, the elements' type.
-#include "index.glsl"
+#include "turns.glsl"
 #ifndef PARAMS
 #define PARAMS
 #endif
@@ -15,6 +15,8 @@ layout(set = 0, binding = 1) readonly buffer X_ { TYPE x[]; };
 TYPE f(TYPE x);
 
 void main() {
-    const uint i = invocation();
-    if (i < n) out_[out_at + i] = f(x[x_at + i]);
+    for (uint turn = 0; turn < turns; turn++) {
+        const uint i = element(turn);
+        if (i < n) out_[out_at + i] = f(x[x_at + i]);
+    }
 }

@@ -48,6 +48,9 @@ __all__ = [
 ]
 
 
+_WORKGROUP, _SHARES = 128, 16  # invocations, and how many of them add up a long piece together
+
+
 def row_major_strides(shape: Shape) -> Shape:
     """Element strides of a dense row-major array."""
     strides = []
@@ -200,9 +203,13 @@ def axis_layout(_out: Shape, x: Shape, *_others: Shape, axis: int, **_params: ob
     return {"outer": prod(x[:axis]), "length": x[axis], "inner": prod(x[axis + 1 :])}
 
 
-def sum_layout(out: Shape, x: Shape, *, axis: int, **params: object) -> Layout:
-    """`axis_layout`, and into how many pieces the axis is cut."""
-    return {**axis_layout(out, x, axis=axis), "pieces": out[axis]}
+def sum_layout(out: Shape, x: Shape, *, axis: int, chunk: int, **params: object) -> Layout:
+    """`axis_layout`, into how many pieces the axis is cut, how many invocations share one, and how many take part.
+
+    Short pieces, such as the few that products were cut into, are added up by one invocation each: in the same order.
+    """
+    shares = 1 if min(chunk, x[axis]) <= _SHARES else _SHARES
+    return {**axis_layout(out, x, axis=axis), "pieces": out[axis], "shares": shares, "columns": _WORKGROUP // shares}
 
 
 def broadcast_layout(out: Shape, a: Shape, b: Shape) -> Layout:

@@ -245,7 +245,7 @@ float scaled_grad_of(float y, float g, const float factor) {
 def table(shaders: Path) -> Path:
     """The folder, with two functions and what their kernels include, and a chain of them."""
     (shaders / "functions.glsl").write_text(FUNCTIONS)
-    for name in ("unary", "gradient", "index"):
+    for name in ("unary", "gradient", "turns", "index"):
         shutil.copy(kernels_build.SHADERS / f"{name}.glsl", shaders)
     chain = SHADER.replace('"head.glsl"', '"head.glsl"\n#include "apply.glsl"').replace(
         "= factor * x[x_at]", "= apply(n, x[x_at], factor, factor)")
@@ -260,7 +260,7 @@ def test_a_function_becomes_a_kernel_and_an_instruction(table: Path, out: Path) 
     assert entry["operands"] == [{"name": "out", "writes": True}, {"name": "y", "writes": False},
                                  {"name": "g", "writes": False}]
     assert [m["name"] for m in entry["push"]] == ["n", "out_at", "y_at", "g_at", "factor"]
-    assert entry["grid"] == {"unit": "invocations", "axes": ["n"]} and entry["local_size"] == [128, 1, 1]
+    assert entry["grid"] == {"unit": "invocations", "axes": ["n / turns"]} and entry["local_size"] == [128, 1, 1]
     apply = kernels_build.text_of(table / "apply.glsl")
     assert f"if (function == {kernels_build.number_of('half')}) found = half_of(x);" in apply
     assert f"if (function == {kernels_build.number_of('scaled_grad')}) found = scaled_grad_of(x, y, value);" in apply
@@ -447,7 +447,7 @@ def test_a_shader_fits_its_primitive(kernels: dict[str, Any], kernel: str) -> No
             assert member["name"] in known
             value = layout.get(member["name"])
             assert member["count"] == (len(value) if isinstance(value, tuple) else 1)
-    assert {constant["name"] for constant in entry["spec"] if constant["name"].islower()} <= known
+    assert {constant["name"] for constant in entry["spec"] if constant["name"].islower()} <= known | {"turns", "shares"}
     names = {word for axis in entry["grid"]["axes"] for word in axis.split() if word.isidentifier()}
     assert names <= {*known, *(constant["name"] for constant in entry["spec"])}
 

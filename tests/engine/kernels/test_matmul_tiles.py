@@ -124,8 +124,8 @@ LARGE = device("NVIDIA", "discrete", 140)
 
 
 @pytest.mark.parametrize(("info", "rows", "cols", "count", "kind"), [
-    (LARGE, 4096, 4096, 1, "L"), (LARGE, 2048, 2048, 1, "L"), (LARGE, 1024, 1024, 1, "M1"), (LARGE, 128, 128, 1, "S"),
-    (LARGE, 4096, 1, 1, "V"), (LARGE, 8, 512, 1, "V"), (LARGE, 64, 64, 1000, "M"), (LARGE, 8192, 60, 8, "M1"),
+    (LARGE, 4096, 4096, 1, "L"), (LARGE, 2048, 2048, 1, "L"), (LARGE, 1024, 1024, 1, "M4"), (LARGE, 128, 128, 1, "S4"),
+    (LARGE, 4096, 1, 1, "V"), (LARGE, 8, 512, 1, "V"), (LARGE, 64, 64, 1000, "M4"), (LARGE, 8192, 60, 8, "M1"),
     (device("NVIDIA", "discrete", 8), 1024, 1024, 1, "L"), (device("Apple", "integrated", 16), 4096, 4096, 1, "L2"),
     (device("Unheard of", "other", 0), 4096, 4096, 1, "L2"), (device("Mesa", "cpu", 4), 100, 3, 1, "S"),
     (device("Mesa", "cpu", 4), 20, 20, 1, "S"),
@@ -142,7 +142,7 @@ def test_a_skinny_product_has_its_tiles_along_the_long_side() -> None:
 
 def test_an_unknown_kind_of_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AG_MATMUL_TILE", "XL")
-    with pytest.raises(ag.KernelError, match=r"AG_MATMUL_TILE is 'XL'; it must be one of L, L2, M1, M, S, V, or"):
+    with pytest.raises(ag.KernelError, match=r"is 'XL'; it must be one of L, L2, M1, M, M4, S, S4, V, or"):
         tiles_of(LARGE)
 
 

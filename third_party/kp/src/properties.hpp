@@ -24,9 +24,12 @@ deviceProperties(const vk::PhysicalDevice& device)
     namespace py = pybind11;
     vk::PhysicalDeviceSubgroupProperties subgroup;
     vk::PhysicalDeviceIDProperties id;
+    vk::PhysicalDeviceFloatControlsProperties floats;
     vk::PhysicalDeviceProperties2 all;
     all.pNext = &id;
     id.pNext = &subgroup;
+    if (device.getProperties().apiVersion >= VK_API_VERSION_1_2)
+        subgroup.pNext = &floats;
     device.getProperties2(&all);
     const vk::PhysicalDeviceProperties& p = all.properties;
     const vk::PhysicalDeviceLimits& limits = p.limits;
@@ -51,6 +54,8 @@ deviceProperties(const vk::PhysicalDevice& device)
     d["max_push_constants_size"] = limits.maxPushConstantsSize;
     d["max_allocations"] = limits.maxMemoryAllocationCount;
     d["subgroup_size"] = subgroup.subgroupSize;
+    d["preserves_nan"] = (bool)floats.shaderSignedZeroInfNanPreserveFloat32; // if a shader asks for it
+    d["rounds_to_nearest"] = (bool)floats.shaderRoundingModeRTEFloat32;      // likewise
     d["timestamps_supported"] = timestampBits(device) != 0;
     d["timestamp_valid_bits"] = timestampBits(device);
     d["timestamp_period"] = limits.timestampPeriod; // nanoseconds per tick

@@ -102,6 +102,10 @@ class CooperativeTiles:
         """Never: these rules are for products that are made in tiles."""
         return False
 
+    def turns(self, n: int) -> int:
+        """Of kernels without products: one."""
+        return 1
+
     def choose(self, rows: int, cols: int, count: int) -> CooperativeTile:
         """Tiles for `count` products of so many rows and columns each."""
         for tile in self.tiles:

@@ -66,6 +66,7 @@ class Entry(TypedDict):
     push: list[Argument]
     spec: list[Constant]
     grid: GridRule
+    strict: bool
     local_size: list[int]
     sha256: str
 

@@ -25,6 +25,8 @@ class Properties(TypedDict):
     max_shared_memory: int
     max_storage_buffer_range: int
     max_work_group_invocations: int
+    preserves_nan: bool
+    rounds_to_nearest: bool
     subgroup_size: int
     timestamp_period: float
     timestamp_valid_bits: int

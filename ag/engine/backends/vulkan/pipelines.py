@@ -22,6 +22,7 @@ from typing import cast
 import numpy as np
 
 from ag.engine.backend import DeviceInfo
+from ag.engine.backends.vulkan.float_modes import modes_of, with_modes
 from ag.engine.backends.vulkan.kernel_files import BUILD, Entry, Manifest, check_files, read_manifest, refuse_stale
 from ag.engine.backends.vulkan.kp_types import Algorithm, Manager, Tensor
 from ag.engine.backends.vulkan.tiles import TILES, Rule, tiles_of
@@ -133,6 +134,8 @@ def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[s
     if "TILE_ROWS" in constants:
         values |= tiles.choose(values["rows"], values["cols"], _count(entry, values)).constants()
         values["vector"] = values["vector"] and aligned
+    if "turns" in constants:
+        values["turns"] = tiles.turns(values["n"])
     values = {**constants, **values}
     words: list[int] = []
     offsets = []
@@ -251,6 +254,7 @@ class Kernels:
     def __init__(self, manager: Manager, device: DeviceInfo) -> None:
         self.tiles = tiles_of(device)
         self._manager = manager
+        self._modes = modes_of(manager.get_device_properties())
         self._algorithms: dict[object, Algorithm] = {}
         self._spirv: dict[str, bytes] = {}
 
@@ -266,7 +270,10 @@ class Kernels:
         if found is None:
             spirv = self._spirv.get(plan.file)
             if spirv is None:
-                spirv = self._spirv[plan.file] = (_SPV / f"{plan.file}.spv").read_bytes()
+                spirv = (_SPV / f"{plan.file}.spv").read_bytes()
+                if _manifest()["kernels"][plan.file.partition(".")[0]]["strict"]:
+                    spirv = with_modes(spirv, self._modes)
+                self._spirv[plan.file] = spirv
             found = self._algorithms[key] = self._manager.algorithm(
                 [of_arena[s][1] for s in segments], spirv, plan.grid, np.array(plan.spec, np.uint32),
                 np.array(plan.words, np.uint32))

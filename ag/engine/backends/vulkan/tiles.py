@@ -11,15 +11,16 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ag.engine.backend import DeviceInfo
 from ag.errors import KernelError
 
-__all__ = ["TILES", "Rule", "Tile", "Tiles", "tiles_of"]
+__all__ = ["TILES", "Rate", "Rule", "Tile", "Tiles", "tiles_of"]
 
 _THIN = 2  # rows of a convolution's result up to which tiles would be nearly empty
 _SKINNY = 8  # rows or columns up to which a product is bound by memory, and wants tiles of one kind
+_BUSY, _MOST_TURNS = 512, 16  # elements per unit that keep it busy; elements that an invocation takes
 _UNITS_PER_GIB = 4  # of discrete cards: RTX 4060 to 4090, RX 7600 to 7900 and Arc lie within a factor of 2 of it
 _INTEGRATED_UNITS = 12
 
@@ -72,20 +73,38 @@ TILES = {
     "L2": Tile(128, 128, 16, 8, 8),  # half the registers and twice the invocations
     "M1": Tile(128, 64, 16, 8, 8),
     "M": Tile(64, 64, 16, 8, 8),
+    "M4": Tile(64, 64, 16, 4, 4),  # four times the invocations
     "S": Tile(32, 32, 32, 4, 4),
+    "S4": Tile(32, 32, 64, 4, 4, 4),  # where there are few: four invocations share an inner axis
     "V": Tile(32, 8, 64, 4, 4, 8),
 }
 
-# How fast a unit makes products in tiles of a kind, relative to the best: guesses from the products made per word of
-# shared memory read, to be replaced by measurements on each vendor's cards.  Devices that are not known get L2, which
-# needs half the registers of L.
+class Rate(NamedTuple):
+    """How quickly a unit makes tiles of a kind.
+
+    Attributes
+    ----------
+    many : float
+        Products per time, relative to the best kind, of a unit that has many tiles to make.
+    alone : float
+        How much longer a single tile takes than one of many: with few invocations, a unit waits for its memory.
+    """
+
+    many: float
+    alone: float = 1.0
+
+
+# NVIDIA's were measured on an H100 (benchmarks/results/tiles_h100.json).  The others are guesses from the products made
+# per word of shared memory read, to be replaced by measurements on each vendor's cards.  Devices that are not known get
+# L2, which needs half the registers of L.
 _RATES = {
-    "NVIDIA": {"L": 1.0, "L2": 0.95, "M1": 0.9, "M": 0.75, "S": 0.45},
-    "AMD": {"L": 1.0, "L2": 0.95, "M1": 0.9, "M": 0.75, "S": 0.4},
-    "Intel": {"L": 0.95, "L2": 1.0, "M1": 0.95, "M": 0.8, "S": 0.5},
-    "Apple": {"L2": 1.0, "M1": 0.95, "M": 0.85, "S": 0.5},
+    "NVIDIA": {"L": Rate(1.0, 1.2), "M1": Rate(0.97, 1.4), "M4": Rate(0.84, 1.6), "S": Rate(0.58, 3.3),
+               "S4": Rate(0.53, 1.7)},
+    "AMD": {"L": Rate(1.0), "L2": Rate(0.95), "M1": Rate(0.9), "M": Rate(0.75), "S": Rate(0.4)},
+    "Intel": {"L": Rate(0.95), "L2": Rate(1.0), "M1": Rate(0.95), "M": Rate(0.8), "S": Rate(0.5)},
+    "Apple": {"L2": Rate(1.0), "M1": Rate(0.95), "M": Rate(0.85), "S": Rate(0.5)},
 }
-_OTHER_RATES = {"L2": 1.0, "M1": 0.95, "M": 0.85, "S": 0.5}
+_OTHER_RATES = {"L2": Rate(1.0), "M1": Rate(0.95), "M": Rate(0.85), "S": Rate(0.5)}
 _MOST_UNITS = {"NVIDIA": 132, "AMD": 304, "Intel": 32}
 _OTHER_MOST = 32
 
@@ -103,6 +122,9 @@ class Rule(Protocol):
     def choose(self, rows: int, cols: int, count: int) -> Any:
         """Tiles for `count` products of so many rows and columns each."""
 
+    def turns(self, n: int) -> int:
+        """How many elements an invocation takes, of `n` that are computed one by one."""
+
     def __hash__(self) -> int:
         """Plans are kept by rule."""
 
@@ -115,8 +137,8 @@ class Tiles:
     ----------
     units : int
         Workgroups of a large tile that run at once, an estimate: Vulkan does not tell.
-    rates : tuple of (str, float)
-        Kinds of tiles with the relative speed of a unit.
+    rates : tuple of (str, Rate)
+        The kinds of tiles to choose from.
     forced : str
         The only kind to use, from the environment variable AG_MATMUL_TILE; usually empty.
     fixed : bool
@@ -127,7 +149,7 @@ class Tiles:
     """
 
     units: int
-    rates: tuple[tuple[str, float], ...]
+    rates: tuple[tuple[str, Rate], ...]
     forced: str = ""
     fixed: bool = False
     direct_rows: int = _THIN
@@ -145,18 +167,30 @@ class Tiles:
         """Tiles for `count` products of so many rows and columns each: those that should be finished first.
 
         All units work on tiles at once, so time goes in rounds; in the last one some units may have nothing to do,
-        and tiles may stand over the edge.
+        tiles may stand over the edge, and a round alone takes longer.  For example, 512 x 512 elements on 132 units are
+        16 tiles of kind L, and one round of 128 * 128 * 1.2 / 1.0 = 19,700 products per step of the inner axis; in kind
+        S4 they are 256, and two rounds of 32 * 32 / 0.53 = 3,900 together.
         """
         name = "S" if self.fixed else self.forced or ("V" if min(rows, cols) <= _SKINNY else "")
-        kinds = [(name, 1.0)] if name else self.rates
+        kinds = ((name, Rate(1.0)),) if name else self.rates
         return min((time, -tile.rows * tile.cols, tile) for time, tile in (
             self._timed(TILES[kind], rate, rows, cols, count) for kind, rate in kinds))[2]
 
-    def _timed(self, tile: Tile, rate: float, rows: int, cols: int, count: int) -> tuple[float, Tile]:
+    def turns(self, n: int) -> int:
+        """How many elements an invocation takes, of `n` that are computed one by one; a power of two.
+
+        A card starts workgroups one after the other, about one per nanosecond, so that many small ones would leave its
+        memory idle.
+        """
+        turns = 1 if self.units == 1 else max(1, min(n // (_BUSY * self.units), _MOST_TURNS))
+        return 1 << turns.bit_length() - 1
+
+    def _timed(self, tile: Tile, rate: Rate, rows: int, cols: int, count: int) -> tuple[float, Tile]:
         if (rows < cols) != (tile.rows < tile.cols):
             tile = tile.turned()
         tiles = -(-rows // tile.rows) * -(-cols // tile.cols) * count
-        return -(-tiles // self.units) * tile.rows * tile.cols / rate, tile
+        rounds = max(-(-tiles // self.units), rate.alone)
+        return rounds * tile.rows * tile.cols / rate.many, tile
 
 
 def tiles_of(device: DeviceInfo) -> Tiles:

@@ -1,0 +1,79 @@
+"""What a shader asks of float32 arithmetic where its driver lets it choose: NaN, infinity and -0 are kept, and sums
+round to the nearest.
+
+A driver may otherwise take for granted that there are none: NVIDIA's makes ``x < 0 ? 0 : x`` the larger of x and 0,
+which is 0 for NaN, so that a relu would hide that a training has diverged.  A shader asks by an execution mode of
+SPV_KHR_float_controls, which is allowed on devices only that offer it.  So the compiled kernels ask for nothing, and
+`with_modes` adds it to their SPIR-V as they are loaded::
+
+    OpCapability Shader                       OpCapability Shader
+                                              OpCapability SignedZeroInfNanPreserve
+                                              OpExtension "SPV_KHR_float_controls"
+    OpEntryPoint GLCompute %4 "main"          OpEntryPoint GLCompute %4 "main"
+                                              OpExecutionMode %4 SignedZeroInfNanPreserve 32
+    OpExecutionMode %4 LocalSize 128 1 1      OpExecutionMode %4 LocalSize 128 1 1
+
+Knows words, no kernel and no device.  `ag.engine.backends.vulkan.pipelines` calls it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ag.engine.backends.vulkan.kp_types import Properties
+
+__all__ = ["Mode", "modes_of", "with_modes"]
+
+_HEADER = 5  # words
+_EXTENSION, _ENTRY_POINT, _EXECUTION_MODE, _CAPABILITY = 10, 15, 16, 17  # instructions
+_NAME = b"SPV_KHR_float_controls".ljust(24, b"\0")
+
+
+class Mode(NamedTuple):
+    """A capability of SPIR-V and the execution mode that it allows, by their numbers."""
+
+    capability: int
+    execution: int
+
+
+_PRESERVES_NAN = Mode(4466, 4461)  # SignedZeroInfNanPreserve
+_ROUNDS_TO_NEAREST = Mode(4467, 4462)  # RoundingModeRTE
+
+
+def modes_of(device: Properties) -> tuple[Mode, ...]:
+    """The modes that a device offers, of those that kernels want."""
+    return (_PRESERVES_NAN,) * device["preserves_nan"] + (_ROUNDS_TO_NEAREST,) * device["rounds_to_nearest"]
+
+
+def with_modes(spirv: bytes, modes: tuple[Mode, ...]) -> bytes:
+    """The same module, whose entry point asks for these modes in 32 bits."""
+    if not modes:
+        return spirv
+    words = struct.unpack(f"<{len(spirv) // 4}I", spirv)
+    made = list(words[:_HEADER])
+    capabilities_end = max(end for code, _, end in _instructions(words) if code == _CAPABILITY)
+    for code, begin, end in _instructions(words):
+        made += words[begin:end]
+        if end == capabilities_end:
+            for mode in modes:
+                made += _instruction(_CAPABILITY, mode.capability)
+            made += _instruction(_EXTENSION, *struct.unpack("<6I", _NAME))
+        if code == _ENTRY_POINT:  # of which a kernel has one
+            for mode in modes:
+                made += _instruction(_EXECUTION_MODE, words[begin + 2], mode.execution, 32)
+    return struct.pack(f"<{len(made)}I", *made)
+
+
+def _instructions(words: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+    """(number, first word, word behind the end) of each instruction."""
+    at = _HEADER
+    while at < len(words):
+        end = at + (words[at] >> 16)
+        yield words[at] & 0xFFFF, at, end
+        at = end
+
+
+def _instruction(code: int, *operands: int) -> tuple[int, ...]:
+    return (len(operands) + 1) << 16 | code, *operands
