@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from types import ModuleType
 
 __all__ = ["ELSEWHERE", "LAYER", "OPTIMIZER", "TENSOR", "MissingNameError", "Named", "door", "offered"]
@@ -181,9 +182,8 @@ def _public(owner: str, name: str) -> str:
     """The nearest of all public names, from the owner's own namespace if it is there too."""
     own: dict[str, list[str]] = {}  # by the plain name, how it is written in full, ordinary names first
     anywhere: dict[str, list[str]] = {}
-    for space in NAMESPACES:
-        names = dir(sys.modules[space]) if space in sys.modules else []
-        for public in sorted(names, key=lambda n: n.startswith(_PREFIXES)):
+    for space in NAMESPACES:  # also those that nobody has used yet
+        for public in sorted(dir(import_module(space)), key=lambda n: n.startswith(_PREFIXES)):
             for places in (own, anywhere) if space == owner else (anywhere,):
                 places.setdefault(_plain(public), []).append(f"{space}.{public}")
     plain = _plain(name)
@@ -206,7 +206,7 @@ def _written(names: list[str], others: list[str]) -> str:
 
 def _found(name: str) -> object:
     space, _, own = name.rpartition(".")
-    return getattr(sys.modules[space], own)
+    return getattr(import_module(space), own)
 
 
 def door(names: Mapping[str, object], also: Iterable[str] = ()) -> tuple[Callable[[], list[str]],
