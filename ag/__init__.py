@@ -171,7 +171,8 @@ if _typing.TYPE_CHECKING:  # what _LATER says, for type checkers and editors, wh
     )
     from ag.tools.doctor import doctor as doctor
     from ag.tools.transport_selftest import transport_selftest as transport_selftest
-    from ag.training import AgClassifier as AgClassifier, AgRegressor as AgRegressor, fit as fit
+    from ag.training import AgClassifier as AgClassifier, AgRegressor as AgRegressor
+    from ag.training.fit import fit as fit
 else:
     _HOME = {name: file for file, names in _LATER.items() for name in names}
     __all__ = [name for name, x in globals().items() if name[0] != "_" and not isinstance(x, _ModuleType)] + [*_HOME]
