@@ -8,7 +8,7 @@ kernels of one primitive runs is the backend's own choice, and not asked here.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 __all__ = ["Target"]
 
@@ -21,7 +21,8 @@ _MOST_FEATURES = 128  # of an attention head, in the kernels that hold a tile of
 _LONGEST_SEQUENCE = 1 << 13  # a driver ends an invocation's loops after 65,535 turns
 
 
-class Target(NamedTuple):
+@dataclass(frozen=True)
+class Target:
     """What is known of a device when programs are compiled and kernels chosen.
 
     Attributes

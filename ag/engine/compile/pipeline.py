@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from threading import get_ident
 from typing import cast
@@ -106,5 +107,5 @@ def record(backend: Device | None, on_upload: OnUpload | None = None, recompute:
 def _program(recording: Recording) -> Program:
     backend = cast(Backend, recording.backend)
     exact = backend.settings.precision == "highest"  # kernels of a lower precision take no epilogues
-    target = backend.target._replace(epilogues=backend.target.epilogues and exact)
+    target = replace(backend.target, epilogues=backend.target.epilogues and exact)
     return backend.program(compile_program(recording, target))
