@@ -100,7 +100,8 @@ def test_every_name_is_found_when_it_is_first_used() -> None:
 
 
 @pytest.mark.parametrize("first", ["import ag.parallel", "from ag import training", "from ag import *",
-                                   "import ag.io.onnx", "from ag import fit", "import ag; ag.tools", "from ag.training import fit",
+                                   "import ag.io.onnx", "from ag import fit", "import ag; ag.tools",
+                                   "from ag.training import fit",
                                    "import pickle; pickle.loads(b'cag\\ndp_train\\n.')",
                                    "import pydoc, ag; assert 'dp_train' in pydoc.render_doc(ag)"])
 def test_whatever_comes_first(first: str) -> None:
@@ -126,12 +127,18 @@ def test_a_wrong_name_is_answered_from_what_nobody_has_used() -> None:
 
 AT_ONCE = """
 import ag, sys, threading, time
+from importlib.machinery import PathFinder
 
-class Slow:  # the first thread is in the middle of a folder when the second begins
+class Slow:  # the first thread has locked a folder, and not entered it in sys.modules, when the second begins
     def find_spec(self, name, path, target=None):
-        if name == {held!r}:
-            inside.set()
-            time.sleep(0.5)
+        spec = PathFinder.find_spec(name, path, target)
+        if name == {folder!r}:
+            spec.loader.create_module = wait
+        return spec
+
+def wait(spec):
+    inside.set()
+    time.sleep(0.5)
 
 inside = threading.Event()
 sys.meta_path.insert(0, Slow())
@@ -153,16 +160,16 @@ assert not errors and not any(thread.is_alive() for thread in threads), errors
 """
 
 
-@pytest.mark.parametrize(("first", "held", "second"), [
-    ("ag.dp_train", "ag.parallel.comm.gather", "ag.fit"),
-    ("import ag.parallel", "ag.parallel.comm.gather", "from ag.training import fit"),
-    ("ag.parallel", "ag.parallel.comm.gather", "ag.doctor"),
-    ("ag.data", "ag.data.imagenet", "ag.dp_train"),
-    ("ag.ag_load_model", "ag.io.model_file", "import ag.parallel"),
-    ("ag.fit", "ag.training.fit", "ag.fit")])
-def test_two_threads_at_once(first: str, held: str, second: str) -> None:
+@pytest.mark.parametrize(("first", "folder", "second"), [
+    ("ag.dp_train", "ag.parallel", "ag.fit"),
+    ("import ag.parallel", "ag.parallel", "from ag.training import fit"),
+    ("ag.parallel", "ag.parallel", "ag.doctor"),
+    ("ag.data", "ag.data", "ag.dp_train"),
+    ("ag.ag_load_model", "ag.io", "import ag.parallel"),
+    ("ag.fit", "ag.training", "ag.fit")])
+def test_two_threads_at_once(first: str, folder: str, second: str) -> None:
     """One that imports a folder and one that imports a file in it would wait for each other."""
-    run(AT_ONCE.format(first=first, held=held, second=second))
+    run(AT_ONCE.format(first=first, folder=folder, second=second))
 
 
 def test_in_a_captured_step() -> None:
