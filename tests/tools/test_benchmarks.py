@@ -102,7 +102,6 @@ def test_the_import(tmp_path: Path) -> None:
     assert len(rows) == 4
     for row in rows:
         assert row["ratio"] == row["ag_ms"] / row["numpy_ms"] > 0 and row["modules"] > 10 and row["step_ms"] > 0
-    assert min(row["ag_ms"] for row in rows[2:]) > max(row["ag_ms"] for row in rows[:2])  # without bytecode
 
 
 def test_every_benchmark_is_run_by_make_and_described() -> None:
