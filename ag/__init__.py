@@ -175,7 +175,8 @@ if _typing.TYPE_CHECKING:  # what _LATER says, for type checkers and editors, wh
     from ag.training.fit import fit as fit
 else:
     _HOME = {name: file for file, names in _LATER.items() for name in names}
-    __all__ = [name for name, x in globals().items() if name[0] != "_" and not isinstance(x, _ModuleType)] + [*_HOME]
+    __all__ = [name for name, x in globals().items()
+               if name[0] != "_" and name not in _HOME and not isinstance(x, _ModuleType)] + [*_HOME]
 
     def __dir__() -> list[str]:
         """What completion shows: the public names and the namespaces, without the modules that they are made of."""
