@@ -1,15 +1,16 @@
 """What `import ag` takes on top of numpy's own import, in processor time, and a first training step after it.
 
 Every measurement is an interpreter of its own that imports numpy, then ag, and then makes one step of a small model.
-The best of all rounds counts: other work on the machine adds to a time and never takes from it.  Bytecode is compiled
-before, into a folder of its own, as pip does when it installs; the rows without it compile all of ag from its source,
-as a clone does the first time, or always where PYTHONDONTWRITEBYTECODE is set.
+The best of all rounds counts: other work on the machine adds to a time and never takes from it.  Two copies of ag are
+imported, one compiled to bytecode, as pip does when it installs, and one not, whose files are compiled in every round,
+as those of a clone are the first time, or always where PYTHONDONTWRITEBYTECODE is set.
 """
 
 from __future__ import annotations
 
-import subprocess
 import sys
+from compileall import compile_dir
+from shutil import copytree, ignore_patterns
 from tempfile import TemporaryDirectory
 
 from common import HERE, in_turn, parsed, parser, table, write
@@ -17,8 +18,8 @@ from common import HERE, in_turn, parsed, parser, table, write
 WITH, WITHOUT = "with bytecode", "without"
 PEER = """
 import json, os, sys
-sys.path.insert(0, {root!r})
-sys.pycache_prefix, sys.dont_write_bytecode = {cache!r}, {read_only}
+sys.path.insert(0, {copy!r})
+sys.dont_write_bytecode = True
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.pop(name, None) if {free} else os.environ.update({{name: "1"}})
 from time import process_time as now
@@ -40,17 +41,16 @@ print(json.dumps(dict(numpy_ms=1e3 * (after_numpy - begin), ag_ms=1e3 * (after_a
 
 def main() -> None:
     args = parsed(parser(__doc__, rounds=5))
-    root = str(HERE.parent)
     with TemporaryDirectory() as folder:
         peers = {}
         for compiled in (WITH, WITHOUT):
-            cache = f"{folder}/{compiled}"
+            copy = f"{folder}/{compiled}"
+            copytree(HERE.parent / "ag", f"{copy}/ag", ignore=ignore_patterns("__pycache__"))
+            if compiled == WITH:
+                compile_dir(copy, quiet=1)
             for threads in ("as they are", "1"):
-                code = PEER.format(root=root, cache=cache, read_only=True, free=threads != "1")
+                code = PEER.format(copy=copy, free=threads != "1")
                 peers[f"{compiled}, BLAS threads {threads}"] = [sys.executable, "-c", code]
-            code = PEER.format(root=root, cache=cache, read_only=False, free=True)
-            first = code if compiled == WITH else code.partition("import ag\n")[0]
-            subprocess.run([sys.executable, "-c", first], check=True, stdout=subprocess.DEVNULL)
         rows = in_turn(peers, args.rounds)
     results = []
     for peer in peers:
