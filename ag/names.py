@@ -7,6 +7,8 @@ those that are, and knows what PyTorch and numpy call some of them:
     ag.nn.relu    did you mean ag.ops.relu (also ag.ag_relu)?             it is elsewhere
     t.cuda        write ag.ag_to_device(t, "vulkan:0")                    another library's
 
+Functions that have an `answers` say the same of the name of an argument: ``Adam(params, betas=(0.9, 0.99))``.
+
 Knows nothing else of `ag` but what these texts say; whoever offers names calls it.
 """
 
@@ -14,9 +16,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from importlib import import_module
 from types import ModuleType
+from typing import ParamSpec, TypeVar
 
-__all__ = ["ELSEWHERE", "LAYER", "OPTIMIZER", "TENSOR", "MissingNameError", "Named", "door", "offered"]
+__all__ = ["ELSEWHERE", "LAYER", "OPTIMIZER", "OPTIMIZER_ARGUMENTS", "TENSOR", "TRAINING_ARGUMENTS",
+           "MissingNameError", "Named", "answers", "door", "offered"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 NAMESPACES = ("ag.nn", "ag.ops", "ag.optim", "ag.data", "ag.io", "ag.parallel", "ag.training", "ag")
 _PREFIXES = ("ag_", "optimizer_", "lr_scheduler_")
@@ -123,6 +132,22 @@ OPTIMIZER: Mapping[str, str] = {
     "learning_rate": "write optimizer.lr",
 }
 
+OPTIMIZER_ARGUMENTS: Mapping[str, str] = {
+    "weight_decay": "write ag.optim.AdamW(params, weight_decay=0.01), which shrinks the weights beside the gradient",
+    "betas": "write beta1=0.9, beta2=0.999 to ag.optim.Adam", "learning_rate": "write lr",
+    **dict.fromkeys(("momentum", "nesterov"), "write ag.optim.SGD(params, lr=0.01, momentum=0.9)"),
+}
+
+TRAINING_ARGUMENTS: Mapping[str, str] = {
+    **dict.fromkeys(("epochs", "n_epochs", "num_epochs", "max_epochs"),
+                    "write n_iter, a number of steps, or ag.fit(model, (X, y), epochs=10), which passes over the data"),
+    **dict.fromkeys(("steps", "n_steps", "num_steps", "max_steps", "iterations"), "write n_iter, a number of steps"),
+    "batch_size": "write batch, the samples of a step, or give data=ag.data.DataLoader(x, y, batch_size=32)",
+    "model": "write make_model, a function that returns a new model", "learning_rate": "write lr",
+    **dict.fromkeys(("loss", "criterion"), "write loss_fn"), "callbacks": "write callback, one function",
+    **dict.fromkeys(("valid", "validation_data", "metrics"), "write ag.fit(model, train, valid, metrics=...)"),
+}
+
 
 def offered(names: Mapping[str, object]) -> list[str]:
     """The public names of a namespace, sorted: those without an underscore that are no files."""
@@ -165,9 +190,9 @@ def _close(name: str, names: Iterable[str]) -> str | None:
     return next(iter(get_close_matches(name, names, n=1, cutoff=0.7)), None)
 
 
-def _nearest(name: str, here: Iterable[str]) -> str:
+def _nearest(name: str, here: Iterable[str], otherwise: str = "dir() of it lists what there is") -> str:
     near = _close(name, here)
-    return f"did you mean {near!r}?" if near else "dir() of it lists what there is"
+    return f"did you mean {near!r}?" if near else otherwise
 
 
 def _plain(name: str) -> str:
@@ -181,9 +206,8 @@ def _public(owner: str, name: str) -> str:
     """The nearest of all public names, from the owner's own namespace if it is there too."""
     own: dict[str, list[str]] = {}  # by the plain name, how it is written in full, ordinary names first
     anywhere: dict[str, list[str]] = {}
-    for space in NAMESPACES:
-        names = dir(sys.modules[space]) if space in sys.modules else []
-        for public in sorted(names, key=lambda n: n.startswith(_PREFIXES)):
+    for space in NAMESPACES:  # also those that nobody has used yet
+        for public in sorted(dir(import_module(space)), key=lambda n: n.startswith(_PREFIXES)):
             for places in (own, anywhere) if space == owner else (anywhere,):
                 places.setdefault(_plain(public), []).append(f"{space}.{public}")
     plain = _plain(name)
@@ -206,7 +230,31 @@ def _written(names: list[str], others: list[str]) -> str:
 
 def _found(name: str) -> object:
     space, _, own = name.rpartition(".")
-    return getattr(sys.modules[space], own)
+    return getattr(import_module(space), own)
+
+
+def answers(function: str, elsewhere: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a function answer the name of an argument that it does not have: as `elsewhere` says, or with the nearest.
+
+    `function` is the name that users know it by.
+    """
+
+    def answering(decorated: Callable[P, R]) -> Callable[P, R]:
+        code = decorated.__code__
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+        @wraps(decorated)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name in kwargs:
+                if name not in names:
+                    given = [known for known in names if known != "self"]
+                    hint = elsewhere.get(name) or _nearest(name, given, "help() of it lists those there are")
+                    raise TypeError(f"{function}: there is no argument {name!r}; {hint}.".replace("?.", "?"))
+            return decorated(*args, **kwargs)
+
+        return call
+
+    return answering
 
 
 def door(names: Mapping[str, object], also: Iterable[str] = ()) -> tuple[Callable[[], list[str]],

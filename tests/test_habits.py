@@ -22,7 +22,7 @@ import pytest
 
 import ag
 from ag.errors import AgError
-from ag.names import ELSEWHERE, LAYER, OPTIMIZER, TENSOR
+from ag.names import ELSEWHERE, LAYER, OPTIMIZER, OPTIMIZER_ARGUMENTS, TENSOR, TRAINING_ARGUMENTS
 
 A = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 
@@ -82,6 +82,13 @@ WORKS: dict[str, object] = {
 }
 
 ANSWERED: dict[str, str] = {
+    # arguments that are not there
+    "ag.dp_train(model, [], epochs=3)": "dp_train: there is no argument 'epochs'; write n_iter, a number of steps",
+    "ag.dp_train(model, [], batch_size=3)": "write batch", "ag.dp_train(model, [], model=model)": "write make_model",
+    "ag.dp_train(model, [], acumulate=3)": "did you mean 'accumulate'?", "ag.dp_train(model, [], xyzzy=3)": "help()",
+    "optim.Adam(model, weight_decay=0.1)": "optimizer_adam: there is no argument 'weight_decay'; write ag.optim.AdamW",
+    "optim.Adam(model, betas=(0.9, 0.9))": "write beta1=0.9, beta2=0.999", "optim.Adam(model, learning_rate=1)": "lr",
+    "optim.AdamW(model, momentum=0.9)": "ag.optim.SGD(", "optim.SGD(model, momentun=0.9)": "did you mean 'momentum'?",
     # names that are not there
     "ag.Linera": "did you mean ag.ag_linear (also ag.nn.Linear)?", "nn.Liner": "did you mean ag.nn.Linear",
     "ag.relu(t)": "did you mean ag.ag_relu (also ag.ops.relu)?", "nn.relu": "ag.ops.relu",
@@ -149,7 +156,8 @@ def test_it_is_answered(line: str) -> None:
 # ---------------------------------------------------------------------------------------------- names
 
 
-@pytest.mark.parametrize("texts", [ELSEWHERE, TENSOR, LAYER, OPTIMIZER], ids=["ag", "tensor", "layer", "optimizer"])
+@pytest.mark.parametrize("texts", [ELSEWHERE, TENSOR, LAYER, OPTIMIZER, OPTIMIZER_ARGUMENTS, TRAINING_ARGUMENTS],
+                         ids=["ag", "tensor", "layer", "optimizer", "optimizer's arguments", "dp_train's arguments"])
 def test_what_answers_name_is_there(texts: dict[str, str]) -> None:
     for text in texts.values():
         for name in re.findall(r"\bag\.[\w.]*\w", text):

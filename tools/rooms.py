@@ -41,8 +41,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "sharded": (*_COMPUTING, "nn", "optim", "data", "io", "comm"),
     "trainer": (*_COMPUTING, "nn", "optim", "data", "io", "comm", "replicas", "sharded", "compile"),
     "elastic": (*_COMPUTING, "nn", "optim", "data", "io", "comm", "replicas", "sharded", "trainer"),
-    "training": (*_COMPUTING, "nn", "optim", "data", "io", "comm", "trainer"),
-    "tools": (*_COMPUTING, "nn", "optim", "data", "io", "comm"),
+    "training": (*_COMPUTING, "nn", "optim", "data", "io", "comm", "trainer", "elastic"),
+    "tools": (*_COMPUTING, "nn", "optim", "data", "io", "comm", "elastic"),
     "ag": (*_COMPUTING, "nn", "optim", "data", "io", "comm", "replicas", "sharded", "trainer", "elastic", "training",
            "tools"),
 }
@@ -92,7 +92,7 @@ def room_of(module: str) -> str | None:
     if parts[0] in ("errors", "names", "version"):
         return "errors"
     if parts[0] == "parallel":
-        return parts[1] if len(parts) > 1 else "ag"  # ag.parallel itself re-exports
+        return parts[1] if len(parts) > 1 else "elastic"  # ag.parallel itself: the highest of its rooms
     if parts[0] != "engine":
         return parts[0]
     if len(parts) == 1 or parts[1:] == ["backends"]:

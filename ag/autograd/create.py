@@ -6,7 +6,6 @@ become constants, which a device shares.  Knows no op and no gradient.
 
 from __future__ import annotations
 
-import logging
 from functools import cache
 from typing import Any
 
@@ -25,8 +24,6 @@ from ag.errors import CaptureError, DeviceError, DtypeError, ShapeError
 
 __all__ = ["ag_param", "ag_tensor", "as_array", "as_input", "is_ag_tensor", "lift", "to_buffer",
            "unpickled"]
-
-log = logging.getLogger("ag")
 
 _CONSTANTS_KEPT = 256  # per device; a training step uses a handful
 
@@ -123,7 +120,9 @@ def _device_or_default(name: str) -> Device:
 
 @cache
 def _say_elsewhere(name: str, instead: str, why: str) -> None:
-    log.warning("pickle: tensors that were on %s are put on %s: %s", name, instead, why)
+    import logging  # which takes time to load
+
+    logging.getLogger("ag").warning("pickle: tensors that were on %s are put on %s: %s", name, instead, why)
 
 
 HOST_OPERATORS["unpickled"] = unpickled

@@ -152,7 +152,7 @@ class _Function(Generic[S]):
         self.params = visible[max(1, self.operands):]
         self.listed = visible[0].name if visible and visible[0].annotation == "Sequence[Buffer]" else None
         self.signature = inspect.Signature(
-            [p.replace(annotation=_PUBLISHED.get(p.annotation, p.annotation)) for p in visible],
+            [p.replace(annotation=_PUBLISHED[p.annotation]) if p.annotation in _PUBLISHED else p for p in visible],
             return_annotation="Tensor")
 
     def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ag.autograd.captured.overheard import listening
 from ag.autograd.cotangent import Cotangent, shaped_like, stored_for, whole
@@ -30,6 +29,9 @@ from ag.engine.primitive import Array
 from ag.engine.program import OPEN
 from ag.engine.shape import Shape
 from ag.errors import DtypeError, ShapeError, TapeError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["Array", "ArrayLike", "Node", "PendingGrad", "Tensor", "TensorLike",
            "tensor_given"]

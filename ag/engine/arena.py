@@ -22,9 +22,8 @@ import threading
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import count
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 from weakref import ReferenceType, ref
 
 from ag.errors import ArenaError
@@ -96,8 +95,7 @@ class Block:
         return self.address & _OFFSET_MASK
 
 
-@dataclass(frozen=True)
-class ArenaStats:
+class ArenaStats(NamedTuple):
     """How full an arena is, in bytes: `reserved` of the device, `live` in blocks, `peak` of `live`, and the blocks."""
 
     segments: int

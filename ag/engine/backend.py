@@ -81,7 +81,6 @@ class Event(NamedTuple):
     end: int
 
 
-@dataclass
 class Settings:
     """What holds for all devices of the process: services of the engine change it, backends read it.
 
@@ -93,15 +92,16 @@ class Settings:
         Where launches are to be noted with their times, while `ag.profile` is active.
     """
 
-    precision: str = "highest"
-    events: list[Event] | None = None
+    def __init__(self) -> None:
+        self.precision = "highest"
+        self.events: list[Event] | None = None
 
 
-@dataclass
 class Meter:
     """How long a device has worked for somebody, in seconds; work counts when it was waited for."""
 
-    seconds: float = 0.0
+    def __init__(self) -> None:
+        self.seconds = 0.0
 
 
 def closed(name: str) -> str:

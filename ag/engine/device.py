@@ -9,7 +9,6 @@ the engine asks here for its devices.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import threading
 from collections.abc import Callable
@@ -48,8 +47,6 @@ __all__ = [
     "is_software",
     "open_backends",
 ]
-
-log = logging.getLogger("ag")
 
 _device: ContextVar[str] = ContextVar("ag_device", default="cpu")
 _dtype: ContextVar[DType] = ContextVar("ag_dtype", default=F32)
@@ -369,7 +366,10 @@ def ag_shutdown() -> None:
             try:
                 backend.close()
             except (RuntimeError, MemoryError) as error:  # one that fails does not keep the others open
-                log.warning("ag_shutdown: %s did not end well (%s); its next use opens it anew.", name, error)
+                import logging  # which takes time to load
+
+                logging.getLogger("ag").warning(
+                    "ag_shutdown: %s did not end well (%s); its next use opens it anew.", name, error)
 
 
 atexit.register(ag_shutdown)

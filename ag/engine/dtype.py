@@ -7,14 +7,11 @@ short strings (``"f32"``), as ggmlR does, and accept the usual longer spellings.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ag.errors import DtypeError
 
 __all__ = ["BF16", "F16", "F32", "F64", "I32", "U32", "DType", "as_dtype"]
 
 
-@dataclass(frozen=True, eq=False)
 class DType:
     """An element type; there is one object for each, compared by identity.
 
@@ -32,13 +29,16 @@ class DType:
         True for the 16-bit ones.
     """
 
-    name: str
-    numpy_name: str
-    itemsize: int
-    is_float: bool
-    is_half: bool = False
+    __slots__ = ("is_float", "is_half", "itemsize", "name", "numpy_name")
 
-    def __str__(self) -> str:
+    def __init__(self, name: str, numpy_name: str, itemsize: int, is_float: bool, is_half: bool = False) -> None:
+        self.name = name
+        self.numpy_name = numpy_name
+        self.itemsize = itemsize
+        self.is_float = is_float
+        self.is_half = is_half
+
+    def __repr__(self) -> str:
         return self.name
 
 

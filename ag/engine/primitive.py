@@ -37,6 +37,17 @@ def _calling(bind: Callable[..., Call]) -> Reference:
     return reference
 
 
+def _names(function: Callable[..., object]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of its operands and of its parameters."""
+    function = inspect.unwrap(function)
+    if "__signature__" not in vars(function):  # the code has them, and `inspect.signature` takes ten times as long
+        code, count = function.__code__, function.__code__.co_argcount
+        return code.co_varnames[:count], code.co_varnames[count : count + code.co_kwonlyargcount]
+    signature = inspect.signature(function).parameters.values()
+    return (tuple(p.name for p in signature if p.kind is p.POSITIONAL_OR_KEYWORD),
+            tuple(p.name for p in signature if p.kind is p.KEYWORD_ONLY))
+
+
 PRIMITIVES: dict[str, Primitive] = {}
 Declare = Callable[[Callable[..., object]], PrimitiveTo[Returned]]
 Scaling = tuple[Primitive, str, str]
@@ -109,9 +120,7 @@ def primitive(
     """
 
     def declare(function: Callable[..., Any]) -> PrimitiveTo[Any]:
-        signature = inspect.signature(function).parameters.values()
-        operands = tuple(p.name for p in signature if p.kind is p.POSITIONAL_OR_KEYWORD)
-        params = tuple(p.name for p in signature if p.kind is p.KEYWORD_ONLY)
+        operands, params = _names(function)
         name = function.__name__
         if name in PRIMITIVES:
             raise ValueError(f"primitive {name} is declared twice; names must be unique.")

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import numpy.typing as npt
+import numpy as np
 
 from ag.engine.shape import Layout
 
 __all__ = ["Array", "Call", "LayoutRule", "Params", "Primitive", "PrimitiveTo", "Reference", "Returned", "ShapeRule"]
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+else:
+    Array = np.ndarray  # `numpy.typing` is no part of numpy's own import
+
 Params = dict[str, Any]  # what a launch is given beside buffers, by name
 Call = Callable[[], object]  # a computation with its arrays bound to it
 Reference = Callable[..., None]

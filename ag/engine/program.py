@@ -11,7 +11,7 @@ of the recording passes from thread to thread.  Threads that do something else a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import get_ident
 from typing import Any, Protocol
 from weakref import ReferenceType
@@ -90,17 +90,21 @@ class Program(Protocol):
         """Let go of the memory; the program cannot run any more."""
 
 
-@dataclass
 class Recording:
     """An open recording; `program` is there once it is closed.
+
+    Parameters
+    ----------
+    on_upload : callable, optional
+        Asked for every host array that becomes a buffer while recording, with the type and the device; returns the
+        buffer to use, or None, or raises.
+    recompute : bool, optional
+        Whether its program may compute cheap results twice to save memory.
 
     Attributes
     ----------
     backend : Device or None
         Who works for it: given, or the first device that does something.
-    on_upload : callable or None
-        Asked for every host array that becomes a buffer while recording, with the type and the device; returns the
-        buffer to use, or None, or raises.
     guards : dict of str to callable
         By what they guard, each once; called before every replay, they say what the recording depends on and has
         changed, or None.
@@ -119,8 +123,6 @@ class Recording:
         whatever somebody holds outlasts it.
     outputs : list of Buffer
         The results, wherever the program leaves them.
-    recompute : bool
-        Whether its program may compute cheap results twice to save memory.
     notes : object or None
         What code above the engine notes about the step meanwhile; `ag.autograd.watched`.
     failure : CaptureError or None
@@ -129,20 +131,22 @@ class Recording:
         Makes the program; there once the recording is closed.
     """
 
-    backend: Device | None = None
-    on_upload: Callable[[Array, DType, Device], Buffer | None] | None = None
-    guards: dict[str, Callable[[], str | None]] = field(default_factory=dict)
-    value_checks: list[tuple[Buffer, Callable[[Array], None]]] = field(default_factory=list)
-    launches: list[Launch] = field(default_factory=list)
-    views: list[ReferenceType[Buffer]] = field(default_factory=list)
-    made: set[int] = field(default_factory=set)
-    foreign: set[int] = field(default_factory=set)
-    results: list[tuple[int, int]] | None = None
-    outputs: list[Buffer] = field(default_factory=list)
-    recompute: bool = False
-    notes: Any = None
-    failure: CaptureError | None = None
-    compiled: Callable[[], Program] | None = None
+    def __init__(self, on_upload: Callable[[Array, DType, Device], Buffer | None] | None = None,
+                 recompute: bool = False) -> None:
+        self.on_upload = on_upload
+        self.recompute = recompute
+        self.backend: Device | None = None
+        self.guards: dict[str, Callable[[], str | None]] = {}
+        self.value_checks: list[tuple[Buffer, Callable[[Array], None]]] = []
+        self.launches: list[Launch] = []
+        self.views: list[ReferenceType[Buffer]] = []
+        self.made: set[int] = set()
+        self.foreign: set[int] = set()
+        self.results: list[tuple[int, int]] | None = None
+        self.outputs: list[Buffer] = []
+        self.notes: Any = None
+        self.failure: CaptureError | None = None
+        self.compiled: Callable[[], Program] | None = None
 
     def works_on(self, device: Device) -> None:
         """Note that a device works for the recording.

@@ -9,11 +9,9 @@ them.  It must not know what any family is called.
 from __future__ import annotations
 
 import importlib
-import logging
-import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from ag.engine.backend import Backend, DeviceInfo
 from ag.errors import DeviceError, KernelError
@@ -21,13 +19,10 @@ from ag.errors import DeviceError, KernelError
 __all__ = ["Family", "accelerator_titles", "devices_of", "example_names", "families", "family_named", "list_devices",
            "missing_devices", "register_backend", "say_once", "unregister_backend", "unusable_devices"]
 
-log = logging.getLogger("ag")
-
 _PACKAGE = "ag.engine.backends"
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(NamedTuple):
     """Devices that one backend runs.
 
     Attributes
@@ -85,6 +80,8 @@ def unregister_backend(family: str) -> None:
 
 
 def _folders() -> list[str]:
+    import pkgutil  # which takes time to load, and so does logging below
+
     return [module.name for module in pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__)]
 
 
@@ -150,7 +147,9 @@ def unusable_devices() -> list[str]:
 @lru_cache(maxsize=32)
 def say_once(text: str) -> None:
     """Log a warning, the first time that it is given."""
-    log.warning("%s", text)
+    import logging
+
+    logging.getLogger("ag").warning("%s", text)
 
 
 # ---------------------------------------------------------------------------------------------- in messages

@@ -13,6 +13,7 @@ import numpy as np
 
 from ag.engine.kernels.optimizer import adam_update
 from ag.engine.primitive import Array
+from ag.names import OPTIMIZER_ARGUMENTS, answers
 from ag.optim.optimizer import Optimizer
 from ag.optim.settings import NOT_NEGATIVE, PART, Check
 
@@ -70,6 +71,7 @@ class Adam(Optimizer):
     beta2: float
     eps: float
 
+    @answers("optimizer_adam", OPTIMIZER_ARGUMENTS)
     def __init__(self, params: object, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
                  eps: float = 1e-8) -> None:
         super().__init__(params, lr=lr, beta1=beta1, beta2=beta2, eps=eps)
@@ -130,6 +132,7 @@ class AdamW(Adam):
     settings = (*Adam.settings, "weight_decay")
     weight_decay: float
 
+    @answers("optimizer_adamw", OPTIMIZER_ARGUMENTS)
     def __init__(self, params: object, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999,
                  eps: float = 1e-8, weight_decay: float = 0.01) -> None:
         Optimizer.__init__(self, params, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay)

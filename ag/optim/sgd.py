@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ag.engine.kernels.optimizer import sgd_update
+from ag.names import OPTIMIZER_ARGUMENTS, answers
 from ag.optim.optimizer import Optimizer
 from ag.optim.settings import NOT_NEGATIVE, PART, Check, flag
 
@@ -65,6 +66,7 @@ class SGD(Optimizer):
     weight_decay: float
     nesterov: bool
 
+    @answers("optimizer_sgd", OPTIMIZER_ARGUMENTS)
     def __init__(self, params: object, lr: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0,
                  nesterov: bool = False) -> None:
         super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)

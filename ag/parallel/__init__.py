@@ -6,6 +6,8 @@ Five folders, each knowing only those before it: `comm`, then `replicas` and `sh
 
 import typing as _typing
 
+import ag.data as _data  # whole, as below in ag/training: other threads may import them now
+import ag.io as _io
 from ag.names import door as _door
 from ag.parallel.comm.gather import *
 from ag.parallel.comm.grad_sync import *

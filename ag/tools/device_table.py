@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from ag.engine.backend import DeviceInfo
 from ag.engine.registry import devices_of, say_once, unusable_devices
 
-__all__ = ["LEGEND", "ag_vulkan_device_count", "ag_vulkan_devices", "ag_vulkan_status", "device_table"]
+__all__ = ["LEGEND", "ag_vulkan_device_count", "ag_vulkan_devices", "ag_vulkan_status", "device_table",
+           "ggml_vulkan_device_count", "ggml_vulkan_list_devices", "ggml_vulkan_status"]
 
 
 def ag_vulkan_devices() -> list[DeviceInfo]:
@@ -72,6 +73,11 @@ def ag_vulkan_status() -> None:
     devices, missing = devices_of("vulkan")
     print(device_table(devices) if devices else missing)
 
+
+# the same functions under ggmlR's names
+ggml_vulkan_device_count = ag_vulkan_device_count
+ggml_vulkan_list_devices = ag_vulkan_devices
+ggml_vulkan_status = ag_vulkan_status
 
 LEGEND = """\
 features: f16 f64 i8 i16 i64 are element types that kernels can compute with besides f32, atomic adds floats in memory,

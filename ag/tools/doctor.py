@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
+import ag.parallel  # noqa: F401  # whole, before a file of it, as in ag/training
 from ag.engine.backend import DeviceInfo
 from ag.engine.device import backend_of, is_software
 from ag.engine.registry import accelerator_titles, list_devices, missing_devices

@@ -7,6 +7,8 @@ asked for.  Above everything else: nothing in `ag` calls what is here.
 import typing as _typing
 from importlib.util import find_spec as _find_spec
 
+# Whole, before any file of it: of two threads that import a folder and a file in it, each would wait for the other.
+import ag.parallel as _parallel
 from ag.names import door as _door
 from ag.training.callbacks import BestWeights as BestWeights
 from ag.training.callbacks import Callback as Callback

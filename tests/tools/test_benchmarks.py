@@ -96,6 +96,14 @@ def test_sums_over_processes(tmp_path: Path) -> None:
     assert row["ranks"] == 2 and row["ratio"] == row["ag_ms"] / row["mpi_ms"] > 0
 
 
+@pytest.mark.slow
+def test_the_import(tmp_path: Path) -> None:
+    rows = run("bench_import.py", tmp_path)["results"]
+    assert len(rows) == 4
+    for row in rows:
+        assert row["ratio"] == row["ag_ms"] / row["numpy_ms"] > 0 and row["modules"] > 10 and row["step_ms"] > 0
+
+
 def test_every_benchmark_is_run_by_make_and_described() -> None:
     makefile, readme = (ROOT / "Makefile").read_text("utf-8"), (BENCHMARKS / "README.md").read_text("utf-8")
     made = re.search(r"for name in (.*); do .*bench_", makefile)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError
 
 import numpy as np
@@ -17,7 +18,7 @@ from ag.__main__ import main
 from ag.tools import probe
 from ag.tools.mpi_probe import mpi_report
 
-DOCTOR = sys.modules["ag.tools.doctor"]
+DOCTOR = import_module("ag.tools.doctor")
 
 
 def test_all_devices_and_all_pairs() -> None:

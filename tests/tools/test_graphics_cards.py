@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from ag.engine.backend import DeviceInfo
 from ag.tools.graphics_cards import card_nodes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the nodes are Linux's")
-DOCTOR = sys.modules["ag.tools.doctor"]
+DOCTOR = import_module("ag.tools.doctor")
 
 
 @pytest.fixture

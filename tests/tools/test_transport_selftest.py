@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
+from importlib import import_module
 
 import pytest
 
 import ag
 
-TRANSPORT = sys.modules["ag.tools.transport_selftest"]
+TRANSPORT = import_module("ag.tools.transport_selftest")
 
 
 def test_every_pair_both_ways() -> None:

@@ -38,6 +38,7 @@ from ag.engine.device import ag_default_device, ag_device
 from ag.engine.random import ag_seed, go_on_after
 from ag.errors import CheckpointError, DeviceError, RankLostError
 from ag.io.safetensors_file import to_json
+from ag.names import TRAINING_ARGUMENTS, answers
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Comm, HasComm
@@ -60,6 +61,7 @@ CHECK_EVERY = 100  # steps between checks that all replicas have the weights and
 _64_BITS = (1 << 64) - 1
 
 
+@answers("dp_train", TRAINING_ARGUMENTS)
 def dp_train(
     make_model: Callable[[], Any],
     data: Sequence[Any] | DataLoader,
