@@ -69,7 +69,9 @@ void main() {
         if (!skip && i < n) update(i, grad);
     }
     if (skip || !is_last_reader(state_at)) return;
-    for (uint k = 0; k < count; k++) advance(state_at + 4 + 3 * (first + k), rate1, rate2);
+    const uint me = gl_LocalInvocationID.x;
+    for (uint k = me; k < count; k += gl_WorkGroupSize.x) advance(state_at + 4 + 3 * (first + k), rate1, rate2);
+    if (me != 0) return;
     if (last != 0) advance(state_at + 1, rate1, rate2);
     state[state_at] = 0;
 }

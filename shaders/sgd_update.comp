@@ -43,7 +43,7 @@ void main() {
         const float grad = scaled_gradient(i);
         if (!skip && i < n) update(i, grad);
     }
-    if (skip || last == 0 || !is_last_reader(state_at)) return;
+    if (skip || last == 0 || !is_last_reader(state_at) || gl_LocalInvocationID.x != 0) return;
     state[state_at + 1] = floatBitsToUint(uintBitsToFloat(state[state_at + 1]) + 1.0);
     state[state_at] = 0;
 }
