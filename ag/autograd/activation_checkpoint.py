@@ -89,15 +89,17 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     if not is_recording():
         return fn(*args)
     context = copy_context()
-    told = Told(telling.get()) if recording_here() is None else None  # of captured steps, recordings are compared
-    token = telling.set(told)
+    told = Told(telling.get(), compares=recording_here() is None)  # of captured steps, recordings are compared
+    began, token = now(), telling.set(told)
     try:
         with no_grad(), draws_kept() as keys:
             out = _one_tensor(fn(*args))
     finally:
         telling.reset(token)
-    again = partial(_computed_again, fn, args, context, keys, out.shape, now(), told)
-    return Tensor(out.buffer, True, _Again("ag_checkpoint", _same, (), (), again, ()))
+    used = tuple(x for x in told.used if isinstance(x, Tensor) and (x.node is None or x.node.order < began))
+    told.used.clear()
+    again = partial(_computed_again, fn, args, context, keys, out.shape, now(), told if told.compares else None)
+    return Tensor(out.buffer, True, _Again("ag_checkpoint", _same, used, (True,) * len(used), again, ()))
 
 
 class _Again(Node):

@@ -12,7 +12,7 @@ from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Node, Tensor, tensor_given
 from ag.autograd.tensor_operators import OPS
 from ag.autograd.transfer import move_cotangent
-from ag.autograd.unchanged import refuse_changed, repeated_since
+from ag.autograd.unchanged import refuse_changed, repeated_since, tell_used
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
@@ -66,6 +66,7 @@ def ag_to_device(t: Tensor, device: str) -> Tensor:
     refuse_changed((t.buffer,), repeated_since(), "ag_to_device", (t,))
     moved = to_buffer(source.download(t.buffer), target, t.buffer.dtype)
     if not (is_recording() and t.requires_grad):
+        tell_used((t,))
         result = Tensor(moved)
     else:
         result = Tensor(moved, True, Node("ag_to_device", _to_device_vjp, (t,), (True,), source, ()))
@@ -126,6 +127,7 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
         with t.buffer.backend.quiet():
             out = converted(t.buffer, wanted)
     if not (is_recording() and t.requires_grad):
+        tell_used((t,))
         result = Tensor(out)
     else:
         result = Tensor(out, True, Node("ag_cast", _cast_vjp, (t,), (True,), None, (), half=True))

@@ -107,6 +107,7 @@ class ZeroOptimizer:
         self.model = plain if stage == 1 else (ShardedGradients, ShardedParameters)[stage - 2](
             model, places, self._sharded)
         self.optimizer = optimizer(all_shards(self._sharded), **kwargs)
+        self.optimizer.scale_gradients_of(params.values())  # at stage 1, those of the whole are cut up by `step`
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse to be copied or pickled: shards on several devices belong to one model."""
