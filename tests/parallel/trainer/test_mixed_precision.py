@@ -69,6 +69,31 @@ def test_an_overflow_is_skipped_by_all(device: str, f16: None) -> None:
     assert scales[-1] == {scale}
 
 
+def test_an_optimizer_beside_the_job_changes_no_bit(device: str, f16: None) -> None:
+    """Neither do its steps, made between those of the job, nor does the job change it."""
+    alone = overflowing(places(device, 2))
+    W = ag.ag_param([[1.0, 2.0]], device=places(device, 1)[0])
+    optimizer = ag.optimizer_sgd([W], lr=0.5)
+    optimizer.load_state_dict(optimizer.state_dict() | {"loss_scale": np.float32([2.0**-20, 2.0**20, 0, 0])})
+
+    def step(_: ag.DPStep) -> None:
+        with ag.with_grad_tape():
+            loss = ag.ag_sum(W * [[0.25, 0.5]])
+        optimizer.step(ag.backward(loss))
+
+    assert_equal(overflowing(places(device, 2), callback=step), alone)
+    assert (optimizer.t, optimizer.loss_scale, optimizer.skipped) == (12, 2.0**-20, 0)
+    assert W.numpy().tolist() == [[-0.5, -1.0]]
+
+
+def test_several_optimizers_of_a_job_have_one_scale(device: str, f16: None) -> None:
+    one = overflowing(places(device, 1), optimizer=lambda params: [
+        ag.optimizer_sgd({name: p for name, p in params.items() if ("_W" in name) is weights}, lr=0.05)
+        for weights in (True, False)])
+    scales = [state["loss_scale"].tolist() for state in one.optimizer_state]
+    assert scales[0] == scales[1] and 0 < scales[0][3] < 12
+
+
 def test_an_infinite_loss_is_not_an_overflow(f16: None) -> None:
     with pytest.raises(FloatingPointError, match=r"(the loss|the gradient of \w+) is not finite on replica 0"):
         ag.dp_train(make_model, [(np.full((4, 1), np.inf, np.float32), np.array([0]))],
