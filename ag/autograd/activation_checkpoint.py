@@ -21,9 +21,10 @@ from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording, no_grad, with_grad_tape
 from ag.autograd.tensor import Node, Tensor
 from ag.autograd.unchanged import Told, repeated_since, repeating, telling
+from ag.autograd.watched import note_tensors
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer
-from ag.engine.program import recording_here
+from ag.engine.program import OPEN, recording_here
 from ag.engine.random import draws_kept, draws_repeated
 from ag.engine.shape import Shape
 from ag.errors import TapeError
@@ -96,6 +97,9 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
             out = _one_tensor(fn(*args))
     finally:
         telling.reset(token)
+    if OPEN:
+        note_tensors((out,))  # which may be one of before
+    told.use((out,))
     used = tuple(x for x in told.used if isinstance(x, Tensor) and (x.node is None or x.node.order < began))
     told.used.clear()
     again = partial(_computed_again, fn, args, context, keys, out.shape, now(), told if told.compares else None)

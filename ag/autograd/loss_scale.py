@@ -12,8 +12,8 @@ that it reaches, and is settled when it begins (`Scaling`):
     a loss of V and X   ->  2^16          a loss of X      ->  none, as if there were no optimizer
     a loss of W and U   ->  2^12, the smaller one: neither overflows at less than its own scale
 
-Of several scales of one parameter, the one counts whose optimizer was made or stepped last.  bf16 has the range of
-float32 and needs none.  Knows parameters by their ids; no op, no tape and no optimizer.
+Of several scales of one parameter, the one counts whose optimizer adopted it last, when it was made or in a step.
+bf16 has the range of float32 and needs none.  Knows parameters by their ids; no op, no tape and no optimizer.
 
 Micikevicius et al., "Mixed Precision Training", 2018.
 """
@@ -74,36 +74,31 @@ class LossScale:
     ----------
     states : dict of Device to Buffer
         The numbers of `SCALE_WORDS`.
-    params : set of int
-        The ids of the parameters.
+    params : dict of int to int
+        When parameters were claimed, by their ids: the larger, the later.
     reached : mapping of int to Tensor
         Other parameters, by id, that a scaled backward pass has reached: their gradients may have overflowed, too.
     """
 
     def __init__(self, params: Iterable[Parameter], devices: Iterable[Device]) -> None:
-        self.number = self._claimed = next(_numbers)
-        self.params: set[int] = set()
+        self.number = next(_numbers)
+        self.params: dict[int, int] = {}
+        self.states: dict[Device, Buffer] = {}
         self.reached: WeakValueDictionary[int, Parameter] = WeakValueDictionary()
-        self.cover(params)
+        self.claim(params)
         self.place(devices)
         _alive[self.number] = ref(self, partial(_alive.pop, self.number))
 
-    def cover(self, params: Iterable[Parameter]) -> None:
-        """Hold for backward passes that reach these, too."""
-        self.params |= {p.id for p in params}
+    def claim(self, params: Iterable[Parameter]) -> None:
+        """Hold for backward passes that reach these, whatever scale did so before."""
+        now = next(_numbers)
+        self.params |= {p.id: now for p in params}
 
     def place(self, devices: Iterable[Device]) -> None:
         """Begin again, on these devices."""
-        self.states = {device: device.zeros((len(SCALE_WORDS),), F32) for device in devices}
+        known, words = self.states, (len(SCALE_WORDS),)
+        self.states = {device: known[device] if device in known else device.zeros(words, F32) for device in devices}
         self.set(FIRST_SCALE, 0.0, 0.0)
-
-    def claim(self) -> None:
-        """Be the scale that counts, where parameters have several."""
-        self._claimed = next(_numbers)
-
-    def claimed(self) -> int:
-        """A number that is the larger, the later the parameters were claimed."""
-        return self._claimed
 
     def set(self, scale: float, *counts: float) -> None:
         """Go on with this scale, and with these counts of steps if they are given; does not wait."""
@@ -126,11 +121,17 @@ class LossScale:
 
 def scales_of(params: Collection[int]) -> list[LossScale]:
     """The scales of parameters, given their ids, each once; of several of one parameter, the one claimed last."""
-    alive = [scale for known in _alive.copy().values() if (scale := known()) is not None]
-    alive.sort(key=LossScale.claimed, reverse=True)
-    found = {scale.number: scale for number in params if alive
-             for scale in [scale for scale in alive if number in scale.params][:1]}
+    owners: dict[int, tuple[int, LossScale]] = {}
+    for scale in _every():
+        for number in scale.params.keys() & params:
+            if number not in owners or owners[number][0] < scale.params[number]:
+                owners[number] = scale.params[number], scale
+    found = {scale.number: scale for _, scale in owners.values()}
     return [found[number] for number in sorted(found)]
+
+
+def _every() -> list[LossScale]:
+    return [scale for known in _alive.copy().values() if (scale := known()) is not None] if _alive else []
 
 
 def anybody_scales() -> bool:
@@ -237,8 +238,7 @@ def is_scaled(params: Iterable[Parameter]) -> bool:
 
 
 def _overflows(params: Collection[int]) -> bool:
-    alive = [scale for known in _alive.copy().values() if (scale := known()) is not None]
-    return any(number in scale.params or number in scale.reached for scale in alive for number in params)
+    return any(number in scale.params or number in scale.reached for scale in _every() for number in params)
 
 
 def _overflows_otherwise(params: Collection[int], recorded: bool) -> str | None:

@@ -13,11 +13,13 @@ from ag.autograd.tensor import Node, Tensor, tensor_given
 from ag.autograd.tensor_operators import OPS
 from ag.autograd.transfer import move_cotangent
 from ag.autograd.unchanged import refuse_changed, repeated_since, tell_used
+from ag.autograd.watched import note_tensors
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.dtype import BF16, F16, F32, I32, U32, as_dtype
 from ag.engine.kernels.convert import converted
+from ag.engine.program import OPEN
 from ag.errors import DtypeError
 
 __all__ = ["ag_cast", "ag_to_device"]
@@ -120,6 +122,8 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
     if wanted not in _FLOATS or t.buffer.dtype not in (*_FLOATS, I32, U32):
         raise DtypeError(f"ag_cast: {t.dtype} to {wanted} was asked for; tensors are cast from f32, f16, bf16, i32 and "
                          f"u32 to f32, f16 and bf16. Convert the numpy array instead.")
+    if OPEN:
+        note_tensors((t,))
     if not t.buffer.dtype.is_float:
         out = to_buffer(t.buffer.backend.download(t.buffer), t.buffer.backend, wanted)
     else:

@@ -317,9 +317,12 @@ class Replica:
 
     def scale_gradients(self, scale: float | None) -> None:
         """Compute gradients with this loss scale from now on; None, or the one in use, changes nothing."""
-        if scale != self._scale and scale is not None:
-            if self._scaling is None:
-                self._scaling = LossScale(self.params.values(), [self.backend])
+        if scale is None:
+            return
+        if self._scaling is None:
+            self._scaling = LossScale((), [self.backend])
+        self._scaling.claim(self.params.values())  # which an optimizer of the callback's may have adopted
+        if scale != self._scale:
             self._scaling.set(scale)
         self._scale = scale
 
