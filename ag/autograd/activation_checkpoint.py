@@ -18,7 +18,7 @@ from functools import partial
 
 from ag.autograd.cotangent import Cotangent
 from ag.autograd.op import Cotangents, Need, Run
-from ag.autograd.tape import is_recording, no_grad, with_grad_tape
+from ag.autograd.tape import is_recording, record_later, with_grad_tape
 from ag.autograd.tensor import Node, Tensor
 from ag.autograd.unchanged import Told, repeated_since, repeating, telling
 from ag.autograd.watched import note_tensors
@@ -93,7 +93,7 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     told = Told(telling.get(), compares=recording_here() is None)  # of captured steps, recordings are compared
     began, token = now(), telling.set(told)
     try:
-        with no_grad(), draws_kept() as keys:
+        with record_later(), draws_kept() as keys:
             out = _one_tensor(fn(*args))
     finally:
         telling.reset(token)

@@ -30,13 +30,14 @@ from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import add, copied
 from ag.errors import TapeError
 
-__all__ = ["Gradients", "backward", "is_recording", "no_grad", "with_grad_tape"]
+__all__ = ["Gradients", "backward", "is_recording", "no_grad", "record_later", "with_grad_tape"]
 
 R = TypeVar("R")
 
 _NOT_SCALED = nullcontext()
 
-_recording: ContextVar[bool] = ContextVar("ag_tape", default=False)
+# None: nothing is recorded now, but when `backward` has the same computed again.
+_recording: ContextVar[bool | None] = ContextVar("ag_tape", default=False)
 
 is_recording = _recording.get
 
@@ -44,9 +45,9 @@ is_recording = _recording.get
 class _Switch:
     """Sets whether ops are recorded, and puts back what was there before."""
 
-    def __init__(self, on: bool) -> None:
+    def __init__(self, on: bool | None) -> None:
         self._on = on
-        self._tokens: list[Token[bool]] = []
+        self._tokens: list[Token[bool | None]] = []
 
     def __enter__(self) -> None:
         self._tokens.append(_recording.set(self._on))
@@ -116,6 +117,11 @@ def no_grad() -> _Switch:
     False
     """
     return _Switch(False)
+
+
+def record_later() -> _Switch:
+    """A context in which nothing is recorded, as what is computed in it is computed again, and recorded then."""
+    return _Switch(None)
 
 
 class Gradients(Mapping[Tensor, Tensor]):

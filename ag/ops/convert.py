@@ -68,7 +68,8 @@ def ag_to_device(t: Tensor, device: str) -> Tensor:
     refuse_changed((t.buffer,), repeated_since(), "ag_to_device", (t,))
     moved = to_buffer(source.download(t.buffer), target, t.buffer.dtype)
     if not (is_recording() and t.requires_grad):
-        tell_used((t,))
+        if is_recording() is None:
+            tell_used((t,))
         result = Tensor(moved)
     else:
         result = Tensor(moved, True, Node("ag_to_device", _to_device_vjp, (t,), (True,), source, ()))
@@ -131,7 +132,8 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
         with t.buffer.backend.quiet():
             out = converted(t.buffer, wanted)
     if not (is_recording() and t.requires_grad):
-        tell_used((t,))
+        if is_recording() is None:
+            tell_used((t,))
         result = Tensor(out)
     else:
         result = Tensor(out, True, Node("ag_cast", _cast_vjp, (t,), (True,), None, (), half=True))

@@ -230,6 +230,20 @@ def test_parameters_behind_a_checkpoint_are_reached(device: str, f16: None) -> N
         del optimizer
 
 
+def test_what_a_checkpoint_uses_without_the_tape_is_not_reached(device: str, f16: None) -> None:
+    V, T, one = param(), param(1), ag.ag_tensor(np.ones((3, 3)))
+    teacher = ag.optimizer_sgd([T])
+
+    def fn(x: ag.Tensor) -> ag.Tensor:
+        with ag.no_grad():
+            target = ag.ag_cast(T, "f32").astype("f16") * T
+        return V * x * target * T.detach()
+
+    want, found = (gradients(lambda: ag.ag_sum(call(fn, one)), V)[0] for call in (lambda f, x: f(x), ag.ag_checkpoint))
+    assert np.isfinite(want).all() and found.tobytes() == want.tobytes()
+    assert teacher.loss_scale == 2.0**16
+
+
 def test_another_device_has_the_scale_of_the_parameters_reached(f16: None) -> None:
     V, W = ag.ag_param(np.ones((2, 2)), device="cpu"), ag.ag_param(np.ones((2, 2)), device="cpu:1")
 

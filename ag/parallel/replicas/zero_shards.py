@@ -85,7 +85,8 @@ class ShardedParameter:
         """A copy of the whole, made to send its gradient to the shards."""
         shards = tuple(self.shards.values())
         if not is_recording():
-            tell_used(shards)
+            if is_recording() is None:
+                tell_used(shards)
             return full
         return Tensor(full.buffer, True, Node("ZeroOptimizer", _scatter_vjp, shards, (True,) * len(shards),
                                               (self, [shard.device for shard in shards]), ()))
