@@ -242,7 +242,7 @@ def _overflows(params: Collection[int]) -> bool:
 
 
 def _overflows_otherwise(params: Collection[int], recorded: bool) -> str | None:
-    same = _overflows(params) is recorded
+    same = (bool(_alive) and _overflows(params)) is recorded
     return None if same else "gradients were not scaled and are, or are not any more"
 
 
