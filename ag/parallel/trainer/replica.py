@@ -320,8 +320,7 @@ class Replica:
         if scale is None:
             return
         if self._scaling is None:
-            self._scaling = LossScale((), [self.backend])
-        self._scaling.claim(self.params.values())  # which an optimizer of the callback's may have adopted
+            self._scaling = LossScale(self.params.values(), [self.backend])
         if scale != self._scale:
             self._scaling.set(scale)
         self._scale = scale
