@@ -12,8 +12,8 @@ that it reaches, and is settled when it begins (`Scaling`):
     a loss of V and X   ->  2^16          a loss of X      ->  none, as if there were no optimizer
     a loss of W and U   ->  2^12, the smaller one: neither overflows at less than its own scale
 
-That depends on nothing that a checkpoint does not hold, also where two optimizers have one parameter. bf16 has the
-range of float32 and needs none. Knows parameters by their ids; no op, no tape and no optimizer.
+Of several scales of one parameter, the one counts whose optimizer adopted it last, when it was made or in a step.
+bf16 has the range of float32 and needs none.  Knows parameters by their ids; no op, no tape and no optimizer.
 
 Micikevicius et al., "Mixed Precision Training", 2018.
 """
@@ -74,24 +74,25 @@ class LossScale:
     ----------
     states : dict of Device to Buffer
         The numbers of `SCALE_WORDS`.
-    params : set of int
-        The ids of the parameters.
+    params : dict of int to int
+        When parameters were claimed, by their ids: the larger, the later.
     reached : mapping of int to Tensor
         Other parameters, by id, that a scaled backward pass has reached: their gradients may have overflowed, too.
     """
 
     def __init__(self, params: Iterable[Parameter], devices: Iterable[Device]) -> None:
         self.number = next(_numbers)
-        self.params: set[int] = set()
+        self.params: dict[int, int] = {}
         self.states: dict[Device, Buffer] = {}
         self.reached: WeakValueDictionary[int, Parameter] = WeakValueDictionary()
-        self.cover(params)
+        self.claim(params)
         self.place(devices)
         _alive[self.number] = ref(self, partial(_alive.pop, self.number))
 
-    def cover(self, params: Iterable[Parameter]) -> None:
-        """Hold for backward passes that reach these, too."""
-        self.params |= {p.id for p in params}
+    def claim(self, params: Iterable[Parameter]) -> None:
+        """Hold for backward passes that reach these, whatever scale did so before."""
+        now = next(_numbers)
+        self.params |= {p.id: now for p in params}
 
     def place(self, devices: Iterable[Device]) -> None:
         """Begin again, on these devices."""
@@ -119,8 +120,14 @@ class LossScale:
 
 
 def scales_of(params: Collection[int]) -> list[LossScale]:
-    """The scales of parameters, given their ids, each once and always in one order."""
-    return [scale for scale in _every() if not scale.params.isdisjoint(params)]
+    """The scales of parameters, given their ids, each once; of several of one parameter, the one claimed last."""
+    owners: dict[int, tuple[int, LossScale]] = {}
+    for scale in _every():
+        for number in scale.params.keys() & params:
+            if number not in owners or owners[number][0] < scale.params[number]:
+                owners[number] = scale.params[number], scale
+    found = {scale.number: scale for _, scale in owners.values()}
+    return [found[number] for number in sorted(found)]
 
 
 def _every() -> list[LossScale]:

@@ -134,7 +134,7 @@ class Optimizer(Settings):
     def scale_gradients_of(self, params: Iterable[Tensor]) -> None:
         """Let the loss scale hold for backward passes to these, too, whose gradients become those of the parameters."""
         if self._scale is not None:
-            self._scale.cover(params)
+            self._scale.claim(params)
 
     def step(self, grads: Gradients | Mapping[object, object] | None = None) -> None:
         """Update every parameter that has a gradient.
@@ -161,7 +161,9 @@ class Optimizer(Settings):
                        as_gradient(name, p, g, "step") for name, p in group.params.items() if name in given}
             if not present:
                 continue
-            group.adopt()
+            moved = group.adopt()
+            if moved and self._scale is not None:
+                self._scale.claim(moved)
             group.gather(present, slots.grad_views)
             work.append((slots, group.runs(present)))
         bad = self._unfit(work) if self._scale is not None or is_scaled(self._params[name] for name in given) else {}

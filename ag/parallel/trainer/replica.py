@@ -320,7 +320,8 @@ class Replica:
         if scale is None:
             return
         if self._scaling is None:
-            self._scaling = LossScale(self.params.values(), [self.backend])
+            self._scaling = LossScale((), [self.backend])
+        self._scaling.claim(self.params.values())  # which an optimizer of the callback's may have adopted
         if scale != self._scale:
             self._scaling.set(scale)
         self._scale = scale
