@@ -237,6 +237,14 @@ mutant("rounding", "a loss is rounded", "ag/autograd/mixed_precision.py", "dtype
        "autograd/test_mixed_precision.py::test_losses_and_totals_are_float32")
 mutant("rounding", "the loss scale is not undone", "ag/autograd/cotangent.py", "else unscaled(g)", "else g",
        "autograd/test_loss_scale.py::test_the_scale_changes_no_gradient[cpu]")
+OWNERS = "autograd/test_loss_scale_owners.py"
+mutant("rounding", "a loss scale holds for everybody", "ag/autograd/loss_scale.py", "for _, scale in owners.values()}",
+       "for scale in _every()}", f"{OWNERS}::test_another_optimizer_changes_no_bit[cpu-eager]")
+mutant("rounding", "of several loss scales, not the smallest", "ag/autograd/loss_scale.py", "if len(states) < 2:",
+       "if len(states) < 9:", f"{OWNERS}::test_a_pass_to_several_uses_the_smallest[cpu-eager]")
+mutant("rounding", "a replay keeps the loss scale it had", "ag/autograd/loss_scale.py",
+       "return None if same else \"the loss", "return None if True else \"the loss",
+       f"{OWNERS}::test_a_replay_scales_as_an_eager_pass_would[cpu]")
 mutant("rounding", "an overflow is not seen", "ag/engine/kernels/optimizer.py",
        "part.size - np.count_nonzero(np.isfinite(part))", "0",
        "autograd/test_loss_scale.py::test_an_overflow_skips_the_step_and_halves_the_scale[cpu-Adam]")

@@ -18,12 +18,13 @@ from functools import partial
 
 from ag.autograd.cotangent import Cotangent
 from ag.autograd.op import Cotangents, Need, Run
-from ag.autograd.tape import is_recording, no_grad, with_grad_tape
+from ag.autograd.tape import is_recording, record_later, with_grad_tape
 from ag.autograd.tensor import Node, Tensor
 from ag.autograd.unchanged import Told, repeated_since, repeating, telling
+from ag.autograd.watched import note_tensors
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer
-from ag.engine.program import recording_here
+from ag.engine.program import OPEN, recording_here
 from ag.engine.random import draws_kept, draws_repeated
 from ag.engine.shape import Shape
 from ag.errors import TapeError
@@ -89,15 +90,20 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     if not is_recording():
         return fn(*args)
     context = copy_context()
-    told = Told(telling.get()) if recording_here() is None else None  # of captured steps, recordings are compared
-    token = telling.set(told)
+    told = Told(telling.get(), compares=recording_here() is None)  # of captured steps, recordings are compared
+    began, token = now(), telling.set(told)
     try:
-        with no_grad(), draws_kept() as keys:
+        with record_later(), draws_kept() as keys:
             out = _one_tensor(fn(*args))
     finally:
         telling.reset(token)
-    again = partial(_computed_again, fn, args, context, keys, out.shape, now(), told)
-    return Tensor(out.buffer, True, _Again("ag_checkpoint", _same, (), (), again, ()))
+    if OPEN:
+        note_tensors((out,))  # which may be one of before
+    told.use((out,))
+    used = tuple(x for x in told.used if isinstance(x, Tensor) and (x.node is None or x.node.order < began))
+    told.used.clear()
+    again = partial(_computed_again, fn, args, context, keys, out.shape, now(), told if told.compares else None)
+    return Tensor(out.buffer, True, _Again("ag_checkpoint", _same, used, (True,) * len(used), again, ()))
 
 
 class _Again(Node):

@@ -14,6 +14,7 @@ parameters' ``.grad``.  Knows no op by name and no device; users call
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from contextvars import ContextVar, Token
 from heapq import heappop, heappush
 from types import TracebackType
@@ -21,6 +22,7 @@ from typing import TypeVar, overload
 
 from ag.autograd.cotangent import Cotangent, plus, shaped_like, whole
 from ag.autograd.create import lift
+from ag.autograd.loss_scale import Scaling, anybody_scales
 from ag.autograd.tensor import Node, Tensor, tensor_given
 from ag.engine.arena import Block, now
 from ag.engine.buffer import Buffer
@@ -28,11 +30,14 @@ from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import add, copied
 from ag.errors import TapeError
 
-__all__ = ["Gradients", "backward", "is_recording", "no_grad", "with_grad_tape"]
+__all__ = ["Gradients", "backward", "is_recording", "no_grad", "record_later", "with_grad_tape"]
 
 R = TypeVar("R")
 
-_recording: ContextVar[bool] = ContextVar("ag_tape", default=False)
+_NOT_SCALED = nullcontext()
+
+# None: nothing is recorded now, but when `backward` has the same computed again.
+_recording: ContextVar[bool | None] = ContextVar("ag_tape", default=False)
 
 is_recording = _recording.get
 
@@ -40,9 +45,9 @@ is_recording = _recording.get
 class _Switch:
     """Sets whether ops are recorded, and puts back what was there before."""
 
-    def __init__(self, on: bool) -> None:
+    def __init__(self, on: bool | None) -> None:
         self._on = on
-        self._tokens: list[Token[bool]] = []
+        self._tokens: list[Token[bool | None]] = []
 
     def __enter__(self) -> None:
         self._tokens.append(_recording.set(self._on))
@@ -112,6 +117,11 @@ def no_grad() -> _Switch:
     False
     """
     return _Switch(False)
+
+
+def record_later() -> _Switch:
+    """A context in which nothing is recorded, as what is computed in it is computed again, and recorded then."""
+    return _Switch(None)
 
 
 class Gradients(Mapping[Tensor, Tensor]):
@@ -205,8 +215,23 @@ def backward(loss: Tensor, retain: bool = False) -> Gradients:
         raise TapeError("backward: this loss was not recorded; compute it inside `with with_grad_tape():` "
                         "from at least one ag_param.")
     with loss.buffer.backend.quiet():
-        gradients = _propagate(loss, loss.node, retain)
+        with Scaling(_reached(loss.node)) if anybody_scales() else _NOT_SCALED:
+            gradients = _propagate(loss, loss.node, retain)
         return Gradients({x.id: (x, _accumulated(x, Tensor(g))) for x, g in gradients.items()})
+
+
+def _reached(root: Node) -> list[Tensor]:
+    """The parameters that a backward pass from a node reaches."""
+    seen, todo = {root}, [root]
+    found: dict[Tensor, None] = {}
+    while todo:
+        for x in todo.pop().inputs:
+            if x.requires_grad and x.node is None:
+                found[x] = None
+            elif x.requires_grad and x.node is not None and x.node not in seen:
+                seen.add(x.node)
+                todo.append(x.node)
+    return [*found]
 
 
 def _propagate(loss: Tensor, root: Node, retain: bool) -> dict[Tensor, Buffer]:

@@ -25,7 +25,7 @@ from ag.engine.buffer import LATEST, Buffer, Run
 from ag.engine.primitive import PrimitiveTo, Returned
 from ag.errors import TapeError
 
-__all__ = ["Told", "any_changed", "checked", "refuse_changed", "repeated_since", "repeating", "telling"]
+__all__ = ["Told", "any_changed", "checked", "refuse_changed", "repeated_since", "repeating", "tell_used", "telling"]
 
 repeating: ContextVar[int] = ContextVar("ag_repeating", default=0)
 
@@ -41,14 +41,24 @@ class Told:
         Of a call that this one is part of.
     first : Told, optional
         What the first call has told.
+    compares : bool, optional
+        Whether to note ops and arrays at all; what a captured step records is compared anyway.
+
+    Attributes
+    ----------
+    used : dict of Tensor
+        Of the first call: what it computed with, through which gradients flow.
     """
 
-    def __init__(self, outer: Told | None, first: Told | None = None) -> None:
-        self._outer, self._first = outer, first
+    def __init__(self, outer: Told | None, first: Told | None = None, compares: bool = True) -> None:
+        self._outer, self._first, self.compares = outer, first, compares
         self.items: list[tuple[str, object]] = []
+        self.used: dict[Named, None] = {}
 
     def note(self, what: str, value: object) -> None:
         """The next op, with its numbers, or the next host array, with its values."""
+        if not self.compares:
+            return
         item = what, _plain(value)
         if self._first is not None:
             before = self._first.items[len(self.items) : len(self.items) + 1]
@@ -58,6 +68,11 @@ class Told:
         if self._outer is not None:
             self._outer.note(what, value)
 
+    def use(self, tensors: Iterable[Named]) -> None:
+        """Tensors of which something is computed."""
+        if self._first is None:
+            self.used.update((x, None) for x in tensors if x.requires_grad)
+
     def end(self) -> None:
         """The second call has returned."""
         if self._first is not None and len(self.items) < len(self._first.items):
@@ -65,6 +80,12 @@ class Told:
 
 
 telling: ContextVar[Told | None] = ContextVar("ag_telling", default=None)
+
+
+def tell_used(tensors: Iterable[Named]) -> None:
+    """Tell of tensors with which something other than an op computes, without the tape."""
+    if (told := telling.get()) is not None:
+        told.use(tensors)
 
 
 def _plain(value: object) -> object:

@@ -137,8 +137,6 @@ class Backend(ABC):
         The same object for every device.
     timestamps : bool
         Whether the device can say itself how long it has worked, as `meter` needs it.
-    loss_scale : weak reference to Buffer, or None
-        The state of the loss scale, which optimizers with f16 parameters hold; `ag.autograd.loss_scale` alone uses it.
     generators : WeakKeyDictionary
         By random generator: of which seeding its state on this device is, and the state; for `ag.engine.random`.
     """
@@ -151,7 +149,6 @@ class Backend(ABC):
     target: Target = Target()
     settings: ClassVar[Settings] = Settings()
     timestamps: bool = False
-    loss_scale: ReferenceType[Buffer] | None = None
     noted_views: list[ReferenceType[Buffer]] | None = None
 
     @cached_property

@@ -47,7 +47,6 @@ class Device(Protocol):
     target: Target
     asynchronous: bool
     noted_views: list[ReferenceType[Buffer]] | None
-    loss_scale: ReferenceType[Buffer] | None
 
 
     @property

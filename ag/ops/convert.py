@@ -12,12 +12,14 @@ from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Node, Tensor, tensor_given
 from ag.autograd.tensor_operators import OPS
 from ag.autograd.transfer import move_cotangent
-from ag.autograd.unchanged import refuse_changed, repeated_since
+from ag.autograd.unchanged import refuse_changed, repeated_since, tell_used
+from ag.autograd.watched import note_tensors
 from ag.engine.backend import Backend
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.dtype import BF16, F16, F32, I32, U32, as_dtype
 from ag.engine.kernels.convert import converted
+from ag.engine.program import OPEN
 from ag.errors import DtypeError
 
 __all__ = ["ag_cast", "ag_to_device"]
@@ -66,6 +68,8 @@ def ag_to_device(t: Tensor, device: str) -> Tensor:
     refuse_changed((t.buffer,), repeated_since(), "ag_to_device", (t,))
     moved = to_buffer(source.download(t.buffer), target, t.buffer.dtype)
     if not (is_recording() and t.requires_grad):
+        if is_recording() is None:
+            tell_used((t,))
         result = Tensor(moved)
     else:
         result = Tensor(moved, True, Node("ag_to_device", _to_device_vjp, (t,), (True,), source, ()))
@@ -119,6 +123,8 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
     if wanted not in _FLOATS or t.buffer.dtype not in (*_FLOATS, I32, U32):
         raise DtypeError(f"ag_cast: {t.dtype} to {wanted} was asked for; tensors are cast from f32, f16, bf16, i32 and "
                          f"u32 to f32, f16 and bf16. Convert the numpy array instead.")
+    if OPEN:
+        note_tensors((t,))
     if not t.buffer.dtype.is_float:
         out = to_buffer(t.buffer.backend.download(t.buffer), t.buffer.backend, wanted)
     else:
@@ -126,6 +132,8 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
         with t.buffer.backend.quiet():
             out = converted(t.buffer, wanted)
     if not (is_recording() and t.requires_grad):
+        if is_recording() is None:
+            tell_used((t,))
         result = Tensor(out)
     else:
         result = Tensor(out, True, Node("ag_cast", _cast_vjp, (t,), (True,), None, (), half=True))

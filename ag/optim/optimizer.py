@@ -13,14 +13,14 @@ Knows no update rule and no layer.  Training loops step it; `ag.io.checkpoint` a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 
 from ag.autograd.create import lift
-from ag.autograd.loss_scale import FIRST_SCALE, SCALE_WORDS, is_scaled, move_scale, read_scale, set_scale, unfit
+from ag.autograd.loss_scale import FIRST_SCALE, SCALE_WORDS, LossScale, is_scaled, unfit
 from ag.autograd.tape import Gradients
 from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer, Device
@@ -68,8 +68,8 @@ class Optimizer(Settings):
         self._params = named_parameters(params, self._function)
         self._made_with = self._changeable()
         self._slots = [self._state_of(group) for group in flat_groups(self._params)]
-        self._scaled = self._scaled_backends()
-        self.restart_loss_scale()
+        devices = self._scaled_devices()
+        self._scale = LossScale(self._params.values(), devices) if devices else None
 
     def __copy__(self) -> NoReturn:
         """Refuse to be copied without the parameters: two would step the same ones."""
@@ -103,7 +103,7 @@ class Optimizer(Settings):
         """The parameters by name; which there are is settled when the optimizer is made."""
         return MappingProxyType(self._params)
 
-    def _scaled_backends(self) -> list[Device]:
+    def _scaled_devices(self) -> list[Device]:
         return list(dict.fromkeys(g.backend for g in self.groups if g.stored_dtype is F16))
 
     @property
@@ -114,26 +114,27 @@ class Optimizer(Settings):
     @property
     def loss_scale(self) -> float | None:
         """What gradients stored in f16 are multiplied with, None without f16 parameters; waits for the device."""
-        return float(read_scale(self._scaled[0])[0]) if self._scaled else None
+        return float(self._scale.read()[0]) if self._scale is not None else None
 
     @property
     def skipped(self) -> int:
         """Steps skipped because a gradient was not finite, with f16 parameters only; waits for the device."""
-        return int(read_scale(self._scaled[0])[SCALE_WORDS.index("skipped steps")]) if self._scaled else 0
+        return int(self._scale.read()[SCALE_WORDS.index("skipped steps")]) if self._scale is not None else 0
 
     def move_loss_scale(self, bad: Mapping[Device, Buffer]) -> None:
         """Let the loss scale follow a step with so many gradients, by device, that are not finite."""
-        for backend in self._scaled:
-            if backend in bad:
-                move_scale(backend, bad[backend])
+        if self._scale is not None:
+            self._scale.move(bad)
 
     def restart_loss_scale(self) -> None:
-        """Begin with the first loss scale again, as a new optimizer does; all on a device share its scale."""
-        self._set_scale([FIRST_SCALE, 0.0, 0.0, 0.0])
+        """Begin with the first loss scale again, as a new optimizer does."""
+        if self._scale is not None:
+            self._scale.set(FIRST_SCALE, 0.0, 0.0)
 
-    def _set_scale(self, words: list[float]) -> None:
-        scale, _, *counts = words
-        self._scales = [set_scale(backend, scale, *counts) for backend in self._scaled]
+    def scale_gradients_of(self, params: Iterable[Tensor]) -> None:
+        """Let the loss scale hold for backward passes to these, too, whose gradients become those of the parameters."""
+        if self._scale is not None:
+            self._scale.claim(params)
 
     def step(self, grads: Gradients | Mapping[object, object] | None = None) -> None:
         """Update every parameter that has a gradient.
@@ -160,11 +161,12 @@ class Optimizer(Settings):
                        as_gradient(name, p, g, "step") for name, p in group.params.items() if name in given}
             if not present:
                 continue
-            group.adopt()
+            moved = group.adopt()
+            if moved and self._scale is not None:
+                self._scale.claim(moved)
             group.gather(present, slots.grad_views)
             work.append((slots, group.runs(present)))
-        scaled = any(is_scaled(slots.group.backend) for slots, _ in work)
-        bad = self._unfit(work) if scaled else {}
+        bad = self._unfit(work) if self._scale is not None or is_scaled(self._params[name] for name in given) else {}
         for slots, runs in work:
             self.update(slots.group, slots.grads, runs, bad.get(slots.group.backend))
 
@@ -175,9 +177,12 @@ class Optimizer(Settings):
             parts.setdefault(slots.group.backend, []).extend(slots.grads.view((r.length,), r.start) for r in runs)
         ones = {slots.group.backend: slots.one for slots, _ in work}
         bad = {backend: unfit(grads, ones[backend]) for backend, grads in parts.items()}
-        if len(bad) > 1:  # devices learn of each other through the host
+        places = dict.fromkeys(bad)
+        if self._scale is not None and self._scale.states.keys().isdisjoint(bad):
+            places |= dict.fromkeys(self._scale.states)  # this step's gradients are all of float32 parameters elsewhere
+        if len(places) > 1:  # devices learn of each other through the host
             total = sum(float(backend.download(count)) for backend, count in bad.items())
-            bad = {backend: lift(total, backend, F32, "step").buffer for backend in bad}
+            bad = {backend: lift(total, backend, F32, "step").buffer for backend in places}
         self.move_loss_scale(bad)
         return bad
 
@@ -228,8 +233,8 @@ class Optimizer(Settings):
             state |= {f"count.{name}": row for name, row in others.items()}
         for slots in self._slots:
             state |= {name: slots.group.backend.download(view) for name, view in slots.per_parameter().items()}
-        if self._scaled:
-            state["loss_scale"] = read_scale(self._scaled[0])
+        if self._scale is not None:
+            state["loss_scale"] = self._scale.read()
         if self._changeable() != self._made_with:
             state["settings"] = np.array(list(self._changeable().values()), np.float64)
         return state
@@ -238,8 +243,8 @@ class Optimizer(Settings):
         """Work where the parameters are now; the state there is a new one, for `load_state_dict` to fill."""
         self._slots = [slots if slots.group.is_where_its_parameters_are() else
                        self._state_of(FlatGroup(slots.group.params)) for slots in self._slots]
-        self._scaled = self._scaled_backends()
-        self.restart_loss_scale()
+        if self._scale is not None:
+            self._scale.place(self._scaled_devices())
 
     @property
     def _states(self) -> dict[str, DeviceState]:
@@ -303,8 +308,9 @@ class Optimizer(Settings):
             slots.write_counts(arrays[name][1:], others)
             for own_name, view in slots.per_parameter().items():
                 slots.group.backend.upload(arrays[own_name], view)
-        if self._scaled:
-            self._set_scale(arrays["loss_scale"].tolist())
+        if self._scale is not None:
+            scale, _, *counts = arrays["loss_scale"].tolist()
+            self._scale.set(scale, *counts)
 
     if not TYPE_CHECKING:
         def __getattr__(self, name: str) -> object:

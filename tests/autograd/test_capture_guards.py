@@ -196,6 +196,25 @@ def test_arguments_on_two_devices(device: str) -> None:
         ag.ag_capture(lambda a, b: a)(ag.ag_tensor([1.0]), ag.ag_tensor([1.0], device="cpu:1"))
 
 
+@pytest.mark.parametrize("use", [
+    lambda model, x: ag.ag_cast(model.W, "bf16").astype("f32") * x,
+    lambda model, x: model.W.detach() * x,
+    lambda model, x: ag.ag_checkpoint(lambda: model.W) * x,
+    lambda model, x: ag.DataParallel(model, [model.W.device])(x),
+], ids=["cast", "detached", "checkpoint", "replica"])
+def test_a_parameter_that_moved_is_seen(device: str, use: Callable[[Any, ag.Tensor], ag.Tensor]) -> None:
+    """Also where what the step computes with is not the parameter itself."""
+    model = ag.ag_linear(2, 2)
+    step = ag.ag_capture(lambda x: ag.ag_sum(ag.with_grad_tape(lambda: use(model, x))))
+    x = ag.ag_tensor(np.ones((2, 2)))
+    model.W.data = np.ones((2, 2))
+    assert [step(x).item() for _ in range(3)] == [step(x).item()] * 3
+    optimizer = ag.optimizer_sgd({"W": model.W}, lr=1.0)
+    optimizer.step({"W": np.full((2, 2), 3.0)})
+    found, want = step(x), ag.ag_sum(ag.with_grad_tape(lambda: use(model, x)))
+    assert found.item() == want.item() < 0
+
+
 def test_an_exception_in_the_step_comes_through(device: str) -> None:
     def step(x: ag.Tensor) -> ag.Tensor:
         y = x + x

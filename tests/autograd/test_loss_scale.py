@@ -10,6 +10,8 @@ import pytest
 
 import ag
 from ag.autograd import loss_scale
+from ag.autograd.loss_scale import LossScale, scales_of
+from ag.engine.device import backend_of
 
 Array = np.ndarray[Any, Any]
 
@@ -179,13 +181,13 @@ def test_it_stays_within_limits(device: str, f16: None, monkeypatch: pytest.Monk
 def test_the_scale_changes_no_gradient(device: str, f16: None) -> None:
     model = ag.ag_sequential(ag.ag_linear(5, 7, "tanh"), ag.ag_batch_norm(7), ag.ag_linear(7, 3))
     x, y = ag.ag_tensor(np.random.default_rng(0).normal(size=(5, 8))), np.arange(8) % 3
-    found = []
+    scaling, found = LossScale(model.parameters().values(), [backend_of(device)]), []
     for scale in (256.0, 1024.0):
-        state = loss_scale.set_scale(ag.engine.device.backend_of(device), scale)
+        scaling.set(scale)
         with ag.with_grad_tape():
             loss = ag.ag_softmax_cross_entropy_loss(model(x), y)
         grads = ag.backward(loss)
-        assert loss_scale.read_scale(state.backend)[0] == scale
+        assert scaling.read()[0] == scale
         found.append([g.numpy() for g in grads.values()])
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-6)  # only numbers below f16's normal range differ
@@ -220,7 +222,8 @@ def test_devices_skip_together(f16: None) -> None:
     optimizer = ag.optimizer_sgd({"V": V, "W": W}, lr=0.25)
     optimizer.step({"V": np.array([[np.inf]]), "W": np.array([[1.0]])})
     assert (V.item(), W.item(), optimizer.skipped) == (1.0, 1.0, 1)
-    assert [loss_scale.read_scale(p.buffer.backend)[0] for p in (V, W)] == [2.0**15] * 2
+    (scale,) = scales_of([V.id, W.id])
+    assert [device.download(state)[0] for device, state in scale.states.items()] == [2.0**15] * 2
     optimizer.step({"V": np.array([[1.0]]), "W": np.array([[1.0]])})
     assert (V.item(), W.item()) == (0.75, 0.75)
 
@@ -232,26 +235,39 @@ def test_bf16_and_float32_are_not_scaled(device: str) -> None:
         assert "loss_scale" not in optimizer.state_dict()
 
 
-def test_optimizers_on_one_device_share_the_scale(device: str, f16: None) -> None:
-    V, W, U = ag.ag_param([[1.0]]), ag.ag_param([[1.0]]), ag.ag_param([[1.0]], dtype="f32")
-    first, second, wide = (ag.optimizer_sgd([p], lr=0.25) for p in (V, W, U))
+def test_every_optimizer_has_a_scale_of_its_own(device: str, f16: None) -> None:
+    V, W = ag.ag_param([[1.0]]), ag.ag_param([[1.0]])
+    first, second = ag.optimizer_sgd([V], lr=0.25), ag.optimizer_sgd([W], lr=0.25)
     first.step({"param1": np.array([[np.inf]])})
-    assert (second.loss_scale, second.skipped) == (first.loss_scale, first.skipped) == (2.0**15, 1)
-    wide.step({"param1": np.array([[np.inf]])})  # of an f16 graph: its own optimizer waits too, and moves nothing
-    assert (U.item(), first.loss_scale) == (1.0, 2.0**15)
-    del first, second
-    wide.step({"param1": np.array([[1.0]])})
-    assert U.item() == 0.75
-    wide.step({"param1": np.array([[np.inf]])})  # without any scale, what is infinite is the user's
+    assert (first.loss_scale, first.skipped, second.loss_scale, second.skipped) == (2.0**15, 1, 2.0**16, 0)
+    state = first.state_dict()
+    third = ag.optimizer_sgd([ag.ag_param([[1.0]])])
+    third.load_state_dict(third.state_dict() | {"loss_scale": state["loss_scale"]})
+    assert (first.loss_scale, second.loss_scale, third.loss_scale, third.skipped) == (2.0**15, 2.0**16, 2.0**15, 1)
+
+
+def test_float32_parameters_of_an_f16_graph_wait(device: str, f16: None) -> None:
+    """An overflow may reach them through f16, but only if a scaled backward pass reaches them at all."""
+    W, U, apart = ag.ag_param([[1.0]]), ag.ag_param([[1.0]], dtype="f32"), ag.ag_param([[1.0]], dtype="f32")
+    first, wide, other = (ag.optimizer_sgd([p], lr=0.25) for p in (W, U, apart))
+    with ag.with_grad_tape():
+        loss = ag.ag_sum(ag.ag_cast(U, "f16") * W)  # 1, stored as 65536
+    wide.step(ag.backward(loss))
+    assert (U.item(), first.loss_scale) == (1.0, 2.0**16)
+    other.step({"param1": np.array([[np.inf]])})  # what is infinite here is the user's
+    assert apart.item() == -np.inf
+    del first
+    wide.step({"param1": np.array([[np.inf]])})
     assert U.item() == -np.inf
 
 
 def test_the_scale_reaches_elements_of_a_vector_once(f16: None) -> None:
     """A number cut from an f16 vector is float32 and not scaled; the vector's other gradients are f16 and scaled."""
     W = ag.ag_param([[1.0, 2.0], [3.0, 4.0]])
-    state = loss_scale.set_scale(W.buffer.backend, 1024.0)
+    scaling = LossScale([W], [W.buffer.backend])
+    scaling.set(1024.0)
     with ag.with_grad_tape():
         sums = ag.ag_sum(W, dim=1)
         loss = ag.ag_sum(sums * sums) + sums[0] * 3.0
     assert ag.backward(loss)[W].numpy().tolist() == [[9.0, 9.0], [14.0, 14.0]]
-    assert loss_scale.read_scale(state.backend)[0] == 1024.0
+    assert scaling.read()[0] == 1024.0

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ag
-from ag.autograd import loss_scale
+from ag.autograd.loss_scale import LossScale
 from ag.engine.device import backend_of
 
 Array = np.ndarray[Any, Any]
@@ -217,8 +217,9 @@ def test_float32_parameters_in_a_16_bit_graph_get_true_gradients(device: str, dt
 def test_gradients_add_up_while_the_scale_changes(device: str, f16: None) -> None:
     W = ag.ag_param([[1.0, 2.0]])
     optimizer = ag.optimizer_sgd([W], lr=1.0)
+    scaling = LossScale([W], [backend_of(device)])
     for scale in (16.0, 4096.0):
-        loss_scale.set_scale(backend_of(device), scale)
+        scaling.set(scale)
         gradient(W, lambda: ag.ag_sum(W * W * 0.0625))
     assert W.grad is not None and W.grad.numpy().tolist() == [[0.25, 0.5]]
     optimizer.step()

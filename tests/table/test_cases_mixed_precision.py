@@ -58,8 +58,7 @@ def test_is_the_float32_result_rounded_once(device: str, case: Case, dtype: str)
 
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("case", marked([case for case in CASES if case.want(*case.operands()).size]), ids=str)
-def test_gradients_are_float32(device: str, case: Case, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend_of(device), "loss_scale", None)  # of another test's optimizer that is not gone yet
+def test_gradients_are_float32(device: str, case: Case, dtype: str) -> None:
     operands = [rounded(x, dtype) for x in case.operands()]
     found = []
     for kind in ("f32", dtype):

@@ -214,7 +214,7 @@ class CompressedDataParallel(DataParallel):
     def _replicas(self, count: int) -> list[Any]:
         names = {p.id: name for name, p in self.parameters().items()}
         ratio = ratio_at(self._steps, self.compression_ratio, self.warmup_steps)
-        self._steps += is_recording()
+        self._steps += bool(is_recording())
         return replicas_of(self.module, self.device_ids[:count],
                            lambda i, p, device: _linked(p, device, self._links[i], names[p.id], ratio))
 

@@ -107,6 +107,7 @@ class ZeroOptimizer:
         self.model = plain if stage == 1 else (ShardedGradients, ShardedParameters)[stage - 2](
             model, places, self._sharded)
         self.optimizer = optimizer(all_shards(self._sharded), **kwargs)
+        self._scale_gradients()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse to be copied or pickled: shards on several devices belong to one model."""
@@ -142,6 +143,7 @@ class ZeroOptimizer:
         grads : Gradients or dict, optional
             What `backward` returned, or gradients of whole parameters by name; default: those that `backward` left.
         """
+        self._scale_gradients()
         of_shards = self._of_shards(grads)
         if self.stage < 3:  # the model's parameters may have been assigned
             for s in self._sharded:
@@ -152,6 +154,10 @@ class ZeroOptimizer:
         if self.stage < 3:
             for s in self._sharded:
                 s.param.data = s.numpy()
+
+    def _scale_gradients(self) -> None:
+        """Let the loss scale of the shards hold for gradients of the whole, which `step` cuts up at stage 1."""
+        self.optimizer.scale_gradients_of(s.param for s in self._sharded)
 
     def _of_shards(self, grads: Any) -> Any:
         """Gradients of the shards, from those of the parameters."""

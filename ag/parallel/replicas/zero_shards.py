@@ -24,6 +24,7 @@ from ag.autograd.op import Cotangents, Need, Run
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Node, Tensor
 from ag.autograd.transfer import fetch_cotangent, place_cotangent
+from ag.autograd.unchanged import tell_used
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.primitive import Array
@@ -82,9 +83,11 @@ class ShardedParameter:
 
     def linked(self, full: Tensor) -> Tensor:
         """A copy of the whole, made to send its gradient to the shards."""
-        if not is_recording():
-            return full
         shards = tuple(self.shards.values())
+        if not is_recording():
+            if is_recording() is None:
+                tell_used(shards)
+            return full
         return Tensor(full.buffer, True, Node("ZeroOptimizer", _scatter_vjp, shards, (True,) * len(shards),
                                               (self, [shard.device for shard in shards]), ()))
 

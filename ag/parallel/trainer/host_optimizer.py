@@ -174,9 +174,10 @@ class HostOptimizers:
         self._step, self._settings = recording.finished(), settings
 
     def move_loss_scale(self, bad: float) -> None:
-        """Let the loss scale of f16 gradients follow a step; all optimizers share it."""
+        """Let the loss scale of f16 gradients follow a step; that of all optimizers moves alike."""
         backend = cast(Backend, self._grads.backend)
-        self.optimizers[0].move_loss_scale({backend: lift(bad, backend, F32, "dp_train").buffer})
+        for optimizer in self.optimizers:
+            optimizer.move_loss_scale({backend: lift(bad, backend, F32, "dp_train").buffer})
 
     @property
     def loss_scale(self) -> float | None:

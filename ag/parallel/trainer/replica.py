@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ag.autograd.create import ag_tensor
-from ag.autograd.loss_scale import set_scale
+from ag.autograd.loss_scale import LossScale
 from ag.autograd.tape import backward, no_grad, with_grad_tape
 from ag.autograd.tensor import Tensor
 from ag.engine.backend import Meter
@@ -87,7 +87,7 @@ class Replica:
                             f"create all of them on the default device, {self.device} here, with one element type.")
         self.group: FlatGroup = groups[0]
         self._scale: float | None = None
-        self._scaling: Buffer | None = None  # keeps the device's loss scale
+        self._scaling: LossScale | None = None
         self.used: set[str] = set()
         self._loss_of = loss_of
         self.plans = Plans(self.backend, self._gradients, policy, (loss_of, getattr(self.model, "forward", None)))
@@ -317,8 +317,13 @@ class Replica:
 
     def scale_gradients(self, scale: float | None) -> None:
         """Compute gradients with this loss scale from now on; None, or the one in use, changes nothing."""
-        if scale != self._scale and scale is not None:
-            self._scaling = set_scale(self.backend, scale)
+        if scale is None:
+            return
+        if self._scaling is None:
+            self._scaling = LossScale((), [self.backend])
+        self._scaling.claim(self.params.values())  # which an optimizer of the callback's may have adopted
+        if scale != self._scale:
+            self._scaling.set(scale)
         self._scale = scale
 
     def state(self) -> tuple[Array, Array]:

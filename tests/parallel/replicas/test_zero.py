@@ -292,6 +292,19 @@ def test_f16_skips_everywhere_together(stage: int, f16: None) -> None:
     assert zero.t == 1 and all(np.isfinite(w).all() for w in zero.model.state_dict().values())
 
 
+@STAGES
+def test_f16_gradients_are_scaled(stage: int, f16: None) -> None:
+    """Those of the whole parameters, too, of which the optimizer's are shards."""
+    zero = ag.ZeroOptimizer(ag.ag_linear(4, 4), ag.optimizer_sgd, devices=["cpu", "cpu:1"], stage=stage, lr=2.0**20)
+    before = zero.model.state_dict()
+    with ag.with_grad_tape():
+        out = zero.model(ag.ag_tensor(np.ones((4, 2))))
+        loss = ag.ag_sum(ag.ag_cast(out, "f32")) * 2.0**-26  # f16 ends at 2**-24
+    ag.backward(loss)
+    zero.step()
+    np.testing.assert_allclose(zero.model.state_dict()["W"], before["W"] - 2.0**-5, atol=1e-3)
+
+
 def test_syncgrads_by_name_can_be_stepped() -> None:
     zero = ag.ZeroOptimizer(ag.ag_linear(2, 2), ag.optimizer_sgd, ["cpu", "cpu:1"], 3, lr=1.0)
     before = zero.model.state_dict()

@@ -11,8 +11,7 @@ import pytest
 from helpers.dp_classifier import assert_equal, make_model, outcome, places, train
 
 import ag
-from ag.autograd.loss_scale import FIRST_SCALE, read_scale
-from ag.engine.device import backend_of
+from ag.autograd.loss_scale import FIRST_SCALE, scales_of
 
 SGD: dict[str, Any] = {"optimizer": partial(ag.optimizer_sgd, lr=0.1, momentum=0.9)}
 
@@ -55,14 +54,44 @@ def overflowing(devices: list[str], **options: Any) -> ag.DPResult:
                        **{**settings, **options})
 
 
+def scale_of(model: ag.Layer) -> float:
+    (scale,) = scales_of([p.id for p in model.parameters().values()])
+    return float(scale.read()[0])
+
+
 def test_an_overflow_is_skipped_by_all(device: str, f16: None) -> None:
     one = overflowing(places(device, 1))
     scale, _, good, skipped = one.optimizer_state["loss_scale"]
     assert 0 < skipped < 12 and skipped + good == 12 and scale == FIRST_SCALE / 2**skipped
     devices, scales = places(device, 3), []
-    three = overflowing(devices, callback=lambda step: scales.append({read_scale(backend_of(d))[0] for d in devices}))
+    three = overflowing(devices, callback=lambda step: scales.append({scale_of(model) for model in step.models}))
     assert_equal(three, one)
     assert scales[-1] == {scale}
+
+
+def test_an_optimizer_beside_the_job_changes_no_bit(device: str, f16: None) -> None:
+    """Neither do its steps, made between those of the job, nor does the job change it."""
+    alone = overflowing(places(device, 2))
+    W = ag.ag_param([[1.0, 2.0]], device=places(device, 1)[0])
+    optimizer = ag.optimizer_sgd([W], lr=0.5)
+    optimizer.load_state_dict(optimizer.state_dict() | {"loss_scale": np.float32([2.0**-20, 2.0**20, 0, 0])})
+
+    def step(_: ag.DPStep) -> None:
+        with ag.with_grad_tape():
+            loss = ag.ag_sum(W * [[0.25, 0.5]])
+        optimizer.step(ag.backward(loss))
+
+    assert_equal(overflowing(places(device, 2), callback=step), alone)
+    assert (optimizer.t, optimizer.loss_scale, optimizer.skipped) == (12, 2.0**-20, 0)
+    assert W.numpy().tolist() == [[-0.5, -1.0]]
+
+
+def test_several_optimizers_of_a_job_have_one_scale(device: str, f16: None) -> None:
+    one = overflowing(places(device, 1), optimizer=lambda params: [
+        ag.optimizer_sgd({name: p for name, p in params.items() if ("_W" in name) is weights}, lr=0.05)
+        for weights in (True, False)])
+    scales = [state["loss_scale"].tolist() for state in one.optimizer_state]
+    assert scales[0] == scales[1] and 0 < scales[0][3] < 12
 
 
 def test_an_infinite_loss_is_not_an_overflow(f16: None) -> None:
@@ -76,7 +105,6 @@ def test_resumed_on_another_number_of_replicas(device: str, f16: None, tmp_path:
     path = tmp_path / "job.safetensors"
     whole = overflowing(places(device, 2))
     overflowing(places(device, 2), n_iter=7, checkpoint=path, checkpoint_every=7)
-    ag.autograd.loss_scale.set_scale(backend_of(device), 1.0)  # another job meanwhile
     resumed = overflowing(places(device, 4), checkpoint=path, resume=True)
     assert_equal(resumed, whole)
     assert "master.layer1_W" in outcome(whole)
