@@ -115,14 +115,18 @@ kernel("a chain's operands change places", "chain.glsl", "r[ops[k] >> 8 & 255], 
 kernel("fused: a register", "fused.glsl", "r[1] = b[b_i];", "r[1] = a[a_i];", "fused")
 kernel("epilogue: an operand's row", "epilogue.glsl", "c_at + word_of(c_along, row, col)",
        "c_at + word_of(c_along, 0, col)", "matmul_chain")
-kernel("product: an element of a tile", "product.glsl", "sums[s + QUADS] += a_k[i].y * b_k[j];",
-       "sums[s + QUADS] += a_k[i].x * b_k[j];", "matmul")
+kernel("product: an element of a tile", "product.glsl", "sums[s + QUADS], a_k[i].y, b_k[j]",
+       "sums[s + QUADS], a_k[i].x, b_k[j]", "matmul")
 kernel("softmax: the maximum is not taken off", "softmax.comp", "x[x_0 + k * inner] - all.largest",
        "x[x_0 + k * inner]", "softmax")
 kernel("layer norm: one gamma for all", "layer_norm.comp", "gamma[gamma_at + f]", "gamma[gamma_at]", "layer_norm")
-kernel("adam: bias correction", "adam_update.comp", "c2 = counted(counts + 1, rate2)",
-       "c2 = counted(counts + 1, rate1)", "adam_update")
-shader("adam: whose element it is", "adam_update.comp", "while (element >= places[ends + slot]) slot++;", "slot++;",
+shader("adam: bias correction", "counts.glsl", "counted(state_at + 5 + 3 * slot_here, rate2)",
+       "counted(state_at + 5 + 3 * slot_here, rate1)", ("adam_update",), f"{KERNEL}[lavapipe-adam_update]")
+shader("adam: counts of another parameter", "adam_update.comp", "c1 = slot == slot_here ?", "c1 = true ?",
+       ("adam_update",), "optim/test_counts.py::test_every_parameter_is_trained_as_if_alone[lavapipe]")
+shader("an element of another turn", "turns.glsl", "workgroup() * turns + turn", "workgroup() * turns", ("relu", "add"),
+       "engine/kernels/test_turns.py::test_the_same_bits[lavapipe-relu]")
+shader("adam: whose element it is", "counts.glsl", "while (element >= places[ends + slot]) slot++;", "slot++;",
        ("adam_update",), "optim/test_counts.py::test_every_parameter_is_trained_as_if_alone[lavapipe]")
 kernel("sgd: Nesterov's momentum", "sgd_update.comp", "d + mu * b : b", "d + b : b", "sgd_update")
 kernel("dropout: what is kept is not scaled", "dropout.comp", "1.0 / (1.0 - rate)", "1.0", "dropout")

@@ -39,7 +39,8 @@ WORKLOADS = {
     "W1": "perceptron 4-32-3, 32 samples", "W1b": "perceptron 4-32-3, 1 sample",
     "W2": "perceptron 784-512-256-10, 128", "W3": "GPT of 4 layers, 16 x 64", "W4": "ResNet-8, 32 images",
 }
-PEERS = {"ag captured": "f0", "ag dp_train": "f0", "ag eager": "f1", "torch compiled": "f2", "torch fused": "f3"}
+PEERS = {"ag captured": "f0", "ag dp_train": "f0", "ag eager": "f1", "torch graph": "f2", "torch compiled": "f2",
+         "torch fused": "f3"}
 
 
 def svg(width: int, height: int, title: str, parts: Iterable[str]) -> str:
@@ -68,7 +69,10 @@ def steps(name: str) -> dict[str, dict[str, Mapping[str, Any]]]:
 
 
 def machine(name: str) -> str:
-    about = json.loads((RESULTS / name).read_text("utf-8"))["machine"]
+    result = json.loads((RESULTS / name).read_text("utf-8"))
+    about = result["machine"]
+    if card := re.search(r"description='([^']+)'", about["device"] if result["device"] != "cpu" else ""):
+        return f"{card[1]}, float32, against CUDA on the same card"
     return f'{about["processor"].replace("(R)", "")}, {about["cores"]} cores'
 
 
@@ -102,7 +106,8 @@ def bars(name: str) -> str:
 
 
 def step_table(name: str) -> list[str]:
-    peers = [peer for peer in ("ag captured", "ag eager", "ag dp_train", "torch eager", "torch fused", "torch compiled")
+    peers = [peer for peer in ("ag captured", "ag eager", "ag dp_train", "torch eager", "torch fused", "torch compiled",
+                              "torch graph")
              if any(peer in found for found in steps(name).values())]
     rows = [["a step takes, in µs", *peers], ["---", *["---:"] * len(peers)]]
     for workload, found in steps(name).items():
@@ -126,7 +131,14 @@ def comm_table(name: str) -> list[str]:
             *(f'| {row["ranks"]} | {row["ag_ms"]:.1f} | {row["mpi_ms"]:.1f} | {row["ratio"]:.2f} |' for row in rows)]
 
 
-TABLES = {"step": step_table, "parallel": parallel_table, "comm": comm_table}
+def ops_table(name: str) -> list[str]:
+    rows = json.loads((RESULTS / name).read_text("utf-8"))["results"]
+    return ["| operation, sizes | µs | % of the roof | against PyTorch |", "| --- | ---: | ---: | ---: |",
+            *(f'| {row["op"]} {" x ".join(map(str, row["sizes"]))} | {row["us"]:,.0f} | {row["roof_percent"]:.0f} '
+              f'| {row["x_torch"]:.2f} |' for row in rows if row["op"].split()[-1] not in ("high", "medium"))]
+
+
+TABLES = {"step": step_table, "parallel": parallel_table, "comm": comm_table, "ops": ops_table}
 
 
 def with_tables(page: str) -> str:
