@@ -60,7 +60,10 @@ class Launched:
 
     def wait(self, seconds: float = 120.0) -> int:
         """The status."""
-        status = self.process.wait(seconds)
+        try:
+            status = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"The launcher has timed out after {seconds:g} s:\n{self.text}") from None
         self._reader.join(10)
         return status
 
