@@ -53,7 +53,7 @@ class Launched:
     def text(self) -> str:
         return "".join(self.lines)
 
-    def wait_for(self, what: str, seconds: float = 60.0) -> None:
+    def wait_for(self, what: str, seconds: float = 180.0) -> None:
         """Until the output has a line that begins so."""
         with self._more:
             assert self._more.wait_for(lambda: any(x.startswith(what) for x in self.lines), seconds), self.text
