@@ -424,6 +424,8 @@ mutant("comm", "either half of the ranks goes on", "ag/parallel/comm/membership.
 LAUNCH = "tools/launcher/test_launch.py"
 mutant("launcher", "a rank outlives its launcher", "ag/tools/launcher/rank.py", 'answer in (END, b"")', "answer == END",
        f"{LAUNCH}::test_a_rank_does_not_outlive_its_launcher")
+mutant("launcher", "a rank fails when nobody reads it", "ag/tools/launcher/rank.py", "in (errno.EIO, errno.EPIPE)",
+       "in ()", f"{LAUNCH}::test_a_script_goes_on_when_nobody_reads_it[pipe-]")
 mutant("launcher", "half of the hosts go on", "ag/tools/launcher/launch.py", "2 * left <= len(last)",
        "2 * left < len(last)", f"{LAUNCH}::test_more_than_half_of_the_last_hosts_must_answer")
 mutant("launcher", "done, whatever another rank says", "ag/tools/launcher/contact.py",

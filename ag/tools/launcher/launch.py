@@ -14,17 +14,19 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from secrets import token_hex
+from stat import S_ISCHR
 from types import FrameType
 
 from ag.parallel.comm.mpi_settings import find_mpiexec, started_by_launcher
 from ag.tools.launcher.contact import Outcome, verdict
 from ag.tools.launcher.hosts import Discovery, Host, answering, discover, parse_hosts, places
 from ag.tools.launcher.job import Job
+from ag.tools.launcher.rank import unread
 from ag.tools.launcher.sweep import lock, sweep, sweep_older
 from ag.version import install_line
 
@@ -47,7 +49,8 @@ def launch(options: argparse.Namespace) -> int:
     -------
     int
         0: the script came to its end on the ranks that are left.  143: SIGTERM was received, here or by a rank, and the
-        job has left.  The script's own status if it failed; 1 if the job was lost and cannot go on.
+        job has left.  The script's own status if it failed; 1 if the job was lost and cannot go on, or 141
+        if it was lost as nobody reads its output.
 
     Raises
     ------
@@ -131,6 +134,12 @@ class _Launcher:
                 return 128 + self._signals.first
             if found.kind == "failed":
                 return found.code
+            if not all(S_ISCHR(os.fstat(number).st_mode) for number in unread()):
+                # As after `| head`: mpiexec ends the job with the first line that it cannot write, and would end the
+                # next one.  A closed terminal is none of this: mpiexec goes on, and SIGHUP says what is wanted.
+                _say("nobody reads the output any more; the job goes on from its last checkpoint when it is launched "
+                     "again.")
+                return 128 + signal.SIGPIPE
             if grows:
                 continue
             if found.kind == "left":
@@ -198,5 +207,5 @@ class _Launcher:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"ag launch: {text}\n")
-    sys.stderr.flush()
+    with suppress(OSError):  # nobody reads it; Python's own stderr would keep it, and fail with it at the end
+        os.write(2, f"ag launch: {text}\n".encode())

@@ -9,24 +9,33 @@ ends by itself within `SILENCE` seconds, so that the launcher's next job never m
 
 To leave means SIGTERM, of which `dp_train` makes a checkpoint and the status 143.
 
-Knows a socket and a script.  Imports the standard library only, as what `ag` loads must not come before what the script
-does first.  mpiexec starts it, by its path.
+Open MPI that ends a job, as a host has crashed, closes what it reads of the ranks a moment before it ends them.  A rank
+that prints in that moment goes on: it would fail for something that is no fault of its script, all others with it.
+
+    Open MPI    loses host c      closes the terminal of rank 0             ends rank 0
+    rank 0      step 7            print("step 7"): dropped, no OSError      makes step 8, and is lost
+
+Knows a socket, a script and its output.  Imports the standard library only, as what `ag` loads must not come before
+what the script does first.  mpiexec starts it, by its path.
 """
 
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock, Thread
 
-__all__ = ["BEAT", "END", "GO_ON", "LAUNCH", "LEAVE", "SILENCE"]
+__all__ = ["BEAT", "END", "GO_ON", "LAUNCH", "LEAVE", "SILENCE", "unread"]
 
 LAUNCH = "AG_LAUNCH"  # the variable that says where the launcher is
 BEAT = 0.5  # seconds between two calls
@@ -85,15 +94,52 @@ class _Line:
             self._say({"outcome": outcome, "code": code, "text": text[:1000]})
 
 
-def _follows_from_loss(error: BaseException | None) -> bool:
-    """Whether a script failed as a rank, a device or mpiexec was lost, so the others, or the next job, may go on."""
+def unread() -> list[int]:
+    """Which of this process' stdout (1) and stderr (2) nobody reads any more, as their other ends are closed."""
+    ends = select.poll()
+    for number in (1, 2):
+        ends.register(number, 0)
+    return [number for number, event in ends.poll(0) if event & (select.POLLERR | select.POLLHUP)]
+
+
+def _drop_what_nobody_reads() -> None:
+    """Let Python's stdout and stderr drop what cannot be written as nobody reads it.
+
+    All of Python writes through the lowest of their layers: ``print``, ``logging``, ``sys.stdout.buffer`` and what is
+    flushed at the end.  That layer alone is changed, so they stay the objects that Python has made, with their
+    encoding and buffers.  C ignores such errors by itself (Python has seen to it that there is no SIGPIPE).
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            raw = getattr(stream.buffer, "raw", None)
+            lowest = stream.buffer if raw is None else raw  # there are no buffers under ``python -u``
+            lowest.write = _dropping(lowest.write)
+
+
+def _dropping(write: Callable[[memoryview], int | None]) -> Callable[[memoryview], int | None]:
+    def write_or_drop(data: memoryview) -> int | None:
+        try:
+            return write(data)
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.EPIPE):  # of a terminal, of a pipe
+                raise
+            return memoryview(data).nbytes
+
+    return write_or_drop
+
+
+def _outcome(error: BaseException | None = None) -> str:
+    """Whether a script has failed, or was lost with a rank, a device or the whole job, and may go on without them.
+
+    What happens to a rank whose output nobody reads says nothing of its script, as the job is being ended.
+    """
     errors = sys.modules.get("ag.errors")
     losses = (errors.RankLostError, errors.DeviceError) if errors is not None else ()
     while error is not None:
-        if isinstance(error, losses) or getattr(error, "errno", None) in (errno.EIO, errno.EPIPE):  # nobody reads it
-            return True
+        if isinstance(error, losses):
+            return "lost"
         error = error.__cause__ or error.__context__
-    return False
+    return "lost" if unread() else "failed"
 
 
 def main() -> None:
@@ -106,6 +152,7 @@ def main() -> None:
         os.environ["TMPDIR"] = where["folders"][0]  # what a killed rank leaves there is swept
     else:
         os.environ.pop("TMPDIR", None)  # the launching host's
+    _drop_what_nobody_reads()
     line = _Line(where["addresses"], where["port"], where["secret"])
     del sys.argv[0]
     sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))
@@ -116,10 +163,10 @@ def main() -> None:
         if code == 128 + signal.SIGTERM:
             line.tell("left")
             raise SystemExit(0) from None  # mpiexec would call it a failure
-        line.tell("failed" if code else "done", code)
+        line.tell(_outcome() if code else "done", code)
         raise
     except BaseException as error:
-        line.tell("lost" if _follows_from_loss(error) else "failed", 1, f"{type(error).__name__}: {error}")
+        line.tell(_outcome(error), 1, f"{type(error).__name__}: {error}")
         raise
     line.tell("done")
 

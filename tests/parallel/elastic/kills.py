@@ -92,7 +92,7 @@ def cut(i: int, wanted: str, after: float = 0.0) -> Found:
             return found._replace(wrong=[*found.wrong, *wrong, *([f"status {status}"] if status else [])])
         hosts.heal(1)
         with launched(*command, **options) as job:
-            again = job.wait(90)
+            again = job.wait(180)
         digests = {result["digest"] for result in job.results().values()}
         if (status, again, digests, len(job.results())) != (1, 0, {wanted}, 3) or left:
             wrong.append(f"status {status}, then {again}, digests {digests}, left {left}")

@@ -53,14 +53,17 @@ class Launched:
     def text(self) -> str:
         return "".join(self.lines)
 
-    def wait_for(self, what: str, seconds: float = 60.0) -> None:
+    def wait_for(self, what: str, seconds: float = 180.0) -> None:
         """Until the output has a line that begins so."""
         with self._more:
             assert self._more.wait_for(lambda: any(x.startswith(what) for x in self.lines), seconds), self.text
 
     def wait(self, seconds: float = 120.0) -> int:
         """The status."""
-        status = self.process.wait(seconds)
+        try:
+            status = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"The launcher has timed out after {seconds:g} s:\n{self.text}") from None
         self._reader.join(10)
         return status
 

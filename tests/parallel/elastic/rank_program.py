@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--checkpoint")
     parser.add_argument("--every", type=int)
     parser.add_argument("--kill", action="append", default=[])
+    parser.add_argument("--unread", type=int, help="the step after which nobody reads what rank 0 prints")
     parser.add_argument("--errors", type=Path, help="folder for the errors of ranks that are cut off")
     options = parser.parse_args()
     world = ag.DistributedWorld.init("mpi", devices=options.devices.split(","), timeout=60)
@@ -58,6 +59,10 @@ def main() -> None:
             for victim, number, seconds in (plan.split(",") for plan in options.kill):
                 if int(victim) == world.rank:
                     threading.Timer(float(seconds), os.kill, (os.getpid(), int(number))).start()
+        if step.step == options.unread and step.ranks.rank == 0:
+            reader, writer = os.pipe()
+            os.close(reader)
+            os.dup2(writer, 1)
         steps.append(step.step)
         if step.ranks.rank == 0:
             print("step", step.step, "of", step.ranks.size, flush=True)

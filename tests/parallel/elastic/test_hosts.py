@@ -32,4 +32,6 @@ def test_a_host_crashes(tmp_path: Path) -> None:
         assert job.wait(90) == 0, job.text
     assert {result["digest"] for result in job.results().values()} == {undisturbed(40)}, job.text
     assert len(job.results()) == 2 and "10.77.0.3" in job.text and "2 ranks on 10.77.0.1:1, 10.77.0.2:1" in job.text
-    assert all(result["steps"][0] % 3 == 0 and result["steps"][-1] == 39 for result in job.results().values())
+    (start,) = {result["steps"][0] for result in job.results().values()}
+    assert start >= 6, start  # the last third step, or the one after which ranks have left, as mpiexec told them
+    assert all(result["steps"] == [*range(start, 40)] for result in job.results().values())

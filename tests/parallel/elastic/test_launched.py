@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.dp_classifier import digest
@@ -28,7 +29,7 @@ def wanted_15() -> str:
 
 
 @contextmanager
-def clean(tmp_path: Path, *arguments: object, **options: float) -> Iterator[Launched]:
+def clean(tmp_path: Path, *arguments: object, **options: Any) -> Iterator[Launched]:
     """A launcher that leaves nothing."""
     folder = tmp_path / "temporary"
     folder.mkdir(exist_ok=True)
@@ -128,6 +129,24 @@ def test_a_rank_of_its_own_fault_ends_the_job(tmp_path: Path) -> None:
     with clean(tmp_path, "-n", 2, script) as job:
         assert job.wait() in (1, 7), job.text  # the other one's error may come first
     assert "has come to the end of its program" in job.text and job.text.count("2 ranks on this host") == 1
+
+
+def test_a_rank_prints_what_nobody_reads(wanted: str, tmp_path: Path) -> None:
+    """As in the moment between the loss of a host and the end of the job, in which no script may fail."""
+    with clean(tmp_path, "-n", 2, PROGRAM, "--unread", 7) as job:
+        assert job.wait() == 0, job.text
+    assert digests(job) == {1: wanted} and [x for x in job.lines if x.startswith("step")][-1] == "step 6 of 2\n"
+
+
+@pytest.mark.parametrize("pipe", ['"$@" | head -n 3', '"$@" 2>&1 | head -n 3', '"$@" 2> >(head -n 1 >&2)'])
+def test_a_job_that_nobody_reads_is_not_started_again(pipe: str, tmp_path: Path) -> None:
+    """It ends as under plain mpiexec, in the way of `yes | head`; here every line goes to stdout and to stderr."""
+    script, starts = tmp_path / "script.py", tmp_path / "starts"
+    script.write_text(f"import sys, time\nopen({str(starts)!r}, 'a').write('x')\n"
+                      "while True: print('on'); print('on', file=sys.stderr); time.sleep(0.05)\n", "utf-8")
+    with clean(tmp_path, "-n", 2, script, before=["bash", "-c", f"set -o pipefail; {pipe}", "bash"]) as job:
+        assert job.wait(60) == 128 + signal.SIGPIPE, job.text
+    assert starts.read_text("utf-8") == "xx" and "Traceback" not in job.text
 
 
 def test_a_job_grows(wanted_15: str, tmp_path: Path) -> None:

@@ -143,14 +143,14 @@ class Caller:
         self.folder = folder
         self.contacts = Contacts(1, False)
 
-    def start(self, text: str, *arguments: str) -> None:
+    def start(self, text: str, *arguments: str, output: int = subprocess.PIPE, **variables: str) -> None:
         script = self.folder / "script.py"
         script.write_text(text, "utf-8")
         where = {"job": "x", "addresses": ["127.0.0.1"], "port": self.contacts.port, "secret": self.contacts.secret,
                  "folders": [str(self.folder / "temporary")]}
-        env = {**os.environ, rank.LAUNCH: json.dumps(where), "OMPI_COMM_WORLD_RANK": "0"}
+        env = {**os.environ, rank.LAUNCH: json.dumps(where), "OMPI_COMM_WORLD_RANK": "0", **variables}
         self.process = subprocess.Popen([sys.executable, rank.__file__, str(script), *arguments], env=env,
-                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                                        stdout=output, stderr=subprocess.STDOUT, text=True)
 
     def until(self, check: Callable[[], bool]) -> None:
         end = monotonic() + 30
@@ -190,7 +190,8 @@ ENDS = {
     "sys.exit('bad')": (1, Outcome("failed", 1)),
     "sys.exit(143)": (0, LEFT),
     "1 / 0": (1, Outcome("failed", 1, "ZeroDivisionError: division by zero")),
-    "raise BrokenPipeError(32, 'no reader')": (1, Outcome("lost", 1, "BrokenPipeError: [Errno 32] no reader")),
+    "a, b = os.pipe(); os.close(a); os.write(b, b'x')": (1, Outcome("failed", 1,
+                                                                    "BrokenPipeError: [Errno 32] Broken pipe")),
     "os.kill(os.getpid(), 9)": (-9, None),
 }
 
@@ -200,6 +201,60 @@ def test_how_a_script_ends_is_told(text: str, caller: Caller) -> None:
     caller.start(f"import os, sys\n{text}")
     status, _, outcome = caller.end()
     assert (status, outcome) == ENDS[text]
+
+
+@pytest.fixture(params=["pipe", "openpty"])
+def closed(request: pytest.FixtureRequest, caller: Caller) -> Callable[..., None]:
+    """Starts a script whose output is read until it says so, and no further; Open MPI gives ranks both kinds."""
+    def start(text: str, **variables: str) -> None:
+        reader, writer = getattr(os, request.param)()
+        waits = "import os, sys, time\nprint('on', flush=True)\nwhile not os.path.exists('FLAG'): time.sleep(0.01)\n"
+        flag = caller.folder / "flag"
+        caller.start(waits.replace("FLAG", str(flag)) + text, output=writer, **variables)
+        os.close(writer)
+        assert os.read(reader, 100).split() == [b"on"]
+        os.close(reader)
+        flag.touch()
+
+    return start
+
+
+PRINTS = """
+import ctypes, logging
+print("text", flush=True)
+print("x" * 100_000)
+for stream in (sys.stdout, sys.stderr, sys.__stdout__):
+    stream.write("y" * 20_000)
+    stream.flush()
+    stream.buffer.write(b"z" * 20_000)
+    stream.buffer.flush()
+logging.warning("logged")
+ctypes.CDLL(None).puts(b"by C")
+ctypes.CDLL(None).fflush(None)
+a, b = os.pipe()
+os.close(a)
+try:
+    os.write(b, b"x")
+except BrokenPipeError:
+    print("is flushed at the end", end="")
+else:
+    sys.exit("an error of another file is not the script's")
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_script_goes_on_when_nobody_reads_it(unbuffered: str, closed: Callable[..., None], caller: Caller) -> None:
+    closed(PRINTS, PYTHONUNBUFFERED=unbuffered)
+    status, _, outcome = caller.end()
+    assert (status, outcome) == (0, DONE)
+
+
+@pytest.mark.parametrize("text", ["os.write(1, b'past Python')", "sys.exit(7)", "sys.stdout.write(1)"])
+def test_a_script_that_nobody_reads_is_lost_with_its_job(text: str, closed: Callable[..., None],
+                                                         caller: Caller) -> None:
+    closed(text)
+    status, _, outcome = caller.end()
+    assert status and outcome is not None and (outcome.kind, outcome.code) == ("lost", status)
 
 
 def test_a_rank_is_told_to_leave_and_to_end(caller: Caller) -> None:
