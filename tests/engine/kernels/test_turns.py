@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine.kernels.test_kernel_reference import Launch, launches, run
+from engine.kernels.test_kernel_reference import launches
+from helpers.guarded import Launch, guarded, run
 
 from ag.engine.backends.vulkan.pipelines import _manifest
 from ag.engine.backends.vulkan.tiles import Tiles
-from ag.engine.device import backend_of
 from ag.engine.primitive import PRIMITIVES
 
 pytestmark = pytest.mark.vulkan
@@ -39,14 +39,14 @@ def same(backend: Any, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_same_bits(name: str, vulkan: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for launch in launches():
         if launch.primitive.name == name:
-            same(backend_of(vulkan), launch, monkeypatch)
+            same(guarded(vulkan), launch, monkeypatch)
 
 
 @pytest.mark.parametrize("n", [1, 127, 128, 129, 511, 512, 513, 100_000])
 def test_any_number_of_elements(n: int, vulkan: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).standard_normal((2, n)).astype(np.float32)
     for launch in (Launch(PRIMITIVES["copy"], [x[0]], {}), Launch(PRIMITIVES["add"], [x, x[:, :1]], {})):
-        same(backend_of(vulkan), launch, monkeypatch)
+        same(guarded(vulkan), launch, monkeypatch)
 
 
 def test_a_card_takes_turns_where_there_are_many_elements() -> None:
