@@ -125,7 +125,7 @@ shader("adam: bias correction", "counts.glsl", "counted(state_at + 5 + 3 * slot_
 shader("adam: counts of another parameter", "adam_update.comp", "c1 = slot == slot_here ?", "c1 = true ?",
        ("adam_update",), "optim/test_counts.py::test_every_parameter_is_trained_as_if_alone[lavapipe]")
 shader("an element of another turn", "turns.glsl", "workgroup() * turns + turn", "workgroup() * turns", ("relu", "add"),
-       "engine/kernels/test_turns.py::test_the_same_bits[lavapipe-relu]")
+       "engine/kernels/test_kernel_reference.py::test_turns_have_the_same_bits[lavapipe-relu]")
 shader("adam: whose element it is", "counts.glsl", "while (element >= places[ends + slot]) slot++;", "slot++;",
        ("adam_update",), "optim/test_counts.py::test_every_parameter_is_trained_as_if_alone[lavapipe]")
 kernel("sgd: Nesterov's momentum", "sgd_update.comp", "d + mu * b : b", "d + b : b", "sgd_update")

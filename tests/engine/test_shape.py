@@ -146,4 +146,6 @@ def test_sums_in_pieces() -> None:
     assert shapes.summed((2, 10, 3), axis=1, chunk=10) == (2, 1, 3)
     assert shapes.summed((2, 10, 3), axis=1, chunk=4) == (2, 3, 3)
     layout = shapes.sum_layout((2, 3, 3), (2, 10, 3), axis=1, chunk=4, scale=1.0)
-    assert layout == {"outer": 2, "length": 10, "inner": 3, "pieces": 3}
+    assert layout == {"outer": 2, "length": 10, "inner": 3, "pieces": 3, "shares": 1, "columns": 128}
+    long = shapes.sum_layout((2, 1, 3), (2, 17, 3), axis=1, chunk=17, scale=1.0)
+    assert (long["shares"], long["columns"]) == (16, 8)  # more than one invocation adds up alone
