@@ -82,9 +82,9 @@ def test_fixed_shares_do_not_follow() -> None:
 
 
 def test_the_report_adds_up(slow: dict[str, float]) -> None:
-    slow["cpu:1"] = 0.002
+    slow["cpu:1"] = 0.02  # 0.3 s in all, beside which a busy machine's moments are short
     result: ag.DPResult = train_linear(micro_batch=3, n_iter=5)
     fast, late = result.report
     assert (fast["shard"], fast["samples"], late["samples"]) == (3, 15, 15)
-    assert late["compute_ms"] >= 30 and fast["wait_ms"] >= 20 and fast["wait_ms"] > late["wait_ms"]
-    assert fast["compute_ms"] + fast["wait_ms"] == pytest.approx(late["compute_ms"] + late["wait_ms"], abs=25)
+    assert late["compute_ms"] >= 300 and fast["wait_ms"] >= 150 and fast["wait_ms"] > late["wait_ms"]
+    assert fast["compute_ms"] + fast["wait_ms"] == pytest.approx(late["compute_ms"] + late["wait_ms"], abs=100)
