@@ -34,8 +34,11 @@ def bits(losses: Iterable[Any]) -> list[str]:
 def costs(captured: ag.CapturedStep, *args: Any) -> Found:
     """What one replay costs: numbers of the program, and how often it runs its kernels, the most frequent first."""
     program: Any = captured.program
-    with ag.profile() as seen:
-        captured(*args)
-    calls = Counter(event.kernel for event in seen.events)
+    runs = []
+    for _ in range(2):  # an upload that meets the end of the staging memory takes two transfers, but not twice running
+        with ag.profile() as seen:
+            captured(*args)
+        runs.append(Counter(event.kernel for event in seen.events))
+    calls = min(runs, key=lambda run: run["transfer"])
     return {"launches": program.launches, "barriers": getattr(program, "barriers", 0), "nbytes": program.nbytes,
             "transfers": calls.pop("transfer", 0), "calls": sorted(calls.values(), reverse=True)}
