@@ -1,20 +1,9 @@
 // Columns of x[outer, length, inner] along the middle axis, numbered in memory order.  A workgroup has 128 / shares
 // columns, each shared by `shares` invocations: one for short columns, all for a few long ones.  They combine what they
 // found always in the same order, so with the same bits.
-#include "index.glsl"
+#include "shares.glsl"
 #include "ieee.glsl"
-layout(constant_id = 0) const uint shares = 16;
-const uint COLUMNS = 128 / shares;
 shared float found[3][128];  // one row per reduction of a kernel: no barrier needed between them
-
-// Neighbouring invocations read neighbouring words: of several columns, or of one if these are far apart.
-uint column_in_group(uint inner) {
-    return inner < COLUMNS ? gl_LocalInvocationID.x / shares : gl_LocalInvocationID.x % COLUMNS;
-}
-uint column_of(uint inner) { return workgroup() * COLUMNS + column_in_group(inner); }
-uint share_of(uint inner) {
-    return inner < COLUMNS ? gl_LocalInvocationID.x % shares : gl_LocalInvocationID.x / COLUMNS;
-}
 
 void publish(uint reduction, float value, uint inner) {
     found[reduction][share_of(inner) * COLUMNS + column_in_group(inner)] = value;

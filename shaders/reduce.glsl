@@ -2,19 +2,8 @@
 // A workgroup takes 128 / shares columns, each shared by `shares` invocations, which combine what they found through
 // shared memory: always in the same order, so with the same bits.  Barriers cost software drivers far more than the few
 // additions that every invocation repeats after the only one.
-#include "index.glsl"
-layout(constant_id = 0) const uint shares = 16;
-const uint COLUMNS = 128 / shares;
+#include "shares.glsl"
 shared float found[4][128];  // one row per reduction of a kernel: no barrier needed between them
-
-// Neighbouring invocations read neighbouring words: of several columns, or of one if these are far apart.
-uint column_in_group(uint inner) {
-    return inner < COLUMNS ? gl_LocalInvocationID.x / shares : gl_LocalInvocationID.x % COLUMNS;
-}
-uint column_of(uint inner) { return workgroup() * COLUMNS + column_in_group(inner); }
-uint share_of(uint inner) {
-    return inner < COLUMNS ? gl_LocalInvocationID.x % shares : gl_LocalInvocationID.x / COLUMNS;
-}
 
 // GLSL's max may drop a NaN.
 float larger(float a, float b) { return b > a || isnan(b) ? b : a; }

@@ -22,14 +22,15 @@ MAX_DIMS = 8  # axes left after merging; 3 x 8 stride words and 4 more fit the 3
 CHAIN_DIMS = 3  # likewise of chains of functions, which have more operands
 
 __all__ = [
-    "MAX_DIMS",
     "Layout",
+    "MAX_DIMS",
     "Shape",
     "along",
     "axis_layout",
     "broadcast",
-    "broadcast_layout",
     "broadcast_axes",
+    "broadcast_layout",
+    "columns_of",
     "counts",
     "elementwise_layout",
     "expand_layout",
@@ -209,7 +210,12 @@ def sum_layout(out: Shape, x: Shape, *, axis: int, chunk: int, **params: object)
     Short pieces, such as the few that products were cut into, are added up by one invocation each: in the same order.
     """
     shares = 1 if min(chunk, x[axis]) <= _SHARES else _SHARES
-    return {**axis_layout(out, x, axis=axis), "pieces": out[axis], "shares": shares, "columns": _WORKGROUP // shares}
+    return {**axis_layout(out, x, axis=axis), "pieces": out[axis], **columns_of(shares)}
+
+
+def columns_of(shares: int) -> Layout:
+    """How many invocations share a column, and how many columns a workgroup then has, as in shaders/shares.glsl."""
+    return {"shares": shares, "columns": _WORKGROUP // shares}
 
 
 def broadcast_layout(out: Shape, a: Shape, b: Shape) -> Layout:

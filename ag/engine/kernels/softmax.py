@@ -16,7 +16,7 @@ import numpy as np
 
 from ag.engine.kernels.reduce import SHORT, ones, total
 from ag.engine.primitive import Array, Call, primitive
-from ag.engine.shape import Layout, Shape, axis_layout
+from ag.engine.shape import Layout, Shape, axis_layout, columns_of
 
 __all__ = ["log_softmax", "log_softmax_grad", "shared_columns", "softmax", "softmax_grad", "softmax_cross_entropy",
            "softmax_cross_entropy_ids"]
@@ -31,7 +31,7 @@ def shared_columns(length: int, inner: int, columns: int) -> Layout:
         shares = 1
     elif length >= _LONG and (inner == 1 or columns <= _FEW):
         shares = 128
-    return {"shares": shares, "columns": 128 // shares}
+    return columns_of(shares)
 
 
 def _softmax_layout(out: Shape, x: Shape, *_others: Shape, axis: int, **_params: object) -> Layout:

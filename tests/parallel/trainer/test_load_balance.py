@@ -86,5 +86,5 @@ def test_the_report_adds_up(slow: dict[str, float]) -> None:
     result: ag.DPResult = train_linear(micro_batch=3, n_iter=5)
     fast, late = result.report
     assert (fast["shard"], fast["samples"], late["samples"]) == (3, 15, 15)
-    assert late["compute_ms"] >= 300 and fast["wait_ms"] >= 150 and fast["wait_ms"] > late["wait_ms"]
+    assert late["compute_ms"] >= 300 and fast["wait_ms"] >= 200 and fast["wait_ms"] > late["wait_ms"]
     assert fast["compute_ms"] + fast["wait_ms"] == pytest.approx(late["compute_ms"] + late["wait_ms"], abs=100)
