@@ -65,15 +65,25 @@ leg_quick() { AG_TEST_LIMIT_S=10 in_two_processes quick 'not slow'; }
 
 leg_slow() { in_two_processes slow slow; }
 
-leg_full() {  # the slow tests, and quick Vulkan tests under validation, so that both cores are busy until the end
+leg_full() {  # the slow tests in two processes; then both take parts of the quick Vulkan tests, under validation
     local vulkan status=0
     local -x OPENBLAS_NUM_THREADS=1
-    run_pytest full.vulkan -m 'vulkan and slow' >"$folder/full.vulkan.log" 2>&1 &
+    half_of_full vulkan 'vulkan and slow' >"$folder/full.vulkan.log" 2>&1 &
     vulkan=$!
-    run_pytest full.cpu -m 'not vulkan and slow' || status=$?
-    sync_all full.sync || status=$?
+    half_of_full cpu 'not vulkan and slow' || status=$?
     wait $vulkan || status=$?
     cat "$folder/full.vulkan.log"
+    return $status
+}
+
+half_of_full() {  # half_of_full NAME MARKS
+    local status=0 part
+    run_pytest "full.$1" -m "$2" || status=$?
+    for part in 0 1 2; do
+        if mkdir "$folder/sync.part$part" 2>/dev/null; then  # which only one of two can
+            sync_part full $part || status=$?
+        fi
+    done
     return $status
 }
 
@@ -85,41 +95,54 @@ leg_mutants() {
 
 leg_sync() { validated sync 'vulkan and sync'; }
 
-leg_sync_full() { sync_all sync_full; }
-
-sync_all() { validated "$1" 'vulkan and not slow'; }  # the slow ones launch the same more often
-
-validated() {  # validated LEG MARKS: pytest on one driver, as the layer sits above it, with its synchronization checked
-    { have_vulkan && validation_layer >/dev/null; } || return $not_run
-    local -x AG_TEST_DEVICE=vulkan:0 AG_TEST_ICDS=${AG_TEST_ICDS%%:*} VK_ICD_FILENAMES=${AG_TEST_ICDS%%:*}
-    cat >"$folder/vk_layer_settings.txt" <<END
-khronos_validation.debug_action = VK_DBG_LAYER_ACTION_LOG_MSG
-khronos_validation.report_flags = error,warn
-khronos_validation.log_filename = $folder/pipe
-khronos_validation.enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT,VALIDATION_CHECK_ENABLE_SYNCHRONIZATION_VALIDATION_QUEUE_SUBMIT
-END
-    local -x VK_LAYER_SETTINGS_PATH=$folder VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation AG_BARRIER_ALL=1
-    unset VK_LOADER_LAYERS_DISABLE
-    local races seen status=0
-    races=$(logged races .venv/bin/python tools/hazard.py) || return 1
-    seen=$(grep -c '^SYNC-HAZARD-WRITE-AFTER-WRITE' "$folder/races.log") || true
-    say "synchronization validation saw $seen of $races deliberate races"
-    [ "$seen" = "$races" ] || return 1
-    logged "$1" run_pytest "$1" -m "$2" || status=1
-    if grep -E '^(SYNC-HAZARD|VUID|UNASSIGNED)' "$folder/$1.log"; then status=1; fi
+leg_sync_full() {
+    local status=0 part
+    for part in 0 1 2; do sync_part sync_full $part || status=$?; done
     return $status
 }
 
-logged() {  # logged NAME COMMAND...: with the layer's messages in NAME.log
+# All quick Vulkan tests, in three parts of about two minutes; the slow ones launch the same more often.
+sync_part() {  # sync_part LEG PART
+    local parts=("tests/engine/kernels" "tests/table tests/engine --ignore=tests/engine/kernels"
+                 "tests --ignore=tests/engine --ignore=tests/table") where
+    read -ra where <<<"${parts[$2]}"
+    validated "$1.sync$2" 'vulkan and not slow' "${where[@]}"
+}
+
+# pytest on one driver, as the layer sits above it, with its synchronization checked
+validated() {  # validated REPORT MARKS ARGUMENTS...
+    { have_vulkan && validation_layer >/dev/null; } || return $not_run
+    local layer=$folder/$1.layer
+    mkdir -p "$layer"
+    local -x AG_TEST_DEVICE=vulkan:0 AG_TEST_ICDS=${AG_TEST_ICDS%%:*} VK_ICD_FILENAMES=${AG_TEST_ICDS%%:*}
+    cat >"$layer/vk_layer_settings.txt" <<END
+khronos_validation.debug_action = VK_DBG_LAYER_ACTION_LOG_MSG
+khronos_validation.report_flags = error,warn
+khronos_validation.log_filename = $layer/pipe
+khronos_validation.enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT,VALIDATION_CHECK_ENABLE_SYNCHRONIZATION_VALIDATION_QUEUE_SUBMIT
+END
+    local -x VK_LAYER_SETTINGS_PATH=$layer VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation AG_BARRIER_ALL=1
+    unset VK_LOADER_LAYERS_DISABLE
+    local races seen status=0
+    races=$(logged "$layer" races .venv/bin/python tools/hazard.py) || return 1
+    seen=$(grep -c '^SYNC-HAZARD-WRITE-AFTER-WRITE' "$layer/races.log") || true
+    say "synchronization validation saw $seen of $races deliberate races"
+    [ "$seen" = "$races" ] || return 1
+    logged "$layer" tests run_pytest "$1" -m "$2" "${@:3}" || status=1
+    if grep -E '^(SYNC-HAZARD|VUID|UNASSIGNED)' "$layer/tests.log"; then status=1; fi
+    return $status
+}
+
+logged() {  # logged LAYER NAME COMMAND...: with the layer's messages in LAYER/NAME.log
     # The layer truncates its log file whenever an instance is created, so a plain file would hold the messages of the
     # last instance only. A pipe holds them all.
-    local reader status=0
-    rm -f "$folder/pipe"
-    mkfifo "$folder/pipe"
-    cat "$folder/pipe" >"$folder/$1.log" &
+    local pipe=$1/pipe reader status=0
+    rm -f "$pipe"
+    mkfifo "$pipe"
+    cat "$pipe" >"$1/$2.log" &
     reader=$!
-    exec 3>"$folder/pipe"  # or cat would end with the first instance
-    "${@:2}" 3>&- || status=$?
+    exec 3>"$pipe"  # or cat would end with the first instance
+    "${@:3}" 3>&- || status=$?
     exec 3>&-
     wait $reader
     return $status

@@ -12,7 +12,8 @@ that it reaches, and is settled when it begins (`Scaling`):
     a loss of V and X   ->  2^16          a loss of X      ->  none, as if there were no optimizer
     a loss of W and U   ->  2^12, the smaller one: neither overflows at less than its own scale
 
-Of several scales of one parameter, the one counts whose optimizer adopted it last, when it was made or in a step.
+Of several scales of one parameter, the one counts whose optimizer adopted it last, when it was made or in a step; their
+state dicts say which, so that a resumed job scales as the first one did.
 bf16 has the range of float32 and needs none.  Knows parameters by their ids; no op, no tape and no optimizer.
 
 Micikevicius et al., "Mixed Precision Training", 2018.
@@ -22,8 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
+from fractions import Fraction
 from functools import partial, reduce
-from itertools import count
+from itertools import chain, count, repeat
 from types import TracebackType
 from typing import Protocol
 from weakref import ReferenceType, WeakValueDictionary, ref
@@ -74,7 +76,7 @@ class LossScale:
     ----------
     states : dict of Device to Buffer
         The numbers of `SCALE_WORDS`.
-    params : dict of int to int
+    params : dict of int to number
         When parameters were claimed, by their ids: the larger, the later.
     reached : mapping of int to Tensor
         Other parameters, by id, that a scaled backward pass has reached: their gradients may have overflowed, too.
@@ -82,17 +84,24 @@ class LossScale:
 
     def __init__(self, params: Iterable[Parameter], devices: Iterable[Device]) -> None:
         self.number = next(_numbers)
-        self.params: dict[int, int] = {}
+        self.params: dict[int, Fraction] = {}
         self.states: dict[Device, Buffer] = {}
         self.reached: WeakValueDictionary[int, Parameter] = WeakValueDictionary()
         self.claim(params)
         self.place(devices)
         _alive[self.number] = ref(self, partial(_alive.pop, self.number))
 
-    def claim(self, params: Iterable[Parameter]) -> None:
-        """Hold for backward passes that reach these, whatever scale did so before."""
-        now = next(_numbers)
-        self.params |= {p.id: now for p in params}
+    def claim(self, params: Iterable[Parameter], *later: int) -> None:
+        """Hold for backward passes that reach these, whatever scale did so before, but for so many `later` ones."""
+        others = [scale.params for scale in _every() if scale is not self]
+        self.params = self.params | {
+            p.id: _claim(sorted((other[p.id] for other in others if p.id in other), reverse=True), n)
+            for p, n in zip(params, chain(later, repeat(0)), strict=False)}
+
+    def later(self, params: Iterable[Parameter]) -> list[int]:
+        """How many other scales claimed each of some parameters later."""
+        others = [scale.params for scale in _every()]
+        return [sum(p.id in other and other[p.id] > self.params[p.id] for other in others) for p in params]
 
     def place(self, devices: Iterable[Device]) -> None:
         """Begin again, on these devices."""
@@ -121,13 +130,20 @@ class LossScale:
 
 def scales_of(params: Collection[int]) -> list[LossScale]:
     """The scales of parameters, given their ids, each once; of several of one parameter, the one claimed last."""
-    owners: dict[int, tuple[int, LossScale]] = {}
+    owners: dict[int, tuple[Fraction, LossScale]] = {}
     for scale in _every():
         for number in scale.params.keys() & params:
             if number not in owners or owners[number][0] < scale.params[number]:
                 owners[number] = scale.params[number], scale
     found = {scale.number: scale for _, scale in owners.values()}
     return [found[number] for number in sorted(found)]
+
+
+def _claim(others: Sequence[Fraction], later: int) -> Fraction:
+    """A claim that so many of some others, the latest first, are later than: 7, 4 and 1 -> 5.5 if one is to be."""
+    if not others[:later]:
+        return Fraction(next(_numbers))
+    return others[-1] - 1 if later >= len(others) else (others[later - 1] + others[later]) / 2
 
 
 def _every() -> list[LossScale]:

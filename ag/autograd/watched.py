@@ -17,11 +17,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from threading import Lock
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 from weakref import ref
 
-from ag.autograd.captured.names import Name, NameReader, meaning
-from ag.autograd.captured.snapshots import Contents, contents, has_other_items, same, shown, snapshot
+from ag.autograd.captured.names import NameReader, Own, meaning
+from ag.autograd.captured.snapshots import Contents, contents, has_other_items, held, same, shown, snapshot, weak
 from ag.engine.buffer import Buffer
 from ag.engine.program import OPEN, Recording, recording_here
 from ag.engine.shape import Shape
@@ -146,6 +146,16 @@ class Leaf:
         self.slot: Any = None
 
 
+class _Meant(NamedTuple):
+    """What a name meant; what can be held weakly is, so that nothing lives longer for having been read."""
+
+    place: object
+    owner: bool  # whether it is what the object in `place` has itself
+    name: str
+    before: object
+    meant: object  # a snapshot
+
+
 class Notes:
     """What one thread read and wrote since `open`.
 
@@ -168,7 +178,7 @@ class Notes:
         self._flat: list[Contents] = []  # all of them
         self._tensors: dict[int, tuple[ref[Noted], Buffer]] = {}
         self._trained: list[tuple[Noted, bool]] = []
-        self._names: list[tuple[Name, object]] = []  # with snapshots of what they meant
+        self._names: list[_Meant] = []
         self._reader = NameReader(Watched)
         self._values: list[object] = []  # of attributes, until all is known that may be read of them
         self._classes: set[type] = set()  # of layers, whose names are among them
@@ -213,7 +223,9 @@ class Notes:
 
     def _note_names(self) -> None:
         for name in self._reader.new():
-            self._names.append((name, snapshot(name.value)))
+            place, owner = name.place, isinstance(name.place, Own)
+            self._names.append(_Meant(weak(place.owner if owner else place), owner, name.name, weak(name.value),
+                                      snapshot(name.value)))
             self._flat += contents(name.value)
 
     def tensors(self, tensors: Sequence[Noted]) -> None:
@@ -238,9 +250,10 @@ class Notes:
         for tensor, was in self._trained:
             if tensor.requires_grad is not was:
                 return f"requires_grad of {_called(tensor)} was {was} and is {tensor.requires_grad}"
-        for (place, name, before), meant in self._names:
-            value = meaning(place, name)
-            if value is not before and not same(meant, snapshot(value)):
+        for where, owner, name, before, meant in self._names:
+            place = held(where)
+            value = meaning(Own(place) if owner else place, name)
+            if value is not held(before) and not same(meant, snapshot(value)):
                 return f"{name} was {shown(before)} and is {shown(value)}"
         for container, items in self._flat:
             if has_other_items(container, items):
@@ -276,6 +289,7 @@ class Notes:
             self._reader.attribute(value)
         self._note_names()
         self._values.clear()
+        del self._reader  # and what it holds
         value, before = None, -1
         while before != len(self._reads) + len(self.effects):  # what held an object may have died with another
             before = len(self._reads) + len(self.effects)

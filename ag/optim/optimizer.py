@@ -224,7 +224,8 @@ class Optimizer(Settings):
         """Everything needed to go on bit for bit: state numbers, and moments by parameter name.
 
         ``state`` is the learning rate and the counts, ``count.W`` those of a parameter that had no gradient in some
-        step, and ``settings`` the other settings, if one was assigned since the optimizer was made.
+        step, and ``settings`` the other settings, if one was assigned since the optimizer was made.  ``claimed_later``
+        is how many optimizers of f16 parameters have adopted each one since, if any has.
         """
         state: dict[str, Array] = {}
         for name, slots in self._states.items():
@@ -235,6 +236,8 @@ class Optimizer(Settings):
             state |= {name: slots.group.backend.download(view) for name, view in slots.per_parameter().items()}
         if self._scale is not None:
             state["loss_scale"] = self._scale.read()
+            if any(later := self._scale.later(self._params.values())):
+                state["claimed_later"] = np.array(later, np.float64)
         if self._changeable() != self._made_with:
             state["settings"] = np.array(list(self._changeable().values()), np.float64)
         return state
@@ -273,6 +276,8 @@ class Optimizer(Settings):
         may = {f"count.{name}": (len(self._counts),) for name in self._params if self._for_each}
         if self._changeable():
             may["settings"] = (len(self._changeable()),)
+        if self._scale is not None:
+            may["claimed_later"] = (len(self._params),)
         must = {k: x.shape for k, x in mine.items() if k not in may}
         compare_names(_REFUSAL, must | may, {k: x.shape for k, x in arrays.items()}, must)
         refuse_unlike(arrays, {k: as_dtype(x.dtype, "load_state_dict") for k, x in mine.items() if k in must}, _REFUSAL)
@@ -311,6 +316,7 @@ class Optimizer(Settings):
         if self._scale is not None:
             scale, _, *counts = arrays["loss_scale"].tolist()
             self._scale.set(scale, *counts)
+            self._scale.claim(self._params.values(), *map(int, arrays.get("claimed_later", ())))
 
     if not TYPE_CHECKING:
         def __getattr__(self, name: str) -> object:

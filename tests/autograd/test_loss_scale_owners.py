@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from itertools import permutations
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -185,6 +187,76 @@ def test_of_two_optimizers_of_a_parameter_the_last_counts(device: str, f16: None
     assert (second.loss_scale, second.skipped) == (2.0**15, 1)
     del second
     assert gradients(lambda: weakly(W, 2.0**-30), W)[0].max() == 0.0
+
+
+@pytest.mark.parametrize("order", [*permutations(range(3))])
+@pytest.mark.parametrize("stepped", [(), (0,), (1, 0), (2, 0, 1)])
+def test_a_resumed_job_knows_who_adopted_last(device: str, f16: None, stepped: tuple[int, ...],
+                                              order: tuple[int, ...]) -> None:
+    """In whatever order its states are loaded; also where the ones that adopted later have gone."""
+    def made() -> tuple[ag.Tensor, list[ag.Optimizer | None]]:
+        W = param()
+        return W, [ag.optimizer_sgd([W], lr=0.0) for _ in range(3)]
+
+    def told(W: ag.Tensor, optimizers: list[ag.Optimizer | None]) -> list[bytes]:
+        """What each of them makes of 5 * 2^-24, which is that, 4 or 0 of it; the one that counts goes first."""
+        found = []
+        for _ in range(3):
+            found.append(gradients(lambda: weakly(W, 5 * 2.0**-24), W)[0].tobytes())
+            optimizers[last_of(optimizers)] = None
+        return found
+
+    def last_of(optimizers: list[ag.Optimizer | None]) -> int:
+        numbers = {id(x._scale): i for i, x in enumerate(optimizers) if x is not None}
+        return next(numbers[id(scale)] for scale in scales_of([W.id]))
+
+    W, optimizers = made()
+    for i in range(3):
+        set_scale(optimizers[i], 2.0 ** (-2 * i))
+    for i in stepped:
+        optimizers[i].step({"param1": np.zeros((3, 3))})
+    states = [x.state_dict() for x in optimizers]
+    want = told(W, optimizers)
+    assert len({*want}) == 3
+    W, optimizers = made()
+    for i in order:
+        optimizers[i].load_state_dict(states[i])
+    assert [x.state_dict().keys() for x in optimizers] == [x.keys() for x in states]
+    assert told(W, optimizers) == want
+
+
+def test_a_captured_step_keeps_no_optimizer(device: str, f16: None) -> None:
+    """Nor its scale: what was captured knows it by a global, by an attribute, or by a function's own variable."""
+    class Trainer:
+        def __init__(self, optimizer: ag.Optimizer) -> None:
+            self.optimizer = optimizer
+
+        def step(self, x: ag.Tensor) -> ag.Tensor:
+            with ag.with_grad_tape():
+                loss = weakly(W * x, 0.5)
+            self.optimizer.step(ag.backward(loss))
+            return loss
+
+    W = param()
+    scope: dict[str, Any] = {"W": W, "ag": ag, "weakly": weakly, "optimizer": ag.optimizer_sgd([W], lr=0.1)}
+    exec("def step(x):\n    with ag.with_grad_tape():\n        loss = weakly(W * x, 0.5)\n"
+         "    optimizer.step(ag.backward(loss))\n    return loss", scope)
+    trainer = Trainer(ag.optimizer_sgd([W], lr=0.1))
+    steps = [ag.ag_capture(scope["step"]), ag.ag_capture(trainer.step), ag.ag_capture(lambda x: trainer.step(x))]
+    for step in steps:
+        for k in range(4):
+            step(ag.ag_tensor(np.full((3, 3), 0.25 * k)))
+    gone = [ref(scope.pop("optimizer")), ref(trainer.optimizer)]
+    del trainer.optimizer
+    gc.collect()
+    assert [x() for x in gone] == [None, None]
+    assert scales_of([W.id]) == []
+    trainer.optimizer = scope["optimizer"] = ag.optimizer_sgd([W], lr=0.5)
+    before = W.numpy()
+    for step in steps:
+        step(ag.ag_tensor(np.ones((3, 3))))
+    assert trainer.optimizer.t == 3
+    assert W.numpy().tobytes() == (before - np.float32(0.75)).astype(np.float16).astype(before.dtype).tobytes()
 
 
 def test_an_optimizer_in_a_circle_is_nobodys_business(device: str, f16: None) -> None:

@@ -173,9 +173,9 @@ def test_the_whole_quick_leg_passes_with_the_op(copy: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.vulkan
 def test_all_tests_of_ops_pass_with_the_op_on_vulkan(copy: Path, lavapipe: str) -> None:
-    """And those of the engine; the rest of the leg, which trains, knows no list of ops."""
+    """And those of kernels and of the compiler; the rest of the leg, which trains, knows no list of ops."""
     compiled(copy)
-    quick_tests(copy, "vulkan", "tests/engine", "tests/autograd", "tests/ops", "tests/table")
+    quick_tests(copy, "vulkan", "tests/engine/kernels", "tests/engine/compile", "tests/ops", "tests/table")
 
 
 @pytest.mark.slow

@@ -152,7 +152,7 @@ DEFECTS = [
     ),
     Defect("settings of layers may change", _WATCHED, "if not same(noted, now):", "if False:"),
     Defect("items of lists may change", _WATCHED, "if has_other_items(container, items):", "if False:"),
-    Defect("what names mean may change", _WATCHED, "if value is not before and not same(", "if False and not same("),
+    Defect("what names mean may change", _WATCHED, "if value is not held(before) and not same(", "if False and not same("),
     Defect("whether a parameter is trained may change", _WATCHED, "tensor.requires_grad is not was:", "False:"),
     Defect("the default device may change", _CAPTURE, "ag_default_device(), default_dtype(), ", "default_dtype(), "),
     Defect("the default type may change", _CAPTURE, "ag_default_device(), default_dtype(), ", "ag_default_device(), "),

@@ -41,8 +41,16 @@ class Name(NamedTuple):
     value: object
 
 
+class Own(NamedTuple):
+    """A place: what an object has itself, and not from its class."""
+
+    owner: object
+
+
 def meaning(place: Any, name: str) -> Any:
     """What a name means now; None if nothing."""
+    if isinstance(place, Own):
+        place = getattr(place.owner, "__dict__", None) or {}
     if isinstance(place, dict):
         return place.get(name)
     if isinstance(place, CellType):
@@ -79,6 +87,8 @@ def _loaded(code: CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[s
 
 class NameReader:
     """Finds the names of functions, classes and values, each once.
+
+    It holds all of them, as they are known by their ids, so whoever has read enough lets go of it.
 
     Parameters
     ----------
@@ -119,7 +129,7 @@ class NameReader:
         return new
 
     def _add(self, place: object, name: str, value: object) -> None:
-        if self._is_new(id(place), name):
+        if self._is_new(id(place.owner if isinstance(place, Own) else place), name):
             self._found.append(Name(place, name, value))
 
     def function(self, f: FunctionType, owner: object = None) -> None:
@@ -173,7 +183,7 @@ class NameReader:
             self._object(x, attributes)
         elif isinstance(own := getattr(x, "__dict__", None), dict):  # such as an `argparse.Namespace`
             for name in sorted(attributes & own.keys()):
-                self._named(own, name, own[name], attributes)
+                self._named(Own(x), name, own[name], attributes)
 
     def _object(self, x: object, attributes: frozenset[str]) -> None:
         """Attributes of an object of the user's own, and methods that may be called."""
@@ -181,7 +191,7 @@ class NameReader:
         for name in sorted(attributes):
             inherited = next((c.__dict__[name] for c in type(x).__mro__ if name in c.__dict__), None)
             if isinstance(own, dict) and (name in own or inherited is not None):
-                self._named(own, name, own.get(name), attributes)
+                self._named(Own(x), name, own.get(name), attributes)
             elif isinstance(inherited, MemberDescriptorType):
                 self._named(x, name, getattr(x, name, None), attributes)
         for name, f in self._of_class(type(x)):

@@ -1,10 +1,11 @@
 """Snapshots: what attributes and names meant, so that it can be told later whether they mean the same.
 
 A plain value is compared by value, a list, deque, tuple, dict or set by what is in it, down to six levels, a method by
-its function, a small numpy array by its elements, and everything else by identity.
+its function, a small numpy array by its elements, and everything else by identity, with a weak reference: that a step
+was captured keeps no model and no optimizer alive, as each has effects while it is (memory, a loss scale).
 
     sizes = [4, 8]     snapshot (list, 4, 8)     sizes[1] = 9     (list, 4, 9): another
-    model              snapshot: itself          model = other    another
+    model              snapshot: who it is       model = other    another
 
 Comparing snapshots takes copies of everything; where the same object is there still, its `contents` are enough: each
 container in it with the items that it had, which are compared by identity.  Knows no tensor; `ag.autograd.watched`
@@ -18,10 +19,11 @@ from collections.abc import Iterator
 from operator import is_
 from types import MethodType
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
-__all__ = ["Contents", "contents", "has_other_items", "same", "shown", "snapshot"]
+__all__ = ["Contents", "contents", "has_other_items", "held", "same", "shown", "snapshot", "weak"]
 
 Contents = tuple[Any, tuple[Any, ...]]  # a container and the items it had
 _MANY = 1000  # items from which on only the length of a container is compared
@@ -29,8 +31,21 @@ _LEVELS = 6
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
+def weak(value: object) -> object:
+    """A weak reference to `value`; itself if there are none to its kind, as to numbers, lists and dicts."""
+    try:
+        return ref(value)
+    except TypeError:
+        return value
+
+
+def held(value: object) -> object:
+    """What `weak` was given; None if it is gone."""
+    return value() if type(value) is ref else value
+
+
 def snapshot(value: object, levels: int = _LEVELS) -> object:
-    """`value`, or for containers a copy that later changes do not reach."""
+    """A plain value itself, for containers a copy that later changes do not reach, else a weak reference."""
     if type(value) is np.ndarray and value.size <= _MANY:
         return np.ndarray, value.shape, value.dtype, value.tobytes()
     if isinstance(value, MethodType):  # another object each time
@@ -43,7 +58,7 @@ def snapshot(value: object, levels: int = _LEVELS) -> object:
         if isinstance(value, set):
             return type(value), frozenset(value)
         return type(value), *(snapshot(item, levels - 1) for item in _items(value))
-    return value
+    return weak(value)
 
 
 def same(noted: object, now: object) -> bool:
@@ -58,8 +73,11 @@ def same(noted: object, now: object) -> bool:
 
 
 def shown(noted: object) -> str:
-    """A value for a message."""
-    return repr(noted) if isinstance(noted, _PLAIN) else f"a {type(noted).__name__}"
+    """A value, or what there is of it in a snapshot, for a message."""
+    there = held(noted)
+    if there is None and noted is not None:
+        return "an object that is gone"
+    return repr(there) if isinstance(there, _PLAIN) else f"a {type(there).__name__}"
 
 
 def _items(container: Any) -> Any:
