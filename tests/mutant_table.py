@@ -246,10 +246,11 @@ mutant("rounding", "a loss scale holds for everybody", "ag/autograd/loss_scale.p
        "for scale in _every()}", f"{OWNERS}::test_another_optimizer_changes_no_bit[cpu-eager]")
 mutant("rounding", "of several loss scales, not the smallest", "ag/autograd/loss_scale.py", "if len(states) < 2:",
        "if len(states) < 9:", f"{OWNERS}::test_a_pass_to_several_uses_the_smallest[cpu-eager]")
-mutant("rounding", "a state does not say who adopted last", "ag/optim/optimizer.py", 'arrays.get("claimed_later", ())', "()",
+mutant("rounding", "a state does not say who adopted last", "ag/optim/optimizer.py",
+       'arrays.get("claimed_later", ())', "()",
        f"{OWNERS}::test_a_resumed_job_knows_who_adopted_last[cpu-stepped2-order0]")
-mutant("capture", "a captured step keeps what it read", "ag/autograd/captured/snapshots.py", "return ref(value)", "return value",
-       f"{OWNERS}::test_a_captured_step_keeps_no_optimizer[cpu]")
+mutant("capture", "a captured step keeps what it read", "ag/autograd/captured/snapshots.py", "return ref(value)",
+       "return value", f"{OWNERS}::test_a_captured_step_keeps_no_optimizer[cpu]")
 mutant("rounding", "a replay keeps the loss scale it had", "ag/autograd/loss_scale.py",
        "return None if same else \"the loss", "return None if True else \"the loss",
        f"{OWNERS}::test_a_replay_scales_as_an_eager_pass_would[cpu]")
