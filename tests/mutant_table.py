@@ -427,6 +427,7 @@ mutant("comm", "either half of the ranks goes on", "ag/parallel/comm/membership.
        "parallel/elastic/test_lost.py::test_half_of_the_ranks_without_the_first_may_not_go_on")
 
 LAUNCH = "tools/launcher/test_launch.py"
+START, SWEEP = "tools/launcher/test_start.py", "tools/launcher/test_sweep.py"
 mutant("launcher", "a rank outlives its launcher", "ag/tools/launcher/rank.py", 'answer in (END, b"")', "answer == END",
        f"{LAUNCH}::test_a_rank_does_not_outlive_its_launcher")
 mutant("launcher", "a rank fails when nobody reads it", "ag/tools/launcher/rank.py", "in (errno.EIO, errno.EPIPE)",
@@ -436,8 +437,38 @@ mutant("launcher", "half of the hosts go on", "ag/tools/launcher/launch.py", "2 
 mutant("launcher", "done, whatever another rank says", "ag/tools/launcher/contact.py",
        '"failed", "left", "done", "lost"', '"done", "failed", "left", "lost"', f"{LAUNCH}::test_the_verdict")
 mutant("launcher", "a launcher that is there is swept", "ag/tools/launcher/sweep.py",
-       'file:  # another user\'s is none of our business\n            flock(file, LOCK_EX | LOCK_NB)', "file:",
-       f"{LAUNCH}::test_a_killed_launchers_job_is_swept")
+       "flock(file, LOCK_EX | LOCK_NB)\n                    left", "left",
+       f"{SWEEP}::test_a_killed_launchers_job_is_swept")
+mutant("launcher", "one TMPDIR is swept", "ag/tools/launcher/sweep.py", "map(Path, _places())",
+       "[Path(tempfile.gettempdir())]", f"{SWEEP}::test_a_job_of_another_tmpdir_is_swept")
+mutant("launcher", "a letter is a job's name", "ag/tools/launcher/sweep.py", "if _NAME.fullmatch(job) and ", "if ",
+       f"{SWEEP}::test_what_is_no_name_of_a_job_ends_nobody[a]")
+mutant("launcher", "a link is a job's folder", "ag/tools/launcher/sweep.py", "and not folder.is_symlink() ", "",
+       f"{SWEEP}::test_what_this_user_has_not_made_is_not_believed[a link]")
+mutant("launcher", "a lock names any folder", "ag/tools/launcher/sweep.py", "if Path(x).name == _PREFIX + job",
+       "if Path(x)", f"{SWEEP}::test_only_folders_of_the_job_are_removed")
+mutant("launcher", "a daemon may become a rank", "ag/tools/launcher/sweep.py", " and int(session) != process", "",
+       f"{SWEEP}::test_a_process_that_may_become_a_rank")
+mutant("launcher", "ranks wait for one that was lost", "ag/tools/launcher/contact.py",
+       "if all(rank.progress == JOINED for", "if all(True for",
+       f"{START}::test_a_job_that_loses_a_rank_as_it_starts_is_started_again[as it joins]")
+mutant("launcher", "a slow start is cut short", "ag/tools/launcher/job.py",
+       "(contacts.answer == LEAVE and contacts.joining)", "contacts.joining",
+       f"{START}::test_a_slow_rank_is_waited_for")
+mutant("launcher", "ranks wait for one that never called", "ag/tools/launcher/job.py", "absent & known", "set()",
+       f"{START}::test_a_rank_is_lost_before_it_has_called")
+mutant("launcher", "the deaf are not told", "ag/tools/launcher/job.py", "if number is not None and deaf:", "if False:",
+       f"{START}::test_sigterm_ends_a_job_that_starts[ranks that do not hear it]")
+mutant("launcher", "a handler of SIGTERM is cut short", "ag/tools/launcher/job.py",
+       "number == signal.SIGKILL or dies_of(process, number)", "os.kill(process, signal.SIGKILL)",
+       f"{START}::test_ranks_that_handle_sigterm_are_not_hurried")
+mutant("launcher", "a failure for want of a lost rank is the script's", "ag/tools/launcher/contact.py",
+       'rank.outcome._replace(kind="lost")', "rank.outcome",
+       f"{START}::test_a_job_that_loses_a_rank_as_it_starts_is_started_again[and others fail for want of it]")
+mutant("launcher", "a start that has failed has joined", "ag/parallel/comm/mpi_process.py", "if _begun:",
+       "if _process is not None:", f"{START}::test_how_far_a_rank_is")
+mutant("comm", "MPI starts with Python's lock", "ag/parallel/comm/mpi_process.py", "if start is None:", "if start:",
+       "parallel/comm/test_mpi.py::test_threads_go_on_while_mpi_starts")
 mutant("launcher", "a rank leaves alone", "ag/parallel/trainer/ranks.py", "any(leaves for *_, leaves in layouts)",
        "layouts[self.rank][2]", "parallel/trainer/test_callbacks.py::test_all_ranks_leave_after_the_same_step[1]")
 

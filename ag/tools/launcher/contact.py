@@ -117,6 +117,8 @@ class Contacts:
         How many there will be.
     others : bool
         Whether some of them are on other hosts.
+    hosts : sequence of str, optional
+        On which host each of them should be, for messages.
 
     Attributes
     ----------
@@ -125,18 +127,18 @@ class Contacts:
         Ranks that say it are this job's.
     answer : bytes
         What ranks that call are told.
-    absent : dict of int to str
-        Ranks that were lost before they called, and their hosts.
+    absent : set of int
+        Ranks that were lost before they called.
     """
 
-    def __init__(self, size: int, others: bool) -> None:
-        self._size = size
+    def __init__(self, size: int, others: bool, hosts: Sequence[str] = ()) -> None:
+        self._size, self._hosts = size, hosts
         self._server = socket.create_server(("" if others else "127.0.0.1", 0))
         self._server.setblocking(False)
         self.port: int = self._server.getsockname()[1]
         self.secret = token_hex(16)
         self.answer = GO_ON
-        self.absent: dict[int, str] = {}
+        self.absent: set[int] = set()
         self._ranks: dict[int, _Rank] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._server, selectors.EVENT_READ)
@@ -221,8 +223,7 @@ class Contacts:
         lost = [i for i, rank in self._ranks.items() if rank.lost]
         if all(rank.progress == JOINED for rank in self._ranks.values() if not rank.lost):
             return ""  # they go on by themselves
-        absent = [f"rank {i} ({host})" for i, host in sorted(self.absent.items()) if i not in self._ranks]
-        return ", ".join([*map(self._named, sorted(lost)), *absent])
+        return ", ".join(map(self._named, sorted({*lost, *self.absent - self._ranks.keys()})))
 
     @property
     def deserted(self) -> str:
@@ -251,12 +252,18 @@ class Contacts:
         """How every rank has ended, as far as it has said so."""
         return [self._ranks[i].outcome if i in self._ranks else None for i in range(self._size)]
 
+    def uncalled(self) -> list[str]:
+        """The ranks that have not called, and are not known to be lost."""
+        return [self._named(i) for i in range(self._size) if i not in self._ranks and i not in self.absent]
+
     def unsaid(self) -> list[str]:
-        """The ranks that were there, and have not said how they ended."""
-        return [self._named(i) for i, rank in sorted(self._ranks.items()) if rank.outcome is None]
+        """The ranks that have not said how they ended, if any were there."""
+        return [self._named(i) for i in range(self._size) if self.outcomes()[i] is None] if self._ranks else []
 
     def _named(self, i: int) -> str:
-        return f"rank {i} ({self._ranks[i].host}, process {self._ranks[i].process})"
+        if i in self._ranks:
+            return f"rank {i} ({self._ranks[i].host}, process {self._ranks[i].process})"
+        return f"rank {i} ({self._hosts[i] if self._hosts else '?'})"
 
     def close(self) -> None:
         """Hang up."""

@@ -36,9 +36,10 @@ _START = 120.0  # seconds for all ranks to be there
 _FAILED = 60.0  # seconds for the others to end when the script of one has failed
 _LOOK = 0.1  # seconds between two looks at signals and mpiexec
 _GOING = 5.0  # seconds for mpiexec to end, by itself or when it is told to
+_ENDED = 1.0  # the same, where ranks were ended or all were on this host: then it may hang, and is killed
 _JOINS = 3.0  # seconds for ranks to join each other, after one was lost or all were asked to leave
 _DEAF = 2.0  # seconds of silence after which a signal says what a rank on this host does not hear
-_ABSENT = 1.0, 5.0  # seconds between two looks for ranks that have not called, on this host, and where there are others
+_ABSENT = 1.0, 3.0  # seconds between two looks for ranks that have not called, on this host, and where there are others
 
 # What other hosts' ranks get of this one's environment, by the beginning of a variable's name.
 _EXPORTED = ("AG_", "LD_LIBRARY_PATH", "MKL_", "OMP_", "OPENBLAS_", "PATH", "PYTHON", "VK_")
@@ -64,7 +65,8 @@ class Job:
         self._loss = self._deserted = ""  # of `Contacts`, before any rank was ended
         self._over = Event()
         self._others = others = any(not is_here(host) for host, _ in hosts)
-        self.contacts = Contacts(ranks, others)
+        places = [name for name, count in hosts for _ in range(count)] or [socket.gethostname()] * ranks
+        self.contacts = Contacts(ranks, others, places)
         folders = folders_of(name)
         where = {"job": name, "addresses": addresses_for(hosts) if others else ["127.0.0.1"],
                  "port": self.contacts.port, "secret": self.contacts.secret, "folders": folders}
@@ -80,14 +82,13 @@ class Job:
     def _watch(self) -> None:
         """Look for ranks that will not call, as they have no process any more, until all have called."""
         known = set[int]()
-        places = [name for name, count in self._hosts for _ in range(count)] or [socket.gethostname()] * self._size
         while not self._over.wait(_ABSENT[self._others]) and not self.contacts.come:
             there, called = ranks_with_processes(self._hosts, self._name), self.contacts.called
             if there is None or not called & there:  # nobody may have been started, or nobody can be seen
                 known.clear()
                 continue
             absent = {*range(self._size)} - there - called
-            self.contacts.absent = {i: places[i] for i in absent & known}  # twice: not between two of its programs
+            self.contacts.absent = absent & known  # twice: not between two of its programs
             known = absent
 
     def run(self, leaves: Callable[[], bool], ends: Callable[[], bool]) -> None:
@@ -139,19 +140,21 @@ class Job:
             return Outcome("failed", 1, f"{self._deserted} has come to the end of its script without joining the "
                                         f"others, which waited for it")
         if self._loss and found.kind != "failed":
+            late = ", ".join(self.contacts.uncalled())
             return Outcome("lost", 1, f"{self._loss} was lost as the job started, before all ranks had joined each "
-                                      f"other")
+                                      f"other{f'; {late} had not called' if late else ''}")
         return found
 
     def close(self) -> None:
         """End mpiexec, which ends its daemons on other hosts, and with them ranks that are stopped."""
         self._over.set()
+        patience = _ENDED if self.contacts.answer == END else _GOING  # while it still passes on what ranks have printed
         with suppress(subprocess.TimeoutExpired):
-            self._mpiexec.wait(_GOING if self.contacts.over else 0.1)
+            self._mpiexec.wait(patience if self.contacts.over else 0.1)
         if self._mpiexec.poll() is None:
             self._mpiexec.terminate()
             with suppress(subprocess.TimeoutExpired):
-                self._mpiexec.wait(_GOING)
+                self._mpiexec.wait(_GOING if self._others else _ENDED)
         with suppress(ProcessLookupError):
             os.killpg(self._mpiexec.pid, signal.SIGKILL)
         self._mpiexec.wait()

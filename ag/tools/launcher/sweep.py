@@ -74,11 +74,11 @@ def ranks_of(job: str) -> set[int] | None:
             folder = Path(f"/proc/{process}")
             line = (folder / "cmdline").read_bytes()
             number = re.search(rb"(?:^|\0)OMPI_COMM_WORLD_RANK=([0-9]+)", (folder / "environ").read_bytes())
-            parent = int((folder / "stat").read_text("utf-8", "replace").rpartition(") ")[2].split()[1])
+            _, parent, _, session = (folder / "stat").read_text("utf-8", "replace").rpartition(") ")[2].split()[:4]
             if number is not None:
                 ranks.add(int(number[1]))
-            elif line == Path(f"/proc/{parent}/cmdline").read_bytes():  # forked, and no program of its own yet
-                return None
+            elif line == Path(f"/proc/{parent}/cmdline").read_bytes() and int(session) != process:
+                return None  # forked, and no program of its own yet; a daemon that was has a session of its own
     return ranks
 
 

@@ -1,15 +1,18 @@
 """Disturbed jobs by the number, against an undisturbed one: ranks killed, links between hosts cut.
 
     python tests/parallel/elastic/kills.py --count 60     kill -9 of 1 of 3 ranks, and, one time in six, of 2 of 5
+    python tests/parallel/elastic/kills.py --starts 60    1 of 3 ranks or the launcher, while the job starts
     python tests/parallel/elastic/kills.py --cuts 3       each host's link, so many times; as root
 
 Every job must end with status 0, the undisturbed job's weights, optimizer and losses to the bit, every step once, and
-nothing left.  Prints what was counted; status 1 if anything was not so.
+nothing left; with 143 and nothing left, if its launcher got SIGTERM.  Prints what was counted; status 1 if anything was
+not so.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import signal
 import statistics
@@ -18,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +34,7 @@ from parallel.elastic.three_hosts import agent, three_hosts, why_not
 
 STEPS, CUT_STEPS = 40, 100
 DETECTOR = 2.0  # seconds; where links are cut
+END = 30.0  # seconds in which a job must end that was disturbed as it started, started again or not
 
 
 class Found(NamedTuple):
@@ -67,6 +72,43 @@ def kill(ranks: int, victims: Sequence[int], seconds: Sequence[float], wanted: s
     return found._replace(wrong=[*found.wrong, *([f"status {status}"] if status else [])])
 
 
+def kill_at_start(victim: int, number: int, seconds: float, wanted: str) -> Found:
+    """Signal a rank so many seconds after its process is there; the job goes on without it, or is started again."""
+    with tempfile.TemporaryDirectory() as name, launched("-n", 3, PROGRAM, "--steps", STEPS, folder=Path(name)) as job:
+        pid, end = None, time.monotonic() + 60
+        while pid is None:
+            assert time.monotonic() < end, job.text
+            pid = job.ranks().get(victim)
+        time.sleep(seconds)
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+        began = time.monotonic()
+        status = job.wait()
+        took = time.monotonic() - began
+        results = job.results()
+        ranks = {0, 1, 2} if "was lost as the job started" in job.text else {*results} | ({0, 1, 2} - {victim})
+        found = judged(job, wanted, ranks, STEPS, what_is_left(job, Path(name)))
+        again = job.text.count("3 ranks on this host") - 1
+    wrong = [*found.wrong, *([f"status {status}"] if status else []), *(["started too often"] if again > 1 else []),
+             *([f"ended after {took:.1f} s"] if took > END else [])]
+    return Found(wrong, found.longest, f"{job.text}\n{took:.1f} s")
+
+
+def end_at_start(seconds: float, number: int = signal.SIGTERM) -> Found:
+    """Signal the launcher so many seconds after it has begun to start ranks; everything ends."""
+    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as saved, launched(
+            "-n", 3, PROGRAM, "--steps", 10_000, "--checkpoint", Path(saved) / "job", folder=Path(name)) as job:
+        job.wait_for("ag launch: 3 ranks on")
+        time.sleep(seconds)
+        job.process.send_signal(number)
+        began = time.monotonic()
+        status = job.wait()
+        took = time.monotonic() - began
+        wrong = [f"left: {x}" for x in what_is_left(job, Path(name))]
+    wrong += [f"status {status}"] if status != 128 + number else []
+    return Found([*wrong, *([f"ended after {took:.1f} s"] if took > END else [])], 0.0, f"{job.text}\n{took:.1f} s")
+
+
 def cut(i: int, wanted: str, after: float = 0.0) -> Found:
     """Cut a host's link; that of host 1, which launches, is healed later, and the job launched again."""
     with three_hosts() as hosts, tempfile.TemporaryDirectory() as name:
@@ -102,6 +144,7 @@ def cut(i: int, wanted: str, after: float = 0.0) -> Found:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--count", type=int, default=0)
+    parser.add_argument("--starts", type=int, default=0)
     parser.add_argument("--cuts", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -112,6 +155,12 @@ def main() -> int:
         found.append(kill(ranks, victims, [chance.uniform(0.0, 0.5) for _ in victims], wanted))
         print(f"{k + 1}: of {ranks} ranks {victims} killed, longest step {found[-1].longest:.2f} s",
               *found[-1].wrong, flush=True)
+    for k in range(options.starts):
+        when = chance.uniform(0.0, 1.8)
+        number = (signal.SIGKILL, signal.SIGTERM)[k // 4 % 2]
+        what = f"rank {k % 4} gets {number.name}" if k % 4 < 3 else "the launcher gets SIGTERM"
+        found.append(kill_at_start(k % 4, number, when, wanted) if k % 4 < 3 else end_at_start(when))
+        print(f"{k + 1}: {what} after {when:.2f} s, {found[-1].text.splitlines()[-1]}", *found[-1].wrong, flush=True)
     if options.cuts and (reason := why_not()):
         print(f"No links are cut: {reason}.")
         return 1

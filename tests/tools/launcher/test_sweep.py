@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import TextIO
@@ -52,17 +51,16 @@ def idle() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
     def idle(job: str = JOB, program: str = "", **variables: str) -> subprocess.Popen[bytes]:
         program = f"import os, signal, time\n{program}\nprint(flush=True)\ntime.sleep(60)"
-        process = subprocess.Popen([sys.executable, "-c", program], env={"X": job, **variables}, stdout=subprocess.PIPE,
-                                   start_new_session=True)
+        process = subprocess.Popen([sys.executable, "-c", program], env={"X": job, **variables}, stdout=subprocess.PIPE)
         assert process.stdout is not None
         process.stdout.readline()
         started.append(process)
         return process
 
     yield idle
+    for job in (JOB, OTHER):
+        sweep.sweep(job)
     for process in started:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
 
@@ -161,7 +159,7 @@ def test_only_folders_of_the_job_are_removed(places: Places, tmp_path: Path) -> 
     sweep.lock(JOB).close()
     precious = tmp_path / "precious"
     precious.mkdir()
-    said = {"folders": [str(precious), str(tmp_path), "/", ""], "hosts": []}
+    said = {"folders": [str(precious)], "hosts": []}
     (places.memory / f"ag-launch-{JOB}" / "lock").write_text(json.dumps(said), "utf-8")
     assert sweep.sweep_older() == [sweep.Left(JOB, [], [])] and not places.left() and precious.is_dir()
 
@@ -188,8 +186,16 @@ def test_ranks_with_a_process(idle: Callable[..., subprocess.Popen[bytes]]) -> N
     processes[0].kill()
     os.waitid(os.P_PID, processes[0].pid, os.WEXITED | os.WNOWAIT)  # nobody has asked for its status yet
     assert sweep.ranks_of(JOB) == {12}
+
+
+def test_a_process_that_may_become_a_rank(idle: Callable[..., subprocess.Popen[bytes]]) -> None:
+    """A child that is what its parent is; not a daemon, which has left its parent's session."""
+    daemon = idle(program="a, b = os.pipe()\nif os.fork() == 0: os.setsid(); os.write(b, b'x')\nelse: os.read(a, 1)")
+    assert sweep.ranks_of(JOB) == set()
+    sweep.sweep(JOB)
+    assert daemon.wait(10) == -signal.SIGKILL
     idle(program="os.fork()")
-    assert sweep.ranks_of(JOB) is None  # the child may become a rank
+    assert sweep.ranks_of(JOB) is None
 
 
 def test_ranks_on_other_hosts(idle: Callable[..., subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch,
