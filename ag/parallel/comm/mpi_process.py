@@ -120,7 +120,7 @@ class MpiProcess:
         for name, value in rank_environment().items():
             os.environ.setdefault(name, value)
         self._lock = RLock()
-        self._stay: tuple[str, float] | None = ("the start of MPI", monotonic() + TIMEOUT)
+        self._stay: tuple[str, float] | None = None
         self._over = Event()
         Thread(target=self._watch, name="ag-mpi-watchdog", daemon=True).start()
         try:
@@ -138,7 +138,8 @@ class MpiProcess:
 
         self._finalize = not MPI.Is_initialized()  # otherwise whoever has started it, ends it
         if self._finalize:
-            _start(MPI)
+            _start(MPI)  # however long another process takes to come here
+        self._stay = ("the start of MPI", monotonic() + TIMEOUT)
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
             raise CommError("mpi_comm: MPI was started for one thread; import ag's world before mpi4py's MPI, or leave "
                             "mpi4py.rc.thread_level as it is.")
@@ -146,6 +147,10 @@ class MpiProcess:
         self._losses = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
         self._pid = os.getpid()
         self.rank, self.size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        started = max(int(os.environ.get(name, "1")) for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"))
+        if self.size == 1 < started:
+            raise CommError(f"mpi_comm: this process was started as one of {started}, and its MPI finds no other; "
+                            f"start it by the mpiexec of the MPI that mpi4py uses, which `python -m ag doctor` names.")
         self.recovers = os.environ.get(FAULT_TOLERANCE) == "1"
         self.hosts: tuple[str, ...] = ()
         self.lost = False

@@ -1,8 +1,8 @@
 """What a killed job leaves, and its end: processes, temporary files, shared memory.
 
 Every process of a job has the job's name in its environment or on its command line, also when it was stopped, or lost
-its parent; folders are the job's own.  As long as its launcher is there, it holds a lock, in a folder that every
-launcher of this host looks into, and which says where the others are:
+its parent; folders are the job's own.  As long as its launcher is there, it holds locks in them, which say where they
+all are; shared memory, which is gone when the host starts again, is where every launcher looks:
 
     /dev/shm/ag-launch-0123456789abcdef/lock     held: a job that runs, whatever TMPDIR it has
     /dev/shm/ag-launch-fedcba9876543210/lock     free: the launcher was killed; /scratch/ag-launch-fedcba9876543210, too
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -110,8 +110,8 @@ def sweep(job: str, folders: Iterable[str] = ()) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def lock(job: str, hosts: Sequence[str] = ()) -> TextIO:
-    """Make a job's folders, which stand for a launcher that is there as long as the file is open.
+def lock(job: str, hosts: Sequence[str] = ()) -> ExitStack:
+    """Make a job's folders, which stand for a launcher that is there until this is closed.
 
     Parameters
     ----------
@@ -119,16 +119,15 @@ def lock(job: str, hosts: Sequence[str] = ()) -> TextIO:
     hosts : sequence of str, optional
         The job's; if this launcher is killed, the next one sweeps them, too.
     """
-    *others, last = [Path(folder) for folder in folders_of(job)]
-    last.mkdir(mode=0o700)
-    file = (last / f"{_LOCK}.new").open("w", encoding="utf-8")
-    flock(file, LOCK_EX | LOCK_NB)
-    json.dump({"folders": folders_of(job), "hosts": [*hosts]}, file)
-    file.flush()
-    os.rename(file.name, last / _LOCK)  # whoever sees it finds it held
-    for folder in others:
+    files = ExitStack()
+    for folder in map(Path, reversed(folders_of(job))):
         folder.mkdir(mode=0o700)
-    return file
+        file = files.enter_context((folder / f"{_LOCK}.new").open("w", encoding="utf-8"))
+        flock(file, LOCK_EX | LOCK_NB)
+        json.dump({"folders": folders_of(job), "hosts": [*hosts]}, file)
+        file.flush()
+        os.rename(file.name, folder / _LOCK)  # whoever sees it finds it held
+    return files
 
 
 def sweep_older() -> list[Left]:

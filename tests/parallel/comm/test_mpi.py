@@ -126,6 +126,25 @@ print(rank, *dict.fromkeys(seen), mpi_process.progress(), seen.count("joining") 
     assert status == 0 and re.search(r"^0 +joining (joined )?joined True$", text, re.M), text
 
 
+@pytest.mark.slow
+def test_a_process_that_is_late_is_waited_for(tmp_path: Path) -> None:
+    """In the start of MPI longer than anywhere else: it may be on a slow file system, and still import."""
+    path = tmp_path / "program.py"
+    late = "mpi_process.TIMEOUT = 3.0\nif rank == 1: time.sleep(6)\nprint(mpi_comm(60).size)\n"
+    path.write_text(START + late, "utf-8")
+    assert mpirun(2, path) == (0, "2\n2\n")
+
+
+def test_processes_that_another_mpi_has_started(tmp_path: Path) -> None:
+    """Each would be a world of its own, and all would write the same files."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMI", "PRTE_"))}
+    env |= {**launcher_environment(), "TMPDIR": str(tmp_path), "OMPI_MCA_btl_sm_backing_directory": str(tmp_path)}
+    code = "import ag\ntry: ag.DistributedWorld.init('mpi')\nexcept ag.CommError as error: print(error)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+                           env={**env, "PMI_RANK": "0", "PMI_SIZE": "2"})
+    assert "was started as one of 2, and its MPI finds no other" in found.stdout, found
+
+
 @pytest.mark.parametrize("when", ["MPI has started", pytest.param("the process is there", marks=pytest.mark.slow)])
 def test_a_rank_is_lost_before_all_have_their_group(when: str, tmp_path: Path) -> None:
     """A named error, which says that the job can be started again: not that its script has failed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -93,6 +94,14 @@ def test_a_job_of_another_tmpdir_is_swept(places: Places) -> None:
     assert not places.left()
 
 
+def test_a_job_is_swept_after_its_host_has_started_again(places: Places) -> None:
+    """Shared memory is empty then."""
+    sweep.lock(JOB).close()
+    shutil.rmtree(places.memory)
+    places.memory.mkdir()
+    assert sweep.sweep_older()[0].job == JOB and not places.left()
+
+
 def test_a_job_of_a_version_whose_locks_were_elsewhere_is_swept(places: Places) -> None:
     """Beside the temporary files, and empty; in shared memory there was none."""
     for folder in sweep.folders_of(JOB):
@@ -111,13 +120,13 @@ def test_a_lock_is_held_before_anybody_can_see_it(places: Places, monkeypatch: p
     seen = []
 
     def flock(file: TextIO, how: int) -> None:
-        seen.extend(places.memory.parent.glob("*/*/lock"))
+        seen.append(Path(file.name).with_name("lock").exists())
         real(file, how)
 
     real = sweep.flock
     monkeypatch.setattr(sweep, "flock", flock)
     with sweep.lock(JOB):
-        assert not seen and [*places.memory.glob("*/lock")]
+        assert seen == [False, False] and len([*places.memory.parent.glob("*/*/lock")]) == 2
 
 
 @pytest.mark.parametrize("name", ["", "a", "0123456789abcdeg", "0123456789abcdef0", "PATH"])
@@ -152,6 +161,7 @@ SAID = ["", "{", "null", "[]", "7", '{"folders": 3, "hosts": []}', '{"folders": 
 def test_a_launcher_that_was_killed_as_it_wrote_is_swept(said: str, places: Places) -> None:
     sweep.lock(JOB).close()
     (places.memory / f"ag-launch-{JOB}" / "lock").write_text(said, "utf-8")
+    (places.temporary / f"ag-launch-{JOB}" / "lock").unlink()
     assert sweep.sweep_older() == [sweep.Left(JOB, [], [])] and not places.left()
 
 
@@ -161,6 +171,7 @@ def test_only_folders_of_the_job_are_removed(places: Places, tmp_path: Path) -> 
     precious.mkdir()
     said = {"folders": [str(precious)], "hosts": []}
     (places.memory / f"ag-launch-{JOB}" / "lock").write_text(json.dumps(said), "utf-8")
+    (places.temporary / f"ag-launch-{JOB}" / "lock").unlink()
     assert sweep.sweep_older() == [sweep.Left(JOB, [], [])] and not places.left() and precious.is_dir()
 
 
