@@ -98,10 +98,17 @@ class LossScale:
             p.id: _claim(sorted((other[p.id] for other in others if p.id in other), reverse=True), n)
             for p, n in zip(params, chain(later, repeat(0)), strict=False)}
 
-    def later(self, params: Iterable[Parameter]) -> list[int]:
-        """How many other scales claimed each of some parameters later."""
+    def later(self, params: Collection[int]) -> list[int]:
+        """How many other scales claimed each of some parameters later, given their ids."""
         others = [scale.params for scale in _every()]
-        return [sum(p.id in other and other[p.id] > self.params[p.id] for other in others) for p in params]
+        return [sum(n in other and other[n] > self.params[n] for other in others) for n in params]
+
+    def adopt(self, params: Collection[Parameter]) -> None:
+        """Claim what others have claimed since, as the optimizer steps; a replay, which does not, must find it so."""
+        numbers = [p.id for p in params]
+        if any(self.later(numbers)):
+            self.claim(params)
+        _guard(partial(_overtaken, ref(self), numbers))
 
     def place(self, devices: Iterable[Device]) -> None:
         """Begin again, on these devices."""
@@ -224,6 +231,12 @@ def _another(params: Collection[int], device: Device, recorded: Sequence[Referen
     states = _states(scales_of(params), device)
     same = len(states) == len(recorded) and all(state is known() for state, known in zip(states, recorded, strict=True))
     return None if same else "the loss scale is another one, or there is none any more"
+
+
+def _overtaken(stepped: ReferenceType[LossScale], params: Collection[int]) -> str | None:
+    """Why a step of an optimizer that was recorded would change whose scale holds."""
+    scale = stepped()
+    return "another optimizer has adopted its parameters" if scale is not None and any(scale.later(params)) else None
 
 
 def scaled(g: Buffer) -> Buffer:

@@ -288,8 +288,7 @@ class Notes:
         for value in self._values:  # functions that were found later may load other attributes of them
             self._reader.attribute(value)
         self._note_names()
-        self._values.clear()
-        del self._reader  # and what it holds
+        self.forget()
         value, before = None, -1
         while before != len(self._reads) + len(self.effects):  # what held an object may have died with another
             before = len(self._reads) + len(self.effects)
@@ -297,6 +296,11 @@ class Notes:
             self._reads = {key: noted for key, noted in self._reads.items() if noted[0]() is not None}
             self._contents = {key: pairs for key, pairs in self._contents.items() if key in self._reads}
         self._flat += [pair for pairs in self._contents.values() for pair in pairs]
+
+    def forget(self) -> None:
+        """Let go of what had to be held as long as the step ran: nothing is read any more."""
+        self._values.clear()
+        self._reader = NameReader(Watched)
 
     # -------------------------------------------------------------------------------------- gradients
 
