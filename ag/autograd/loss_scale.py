@@ -4,17 +4,19 @@ A gradient that is stored in f16 is stored times a scale, and divided by it wher
 does both in the backward pass, `ag.autograd.transfer` between devices.  All others are what they are, so parameters
 always receive true gradients.  The scale is a power of two, begins at 2^16 and lives in device memory, where optimizers
 move it: halved, and the step skipped, when a gradient is not finite; doubled after `INTERVAL` steps that went well.
+bf16 has the range of float32 and needs none.
 
-Every optimizer with f16 parameters has a scale of its own.  Which one a backward pass uses follows from the parameters
-that it reaches, and is settled when it begins (`Scaling`):
+Every optimizer with f16 parameters has a scale, which claims them for itself when the optimizer adopts them.  Which
+scale a backward pass uses follows from the parameters that it reaches, and is settled when it begins (`Scaling`):
 
     optimizer 1 of V, W, scale 2^16;  optimizer 2 of U, scale 2^12;  X without an optimizer
     a loss of V and X   ->  2^16          a loss of X      ->  none, as if there were no optimizer
     a loss of W and U   ->  2^12, the smaller one: neither overflows at less than its own scale
 
-Of several scales of one parameter, the one counts whose optimizer adopted it last, when it was made or in a step; their
-state dicts say which, so that a resumed job scales as the first one did.
-bf16 has the range of float32 and needs none.  Knows parameters by their ids; no op, no tape and no optimizer.
+Of several scales of one parameter the one with the latest claim counts: an optimizer adopts its parameters when it is
+made, and again in a step if another one has taken them.  State dicts say how many claims came later, so that a resumed
+job scales as the first one did.  Knows parameters by their ids; no op, no tape and no optimizer.  The tape opens a
+`Scaling`; optimizers, and the replicas of `dp_train`, have a `LossScale`.
 
 Micikevicius et al., "Mixed Precision Training", 2018.
 """
@@ -76,8 +78,11 @@ class LossScale:
     ----------
     states : dict of Device to Buffer
         The numbers of `SCALE_WORDS`.
-    params : dict of int to number
-        When parameters were claimed, by their ids: the larger, the later.
+    number : int
+        Larger than that of every scale made before.
+    params : dict of int to Fraction
+        Its claims, by the ids of parameters: the larger, the later.  Fractions, as there is one between any two: states
+        may be loaded in any order, so a claim may have to come before others that are there.
     reached : mapping of int to Tensor
         Other parameters, by id, that a scaled backward pass has reached: their gradients may have overflowed, too.
     """
@@ -92,7 +97,7 @@ class LossScale:
         _alive[self.number] = ref(self, partial(_alive.pop, self.number))
 
     def claim(self, params: Iterable[Parameter], *later: int) -> None:
-        """Hold for backward passes that reach these, whatever scale did so before, but for so many `later` ones."""
+        """Claim parameters: each after the claims of all other scales, but for so many that are to count as `later`."""
         others = [scale.params for scale in _every() if scale is not self]
         self.params = self.params | {
             p.id: _claim(sorted((other[p.id] for other in others if p.id in other), reverse=True), n)
@@ -136,18 +141,18 @@ class LossScale:
 
 
 def scales_of(params: Collection[int]) -> list[LossScale]:
-    """The scales of parameters, given their ids, each once; of several of one parameter, the one claimed last."""
+    """The scales of parameters, given their ids, each once; of several of one parameter, that with the latest claim."""
     owners: dict[int, tuple[Fraction, LossScale]] = {}
     for scale in _every():
-        for number in scale.params.keys() & params:
-            if number not in owners or owners[number][0] < scale.params[number]:
-                owners[number] = scale.params[number], scale
+        for param in scale.params.keys() & params:
+            if param not in owners or owners[param][0] < scale.params[param]:
+                owners[param] = scale.params[param], scale
     found = {scale.number: scale for _, scale in owners.values()}
     return [found[number] for number in sorted(found)]
 
 
 def _claim(others: Sequence[Fraction], later: int) -> Fraction:
-    """A claim that so many of some others, the latest first, are later than: 7, 4 and 1 -> 5.5 if one is to be."""
+    """A claim that so many of the others, the latest first, are later than: 5.5 for others 7, 4 and 1, later 1."""
     if not others[:later]:
         return Fraction(next(_numbers))
     return others[-1] - 1 if later >= len(others) else (others[later - 1] + others[later]) / 2
