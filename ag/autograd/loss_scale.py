@@ -25,9 +25,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
-from fractions import Fraction
 from functools import partial, reduce
 from itertools import chain, count, repeat
+from operator import itemgetter
 from types import TracebackType
 from typing import Protocol
 from weakref import ReferenceType, WeakValueDictionary, ref
@@ -80,16 +80,15 @@ class LossScale:
         The numbers of `SCALE_WORDS`.
     number : int
         Larger than that of every scale made before.
-    params : dict of int to Fraction
-        Its claims, by the ids of parameters: the larger, the later.  Fractions, as there is one between any two: states
-        may be loaded in any order, so a claim may have to come before others that are there.
+    params : dict of int to int
+        Its claims, by the ids of parameters: the larger, the later.
     reached : mapping of int to Tensor
         Other parameters, by id, that a scaled backward pass has reached: their gradients may have overflowed, too.
     """
 
     def __init__(self, params: Iterable[Parameter], devices: Iterable[Device]) -> None:
         self.number = next(_numbers)
-        self.params: dict[int, Fraction] = {}
+        self.params: dict[int, int] = {}
         self.states: dict[Device, Buffer] = {}
         self.reached: WeakValueDictionary[int, Parameter] = WeakValueDictionary()
         self.claim(params)
@@ -97,11 +96,18 @@ class LossScale:
         _alive[self.number] = ref(self, partial(_alive.pop, self.number))
 
     def claim(self, params: Iterable[Parameter], *later: int) -> None:
-        """Claim parameters: each after the claims of all other scales, but for so many that are to count as `later`."""
-        others = [scale.params for scale in _every() if scale is not self]
-        self.params = self.params | {
-            p.id: _claim(sorted((other[p.id] for other in others if p.id in other), reverse=True), n)
-            for p, n in zip(params, chain(later, repeat(0)), strict=False)}
+        """Claim parameters after all other scales, of which as many as are `later` then claim again, in their order.
+
+        Others have the claims 3 and 5, and one is later: this scale's claim is 6, and that of 5 becomes 7.
+        """
+        others, mine = [scale for scale in _every() if scale is not self], self.params.copy()
+        for p, n in zip(params, chain(later, repeat(0)), strict=False):
+            mine[p.id] = next(_numbers)
+            if n:
+                claims = [scale.params for scale in others if p.id in scale.params]
+                for claim in sorted(claims, key=itemgetter(p.id))[-n:]:
+                    claim[p.id] = next(_numbers)
+        self.params = mine
 
     def later(self, params: Collection[int]) -> list[int]:
         """How many other scales claimed each of some parameters later, given their ids."""
@@ -142,20 +148,13 @@ class LossScale:
 
 def scales_of(params: Collection[int]) -> list[LossScale]:
     """The scales of parameters, given their ids, each once; of several of one parameter, that with the latest claim."""
-    owners: dict[int, tuple[Fraction, LossScale]] = {}
+    owners: dict[int, tuple[int, LossScale]] = {}
     for scale in _every():
         for param in scale.params.keys() & params:
             if param not in owners or owners[param][0] < scale.params[param]:
                 owners[param] = scale.params[param], scale
     found = {scale.number: scale for _, scale in owners.values()}
     return [found[number] for number in sorted(found)]
-
-
-def _claim(others: Sequence[Fraction], later: int) -> Fraction:
-    """A claim that so many of the others, the latest first, are later than: 5.5 for others 7, 4 and 1, later 1."""
-    if not others[:later]:
-        return Fraction(next(_numbers))
-    return others[-1] - 1 if later >= len(others) else (others[later - 1] + others[later]) / 2
 
 
 def _every() -> list[LossScale]:
