@@ -249,6 +249,9 @@ mutant("rounding", "of several loss scales, not the smallest", "ag/autograd/loss
 mutant("rounding", "a state does not say who adopted last", "ag/optim/optimizer.py",
        'arrays.get("claimed_later", ())', "()",
        f"{OWNERS}::test_a_resumed_job_knows_who_adopted_last[cpu-stepped2-order0]")
+mutant("rounding", "a replay does not see that another optimizer has adopted", "ag/autograd/loss_scale.py",
+       "if scale is not None and any(scale.later(params)) else None", "if False else None",
+       f"{OWNERS}::test_a_step_adopts_again_what_a_state_took[cpu-captured]")
 mutant("capture", "a captured step keeps what it read", "ag/autograd/captured/snapshots.py", "return ref(value)",
        "return value", f"{OWNERS}::test_a_captured_step_keeps_no_optimizer[cpu]")
 mutant("rounding", "a replay keeps the loss scale it had", "ag/autograd/loss_scale.py",
