@@ -123,6 +123,7 @@ ANSWERED: dict[str, str] = {
     "ag.ModelParallel({'conv': model}, {'gpu0': 'cpu'})": "it has the device of each layer, as in {'conv': 'cpu'}.",
     "ag.train_distributed(ag.DataParallel(model), loader, ag.DistributedWorld.init(devices=['cpu']))": "give loss_fn",
     "ag.ag_save_checkpoint(model, opt, 3, 'checkpoint.bin')": "ag_save_checkpoint(path, model, optimizer)",
+    "ag.ZeroOptimizer(model, ['cpu', 'cpu:1'])": "ZeroOptimizer: optimizer is a list; a function that makes one",
     "ag.ag_load_checkpoint(model, 'checkpoint.bin')": "path is a Sequential; the name of a file is required",
     # what cannot be done
     'f"{t:.4f}"': "t.numpy()", "int(t)": "one element", "bool(t)": ".any()", "t // 2": "t / x",
