@@ -29,7 +29,7 @@ PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.
 DOWNLOADS = {f"examples/data/{name}": f"downloads/{name}" for name in ("digits.csv.gz", "iris.csv", "sonnets.txt")}
 FENCES = {
     "py onnx": 'python title="onnx"', "py torch": 'python title="PyTorch"',
-    "py torchvision": 'python title="torchvision"',
+    "py torchvision": 'python title="torchvision"', "py albumentations": 'python title="albumentations"',
     "py hardware": 'python title="Needs a graphics card; not run by the tests"',
     "py elsewhere": 'python title="Needs another library; not run by the tests"',
 }
