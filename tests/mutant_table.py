@@ -252,6 +252,14 @@ mutant("rounding", "a state does not say who adopted last", "ag/optim/optimizer.
 mutant("rounding", "a replay does not see that another optimizer has adopted", "ag/autograd/loss_scale.py",
        "if scale is not None and any(scale.later(params)) else None", "if False else None",
        f"{OWNERS}::test_a_step_adopts_again_what_a_state_took[cpu-captured]")
+mutant("capture", "a later position does not see all keys", "ag/nn/attention.py", "causal_mask = call.is_first", "pass",
+       "nn/test_key_value_cache.py::test_logits_are_those_of_the_whole_sequence[cpu-5-1]")
+mutant("capture", "weights may change", "ag/nn/key_value_cache.py",
+       "was is None or t is None or was() is not t.buffer or t.buffer.changed_since(before.began)", "False",
+       "nn/test_key_value_cache.py::test_a_training_step_between_two_positions[cpu]")
+mutant("capture", "layers may be at different positions", "ag/nn/key_value_cache.py",
+       "if before.positions > (least := min(self._cache._lengths())):", "if least := 0:",
+       "nn/test_key_value_cache.py::test_a_layer_that_stands_in_two_places")
 mutant("capture", "a captured step keeps what it read", "ag/autograd/captured/snapshots.py", "return ref(value)",
        "return value", f"{OWNERS}::test_a_captured_step_keeps_no_optimizer[cpu]")
 mutant("rounding", "a replay keeps the loss scale it had", "ag/autograd/loss_scale.py",

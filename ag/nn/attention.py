@@ -105,11 +105,11 @@ class MultiheadAttention(Layer):
                                  f"({self.d_model}, time, batch) is required.")
         rate = self.dropout if self.training else 0.0
         call = None if cache is None else Continued(cache, self, q, causal_mask, others)
-        keys, values = ag_matmul(self.W_k, k), ag_matmul(self.W_v, v)
+        queries, keys, values = ag_matmul(self.W_q, q), ag_matmul(self.W_k, k), ag_matmul(self.W_v, v)
         if call is not None:
             causal_mask = call.is_first  # a later query is the last position, which sees all
             keys, values = call.joined(keys, values)
-        heads = attention_of_heads(ag_matmul(self.W_q, q), keys, values, self.n_heads, causal_mask, rate)
+        heads = attention_of_heads(queries, keys, values, self.n_heads, causal_mask, rate)
         out = ag_matmul(self.W_o, heads)
         if self.bias:
             out = ag_add(out, self.b_o if out.ndim == 2 else self.b_o.reshape(self.d_model, 1, 1))
