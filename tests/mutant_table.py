@@ -446,9 +446,18 @@ mutant("launcher", "half of the hosts go on", "ag/tools/launcher/launch.py", "2 
        "2 * left < len(last)", f"{LAUNCH}::test_more_than_half_of_the_last_hosts_must_answer")
 mutant("launcher", "done, whatever another rank says", "ag/tools/launcher/contact.py",
        '"failed", "left", "done", "lost"', '"done", "failed", "left", "lost"', f"{LAUNCH}::test_the_verdict")
+SWEEP = "tools/launcher/test_sweep.py"
 mutant("launcher", "a launcher that is there is swept", "ag/tools/launcher/sweep.py",
-       'file:  # another user\'s is none of our business\n            flock(file, LOCK_EX | LOCK_NB)', "file:",
-       f"{LAUNCH}::test_a_killed_launchers_job_is_swept")
+       "flock(file, LOCK_EX | LOCK_NB)\n                    left", "left",
+       f"{SWEEP}::test_a_killed_launchers_job_is_swept")
+mutant("launcher", "a job of another TMPDIR stays", "ag/tools/launcher/sweep.py", "{*left.folders, *folders_of(job)}",
+       "folders_of(job)", f"{SWEEP}::test_a_job_of_another_tmpdir_is_swept")
+mutant("launcher", "any name is a job's", "ag/tools/launcher/sweep.py", "if _NAME.fullmatch(job) and", "if",
+       f"{SWEEP}::test_what_is_no_name_of_a_job_ends_nobody[PATH]")
+mutant("launcher", "who fails for want of a lost rank has failed", "ag/tools/launcher/contact.py",
+       'rank.outcome._replace(kind="lost")', "rank.outcome",
+       "tools/launcher/test_start.py::test_a_job_that_loses_a_rank_as_it_starts_is_started_again"
+       "[and others fail for want of it]")
 mutant("launcher", "a rank leaves alone", "ag/parallel/trainer/ranks.py", "any(leaves for *_, leaves in layouts)",
        "layouts[self.rank][2]", "parallel/trainer/test_callbacks.py::test_all_ranks_leave_after_the_same_step[1]")
 

@@ -16,6 +16,7 @@ Knows processes by their numbers in the job, and mpi4py; no array, no group.  `a
 from __future__ import annotations
 
 import atexit
+import ctypes
 import faulthandler
 import json
 import os
@@ -25,16 +26,17 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from threading import Event, Lock, RLock, Thread
 from time import monotonic, sleep
+from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
-from ag.errors import CommError
+from ag.errors import CommError, RankLostError
 from ag.parallel.comm.mpi_settings import FAULT_TOLERANCE, rank_environment
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm as MPIComm
     from mpi4py.MPI import Request
 
-__all__ = ["LIMIT", "TIMEOUT", "Lost", "MpiProcess", "Pause", "mpi_process"]
+__all__ = ["LIMIT", "TIMEOUT", "Lost", "MpiProcess", "Pause", "mpi_process", "progress"]
 
 T = TypeVar("T")
 
@@ -70,6 +72,27 @@ class Pause:
         sleep(0 if passed < 0.002 else min(self._most, passed / 20))
 
 
+def _start(mpi: ModuleType) -> None:
+    """Start MPI, which waits for all processes; the other threads of this one go on meanwhile.
+
+    mpi4py would hold Python's lock until all are there: never, if one of them is lost before.  Then no thread of this
+    process could end it: not the watchdog, and not the one that hears the launcher.
+
+    Raises
+    ------
+    CommError
+        If MPI reports an error.
+    """
+    start = getattr(ctypes.CDLL(mpi.__file__), "MPI_Init_thread", None)
+    if start is None:  # as on Windows, where a library shows its own functions only
+        mpi.Init_thread()
+    elif (code := start(None, None, ctypes.c_int(mpi.THREAD_MULTIPLE), ctypes.byref(ctypes.c_int()))) != mpi.SUCCESS:
+        raise CommError(f"mpi_comm: MPI does not start, with its error {code}; `python -m ag doctor` says what is "
+                        f"missing.")
+    for comm in (mpi.COMM_WORLD, mpi.COMM_SELF):
+        comm.Set_errhandler(mpi.ERRORS_RETURN)
+
+
 class MpiProcess:
     """MPI of this process; made by `mpi_process`.
 
@@ -100,13 +123,22 @@ class MpiProcess:
         self._stay: tuple[str, float] | None = ("the start of MPI", monotonic() + TIMEOUT)
         self._over = Event()
         Thread(target=self._watch, name="ag-mpi-watchdog", daemon=True).start()
-        self._finalize = "mpi4py.MPI" not in sys.modules  # otherwise whoever has started it, ends it
-        if self._finalize:
+        try:
+            self._begin()
+        except BaseException:
+            self._over.set()
+            raise
+
+    def _begin(self) -> None:
+        if "mpi4py.MPI" not in sys.modules:
             import mpi4py
 
-            mpi4py.rc.finalize = False
+            mpi4py.rc.initialize = mpi4py.rc.finalize = False
         from mpi4py import MPI
 
+        self._finalize = not MPI.Is_initialized()  # otherwise whoever has started it, ends it
+        if self._finalize:
+            _start(MPI)
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
             raise CommError("mpi_comm: MPI was started for one thread; import ag's world before mpi4py's MPI, or leave "
                             "mpi4py.rc.thread_level as it is.")
@@ -123,8 +155,13 @@ class MpiProcess:
         self.ended: dict[str, tuple[str, int]] = {}
         self._sending: list[tuple[Request, object]] = []
         self._abandoned: list[Request] = []
-        self._news = self._duplicate()
-        self._letters = {i: self._letter(i) for i in range(self.size) if i != self.rank}
+        self._news = self.duplicate()
+        self._letters: dict[int, tuple[Request, bytearray]] = {}
+        for other in {*range(self.size)} - {self.rank}:
+            try:
+                self._letters[other] = self.inside("news", partial(self._letter, other))
+            except Lost:
+                self.dead.add(other)
         self._stay = None
         Thread(target=self._beat, name="ag-mpi-heartbeat", daemon=True).start()
         atexit.register(self._leave)
@@ -135,8 +172,18 @@ class MpiProcess:
         return comm
 
     def duplicate(self) -> MPIComm:
-        """A communicator of all processes, who all make this call."""
-        return self.inside("the start of a group", self._duplicate, TIMEOUT)
+        """A communicator of all processes, who all make this call.
+
+        Raises
+        ------
+        RankLostError
+            If one of them is lost; there is no group of those who are left.
+        """
+        try:
+            return self.inside("the start of a group", self._duplicate, TIMEOUT)
+        except Lost as lost:
+            raise RankLostError("mpi_comm: a rank was lost before all ranks had their group; start the job "
+                                "again.") from lost
 
     # -------------------------------------------------------------------------------------- in MPI
 
@@ -269,13 +316,30 @@ class MpiProcess:
 
 
 _process: MpiProcess | None = None
-_starting = Lock()
+_starting, _begun = Lock(), False
+
+
+def progress() -> str:
+    """How far this process is with joining the others: "" (not begun), "joining" or "joined".
+
+    A script that has started MPI by itself has joined them.
+    """
+    if not _starting.acquire(blocking=False):  # nobody may ask MPI anything while it starts
+        return "joining"
+    try:
+        if _begun:
+            return "joined" if _process is not None and _process.hosts else "joining"
+        mpi = sys.modules.get("mpi4py.MPI")
+        return "joined" if mpi is not None and mpi.Is_initialized() else ""
+    finally:
+        _starting.release()
 
 
 def mpi_process() -> MpiProcess:
     """MPI of this process, which the first call starts."""
-    global _process
+    global _process, _begun
     with _starting:
+        _begun = True
         if _process is None:
             _process = MpiProcess()
         return _process

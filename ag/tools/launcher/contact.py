@@ -9,6 +9,12 @@ A rank that is silent for longer than `SILENCE` does not come back: it ends when
 it is continued and finds its launcher gone.  Ranks whose Python does not run, as in one long call that reads data,
 are silent, too: so one that can be seen to run is waited for, and while no rank has hung up, so are all.
 
+Until all ranks have joined each other, none can go on without one that was lost, however long it waits:
+
+    rank 0    called 0.2 s ago, joining              waits for all ranks, in the start of MPI
+    rank 1    hung up                                over: it was killed as the job started
+    rank 2    called 0.4 s ago                       slow: it still imports, and will join nobody
+
 Knows sockets and outcomes.  A `Job` asks it, and says what to answer.
 """
 
@@ -25,13 +31,14 @@ from secrets import token_hex
 from time import monotonic
 from typing import NamedTuple
 
-from ag.tools.launcher.rank import END, GO_ON, SILENCE
+from ag.tools.launcher.rank import END, GO_ON, JOINED, JOINING, SILENCE
 
 __all__ = ["Contacts", "Outcome", "verdict"]
 
 _MOST = 8192  # bytes of a message
 _GRACE = 2.0  # seconds that a rank may take longer to end than it says
 _LONG = 300.0  # seconds for a call in which Python does not run
+_CALLS = (b"", JOINING.encode(), JOINED.encode())
 
 
 class Outcome(NamedTuple):
@@ -70,18 +77,29 @@ class _Rank:
         self.number: int | None = None
         self.host, self.process = "?", 0
         self.heard = monotonic()
+        self.progress = ""
         self.outcome: Outcome | None = None
         self.over = False
         self.buffer = b""
+
+    @property
+    def lost(self) -> bool:
+        """Whether it has ended, and not said how."""
+        return self.over and self.outcome is None
 
     def there(self, patience: float) -> bool:
         """Whether it may still do something, if it is silent for less than so many seconds."""
         silent = monotonic() - self.heard
         return not self.over and (silent < patience or (silent < _LONG and self._runs()))
 
+    @property
+    def here(self) -> bool:
+        """Whether it is on this host."""
+        return self.host == socket.gethostname()
+
     def _runs(self) -> bool:
         """Whether it is seen to run on this host, and not stopped."""
-        if self.host != socket.gethostname():
+        if not self.here:
             return False
         try:
             state = Path(f"/proc/{self.process}/stat").read_text("utf-8", "replace").rpartition(") ")[2][:1]
@@ -107,6 +125,8 @@ class Contacts:
         Ranks that say it are this job's.
     answer : bytes
         What ranks that call are told.
+    absent : dict of int to str
+        Ranks that were lost before they called, and their hosts.
     """
 
     def __init__(self, size: int, others: bool) -> None:
@@ -116,12 +136,14 @@ class Contacts:
         self.port: int = self._server.getsockname()[1]
         self.secret = token_hex(16)
         self.answer = GO_ON
+        self.absent: dict[int, str] = {}
         self._ranks: dict[int, _Rank] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._server, selectors.EVENT_READ)
 
     def look(self, seconds: float) -> None:
         """Listen for so long, or until a rank calls."""
+        before = [rank for rank in self._ranks.values() if rank.outcome is not None]
         for key, _ in self._selector.select(seconds):
             if key.fileobj is self._server:
                 with suppress(OSError):
@@ -130,6 +152,10 @@ class Contacts:
                     self._selector.register(connection, selectors.EVENT_READ, _Rank(connection))
             else:
                 self._hear(key.data)
+        for rank in self._ranks.values() if self.loss else ():
+            if rank.outcome is not None and rank.outcome.kind == "failed" and rank.progress != JOINED and (
+                    rank not in before):  # for want of the one that is lost: no fault of its script
+                rank.outcome = rank.outcome._replace(kind="lost")
 
     def _hear(self, rank: _Rank) -> None:
         try:
@@ -147,7 +173,8 @@ class Contacts:
     def _take(self, rank: _Rank, line: bytes) -> bool:
         """Take a line in; False if it is no rank's."""
         rank.heard = monotonic()
-        if not line and rank.number is not None:
+        if line in _CALLS and rank.number is not None:
+            rank.progress = line.decode()
             with suppress(OSError):
                 rank.connection.send(self.answer)
             return True
@@ -155,6 +182,7 @@ class Contacts:
             message = json.loads(line)
             if rank.number is not None:
                 rank.outcome = Outcome(str(message["outcome"]), int(message["code"]), str(message["text"]))
+                rank.progress = str(message["progress"])
             elif compare_digest(str(message["secret"]), self.secret) and 0 <= int(message["rank"]) < self._size:
                 rank.number, rank.host, rank.process = (int(message["rank"]), str(message["host"]),
                                                         int(message["pid"]))
@@ -164,6 +192,11 @@ class Contacts:
         except (ValueError, KeyError, TypeError):
             return False
         return True
+
+    @property
+    def called(self) -> set[int]:
+        """The ranks that have called."""
+        return set(self._ranks)
 
     @property
     def come(self) -> bool:
@@ -176,6 +209,33 @@ class Contacts:
         ranks = self._ranks.values()
         patience = SILENCE + _GRACE if any(rank.over for rank in ranks) or self.answer == END else _LONG
         return any(rank.there(patience) for rank in ranks)
+
+    @property
+    def joining(self) -> bool:
+        """Whether a rank waits for others, or has not called at all."""
+        return not self.come or any(rank.progress == JOINING and not rank.over for rank in self._ranks.values())
+
+    @property
+    def loss(self) -> str:
+        """Who was lost before the others had joined each other, so that they never will; "" if nobody was."""
+        lost = [i for i, rank in self._ranks.items() if rank.lost]
+        if all(rank.progress == JOINED for rank in self._ranks.values() if not rank.lost):
+            return ""  # they go on by themselves
+        absent = [f"rank {i} ({host})" for i, host in sorted(self.absent.items()) if i not in self._ranks]
+        return ", ".join([*map(self._named, sorted(lost)), *absent])
+
+    @property
+    def deserted(self) -> str:
+        """Who has come to the end of its script without joining those who wait for all; "" if nobody has."""
+        ranks = self._ranks.items()
+        waits = [i for i, rank in ranks if rank.progress == JOINING and not rank.over and rank.outcome is None]
+        gone = [i for i, rank in ranks if rank.progress != JOINED and rank.outcome is not None]
+        return ", ".join(map(self._named, sorted(gone))) if waits else ""
+
+    def processes_here(self, silent: float) -> list[int]:
+        """The processes of ranks on this host that have not hung up, and are silent for so many seconds."""
+        return [rank.process for rank in self._ranks.values()
+                if rank.here and not rank.over and monotonic() - rank.heard > silent]
 
     @property
     def over(self) -> bool:
@@ -193,8 +253,10 @@ class Contacts:
 
     def unsaid(self) -> list[str]:
         """The ranks that were there, and have not said how they ended."""
-        return [f"rank {i} ({rank.host}, process {rank.process})" for i, rank in sorted(self._ranks.items())
-                if rank.outcome is None]
+        return [self._named(i) for i, rank in sorted(self._ranks.items()) if rank.outcome is None]
+
+    def _named(self, i: int) -> str:
+        return f"rank {i} ({self._ranks[i].host}, process {self._ranks[i].process})"
 
     def close(self) -> None:
         """Hang up."""

@@ -12,18 +12,20 @@ import json
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
 
 from ag.tools.launcher import sweep as sweeping
 
-__all__ = ["Discovery", "Host", "addresses_for", "answering", "discover", "parse_hosts", "places"]
+__all__ = ["Discovery", "Host", "addresses_for", "answering", "discover", "is_here", "parse_hosts", "places",
+           "ranks_with_processes"]
 
 Host = tuple[str, int]  # its name, and how many ranks it may have
 
@@ -32,6 +34,7 @@ _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 _ANSWER = 10.0  # seconds in which a host must answer
 _SCRIPT = 30.0  # seconds that a script which lists hosts may take
 _EVERY = 5.0  # seconds between two looks for more hosts
+_HERE = "here\n"  # the end of what a host answers
 
 
 def parse_hosts(words: Sequence[str], source: str) -> list[Host]:
@@ -109,7 +112,7 @@ def addresses_for(hosts: Sequence[Host]) -> list[str]:
     return [*dict.fromkeys([*found, "127.0.0.1"])]
 
 
-def answering(hosts: Sequence[Host], job: str = "") -> tuple[list[Host], list[str]]:
+def answering(hosts: Sequence[Host], job: str = "", folders: Sequence[str] = ()) -> tuple[list[Host], list[str]]:
     """The hosts that answer, and what is wrong with the others; all of them are asked at the same time.
 
     Parameters
@@ -117,34 +120,63 @@ def answering(hosts: Sequence[Host], job: str = "") -> tuple[list[Host], list[st
     hosts : sequence of (str, int)
     job : str, optional
         What a job of this name has left on them is swept.
+    folders : sequence of str, optional
+        Where that is; default: where this launcher's jobs have it.
     """
-    asked = {}
+    told = {"job": job, "folders": [*folders] or sweeping.folders_of(job)}
+    with _ask([name for name, _ in hosts if not is_here(name)], told) as answers:
+        if job:
+            sweeping.sweep(job, folders)
+        said = dict(answers)
+    wrong = [f"{name}: {what}" for name, what in said.items() if not what.endswith(_HERE)]
+    return [host for host in hosts if said.get(host[0], _HERE).endswith(_HERE)], wrong
+
+
+def ranks_with_processes(hosts: Sequence[Host], job: str) -> set[int] | None:
+    """The ranks of a job that have a process; None if that is not known, as a host does not answer."""
+    found = sweeping.ranks_of(job)
+    with _ask([name for name, _ in hosts if not is_here(name)], {"job": job, "look": True}) as answers:
+        for _, said in answers:
+            ranks = re.search(r"^\[([0-9, ]*)\]\n" + _HERE, said, re.MULTILINE)
+            found = found | {int(rank) for rank in ranks[1].split(",") if rank} if found is not None and ranks else None
+    return found
+
+
+@contextmanager
+def _ask(names: Sequence[str], told: object) -> Iterator[Iterator[tuple[str, str]]]:
+    """Run `sweep.py` on other hosts, all at the same time; their answers, one by one, or what is wrong."""
     agent = shlex.split(os.environ[_AGENT].partition(":")[0]) if os.environ.get(_AGENT) else _SSH
     command = shlex.join([sys.executable, str(Path(sweeping.__file__))])
-    for name, _ in hosts:
-        if not is_here(name):
-            with suppress(OSError):
-                asked[name] = subprocess.Popen([*agent, name, command], stdin=subprocess.PIPE, text=True,
-                                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
-    told = json.dumps({"job": job, "folders": sweeping.folders_of(job)})
-    if job:
-        sweeping.sweep(job)
-    end, there, wrong = monotonic() + _ANSWER, list[Host](), list[str]()
-    for name, count in hosts:
-        said = "here\n" if is_here(name) else f"{agent[0]} cannot be run"
-        if name in asked:
-            try:
-                said, why = asked[name].communicate(told, timeout=max(0.1, end - monotonic()))
-                said = said if said.endswith("here\n") else why.strip()[-300:] or "it says nothing"
-            except subprocess.TimeoutExpired:
-                said = f"no answer in {_ANSWER:g} s"
-                asked[name].kill()
-                asked[name].communicate()
-        if said.endswith("here\n"):
-            there.append((name, count))
-        else:
-            wrong.append(f"{name}: {said}")
-    return there, wrong
+    asked, end = dict[str, subprocess.Popen[str]](), monotonic() + _ANSWER
+    for name in names:
+        with suppress(OSError):
+            process = asked[name] = subprocess.Popen([*agent, name, command], stdin=subprocess.PIPE, errors="replace",
+                                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                                     start_new_session=True)
+            assert process.stdin is not None
+            with suppress(OSError), process.stdin as stdin:
+                json.dump(told, stdin)
+            process.stdin = None  # closed; `communicate` would use it
+
+    def answers() -> Iterator[tuple[str, str]]:
+        for name in names:
+            said = f"{agent[0]} cannot be run"
+            if name in asked:
+                try:
+                    said, why = asked[name].communicate(timeout=max(0.1, end - monotonic()))
+                    said = said if said.endswith(_HERE) else why.strip()[-300:] or "it says nothing"
+                except subprocess.TimeoutExpired:
+                    said = f"no answer in {_ANSWER:g} s"
+            yield name, said
+
+    try:
+        yield answers()
+    finally:
+        for process in asked.values():
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # the agent, and what it has started
+                process.communicate()
 
 
 class Discovery:

@@ -1,8 +1,11 @@
 """A job: one mpiexec and its ranks, from its start until nothing of it is left on this host.
 
 Its end is that all ranks have hung up, or are silent: not that mpiexec returns, which it does not while a rank is
-stopped, and whose status is 0 after a host has crashed.  Knows mpiexec's command and the ranks' calls; not what becomes
-of a job that was lost, which `ag.tools.launcher.launch` decides.
+stopped, and whose status is 0 after a host has crashed.  A job that has lost a rank before all had joined each other is
+ended, as the others would wait for ever; slow ranks are waited for.
+
+Knows mpiexec's command and the ranks' calls; not what becomes of a job that was lost, which
+`ag.tools.launcher.launch` decides.
 """
 
 from __future__ import annotations
@@ -10,20 +13,22 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
 from pathlib import Path
+from threading import Event, Thread
 from time import monotonic
 
 from ag.parallel.comm.mpi_settings import launcher_environment, mpiexec_arguments
 from ag.tools.launcher import rank as runner
-from ag.tools.launcher.contact import Contacts
-from ag.tools.launcher.hosts import Host, addresses_for, is_here
+from ag.tools.launcher.contact import Contacts, Outcome, verdict
+from ag.tools.launcher.hosts import Host, addresses_for, is_here, ranks_with_processes
 from ag.tools.launcher.rank import END, LAUNCH, LEAVE
-from ag.tools.launcher.sweep import folders_of
+from ag.tools.launcher.sweep import dies_of, folders_of, processes_of
 
 __all__ = ["Job"]
 
@@ -31,6 +36,9 @@ _START = 120.0  # seconds for all ranks to be there
 _FAILED = 60.0  # seconds for the others to end when the script of one has failed
 _LOOK = 0.1  # seconds between two looks at signals and mpiexec
 _GOING = 5.0  # seconds for mpiexec to end, by itself or when it is told to
+_JOINS = 3.0  # seconds for ranks to join each other, after one was lost or all were asked to leave
+_DEAF = 2.0  # seconds of silence after which a signal says what a rank on this host does not hear
+_ABSENT = 1.0, 5.0  # seconds between two looks for ranks that have not called, on this host, and where there are others
 
 # What other hosts' ranks get of this one's environment, by the beginning of a variable's name.
 _EXPORTED = ("AG_", "LD_LIBRARY_PATH", "MKL_", "OMP_", "OPENBLAS_", "PATH", "PYTHON", "VK_")
@@ -52,8 +60,10 @@ class Job:
     """
 
     def __init__(self, name: str, mpiexec: str, command: Sequence[str], ranks: int, hosts: Sequence[Host]) -> None:
-        self._size = ranks
-        others = any(not is_here(host) for host, _ in hosts)
+        self._name, self._size, self._hosts = name, ranks, hosts
+        self._loss = self._deserted = ""  # of `Contacts`, before any rank was ended
+        self._over = Event()
+        self._others = others = any(not is_here(host) for host, _ in hosts)
         self.contacts = Contacts(ranks, others)
         folders = folders_of(name)
         where = {"job": name, "addresses": addresses_for(hosts) if others else ["127.0.0.1"],
@@ -65,6 +75,20 @@ class Job:
         line = [mpiexec, *mpiexec_arguments(ranks, hosts), *(exported if others else []),
                 sys.executable, str(Path(runner.__file__)), *command]
         self._mpiexec = subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+        Thread(target=self._watch, name="ag-absent", daemon=True).start()
+
+    def _watch(self) -> None:
+        """Look for ranks that will not call, as they have no process any more, until all have called."""
+        known = set[int]()
+        places = [name for name, count in self._hosts for _ in range(count)] or [socket.gethostname()] * self._size
+        while not self._over.wait(_ABSENT[self._others]) and not self.contacts.come:
+            there, called = ranks_with_processes(self._hosts, self._name), self.contacts.called
+            if there is None or not called & there:  # nobody may have been started, or nobody can be seen
+                known.clear()
+                continue
+            absent = {*range(self._size)} - there - called
+            self.contacts.absent = {i: places[i] for i in absent & known}  # twice: not between two of its programs
+            known = absent
 
     def run(self, leaves: Callable[[], bool], ends: Callable[[], bool]) -> None:
         """Wait for the end of all ranks.
@@ -76,13 +100,19 @@ class Job:
         """
         contacts, start = self.contacts, monotonic() + _START
         failed = inf  # when other ranks must have ended, too
+        apart = inf  # when ranks that seem unable to join each other must have, or that should leave before they do
         end = inf  # of the patience with ranks that should end at once
         while monotonic() < end:
             contacts.look(_LOOK)
             gone = self._mpiexec.poll() is not None
             if contacts.failed:
                 failed = min(failed, monotonic() + _FAILED)
-            late = monotonic() > (failed if contacts.come else min(start, failed))
+            ended = contacts.answer == END
+            if not ended:
+                self._loss, self._deserted = contacts.loss, contacts.deserted
+                waits = self._loss or self._deserted or (contacts.answer == LEAVE and contacts.joining)
+                apart = min(apart, monotonic() + _JOINS) if waits else inf
+            late = ended or monotonic() > min(apart, failed if contacts.come else min(start, failed))
             if not contacts.there and (gone or contacts.come or late):
                 return
             if gone or late or ends():  # mpiexec may leave ranks behind that do not know
@@ -90,9 +120,32 @@ class Job:
                 end = min(end, monotonic() + _GOING) if ends() else inf
             elif leaves():
                 contacts.answer = LEAVE
+            self._tell_the_deaf()
+
+    def _tell_the_deaf(self) -> None:
+        """Signal ranks of this host in which no Python runs, so that they do not hear that they should end."""
+        number = {END: signal.SIGKILL, LEAVE: signal.SIGTERM}.get(self.contacts.answer)
+        deaf = self.contacts.processes_here(_DEAF)
+        if number is not None and deaf:
+            for process in {*deaf} & {*processes_of(self._name)}:
+                if number == signal.SIGKILL or dies_of(process, number):  # otherwise Python hears of it in time
+                    with suppress(OSError):
+                        os.kill(process, number)
+
+    def verdict(self) -> Outcome:
+        """How the job has ended."""
+        found = verdict(self.contacts.outcomes())
+        if self._deserted and found.kind == "done":
+            return Outcome("failed", 1, f"{self._deserted} has come to the end of its script without joining the "
+                                        f"others, which waited for it")
+        if self._loss and found.kind != "failed":
+            return Outcome("lost", 1, f"{self._loss} was lost as the job started, before all ranks had joined each "
+                                      f"other")
+        return found
 
     def close(self) -> None:
         """End mpiexec, which ends its daemons on other hosts, and with them ranks that are stopped."""
+        self._over.set()
         with suppress(subprocess.TimeoutExpired):
             self._mpiexec.wait(_GOING if self.contacts.over else 0.1)
         if self._mpiexec.poll() is None:

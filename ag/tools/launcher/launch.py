@@ -15,15 +15,15 @@ import argparse
 import os
 import signal
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from secrets import token_hex
 from stat import S_ISCHR
 from types import FrameType
 
 from ag.parallel.comm.mpi_settings import find_mpiexec, started_by_launcher
-from ag.tools.launcher.contact import Outcome, verdict
+from ag.tools.launcher.contact import Outcome
 from ag.tools.launcher.hosts import Discovery, Host, answering, discover, parse_hosts, places
 from ag.tools.launcher.job import Job
 from ag.tools.launcher.rank import unread
@@ -71,15 +71,28 @@ def launch(options: argparse.Namespace) -> int:
     mpiexec = find_mpiexec()
     if mpiexec is None or find_spec("mpi4py") is None:
         raise ValueError(f"launch: mpi4py or mpiexec is missing; {install_line('mpi')} brings both.")
+    with _Signals() as signals, suppress(_AskedToEndError):
+        return _Launcher(options, mpiexec, _hosts(options, signals), signals).run()
+    return 128 + signals.first
+
+
+def _hosts(options: argparse.Namespace, signals: _Signals) -> list[Host]:
+    """The hosts that are named; or ValueError."""
+    ranks, least = options.ranks, options.min_ranks
     hosts = parse_hosts([x.strip() for x in options.hosts.split(",")], "--hosts") if options.hosts else []
-    most = places(hosts or (discover(options.discover) if options.discover else [])) or ranks
+    with signals.raised():
+        discovered = discover(options.discover) if options.discover else []
+    most = places(hosts or discovered) or ranks
     if least > min(ranks or most, most) and not options.discover:
         raise ValueError(f"launch: --min-ranks is {least}, and there are {min(ranks or most, most)} ranks; ask for "
                          f"fewer, or name more hosts.")
     if hosts and ranks and ranks > most:
         raise ValueError(f"launch: -n is {ranks}, and --hosts has room for {most}; ask for fewer ranks, or name more.")
-    with _Signals() as signals:
-        return _Launcher(options, mpiexec, hosts, signals).run()
+    return hosts
+
+
+class _AskedToEndError(Exception):
+    """A signal has come where nothing is to be saved."""
 
 
 class _Signals:
@@ -87,6 +100,7 @@ class _Signals:
 
     def __init__(self) -> None:
         self.first = self.count = 0
+        self._raises = False
 
     def __enter__(self) -> _Signals:
         heeded = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores some
@@ -100,6 +114,19 @@ class _Signals:
     def _take(self, number: int, frame: FrameType | None) -> None:
         self.first = self.first or number
         self.count += 1
+        if self._raises:
+            raise _AskedToEndError
+
+    @contextmanager
+    def raised(self) -> Iterator[None]:
+        """While there is no job, which could save: do not wait for others when a signal comes."""
+        self._raises = True
+        try:
+            if self.count:
+                raise _AskedToEndError
+            yield
+        finally:
+            self._raises = False
 
 
 class _Launcher:
@@ -113,9 +140,12 @@ class _Launcher:
         self._discovery: Discovery | None = None
 
     def run(self) -> int:
-        sweep_older()
+        for left in sweep_older():
+            with self._signals.raised():
+                answering([(name, 1) for name in left.hosts], left.job, left.folders)
         if self._options.discover:
-            self._discovery = Discovery(self._options.discover, _say)
+            with self._signals.raised():
+                self._discovery = Discovery(self._options.discover, _say)
         try:
             return self._jobs()
         finally:
@@ -156,7 +186,8 @@ class _Launcher:
         hosts = self._discovery.listed if self._discovery is not None else self._hosts
         if not hosts:
             return self._options.ranks, []
-        there, wrong = answering(hosts, self._name)
+        with self._signals.raised():
+            there, wrong = answering(hosts, self._name)
         for text in wrong:
             _say(f"a host does not answer: {text}")
         last, least = self._last or hosts, self._options.min_ranks
@@ -186,15 +217,14 @@ class _Launcher:
             return grows or self._signals.count > 0
 
         self._name = token_hex(8)
-        with lock(self._name):
+        with lock(self._name, [name for name, _ in hosts]):
             job = Job(self._name, self._mpiexec, self._command, ranks, hosts)
             try:
                 job.run(leaves, lambda: self._signals.count > 1)
-                outcomes, unsaid = job.contacts.outcomes(), job.contacts.unsaid()
+                found, unsaid = job.verdict(), job.contacts.unsaid()
             finally:
                 job.close()
                 sweep(self._name)
-        found = verdict(outcomes)
         if found.kind == "failed":
             _say(f"the script has failed ({found.text.rstrip('.') or f'status {found.code}'}), and would do so again.")
         elif found.kind == "left":

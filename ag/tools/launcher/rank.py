@@ -4,8 +4,8 @@ The rank calls the launcher twice a second and waits for its answer: go on, leav
 ranks are there and how their scripts have ended, wherever they run; and a rank whose launcher is gone, or cut off,
 ends by itself within `SILENCE` seconds, so that the launcher's next job never meets it:
 
-    rank       hello, rank 2 on b    call    call          call      done
-    launcher                         go on   leave         go on
+    rank       hello, rank 2 on b    call    call, joining    call, joined      done
+    launcher                         go on   go on            leave
 
 To leave means SIGTERM, of which `dp_train` makes a checkpoint and the status 143.
 
@@ -35,12 +35,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock, Thread
 
-__all__ = ["BEAT", "END", "GO_ON", "LAUNCH", "LEAVE", "SILENCE", "unread"]
+__all__ = ["BEAT", "END", "GO_ON", "JOINED", "JOINING", "LAUNCH", "LEAVE", "SILENCE", "unread"]
 
 LAUNCH = "AG_LAUNCH"  # the variable that says where the launcher is
 BEAT = 0.5  # seconds between two calls
 SILENCE = 15.0  # seconds without an answer after which a rank ends, and after which the launcher takes it for ended
 GO_ON, LEAVE, END = b".", b"l", b"e"  # answers
+JOINING, JOINED = "joining", "joined"  # how far a rank is that calls; at first neither
 _FIND = 30.0  # seconds to find the launcher
 
 
@@ -51,6 +52,7 @@ class _Line:
         number = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
         self._name = f"rank {number} on {socket.gethostname()}"
         self._socket = self._find(addresses, port)
+        os.register_at_fork(after_in_child=self._socket.close)  # the rank's end is heard, whoever outlives it
         self._lock, self._left = Lock(), False
         self._say({"secret": secret, "rank": int(number), "pid": os.getpid(), "host": socket.gethostname()})
         Thread(target=self._keep, name="ag-launcher", daemon=True).start()
@@ -74,8 +76,9 @@ class _Line:
         while True:
             answer = b""
             with suppress(OSError):
+                call = _progress().encode() + b"\n"
                 with self._lock:
-                    self._socket.sendall(b"\n")
+                    self._socket.sendall(call)
                 answer = self._socket.recv(1)
             if answer == LEAVE and not self._left:
                 self._left = True
@@ -91,7 +94,19 @@ class _Line:
     def tell(self, outcome: str, code: int = 0, text: str = "") -> None:
         """How the script has ended."""
         with suppress(OSError):
-            self._say({"outcome": outcome, "code": code, "text": text[:1000]})
+            self._say({"outcome": outcome, "code": code, "text": text[:1000], "progress": _progress()})
+
+
+def _progress() -> str:
+    """How far this process is with joining the others: "" (not begun), `JOINING` or `JOINED`.
+
+    Until all have joined, nothing can be done without those that are lost.
+    """
+    ours = getattr(sys.modules.get("ag.parallel.comm.mpi_process"), "progress", None)
+    if ours is not None:
+        return str(ours())
+    started = getattr(sys.modules.get("mpi4py.MPI"), "Is_initialized", bool)  # an MPI of the script's own
+    return JOINED if started() else ""
 
 
 def unread() -> list[int]:

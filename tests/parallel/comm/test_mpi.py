@@ -93,6 +93,61 @@ print("devices", together[1], flush=True)
     assert status == 0 and f"equal True {[5 / 3] * 2}"[:20] in text and text.count("devices 2") == 2, text
 
 
+# ---------------------------------------------------------------------------------------------- the start
+
+START = """
+import os, signal, sys, threading, time
+import ag
+from ag.parallel.comm import mpi_process
+from ag.parallel.comm.mpi import mpi_comm
+rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+"""
+
+
+def test_threads_go_on_while_mpi_starts(tmp_path: Path) -> None:
+    """They hear the launcher, while MPI waits for a rank that is late, or will never come."""
+    path = tmp_path / "program.py"
+    path.write_text(START + """
+seen = [mpi_process.progress()]
+def look():
+    while not os.path.exists(sys.argv[1]):
+        seen.append(mpi_process.progress())
+        time.sleep(0.02)
+watch = threading.Thread(target=look)
+watch.start()
+if rank == 1:
+    time.sleep(0.7)
+mpi_comm(60)
+open(sys.argv[1], "w").close()
+watch.join()
+print(rank, *dict.fromkeys(seen), mpi_process.progress(), seen.count("joining") > 20, flush=True)
+""", "utf-8")
+    status, text = mpirun(2, path, tmp_path / "over")
+    assert status == 0 and re.search(r"^0 +joining (joined )?joined True$", text, re.M), text
+
+
+@pytest.mark.parametrize("when", ["MPI has started", pytest.param("the process is there", marks=pytest.mark.slow)])
+def test_a_rank_is_lost_before_all_have_their_group(when: str, tmp_path: Path) -> None:
+    """A named error, which says that the job can be started again: not that its script has failed."""
+    path = tmp_path / "program.py"
+    path.write_text(START + """
+def die(*_):
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+start = mpi_process._start
+if sys.argv[1] == "MPI has started":
+    mpi_process._start = lambda mpi: (start(mpi), die())
+try:
+    mpi_process.mpi_process()
+    die()
+    mpi_comm(60)
+except ag.RankLostError as error:
+    print(rank, error, mpi_process.progress(), flush=True)
+""", "utf-8")
+    status, text = mpirun(2, path, when)
+    assert status == 0 and re.search(r"^0 mpi_comm: .* was lost.* joining$", text, re.M), text
+
+
 # ---------------------------------------------------------------------------------------------- ranks that are lost
 
 LOOP = """

@@ -1,4 +1,4 @@
-"""`python -m ag launch` without MPI: arguments, hosts, ranks that call, outcomes, and what is swept."""
+"""`python -m ag launch` without MPI: arguments, hosts, ranks that call, and outcomes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from ag.__main__ import main
-from ag.tools.launcher import contact, hosts, launch, rank, sweep
+from ag.tools.launcher import contact, hosts, launch, rank
 from ag.tools.launcher.arguments import add_arguments
 from ag.tools.launcher.contact import Contacts, Outcome, verdict
 
@@ -323,22 +323,3 @@ def test_nobody_else_is_taken_for_a_rank() -> None:
                     break
     assert not contacts.come and contacts.outcomes() == [None]
     contacts.close()
-
-
-# ---------------------------------------------------------------------------------------------- what is swept
-
-
-def test_a_killed_launchers_job_is_swept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sweep.tempfile, "gettempdir", lambda: str(tmp_path))
-    file, other = sweep.lock("0123456789abcdef"), sweep.lock("fedcba9876543210")
-    idle = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={"X": "0123456789abcdef"})
-    sweep.sweep_older()
-    assert len([*tmp_path.iterdir()]) == 2 and idle.poll() is None  # both launchers are there
-    file.close()
-    os.kill(idle.pid, signal.SIGSTOP)
-    sweep.sweep_older()
-    assert idle.wait(10) == -signal.SIGKILL
-    assert [path.name for path in tmp_path.iterdir()] == ["ag-launch-fedcba9876543210"]
-    other.close()
-    sweep.sweep("fedcba9876543210")
-    assert not [*tmp_path.iterdir()] and not any(Path(x).exists() for x in sweep.folders_of("0123456789abcdef"))

@@ -1,0 +1,285 @@
+"""`python -m ag launch` where a rank is lost as the job starts; a program of ours starts ranks in place of mpiexec.
+
+Real processes and a real launcher, but no MPI: a script says by itself that it is joining the others, or has joined.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from ag.__main__ import main
+from ag.tools.launcher import hosts, job, launch, rank, sweep
+
+MPIEXEC = f"""#!{sys.executable}
+import os, subprocess, sys
+program = sys.argv[sys.argv.index("slot:OVERSUBSCRIBE") + 1:]
+ranks = [subprocess.Popen(program, env={{**os.environ, "OMPI_COMM_WORLD_RANK": str(i)}})
+         for i in range(int(sys.argv[2]))]
+if os.path.exists("stillborn"):
+    os.remove("stillborn")
+    ranks[1].kill()
+for rank in ranks:
+    rank.wait()
+"""
+BEGIN = """
+import ctypes, os, signal, subprocess, sys, time, types
+world = types.SimpleNamespace(now="", progress=lambda: world.now)
+sys.modules["ag.parallel.comm.mpi_process"] = world
+rank, launcher = int(os.environ["OMPI_COMM_WORLD_RANK"]), int(sys.argv[1])
+first = not os.path.exists(f"started{rank}")
+open(f"started{rank}", "a").write("x")
+
+def there(what):
+    open(f"{what}{rank}", "w").close()
+    while not all(os.path.exists(f"{what}{i}") for i in range(3)):
+        time.sleep(0.01)
+
+def join():
+    world.now = "joining"
+    there("here")
+    world.now = "joined"
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+HERE = socket.gethostname()
+
+
+class Starts:
+    """A launcher of three ranks in a folder of its own."""
+
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
+        self.folder, self._capture = folder, capture
+        self.text = ""
+
+    def run(self, script: str, *options: str) -> int:
+        """The status; what was said is `text`."""
+        path = self.folder / "script.py"
+        path.write_text(BEGIN + script, "utf-8")
+        status = main(["launch", *(options or ("-n", "3")), str(path), str(os.getpid())])
+        self.text = self._capture.readouterr().err
+        return status
+
+    @property
+    def starts(self) -> list[int]:
+        """How often each rank was started, as far as its script began."""
+        return [len(path.read_text("utf-8")) if path.exists() else 0
+                for path in (self.folder / f"started{i}" for i in range(3))]
+
+    def left(self) -> list[str]:
+        return [path.name for name in ("temporary", "memory") for path in (self.folder / name).iterdir()]
+
+
+@pytest.fixture
+def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Starts:
+    for name in ("temporary", "memory"):
+        (tmp_path / name).mkdir()
+    mpiexec = tmp_path / "mpiexec"
+    mpiexec.write_text(MPIEXEC, "utf-8")
+    mpiexec.chmod(0o700)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sweep.tempfile, "gettempdir", lambda: str(tmp_path / "temporary"))
+    monkeypatch.setattr(sweep, "_COMMON", (str(tmp_path / "memory"),))
+    monkeypatch.setattr(launch, "find_mpiexec", lambda: str(mpiexec))
+    monkeypatch.setattr(launch, "find_spec", lambda _: True)
+    monkeypatch.setattr(launch, "started_by_launcher", lambda: False)
+    monkeypatch.setattr(launch, "_PAUSE", 0.0)
+    monkeypatch.setattr(job, "_JOINS", 0.5)
+    monkeypatch.setattr(job, "_DEAF", 0.8)
+    monkeypatch.setattr(job, "_ABSENT", (0.1, 0.1))
+    return Starts(tmp_path, capfd)
+
+
+# ---------------------------------------------------------------------------------------------- a rank is lost
+
+LOST = {
+    "as it joins": "join() if rank != 1 or not first else die()",
+    "before the others begin to join": """
+if first:
+    if rank == 1: die()
+    time.sleep(60)
+join()
+""",
+    "and others fail for want of it": """
+if first:
+    world.now = "joining"
+    there("on")
+    if rank == 1: die()
+    time.sleep(0.2)
+    sys.exit("MPI does not start")
+join()
+""",
+    "and leaves a child": """
+if rank == 1 and first:
+    if os.fork() == 0: time.sleep(60)
+    die()
+join()
+""",
+    "and the others do not hear the launcher": """
+if first:
+    if rank == 1: die()
+    ctypes.PyDLL(None).sleep(60)
+join()
+""",
+}
+
+
+@pytest.mark.parametrize("how", LOST)
+def test_a_job_that_loses_a_rank_as_it_starts_is_started_again(how: str, starts: Starts) -> None:
+    assert starts.run(LOST[how]) == 0, starts.text
+    assert starts.starts == [2, 2, 2] and not starts.left()
+    said = starts.text.splitlines()
+    assert len([line for line in said if "3 ranks on" in line]) == 2
+    assert f"the job was lost: rank 1 ({HERE}, process " in starts.text and "was lost as the job started" in starts.text
+
+
+def test_a_rank_is_lost_before_it_has_called(starts: Starts) -> None:
+    """It has no process, and the others have; it never says who it is."""
+    (starts.folder / "stillborn").touch()
+    assert starts.run("join()") == 0, starts.text
+    assert starts.starts == [2, 1, 2] and not starts.left()
+    assert f"the job was lost: rank 1 ({HERE}) was lost as the job started" in starts.text
+
+
+def test_a_job_that_loses_ranks_at_every_start_ends(starts: Starts) -> None:
+    assert starts.run("die() if rank == 2 else join()", "--max-restarts", "1", "-n", "3") == 1
+    assert starts.starts == [2, 2, 2] and not starts.left()
+    assert starts.text.count(f"the job was lost: rank 2 ({HERE}, process ") == 2
+    assert "lost 2 times, and --max-restarts is 1" in starts.text
+
+
+def test_a_slow_rank_is_waited_for(starts: Starts) -> None:
+    """Longer than the launcher waits once a rank is lost; with and without Python running."""
+    assert starts.run("time.sleep(1.3) if rank == 1 else ctypes.PyDLL(None).sleep(1) if rank else None\njoin()") == 0
+    assert starts.starts == [1, 1, 1] and starts.text.count("ag launch") == 1, starts.text
+
+
+def test_a_rank_that_is_lost_later_is_none_of_the_launchers_business(starts: Starts) -> None:
+    """They go on without it by themselves, however long that takes."""
+    assert starts.run("join(); time.sleep(0.6); there('joined'); time.sleep(1.0) if rank != 1 else die()") == 0
+    assert starts.starts == [1, 1, 1] and f"done; without rank 1 ({HERE}" in starts.text, starts.text
+
+
+# ---------------------------------------------------------------------------------------------- other ends
+
+
+def test_a_script_that_fails_before_the_others_have_joined_ends_them(starts: Starts) -> None:
+    """At once, and the job is not started again, although the others are killed then."""
+    begin = monotonic()
+    assert starts.run("sys.exit(7) if rank == 1 else join()") == 7
+    assert starts.starts == [1, 1, 1] and "the script has failed (status 7)" in starts.text, starts.text
+    assert monotonic() - begin < job._FAILED / 2
+
+
+def test_a_rank_that_joins_nobody_is_named(starts: Starts) -> None:
+    """The others would wait for ever; that the script came to its end there is no success."""
+    assert starts.run("None if rank == 1 else join()") == 1
+    assert starts.starts == [1, 1, 1], starts.text
+    assert f"rank 1 ({HERE}, process" in starts.text and "end of its script without joining the others" in starts.text
+
+
+ASKED = {
+    "ranks that do not hear it": "there('on')\nif rank == 0: os.kill(launcher, signal.SIGTERM)\n"
+                                 "ctypes.PyDLL(None).sleep(60)",
+    "ranks that wait for others": """
+signal.signal(signal.SIGTERM, lambda *_: None)
+there('on')
+if rank == 0: os.kill(launcher, signal.SIGTERM)
+while rank == 2: time.sleep(0.1)
+world.now = "joining"
+time.sleep(60)
+""",
+    "ranks that do nothing about it": "there('on')\nif rank == 0: os.kill(launcher, signal.SIGTERM)\ntime.sleep(60)",
+}
+
+
+@pytest.mark.parametrize("whom", ASKED)
+def test_sigterm_ends_a_job_that_starts(whom: str, starts: Starts) -> None:
+    begin = monotonic()
+    assert starts.run(ASKED[whom]) == 143, starts.text
+    assert starts.starts == [1, 1, 1] and not starts.left()
+    assert monotonic() - begin < 30
+
+
+def test_ranks_that_handle_sigterm_are_not_hurried(starts: Starts) -> None:
+    """Before they begin to join each other they may have something to save, after a call that nothing interrupts."""
+    assert starts.run("""
+signal.signal(signal.SIGTERM, lambda *_: (open(f"saved{rank}", "w").close(), sys.exit(143)))
+there("on")
+if rank == 0: os.kill(launcher, signal.SIGTERM)
+ctypes.PyDLL(None).sleep(2)
+time.sleep(60)
+""") == 143
+    assert all((starts.folder / f"saved{i}").exists() for i in range(3)), starts.text
+
+
+def test_sigterm_does_not_wait_for_a_list_of_hosts(starts: Starts) -> None:
+    script = starts.folder / "hosts.sh"
+    script.write_text("#!/bin/sh\nkill -TERM $PPID\nexec sleep 60\n", "utf-8")
+    script.chmod(0o700)
+    begin = monotonic()
+    assert starts.run("", "--discover", str(script)) == 143
+    assert monotonic() - begin < 20 and starts.starts == [0, 0, 0]
+
+
+def test_sigterm_does_not_wait_for_hosts_that_do_not_answer(starts: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = starts.folder / "agent"
+    agent.write_text(f"#!/bin/sh\nkill -TERM {os.getpid()}\nsleep 60 & wait\n", "utf-8")
+    agent.chmod(0o700)
+    monkeypatch.setenv("PRTE_MCA_plm_ssh_agent", str(agent))
+    begin = monotonic()
+    assert starts.run("", "--hosts", "nowhere.invalid,localhost") == 143
+    assert monotonic() - begin < hosts._ANSWER / 2 and starts.starts == [0, 0, 0]
+
+
+# ---------------------------------------------------------------------------------------------- what a rank says
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def modules(**there: object) -> None:
+        for name in ("ag.parallel.comm.mpi_process", "mpi4py.MPI"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        for name, module in there.items():
+            monkeypatch.setitem(sys.modules, {"ours": "ag.parallel.comm.mpi_process"}.get(name, "mpi4py.MPI"), module)
+
+    return modules
+
+
+class Mpi:
+    """Of mpi4py, what is asked."""
+
+    def __init__(self, started: bool) -> None:
+        self._started = started
+
+    def Is_initialized(self) -> bool:  # noqa: N802 - its name
+        return self._started
+
+
+def test_how_far_a_rank_is(modules: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    from ag.parallel.comm import mpi_process
+
+    modules()
+    assert rank._progress() == ""
+    modules(mpi=object())  # which is being imported
+    assert rank._progress() == ""
+    modules(mpi=Mpi(True))
+    assert rank._progress() == "joined"
+    modules(ours=object())
+    assert rank._progress() == ""
+    modules(ours=mpi_process, mpi=Mpi(False))
+    assert rank._progress() == ""
+    with mpi_process._starting:  # MPI is not asked while it starts
+        modules(ours=mpi_process, mpi=None)
+        assert rank._progress() == "joining"
+    modules(ours=mpi_process, mpi=Mpi(True))
+    assert rank._progress() == "joined"
+    monkeypatch.setattr(mpi_process, "_begun", True)  # and it has no process, as the start has failed
+    assert rank._progress() == "joining"
