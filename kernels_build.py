@@ -8,7 +8,12 @@ A shader is its own interface: the push-constant block ``Args``, the buffers, th
 and the comment ``// grid:`` are read from the source and written to ``manifest.json``, from which the Vulkan
 backend packs arguments by name.  This script needs the standard library, glslangValidator and SPIRV-Tools,
 and knows nothing of `ag`.  ``make``, CI and developers call it; unchanged shaders are not compiled again.
-Shaders with cooperative matrices need newer tools than the others and are left out where the tools do not know them.
+Shaders with cooperative matrices (``*_coop.comp``) need newer tools than the others and are left out, so that there is
+no ``.spv`` of theirs, where the tools do not know them.
+
+A shader with the line ``// floats: relaxed`` leaves float32 to the driver: the backend asks for no float modes
+(`ag.engine.backends.vulkan.float_modes`).  A shader in tiles is compiled twice: ``<name>.fixed.spv``, with ``FIXED``
+defined, has tiles of one size known to the compiler, for software drivers (shaders/tiles.glsl).
 """
 
 from __future__ import annotations

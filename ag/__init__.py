@@ -28,6 +28,7 @@ from ag.names import MissingNameError as _MissingNameError
 from ag.errors import (
     AgError as AgError,
     ArenaError as ArenaError,
+    CacheError as CacheError,
     CaptureError as CaptureError,
     CheckpointError as CheckpointError,
     CommError as CommError,
@@ -70,6 +71,7 @@ from ag.ops import *
 # layers
 from ag import nn as nn
 from ag.nn import (
+    KeyValueCache as KeyValueCache,
     Layer as Layer,
     ag_avg_pool as ag_avg_pool,
     ag_batch_norm as ag_batch_norm,

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 __all__ = [
     "AgError",
     "ArenaError",
+    "CacheError",
     "CaptureError",
     "CheckpointError",
     "CommError",
@@ -73,6 +74,10 @@ class RankLostError(CommError, RuntimeError):
     def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(message)
         self.ranks = ranks
+
+
+class CacheError(AgError, RuntimeError):
+    """Kept keys and values that do not belong to what a model computes now."""
 
 
 class CheckpointError(AgError, ValueError):

@@ -21,7 +21,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import ParamSpec, TypeVar
 
-__all__ = ["ELSEWHERE", "LAYER", "OPTIMIZER", "OPTIMIZER_ARGUMENTS", "TENSOR", "TRAINING_ARGUMENTS",
+__all__ = ["BATCH", "ELSEWHERE", "LAYER", "OPTIMIZER", "OPTIMIZER_ARGUMENTS", "TENSOR", "TRAINING_ARGUMENTS",
            "MissingNameError", "Named", "answers", "door", "offered"]
 
 P = ParamSpec("P")
@@ -59,8 +59,8 @@ ELSEWHERE: Mapping[str, str] = {
     **{name: f"write np.{name}, which takes tensors and gives arrays, without a gradient" for name in (
         "where", "argmax", "argmin", "argsort", "sort", "cumsum", "std", "var", "einsum", "prod", "sin", "cos", "sign",
         "floor", "ceil", "outer", "diag", "triu", "tril", "flip", "roll", "repeat", "tile", "any", "all")},
-    "topk": "write np.argsort(t), which gives an array", "chunk": "write slices, such as t[:2] and t[2:]",
-    "split": "write slices, such as t[:2] and t[2:]",
+    **dict.fromkeys(("topk", "top_k"), "write np.argsort(t), which gives an array"),
+    **dict.fromkeys(("chunk", "split"), "write slices, such as t[:2] and t[2:]"),
     "multinomial": "draw from softmax with numpy: (t.numpy() + rng.gumbel(size=t.shape)).argmax(axis=0)",
     **dict.fromkeys(("Conv1d", "Conv3d", "ConvTranspose2d", "RNN", "LSTM", "GRU", "GroupNorm", "InstanceNorm2d",
                      "RMSNorm", "Transformer", "TransformerEncoderLayer"), _NO_LAYER),
@@ -76,13 +76,23 @@ ELSEWHERE: Mapping[str, str] = {
     "save": "write ag.ag_save_model(model, path), or ag.ag_save_checkpoint(path, model, optimizer)",
     "load": "write ag.ag_load_model(path), or ag.ag_load_checkpoint(path, model, optimizer)",
     "compile": "write ag.ag_capture(step)", "jit": "write ag.ag_capture(step)",
-    "grad": "write ag.backward(loss), which returns the gradients",
+    **dict.fromkeys(("grad", "gradient"), "write ag.backward(loss), which returns the gradients"),
     "enable_grad": "write ag.with_grad_tape()", "inference_mode": "write ag.no_grad()",
     "lr_scheduler": "schedules are ag.optim.StepSchedule, ag.optim.CosineSchedule and ag.optim.WarmupSchedule",
     "StepLR": "write ag.optim.StepSchedule(optimizer, step_size)",
     "CosineAnnealingLR": "write ag.optim.CosineSchedule(optimizer, T_max)",
     "clip_grad_norm_": "write ag.clip_grad_norm(params, grads, max_norm)",
     "DistributedDataParallel": "write ag.parallel.DataParallel(model), or ag.dp_train over ranks",
+    "DeviceFailure": "write ag.DeviceError; a lost process is an ag.RankLostError",
+    **dict.fromkeys(("average_model_weights", "average_weights"),
+                    "write ag.syncgrads([m.state_dict() for m in models]), and load_state_dict with its t.numpy()"),
+    **dict.fromkeys(("all_reduce", "allreduce"), "write ag.syncgrads(sets, world=world), or comm.all_reduce(array) of "
+                                                 "an ag.DistributedWorld"),
+    "prepare_training": "write ag.start(loss, data, model_fn), which prepares and trains",
+    "train": "write ag.fit(model, (X, y)) or ag.start(loss, data, model_fn) to train, ag.nn.train(model) for its mode",
+    "train_solutions": "write ag.data.imagenet.train_solutions(path)",
+    "minibatch": "write ag.data.imagenet.minibatch(images, nsamples)",
+    "topkaccuracy": "write ag.data.imagenet.topk_accuracy(out, ids, k)",
     "Dataset": "any object with len() and [i] is a data set; give it to ag.data.DataLoader",
     "TensorDataset": "give the arrays to ag.data.DataLoader(x, y)",
 }
@@ -105,6 +115,8 @@ TENSOR: Mapping[str, str] = {
     "min": "write -ag.ops.max(-t), or t.numpy().min()", "var": "write ((t - t.mean()) ** 2).mean()",
     "std": "write ag.ops.sqrt(((t - t.mean()) ** 2).mean())", "norm": "write ag.ops.sqrt((t * t).sum())",
     "dot": "write t @ u", "mm": "write t @ u", "bmm": "write t @ u", "T_": "write t.T",
+    **dict.fromkeys(("split", "chunk"), "write slices, such as t[:, :2], or ag.scatter(t, devices)"),
+    **dict.fromkeys(("topk", "top_k"), "write t.numpy().argsort(), whose last places are the largest"),
     **{name: f"write t.numpy().{name}()" for name in (
         "argmax", "argmin", "any", "all", "round", "argsort", "sort", "cumsum", "prod", "nonzero")},
 }
@@ -124,6 +136,14 @@ LAYER: Mapping[str, str] = {
     "register_buffer": "assign the tensor: self.name = ag.ag_tensor(values) is a buffer",
     "register_parameter": "assign the parameter: self.name = ag.ag_param(values)",
     "add_module": "assign the layer: self.name = layer",
+    "model_replicas": "a DataParallel makes replicas for each pass, of its one set of weights, model.module",
+    **dict.fromkeys(("all_reduce_gradients", "sync_gradients"),
+                    "nothing is needed: backward gives the parameters the gradients of all replicas"),
+}
+
+BATCH: Mapping[str, str] = {
+    **dict.fromkeys(("data", "input", "inputs", "features", "images"), "write batch.x"),
+    **dict.fromkeys(("target", "targets", "label", "labels"), "write batch.y"),
 }
 
 OPTIMIZER: Mapping[str, str] = {
@@ -191,7 +211,7 @@ def _close(name: str, names: Iterable[str]) -> str | None:
 
 
 def _nearest(name: str, here: Iterable[str], otherwise: str = "dir() of it lists what there is") -> str:
-    near = _close(name, here)
+    near = _close(name, [known for known in here if not known.startswith("_")])
     return f"did you mean {near!r}?" if near else otherwise
 
 

@@ -1,5 +1,6 @@
 // batched_matmul_coop: batched_matmul on cooperative matrices, as matmul_coop; out[p, n] = op(A[n]) op(B[n])
 // out[pieces, batch, rows, cols]; A[batch, rows, inner], or [batch, inner, rows] with ta; B likewise
+// Compiled only where the tools know cooperative matrices (kernels_build.py).
 // grid: cols / TILE_COLS, rows / TILE_ROWS, pieces * batch workgroups
 // floats: relaxed
 #version 450

@@ -1,5 +1,5 @@
 // out[i] = f(a[...], b[...]): the operands are walked along the axes of out with strides of their own, 0 where they
-// repeat.  The kernel defines f after including this.
+// repeat.  The kernel defines f after including this: equal, and those that kernels_build.py writes of functions.glsl.
 #include "turns.glsl"
 #define MAX_DIMS 8
 

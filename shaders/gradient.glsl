@@ -1,5 +1,6 @@
 // out[i] = f(v[i], g[i]): the cotangent g carried back through a unary kernel, where v is the value that the kernel
-// defines as SAVED before including this (its input x or its output y).  PARAMS and f as in unary.glsl.
+// defines as SAVED before including this (its input x or its output y).  PARAMS and f as in unary.glsl.  Kernels:
+// pow_grad, clamp_grad, and those that kernels_build.py writes of functions.glsl.
 #include "turns.glsl"
 #ifndef PARAMS
 #define PARAMS

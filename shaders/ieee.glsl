@@ -1,5 +1,5 @@
 // exp and log with the special values of IEEE 754, which GLSL leaves open: SwiftShader has exp(NaN) = inf,
-// log(-1) = 0 and log(0) = -88.
+// log(-1) = 0 and log(0) = -88.  Whatever takes exp or log includes it: functions.glsl, softmax and attention.
 #ifndef IEEE_GLSL
 #define IEEE_GLSL
 #define INFINITY uintBitsToFloat(0x7F800000u)

@@ -1,5 +1,6 @@
 // matmul_coop: matmul on cooperative matrices, with operands rounded to bfloat16, or to the sum of two
 // out[rows, cols]; A[rows, inner], or [inner, rows] with ta; B[inner, cols], or [cols, inner] with tb
+// Compiled only where the tools know cooperative matrices (kernels_build.py).
 // grid: cols / TILE_COLS, rows / TILE_ROWS workgroups
 // floats: relaxed
 #version 450

@@ -1,5 +1,6 @@
 // f times the normal distribution's density, and times its distribution function (1 + erf(x / sqrt(2))) / 2, exact to a
 // few eps of themselves: the exponential is taken in two factors, as it may be too small where the product is not.
+// functions.glsl includes it, for gelu.
 // W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969), 631-637.
 #ifndef NORMAL_GLSL
 #define NORMAL_GLSL

@@ -1,5 +1,5 @@
 // Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
-// The same bits as `philox` in ag/engine/random.py, which says what key and counter are.
+// The same bits as `philox` in ag/engine/kernels/random.py; ag/engine/random.py says what key and counter are.
 uvec4 philox(uvec2 key, uvec4 counter) {
     for (uint round = 0; round < 10; round++) {
         uint high0, low0, high1, low1;

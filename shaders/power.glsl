@@ -1,5 +1,6 @@
 // x^p with the special cases of C's pow; GLSL's pow is undefined for x < 0 and has few digits for large exponents.
-// Small whole powers are products (p = 2, 3, -1 are the ones that are used), p = 1/2 is the square root.
+// Small whole powers are products (p = 2, 3, -1 are the ones that are used), p = 1/2 is the square root.  pow and
+// pow_grad include it.
 #include "ieee.glsl"
 
 float power(float x, float p) {

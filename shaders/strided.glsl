@@ -1,5 +1,5 @@
 // out[i] = f(x[...]): x is walked along the axes of out with strides of its own, 0 where it repeats.  The kernel
-// defines f after including this, and may define PARAMS and TYPE before, as in unary.glsl.
+// defines f after including this, and may define PARAMS and TYPE before, as in unary.glsl: expand and permute.
 #include "turns.glsl"
 #ifndef PARAMS
 #define PARAMS

@@ -1,5 +1,6 @@
 // out[i] = f(x[i]).  The kernel defines f after including this, and may define before:
-// PARAMS, further push-constant members, and TYPE, the elements' type.
+// PARAMS, further push-constant members, and TYPE, the elements' type.  Kernels of functions of one operand include
+// it: those that kernels_build.py writes of functions.glsl, copy, pow, clamp, clip_factor.
 #include "turns.glsl"
 #ifndef PARAMS
 #define PARAMS

@@ -249,6 +249,17 @@ mutant("rounding", "of several loss scales, not the smallest", "ag/autograd/loss
 mutant("rounding", "a state does not say who adopted last", "ag/optim/optimizer.py",
        'arrays.get("claimed_later", ())', "()",
        f"{OWNERS}::test_a_resumed_job_knows_who_adopted_last[cpu-stepped2-order0]")
+mutant("rounding", "a replay does not see that another optimizer has adopted", "ag/autograd/loss_scale.py",
+       "if scale is not None and any(scale.later(params)) else None", "if False else None",
+       f"{OWNERS}::test_a_step_adopts_again_what_a_state_took[cpu-captured]")
+mutant("capture", "a later position does not see all keys", "ag/nn/attention.py", "causal_mask = call.is_first", "pass",
+       "nn/test_key_value_cache.py::test_logits_are_those_of_the_whole_sequence[cpu-5-1]")
+mutant("capture", "weights may change", "ag/nn/key_value_cache.py",
+       "was is None or t is None or was() is not t.buffer or t.buffer.changed_since(before.began)", "False",
+       "nn/test_key_value_cache.py::test_a_training_step_between_two_positions[cpu]")
+mutant("capture", "layers may be at different positions", "ag/nn/key_value_cache.py",
+       "if before.positions > (least := min(self._cache._lengths())):", "if least := 0:",
+       "nn/test_key_value_cache.py::test_a_layer_that_stands_in_two_places")
 mutant("capture", "a captured step keeps what it read", "ag/autograd/captured/snapshots.py", "return ref(value)",
        "return value", f"{OWNERS}::test_a_captured_step_keeps_no_optimizer[cpu]")
 mutant("rounding", "a replay keeps the loss scale it had", "ag/autograd/loss_scale.py",
@@ -436,9 +447,12 @@ mutant("launcher", "half of the hosts go on", "ag/tools/launcher/launch.py", "2 
        "2 * left < len(last)", f"{LAUNCH}::test_more_than_half_of_the_last_hosts_must_answer")
 mutant("launcher", "done, whatever another rank says", "ag/tools/launcher/contact.py",
        '"failed", "left", "done", "lost"', '"done", "failed", "left", "lost"', f"{LAUNCH}::test_the_verdict")
+SWEEP = "tools/launcher/test_sweep.py"
 mutant("launcher", "a launcher that is there is swept", "ag/tools/launcher/sweep.py",
        "flock(file, LOCK_EX | LOCK_NB)\n                    left", "left",
        f"{SWEEP}::test_a_killed_launchers_job_is_swept")
+mutant("launcher", "a job of another TMPDIR stays", "ag/tools/launcher/sweep.py", "{*left.folders, *folders_of(job)}",
+       "folders_of(job)", f"{SWEEP}::test_a_job_of_another_tmpdir_is_swept")
 mutant("launcher", "one TMPDIR is swept", "ag/tools/launcher/sweep.py", "map(Path, _places())",
        "[Path(tempfile.gettempdir())]", f"{SWEEP}::test_a_job_of_another_tmpdir_is_swept")
 mutant("launcher", "a letter is a job's name", "ag/tools/launcher/sweep.py", "if _NAME.fullmatch(job) and ", "if ",

@@ -86,6 +86,8 @@ ZeroOptimizer(model, ...) syncgrads(grad_sets, weights=None, world=None) start(l
 
 DIFFERS = {  # name: (signature here, why it is not the designed one)
     "ag_attention": ("q, k, v, causal=False, dropout=0.0, heads=1", "heads side by side need no transposing"),
+    "ag_multihead_attention.forward": ("self, q, k=None, v=None, causal_mask=False, cache=None",
+                                       "generation computes each position once"),
     "Batch": ("x, y=None", "a loader without targets makes batches without them"),
     "DPResult": ("params, loss_history, loss, model, devices, report, optimizer_state, interrupted=False",
                  "a job can be continued, or compared to the bit, with the optimizer's state, and tells of Ctrl-C"),

@@ -22,7 +22,7 @@ import pytest
 
 import ag
 from ag.errors import AgError
-from ag.names import ELSEWHERE, LAYER, OPTIMIZER, OPTIMIZER_ARGUMENTS, TENSOR, TRAINING_ARGUMENTS
+from ag.names import BATCH, ELSEWHERE, LAYER, OPTIMIZER, OPTIMIZER_ARGUMENTS, TENSOR, TRAINING_ARGUMENTS
 
 A = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 
@@ -106,6 +106,25 @@ ANSWERED: dict[str, str] = {
     "t.clone()": "copy.copy(t)", "t.add_(1)": "t.data = ", "t.half()": 't.astype("f16")', "t.shap": "'shape'",
     "model.cuda()": "model.to(", "model.zero_grad()": "optimizer.zero_grad()", "model[0].weight": "called W",
     "model.named_parameters()": "model.parameters().items()", "opt.param_groups": "optimizer.params",
+    # ML Odyssey's and ResNetImageNet.jl's
+    "ag.DeviceFailure": "ag.DeviceError", "ag.average_model_weights([model])": "ag.syncgrads(",
+    "ag.all_reduce(t)": "ag.syncgrads(sets, world=world)", "ag.prepare_training(model)": "ag.start(",
+    "ag.train(model, loader)": "ag.fit(model, (X, y))", "ag.train_solutions('.')": "ag.data.imagenet.train_solutions",
+    "ag.minibatch(None)": "ag.data.imagenet.minibatch", "ag.topkaccuracy(t, t)": "ag.data.imagenet.topk_accuracy",
+    "ag.gradient(model)": "ag.backward(loss)", "batch.data": "Batch: there is no 'data'; write batch.x.",
+    "batch.targets": "write batch.y", "t.top_k(2)": "t.numpy().argsort()", "t.split(2)": "ag.scatter(t, devices)",
+    "ag.DataParallel(model).devices": "did you mean 'device_ids'?",
+    "ag.DataParallel(model).model_replicas": "DataParallel: there is no 'model_replicas'; a Data",
+    "ag.DataParallel(model).all_reduce_gradients()": "nothing is needed", "ag.DataParallel(model).replicas": "dir()",
+    "ag.CompressedDataParallel(model).sync_gradients()": "nothing is needed",
+    "ag.DistributedWorld.init(backend='nccl', num_devices=4)": "Write 'mpi' instead of 'nccl'",
+    "ag.DistributedWorld.init(devices=['cuda:3'])": "Write 'vulkan:3' instead of 'cuda:3'",
+    "ag.ModelParallel({'conv': 'cpu'}, {'conv': model})": "as in ModelParallel(layers, device_map).",
+    "ag.ModelParallel({'conv': model}, {'gpu0': 'cpu'})": "it has the device of each layer, as in {'conv': 'cpu'}.",
+    "ag.train_distributed(ag.DataParallel(model), loader, ag.DistributedWorld.init(devices=['cpu']))": "give loss_fn",
+    "ag.ag_save_checkpoint(model, opt, 3, 'checkpoint.bin')": "ag_save_checkpoint(path, model, optimizer)",
+    "ag.ZeroOptimizer(model, ['cpu', 'cpu:1'])": "ZeroOptimizer: optimizer is a list; a function that makes one",
+    "ag.ag_load_checkpoint(model, 'checkpoint.bin')": "path is a Sequential; the name of a file is required",
     # what cannot be done
     'f"{t:.4f}"': "t.numpy()", "int(t)": "one element", "bool(t)": ".any()", "t // 2": "t / x",
     "t % 2": "t.numpy() % x",
@@ -156,8 +175,9 @@ def test_it_is_answered(line: str) -> None:
 # ---------------------------------------------------------------------------------------------- names
 
 
-@pytest.mark.parametrize("texts", [ELSEWHERE, TENSOR, LAYER, OPTIMIZER, OPTIMIZER_ARGUMENTS, TRAINING_ARGUMENTS],
-                         ids=["ag", "tensor", "layer", "optimizer", "optimizer's arguments", "dp_train's arguments"])
+@pytest.mark.parametrize("texts", [ELSEWHERE, TENSOR, LAYER, BATCH, OPTIMIZER, OPTIMIZER_ARGUMENTS, TRAINING_ARGUMENTS],
+                         ids=["ag", "tensor", "layer", "batch", "optimizer", "optimizer's arguments",
+                              "dp_train's arguments"])
 def test_what_answers_name_is_there(texts: dict[str, str]) -> None:
     for text in texts.values():
         for name in re.findall(r"\bag\.[\w.]*\w", text):

@@ -6,13 +6,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import ag
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 NAME = re.compile(r"^::: ag\.([\w.]+)$", re.M)
 PLACE = "<!-- all operations -->"
+NAMESPACES = {name: getattr(ag, name) for name in ("nn", "ops", "optim", "data", "io", "parallel", "training")}
+_FILE = "training.estimators."  # whose names are public without it, but loaded so late that only the file shows them
 
 
 def operations() -> list[str]:
@@ -27,3 +32,56 @@ def filled(page: str) -> str:
     if PLACE not in page:  # reading all pages takes time
         return page
     return page.replace(PLACE, "\n\n".join(f"::: ag.{name}" for name in operations()))
+
+
+def public_names() -> Iterator[tuple[str, object]]:
+    """Everything public without the leading ``ag.``: the names of `ag`, of its namespaces, and of modules in those."""
+    yield from ((name, getattr(ag, name)) for name in ag.__all__)
+    for space, module in NAMESPACES.items():
+        for name in dir(module):
+            thing = getattr(module, name)
+            if isinstance(thing, ModuleType):
+                yield from ((f"{space}.{name}.{inner}", getattr(thing, inner)) for inner in thing.__all__)
+            else:
+                yield f"{space}.{name}", thing
+
+
+def found(name: str) -> object:
+    """What a name on a page stands for; a file that nothing has loaded yet is."""
+    thing: object = ag
+    for part in name.split("."):
+        if isinstance(thing, ModuleType) and not hasattr(thing, part):
+            import_module(f"{thing.__name__}.{part}")
+        thing = getattr(thing, part)
+    return thing
+
+
+def shown(name: str) -> str:
+    """How users write a name of a page."""
+    return name.replace(_FILE, "training.")
+
+
+def other_names(name: str) -> list[str]:
+    """The other names of a public object, in the namespaces, such as nn.Linear of ag_linear."""
+    public = found(name)
+    return [f"{space}.{other}" for space, module in NAMESPACES.items() for other in sorted(vars(module))
+            if not other.startswith("_") and vars(module)[other] is public
+            and f"{space}.{other}" != shown(name) and other != name]
+
+
+def first_sentence(thing: object) -> str:
+    """What a description begins with; of a constant, which has none, the value."""
+    if not callable(thing):
+        return f"`{thing!r}`"
+    return " ".join((thing.__doc__ or "").split("\n\n")[0].split()).replace("``", "`")
+
+
+def table() -> str:
+    """All public names, with the first sentence of each description."""
+    rows = {}
+    for path in sorted(FOLDER.glob("*.md")):
+        for name in NAME.findall(filled(path.read_text("utf-8"))):
+            also = "".join(f"<br>`{other}`" for other in other_names(name))
+            rows[shown(name).lower(), name] = (f"| [`{shown(name)}`]({path.name}#ag.{name}){also} | "
+                                               f"{first_sentence(found(name))} |")
+    return "\n".join(["| names | what it is |", "|---|---|", *(rows[key] for key in sorted(rows))])

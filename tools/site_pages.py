@@ -11,7 +11,6 @@ import inspect
 import logging
 import posixpath
 import re
-from operator import attrgetter
 from pathlib import Path
 from runpy import run_path
 from typing import Any
@@ -20,20 +19,17 @@ import nbformat
 from mkdocs.structure.files import File, Files
 from nbconvert import MarkdownExporter
 
-import ag
-
 log = logging.getLogger("mkdocs.hooks.site_pages")
 
 ROOT = Path(__file__).resolve().parents[1]
 REPOSITORY = "https://github.com/ag-autograd/ag/blob/main/"
 REFERENCE = run_path(str(ROOT / "tools" / "reference.py"))
-NAMESPACES = {name: getattr(ag, name) for name in ("nn", "ops", "optim", "data", "io", "parallel", "training")}
 # Files outside docs/ that are pages here, and files that pages let readers download.
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 DOWNLOADS = {f"examples/data/{name}": f"downloads/{name}" for name in ("digits.csv.gz", "iris.csv", "sonnets.txt")}
 FENCES = {
     "py onnx": 'python title="onnx"', "py torch": 'python title="PyTorch"',
-    "py torchvision": 'python title="torchvision"',
+    "py torchvision": 'python title="torchvision"', "py albumentations": 'python title="albumentations"',
     "py hardware": 'python title="Needs a graphics card; not run by the tests"',
     "py elsewhere": 'python title="Needs another library; not run by the tests"',
 }
@@ -83,7 +79,7 @@ def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
     markdown = re.sub(r"^```(py \w+)$", lambda found: f"```{FENCES[found[1]]}", markdown, flags=re.M)
     markdown = REFERENCE["filled"](markdown)
     if page.file.src_uri == "reference/index.md":
-        markdown = markdown.replace("<!-- all names -->", all_names())
+        markdown = markdown.replace("<!-- all names -->", REFERENCE["table"]())
     return REFERENCE["NAME"].sub(lambda found: entry(found[1]), markdown)
 
 
@@ -105,19 +101,15 @@ def target(link: str, source: str, file: File) -> str:
 # ---------------------------------------------------------------------------------------------- the reference
 
 
-def other_names(name: str) -> list[str]:
-    """The names of a public object in the namespaces, such as nn.Linear of ag_linear."""
-    public = attrgetter(name)(ag)
-    return [f"{space}.{other}" for space, module in NAMESPACES.items() for other in sorted(vars(module))
-            if not other.startswith("_") and other != name and vars(module)[other] is public]
-
-
 def entry(name: str) -> str:
     """What mkdocstrings is asked for: the description of a name, under all its names."""
-    thing, title = attrgetter(name)(ag), " · ".join([name, *other_names(name)])
-    lines = [f"::: ag.{name}", "    options:", f'      heading: "{title}"', f'      toc_label: "{name}"']
+    thing, shown = REFERENCE["found"](name), REFERENCE["shown"](name)
+    title = " · ".join([shown, *REFERENCE["other_names"](name)])
+    lines = [f"::: ag.{name}", "    options:", f'      heading: "{title}"', f'      toc_label: "{shown}"']
     if inspect.isclass(thing):
         lines.append(f"      members: {methods(thing)}")
+        if getattr(thing, "_is_protocol", False):  # which is never made: its __init__ is typing's own
+            lines.append("      merge_init_into_class: false")
     return "\n".join(lines)
 
 
@@ -125,14 +117,3 @@ def methods(kind: type) -> list[str]:
     """The methods and properties that a class adds; attributes are in its description."""
     return [name for name, x in vars(kind).items() if not name.startswith("_") and name not in INNER
             and (inspect.isfunction(x) or isinstance(x, (property, classmethod, staticmethod)))]
-
-
-def all_names() -> str:
-    """A table of all public names, with the first sentence of each description."""
-    rows = {}
-    for path in sorted((ROOT / "docs" / "reference").glob("*.md")):
-        for name in re.findall(r"^::: ag\.(\w+)$", REFERENCE["filled"](path.read_text("utf-8")), re.M):
-            first = " ".join((getattr(ag, name).__doc__ or "").split("\n\n")[0].split()).replace("``", "`")
-            also = "".join(f"<br>`{other}`" for other in other_names(name))
-            rows[name.lower()] = f"| [`{name}`]({path.name}#ag.{name}){also} | {first} |"
-    return "\n".join(["| names | what it is |", "|---|---|", *(rows[name] for name in sorted(rows))])

@@ -6,8 +6,8 @@
 So sums are made in the same order, and random keys drawn the first time are used again.  The *user* says which function
 (`ag_checkpoint`); eager and captured steps do the same.  Rematerialization (`ag.engine.compile.rematerialize`,
 ``ag_capture(recompute=True)``) has the same aim at another place: there the *compiler* picks single cheap launches of
-a recorded program.  The two combine, and neither knows the other.  Layers ask `is_repeating` so as to move running
-statistics once.
+a recorded program.  The two combine, and neither knows the other; nor does this know a layer or an op.  Users call
+`ag_checkpoint`, and ZeRO; layers ask `is_repeating` so as to move running statistics once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Gradient check: an op's or a model's gradients against finite differences, in float64 on the CPU."""
+"""Gradient check: an op's or a model's gradients against finite differences, in float64 on the CPU.
+
+Knows a function of tensors, and no op; users and tests call it, nothing in `ag` does.
+"""
 
 from __future__ import annotations
 

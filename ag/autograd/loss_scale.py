@@ -4,17 +4,19 @@ A gradient that is stored in f16 is stored times a scale, and divided by it wher
 does both in the backward pass, `ag.autograd.transfer` between devices.  All others are what they are, so parameters
 always receive true gradients.  The scale is a power of two, begins at 2^16 and lives in device memory, where optimizers
 move it: halved, and the step skipped, when a gradient is not finite; doubled after `INTERVAL` steps that went well.
+bf16 has the range of float32 and needs none.
 
-Every optimizer with f16 parameters has a scale of its own.  Which one a backward pass uses follows from the parameters
-that it reaches, and is settled when it begins (`Scaling`):
+Every optimizer with f16 parameters has a scale, which claims them for itself when the optimizer adopts them.  Which
+scale a backward pass uses follows from the parameters that it reaches, and is settled when it begins (`Scaling`):
 
     optimizer 1 of V, W, scale 2^16;  optimizer 2 of U, scale 2^12;  X without an optimizer
     a loss of V and X   ->  2^16          a loss of X      ->  none, as if there were no optimizer
     a loss of W and U   ->  2^12, the smaller one: neither overflows at less than its own scale
 
-Of several scales of one parameter, the one counts whose optimizer adopted it last, when it was made or in a step; their
-state dicts say which, so that a resumed job scales as the first one did.
-bf16 has the range of float32 and needs none.  Knows parameters by their ids; no op, no tape and no optimizer.
+Of several scales of one parameter the one with the latest claim counts: an optimizer adopts its parameters when it is
+made, and again in a step if another one has taken them.  State dicts say how many claims came later, so that a resumed
+job scales as the first one did.  Knows parameters by their ids; no op, no tape and no optimizer.  The tape opens a
+`Scaling`; optimizers, and the replicas of `dp_train`, have a `LossScale`.
 
 Micikevicius et al., "Mixed Precision Training", 2018.
 """
@@ -23,9 +25,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
-from fractions import Fraction
 from functools import partial, reduce
 from itertools import chain, count, repeat
+from operator import itemgetter
 from types import TracebackType
 from typing import Protocol
 from weakref import ReferenceType, WeakValueDictionary, ref
@@ -76,15 +78,17 @@ class LossScale:
     ----------
     states : dict of Device to Buffer
         The numbers of `SCALE_WORDS`.
-    params : dict of int to number
-        When parameters were claimed, by their ids: the larger, the later.
+    number : int
+        Larger than that of every scale made before.
+    params : dict of int to int
+        Its claims, by the ids of parameters: the larger, the later.
     reached : mapping of int to Tensor
         Other parameters, by id, that a scaled backward pass has reached: their gradients may have overflowed, too.
     """
 
     def __init__(self, params: Iterable[Parameter], devices: Iterable[Device]) -> None:
         self.number = next(_numbers)
-        self.params: dict[int, Fraction] = {}
+        self.params: dict[int, int] = {}
         self.states: dict[Device, Buffer] = {}
         self.reached: WeakValueDictionary[int, Parameter] = WeakValueDictionary()
         self.claim(params)
@@ -92,16 +96,30 @@ class LossScale:
         _alive[self.number] = ref(self, partial(_alive.pop, self.number))
 
     def claim(self, params: Iterable[Parameter], *later: int) -> None:
-        """Hold for backward passes that reach these, whatever scale did so before, but for so many `later` ones."""
-        others = [scale.params for scale in _every() if scale is not self]
-        self.params = self.params | {
-            p.id: _claim(sorted((other[p.id] for other in others if p.id in other), reverse=True), n)
-            for p, n in zip(params, chain(later, repeat(0)), strict=False)}
+        """Claim parameters after all other scales, of which as many as are `later` then claim again, in their order.
 
-    def later(self, params: Iterable[Parameter]) -> list[int]:
-        """How many other scales claimed each of some parameters later."""
+        Others have the claims 3 and 5, and one is later: this scale's claim is 6, and that of 5 becomes 7.
+        """
+        others, mine = [scale for scale in _every() if scale is not self], self.params.copy()
+        for p, n in zip(params, chain(later, repeat(0)), strict=False):
+            mine[p.id] = next(_numbers)
+            if n:
+                claims = [scale.params for scale in others if p.id in scale.params]
+                for claim in sorted(claims, key=itemgetter(p.id))[-n:]:
+                    claim[p.id] = next(_numbers)
+        self.params = mine
+
+    def later(self, params: Collection[int]) -> list[int]:
+        """How many other scales claimed each of some parameters later, given their ids."""
         others = [scale.params for scale in _every()]
-        return [sum(p.id in other and other[p.id] > self.params[p.id] for other in others) for p in params]
+        return [sum(n in other and other[n] > self.params[n] for other in others) for n in params]
+
+    def adopt(self, params: Collection[Parameter]) -> None:
+        """Claim what others have claimed since, as the optimizer steps; a replay, which does not, must find it so."""
+        numbers = [p.id for p in params]
+        if any(self.later(numbers)):
+            self.claim(params)
+        _guard(partial(_overtaken, ref(self), numbers))
 
     def place(self, devices: Iterable[Device]) -> None:
         """Begin again, on these devices."""
@@ -129,21 +147,14 @@ class LossScale:
 
 
 def scales_of(params: Collection[int]) -> list[LossScale]:
-    """The scales of parameters, given their ids, each once; of several of one parameter, the one claimed last."""
-    owners: dict[int, tuple[Fraction, LossScale]] = {}
+    """The scales of parameters, given their ids, each once; of several of one parameter, that with the latest claim."""
+    owners: dict[int, tuple[int, LossScale]] = {}
     for scale in _every():
-        for number in scale.params.keys() & params:
-            if number not in owners or owners[number][0] < scale.params[number]:
-                owners[number] = scale.params[number], scale
+        for param in scale.params.keys() & params:
+            if param not in owners or owners[param][0] < scale.params[param]:
+                owners[param] = scale.params[param], scale
     found = {scale.number: scale for _, scale in owners.values()}
     return [found[number] for number in sorted(found)]
-
-
-def _claim(others: Sequence[Fraction], later: int) -> Fraction:
-    """A claim that so many of some others, the latest first, are later than: 7, 4 and 1 -> 5.5 if one is to be."""
-    if not others[:later]:
-        return Fraction(next(_numbers))
-    return others[-1] - 1 if later >= len(others) else (others[later - 1] + others[later]) / 2
 
 
 def _every() -> list[LossScale]:
@@ -224,6 +235,12 @@ def _another(params: Collection[int], device: Device, recorded: Sequence[Referen
     states = _states(scales_of(params), device)
     same = len(states) == len(recorded) and all(state is known() for state, known in zip(states, recorded, strict=True))
     return None if same else "the loss scale is another one, or there is none any more"
+
+
+def _overtaken(stepped: ReferenceType[LossScale], params: Collection[int]) -> str | None:
+    """Why a step of an optimizer that was recorded would change whose scale holds."""
+    scale = stepped()
+    return "another optimizer has adopted its parameters" if scale is not None and any(scale.later(params)) else None
 
 
 def scaled(g: Buffer) -> Buffer:

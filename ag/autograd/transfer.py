@@ -1,7 +1,7 @@
 """Cotangents on their way to another device: through the host, as true values, without the loss scale of either device.
 
 Ops and replicas whose inputs are on another device call this in their gradient rules; `ag.autograd.loss_scale` has the
-scales.
+scales.  Knows buffers; no tensor, no op and no replica.
 """
 
 from __future__ import annotations

@@ -3,13 +3,14 @@
 A recording has launches; what the step looked at on its way to them is noted here, so that a replay can tell whether
 it would look at the same.  Layers and optimizers are `Watched`: while a thread notes, every attribute of theirs that
 it reads is noted with its value, and every one it sets is set again after each replay.  Assigning an attribute, or
-moving a tensor, goes into one short log of changes, so a replay that finds the log as it was has nothing to compare:
+moving a tensor, goes into one short log of changes, so a replay that finds the log as it was compares none of these:
 
     step reads dropout.rate = 0.5      noted                      dropout.rate = 0.1     into the log
     replay: nothing new in the log     runs                       replay: the log has rate, 0.1 is not 0.5: record anew
 
-``Tensor.grad`` is noted by itself, as every step changes it.  Knows no layer and no launch; `ag.autograd.capture` asks
-it, tensors and ops tell it.
+What no log tells is compared before every replay: names (`ag.autograd.captured.names`), the items of lists and dicts,
+``requires_grad``.  ``Tensor.grad`` is noted by itself, as every step changes it.  Knows no layer and no launch;
+`ag.autograd.capture` asks it, tensors and ops tell it.
 """
 
 from __future__ import annotations
@@ -174,10 +175,10 @@ class Notes:
     def __init__(self, made: set[int]) -> None:
         self._made = made
         self._reads: dict[tuple[int, str], tuple[ref[Watched], Any]] = {}
-        self._contents: dict[tuple[int, str], list[Contents]] = {}  # what is in lists and dicts
-        self._flat: list[Contents] = []  # all of them
+        self._contents: dict[tuple[int, str], list[Contents]] = {}  # of attributes that are lists or dicts
+        self._flat: list[Contents] = []  # of names, and after the step of attributes, too: what every replay compares
         self._tensors: dict[int, tuple[ref[Noted], Buffer]] = {}
-        self._trained: list[tuple[Noted, bool]] = []
+        self._trained: list[tuple[Noted, bool]] = []  # tensors that no op made, and their ``requires_grad``
         self._names: list[_Meant] = []
         self._reader = NameReader(Watched)
         self._values: list[object] = []  # of attributes, until all is known that may be read of them
@@ -241,6 +242,7 @@ class Notes:
         position = CHANGES.position
         if position != self._position:
             changes = CHANGES.since(self._position)
+            # None: the log was cut since, so anything that was noted may have changed
             noted: Iterator[tuple[int, str]] = iter(changes if changes is not None else [
                 *self._reads, *((number, "buffer") for number in self._tensors)])
             for key in noted:
@@ -288,8 +290,7 @@ class Notes:
         for value in self._values:  # functions that were found later may load other attributes of them
             self._reader.attribute(value)
         self._note_names()
-        self._values.clear()
-        del self._reader  # and what it holds
+        self.forget()
         value, before = None, -1
         while before != len(self._reads) + len(self.effects):  # what held an object may have died with another
             before = len(self._reads) + len(self.effects)
@@ -297,6 +298,11 @@ class Notes:
             self._reads = {key: noted for key, noted in self._reads.items() if noted[0]() is not None}
             self._contents = {key: pairs for key, pairs in self._contents.items() if key in self._reads}
         self._flat += [pair for pairs in self._contents.values() for pair in pairs]
+
+    def forget(self) -> None:
+        """Let go of what had to be held as long as the step ran: nothing is read any more."""
+        self._values.clear()
+        self._reader = NameReader(Watched)
 
     # -------------------------------------------------------------------------------------- gradients
 

@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from copy import copy, deepcopy
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from ag.engine.primitive import Array
 from ag.engine.random import draws_from, host_seed
 from ag.engine.shape import counts
 from ag.errors import CheckpointError, ShapeError
+from ag.names import BATCH, MissingNameError
 
 __all__ = ["Batch", "DataLoader", "ag_dataloader"]
 
@@ -46,6 +47,13 @@ class Batch(NamedTuple):
 
     x: Tensor
     y: Any = None
+
+
+if not TYPE_CHECKING:
+    def _missing(batch, name):
+        raise MissingNameError("Batch", name, lambda: dir(type(batch)), BATCH)
+
+    Batch.__getattr__ = _missing
 
 
 class DataLoader:

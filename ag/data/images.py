@@ -5,7 +5,8 @@
 
 Where an image is cut, and whether it is turned, follows from the seed, the pass and the image's number alone: whichever
 thread, device or rank decodes it, and whenever.  Knows files and pixels; no folder, no batch and no loader, which
-`ag.data.image_folder` has.  Pillow is an optional package, loaded when it is first needed.
+`ag.data.image_folder` has; it and `ag.data.imagenet` call this.  Pillow is an optional package, loaded when it is first
+needed.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 This is all that a data loader asks of its data: how many samples there are, and the arrays of a few of them with the
 samples on the last axis, in a certain pass through all.  Orders, epochs, threads and devices are
 `ag.data.dataloader`'s; it calls `take` in background threads too, between loops that were left and loops that begin.
+Which samples a step of `dp_train` has is `ag.parallel.trainer.samples`.
 """
 
 from __future__ import annotations

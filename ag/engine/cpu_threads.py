@@ -2,9 +2,9 @@
 
 A numpy expression makes an array of every intermediate result; where these are larger than the cache, writing and
 reading them takes ten times as long as computing them.  And numpy has threads for products of matrices only.  The
-references of primitives, which are the CPU backend, go block after block through `together`; a `WorkerThread` is one
-such thread, and `ag.parallel.comm.device_threads` keeps one per device.  Knows calls and arrays, and must not know
-buffers or primitives.
+references of primitives, which the CPU backend runs where it has no kernel in C, go block after block through
+`together`; a `WorkerThread` is one such thread, and `ag.parallel.comm.device_threads` keeps one per device.  Knows
+calls and arrays, and must not know buffers or primitives.
 """
 
 from __future__ import annotations

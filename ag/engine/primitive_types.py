@@ -1,7 +1,7 @@
 """What a primitive is; `ag.engine.primitive` declares them, and re-exports what stands here.
 
 Apart from it because buffers come in between: a device launches primitives, and a declaration says which buffers its
-launch returns.
+launch returns.  So buffers import from here; nearly all others from `ag.engine.primitive`.  Knows shapes only.
 """
 
 from __future__ import annotations

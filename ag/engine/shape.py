@@ -2,7 +2,7 @@
 
 Shape rules of primitives (`same`, `broadcast`, `reduced` …) answer "what shape comes out?"; layouts (`*_layout`)
 answer "which few numbers does a kernel need to find its elements?".  Arrays are dense and row-major, so a shape
-says everything.  This module knows neither arrays nor devices.
+says everything.  This module knows neither arrays nor devices.  Primitives name its rules; ops and layers call it.
 """
 
 from __future__ import annotations

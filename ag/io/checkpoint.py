@@ -82,7 +82,7 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Model, optimizer: Op
     Raises
     ------
     TypeError
-        If `extra`, or the state of an object of your own, is not JSON.
+        If `path` is none, or `extra`, or the state of an object of your own, is not JSON.
     ValueError
         If `step` is no whole number of at least 0.
     OSError
@@ -104,6 +104,7 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Model, optimizer: Op
     >>> ag.ag_load_checkpoint(path, model, opt)
     Checkpoint(step=10, extra={'best': 0.5})
     """
+    _check_path(path, "ag_save_checkpoint")
     if not counts(step, least=0):
         raise ValueError(f"ag_save_checkpoint: step is {step!r}; a whole number of at least 0 is required.")
     header = {"format": _FORMAT, "step": str(int(step)), "extra": to_json(extra, "extra", "ag_save_checkpoint"),
@@ -146,6 +147,8 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
     CheckpointError
         If the file is missing, truncated or foreign, or something in it does not fit; the message lists all of it,
         and nothing has changed, neither the objects nor the random generator.
+    TypeError
+        If `path` is none.
 
     Notes
     -----
@@ -163,6 +166,7 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
     >>> loader.next_batch().x.item()
     2.0
     """
+    _check_path(path, "ag_load_checkpoint")
     where = f"ag_load_checkpoint: {os.fsdecode(path)}"
     header, arrays = read_file(path, _FORMAT, "ag_load_checkpoint")
     try:
@@ -201,6 +205,12 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
                 last.load(last.after)
         undo.pop_all()
     return checkpoint
+
+
+def _check_path(path: object, function: str) -> None:
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise TypeError(f"{function}: path is a {type(path).__name__}; the name of a file is required, and comes "
+                        f"first, as in {function}(path, model, optimizer).")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Files of arrays: safetensors with a text header, written atomically.
 
 What is written goes to a temporary file, is flushed to the disk and renamed: readers see the old file or the new one.
-What killed savers left is removed. Knows nothing of what the header says; its callers `ag.io.model_file`,
-`ag.io.checkpoint` and `ag.parallel.trainer.checkpoint` decide that.
+On an error the temporary file is removed; what a killed saver left, the next save removes.  Knows nothing of what the
+header says; its callers `ag.io.model_file`, `ag.io.checkpoint` and `ag.parallel.trainer.checkpoint` decide that.
 """
 
 from __future__ import annotations

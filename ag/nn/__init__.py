@@ -12,6 +12,7 @@ from ag.nn.batch_norm import *
 from ag.nn.conv import *
 from ag.nn.dropout import *
 from ag.nn.embedding import *
+from ag.nn.key_value_cache import KeyValueCache as KeyValueCache
 from ag.nn.layer import Layer as Layer
 from ag.nn.layer_norm import *
 from ag.nn.linear import *

@@ -16,6 +16,7 @@ from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts
 from ag.errors import ShapeError
+from ag.nn.key_value_cache import Continued, KeyValueCache
 from ag.nn.layer import Layer, Settings, number
 from ag.ops.arithmetic import ag_add
 from ag.ops.attention import attention_of_heads
@@ -89,8 +90,12 @@ class MultiheadAttention(Layer):
         return args["d_model"], args["d_model"]
 
     def forward(self, q: TensorLike, k: TensorLike | None = None, v: TensorLike | None = None,
-                causal_mask: bool = False) -> Tensor:
-        """Output of the shape of `q`, (d_model, time) or (d_model, time, batch); `k` is `q` by default, `v` is `k`."""
+                causal_mask: bool = False, cache: KeyValueCache | None = None) -> Tensor:
+        """Output of the shape of `q`, (d_model, time) or (d_model, time, batch); `k` is `q` by default, `v` is `k`.
+
+        With a `cache`, `q` goes on where the last call ended, and sees what the calls before it have seen.
+        """
+        others = k is not None or v is not None
         q = as_input(q, self.W_q)
         k = q if k is None else as_input(k, self.W_k)
         v = k if v is None else as_input(v, self.W_v)
@@ -99,12 +104,18 @@ class MultiheadAttention(Layer):
                 raise ShapeError(f"ag_multihead_attention: {name} is {x.shape}; ({self.d_model}, time) or "
                                  f"({self.d_model}, time, batch) is required.")
         rate = self.dropout if self.training else 0.0
-        heads = attention_of_heads(ag_matmul(self.W_q, q), ag_matmul(self.W_k, k), ag_matmul(self.W_v, v),
-                                   self.n_heads, causal_mask, rate)
+        call = None if cache is None else Continued(cache, self, q, causal_mask, others)
+        queries, keys, values = ag_matmul(self.W_q, q), ag_matmul(self.W_k, k), ag_matmul(self.W_v, v)
+        if call is not None:
+            causal_mask = call.is_first  # a later query is the last position, which sees all
+            keys, values = call.joined(keys, values)
+        heads = attention_of_heads(queries, keys, values, self.n_heads, causal_mask, rate)
         out = ag_matmul(self.W_o, heads)
-        if not self.bias:
-            return out
-        return ag_add(out, self.b_o if out.ndim == 2 else self.b_o.reshape(self.d_model, 1, 1))
+        if self.bias:
+            out = ag_add(out, self.b_o if out.ndim == 2 else self.b_o.reshape(self.d_model, 1, 1))
+        if call is not None:
+            call.keep()
+        return out
 
 
 ag_multihead_attention = MultiheadAttention

@@ -1,4 +1,7 @@
-"""Class numbers and word ids: whole numbers from the host, checked there, because a kernel cannot raise an error."""
+"""Class numbers and word ids: whole numbers from the host, checked there, because a kernel cannot raise an error.
+
+Knows no op; `ag.ops.loss` and `ag.ops.embedding` call it.
+"""
 
 from __future__ import annotations
 

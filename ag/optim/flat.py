@@ -134,8 +134,8 @@ class FlatGroup:
         """Views of a flat buffer, shaped like the parameters."""
         return {name: flat.view(p.shape, self.offsets[name]) for name, p in self.params.items()}
 
-    def adopt(self) -> list[Tensor]:
-        """Make the parameters views of `stored`, with the values they have now; returns those that were none.
+    def adopt(self) -> None:
+        """Make the parameters views of `stored`, with the values they have now.
 
         Needed again if another optimizer adopted them in between.
 
@@ -146,7 +146,6 @@ class FlatGroup:
         """
         if OPEN:
             note_tensors([*self.params.values()])
-        moved = []
         for name, p in self.params.items():
             view = self._views[name]
             if p.buffer is not view:
@@ -155,8 +154,6 @@ class FlatGroup:
                                       f"{self.backend.name}; make the optimizer after moving the model.")
                 self.backend.assign(view, p.buffer)
                 p.rebind(view)
-                moved.append(p)
-        return moved
 
     def is_where_its_parameters_are(self) -> bool:
         """Whether no parameter was moved to another device."""

@@ -161,9 +161,9 @@ class Optimizer(Settings):
                        as_gradient(name, p, g, "step") for name, p in group.params.items() if name in given}
             if not present:
                 continue
-            moved = group.adopt()
-            if moved and self._scale is not None:
-                self._scale.claim(moved)
+            group.adopt()
+            if self._scale is not None:
+                self._scale.adopt(group.params.values())
             group.gather(present, slots.grad_views)
             work.append((slots, group.runs(present)))
         bad = self._unfit(work) if self._scale is not None or is_scaled(self._params[name] for name in given) else {}
@@ -236,7 +236,7 @@ class Optimizer(Settings):
             state |= {name: slots.group.backend.download(view) for name, view in slots.per_parameter().items()}
         if self._scale is not None:
             state["loss_scale"] = self._scale.read()
-            if any(later := self._scale.later(self._params.values())):
+            if any(later := self._scale.later([p.id for p in self._params.values()])):
                 state["claimed_later"] = np.array(later, np.float64)
         if self._changeable() != self._made_with:
             state["settings"] = np.array(list(self._changeable().values()), np.float64)

@@ -1,7 +1,7 @@
 """The devices of this machine as a table, and ggmlR's functions about Vulkan devices.
 
-One of the two places outside `ag/engine/backends` that name a backend, because ggmlR's functions do.  Called by users,
-by `ag.doctor` and by the command line.
+Names the Vulkan backend, because ggmlR's functions do; outside `ag/engine/backends` only their exports (`ag`) and the
+messages of `ag.names` do so, too.  Called by users, by `ag.doctor` and by the command line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Training in one call: `fit`, what it measures, what it calls, and estimators for scikit-learn.
 
 `fit` is `ag.fit`, too.  `AgClassifier` and `AgRegressor` need scikit-learn, which is imported when one of them is first
-asked for.  Above everything else: nothing in `ag` calls what is here.
+asked for.  Above everything else: nothing in `ag` calls what is here.  Steps are made by `dp_train`, in
+`ag.parallel.trainer`.
 """
 
 import typing as _typing

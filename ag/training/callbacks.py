@@ -5,7 +5,8 @@
 
 A callback sees a `Run`, and decides from what is in its history alone, so it can be used again and a resumed training
 goes on with it.  What is more than numbers, such as the best weights, it tells by `state_dict`, which checkpoints hold.
-Knows the history and the model; nothing of batches and devices.  `fit` calls callbacks, users derive them.
+Knows the history and the model; nothing of batches and devices.  `fit` calls callbacks, users derive them.  What
+happens between steps of `dp_train` is `ag.parallel.trainer.callbacks`.
 """
 
 from __future__ import annotations

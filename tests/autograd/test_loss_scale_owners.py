@@ -259,6 +259,37 @@ def test_a_captured_step_keeps_no_optimizer(device: str, f16: None) -> None:
     assert W.numpy().tobytes() == (before - np.float32(0.75)).astype(np.float16).astype(before.dtype).tobytes()
 
 
+@wrapped
+def test_a_step_adopts_again_what_a_state_took(device: str, f16: None, wrap: Callable[..., Any]) -> None:
+    """Loading a state of the other optimizer moves no parameter, but says that it was the last to adopt them."""
+    W = param()
+    one, two = (ag.optimizer_sgd([W], lr=0.0) for _ in range(2))
+    set_scale(two, 2.0**-24)
+    run = wrap(lambda g: one.step({"param1": g}) or g * 1.0)
+    for k in range(5):
+        two.load_state_dict(two.state_dict() | {"claimed_later": np.zeros(1)})
+        assert gradients(lambda: weakly(W, 2.0**-30), W)[0].max() == 0.0
+        run(ag.ag_tensor(np.full((3, 3), float(k)), dtype="f32"))
+        assert gradients(lambda: weakly(W, 2.0**-30), W)[0].max() == 2.0**-30
+
+
+@pytest.mark.parametrize("returned", ["3", "[x]", "float(loss)", "kept.append(x)"])
+def test_a_refused_step_keeps_nothing_alive(device: str, f16: None, returned: str) -> None:
+    W = param()
+    scope: dict[str, Any] = {"W": W, "ag": ag, "weakly": weakly, "optimizer": ag.optimizer_sgd([W], lr=0.1), "kept": []}
+    exec("def step(x):\n    with ag.with_grad_tape():\n        loss = weakly(W * x, 0.5)\n"
+         f"    optimizer.step(ag.backward(loss))\n    return {returned}", scope)
+    step, gone = ag.ag_capture(scope["step"]), ref(scope["optimizer"])
+    gc.disable()
+    try:
+        with pytest.raises(ag.CaptureError):
+            step(np.ones((3, 3), np.float32))
+        del scope["optimizer"]
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
 def test_an_optimizer_in_a_circle_is_nobodys_business(device: str, f16: None) -> None:
     """One that waits for the garbage collector changes nothing for a parameter that another one has since."""
     W, X = param(), param(1)

@@ -38,6 +38,18 @@ def test_the_blocks_run_without_vulkan(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_blocks_with_albumentations(tmp_path: Path) -> None:
+    pytest.importorskip("albumentations", reason="albumentations is not installed, so its blocks were not run")
+    pytest.importorskip("PIL", reason="Pillow is not installed, so no image folder was made for albumentations")
+    shutil.copy(ROOT / "examples" / "data" / "digits.csv.gz", tmp_path)
+    page = PAGES["docs/recipes/augmentation.md"]
+    code = re.findall(r"^```(?:python|py albumentations)\n(.*?)^```$", page, re.M | re.S)
+    assert len(code) == len(blocks(page)) + 2
+    offline = 'import os\nos.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"\n'  # it asks PyPI for a newer version
+    run(offline + "\n".join(code), folder=tmp_path)
+
+
+@pytest.mark.slow
 @pytest.mark.vulkan
 @pytest.mark.parametrize("name", sorted(ON_VULKAN))
 def test_the_blocks_run_on_vulkan(name: str, tmp_path: Path, lavapipe: str, swiftshader: str) -> None:
@@ -52,7 +64,7 @@ def test_the_lists_name_pages() -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_every_kind_of_block_is_known(name: str) -> None:
     kinds = re.findall(r"^```(?=(.*)\n)", PAGES[name], re.M)[::2]
-    assert set(kinds) <= {"python", "py onnx", "py torch", "py torchvision", "py hardware",
+    assert set(kinds) <= {"python", "py onnx", "py torch", "py torchvision", "py albumentations", "py hardware",
                           "py elsewhere", "sh", "text", "r", "glsl"}
     for kind in {"py hardware", "py elsewhere"} & set(kinds):
         assert "not run by the" in " ".join(PAGES[name].split()), f"{name} has a {kind} block, and does not say so"

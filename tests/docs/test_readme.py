@@ -44,6 +44,23 @@ def test_links_lead_to_files(page: str) -> None:
     assert not broken, f"{page} links to {broken}"
 
 
+def commands() -> list[str]:
+    """What the tables of docs/about/what_works.md say to run."""
+    rows = re.findall(r"^\| .* \| (.*) \|$", PAGES["docs/about/what_works.md"], re.M)
+    return [command for row in rows for command in re.findall(r"`([^`]+)`", row) if command != "--json"]
+
+
+@pytest.mark.parametrize("command", commands())
+def test_what_shows_a_feature_is_there(command: str) -> None:
+    files = re.findall(r"\b(?:examples|tests|benchmarks)/[\w./]+", command)
+    assert files or command == "python -m ag doctor", f"{command} names nothing"
+    for file in files:
+        assert (ROOT / file).is_file(), f"{command}: there is no {file}"
+    for words in re.findall(r" -k (\w+)", command):
+        names = re.findall(r"^def (test_\w+)", (ROOT / files[-1]).read_text("utf-8"), re.M)
+        assert any(words in name for name in names), f"{command} selects nothing"
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_files_named_exist(page: str) -> None:
     text = re.sub(r"^```.*?^```$", "", PAGES[page], flags=re.M | re.S)

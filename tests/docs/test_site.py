@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers.pages import PAGES, ROOT
-from reference import filled
+from reference import NAME, filled, found, public_names, shown, table
 
 import ag
 
 REFERENCE = {name: filled(page) for name, page in PAGES.items() if name.startswith("docs/reference/")}
+NAMED = [name for page in REFERENCE.values() for name in NAME.findall(page)]
 
 
 def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
@@ -40,14 +41,26 @@ def section(site: Path, name: str) -> str:
     """The text of the part of the reference about a name, with its white space as single blanks."""
     path = next(path for path, page in REFERENCE.items() if f"::: ag.{name}\n" in page)
     page = (site / "reference" / path.rpartition("/")[2].replace(".md", ".html")).read_text("utf-8")
-    found = re.search(rf'<h2 id="ag\.{name}".*?(?=<h2 |</article>)', page, re.S)
+    found = re.search(rf'<h2 id="ag\.{re.escape(name)}".*?(?=<h2 |</article>)', page, re.S)
     assert found is not None, f"{name} is not in {path}"
     return " ".join(html.unescape(re.sub(r"<[^>]+>", "", found[0])).split())
 
 
 def test_the_reference_has_every_public_name_once() -> None:
-    named = Counter(name for page in REFERENCE.values() for name in re.findall(r"^::: ag\.(\w+)$", page, re.M))
-    assert set(named) == set(ag.__all__) and set(named.values()) == {1}
+    named = Counter(NAMED)
+    assert {name for name in named if "." not in name} == set(ag.__all__) and set(named.values()) == {1}
+
+
+def test_the_table_has_every_name_of_every_public_module() -> None:
+    """Or, where `ag` has the object under the same name, that one."""
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed, so its estimators cannot be looked at")
+    rows, public = table(), dict(public_names())
+    for name, thing in public.items():
+        bare = name.rpartition(".")[2]
+        assert f"`{name}`" in rows or (public.get(bare) is thing and f"`{bare}`" in rows), f"ag.{name} is not there"
+    assert {"training.EarlyStopping", "training.AgClassifier", "optim.Schedule", "data.imagenet.topk_hits"} <= {*public}
+    assert all(found(name) is public[shown(name)] for name in NAMED)
+    assert len(re.findall(r"^\| \[", rows, re.M)) == len(NAMED)
 
 
 def test_every_page_of_the_reference_is_in_the_menu() -> None:
@@ -58,9 +71,14 @@ def test_every_page_of_the_reference_is_in_the_menu() -> None:
 
 @pytest.mark.slow
 def test_every_name_is_there_with_its_description(site: Path) -> None:
-    for name in ag.__all__:
+    index = html.unescape((site / "reference" / "index.html").read_text("utf-8"))
+    for name in NAMED:
+        assert f'#ag.{name}"><code>{shown(name)}</code>' in index
         text = section(site, name)
-        first, *_ = (getattr(ag, name).__doc__ or "").split("\n\n")
+        if name == "data.imagenet.MEAN_AND_DEVIATION":  # a number
+            assert "0.485" in text
+            continue
+        first, *_ = (found(name).__doc__ or "").split("\n\n")
         assert first, f"ag.{name} has no docstring"
         for word in re.findall(r"[A-Za-z_]{4,}", first):
             assert word in text, f"{name}: {word!r} of {first!r} is not in {text[:200]!r}"

@@ -312,7 +312,8 @@ def test_parallel_examples_are_short(script: str) -> None:
 @pytest.mark.parametrize(("script", "shown"), [
     ("compressed_gradients.py", r"1% in f16: .* 600 bytes per step, 64 times fewer"),
     ("zero_memory.py", r"stage 3: cpu \d+ KiB, cpu:1 .* largest difference from stage 1: 0$"),
-    ("sync_gradients.py", r"by hand: .* equal on both workers: True")])
+    ("sync_gradients.py", r"by hand: .* equal on both workers: True"),
+    ("parallel_loops.py", r"^cpu:1 was lost: going on after epoch 7$")])
 def test_gradients_and_their_memory(script: str, shown: str) -> None:
     assert re.search(shown, output(script), re.M)
     assert len((EXAMPLES / script).read_text("utf-8").splitlines()) <= 80

@@ -64,6 +64,15 @@ def adopt(world: World, seen: Any, python: Any) -> None:
 
 
 @action
+def forget_arguments(world: World) -> None:
+    """Those that a step has kept that then failed: copies, where it was captured (docs/capture.md)."""
+    box = world.names["box"]
+    kept = [x for x in box if not isinstance(x, np.ndarray)]
+    box.clear()
+    box.extend(kept)
+
+
+@action
 def forget_all(world: World) -> None:
     world.forget_all()
 

@@ -84,8 +84,10 @@ class RecordedCall:
             t = None  # type: ignore[assignment]
             self.notes.forget_the_dead()
             _refuse_kept([ref(x) for x in stand_ins], stand_ins)
-        except CaptureError:
+        except BaseException:
             self.put_back()
+            self.notes.forget()
+            recording.compiled = None  # a circle, which would hold everything until the garbage is collected
             raise
 
     def _labels(self) -> dict[int, Label]:

@@ -10,7 +10,8 @@ eager call would have left:
     settings -> attributes of layers that the step set
 
 Neither holds a tensor that the step computed, so whoever still has one when the program is compiled has kept it, which
-a replay could not do again: refused.  `ag.autograd.capture` decides which program to run, and when to compare.
+a replay could not do again: refused.  Knows buffers and tensors, and no op or primitive.  `ag.autograd.capture` decides
+which program to run, and when to compare.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ _PADDING = 32  # bytes: what lies between the parts of a flat buffer is less, an
 
 def fold_scaling(graph: Graph, target: Target) -> None:
     """Let launches that can multiply an operand with a number do so, instead of launches before them."""
-    for i, launch in graph:
-        scaling = launch.primitive.scaling
-        if scaling and scaling[1] in launch.primitive.updates:
+    for i, launch in graph:  # may change meanwhile; what `_fold` removes, products and copies, scales nothing itself
+        _, scaled, _ = launch.primitive.scaling or (None, -1, -1)
+        if scaled in launch.primitive.updates:  # stores the product, as the launches do that go; others only read it
             _fold(graph, i)
 
 
@@ -63,14 +63,14 @@ def _fold(graph: Graph, update: int) -> None:
 
 def _scaled_operand(launch: Launch) -> Buffer | None:
     """The operand that a launch can multiply with a factor, if it has none yet."""
-    scaling = launch.primitive.scaling
-    return launch.buffers[scaling[1]] if scaling and launch.buffers[scaling[2]].constant == 1.0 else None
+    _, scaled, factor = launch.primitive.scaling or (None, -1, -1)
+    return launch.buffers[scaled] if scaled >= 0 and launch.buffers[factor].constant == 1.0 else None
 
 
 def _multiplied(launch: Launch, factor: Buffer) -> Launch:
     """The launch with a factor for its operand."""
     assert launch.primitive.scaling
-    position = launch.primitive.scaling[2]
+    _, _, position = launch.primitive.scaling
     return replace(launch, buffers=(*launch.buffers[:position], factor, *launch.buffers[position + 1 :]))
 
 

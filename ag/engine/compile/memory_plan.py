@@ -9,9 +9,12 @@ gradients serves the forward pass.  What is left goes to a heap of the program's
     b (32 KB)       ========          ->             64 ..  96 KB   b
     c (64 KB)                ====             160 KB become 96 KB
 
-Launches keep their order; whoever runs them sees from the addresses what may not overlap.  `ag.engine.compile.pipeline`
-runs the pass, last, as blocks
-of the graph then share memory; it knows of primitives only which operand an output may take the place of.
+Launches keep their order; whoever runs them sees from the addresses what may not overlap.  Nobody frees a result: after
+its last reader its place is another's.  A heap is a block of the arena that only the program's launches hold, and
+goes back when the program is closed, or dies.
+
+`ag.engine.compile.pipeline` runs the pass, last, as blocks of the graph then share memory; it knows of primitives only
+which operand an output may take the place of.
 
 References: Pisarchyk, Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020 (greedy by size).
 """

@@ -6,7 +6,8 @@
 
 Passes run in the order of `PASSES`, each over the same `Graph`.  What they may assume of a device is in its `Target`;
 what they leave behind in memory that somebody holds is the same, to the bit, as what the recorded launches did.
-Nothing outside `ag.engine.compile` imports anything else of it.
+Nothing outside `ag.engine.compile` imports anything else of it.  A captured step (`ag.autograd.captured.call`) and the
+trainer's optimizers on the host record; knows no op and no tensor.
 """
 
 from __future__ import annotations

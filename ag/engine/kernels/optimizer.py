@@ -13,7 +13,7 @@ that comes late is corrected as a first one.  `places` says which elements are w
     N   end of parameter 0 ... N-1   parameter of element 0, of element 64, of element 128, ...
 
 Gradients are multiplied with `factor` first, in place; `bad` is how many of them are not finite: if any, neither
-parameters nor state change.
+parameters nor state change.  `ag.optim` launches these, and `ag.autograd.loss_scale` what loss scales need.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Counter-based random numbers (Philox) and dropout, which draws its mask from them.
 
 A number is a function of a key (the seed), a stream and a position, so every device draws the same ones and nothing is
-kept between draws but the number of the next stream (`rng_draw`).
+kept between draws but the number of the next stream (`rng_draw`).  `ag.engine.random` draws streams on a
+device and words on the host; `ag.ops.dropout` launches `dropout`, and attention drops weights by the same numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The optional package onnx, loaded when it is needed."""
+"""The optional package onnx, loaded when it is needed.
+
+Knows no graph; `ag.io.onnx.export` and `ag.io.onnx.initializers` call it.
+"""
 
 from __future__ import annotations
 

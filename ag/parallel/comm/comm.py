@@ -120,7 +120,7 @@ class Comm(ABC):
         """Replace `array`, contiguous and of one shape and type on all ranks, by the sum over the ranks."""
         flat = numbers("all_reduce", array, True).reshape(-1)
         self._alike("all_reduce", f"{array.shape} {array.dtype}", "shapes and types")
-        part = self._sum_of_part("all_reduce", flat)
+        part = self._part_of_sum("all_reduce", flat)
         cuts = self.shares_of(flat.size)
         self._spread("all_reduce", part, [flat[cut] for cut in cuts])
 
@@ -128,7 +128,7 @@ class Comm(ABC):
         """This rank's part of the sum over the ranks of a flat array, cut into `size` parts as `shares_of` says."""
         flat = numbers("reduce_scatter", array).reshape(-1)
         self._alike("reduce_scatter", f"{array.shape} {array.dtype}", "shapes and types")
-        part = self._sum_of_part("reduce_scatter", flat)
+        part = self._part_of_sum("reduce_scatter", flat)
         return part.copy() if self.size == 1 else part
 
     def all_to_all(self, rows: Sequence[Array]) -> list[list[Array]]:
@@ -192,15 +192,16 @@ class Comm(ABC):
         """The other ranks, beginning with the next one, so that not all send to the same one first."""
         return [(self.rank + i) % self.size for i in range(1, self.size)]
 
-    def _sum_of_part(self, operation: str, flat: Array) -> Array:
+    def _part_of_sum(self, operation: str, flat: Array) -> Array:
         """This rank's part of the sum over the ranks, in the order of one binary tree."""
-        parts = self._parts(operation, [flat], [1] * self.size, flat.size, flat.dtype)
+        counts = [1] * self.size  # every rank has one row
+        parts = self._parts(operation, [flat], counts, flat.size, flat.dtype)
         with np.errstate(all="ignore"):  # the caller deals with infinities and NaN
             return tree_sum([part for part, in parts], _added)
 
     def _parts(self, operation: str, rows: Sequence[Array], counts: Sequence[int], length: int | str,
                dtype: DTypeLike) -> list[list[Array]]:
-        """This rank's part of the rows of all ranks, which have `counts` of them."""
+        """This rank's part of the rows of all ranks, of which rank i has ``counts[i]``."""
         cuts = self.shares_of(int(length))
         mine = cuts[self.rank]
         parts = [[np.empty(mine.stop - mine.start, dtype) for _ in range(count)] for count in counts]

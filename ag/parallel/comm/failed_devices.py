@@ -1,6 +1,7 @@
 """Which devices have failed: those on which 1 + 1 is not 2 any more.
 
-Knows devices by their names.  `dp_train` and `train_distributed` ask after an error.
+Knows devices by their names; no replica and no model.  The trainer of `dp_train`, and `train_distributed`, ask after a
+`DeviceError`.
 """
 
 from __future__ import annotations

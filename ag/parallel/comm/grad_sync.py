@@ -15,7 +15,7 @@ from math import isfinite, prod
 
 import numpy as np
 
-from ag.autograd.create import ag_tensor
+from ag.autograd.create import ag_tensor, column
 from ag.autograd.tape import Gradients
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.primitive import Array
@@ -34,7 +34,8 @@ def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, TensorLike]], weights
     Parameters
     ----------
     grad_sets : sequence of Gradients, or of dicts of str to Tensor or array
-        A name that a set lacks counts as zeros there.
+        A name that a set lacks counts as zeros there.  An array of shape (n,) counts as a column, (n, 1), as in
+        `ag_tensor`; a tensor keeps its shape.
     weights : sequence of float, optional
         What each set counts, such as the number of its samples; default: all the same.  A set of weight 0, of a
         replica without samples, is left out.
@@ -91,8 +92,8 @@ def syncgrads(grad_sets: Sequence[Gradients | Mapping[str, TensorLike]], weights
     for name, (shape, kind) in layout.items():
         sets = (grads.get(name) for grads in named)
         device = next((g.device for g in sets if isinstance(g, Tensor)), None)
-        average = flat[starts[name] : starts[name] + prod(shape)].reshape(shape)
-        averages[name] = ag_tensor(average, device, "f64" if kind == "float64" else "f32")
+        average = flat[starts[name] : starts[name] + prod(shape)]
+        averages[name] = ag_tensor(average, device, "f64" if kind == "float64" else "f32").reshape(*shape)
     return averages
 
 
@@ -117,7 +118,7 @@ def _layout(named: list[dict[str, TensorLike]]) -> dict[str, tuple[tuple[int, ..
     layout: dict[str, tuple[tuple[int, ...], str]] = {}
     for i, grads in enumerate(named):
         for name, g in grads.items():
-            shape = tuple(np.shape(g) if not isinstance(g, Tensor) else g.shape)
+            shape = g.shape if isinstance(g, Tensor) else column(np.asarray(g)).shape  # as the optimizers take it
             kind = "float64" if (g.dtype if isinstance(g, Tensor) else np.asarray(g).dtype) in ("f64", np.float64) \
                 else "float32"
             known = layout.setdefault(name, (shape, kind))

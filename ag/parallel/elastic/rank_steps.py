@@ -6,8 +6,8 @@ once, so every sample counts the same.  A batch of 5 samples on 2 ranks:
     rank 0    3 samples    mean loss 1.0    gradient 2.0    2.0 * 3 = 6.0   (6.0 + 2.0) / 5 = 1.6, loss 0.8
     rank 1    2 samples    mean loss 0.5    gradient 1.0    1.0 * 2 = 2.0   the same
 
-Of a `CompressedDataParallel` the messages of the replicas travel instead.  Before they compute, ranks tell each other
-where they are in the data, and what went wrong since the last step; a step counts for all of them or for none
+If the model is a `CompressedDataParallel`, its replicas' messages travel instead.  Before they compute, ranks tell each
+other where they are in the data, and what went wrong since the last step; a step counts for all of them or for none
 (`ag.parallel.comm.membership`).
 
 Knows a world, a model by its tensors and gradients, and files by their bytes; not what is computed in a step, nor when

@@ -19,6 +19,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from inspect import signature
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,6 +44,7 @@ from ag.parallel.comm.tree import Tree
 from ag.parallel.elastic.rank_steps import OtherRankError, RankSteps
 from ag.parallel.elastic.recovery import evacuate, is_timeout, substitutes
 from ag.parallel.elastic.world import DistributedWorld
+from ag.parallel.sharded.model_parallel import ModelParallel
 from ag.parallel.sharded.pipeline import Pipeline
 
 __all__ = ["train_distributed"]
@@ -90,7 +92,8 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
     Raises
     ------
     ValueError
-        If there is no batch, a `Pipeline` comes without `loss_fn`, or an argument is out of range.
+        If there is no batch, a `Pipeline`, or a model that takes no targets, comes without `loss_fn`, or an argument is
+        out of range.
     DeviceError
         If a device fails and there is no checkpoint, no device is left, or it is one failure too many.
     CommError
@@ -139,6 +142,9 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
         raise ValueError("train_distributed: a Pipeline needs loss_fn, as its last stage gets no targets.")
     if not counts(epochs, least=0) or isinstance(epochs, bool):
         raise ValueError(f"train_distributed: epochs is {epochs!r}; a whole number of at least 0 is required.")
+    if loss_fn is None and not _takes_targets(model):
+        raise ValueError(f"train_distributed: loss_fn was not given, and {type(model).__name__} takes no targets; give "
+                         f"loss_fn, such as ag.ops.mse_loss, or a model whose forward(x, y) returns its loss.")
     optimizer = Adam(model.parameters()) if optimizer is None else optimizer
     if world.size > 1 and not isinstance(optimizer, Optimizer):
         raise ValueError(f"train_distributed: there are {world.size} ranks and the optimizer is a "
@@ -371,6 +377,19 @@ class _SavedLoop(_Loop):
                         self._saved, ", ".join(dict.fromkeys(self.world.devices)))
         elif self._is_first():
             log.warning("%s; going on from step %d on %d ranks.", str(error).rstrip("."), self._saved, self.world.size)
+
+
+def _takes_targets(model: Any) -> bool:
+    """Whether a model can be called with input and targets."""
+    inner = getattr(model, "module", model)  # of a DataParallel
+    first = inner.layers[0] if isinstance(inner, ModelParallel) else inner
+    try:
+        signature(getattr(first, "forward", first)).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # written in C
+        return True
+    return True
 
 
 def _step(model: Any, x: Tree, y: Tree, loss_fn: LossFn | None) -> Tensor:

@@ -70,7 +70,7 @@ class ZeroOptimizer:
     DeviceError
         If a device is not there.
     TypeError
-        If the model is no layer at stage 3.
+        If the model is no layer at stage 3, or `optimizer` no function.
 
     Notes
     -----
@@ -99,6 +99,9 @@ class ZeroOptimizer:
                  devices: Sequence[str] | None = None, stage: int = 1, **kwargs: Any) -> None:
         if stage not in (1, 2, 3):
             raise ValueError(f"ZeroOptimizer: stage is {stage!r}; use 1, 2 or 3.")
+        if not callable(optimizer):
+            raise TypeError(f"ZeroOptimizer: optimizer is a {type(optimizer).__name__}; a function that makes one is "
+                            f"required, such as optimizer_adam; devices are given as devices=[...].")
         params = named_parameters(model, "ZeroOptimizer")
         places = [next(iter(params.values())).device] if devices is None else list(devices)
         self.stage = stage

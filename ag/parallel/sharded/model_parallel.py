@@ -45,6 +45,8 @@ class ModelParallel(Layer):
     ------
     ValueError
         If there is no layer, `device_map` names a layer that does not exist, or not one device per layer is given.
+    TypeError
+        If there is a string among the layers, as `device_map` was given first.
     ArenaError
         If the layers do not fit, with the bytes that are needed and the bytes that are free.
 
@@ -104,6 +106,10 @@ def _named(layers: Layers) -> dict[str, Layer]:
     named = dict(layers) if isinstance(layers, Mapping) else {str(i): layer for i, layer in enumerate(layers)}
     if not named:
         raise ValueError("ModelParallel: layers is empty; at least one layer is required.")
+    device = next((layer for layer in named.values() if isinstance(layer, str)), None)
+    if device is not None:
+        raise TypeError(f"ModelParallel: {device!r} is among the layers; layers come first and their devices second, "
+                        f"as in ModelParallel(layers, device_map).")
     return named
 
 
@@ -118,7 +124,8 @@ def _mapped(names: list[str], device_map: Sequence[str] | Mapping[str | int, str
     unknown = [name for name in mapped if name not in names]
     if unknown or names[0] not in mapped:
         what = f"names {', '.join(unknown)}" if unknown else f"leaves out the first layer, {names[0]}"
-        raise ValueError(f"ModelParallel: device_map {what}; the layers are {', '.join(names)}.")
+        raise ValueError(f"ModelParallel: device_map {what}; the layers are {', '.join(names)}; it has the device of "
+                         f"each layer, as in {{{names[0]!r}: 'cpu'}}.")
     devices: list[str] = []
     for name in names:
         devices.append(backend_of(mapped[name]).name if name in mapped else devices[-1])

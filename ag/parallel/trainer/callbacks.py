@@ -8,7 +8,8 @@ one of them hold for all: they are compared with what the trainer had sent, take
 
 Ctrl-C comes between two steps, or while gradients are computed: the end of a step is not interrupted.  SIGTERM only
 asks for the end: all ranks leave after the same step.  Knows models and flat arrays; no data and no device.  `dp_train`
-calls the callback through this, the trainer ends its steps in it.
+calls the callback through this, the trainer ends its steps in it.  What happens between epochs of `fit` is
+`ag.training.callbacks`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Weights, buffers, states of optimizers and schedules, losses so far, the seed, and how samples are dealt out.
 The samples of the next step, and the random numbers that they draw, follow from these: a resumed training goes on bit
 for bit, on any number of replicas with the same batch and stacks.  Knows arrays and a file; no replica, no optimizer.
-`dp_train` saves, `ag.parallel.trainer.ranks` loads.
+`dp_train` saves, `ag.parallel.trainer.ranks` loads.  Loops of users' own have `ag.io.checkpoint`.
 """
 
 from __future__ import annotations

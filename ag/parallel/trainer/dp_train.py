@@ -10,8 +10,9 @@ All devices start before any is waited for.  Gradients are summed in one fixed t
 and divided once by the number of samples; the optimizers step once, on the host; the new weights and buffers go to
 every replica.  So replicas stay equal to the bit, on any mix of devices, and any number of them gives the same result.
 
-This module runs the loop: samples, schedules, checkpoints, callbacks, Ctrl-C.  It does not know how gradients come
-about, which the `Trainer` knows.  Users and `start` call it.
+This module runs the loop: samples, schedules, checkpoints, callbacks, Ctrl-C; and a step again if a device or a rank
+was lost before it was done.  It does not know how gradients come about, which the `Trainer` knows.  Users, `start`,
+`fit` and `find_lr` call it.
 """
 
 from __future__ import annotations

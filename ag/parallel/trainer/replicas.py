@@ -4,7 +4,8 @@
     compute    a thread for each device    ->  the sums of 0-3, the sums of 4-7
     send       new weights                 ->  to each
 
-A synchronous device computes in the thread that launches; several of them use one core each.  Knows replicas and how
+A synchronous device computes in the thread that launches; several of them use one core each.  Without the replicas of a
+lost device, the others get its samples (`go_on_without`).  Knows replicas and how
 samples are shared out among them; not what becomes of their sums, and no optimizer.  The trainer has the replicas.
 """
 

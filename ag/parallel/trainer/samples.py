@@ -8,7 +8,7 @@
 So the order depends neither on replicas nor on ranks, and a resumed job goes on in it.  Samples are whatever `data`
 gives when asked for number i; a data loader is asked for its samples one by one, and told which come next: its threads
 make them while devices work.  Knows no model and no device; must not know replicas.  `dp_train` makes one, and asks it
-for every step's samples.
+for every step's samples.  What a data loader takes its samples from is `ag.data.samples`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     samples -> shards -> replicas -> rows -> one tree -> / samples -> optimizers -> weights -> all replicas
 
 A step is made by all replicas or by none: weights, buffers and schedules change only after every gradient is there and
-finite.  Knows replicas, ranks and the host's optimizers; not where samples come from, no file and no user's argument.
-`dp_train` makes it and calls `step`.
+finite.  So after a device was lost, `go_on_without` it, the same step can be made again.  Knows replicas, ranks and the
+host's optimizers; not where samples come from, no file and no user's argument.  `dp_train` makes it and calls `step`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which ranks of a job are there: the launcher's end of their calls.
+"""Which ranks of a job are there: the launcher's end of their calls, which it answers: go on, leave or end.
 
     rank 0    called 0.1 s ago
     rank 1    called 0.3 s ago      done: its script has come to its end
@@ -6,8 +6,8 @@
     rank 3    hung up               over: it was killed
 
 A rank that is silent for longer than `SILENCE` does not come back: it ends when it has no answer for as long, or when
-it is continued and finds its launcher gone.  The exception are ranks whose Python does not run, as in one long call
-that reads data: so one that can be seen to run is waited for, and while no rank has hung up, so are all.
+it is continued and finds its launcher gone.  Ranks whose Python does not run, as in one long call that reads data,
+are silent, too: so one that can be seen to run is waited for, and while no rank has hung up, so are all.
 
 Until all ranks have joined each other, none can go on without one that was lost, however long it waits:
 
@@ -15,7 +15,7 @@ Until all ranks have joined each other, none can go on without one that was lost
     rank 1    hung up                                over: it was killed as the job started
     rank 2    called 0.4 s ago                       slow: it still imports, and will join nobody
 
-Knows sockets and outcomes.  A `Job` asks it.
+Knows sockets and outcomes.  A `Job` asks it, and says what to answer.
 """
 
 from __future__ import annotations

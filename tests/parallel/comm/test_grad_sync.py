@@ -76,6 +76,16 @@ def test_float64_stays_float64() -> None:
     assert found.dtype == "f64" and found.item() == 1 / 3
 
 
+def test_tensors_keep_their_shapes_and_vectors_of_numbers_are_columns() -> None:
+    tensor, array = ag.ag_tensor([[1.0, 2.0]]).reshape(2), np.float32([3.0, 4.0])
+    for found in on_ranks([[{"a": tensor, "b": array, "c": ag.ag_tensor(2.0)}], []], [None, None]):
+        assert {name: g.shape for name, g in found.items()} == {"a": (2,), "b": (2, 1), "c": ()}
+        assert found["a"].numpy().tolist() == [1.0, 2.0] and found["c"].item() == 2.0
+    params = {"a": ag.ag_param(tensor), "b": ag.ag_param(array)}
+    ag.optimizer_sgd(params, lr=0.5).step(ag.syncgrads([{"a": tensor, "b": array}]))
+    assert params["a"].numpy().tolist() == [0.5, 1.0] and params["b"].numpy().tolist() == [[1.5], [2.0]]
+
+
 def test_wrong_arguments_are_named() -> None:
     one = {"a": np.float32([[1.0]])}
     with pytest.raises(ValueError, match="2 sets and 1 weights"):

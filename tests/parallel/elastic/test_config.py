@@ -294,3 +294,8 @@ def test_what_cannot_be_trained() -> None:
         ag.train_distributed(ag.ag_linear(4, 2), [], world, ag.ag_mse_loss)
     with pytest.raises(ValueError, match="a Pipeline needs loss_fn"):
         ag.train_distributed(ag.Pipeline([ag.ag_linear(4, 2)]), [], world)
+    plain = ag.ag_linear(4, 2)
+    for model in (plain, ag.DataParallel(plain, world.devices), ag.ModelParallel([plain], world.devices),
+                  ag.DataParallel(ag.ModelParallel([plain], world.devices), world.devices)):
+        with pytest.raises(ValueError, match=f"loss_fn was not given, and {type(model).__name__} takes no targets"):
+            ag.train_distributed(model, [(ag.ag_tensor(X), ag.ag_tensor(Y))], world)

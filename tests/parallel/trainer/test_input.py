@@ -115,6 +115,33 @@ def test_samples_are_dealt_out_in_order() -> None:
     assert order[1:] == [k % 12 for k in range(15)]
 
 
+class SemiSupervised(ag.Layer):
+    """What is seen is to be found again from its code, and so is the label, of the samples that have one."""
+
+    def __init__(self) -> None:
+        self.encode, self.decode, self.label = ag.ag_linear(4, 2, "tanh"), ag.ag_linear(2, 4), ag.ag_linear(2, 2)
+
+    def forward(self, x: ag.Tensor, y: ag.Tensor, labelled: ag.Tensor) -> ag.Tensor:
+        code = self.encode(x)
+        return ag.ag_mse_loss(self.decode(code), x) + ag.ag_mean(((self.label(code) - y) * labelled) ** 2)
+
+
+@pytest.mark.parametrize("labels", [0, 4, 12])
+def test_some_samples_have_labels(device: str, labels: int) -> None:
+    def trained(others: float, places: list[str]) -> ag.DPResult:
+        data = [(x, y, np.ones((1, 1))) if i < labels else (x, np.full_like(y, others), np.zeros((1, 1)))
+                for i, (x, y) in enumerate(DATA)]
+        return train(data, SemiSupervised, loss_fn=None, forward_fn=lambda m, s: m(*s), target_fn=None, batch=12,
+                     stack=4, n_iter=40, lr=0.02, devices=places)
+
+    one = trained(0.0, [device])
+    three = trained(99.0, ["cpu", "cpu:1", "cpu:2"] if device == "cpu" else [device] * 3)
+    assert one.loss_history[-1] < 0.75 * one.loss_history[0]
+    np.testing.assert_array_equal(one.loss_history, three.loss_history)
+    for name, value in one.params.items():
+        np.testing.assert_array_equal(value, three.params[name])
+
+
 # ---------------------------------------------------------------------------------------------- result and words
 
 

@@ -1,8 +1,8 @@
-"""The CPU backend: a primitive's numpy reference *is* its implementation.
+"""The CPU backend in numpy: it runs a primitive's reference; `ag.engine.backends.cpu.native` adds kernels in C to it.
 
-Arrays are views into the arena's segments, so that offsets and lifetimes are exercised exactly as on a GPU.
-Launches are synchronous.  A program is the list of bound calls; running it involves no shape rule, no allocation
-and no dictionary.  It runs whatever primitive it is given and must not know one by name.  `ag.engine.device` opens it.
+Arrays are views into the arena's segments, so that offsets and lifetimes are exercised exactly as on a GPU.  Launches
+are synchronous.  A program is the list of bound calls; running it involves no shape rule, no allocation and no
+dictionary.  It runs whatever primitive it is given and must not know one by name.  `ag.engine.backends.cpu` makes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The CPU backend with kernels in C: what has one runs there, everything else in numpy.
+"""The CPU backend with kernels in C: a primitive that has one runs in C, every other one in numpy.
 
 A launch of a kernel is a row of words, which the library runs; a program joins the rows of neighbouring launches, so
 that a step whose primitives all have kernels is one call, during which other threads have Python for themselves.  Which

@@ -1,7 +1,7 @@
 """What the recorder keeps: commands, sequences made of them, and batches of commands that start together.
 
-Knows addresses and how a command is recorded into a sequence of Kompute, and no buffer or primitive; it starts nothing.
-The recorder keeps batches of these, and the backend makes the dispatches.
+Knows addresses and how a command puts itself into a sequence of Kompute, and no buffer or primitive; it starts nothing.
+The backend makes the dispatches; the recorder keeps batches of these, and says when they go into a sequence.
 """
 
 from __future__ import annotations

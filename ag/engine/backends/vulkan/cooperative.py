@@ -1,9 +1,10 @@
 """Products on cooperative matrices, the matrix units of a card, for ag_matmul_precision "high" and "medium".
 
 There, operands are rounded to bfloat16, or to the sum of two, and sums are in float32 (shaders/cooperative.glsl).
-Drivers are young here, so a kernel is used after a test on the device only: right within what rounding can explain,
-and faster than the float32 kernel.  The result is kept with the measured choices.  Where it is not used, the log says
-why, once.  The Vulkan backend asks before it plans a launch, unless the precision is "highest".
+Drivers are young here, so a kernel is used after a test on the device only: right within what rounding can explain, and
+faster than the float32 kernel.  The result is kept with the measured choices.  Where it is not used, the log says why,
+once.  Knows products by their sizes, no primitive by name.  The Vulkan backend asks before it plans a launch, unless
+the precision is "highest".
 """
 
 from __future__ import annotations

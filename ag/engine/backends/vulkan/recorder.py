@@ -1,11 +1,11 @@
-"""The command stream: the only file that records into sequences of Kompute and submits them, and waits.
+"""The command stream: makes sequences of Kompute of commands, submits them and waits, as no other file does.
 
 Uploads pass through a ring of staging chunks.  Commands go into an open batch; `submit` makes a sequence of it and
 starts that, and nothing waits until a host needs a value.  Batches have tickets, growing numbers; waiting for one waits
 for everything before it too, as one queue runs in order.  While a profile is active,
-`ag.engine.backends.vulkan.timestamps` makes the sequences.  A barrier is recorded only where the hazard tracker asks
-for one, and at the start of every sequence.  Knows addresses and commands, and no buffer or primitive; the Vulkan
-backend is its only caller.
+`ag.engine.backends.vulkan.timestamps` makes the sequences, and runs an empty one to set its clock.  A barrier is
+recorded only where the hazard tracker asks for one, and at the start of every sequence.  Knows addresses and commands,
+and no buffer or primitive; the Vulkan backend calls it.
 
 An interrupt may come anywhere, and a signal's handler may use the device in the middle of a call.  So a command is in
 the books before anything is done with it: the batches, of which the last is open, hold all that was not waited for, in
@@ -80,6 +80,7 @@ class Recorder:
     def record(self, command: Command | Copy) -> None:
         """Have a command run after all before it."""
         commands = self._batches[-1].commands
+        # Looked up again: if a signal's handler has submitted that batch meanwhile, another one is open now.
         self._batches[-1].commands.append(command)
         if len(commands) >= _COMMANDS_PER_SUBMIT:
             self.submit()

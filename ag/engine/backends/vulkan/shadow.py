@@ -1,7 +1,8 @@
 """AG_SHADOW=1: run every launch on the numpy reference as well, and name the first element that differs.
 
 For hunting a wrong kernel or a wrong offset: slow, as every launch waits.  Launches inside a capture are not
-checked, because the host may not read there.  The Vulkan backend calls it in the place of a plain dispatch.
+checked, because the host may not read there.  Knows no primitive by name and no kernel.  The Vulkan backend calls it in
+the place of a plain dispatch.
 """
 
 from __future__ import annotations

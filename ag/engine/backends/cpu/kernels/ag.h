@@ -12,7 +12,8 @@
 // tools/cpu_kernels.py reads these declarations, so that nothing is described twice.  A kernel makes part `part` of
 // `parts` equal parts of its work, and what it stores must not depend on `parts`: sums are cut at fixed places.  It must
 // take any sizes, 0 among them, and any values.  Files are compiled without contraction of a * b + c, so that a chain of
-// functions has the bits of separate kernels, unless a line of their text is  // contract  as they are in no chain.
+// functions has the bits of separate kernels, unless a line of their text begins with `// contract`, as what is in no
+// chain does.  Knows no Python; run.c calls kernels, as ag/engine/backends/cpu/library.py plans launches.
 #ifndef AG_H
 #define AG_H
 #include <stdint.h>

@@ -1,6 +1,6 @@
 // Softmax, its logarithm and softmax cross-entropy, with their gradients.  No chain has these functions, so a product and a
 // sum may become one operation here.
-// contract
+// contract: a product and a sum may become one operation (ag.h)
 #include "rows.h"
 
 // ---------------------------------------------------------------------------------------------- softmax

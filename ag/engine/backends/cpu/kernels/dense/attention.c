@@ -1,5 +1,5 @@
-// contract
 // Attention over [heads * features, time, batch], the weights of attention alone, and what its gradient begins with.
+// contract: a product and a sum may become one operation (ag.h)
 #include "attention.h"
 
 enum { PARTIAL = 128 };  // exponentials of a sum

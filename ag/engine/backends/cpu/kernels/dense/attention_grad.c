@@ -1,6 +1,6 @@
-// contract
 // The gradients of attention: with weights w made again, dv = g w^T; with the slopes s = w (v^T g - delta) of the scores,
 // dq = k s and dk = q s^T, times the scores' factor.
+// contract: a product and a sum may become one operation (ag.h)
 #include "attention.h"
 
 typedef struct {

@@ -1,8 +1,8 @@
-// contract
 // Convolution, and the gradient that flows to its image: every place adds up what it sees by the taps of all channels.
 //
 // Both are one walk: a row of places sees some rows of the other tensor, which lie packed in a ring (conv.h), and a tile
 // of features or channels and of lanes adds up products in registers, channel by channel and tap by tap.
+// contract: a product and a sum may become one operation (ag.h)
 #include "conv.h"
 
 enum { RING = 1 << 17, MOST_SAMPLES = 64 };  // floats of a ring, about; samples that are packed together

@@ -1,5 +1,5 @@
-// contract
 // Panels of products, transposed blocks, and memory for packed operands; tiles.h says what they do.
+// contract: a product and a sum may become one operation (ag.h)
 #include <pthread.h>
 #include <stdlib.h>
 #include "tiles.h"

@@ -1,0 +1,255 @@
+"""Keys and values of the positions so far, so that generating one more does not compute all of them again.
+
+A key and a value depend on their own position and those before it, which later ones do not change; so a layer of
+attention needs the query of the new position, and the keys and values that it made before:
+
+    attention(x[:, :5], cache)     keys and values of 5 positions are kept, ordinary causal attention
+    attention(x[:, 5:6], cache)    those of one more are joined to them, and its query sees all 6
+
+What is kept counts only as long as every layer has seen every position, in the same order and with the same weights;
+whatever may be otherwise is an error (`Continued`), never an older or a mixed result.  Knows layers by their tensors
+alone, not how attention is computed.  Users' models hand a `KeyValueCache` to `ag.nn.MultiheadAttention`, which calls
+`Continued`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, NoReturn
+from weakref import ReferenceType, WeakKeyDictionary, ref
+
+from ag.autograd.captured.overheard import listening
+from ag.autograd.tape import is_recording
+from ag.autograd.tensor import Tensor
+from ag.engine.arena import now
+from ag.engine.buffer import Buffer
+from ag.engine.program import recording_here
+from ag.errors import CacheError, CaptureError, DeviceError, DtypeError, ExportError, ShapeError, TapeError
+from ag.nn.layer import Layer
+from ag.ops.indexing import ag_concat
+
+__all__ = ["Continued", "KeyValueCache"]
+
+_AGAIN = "Call cache.clear() and begin with the whole sequence."
+
+
+class _Kept(NamedTuple):
+    """What is kept of one layer, (d_model, time) or (d_model, time, batch), since when, and of which weights."""
+
+    keys: Tensor
+    values: Tensor
+    began: int
+    weights: Mapping[str, ReferenceType[Buffer]]
+
+    @property
+    def positions(self) -> int:
+        return self.keys.shape[1]
+
+
+class KeyValueCache:
+    """Keys and values of the positions that a model's attention layers have seen.
+
+    Give one to every `ag_multihead_attention` of a model, as ``attention(x, causal_mask=True, cache=cache)``.  The
+    first call takes any number of positions, each later one a single new position, which attends to all before it.
+
+    Raises
+    ------
+    CacheError
+        By a layer, or by `positions`: if the layers have not seen the same positions, as a forward pass ended midway or
+        a layer stands in a model twice, or if a tensor of a layer was changed or moved after the cache began.
+    ShapeError
+        By a layer: if a later call has not exactly one position, or has another batch.
+    DeviceError, DtypeError
+        By a layer: if its input lies on another device, or has another element type, than what is kept.
+    TapeError, CaptureError, ExportError
+        By a layer: where gradients are recorded, in a captured step, and where a model is exported.
+    ValueError
+        By a layer: without ``causal_mask=True``, or if it was given `k` or `v`.
+
+    Notes
+    -----
+    A layer is held by a weak reference, so one cache serves one generation of one model; several at once have a cache
+    each.  ``copy.copy(cache)`` goes on apart from the original, from the same positions.  In a layer's training mode
+    dropout draws once for every query and key, as in one pass over the whole sequence.
+
+    Every attention layer sees to its own weights.  If you change others only, such as an embedding, call `clear`.  A
+    forward pass that is interrupted behind its last attention layer counts as done: `positions` tells.
+
+    References
+    ----------
+    Pope et al., "Efficiently Scaling Transformer Inference", section 2.1.
+
+    Examples
+    --------
+    >>> import ag
+    >>> attention, cache = ag.nn.MultiheadAttention(4, 2), ag.nn.KeyValueCache()
+    >>> x = ag.ag_tensor([[1.0, 2.0, 3.0, 4.0]] * 4)
+    >>> attention(x[:, :3], causal_mask=True, cache=cache).shape, cache.positions
+    ((4, 3), 3)
+    >>> attention(x[:, 3:], causal_mask=True, cache=cache).shape, cache.positions
+    ((4, 1), 4)
+    """
+
+    def __init__(self) -> None:
+        self._kept: WeakKeyDictionary[Layer, _Kept] = WeakKeyDictionary()
+        self._all_known = False  # whether the first pass is over, after which no layer can be new
+
+    def _lengths(self) -> list[int]:
+        return [kept.positions for kept in self._kept.values()]
+
+    @property
+    def positions(self) -> int:
+        """How many positions went through all layers; read it before the layers, as the index of the next position.
+
+        Raises
+        ------
+        CacheError
+            If some layers have seen more than others: inside a forward pass, or after one that ended midway.
+        """
+        lengths = self._lengths() or [0]
+        if min(lengths) != max(lengths):
+            raise CacheError(f"KeyValueCache: some layers have seen {max(lengths)} positions and others "
+                             f"{min(lengths)}; a forward pass ended midway, or is not over. Read positions before the "
+                             f"layers; after an interrupt call cache.clear() and begin with the whole sequence.")
+        if lengths[0]:
+            self._all_known = True
+        return lengths[0]
+
+    def clear(self) -> None:
+        """Forget everything and begin at position 0."""
+        self._kept, self._all_known = WeakKeyDictionary(), False
+
+    def __copy__(self) -> KeyValueCache:
+        """A cache that goes on apart from this one; what is kept is never written to, so both may hold it."""
+        twin = KeyValueCache()
+        twin._kept, twin._all_known = self._kept.copy(), self._all_known
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, object]) -> KeyValueCache:
+        return self.__copy__()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Say what to do instead of pickling."""
+        raise TypeError("KeyValueCache: it cannot be pickled, as it belongs to the layers of one process; make another "
+                        "one there and begin with the whole sequence.")
+
+    def __repr__(self) -> str:
+        lengths = self._lengths() or [0]
+        seen = f"{min(lengths)}" if min(lengths) == max(lengths) else f"{min(lengths)} to {max(lengths)}"
+        return f"KeyValueCache(positions={seen}, layers={len(self._kept)})"
+
+
+class Continued:
+    """One call of a layer with a cache: refused, before anything is computed, unless it goes on where the last ended.
+
+    Parameters
+    ----------
+    cache : KeyValueCache
+    layer : Layer
+        What is kept belongs to it, and to all tensors that it has now.
+    x : Tensor of shape (d_model, time) or (d_model, time, batch)
+        The new positions.
+    causal_mask : bool
+    others : bool
+        Whether keys or values of something else than `x` were given.
+    """
+
+    def __init__(self, cache: KeyValueCache, layer: Layer, x: Tensor, causal_mask: bool, others: bool) -> None:
+        _check_arguments(cache, causal_mask, others)
+        tensors = layer.named_tensors()
+        _check_surroundings([x, *tensors.values()])
+        self._cache, self._layer = cache, layer
+        self._before = cache._kept.get(layer)
+        self._began = now() if self._before is None else self._before.began
+        self._weights = {name: ref(t.buffer) for name, t in tensors.items()}
+        self._new: tuple[Tensor, Tensor] | None = None
+        if self._before is None:
+            self._check_first(x)
+        else:
+            _check_like(self._before, x)
+            self._check_next(self._before, x, tensors)
+
+    def _check_first(self, x: Tensor) -> None:
+        """A layer comes into a cache in the first pass, and sees as many positions as the others."""
+        lengths, new = self._cache._lengths(), x.shape[1]
+        if not lengths:
+            self._cache._all_known = False
+        elif self._cache._all_known or new != max(lengths):
+            raise CacheError(f"ag_multihead_attention: this layer is new to the cache, with {new} of the positions of "
+                             f"which others have seen {max(lengths)}; a forward pass ended midway, cache.positions was "
+                             f"read inside one, or the cache is another model's. {_AGAIN}")
+
+    def _check_next(self, before: _Kept, x: Tensor, tensors: Mapping[str, Tensor]) -> None:
+        if before.positions > (least := min(self._cache._lengths())):
+            raise CacheError(f"ag_multihead_attention: this layer has seen {before.positions} positions and another "
+                             f"{least}; a forward pass ended midway, or the layer is called twice in one. {_AGAIN}")
+        if x.shape[1] != 1:
+            raise ShapeError(f"ag_multihead_attention: {x.shape[1]} positions were given, after {before.positions} in "
+                             f"the cache; after the first call each has exactly one. Give them one by one, or call "
+                             f"cache.clear() before a sequence begins.")
+        for name in {**before.weights, **tensors}:
+            was, t = before.weights.get(name), tensors.get(name)
+            if was is None or t is None or was() is not t.buffer or t.buffer.changed_since(before.began):
+                raise CacheError(f"ag_multihead_attention: {name} was changed or moved after the cache had kept "
+                                 f"{before.positions} positions, which were computed with what it was. {_AGAIN}")
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nothing is kept of this layer yet."""
+        return self._before is None
+
+    def joined(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of all positions, of which those given are the last."""
+        if self._before is not None:
+            keys = ag_concat([self._before.keys, keys], dim=1)
+            values = ag_concat([self._before.values, values], dim=1)
+        self._new = keys, values
+        return self._new
+
+    def keep(self) -> None:
+        """The layer's result is there: from now on the positions have been seen."""
+        assert self._new is not None
+        if self._cache._kept.get(self._layer) is not self._before:
+            raise CacheError(f"ag_multihead_attention: somebody else went on with the cache, or cleared it, while this "
+                             f"layer computed {self._new[0].shape[1]} positions; give each thread a cache of its own.")
+        if self._before is not None:
+            self._cache._all_known = True
+        self._cache._kept[self._layer] = _Kept(*self._new, self._began, self._weights)
+
+
+def _check_arguments(cache: object, causal_mask: bool, others: bool) -> None:
+    if not isinstance(cache, KeyValueCache):
+        raise TypeError(f"ag_multihead_attention: cache is a {type(cache).__name__}; an ag.nn.KeyValueCache() is "
+                        f"required.")
+    if others:
+        raise ValueError("ag_multihead_attention: k or v was given with a cache, which keeps keys and values of q "
+                         "alone; leave them out, or the cache.")
+    if not causal_mask:
+        raise ValueError(f"ag_multihead_attention: causal_mask is {causal_mask!r} with a cache, whose positions have "
+                         f"not seen later ones; write causal_mask=True.")
+
+
+def _check_surroundings(tensors: list[Tensor]) -> None:
+    if recording_here() is not None:
+        raise CaptureError("ag_multihead_attention: a cache was given inside ag_capture; it grows with every call, "
+                           "and a replay does always the same. Generate outside the captured step.")
+    if listening.get() is not None:
+        raise ExportError("ag_multihead_attention: a cache was given while the model is exported; its keys would be "
+                          "numbers of the graph. Export without one.")
+    if is_recording() is not False and any(t.requires_grad for t in tensors):
+        raise TapeError("ag_multihead_attention: a cache was given while gradients are recorded, which would not reach "
+                        "what is kept; call the model outside with_grad_tape, or inside `with ag.no_grad():`.")
+
+
+def _check_like(before: _Kept, x: Tensor) -> None:
+    """Refuse an input that cannot follow what is kept."""
+    if x.device != before.keys.device:
+        raise DeviceError(f"ag_multihead_attention: the input is on {x.device} and the cache on "
+                          f"{before.keys.device}, which must be the same. {_AGAIN}")
+    if x.dtype != before.keys.dtype:
+        raise DtypeError(f"ag_multihead_attention: the input has element type {x.dtype} and the cache "
+                         f"{before.keys.dtype}, which must be the same. {_AGAIN}")
+    if x.shape[2:] != before.keys.shape[2:]:
+        raise ShapeError(f"ag_multihead_attention: the input is {x.shape} and the cache holds keys of shape "
+                         f"{before.keys.shape}, and the batch must be the same; make a cache for each batch, or call "
+                         f"cache.clear().")
