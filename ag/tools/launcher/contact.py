@@ -257,8 +257,8 @@ class Contacts:
         return [self._named(i) for i in range(self._size) if i not in self._ranks and i not in self.absent]
 
     def unsaid(self) -> list[str]:
-        """The ranks that have not said how they ended, if any were there."""
-        return [self._named(i) for i in range(self._size) if self.outcomes()[i] is None] if self._ranks else []
+        """The ranks that have not said how they ended."""
+        return [self._named(i) for i, outcome in enumerate(self.outcomes()) if outcome is None]
 
     def _named(self, i: int) -> str:
         if i in self._ranks:

@@ -221,7 +221,8 @@ class _Launcher:
             job = Job(self._name, self._mpiexec, self._command, ranks, hosts)
             try:
                 job.run(leaves, lambda: self._signals.count > 1)
-                found, unsaid = job.verdict(), job.contacts.unsaid()
+                found, unsaid = job.verdict(), ", ".join(job.contacts.unsaid())
+                began = bool(job.contacts.called)
             finally:
                 job.close()
                 sweep(self._name)
@@ -230,9 +231,9 @@ class _Launcher:
         elif found.kind == "left":
             _say("the ranks have left, as they were told to.")
         elif found.kind == "lost" and not grows and not self._signals.count:
-            _say(f"the job was lost: {found.text.rstrip('.') or ', '.join(unsaid) or 'its ranks did not begin'}.")
+            _say(f"the job was lost: {found.text.rstrip('.') or unsaid}{'' if began else ' did not begin'}.")
         elif found.kind == "done" and unsaid:
-            _say(f"done; without {', '.join(unsaid)}, which were lost.")
+            _say(f"done; without {unsaid}, which were lost.")
         return found, grows
 
 

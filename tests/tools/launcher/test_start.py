@@ -156,6 +156,12 @@ def test_a_job_that_loses_ranks_at_every_start_ends(starts: Starts) -> None:
     assert "lost 2 times, and --max-restarts is 1" in starts.text
 
 
+def test_a_job_that_does_not_begin_names_its_ranks(starts: Starts) -> None:
+    (starts.folder / "mpiexec").write_text("#!/bin/sh\nexit 1\n", "utf-8")
+    assert starts.run("", "--max-restarts", "0", "-n", "2") == 1
+    assert f"the job was lost: rank 0 ({HERE}), rank 1 ({HERE}) did not begin." in starts.text
+
+
 def test_a_slow_rank_is_waited_for(starts: Starts) -> None:
     """Longer than the launcher waits once a rank is lost; with and without Python running."""
     assert starts.run("time.sleep(1.3) if rank == 1 else ctypes.PyDLL(None).sleep(1) if rank else None\njoin()") == 0
