@@ -77,13 +77,9 @@ leg_full() {  # the slow tests in two processes; then both take parts of the qui
 }
 
 half_of_full() {  # half_of_full NAME MARKS
-    local status=0 part
+    local status=0
     run_pytest "full.$1" -m "$2" || status=$?
-    for part in 0 1 2; do
-        if mkdir "$folder/sync.part$part" 2>/dev/null; then  # which only one of two can
-            sync_part full $part || status=$?
-        fi
-    done
+    sync_parts full || status=$?
     return $status
 }
 
@@ -95,18 +91,19 @@ leg_mutants() {
 
 leg_sync() { validated sync 'vulkan and sync'; }
 
-leg_sync_full() {
-    local status=0 part
-    for part in 0 1 2; do sync_part sync_full $part || status=$?; done
-    return $status
-}
+leg_sync_full() { sync_parts sync_full; }
 
-# All quick Vulkan tests, in three parts of about two minutes; the slow ones launch the same more often.
-sync_part() {  # sync_part LEG PART
+# All quick Vulkan tests, in three parts of about two minutes, of which it runs those that no other process has taken;
+# the slow ones launch the same more often.
+sync_parts() {  # sync_parts LEG
     local parts=("tests/engine/kernels" "tests/table tests/engine --ignore=tests/engine/kernels"
-                 "tests --ignore=tests/engine --ignore=tests/table") where
-    read -ra where <<<"${parts[$2]}"
-    validated "$1.sync$2" 'vulkan and not slow' "${where[@]}"
+                 "tests --ignore=tests/engine --ignore=tests/table") where part status=0
+    for part in "${!parts[@]}"; do
+        mkdir "$folder/$1.part$part" 2>/dev/null || continue  # which only one of two can
+        read -ra where <<<"${parts[part]}"
+        validated "$1.sync$part" 'vulkan and not slow' "${where[@]}" || status=$?
+    done
+    return $status
 }
 
 # pytest on one driver, as the layer sits above it, with its synchronization checked

@@ -21,7 +21,7 @@ from threading import Lock
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 from weakref import ref
 
-from ag.autograd.captured.names import NameReader, Own, meaning
+from ag.autograd.captured.names import NameReader, meaning, weak_place
 from ag.autograd.captured.snapshots import Contents, contents, has_other_items, held, same, shown, snapshot, weak
 from ag.engine.buffer import Buffer
 from ag.engine.program import OPEN, Recording, recording_here
@@ -151,7 +151,6 @@ class _Meant(NamedTuple):
     """What a name meant; what can be held weakly is, so that nothing lives longer for having been read."""
 
     place: object
-    owner: bool  # whether it is what the object in `place` has itself
     name: str
     before: object
     meant: object  # a snapshot
@@ -224,9 +223,7 @@ class Notes:
 
     def _note_names(self) -> None:
         for name in self._reader.new():
-            place, owner = name.place, isinstance(name.place, Own)
-            self._names.append(_Meant(weak(place.owner if owner else place), owner, name.name, weak(name.value),
-                                      snapshot(name.value)))
+            self._names.append(_Meant(weak_place(name.place), name.name, weak(name.value), snapshot(name.value)))
             self._flat += contents(name.value)
 
     def tensors(self, tensors: Sequence[Noted]) -> None:
@@ -252,9 +249,8 @@ class Notes:
         for tensor, was in self._trained:
             if tensor.requires_grad is not was:
                 return f"requires_grad of {_called(tensor)} was {was} and is {tensor.requires_grad}"
-        for where, owner, name, before, meant in self._names:
-            place = held(where)
-            value = meaning(Own(place) if owner else place, name)
+        for place, name, before, meant in self._names:
+            value = meaning(place, name)
             if value is not held(before) and not same(meant, snapshot(value)):
                 return f"{name} was {shown(before)} and is {shown(value)}"
         for container, items in self._flat:

@@ -25,7 +25,9 @@ from functools import cache, partial
 from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
-__all__ = ["Name", "NameReader", "meaning"]
+from ag.autograd.captured.snapshots import held, weak
+
+__all__ = ["Name", "NameReader", "meaning", "weak_place"]
 
 _LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
 _MOST = 2000  # names of a step
@@ -47,10 +49,16 @@ class Own(NamedTuple):
     owner: object
 
 
+def weak_place(place: object) -> object:
+    """The same place, which it does not hold, if there are weak references to its kind."""
+    return Own(weak(place.owner)) if isinstance(place, Own) else weak(place)
+
+
 def meaning(place: Any, name: str) -> Any:
     """What a name means now; None if nothing."""
+    place = held(place)
     if isinstance(place, Own):
-        place = getattr(place.owner, "__dict__", None) or {}
+        place = getattr(held(place.owner), "__dict__", None) or {}
     if isinstance(place, dict):
         return place.get(name)
     if isinstance(place, CellType):
