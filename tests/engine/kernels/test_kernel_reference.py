@@ -271,4 +271,4 @@ def test_turns_with_any_number_of_elements(n: int, vulkan: str, monkeypatch: pyt
 def test_a_card_takes_turns_where_there_are_many_elements() -> None:
     card = Tiles(132, ())
     assert [card.turns(n) for n in (1, 100_000, 200_000, 300_000, 1 << 20, 1 << 26)] == [1, 1, 2, 4, 8, 16]
-    assert Tiles(1, ()).turns(1 << 26) == 1
+    assert [Tiles(1, ()).turns(n) for n in (1, 8191, 8192, 1 << 14, 1 << 26)] == [1, 1, 2, 4, 16]

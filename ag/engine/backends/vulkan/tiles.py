@@ -23,6 +23,7 @@ _SKINNY = 8  # rows or columns up to which a product is bound by memory, and wan
 _BUSY, _MOST_TURNS = 512, 16  # elements per unit that keep it busy; elements that an invocation takes
 _UNITS_PER_GIB = 4  # of discrete cards: RTX 4060 to 4090, RX 7600 to 7900 and Arc lie within a factor of 2 of it
 _INTEGRATED_UNITS = 12
+_FEWEST_UNITS = 8  # a software driver has one, but may use several cores
 
 
 @dataclass(frozen=True)
@@ -180,9 +181,9 @@ class Tiles:
         """How many elements an invocation takes, of `n` that are computed one by one; a power of two.
 
         A card starts workgroups one after the other, about one per nanosecond, so that many small ones would leave its
-        memory idle.
+        memory idle; a software driver takes longer to start one than to compute it.
         """
-        turns = 1 if self.units == 1 else max(1, min(n // (_BUSY * self.units), _MOST_TURNS))
+        turns = max(1, min(n // (_BUSY * max(self.units, _FEWEST_UNITS)), _MOST_TURNS))
         return 1 << turns.bit_length() - 1
 
     def _timed(self, tile: Tile, rate: Rate, rows: int, cols: int, count: int) -> tuple[float, Tile]:
