@@ -70,8 +70,12 @@ class Copy:
                 shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
             elif source.is_file():
                 shutil.copy2(source, folder / name)
-        self._env = {**os.environ, "PYTHONPATH": f"{folder}:{folder / 'tests'}", "PYTHONDONTWRITEBYTECODE": "1",
-                     "OPENBLAS_NUM_THREADS": "1", "AG_CPU": "numpy"}
+        self._env = {**os.environ, "PYTHONPATH": f"{folder}:{folder / 'tests'}", "OPENBLAS_NUM_THREADS": "1",
+                     "AG_CPU": "numpy"}
+        self._env.pop("PYTHONDONTWRITEBYTECODE", None)
+        # A mutant may have the length and the second of the text before it, so bytecode goes by the text's hash.
+        compiling = ["-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "ag", "kernels_build.py"]
+        subprocess.run([sys.executable, *compiling], cwd=folder, env=self._env, check=True)
 
     @contextmanager
     def broken(self, mutant: Mutant) -> Iterator[None]:

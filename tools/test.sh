@@ -20,6 +20,7 @@ if have_vulkan; then
     export AG_TEST_ICDS VK_ICD_FILENAMES=$AG_TEST_ICDS
 fi
 export VK_LOADER_LAYERS_DISABLE=VK_LAYER_KHRONOS_validation  # costs ten times a recording; only `validated` wants it
+unset PYTHONDONTWRITEBYTECODE  # as on most machines: tests start hundreds of processes, and each would compile ag anew
 
 say() { printf 'ag: %s\n' "$*"; }
 

@@ -16,7 +16,7 @@ tried, replicas pass them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -132,35 +132,34 @@ def _weight(given: Any) -> float:
 # ---------------------------------------------------------------------------------------------- structure
 
 
-def form_of(sample: Any) -> Hashable | None:
-    """What samples of one stack must have in common; None if no stack can be made of such samples."""
-    kind: Hashable = sample.__class__
-    if kind is np.ndarray:
-        return None if sample.dtype.kind not in "biuf" else (kind, sample.shape, sample.dtype)
-    if kind is Tensor:
-        return None if sample.requires_grad else (kind, sample.shape, sample.dtype, sample.device)
-    if isinstance(sample, (bool, int, float, np.generic)):
-        return kind
-    if sample is None or isinstance(sample, (str, bytes)):
-        return kind, sample
-    if kind is dict:
-        inside = tuple([form_of(x) for x in sample.values()])
-        return None if None in inside else (kind, tuple(sample), inside)
-    if isinstance(sample, (list, tuple)):
-        inside = tuple([form_of(x) for x in sample])
-        return None if None in inside else (kind, inside)
-    return None
-
-
 def all_alike(samples: Iterable[Tree]) -> bool:
-    """Whether any of the samples may be stacked."""
-    form: Hashable | None = None
-    for sample in samples:
-        mine = form_of(sample)
-        if mine is None or form not in (None, mine):
-            return False
-        form = mine
-    return True
+    """Whether any of the samples may be stacked.
+
+    Every step asks, so this goes through the samples a leaf at a time: 32 of ``{"x": [4, 1], "label": [1]}`` are two
+    columns of 32 arrays, which are looked at more quickly than 32 trees.
+    """
+    column = list(samples)
+    if not column:
+        return True
+    first = column[0]
+    if not _are_one({x.__class__ for x in column}):
+        return False
+    if first.__class__ is np.ndarray:
+        alike = _are_one({x.shape for x in column}) and _are_one({x.dtype for x in column})
+        return alike and first.dtype.kind in "biuf"
+    if first.__class__ is Tensor:
+        return _are_one({(x.shape, x.dtype, x.device) for x in column}) and not any(x.requires_grad for x in column)
+    if first.__class__ is dict:
+        return _are_one({tuple(x) for x in column}) and all(all_alike([x[key] for x in column]) for key in first)
+    if isinstance(first, (list, tuple)):
+        return _are_one({len(x) for x in column}) and all(map(all_alike, zip(*column, strict=True)))
+    if first is None or isinstance(first, (str, bytes)):
+        return _are_one({*column})
+    return isinstance(first, (bool, int, float, np.generic))
+
+
+def _are_one(found: set[Any]) -> bool:
+    return len(found) == 1
 
 
 def stacked(samples: Sequence[Tree]) -> Tree:

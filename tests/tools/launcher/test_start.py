@@ -164,7 +164,8 @@ def test_a_job_that_does_not_begin_names_its_ranks(starts: Starts) -> None:
 
 def test_a_slow_rank_is_waited_for(starts: Starts) -> None:
     """Longer than the launcher waits once a rank is lost; with and without Python running."""
-    assert starts.run("time.sleep(1.3) if rank == 1 else ctypes.PyDLL(None).sleep(1) if rank else None\njoin()") == 0
+    slow = "time.sleep(1.3) if rank == 1 else ctypes.PyDLL(None).sleep(1) if rank else None"
+    assert starts.run(f"there('on')\n{slow}\njoin()") == 0
     assert starts.starts == [1, 1, 1] and starts.text.count("ag launch") == 1, starts.text
 
 
