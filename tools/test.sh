@@ -49,38 +49,46 @@ leg_lint() {
     return $status
 }
 
-# Two processes at the same time: the one spends its time in Python, the other in the threads of the drivers. Products
-# on the CPU keep to one core, or their threads would wait in turns for cores that the other process uses.
-in_two_processes() {  # in_two_processes LEG MARKS
-    local vulkan status=0
+# A part of a leg: its name, what runs it, which tests by their marks, and where they are.
+quick=("vulkan|run_pytest|vulkan and not slow|" "cpu|run_pytest|not vulkan and not slow|")
+slow=("vulkan|run_pytest|vulkan and slow|"
+      "cpu|run_pytest|not vulkan and slow|--ignore=tests/tools --ignore=tests/test_mutants.py"
+      "tools|run_pytest|not vulkan and slow|tests/tools tests/test_mutants.py")
+# All quick Vulkan tests as the layer sees them; the slow ones launch the same more often.
+synchronization=("sync0|validated|vulkan and not slow|tests/engine/kernels"
+                 "sync1|validated|vulkan and not slow|tests/table tests/engine --ignore=tests/engine/kernels"
+                 "sync2|validated|vulkan and not slow|--ignore=tests/engine --ignore=tests/table")
+
+leg_quick() { AG_TEST_LIMIT_S=10 in_two_processes quick "${quick[@]}"; }
+
+leg_slow() { in_two_processes slow "${slow[@]}"; }
+
+leg_sync_full() { in_two_processes sync_full "${synchronization[@]}"; }
+
+leg_full() { in_two_processes full "${slow[@]}" "${synchronization[@]}"; }
+
+# Two processes at the same time take part after part. The first two parts are the longest: the one spends its time in
+# the threads of the drivers, the other in Python. Products on the CPU keep to one core, or their threads would wait in
+# turns for cores that the other process uses.
+in_two_processes() {  # in_two_processes LEG PART...
+    local other status=0
     local -x OPENBLAS_NUM_THREADS=1
-    run_pytest "$1.vulkan" -m "vulkan and $2" >"$folder/$1.vulkan.log" 2>&1 &
-    vulkan=$!
-    run_pytest "$1.cpu" -m "not vulkan and $2" || status=$?
-    wait $vulkan || status=$?
-    cat "$folder/$1.vulkan.log"
+    parts_of "$@" >"$folder/$1.log" 2>&1 &
+    other=$!
+    parts_of "$@" || status=$?
+    wait $other || status=$?
+    cat "$folder/$1.log"
     return $status
 }
 
-leg_quick() { AG_TEST_LIMIT_S=10 in_two_processes quick 'not slow'; }
-
-leg_slow() { in_two_processes slow slow; }
-
-leg_full() {  # the slow tests in two processes; then both take parts of the quick Vulkan tests, under validation
-    local vulkan status=0
-    local -x OPENBLAS_NUM_THREADS=1
-    half_of_full vulkan 'vulkan and slow' >"$folder/full.vulkan.log" 2>&1 &
-    vulkan=$!
-    half_of_full cpu 'not vulkan and slow' || status=$?
-    wait $vulkan || status=$?
-    cat "$folder/full.vulkan.log"
-    return $status
-}
-
-half_of_full() {  # half_of_full NAME MARKS
-    local status=0
-    run_pytest "full.$1" -m "$2" || status=$?
-    sync_parts full || status=$?
+parts_of() {  # parts_of LEG PART...: runs those that the other process has not taken
+    local part name runs marks where status=0
+    for part in "${@:2}"; do
+        IFS='|' read -r name runs marks where <<<"$part"
+        mkdir "$folder/$1.$name.taken" 2>/dev/null || continue  # which only one of the two can
+        # shellcheck disable=SC2086
+        "$runs" "$1.$name" -m "$marks" $where || status=$?
+    done
     return $status
 }
 
@@ -90,25 +98,10 @@ leg_mutants() {
     .venv/bin/python tests/mutants.py "${words[@]}"
 }
 
-leg_sync() { validated sync 'vulkan and sync'; }
-
-leg_sync_full() { sync_parts sync_full; }
-
-# All quick Vulkan tests, in three parts of about two minutes, of which it runs those that no other process has taken;
-# the slow ones launch the same more often.
-sync_parts() {  # sync_parts LEG
-    local parts=("tests/engine/kernels" "tests/table tests/engine --ignore=tests/engine/kernels"
-                 "tests --ignore=tests/engine --ignore=tests/table") where part status=0
-    for part in "${!parts[@]}"; do
-        mkdir "$folder/$1.part$part" 2>/dev/null || continue  # which only one of two can
-        read -ra where <<<"${parts[part]}"
-        validated "$1.sync$part" 'vulkan and not slow' "${where[@]}" || status=$?
-    done
-    return $status
-}
+leg_sync() { validated sync -m 'vulkan and sync'; }
 
 # pytest on one driver, as the layer sits above it, with its synchronization checked
-validated() {  # validated REPORT MARKS ARGUMENTS...
+validated() {  # validated REPORT ARGUMENTS...
     { have_vulkan && validation_layer >/dev/null; } || return $not_run
     local layer=$folder/$1.layer
     mkdir -p "$layer"
@@ -126,7 +119,7 @@ END
     seen=$(grep -c '^SYNC-HAZARD-WRITE-AFTER-WRITE' "$layer/races.log") || true
     say "synchronization validation saw $seen of $races deliberate races"
     [ "$seen" = "$races" ] || return 1
-    logged "$layer" tests run_pytest "$1" -m "$2" "${@:3}" || status=1
+    logged "$layer" tests run_pytest "$1" "${@:2}" || status=1
     if grep -E '^(SYNC-HAZARD|VUID|UNASSIGNED)' "$layer/tests.log"; then status=1; fi
     return $status
 }

@@ -29,10 +29,10 @@ for rank in ranks:
     rank.wait()
 """
 BEGIN = """
-import ctypes, os, signal, subprocess, sys, time, types
+import ctypes, faulthandler, os, signal, subprocess, sys, time, types
 world = types.SimpleNamespace(now="", progress=lambda: world.now)
 sys.modules["ag.parallel.comm.mpi_process"] = world
-signal.alarm(12)  # whatever the launcher does
+faulthandler.dump_traceback_later(12, exit=True)  # whatever the launcher does
 rank, launcher = int(os.environ["OMPI_COMM_WORLD_RANK"]), int(sys.argv[1])
 first = not os.path.exists(f"started{rank}")
 open(f"started{rank}", "a").write("x")
