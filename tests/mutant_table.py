@@ -476,6 +476,8 @@ mutant("launcher", "the deaf are not told", "ag/tools/launcher/job.py", "if numb
 mutant("launcher", "a handler of SIGTERM is cut short", "ag/tools/launcher/job.py",
        "number == signal.SIGKILL or dies_of(process, number)", "os.kill(process, signal.SIGKILL)",
        f"{START}::test_ranks_that_handle_sigterm_are_not_hurried")
+mutant("launcher", "a wait that SIGTERM came before goes on", "ag/tools/launcher/rank.py", "elif self._told == 2:",
+       "elif False:", f"{START}::test_sigterm_that_interrupts_nothing_is_heard")
 mutant("launcher", "a failure for want of a lost rank is the script's", "ag/tools/launcher/contact.py",
        'rank.outcome._replace(kind="lost")', "rank.outcome",
        f"{START}::test_a_job_that_loses_a_rank_as_it_starts_is_started_again[and others fail for want of it]")

@@ -37,7 +37,7 @@ from ag.parallel.comm.tree import Tree, tree_leaves, tree_map
 from ag.parallel.comm.tree_reduction import TreeSum
 from ag.parallel.trainer.model_buffers import ReplicaBuffers
 from ag.parallel.trainer.plans import CapturePolicy, Plans
-from ag.parallel.trainer.stacks import Stack, all_alike, stacked
+from ag.parallel.trainer.stacks import Stack, all_alike
 
 __all__ = ["LOSS_WORDS", "DeviceClock", "LossOf", "MakeModel", "Node", "Replica"]
 
@@ -143,9 +143,8 @@ class Replica:
         self._reserve(len(stacks), max((len(stack.samples) for stack in stacks), default=1))
         for stack in stacks:
             if len(stack.samples) == 1 or all_alike(stack.samples):
-                sample = stack.samples[0] if len(stack.samples) == 1 else stacked(stack.samples)
                 known = draws if stack.heads else 0  # the rest of a stack draws from streams of its own
-                self.plans.run(sample, ((first + stack.place) * (draws or 0), known, _BEYOND + stack.number * _EACH))
+                self.plans.run(stack.together, ((first + stack.place) * (draws or 0), known, _BEYOND + stack.number * _EACH))
                 with self.backend.quiet():
                     row = self._weighed(stack, len(self._tree.nodes), len(stacks) == 1)
                     self._tree.push(stack.place, stack.parts, row)
@@ -159,7 +158,7 @@ class Replica:
         """The row of a stack whose samples are unlike, passed one by one and added up in a tree of their own."""
         inner: TreeSum[Buffer] = TreeSum(self._added)
         for one in stack.one_by_one():
-            self.plans.run(one.samples[0], (0, 0, _BEYOND + one.number * _EACH))
+            self.plans.run(one.together, (0, 0, _BEYOND + one.number * _EACH))
             with self.backend.quiet():
                 inner.push(one.place, 1, self._weighed(one, len(self._tree.nodes) + len(inner.nodes), False))
         with self.backend.quiet():
@@ -172,7 +171,7 @@ class Replica:
         """
         set_stream(self.backend, stream)
         weight = stack.weight
-        self._gradients(stack.samples[0] if len(stack.samples) == 1 else stacked(stack.samples), weight)
+        self._gradients(stack.together, weight)
         row: Buffer = self.backend.launch(copy, self._work)
         if weight != 1.0:
             moved = row.view((self.buffers.size,), self.group.size + LOSS_WORDS)

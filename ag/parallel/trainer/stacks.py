@@ -86,6 +86,11 @@ class Stack(NamedTuple):
         """What all samples count together."""
         return sum(self.weights)
 
+    @property
+    def together(self) -> Tree:
+        """What the model is passed: the only sample, or all of them stacked."""
+        return self.samples[0] if len(self.samples) == 1 else stacked(self.samples)
+
     def one_by_one(self) -> list[Stack]:
         """Its samples as stacks of their own."""
         return [Stack(i, 1, False, self.number + i, [sample], [weight])

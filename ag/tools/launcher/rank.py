@@ -7,7 +7,12 @@ ends by itself within `SILENCE` seconds, so that the launcher's next job never m
     rank       hello, rank 2 on b    call    call, joining    call, joined      done
     launcher                         go on   go on            leave
 
-To leave means SIGTERM, of which `dp_train` makes a checkpoint and the status 143.
+To leave means SIGTERM, of which `dp_train` makes a checkpoint and the status 143.  A call that waits in C hears a signal
+that comes while it waits, and not one that came just before.  So a rank that is still there half a second later gets
+SIGURG, which does nothing but end that wait, and Python takes up SIGTERM:
+
+    thread that calls    SIGTERM to all                     SIGURG to the main thread
+    main thread                    begins time.sleep(60)    wakes, runs the handler of SIGTERM, saves
 
 Open MPI that ends a job, as a host has crashed, closes what it reads of the ranks a moment before it ends them.  A rank
 that prints in that moment goes on: it would fail for something that is no fault of its script, all others with it.
@@ -33,7 +38,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Lock, Thread
+from threading import Lock, Thread, main_thread
 
 __all__ = ["BEAT", "END", "GO_ON", "JOINED", "JOINING", "LAUNCH", "LEAVE", "SILENCE", "unread"]
 
@@ -53,7 +58,7 @@ class _Line:
         self._name = f"rank {number} on {socket.gethostname()}"
         self._socket = self._find(addresses, port)
         os.register_at_fork(after_in_child=self._socket.close)  # the rank's end is heard, whoever outlives it
-        self._lock, self._left = Lock(), False
+        self._lock, self._told = Lock(), 0  # how often to leave
         self._say({"secret": secret, "rank": int(number), "pid": os.getpid(), "host": socket.gethostname()})
         Thread(target=self._keep, name="ag-launcher", daemon=True).start()
 
@@ -80,9 +85,12 @@ class _Line:
                 with self._lock:
                     self._socket.sendall(call)
                 answer = self._socket.recv(1)
-            if answer == LEAVE and not self._left:
-                self._left = True
-                os.kill(os.getpid(), signal.SIGTERM)
+            if answer == LEAVE:
+                self._told += 1
+                if self._told == 1:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                elif self._told == 2:
+                    signal.pthread_kill(main_thread().ident or 0, signal.SIGURG)
             elif answer in (END, b""):
                 with suppress(OSError):
                     if not answer:
@@ -168,6 +176,7 @@ def main() -> None:
     else:
         os.environ.pop("TMPDIR", None)  # the launching host's
     _drop_what_nobody_reads()
+    signal.signal(signal.SIGURG, lambda *_: None)  # or the system would ignore it, and no wait would end
     line = _Line(where["addresses"], where["port"], where["secret"])
     del sys.argv[0]
     sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))

@@ -228,6 +228,20 @@ time.sleep(60)
     assert all((starts.folder / f"saved{i}").exists() for i in range(3)), starts.text
 
 
+def test_sigterm_that_interrupts_nothing_is_heard(starts: Starts) -> None:
+    """As one that comes between the last line of Python and the begin of a call that waits: nothing ends the wait."""
+    begin = monotonic()
+    assert starts.run("""
+signal.signal(signal.SIGTERM, lambda *_: (open(f"saved{rank}", "w").close(), sys.exit(143)))
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # so another thread takes it
+there("on")
+if rank == 0: os.kill(launcher, signal.SIGTERM)
+time.sleep(60)
+""") == 143
+    assert all((starts.folder / f"saved{i}").exists() for i in range(3)), starts.text
+    assert monotonic() - begin < 10
+
+
 def test_sigterm_does_not_wait_for_a_list_of_hosts(starts: Starts) -> None:
     script = starts.folder / "hosts.sh"
     script.write_text("#!/bin/sh\nkill -TERM $PPID\nexec sleep 60\n", "utf-8")
