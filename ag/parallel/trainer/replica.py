@@ -144,7 +144,8 @@ class Replica:
         for stack in stacks:
             if len(stack.samples) == 1 or all_alike(stack.samples):
                 known = draws if stack.heads else 0  # the rest of a stack draws from streams of its own
-                self.plans.run(stack.together, ((first + stack.place) * (draws or 0), known, _BEYOND + stack.number * _EACH))
+                streams = (first + stack.place) * (draws or 0), known, _BEYOND + stack.number * _EACH
+                self.plans.run(stack.together, streams)
                 with self.backend.quiet():
                     row = self._weighed(stack, len(self._tree.nodes), len(stacks) == 1)
                     self._tree.push(stack.place, stack.parts, row)

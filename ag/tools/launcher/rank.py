@@ -7,9 +7,9 @@ ends by itself within `SILENCE` seconds, so that the launcher's next job never m
     rank       hello, rank 2 on b    call    call, joining    call, joined      done
     launcher                         go on   go on            leave
 
-To leave means SIGTERM, of which `dp_train` makes a checkpoint and the status 143.  A call that waits in C hears a signal
-that comes while it waits, and not one that came just before.  So a rank that is still there half a second later gets
-SIGURG, which does nothing but end that wait, and Python takes up SIGTERM:
+To leave means SIGTERM, of which `dp_train` makes a checkpoint and the status 143.  A call that waits in C hears a
+signal that comes while it waits, and not one that came just before.  So a rank that is still there half a second later
+gets SIGURG, which does nothing but end that wait, and Python takes up SIGTERM:
 
     thread that calls    SIGTERM to all                     SIGURG to the main thread
     main thread                    begins time.sleep(60)    wakes, runs the handler of SIGTERM, saves
