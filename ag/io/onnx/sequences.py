@@ -23,6 +23,11 @@ def layer_norm(g: Graph, xs: Sequence[Value], params: Sequence[object], dims: Di
     """`ag_layer_norm_op`; the operator wants the features last."""
     x, *others = xs
     vectors = [g.reshape(v.name, (x.dims[0],)) for v in others]
+    if x.dims[0] == 1:  # each value is its own mean, and some runtimes refuse to normalize one value
+        out = g.node("Sub", x.name, x.name)  # NaN of infinity, as the operator's
+        for operator, vector in zip(("Mul", "Add"), vectors, strict=False):
+            out = g.node(operator, out, vector)
+        return out
     out = g.node("LayerNormalization", g.transpose(x.name, [*range(1, x.ndim), 0]), *vectors, axis=-1,
                  epsilon=cast(float, params[0]))
     return g.transpose(out, [x.ndim - 1, *range(x.ndim - 1)])
