@@ -148,15 +148,15 @@ def _ask(names: Sequence[str], told: object) -> Iterator[Iterator[tuple[str, str
     agent = shlex.split(os.environ[_AGENT].partition(":")[0]) if os.environ.get(_AGENT) else _SSH
     command = shlex.join([sys.executable, str(Path(sweeping.__file__))])
     asked, end = dict[str, subprocess.Popen[str]](), monotonic() + _ANSWER
-    for name in names:
-        with suppress(OSError):
-            process = asked[name] = subprocess.Popen([*agent, name, command], stdin=subprocess.PIPE, errors="replace",
-                                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                                     start_new_session=True)
-            assert process.stdin is not None
-            with suppress(OSError), process.stdin as stdin:
-                json.dump(told, stdin)
-            process.stdin = None  # closed; `communicate` would use it
+    started = Event()  # Thread.join takes a thread for ended when a signal's exception interrupts it
+
+    def start() -> None:
+        try:
+            for name in names:
+                with suppress(OSError):
+                    asked[name] = _asked([*agent, name, command], told)
+        finally:
+            started.set()
 
     def answers() -> Iterator[tuple[str, str]]:
         for name in names:
@@ -169,14 +169,30 @@ def _ask(names: Sequence[str], told: object) -> Iterator[Iterator[tuple[str, str
                     said = f"no answer in {_ANSWER:g} s"
             yield name, said
 
+    # Signals raise in the main thread alone: one that comes as an agent is started does not lose its process.
+    thread = Thread(target=start, name="ag-ask")
     try:
+        thread.start()
+        started.wait()
         yield answers()
     finally:
+        if thread.ident is not None:
+            started.wait()
         for process in asked.values():
             if process.returncode is None:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # the agent, and what it has started
                 process.communicate()
+
+
+def _asked(command: Sequence[str], told: object) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, errors="replace", start_new_session=True)
+    assert process.stdin is not None
+    with suppress(OSError), process.stdin as stdin:
+        json.dump(told, stdin)
+    process.stdin = None  # closed; `communicate` would use it
+    return process
 
 
 class Discovery:

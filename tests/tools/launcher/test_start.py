@@ -6,11 +6,14 @@ Real processes and a real launcher, but no MPI: a script says by itself that it 
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
+from typing import Any
 
 import pytest
 
@@ -259,6 +262,25 @@ def test_sigterm_does_not_wait_for_hosts_that_do_not_answer(starts: Starts, monk
     begin = monotonic()
     assert starts.run("", "--hosts", "nowhere.invalid,localhost") == 143
     assert monotonic() - begin < hosts._ANSWER / 2 and starts.starts == [0, 0, 0]
+
+
+def test_sigterm_as_an_agent_is_started_leaves_no_agent(starts: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[subprocess.Popen[str]]()
+
+    class Killing(subprocess.Popen[str]):
+        def __init__(self, command: list[str], **options: Any) -> None:
+            super().__init__(command, **options)
+            asked.append(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+            sleep(0.2)  # in which the handler runs
+
+    agent = starts.folder / "agent"
+    agent.write_text("#!/bin/sh\nexec sleep 60\n", "utf-8")
+    agent.chmod(0o700)
+    monkeypatch.setenv("PRTE_MCA_plm_ssh_agent", str(agent))
+    monkeypatch.setattr(hosts.subprocess, "Popen", Killing)
+    assert starts.run("", "--hosts", "nowhere.invalid,localhost") == 143
+    assert [process.returncode for process in asked] == [-signal.SIGKILL]
 
 
 # ---------------------------------------------------------------------------------------------- what a rank says
