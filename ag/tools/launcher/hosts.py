@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -75,16 +75,18 @@ def discover(script: str) -> list[Host]:
     """
     source = f"--discover {script}"
     path = script if os.sep in script else os.path.join(os.curdir, script)
-    try:
-        done = subprocess.run([path], capture_output=True, text=True, timeout=_SCRIPT, check=False,
-                              stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ValueError(f"launch: {source} cannot be run ({error}); name an executable file that prints hosts.") from (
-            error)
-    if done.returncode != 0:
-        raise ValueError(f"launch: {source} ended with status {done.returncode} ({done.stderr.strip()[-200:]}); it "
-                         f"must print hosts and end with 0.")
-    return parse_hosts(done.stdout.split(), source)
+    with _begun({script: [path]}, "") as begun:
+        try:
+            if isinstance(process := begun[script], OSError):
+                raise process
+            said, why = process.communicate(timeout=_SCRIPT)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise ValueError(f"launch: {source} cannot be run ({error}); name an executable file that prints hosts."
+                             ) from error
+    if process.returncode != 0:
+        raise ValueError(f"launch: {source} ended with status {process.returncode} ({why.strip()[-200:]}); it must "
+                         f"print hosts and end with 0.")
+    return parse_hosts(said.split(), source)
 
 
 def places(hosts: Sequence[Host]) -> int:
@@ -147,50 +149,62 @@ def _ask(names: Sequence[str], told: object) -> Iterator[Iterator[tuple[str, str
     """Run `sweep.py` on other hosts, all at the same time; their answers, one by one, or what is wrong."""
     agent = shlex.split(os.environ[_AGENT].partition(":")[0]) if os.environ.get(_AGENT) else _SSH
     command = shlex.join([sys.executable, str(Path(sweeping.__file__))])
-    asked, end = dict[str, subprocess.Popen[str]](), monotonic() + _ANSWER
-    started = Event()  # Thread.join takes a thread for ended when a signal's exception interrupts it
+    end = monotonic() + _ANSWER
+    with _begun({name: [*agent, name, command] for name in names}, json.dumps(told)) as begun:
+        def answers() -> Iterator[tuple[str, str]]:
+            for name, process in begun.items():
+                said = f"{agent[0]} cannot be run"
+                if not isinstance(process, OSError):
+                    try:
+                        said, why = process.communicate(timeout=max(0.1, end - monotonic()))
+                        said = said if said.endswith(_HERE) else why.strip()[-300:] or "it says nothing"
+                    except subprocess.TimeoutExpired:
+                        said = f"no answer in {_ANSWER:g} s"
+                yield name, said
 
-    def start() -> None:
+        yield answers()
+
+
+@contextmanager
+def _begun(commands: Mapping[str, Sequence[str]], told: str) -> Iterator[dict[str, subprocess.Popen[str] | OSError]]:
+    """Processes that are told something on their stdin, or why they do not run; at the end all are killed.
+
+    Another thread starts them, as signals raise in the main thread alone: one that comes in between loses no process.
+    """
+    begun = dict[str, subprocess.Popen[str] | OSError]()
+    done = Event()  # Thread.join takes a thread for ended when a signal's exception interrupts it
+
+    def begin() -> None:
         try:
-            for name in names:
-                with suppress(OSError):
-                    asked[name] = _asked([*agent, name, command], told)
-        finally:
-            started.set()
-
-    def answers() -> Iterator[tuple[str, str]]:
-        for name in names:
-            said = f"{agent[0]} cannot be run"
-            if name in asked:
+            for name, command in commands.items():
                 try:
-                    said, why = asked[name].communicate(timeout=max(0.1, end - monotonic()))
-                    said = said if said.endswith(_HERE) else why.strip()[-300:] or "it says nothing"
-                except subprocess.TimeoutExpired:
-                    said = f"no answer in {_ANSWER:g} s"
-            yield name, said
+                    begun[name] = _told(command, told)
+                except OSError as error:
+                    begun[name] = error
+        finally:
+            done.set()
 
-    # Signals raise in the main thread alone: one that comes as an agent is started does not lose its process.
-    thread = Thread(target=start, name="ag-ask")
+    thread = Thread(target=begin, name="ag-begin")
     try:
         thread.start()
-        started.wait()
-        yield answers()
+        done.wait()
+        yield begun
     finally:
         if thread.ident is not None:
-            started.wait()
-        for process in asked.values():
-            if process.returncode is None:
+            done.wait()
+        for process in begun.values():
+            if not isinstance(process, OSError) and process.returncode is None:
                 with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # the agent, and what it has started
+                    os.killpg(process.pid, signal.SIGKILL)  # and what it has started
                 process.communicate()
 
 
-def _asked(command: Sequence[str], told: object) -> subprocess.Popen[str]:
+def _told(command: Sequence[str], told: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, errors="replace", start_new_session=True)
     assert process.stdin is not None
     with suppress(OSError), process.stdin as stdin:
-        json.dump(told, stdin)
+        stdin.write(told)
     process.stdin = None  # closed; `communicate` would use it
     return process
 

@@ -264,7 +264,10 @@ def test_sigterm_does_not_wait_for_hosts_that_do_not_answer(starts: Starts, monk
     assert monotonic() - begin < hosts._ANSWER / 2 and starts.starts == [0, 0, 0]
 
 
-def test_sigterm_as_an_agent_is_started_leaves_no_agent(starts: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("option", ["--hosts", "--discover"])
+def test_sigterm_as_a_process_is_started_leaves_none(option: str, starts: Starts,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent that asks a host, or the script that lists hosts."""
     asked = list[subprocess.Popen[str]]()
 
     class Killing(subprocess.Popen[str]):
@@ -279,7 +282,7 @@ def test_sigterm_as_an_agent_is_started_leaves_no_agent(starts: Starts, monkeypa
     agent.chmod(0o700)
     monkeypatch.setenv("PRTE_MCA_plm_ssh_agent", str(agent))
     monkeypatch.setattr(hosts.subprocess, "Popen", Killing)
-    assert starts.run("", "--hosts", "nowhere.invalid,localhost") == 143
+    assert starts.run("", option, {"--hosts": "nowhere.invalid,localhost", "--discover": str(agent)}[option]) == 143
     assert [process.returncode for process in asked] == [-signal.SIGKILL]
 
 
