@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import process_time
+from time import thread_time
 
 import curves.models
 import curves.workloads
@@ -17,7 +17,9 @@ from ag.engine.compile import pipeline
 def compiled(layers: int, device: str, patch: pytest.MonkeyPatch, enough: float = 0.0) -> tuple[int, float]:
     """Launches of a GPT's captured step, and the processor seconds that compiling them took: the best of three.
 
-    With `enough`, the best of eight, or the first below it: other processes take the caches away.
+    The clock counts the compiling thread alone: a software driver's threads still run the recorded step
+    beside it, and double a clock of the whole process. With `enough`, the best of eight, or the first below
+    it: other processes take the caches away.
     """
     for module in (curves.models, curves.workloads):
         for name, size in {"LAYERS": layers, "D": 32, "T": 16}.items():  # the launches do not depend on sizes
@@ -26,9 +28,9 @@ def compiled(layers: int, device: str, patch: pytest.MonkeyPatch, enough: float 
     original = pipeline.compile_program
 
     def timed(*args: object) -> object:
-        begin = process_time()
+        begin = thread_time()
         launches = original(*args)  # type: ignore[arg-type]
-        seconds.append(process_time() - begin)
+        seconds.append(thread_time() - begin)
         return launches
 
     patch.setattr(pipeline, "compile_program", timed)
@@ -51,7 +53,7 @@ def test_four_times_the_layers_take_four_times_the_time(monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("layers", "most_seconds"), [(32, 0.6), (96, 2.0)])
+@pytest.mark.parametrize(("layers", "most_seconds"), [(32, 0.3), (96, 1.0)])
 def test_large_models(layers: int, most_seconds: float, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A quiet machine takes half of it."""
     most_seconds *= slowness()
