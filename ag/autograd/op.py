@@ -2,7 +2,8 @@
 
 `op` turns a forward rule ``forward(run, *operands, *params) -> (output, saved)`` into the public function: it lifts
 numbers and arrays to the tensors' device, checks that all operands live on one device and have one element type, runs
-the rule, and leaves a node on the tape.  The rule receives `run`, the device's launch, and can reach nothing else.
+the rule, and leaves a node on the tape.  The gradient rule is declared below it by ``@ag_exp.vjp``, and the node calls
+it when the tape does.  The rule receives `run`, the device's launch, and can reach nothing else.
 Adding an op changes neither this nor the tape, capture or a backend; docs/adding_an_op.md says what it does.
 
 A rule works on buffers and says so; callers pass tensors, and `op` publishes that signature, to `help`, to

@@ -8,7 +8,7 @@ result back to the inputs, where it is added to what other uses of an input sent
 
 `backward` alone undoes broadcasting (`shaped_like` of `ag.autograd.cotangent`) and adds finished gradients to the
 parameters' ``.grad``.  Knows no op by name and no device; users call
-`with_grad_tape`, `no_grad` and `backward`, and ops ask `is_recording`.
+`with_grad_tape`, `no_grad` and `backward`, ops ask `is_recording`, and activation checkpoints call `record_later`.
 """
 
 from __future__ import annotations

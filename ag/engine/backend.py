@@ -11,10 +11,10 @@ whose device overlaps launches puts barriers between them.
 
 A **launch** returns at once on an asynchronous backend.  Only `download` and `synchronize` wait.
 
-A **recording** collects every launch that its thread makes while it is open, on top of running it; `ag.engine.compile`
-makes a **Program** of it, which can be run again without Python deciding anything.  A program holds every buffer it
-touches, so its memory stays its own. While recording, the host may not read device memory or write into existing
-buffers: the program would not see it.
+A **recording** collects every launch that its thread makes while it is open, on top of running it; `ag.engine.compile`,
+which nothing here imports, makes a **Program** of it, which can be run again without Python deciding anything.  A
+program holds every buffer it touches, so its memory stays its own.  While recording, the host may not read device
+memory or write into existing buffers: the program would not see it.
 """
 
 from __future__ import annotations

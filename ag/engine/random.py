@@ -3,7 +3,8 @@
 Philox4x32-10 turns a key and a counter into four random words, with no state but the counter.  The key is the seed.
 The counter is (word block, stream): every draw takes the next stream number and uses as many blocks as it needs.
 On a device the seed and the stream number live in a small buffer per generator, so a captured step draws anew on every
-replay.  The process has one generator, and a thread that seeds for itself one of its own.
+replay; a guard in the recording says whether that is still the thread's generator.  The process has one generator, and
+a thread that seeds for itself one of its own.
 The host draws initial weights from streams of its own, with the same function.  Knows no op and no layer: dropout and
 activation checkpoints ask it for keys, layers for initial weights, checkpoints for its state.
 """

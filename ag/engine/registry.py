@@ -1,8 +1,9 @@
 """The registry of backends: which families of devices there are, and the devices of each.
 
 A family is a folder `ag/engine/backends/<family>` whose package calls `register_backend` when it is imported, and it is
-imported when a device of that name is first asked for, so `import ag` loads no backend and no driver.  A test registers
-a family of its own in the same way.  The registry knows names and descriptions of devices; `ag.engine.device` opens
+imported when a device of that name is first asked for, so `import ag` loads no backend and no driver.  A package
+elsewhere, or a test, calls `register_backend("toy", ...)` itself, and its user imports it before asking for ``toy:0``:
+only that folder is looked through.  The registry knows names and descriptions of devices; `ag.engine.device` opens
 them.  It must not know what any family is called.
 """
 

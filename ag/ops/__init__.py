@@ -3,7 +3,8 @@
 
 Each is here under its ordinary name, too: ``ag.ops.softmax`` is ``ag.ag_softmax``.
 
-An op says which primitives compute its result and its gradients (`ag.autograd.op`), and knows no device.
+An op says which primitives compute its result and its gradients (`ag.autograd.op`), and knows no device.  Step by step:
+docs/adding_an_op.md; `ag.io.onnx.operators` has what exports one.
 """
 
 import typing as _typing

@@ -1,4 +1,4 @@
-"""Activations: what is listed in `__all__` here, layers apply by name (``activation="relu"``).
+"""Activations, softmax among them: what is listed in `__all__` here, layers apply by name (``activation="relu"``).
 
 Where the output gives the derivative, as of relu, it is what is saved: the next layer keeps it anyway.
 """

@@ -1,7 +1,9 @@
 """Layer norm and batch norm: the same standardisation, over features or over samples.
 
 Both see x as a matrix [features, samples].  Mean and variance are saved, and the standardised values made again from x
-in the backward pass.  The gradients include what flows through mean and variance.
+in the backward pass.  The gradients include what flows through mean and variance.  `batch_norm_train` moves the running
+statistics itself; `move_statistics` is for synchronous batch norm, which has sums of its own.  Knows no layer and no
+replica; layers call it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """The case table: one row per public op.  To test a new op, add a row; the tests are made of it.
 
+Arithmetic, sums, products, common activations and losses are here; `cases_pointwise`, `cases_images` and
+`cases_sequences` have the others.
+
 Shapes have one element, odd sizes, more elements than a workgroup (64 to 256 invocations), ranks 0 to 4, and no
 element where that means something.  Oracles are written from the mathematics, one element at a time where possible.
 """

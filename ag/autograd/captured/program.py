@@ -1,7 +1,8 @@
 """One recording of a step: what it depends on, what it leaves behind, and its replay.
 
-A `CapturedProgram` is made of a `RecordedCall`.  It says whether it still holds (`change`); `replay` leaves what the
-eager call would have left:
+A `CapturedProgram` is made of a `RecordedCall`.  It says whether it still holds (`change`): the gradients of before,
+what was watched (`ag.autograd.watched`: attributes, modes, where tensors lie), and the guards that random generators
+and loss scales have put into the recording.  `replay` leaves what the eager call would have left:
 
     slots    <- arguments, and gradients of before that the step reads
     launches

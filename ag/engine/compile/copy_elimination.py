@@ -7,7 +7,8 @@ with the 1 a backward pass begins with, as that is a copy, too:
     ->  flat[0:6] = matmul(..); flat[6:8] = sum(..); adam(flat, ..)
 
 A tensor that holds g1 (a parameter's ``.grad``) finds it at its new place, as its buffer moves.
-`ag.engine.compile.pipeline` runs the pass; it knows no primitive by name, only what each declares to be a copy.
+`ag.engine.compile.pipeline` runs the pass, and `fold_scaling` asks `can_move`, too; it knows no primitive by name, only
+what each declares to be a copy.
 """
 
 from __future__ import annotations

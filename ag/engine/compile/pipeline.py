@@ -4,7 +4,9 @@
         step()                          # runs as always, and every launch is noted
     recording.finished().run()          # the same launches again, fewer and in less memory
 
-Passes run in the order of `PASSES`, each over the same `Graph`.  What they may assume of a device is in its `Target`;
+Passes run in the order of `PASSES`, each over the same `Graph`: a pass is a function ``(graph, target)`` that returns
+nothing, and changes the graph by its methods, which keep readers, writers and spans up to date.  To add one, put it
+there, with what says whether it is wanted.  What they may assume of a device is in its `Target`;
 what they leave behind in memory that somebody holds is the same, to the bit, as what the recorded launches did.
 Nothing outside `ag.engine.compile` imports anything else of it.  A captured step (`ag.autograd.captured.call`) and the
 trainer's optimizers on the host record; knows no op and no tensor.

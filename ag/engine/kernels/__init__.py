@@ -4,7 +4,8 @@ A shader is a file ``shaders/<name>.comp``, or, if its primitive is `fusable`, t
 ``shaders/functions.glsl``; for a few there are several, of which the backend chooses.  ``kernels_build.py`` compiles
 them.  A kernel in C (``ag/engine/backends/cpu/kernels``) makes the CPU quicker; where there is none it runs the numpy
 function.  To add a primitive: write numpy and GLSL, and a row of the case table in ``tests/table``
-(docs/adding_an_op.md); of a `fusable` one the GLSL function becomes C by itself.
+(docs/adding_an_op.md); of a `fusable` one the GLSL function becomes C by itself.  A kernel in C that is written by hand
+has its random launches in ``tests/engine/backends/cpu/random_launches.py``.
 What is here knows neither tensors nor gradients nor devices; `ag.ops`, the optimizers and the compiler launch it.
 Importing the package declares all primitives: `ag.engine.primitive.PRIMITIVES` is the list of what a backend must run.
 """

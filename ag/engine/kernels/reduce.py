@@ -6,7 +6,7 @@ An axis is cut into pieces of `chunk` elements, each of which becomes one elemen
 
 `sum_over` and `sum_to` launch sums over several axes; the tape undoes broadcasting with `sum_to`.  The numpy functions
 make sums that may be long with `total` or along the last axis, so that float32 keeps its digits.  Ops, clipping and
-loss scales launch them, too.
+loss scales launch them, too.  Reductions that only optimizers launch are in `ag.engine.kernels.optimizer`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ all replicas.  Seven samples, of which replica 0 has 0-2 and replica 1 has 3-6:
     host          ((0 + 1) + (2 + 3)) + ((4 + 5) + 6)       a last partial block is added from the right
 
 Floating-point addition is not associative, but every node is the same addition wherever it is made: the result is the
-same, bit for bit, for every way to deal the samples out.
+same, bit for bit, for every way to deal the samples out.  `shard_sizes` deals them out: to the ranks of a job (`Ranks`
+in `ag.parallel.trainer.ranks`), and to the replicas of a rank (`ag.parallel.trainer.load_balance`).
 
 Knows numbers and how to add two of them; no tensor, no device, no replica.  Communicators, replicas and the trainer
 call it.

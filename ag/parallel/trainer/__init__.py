@@ -13,4 +13,8 @@ which devices still compute, `replicas` leaves the others out, `ranks` tells oth
 again, whose samples `ranks` and `replicas` deal anew.  No weight changes twice: `trainer` changes weights only when all
 gradients are there, and from then on the step counts.  A device that is lost while new weights are sent to it shows in
 step 8 (`Replicas.send`).
+
+If a rank is lost in step 7, the communicator raises a RankLostError on the others, `membership` (`ag.parallel.comm`)
+has them agree on who is left, `ranks` drops the share of the lost one, and `dp_train` makes step 7 again, whose samples
+`ranks` deals anew.  `go_on_without` is not called: the devices of those who are left are well.
 """

@@ -1,4 +1,6 @@
-"""The arguments of `dp_train`: what is wrong is named before a model is built.
+"""The arguments of `dp_train`: what is wrong is named before a model is built, and what was not given is chosen.
+
+`dealing` chooses how many samples a step has, and how many are passed at once.
 
 Knows names, numbers and devices' names; no model and no sample.  `dp_train` calls it first.
 """

@@ -1,6 +1,6 @@
 """Checkpoints of `dp_train`: one file with everything that the next step depends on.
 
-Weights, buffers, states of optimizers and schedules, losses so far, the seed, and how samples are dealt out.
+Weights, buffers, states of optimizers and schedules, losses so far, the seed, and how samples are dealt out (`Dealt`).
 The samples of the next step, and the random numbers that they draw, follow from these: a resumed training goes on bit
 for bit, on any number of replicas with the same batch and stacks.  Knows arrays and a file; no replica, no optimizer.
 `dp_train` saves, `ag.parallel.trainer.ranks` loads.  Loops of users' own have `ag.io.checkpoint`.

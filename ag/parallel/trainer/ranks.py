@@ -12,9 +12,9 @@ all-gather).  Two ranks with one node each, of elements [a b] and [c d]:
     rank 0   sends b to rank 1, adds a + c          sends a + c to rank 1      has [a+c b+d]
     rank 1   sends c to rank 0, adds b + d          sends b + d to rank 0      has [a+c b+d]
 
-Knows a communicator, flat arrays, which samples of a step are this rank's, and one of its replicas, which stands for
-all; not what a step is, which `ag.parallel.trainer.trainer` knows.  The trainer and `dp_train` call it.  With one rank
-nothing is exchanged.
+Knows a communicator, flat arrays, which samples of a step are this rank's (`positions`), and one of its replicas, which
+stands for all; not what a step is, which `ag.parallel.trainer.trainer` knows.  The trainer and `dp_train` call it.
+With one rank nothing is exchanged.
 """
 
 from __future__ import annotations

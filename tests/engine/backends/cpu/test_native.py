@@ -27,6 +27,10 @@ pytestmark = pytest.mark.skipif(KERNELS is None, reason="no kernels in C: not bu
 NAMES = sorted(KERNELS.kernels.keys() & MAKERS.keys()) if KERNELS else []
 
 
+def test_every_kernel_has_random_launches() -> None:
+    assert KERNELS is not None and KERNELS.kernels.keys() <= MAKERS.keys()
+
+
 class Sharing(NativeBackend):
     """A device whose launches are all shared, by so many threads, and that counts them."""
 
