@@ -27,6 +27,7 @@ layout(set = 0, binding = 7) readonly buffer Factor_ { float factor[]; };
 layout(set = 0, binding = 8) readonly buffer Bad_ { float bad[]; };
 #include "ticket.glsl"
 #include "scaled_gradient.glsl"
+#include "counts.glsl"
 
 // x + rate (y - x), from the nearer end: a small y has no digits left in y - x.
 float moved(float x, float y, float rate, float beta) {
@@ -34,43 +35,49 @@ float moved(float x, float y, float rate, float beta) {
     return rate <= 0.5 ? from_x : from_y;
 }
 
-#include "counts.glsl"
+// What all elements of a parameter have in common; read and computed once, as some drivers read a word for every lane.
+uint slot_end;
+float eps_by_count, lr_by_count;
 
-void advance(uint word, float rate1, float rate2) {
-    state[word] = floatBitsToUint(counted(word, rate1));
-    state[word + 1] = floatBitsToUint(counted(word + 1, rate2));
-    state[word + 2] = floatBitsToUint(uintBitsToFloat(state[word + 2]) + 1.0);
-}
-
-void update(uint i, float grad) {
-    const float lr = settings[settings_at], rate1 = settings[settings_at + 1], rate2 = settings[settings_at + 2];
-    const float eps = settings[settings_at + 3], weight_decay = settings[settings_at + 4];
-    const float beta1 = settings[settings_at + 5], beta2 = settings[settings_at + 6];
-    const uint slot = only_here ? slot_here : slot_of(start + i), counts = state_at + 4 + 3 * slot;
-    precise float c1 = slot == slot_here ? counts_here[0] : counted(counts, rate1);
-    precise float c2 = slot == slot_here ? counts_here[1] : counted(counts + 1, rate2);
-    precise float square = grad * grad;
-    precise float m_i = moved(m[m_at + i], grad, rate1, beta1), v_i = moved(v[v_at + i], square, rate2, beta2);
-    precise float p_i = p[p_at + i];
-    p_i *= 1.0 - lr * weight_decay;
-    p_i -= m_i / (sqrt(v_i) + eps * sqrt(c2)) * (lr * sqrt(c2) / c1);
-    m[m_at + i] = m_i;
-    v[v_at + i] = v_i;
-    p[p_at + i] = p_i;
+void look_at(uint slot, float c1, float c2, float lr, float eps) {
+    slot_end = places[places_at + 1 + slot];
+    precise float root = sqrt(c2), by_root = eps * root, by_counts = lr * root / c1;
+    eps_by_count = by_root;
+    lr_by_count = by_counts;
 }
 
 void main() {
     const bool skip = bad[bad_at] != 0.0;
-    const float rate1 = settings[settings_at + 1], rate2 = settings[settings_at + 2];
-    if (!skip) look_up(rate1, rate2);
+    const float by = factor[factor_at];
+    const float lr = settings[settings_at], rate1 = settings[settings_at + 1], rate2 = settings[settings_at + 2];
+    const float eps = settings[settings_at + 3], weight_decay = settings[settings_at + 4];
+    const float beta1 = settings[settings_at + 5], beta2 = settings[settings_at + 6];
+    precise float decay = 1.0 - lr * weight_decay;
+    const uint slot = first_slot();
+    if (!skip) {
+        publish_counts(slot, rate1, rate2);
+        look_at(slot, counts_here[0], counts_here[1], lr, eps);
+    }
     for (uint turn = 0; turn < turns; turn++) {
         const uint i = element(turn);
-        const float grad = scaled_gradient(i);
-        if (!skip && i < n) update(i, grad);
+        const float grad = scaled_gradient(i, by);
+        if (skip || i >= n) continue;
+        while (start + i >= slot_end) {  // once at most; an `if` would cost drivers that make both its branches
+            const uint other = slot_of(start + i);
+            look_at(other, counted(counts_at(other), rate1), counted(counts_at(other) + 1, rate2), lr, eps);
+        }
+        precise float square = grad * grad;
+        precise float m_i = moved(m[m_at + i], grad, rate1, beta1), v_i = moved(v[v_at + i], square, rate2, beta2);
+        precise float p_i = p[p_at + i];
+        p_i *= decay;
+        p_i -= m_i / (sqrt(v_i) + eps_by_count) * lr_by_count;
+        m[m_at + i] = m_i;
+        v[v_at + i] = v_i;
+        p[p_at + i] = p_i;
     }
     if (skip || !is_last_reader(state_at)) return;
     const uint me = gl_LocalInvocationID.x;
-    for (uint k = me; k < count; k += gl_WorkGroupSize.x) advance(state_at + 4 + 3 * (first + k), rate1, rate2);
+    for (uint k = me; k < count; k += gl_WorkGroupSize.x) advance(counts_at(first + k), rate1, rate2);
     if (me != 0) return;
     if (last != 0) advance(state_at + 1, rate1, rate2);
     state[state_at] = 0;

@@ -23,25 +23,24 @@ layout(set = 0, binding = 6) readonly buffer Bad_ { float bad[]; };
 #include "ticket.glsl"
 #include "scaled_gradient.glsl"
 
-void update(uint i, float grad) {
-    const float lr = settings[settings_at], mu = settings[settings_at + 1], weight_decay = settings[settings_at + 2];
-    precise float p_i = p[p_at + i];
-    precise float d = grad + weight_decay * p_i;
-    if (mu != 0.0) {
-        precise float b = mu * momentum[momentum_at + i] + d;
-        momentum[momentum_at + i] = b;
-        d = settings[settings_at + 3] != 0.0 ? d + mu * b : b;
-    }
-    p_i -= lr * d;
-    p[p_at + i] = p_i;
-}
-
 void main() {
     const bool skip = bad[bad_at] != 0.0;
+    const float by = factor[factor_at];
+    const float lr = settings[settings_at], mu = settings[settings_at + 1], weight_decay = settings[settings_at + 2];
+    const bool nesterov = settings[settings_at + 3] != 0.0;
     for (uint turn = 0; turn < turns; turn++) {
         const uint i = element(turn);
-        const float grad = scaled_gradient(i);
-        if (!skip && i < n) update(i, grad);
+        const float grad = scaled_gradient(i, by);
+        if (skip || i >= n) continue;
+        precise float p_i = p[p_at + i];
+        precise float d = grad + weight_decay * p_i;
+        if (mu != 0.0) {
+            precise float b = mu * momentum[momentum_at + i] + d;
+            momentum[momentum_at + i] = b;
+            d = nesterov ? d + mu * b : b;
+        }
+        p_i -= lr * d;
+        p[p_at + i] = p_i;
     }
     if (skip || last == 0 || !is_last_reader(state_at) || gl_LocalInvocationID.x != 0) return;
     state[state_at + 1] = floatBitsToUint(uintBitsToFloat(state[state_at + 1]) + 1.0);
