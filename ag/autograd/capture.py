@@ -9,10 +9,10 @@ launches are recorded; so does the next one, and only if both made the same is t
 
 What the recording saw of the world, settings of layers, tensors, gradients, is watched; when something has changed, the
 call is recorded anew, and the older program kept for when it is as before.  Arguments of another kind, another default
-device or type, a tape that is off have a program of their own.  So a change is no error; a step that has to be recorded
-again and again runs uncaptured, with a warning.  Knows no op, no launch and no layer: what
-is in a recording is the matter of `ag.autograd.captured`.  Users call `ag_capture`, `dp_train` makes a `CapturedStep`
-per structure of samples.
+device or type, another precision of products or a tape that is off have a program of their own.  So a change is no
+error; a step that has to be recorded again and again runs uncaptured, with a warning.  Knows no op, no launch and no
+layer: what is in a recording is the matter of `ag.autograd.captured`.  Users call `ag_capture`, `dp_train` makes a
+`CapturedStep` per structure of samples.
 """
 
 from __future__ import annotations

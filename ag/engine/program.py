@@ -5,7 +5,8 @@ another thread does for the step would be missing in a replay, so it is refused:
 of the recording passes from thread to thread.  Threads that do something else are left alone, and may record, too.
 
 `ag.engine.backend` says what backends promise about launches, and tells the open recordings of each;
-`ag.engine.compile` opens recordings and makes programs of them.  Knows no tensor and no primitive by name.
+`ag.engine.compile` opens recordings, shortens them and has the backend make programs of them.  Knows no tensor and no
+primitive by name.
 """
 
 from __future__ import annotations

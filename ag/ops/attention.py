@@ -2,7 +2,8 @@
 
 Two kernels do it, forward and backward, and neither stores the matrix of weights: memory grows with the length of the
 sequences, not with its square.  They read and write [features, time, batch] as users have it.  Heads of more features
-than the kernels' tiles hold, and sequences so long that a driver would end their loops, are composed of products.
+than the kernels' tiles hold, and sequences so long that a driver would end their loops, are composed of products;
+which, the device's `Target` says.  Users and `ag.nn.attention` call it; it knows no weights and no device.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Class numbers and word ids: whole numbers from the host, checked there, because a kernel cannot raise an error.
 
-Knows no op; `ag.ops.loss` and `ag.ops.embedding` call it.
+`ag.ops.loss` and `ag.ops.embedding` call `checked_ids`, and say what the numbers are called in messages.  It knows no
+op, but for one message that helps with the ids of an embedding.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Embedding: columns of a matrix picked by word ids.
 
 The gradient adds up, for every word, the cotangents of the places where it stands.  Each sum is made by one
-invocation in the order of the places, so it has the same bits every time and needs no atomics.
+invocation in the order of the places, so it has the same bits every time and needs no atomics.  Users and the layer
+`ag.nn.embedding` call it; it knows no device.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Softmax and cross-entropy are one primitive that also leaves the gradient for the logits, so the backward pass is a
 single multiplication and no logarithm of a rounded probability is ever taken.  In a captured step the gradient takes
-the logits' memory, if nobody else needs them.
+the logits' memory, if nobody else needs them.  Users call it, and hand it to `dp_train`; it knows no model and no
+device.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Reductions: sum, mean and maximum over any axes.
 
 Neighbouring axes are reduced as one long axis, and a long one in pieces (`ag.engine.kernels.reduce`).  The gradient of
-a sum repeats the cotangent; that of a maximum goes to the largest elements, in equal shares.
+a sum repeats the cotangent; that of a maximum goes to the largest elements, in equal shares.  Users, pooling and the
+batch norm of several devices call it; it knows no layer and no device.
 """
 
 from __future__ import annotations

@@ -8,7 +8,10 @@ references, and no code that makes or keeps tensors has to report anything.
 Example: in ``y = exp(x); z = y * 2``, returned as ``z``, the caller holds x and z.  Let go, they stay alive: both have
 escaped.  y dies, and comes back in the same place, known only to the program.
 
-`ag.engine.compile.pipeline` calls it, once, before the first pass.  It knows buffers and launches, and no primitive.
+`compile_program` (`ag.engine.compile.pipeline`) calls `settle`, once, before the first pass.  That is `take_over`,
+again after a garbage collection where something still seems held; then a tensor that the step computed and somebody
+keeps is refused, unless it is one of the recording's results, which count as escaped.  Knows buffers and launches, and
+no primitive.
 """
 
 from __future__ import annotations

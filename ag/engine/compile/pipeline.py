@@ -6,10 +6,10 @@
 
 Passes run in the order of `PASSES`, each over the same `Graph`: a pass is a function ``(graph, target)`` that returns
 nothing, and changes the graph by its methods, which keep readers, writers and spans up to date.  To add one, put it
-there, with what says whether it is wanted.  What they may assume of a device is in its `Target`;
-what they leave behind in memory that somebody holds is the same, to the bit, as what the recorded launches did.
-Nothing outside `ag.engine.compile` imports anything else of it.  A captured step (`ag.autograd.captured.call`) and the
-trainer's optimizers on the host record; knows no op and no tensor.
+there, with what says whether it is wanted, ``wanted(recording, target)``.  What they may assume of a device is in its
+`Target`; what they leave behind in memory that somebody holds is the same, to the bit, as what the recorded launches
+did.  Nothing outside `ag.engine.compile` imports anything else of it.  A captured step (`ag.autograd.captured.call`)
+and the trainer's optimizers on the host record; knows no op and no tensor.
 """
 
 from __future__ import annotations

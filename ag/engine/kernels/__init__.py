@@ -1,11 +1,18 @@
 """What primitives compute: per name one numpy function here, one shader in `shaders`, and maybe one kernel in C.
 
+All that a new one needs, say a reduction ``variance``; docs/adding_an_op.md goes through it with an example::
+
+    ag/engine/kernels/reduce.py                 the numpy function, which is the reference for the others
+    shaders/variance.comp                       the shader; python kernels_build.py compiles it
+    ag/engine/backends/cpu/kernels/reduce.c     a kernel in C, if the CPU is to be quicker; python tools/cpu_kernels.py
+    ag/ops/reduce.py                            the op that launches it, with its gradient rule
+    tests/table/cases.py                        a row of cases, by which the table's tests check all of them
+    tests/engine/backends/cpu/random_launches.py    random launches, for a kernel in C that is written by hand
+
 A shader is a file ``shaders/<name>.comp``, or, if its primitive is `fusable`, the function ``<name>_of`` in
 ``shaders/functions.glsl``; for a few there are several, of which the backend chooses.  ``kernels_build.py`` compiles
-them.  A kernel in C (``ag/engine/backends/cpu/kernels``) makes the CPU quicker; where there is none it runs the numpy
-function.  To add a primitive: write numpy and GLSL, and a row of the case table in ``tests/table``
-(docs/adding_an_op.md); of a `fusable` one the GLSL function becomes C by itself.  A kernel in C that is written by hand
-has its random launches in ``tests/engine/backends/cpu/random_launches.py``.
+them.  Where there is no kernel in C the CPU runs the numpy function; of a `fusable` primitive the GLSL function becomes
+C by itself.
 What is here knows neither tensors nor gradients nor devices; `ag.ops`, the optimizers and the compiler launch it.
 Importing the package declares all primitives: `ag.engine.primitive.PRIMITIVES` is the list of what a backend must run.
 """

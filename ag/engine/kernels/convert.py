@@ -38,6 +38,8 @@ def stored(array: Array, dtype: DType) -> Array:
     if not dtype.is_float:
         return _whole(array, dtype)
     if dtype is not BF16:
+        if array.dtype == dtype.numpy_name:
+            return np.asarray(array)
         with np.errstate(over="ignore"):  # what is too large becomes infinite
             return np.asarray(array, dtype.numpy_name)
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)

@@ -10,11 +10,15 @@ all replicas.  Seven samples, of which replica 0 has 0-2 and replica 1 has 3-6:
     host          ((0 + 1) + (2 + 3)) + ((4 + 5) + 6)       a last partial block is added from the right
 
 Floating-point addition is not associative, but every node is the same addition wherever it is made: the result is the
-same, bit for bit, for every way to deal the samples out.  `shard_sizes` deals them out: to the ranks of a job (`Ranks`
-in `ag.parallel.trainer.ranks`), and to the replicas of a rank (`ag.parallel.trainer.load_balance`).
+same, bit for bit, for every way to deal the samples out.  Who calls what:
 
-Knows numbers and how to add two of them; no tensor, no device, no replica.  Communicators, replicas and the trainer
-call it.
+    TreeSum        nodes that arrive in order: the trainer's replicas on their device, trainer and ranks on the host
+    RowSums        the addition of two rows on the host, in buffers that stay: the trainer, and `Ranks` for other ranks'
+    tree_sum       values that are all there: communicators, `DataParallel`, synchronized batch norm
+    shard_sizes    how many of n samples each gets: ranks (`ag.parallel.trainer.ranks`), the replicas of a rank
+                   (`ag.parallel.trainer.load_balance`), and whoever else cuts something, as `scatter` does
+
+Knows numbers and how to add two of them; no tensor, no device, no replica.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Copy(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """A sequence that can be started, the kernels of its operations, and who makes events of those, if anybody."""
+    """A sequence that can be started, who makes events of its operations, if anybody, and their kernels for that."""
 
     sequence: Sequence
     kernels: list[str]

@@ -46,4 +46,8 @@ class HazardTracker:
 
 
 def _overlap(some: list[Range], others: list[Range]) -> bool:
-    return any(a < d and c < b for a, b in some for c, d in others)
+    for a, b in some:
+        for c, d in others:
+            if a < d and c < b:
+                return True
+    return False

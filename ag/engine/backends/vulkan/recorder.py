@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 
@@ -97,7 +95,7 @@ class Recorder:
         for batch in list(self._batches):
             if batch.started or batch is self._batches[-1]:
                 continue
-            while self.in_flight >= _MOST_IN_FLIGHT:
+            while len(self._batches) > _MOST_IN_FLIGHT and self.in_flight >= _MOST_IN_FLIGHT:
                 self._wait_oldest()
             if batch.played:
                 self._wait_for_same(batch)
@@ -107,9 +105,11 @@ class Recorder:
             batch.timing, batch.meter = self.timing, self._meter
             sequence = batch.recorded.sequence
             starting = map(type(sequence).eval_async, (sequence,))
-            with self._errors():
+            try:
                 if not batch.started:
                     batch.started.extend(starting)
+            except self._kp.DeviceLostError as error:
+                raise self._was_lost(error) from error
             self.submits += 1
 
     def _wait_for_same(self, batch: Batch) -> None:
@@ -125,9 +125,11 @@ class Recorder:
         if not done.started:  # a signal's handler has waited
             return
         waiting = map(type(done.started[0]).eval_await, done.started)
-        with self._errors():
+        try:
             if not done.waited_for:
                 done.waited_for.extend(waiting)
+        except self._kp.DeviceLostError as error:
+            raise self._was_lost(error) from error
         if self._batches[0] is not done:
             return
         self._batches.popleft()
@@ -148,7 +150,7 @@ class Recorder:
     def wait(self) -> None:
         """Submit, and wait for everything."""
         self.submit()
-        while self.in_flight:
+        while self._batches[0].started:
             self._wait_oldest()
 
     @property
@@ -192,21 +194,17 @@ class Recorder:
             self.submit()
             self._meter = meter
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except self._kp.DeviceLostError as error:
-            self.lost = True
-            self._batches = deque([Batch()])
-            raise DeviceError(f"{self._name}: the device was lost ({error}); its tensors are gone. Go on from the "
-                              f"last checkpoint, after ag_shutdown() or in a new process.") from error
+    def _was_lost(self, error: Exception) -> DeviceError:
+        self.lost = True
+        self._batches = deque([Batch()])
+        return DeviceError(f"{self._name}: the device was lost ({error}); its tensors are gone. Go on from the last "
+                           f"checkpoint, after ag_shutdown() or in a new process.")
 
     # -------------------------------------------------------------------------------------- programs
 
     def build(self, commands: list[Command] | list[Command | Copy], unused: Sequence | None = None) -> Recorded:
         """A sequence that can be played many times."""
-        kernels = [kernel for command in commands for kernel in command.kernels]
+        kernels = [] if self._stopwatch is None else [kernel for command in commands for kernel in command.kernels]
         sequence = unused or self._sequence(len(kernels))
         tracker = HazardTracker()
         for i, c in enumerate(commands):
