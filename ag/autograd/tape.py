@@ -1,14 +1,16 @@
 """The tape: what was computed from what, and the backward pass over it.
 
-Inside `with_grad_tape` every op that touches a parameter leaves a node on the tensor it returns; a result keeps its
-own history alive and nothing is global.  `backward` visits the nodes newest first and pulls the cotangent of each
-result back to the inputs, where it is added to what other uses of an input sent:
+Inside `with_grad_tape` every op that touches a parameter leaves a node on the tensor it returns; a result keeps its own
+history alive and nothing is global: what nodes saved is free when the last result dies.  `backward` visits the nodes
+newest first and pulls the cotangent of each result back to the inputs, where it is added to what other uses of an input
+sent:
 
     y = x * w; z = y + x        z -> (y, x), then y -> (x, w): x has two uses, the second is added to the first
 
 `backward` alone undoes broadcasting (`shaped_like` of `ag.autograd.cotangent`) and adds finished gradients to the
-parameters' ``.grad``.  Knows no op by name and no device; users call
-`with_grad_tape`, `no_grad` and `backward`, ops ask `is_recording`, and activation checkpoints call `record_later`.
+parameters' ``.grad``.  Knows no op by name and no device; users call `with_grad_tape`, `no_grad` and `backward`, ops
+ask `is_recording`.  In `record_later` ops leave no nodes, though gradients are wanted: an activation checkpoint
+computes its function there and records it when `backward` reaches it.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ the arena grows by another segment.
 The truth is one dictionary, the loans: what is not on loan is free.  Bins and free list are an index of that, which may
 miss free memory and never holds any that is lent.  So an interrupt (Ctrl-C, an exception that another thread raises
 here) may end a step anywhere, and a signal's handler or another thread may allocate in the middle of it: every change
-is one operation of a dictionary or a list, which Python does not interrupt, in an order that forgets rather than
-doubles.  A dying block runs no Python code, which could be interrupted: its weak reference goes to a queue, which the
-next request empties into the bins.
+is one operation of a dictionary or a list, which Python does not interrupt, in an order that rather forgets free memory
+than lends it twice.  A dying block runs no Python code, which could be interrupted: its weak reference goes to a queue,
+which the next request empties into the bins.
 """
 
 from __future__ import annotations

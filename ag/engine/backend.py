@@ -13,11 +13,11 @@ A **launch** returns at once on an asynchronous backend.  Only `download` and `s
 
 A **recording** collects every launch that its thread makes while it is open, on top of running it.  A backend makes a
 **Program** of any list of launches (`Backend.program`), which can be run again without Python deciding anything.  The
-compiler, `ag.engine.compile`, which nothing here imports, shortens a recording's list before: whoever opens a recording
-does it through the compiler, which leaves itself behind in it (`Recording.compiled`).  Without the compiler a backend
-runs launches one by one, and programs of lists as they are.  A program holds every buffer it touches, so its memory
-stays its own.  While recording, the host may not read device memory or write into existing buffers: the program would
-not see it.
+compiler, `ag.engine.compile`, shortens a recording's list before.  Neither this file nor a backend imports it: whoever
+opens a recording does it through the compiler, which leaves itself behind in it (`Recording.compiled`).  Without the
+compiler a backend runs launches one by one, and programs of lists as they are.  A program holds every buffer it
+touches, so its memory stays its own.  While recording, the host may not read device memory or write into existing
+buffers: the program would not see it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Only names and sizes live here; how a type is stored is a backend's business.  Public functions speak of types as short
 strings (``"f32"``), as ggmlR does, and accept the usual longer spellings.  The two 16-bit types are for storage:
-`ag.engine.kernels.convert` says how they are computed with.  Whoever makes buffers or tensors asks
-here.
+`ag.engine.kernels.convert` says how they are computed with.  Whoever makes buffers or tensors asks here.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A family is a folder `ag/engine/backends/<family>` whose package calls `register_backend` when it is imported, and it is
 imported when a device of that name is first asked for, so `import ag` loads no backend and no driver.  A package
 elsewhere, or a test, calls `register_backend("toy", list_devices, open)` itself, with a function that lists its devices
-and one that opens number i, and its user imports it before asking for ``toy:0``:
-only that folder is looked through.  The registry knows names and descriptions of devices; `ag.engine.device` opens
+and one that opens number i.  Its user imports it before asking for ``toy:0``, as only `ag/engine/backends` is looked
+through.  The registry knows names and descriptions of devices; `ag.engine.device` opens
 them.  It must not know what any family is called.
 """
 

@@ -1,10 +1,11 @@
 """The compilation target: what a device wants of the compiler, and of ops that can compute in more than one way.
 
-A backend makes one `Target` for its device.  The compiler (`ag.engine.compile`) asks it which launches to join, and ops
-ask it which primitives to launch: how to cut a sum (split-K: `split_inner`, for `ag.ops.matmul` and `ag.ops.conv`), and
-whether attention is one launch or composed of products.  So both know no device.  It must not know buffers or
-primitives: its answers depend on sizes alone, so that a device always adds up in the same order.  Which of several
-kernels of one primitive runs is the backend's own choice, and not asked here.
+A backend makes one `Target` for its device: Vulkan's says how many units the driver reports, the CPU's how large chains
+must be.  The compiler (`ag.engine.compile`) asks it which launches to join, and ops ask it which primitives to launch:
+how to cut a sum (split-K: `split_inner`, for `ag.ops.matmul` and `ag.ops.conv`), and whether attention is one launch or
+composed of products.  So both know no device.  It must not know buffers or primitives: its answers depend on sizes
+alone, so that a device always adds up in the same order.  Which of several kernels of one primitive runs is the
+backend's own choice, and not asked here.
 """
 
 from __future__ import annotations

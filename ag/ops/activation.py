@@ -1,8 +1,8 @@
-"""Activations, softmax among them: what is listed in `__all__` here, layers apply by name (``activation="relu"``).
+"""Activations, softmax among them.  Layers apply by name those that `__all__` lists (``activation="relu"``).
 
-Where the output gives the derivative, as of relu, it is what is saved: the next layer keeps it anyway.  Each op is a
-forward and a gradient rule over primitives of `ag.engine.kernels`; it knows no layer and no device.  Users and layers
-call it.
+Where the output gives the derivative, as of relu and softmax, it is what is saved: the next layer keeps it anyway.
+Each op is a forward and, below it, a gradient rule over primitives of `ag.engine.kernels`; it knows no layer and no
+device.  Users and layers call it.
 """
 
 from __future__ import annotations

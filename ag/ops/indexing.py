@@ -1,9 +1,8 @@
 """Indexing: slices of a tensor, and tensors concatenated along an axis.
 
-Every kernel here works along one axis, seen as the middle one of three; a slice along several axes is one launch for
-each.  What a slice leaves out gets a cotangent of 0
-(`ag.autograd.cotangent.SliceCotangent` does without storing it).  Users call it, by ``x[...]`` too, and whatever joins
-tensors: stacks of samples, gathered shards, caches.  It knows no device.
+Every launch works along one axis, seen as the middle one of three; a slice along several axes is one launch for each.
+What a slice leaves out gets a cotangent of 0, which `ag.autograd.cotangent.SliceCotangent` does not store.  Users call
+it, by ``x[...]`` too, and whatever joins tensors: stacks of samples, gathered shards, caches.  It knows no device.
 """
 
 from __future__ import annotations

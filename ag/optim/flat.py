@@ -7,8 +7,8 @@ Gradients are gathered into another one of the same layout.  For W of 6 elements
 
 Parameters of a 16-bit type are views of a flat buffer of that type, and `values` holds their master weights, in
 float32: that is what an optimizer updates.  A `Run` is a stretch of neighbours that have gradients, which one launch
-updates.  Knows no update rule.  Optimizers call it, and `ag.parallel`, which moves
-all gradients, or all weights, of a replica in one transfer.
+updates.  Knows no update rule.  Optimizers call it, and `ag.parallel`, which moves all gradients, or all weights, of a
+replica in one transfer.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ with the 1 a backward pass begins with, as that is a copy, too:
     g1 = matmul(..); g2 = sum(..); copy(flat[0:6], g1); copy(flat[6:8], g2); adam(flat, ..)
     ->  flat[0:6] = matmul(..); flat[6:8] = sum(..); adam(flat, ..)
 
-A tensor that holds g1 (a parameter's ``.grad``) finds it at its new place, as its buffer moves.
-`ag.engine.compile.pipeline` runs the pass, and `fold_scaling` asks `can_move`, too; it knows no primitive by name, only
-what each declares to be a copy.
+A tensor that holds g1 (a parameter's ``.grad``) finds it at its new place, as its buffer moves.  `can_move` says
+whether what launch j copies may be computed at the copy's target without anybody reading another value.
+`ag.engine.compile.pipeline` runs the pass, and `ag.engine.compile.fold_scaling` asks `can_move`, too; knows no
+primitive by name, only what each declares to be a copy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Memory planning: buffers of a program that are never needed together get the same memory.
 
-All private blocks are laid out anew: the largest first, each into the smallest gap that is free while it is needed.
-A block that somebody holds is free, too, until the program first writes it, if it overwrites it whole: the memory of
-gradients serves the forward pass.  What is left goes to a heap of the program's own.
+All private blocks are laid out anew: the largest first, each into the smallest gap that is free while it is needed.  A
+block that somebody holds, and that the program overwrites as a whole, is free, too, until the program first writes it:
+its old values are lost in any case, so the memory of gradients serves the forward pass.  What is left goes to a heap of
+the program's own.
 
     launch       0  1  2  3  4
     a (64 KB)    ========                     heap:   0 ..  64 KB   a, then c

@@ -6,10 +6,11 @@
 
 Passes run in the order of `PASSES`, each over the same `Graph`: a pass is a function ``(graph, target)`` that returns
 nothing, and changes the graph by its methods, which keep readers, writers and spans up to date.  To add one, put it
-there, with what says whether it is wanted, ``wanted(recording, target)``.  What they may assume of a device is in its
+there, with what says whether it is wanted, ``wanted(recording, target)``.  What passes may assume of a device is in its
 `Target`; what they leave behind in memory that somebody holds is the same, to the bit, as what the recorded launches
-did.  Nothing outside `ag.engine.compile` imports anything else of it.  A captured step (`ag.autograd.captured.call`)
-and the trainer's optimizers on the host record; knows no op and no tensor.
+did.  Other rooms import `record` and `compile_program` from here and nothing else of `ag.engine.compile`: a captured
+step (`ag.autograd.captured.call`) and the trainer's optimizer on the host (`ag.parallel.trainer.host_optimizer`)
+record.  The compiler knows no op and no tensor.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ kind.  `all_reduce` of [a b] on rank 0 and [c d] on rank 1:
 
 Every wait has a limit, and the error names the rank that did not come.  A rank that is lost ends every call of the
 others with a `RankLostError`; `survivors` is the group of those who are left.  `everyone` exchanges small values, as
-JSON.  Knows arrays and such values, no tensor and no device.  `syncgrads`, replicas that exchange values, the trainer's
-ranks, and those of `ag.parallel.elastic` call it.
+JSON, so that ranks can compare what they are about to do.  Knows arrays and such values, no tensor and no device.
+`syncgrads`, replicas that exchange values, the trainer's ranks, and those of `ag.parallel.elastic` call it.
 """
 
 from __future__ import annotations

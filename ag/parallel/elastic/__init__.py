@@ -1,4 +1,5 @@
-"""Training that is described in a file and outlives lost devices and ranks: `train_distributed`, `ag launch`.
+"""Training that is described in a file and goes on from its last checkpoint after a loss: `train_distributed`.
 
-`dp_train` goes on without a lost device by itself (`ag.parallel.trainer`), and needs nothing of this.
+`dp_train` goes on without a lost device or rank by itself, in place (`ag.parallel.trainer`), and needs nothing of this.
+What starts ranks, and starts them again (`python -m ag launch`), is `ag.tools.launcher`.
 """

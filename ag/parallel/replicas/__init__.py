@@ -1,1 +1,4 @@
-"""Replicas of one model on several devices at once: data parallelism, its compressed gradients, and ZeRO."""
+"""Replicas of one model in a loop of the user's: `DataParallel`, its compressed gradients, `SyncBatchNorm`, and ZeRO.
+
+`dp_train` has replicas of its own, `ag.parallel.trainer.replicas`, each with its samples of a step.
+"""

@@ -15,6 +15,7 @@ gradients are there, and from then on the step counts.  A device that is lost wh
 step 8 (`Replicas.send`).
 
 If a rank is lost in step 7, the communicator raises a RankLostError on the others, `membership` (`ag.parallel.comm`)
-has them agree on who is left, `ranks` drops the share of the lost one, and `dp_train` makes step 7 again, whose samples
-`ranks` deals anew.  `go_on_without` is not called: the devices of those who are left are well.
+has them agree on who is left and raises it on, and `ranks` drops the share of the lost one.  `dp_train`, which catches
+it, makes step 7 again: `ranks` deals the samples anew, and `replicas` each rank's part.  `go_on_without` is not called:
+the devices of those who are left are well.
 """

@@ -1,4 +1,5 @@
-"""The buffers of the replicas' models, such as running statistics, as one flat buffer that moves once in a step.
+"""The buffers of the replicas' models, such as batch norm's running statistics, as one flat buffer that moves once in a
+step.
 
 Every sample of a step begins with the same buffers.  How far it moves them stands behind its gradients in its row and
 is summed as these are, and the step moves the buffers by the mean of all samples.  A running mean of 1.0, which two

@@ -5,8 +5,8 @@
     send       new weights                 ->  to each
 
 A synchronous device computes in the thread that launches; several of them use one core each.  Without the replicas of a
-lost device, the others get its samples (`go_on_without`).  Knows replicas and how
-samples are shared out among them; not what becomes of their sums, and no optimizer.  The trainer has the replicas.
+lost device, the others get its samples (`go_on_without`).  Knows replicas and how samples are shared out among them;
+not what becomes of their sums, and no optimizer.  The trainer has the replicas.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ new last axis, and so does a number.  What is neither (text, None) must be equal
 Samples of unlike structure, shapes or types make no stack and are passed one by one.
 
 The places of a step are cut into stacks of n, so which samples make a stack follows from the step and n alone, and not
-from who has it; only where a replica's share ends in the middle of a stack, each passes its part.  The loss of a stack
-must be the mean of its samples' losses, as every loss of `ag.ops.loss` is, for it counts n times; `why_not_stacked`
-tries that.  Knows trees of arrays, and losses as numbers; no device.  The trainer cuts steps into stacks and has one
-tried, replicas pass them.
+from who has it.  A stack is one leaf of the reduction tree; only where a replica's share ends in the middle of a stack
+does each pass its part, and then the bits are those of this deal.  The loss of a stack must be the mean of its samples'
+losses, as every loss of `ag.ops.loss` is, for it counts n times; `why_not_stacked` tries that.  Knows trees of arrays,
+and losses as numbers; no device.  The trainer cuts steps into stacks and has one tried, replicas pass them.
 """
 
 from __future__ import annotations

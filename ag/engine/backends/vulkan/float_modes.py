@@ -1,10 +1,10 @@
 """What a shader asks of float32 arithmetic where its driver lets it choose: NaN, infinity and -0 are kept, and sums
 round to the nearest.
 
-A driver may otherwise take for granted that there are none: NVIDIA's makes ``x < 0 ? 0 : x`` the larger of x and 0,
-which is 0 for NaN, so that a relu would hide that a training has diverged.  A shader asks by an execution mode of
-SPV_KHR_float_controls, which is allowed on devices only that offer it.  So the compiled kernels ask for nothing, and
-`with_modes` adds it to their SPIR-V as they are loaded::
+A driver may otherwise take for granted that there is no NaN and no infinity: NVIDIA's makes ``x < 0 ? 0 : x`` the
+larger of x and 0, which is 0 for NaN, so that a relu would hide that a training has diverged.  A shader asks by an
+execution mode of SPV_KHR_float_controls, which is allowed only on devices that offer it.  So the compiled kernels ask
+for nothing, and `with_modes` adds it to their SPIR-V as they are loaded::
 
     OpCapability Shader                       OpCapability Shader
                                               OpCapability SignedZeroInfNanPreserve

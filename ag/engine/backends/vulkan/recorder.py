@@ -1,4 +1,4 @@
-"""The command stream: makes sequences of Kompute of commands, submits them and waits, as no other file does.
+"""The command stream: the only file that makes sequences of Kompute of commands, submits them and waits.
 
 Uploads pass through a ring of staging chunks.  Commands go into an open batch; `submit` makes a sequence of it and
 starts that, and nothing waits until a host needs a value.  Batches have tickets, growing numbers; waiting for one waits
