@@ -19,6 +19,7 @@ from ag.engine.backend import Backend, Meter, closed
 from ag.engine.backends.vulkan.autotune import Tune
 from ag.engine.backends.vulkan.commands import Command, Recorded
 from ag.engine.backends.vulkan.cooperative import Cooperative
+from ag.engine.backends.vulkan.hazards import Range
 from ag.engine.backends.vulkan.kp_types import Tensor
 from ag.engine.backends.vulkan.loader import DRIVERS, heap_bytes
 from ag.engine.backends.vulkan.pipelines import Kernels, check_kernels
@@ -211,18 +212,20 @@ class VulkanBackend(Backend):
     def command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
                 tiles: Rule | None = None) -> Command | None:
         """The dispatch of a launch, in tiles by the device's rule unless another is given; None if nothing is to do."""
-        words = [(b.address & _OFFSET_MASK) // 4 for b in buffers]
-        shapes = tuple(b.shape for b in buffers)
+        addresses = [b.address for b in buffers]
+        words = [(address & _OFFSET_MASK) >> 2 for address in addresses]
+        shapes = tuple([b.shape for b in buffers])
         plan = self._kernels.plan(primitive, shapes, params, words, tiles or self._rule(primitive, shapes, params))
         if not plan.grid[0]:
             return None
-        segments = tuple(b.address >> OFFSET_BITS for b in buffers)
+        segments = tuple([address >> OFFSET_BITS for address in addresses])
         algorithm = self._kernels.algorithm(plan, segments, self.arena.segments)
-        push = plan.push(words)
-        ranges = [(b.address, b.address + b.nbytes) for b in buffers]
-        return Command(plan.kernel, algorithm, push, plan.grid,
-                       [r for r, w in zip(ranges, plan.writes, strict=True) if not w],
-                       [r for r, w in zip(ranges, plan.writes, strict=True) if w])
+        reads: list[Range] = []
+        writes: list[Range] = []
+        sizes = plan.sizes or [b.nbytes for b in buffers]
+        for address, size, written in zip(addresses, sizes, plan.writes, strict=True):
+            (writes if written else reads).append((address, address + size))
+        return Command(plan.kernel, algorithm, plan.push(words), plan.grid, reads, writes)
 
     def _rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params) -> Rule | None:
         """The tiles of a product where they are not those of the device's table."""

@@ -8,8 +8,6 @@ recorder asks it before every dispatch and copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 __all__ = ["HazardTracker", "Range"]
 
 Range = tuple[int, int]  # [start, end) in arena addresses
@@ -29,9 +27,8 @@ class HazardTracker:
         self._reads.clear()
         self._writes.clear()
 
-    def launch(self, reads: Iterable[Range], writes: Iterable[Range]) -> bool:
+    def launch(self, reads: list[Range], writes: list[Range]) -> bool:
         """Note a launch; True if a barrier must be recorded before it (which then also is noted)."""
-        reads, writes = list(reads), list(writes)
         needed = (
             len(self._reads) + len(self._writes) > _MOST_RANGES
             or _overlap(reads, self._writes)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from math import prod
 from pathlib import Path
@@ -59,6 +59,8 @@ class Plan:
         Workgroups; all 0 if there is nothing to do.
     writes : tuple of bool
         Which operands are written.
+    sizes : tuple of int
+        Bytes of every operand; empty where some may be 16-bit, which their shapes do not say.
     """
 
     kernel: str
@@ -68,13 +70,18 @@ class Plan:
     offsets: tuple[tuple[int, int], ...]
     grid: Grid
     writes: tuple[bool, ...]
+    sizes: tuple[int, ...]
+
+    @cached_property
+    def _pack(self) -> Callable[..., bytes]:
+        return struct.Struct(f"{len(self.words)}I").pack
 
     def push(self, operand_words: list[int]) -> bytes:
         """The push-constant block, given every operand's offset in words."""
         words = list(self.words)
         for position, operand in self.offsets:
             words[position] = operand_words[operand]
-        return struct.pack(f"{len(words)}I", *words)
+        return self._pack(*words)
 
 
 @dataclass(frozen=True)
@@ -149,7 +156,8 @@ def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[s
             words += [_word(v, member["type"]) for v in numbers]
     spec = tuple(_word(values[c["name"]], c["type"]) for c in entry["spec"])
     writes = tuple(o["writes"] for o in entry["operands"])
-    return Plan(name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes)
+    sizes = () if "bfloat" in primitive.params else tuple(4 * prod(shape) for shape in shapes)
+    return Plan(name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes, sizes)
 
 
 def _variant(primitive: Primitive, values: Params, tiles: Rule) -> str:
@@ -261,7 +269,10 @@ class Kernels:
     def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params, words: list[int],
              tiles: Rule | None = None) -> Plan:
         """How to run a primitive at these shapes, on operands with these offsets in words; `tiles` replace the rule."""
-        return _plan(primitive, shapes, tuple(params.items()), tiles or self.tiles, not any(w & 3 for w in words))
+        bits = 0
+        for w in words:
+            bits |= w
+        return _plan(primitive, shapes, tuple(params.items()), tiles or self.tiles, not bits & 3)
 
     def algorithm(self, plan: Plan, segments: tuple[int, ...], of_arena: Sequence[tuple[int, Tensor]]) -> Algorithm:
         """The Algorithm for a plan, bound to the segments its operands lie in."""
