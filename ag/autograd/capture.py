@@ -36,6 +36,7 @@ from ag.engine.device import ag_default_device, default_dtype
 from ag.engine.primitive import Array
 from ag.engine.program import Program, recording_here
 from ag.errors import CaptureError
+from ag.signatures import Making
 
 __all__ = ["CapturedStep", "ag_capture"]
 
@@ -90,6 +91,8 @@ class CapturedStep(Generic[P, R]):
     program : Program or None
         The recorded launches that ran last; None before the first call.
     """
+
+    __signature__ = Making()
 
     def __init__(self, step: Callable[P, R], backend: Device | None = None, recompute: bool = False,
                  calls: Sequence[object] = ()) -> None:

@@ -29,6 +29,7 @@ from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import add, copied
 from ag.errors import TapeError
+from ag.signatures import Making
 
 __all__ = ["Gradients", "backward", "is_recording", "no_grad", "record_later", "with_grad_tape"]
 
@@ -126,6 +127,8 @@ def record_later() -> _Switch:
 
 class Gradients(Mapping[Tensor, Tensor]):
     """Gradients of one call of `backward`, by parameter or by the parameter's name in its model."""
+
+    __signature__ = Making()
 
     def __init__(self, by_id: dict[int, tuple[Tensor, Tensor]]) -> None:
         self._by_id = by_id

@@ -29,6 +29,7 @@ from ag.engine.primitive import Array
 from ag.engine.program import OPEN
 from ag.engine.shape import Shape
 from ag.errors import DtypeError, ShapeError, TapeError
+from ag.signatures import Making
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -134,6 +135,7 @@ class Tensor(TensorOperators):
         For parameters of a model: the name it has there.
     """
 
+    __signature__ = Making()
     __slots__ = ("__weakref__", "_grad", "buffer", "id", "name", "node", "requires_grad")
 
     node: Node | None

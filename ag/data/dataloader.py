@@ -28,6 +28,7 @@ from ag.engine.random import draws_from, host_seed
 from ag.engine.shape import counts
 from ag.errors import CheckpointError, ShapeError
 from ag.names import BATCH, MissingNameError
+from ag.signatures import Making
 
 __all__ = ["Batch", "DataLoader", "ag_dataloader"]
 
@@ -54,6 +55,7 @@ if not TYPE_CHECKING:
         raise MissingNameError("Batch", name, lambda: dir(type(batch)), BATCH)
 
     Batch.__getattr__ = _missing
+    Batch.__new__.__annotations__.update(x="Tensor", y="Any")  # help() would show a ForwardRef
 
 
 class DataLoader:
@@ -130,6 +132,7 @@ class DataLoader:
     (4, 4)
     """
 
+    __signature__ = Making()
     _function = "ag_dataloader"  # the name users know it by
     _settled = frozenset({"n_samples", "batch_size", "shuffle", "drop_last", "prefetch"})
 

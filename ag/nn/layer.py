@@ -33,6 +33,7 @@ from ag.names import LAYER, MissingNameError
 from ag.nn.mode import set_mode
 from ag.ops import activation
 from ag.ops.convert import ag_to_device
+from ag.signatures import Making
 
 __all__ = ["ACTIVATIONS", "LIBRARY", "Layer", "Model", "State", "activation_called", "buffers_of", "load_into",
            "named_tensors", "number", "refuse_untied", "state_of", "ties"]
@@ -94,6 +95,7 @@ class Layer(Watched):
     a file, whatever it is called.
     """
 
+    __signature__ = Making()
     settings: tuple[str, ...] = ()
     training: bool = True
     _adjustable: ClassVar[Mapping[str, Callable[[object], object]] | None] = None  # settings that may be assigned

@@ -27,6 +27,7 @@ from ag.nn.linear import Linear
 from ag.nn.sequential import Sequential
 from ag.ops.loss import ag_mse_loss, ag_softmax_cross_entropy_loss
 from ag.optim.optimizer import Optimizer
+from ag.signatures import Making
 from ag.training.callbacks import BestWeights, Callback, EarlyStopping
 from ag.training.fit import fit
 from ag.training.measuring import Loss, Trained, predict
@@ -39,6 +40,7 @@ _TOGETHER = 256  # samples that are predicted at once
 class _Estimator(BaseEstimator):
     """What classifier and regressor have in common."""
 
+    __signature__ = Making()
     _usual_loss: Loss
 
     def __init__(self, hidden: Sequence[int] = (64,), activation: str = "relu",
