@@ -21,8 +21,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import ParamSpec, TypeVar
 
-__all__ = ["BATCH", "ELSEWHERE", "LAYER", "OPTIMIZER", "OPTIMIZER_ARGUMENTS", "TENSOR", "TRAINING_ARGUMENTS",
-           "MissingNameError", "Named", "answers", "door", "offered"]
+__all__ = ["BATCH", "ELSEWHERE", "FIT_ARGUMENTS", "LAYER", "OPTIMIZER", "OPTIMIZER_ARGUMENTS", "TENSOR",
+           "TRAINING_ARGUMENTS", "MissingNameError", "Named", "answers", "door", "offered"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -166,6 +166,18 @@ TRAINING_ARGUMENTS: Mapping[str, str] = {
     "model": "write make_model, a function that returns a new model", "learning_rate": "write lr",
     **dict.fromkeys(("loss", "criterion"), "write loss_fn"), "callbacks": "write callback, one function",
     **dict.fromkeys(("valid", "validation_data", "metrics"), "write ag.fit(model, train, valid, metrics=...)"),
+}
+
+FIT_ARGUMENTS: Mapping[str, str] = {
+    **dict.fromkeys(("validation_data", "val_data", "eval_set"), "write valid=(X, y)"),
+    **dict.fromkeys(("validation_split", "validation_fraction"),
+                    "split the arrays, fit(model, (X[:800], y[:800]), valid=(X[800:], y[800:]))"),
+    **dict.fromkeys(("x", "X", "y", "data"), "write fit(model, (X, y))"),
+    **dict.fromkeys(("n_epochs", "num_epochs", "max_epochs", "n_iter"), "write epochs"),
+    "learning_rate": "write lr", **dict.fromkeys(("loss_fn", "criterion"), "write loss"), "callback": "write callbacks",
+    "batch": "write batch_size", "random_state": "write seed",
+    "device": "write devices, a list of names such as [\"vulkan:0\"]",
+    "sample_weight": "put the weights into the targets, and let loss take them from there",
 }
 
 

@@ -22,7 +22,16 @@ import pytest
 
 import ag
 from ag.errors import AgError
-from ag.names import BATCH, ELSEWHERE, LAYER, OPTIMIZER, OPTIMIZER_ARGUMENTS, TENSOR, TRAINING_ARGUMENTS
+from ag.names import (
+    BATCH,
+    ELSEWHERE,
+    FIT_ARGUMENTS,
+    LAYER,
+    OPTIMIZER,
+    OPTIMIZER_ARGUMENTS,
+    TENSOR,
+    TRAINING_ARGUMENTS,
+)
 
 A = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 
@@ -33,7 +42,8 @@ def world() -> dict[str, Any]:
     model[0].W.data, model[1].W.data = np.ones((3, 2)), np.ones((2, 3))
     return {"ag": ag, "nn": ag.nn, "ops": ag.ops, "optim": ag.optim, "data": ag.data, "np": np, "math": math,
             "copy": copy, "pickle": pickle, "A": A, "t": ag.ag_tensor(A), "u": ag.ag_tensor(A * 2),
-            "s": ag.ag_tensor(1.5), "model": model, "opt": ag.optim.Adam(model.parameters(), lr=0.5),
+            "s": ag.ag_tensor(1.5), "i": ag.ag_tensor(3, dtype="i32"), "model": model,
+            "opt": ag.optim.Adam(model.parameters(), lr=0.5),
             "loader": ag.data.DataLoader(np.ones((2, 6)), np.arange(6), batch_size=4, shuffle=False),
             "batch": ag.Batch(ag.ag_tensor(A), np.arange(2))}
 
@@ -45,6 +55,7 @@ WORKS: dict[str, object] = {
     "max(s, ag.ag_tensor(0.5)).item()": 1.5, "sorted([s, ag.ag_tensor(0.5)])[0].item()": 0.5, "sum([s, s]).item()": 3.0,
     "math.exp(s)": math.exp(1.5), "(t > 2).sum()": 2, "(t == A).all()": True, "4.0 in t": True,
     "abs(-s).item()": 1.5, "{s: 1}[s]": 1, "len(t)": 2,
+    'f"{i:d} {i:03d} {i:.1f}"': "3 003 3.0", "repr((i.item(), float(i), round(i)))": "(3, 3.0, 3)",
     # axes
     "t.sum(axis=0)": A.sum(0), "t.mean(axis=-1, keepdims=True)": A.mean(-1, keepdims=True),
     "t.sum(dim=1, keepdim=True)": A.sum(1, keepdims=True), "ops.max(t, axis=1)": A.max(1),
@@ -89,6 +100,9 @@ ANSWERED: dict[str, str] = {
     "optim.Adam(model, weight_decay=0.1)": "optimizer_adam: there is no argument 'weight_decay'; write ag.optim.AdamW",
     "optim.Adam(model, betas=(0.9, 0.9))": "write beta1=0.9, beta2=0.999", "optim.Adam(model, learning_rate=1)": "lr",
     "optim.AdamW(model, momentum=0.9)": "ag.optim.SGD(", "optim.SGD(model, momentun=0.9)": "did you mean 'momentum'?",
+    "ag.fit(model, (A, A), validation_data=(A, A))": "fit: there is no argument 'validation_data'; write valid=(X, y).",
+    "ag.fit(model, (A, A), validation_split=0.2)": "split the arrays", "ag.fit(model, (A, A), epoch=3)": "'epochs'?",
+    "ag.fit(model, (A, A), lr=0.1, optimizer=optim.Adam)": "fit: lr is 0.1 and optimizer is given",
     # names that are not there
     "ag.Linera": "did you mean ag.ag_linear (also ag.nn.Linear)?", "nn.Liner": "did you mean ag.nn.Linear",
     "ag.relu(t)": "did you mean ag.ag_relu (also ag.ops.relu)?", "nn.relu": "ag.ops.relu",
@@ -175,9 +189,10 @@ def test_it_is_answered(line: str) -> None:
 # ---------------------------------------------------------------------------------------------- names
 
 
-@pytest.mark.parametrize("texts", [ELSEWHERE, TENSOR, LAYER, BATCH, OPTIMIZER, OPTIMIZER_ARGUMENTS, TRAINING_ARGUMENTS],
+@pytest.mark.parametrize("texts", [ELSEWHERE, TENSOR, LAYER, BATCH, OPTIMIZER, OPTIMIZER_ARGUMENTS, TRAINING_ARGUMENTS,
+                                   FIT_ARGUMENTS],
                          ids=["ag", "tensor", "layer", "batch", "optimizer", "optimizer's arguments",
-                              "dp_train's arguments"])
+                              "dp_train's arguments", "fit's arguments"])
 def test_what_answers_name_is_there(texts: dict[str, str]) -> None:
     for text in texts.values():
         for name in re.findall(r"\bag\.[\w.]*\w", text):

@@ -79,8 +79,8 @@ class _Estimator(BaseEstimator):
                 self.model_ = make(X.shape[1], outputs)
             self.history_ = fit(
                 self.model_, (X, y), valid, self.epochs, self.loss or self._usual_loss, callbacks=callbacks,
-                batch_size=self.batch_size, lr=self.lr, optimizer=self.optimizer, devices=self.devices,
-                verbose=bool(self.verbose))
+                batch_size=self.batch_size, devices=self.devices, verbose=bool(self.verbose),
+                **({"lr": self.lr} if self.optimizer is None else {"optimizer": self.optimizer}))
         finally:
             restore_generator(before)
 
@@ -117,7 +117,7 @@ class AgClassifier(ClassifierMixin, _Estimator):
     batch_size : int, optional
         Samples per step.
     lr : float, optional
-        Learning rate of Adam.
+        Learning rate of Adam; an `optimizer` has its own.
     loss : callable, optional
         ``loss(logits, ids)``; default: `ag_softmax_cross_entropy_loss`.
     optimizer : callable, optional
@@ -207,7 +207,7 @@ class AgRegressor(RegressorMixin, _Estimator):
     batch_size : int, optional
         Samples per step.
     lr : float, optional
-        Learning rate of Adam.
+        Learning rate of Adam; an `optimizer` has its own.
     loss : callable, optional
         ``loss(output, target)``; default: `ag_mse_loss`.
     optimizer : callable, optional

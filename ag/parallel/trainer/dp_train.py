@@ -120,7 +120,7 @@ def dp_train(
     n_iter : int, optional
         Number of optimizer steps.
     lr : float, optional
-        Learning rate of Adam.
+        Learning rate of Adam; an `optimizer` has its own.
     max_norm : float, optional
         Clip the global gradient norm, over all parameters that an optimizer has, to this.
     verbose : int, bool or None, optional
