@@ -6,14 +6,16 @@ there as ``.item()`` is, and what is an op is recorded.
 
 from __future__ import annotations
 
+import concurrent.futures
 import copy
+import inspect
 import io
 import math
 import multiprocessing
 import operator
 import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +23,19 @@ import numpy as np
 import pytest
 
 import ag
-from ag.errors import AgError
-from ag.names import (
+from ag.elsewhere import (
     BATCH,
     ELSEWHERE,
     FIT_ARGUMENTS,
     LAYER,
+    LAYER_ARGUMENTS,
+    LOADER_ARGUMENTS,
     OPTIMIZER,
     OPTIMIZER_ARGUMENTS,
     TENSOR,
     TRAINING_ARGUMENTS,
 )
+from ag.errors import AgError
 
 A = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 
@@ -103,6 +107,17 @@ ANSWERED: dict[str, str] = {
     "ag.fit(model, (A, A), validation_data=(A, A))": "fit: there is no argument 'validation_data'; write valid=(X, y).",
     "ag.fit(model, (A, A), validation_split=0.2)": "split the arrays", "ag.fit(model, (A, A), epoch=3)": "'epochs'?",
     "ag.fit(model, (A, A), lr=0.1, optimizer=optim.Adam)": "fit: lr is 0.1 and optimizer is given",
+    "nn.Conv2d(3, 4, kernel_size=3)": "Conv2d: there is no argument 'kernel_size'; write kernel.",
+    "nn.MaxPool(kernel_size=2)": "write size", "nn.Dropout(p=0.5)": "write rate",
+    "nn.Linear(2, 2, biass=True)": "'bias'?",
+    "nn.MultiheadAttention(8, num_heads=2)": "write n_heads",
+    "nn.Embedding(num_embeddings=3, embedding_dim=2)": "write vocab_size",
+    "nn.LayerNorm(normalized_shape=3)": "write num_features", "nn.Linear(2, 2, device='cpu')": 'layer.to("vulkan:0")',
+    "data.DataLoader(A, num_workers=2)": "ag_dataloader: there is no argument 'num_workers'; write prefetch=2",
+    # files that somebody takes for what is in them
+    "nn.linear(2, 2)": "ag.nn.linear is a file, and no function; did you mean ag.nn.Linear (also ag.ag_linear)?",
+    "ops.dropout(t, 0.5)": "did you mean ag.nn.Dropout", "data.dataloader(A)": "ag.data.DataLoader",
+    "optim.adam(model)": "ag.optim.Adam", "optim.RMSprop(model)": "ag.optim.SGD", "nn.Dense(3)": "write ag.nn.Linear(",
     # names that are not there
     "ag.Linera": "did you mean ag.ag_linear (also ag.nn.Linear)?", "nn.Liner": "did you mean ag.nn.Linear",
     "ag.relu(t)": "did you mean ag.ag_relu (also ag.ops.relu)?", "nn.relu": "ag.ops.relu",
@@ -190,9 +205,9 @@ def test_it_is_answered(line: str) -> None:
 
 
 @pytest.mark.parametrize("texts", [ELSEWHERE, TENSOR, LAYER, BATCH, OPTIMIZER, OPTIMIZER_ARGUMENTS, TRAINING_ARGUMENTS,
-                                   FIT_ARGUMENTS],
+                                   FIT_ARGUMENTS, LAYER_ARGUMENTS, LOADER_ARGUMENTS],
                          ids=["ag", "tensor", "layer", "batch", "optimizer", "optimizer's arguments",
-                              "dp_train's arguments", "fit's arguments"])
+                              "dp_train's arguments", "fit's arguments", "layers' arguments", "loader's arguments"])
 def test_what_answers_name_is_there(texts: dict[str, str]) -> None:
     for text in texts.values():
         for name in re.findall(r"\bag\.[\w.]*\w", text):
@@ -379,3 +394,53 @@ def test_joblib_carries_models(tmp_path: Path) -> None:
     again = joblib.load(tmp_path / "model.joblib")
     np.testing.assert_array_equal(again(A).numpy(), model(A).numpy())
     assert joblib.hash(again) == joblib.hash(model)
+
+
+# ---------------------------------------------------------------------------------------------- functions
+
+
+def test_no_grad_decorates_functions() -> None:
+    W = ag.ag_param(A)
+
+    @ag.no_grad()
+    def scores(x: object, again: int = 0) -> ag.Tensor:
+        """Without a gradient."""
+        return scores(W * 2.0, again - 1) if again else W * 2.0
+
+    assert scores.__doc__ == "Without a gradient."
+    with ag.with_grad_tape():
+        assert not scores(A, again=2).requires_grad and (W * 2.0).requires_grad
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            assert not any(y.requires_grad for y in pool.map(scores, [A] * 8))
+        assert (W * 2.0).requires_grad
+
+    @ag.with_grad_tape()
+    def loss() -> ag.Tensor:
+        return ag.ops.sum(W * W)
+
+    np.testing.assert_array_equal(ag.backward(loss())[W].numpy(), 2 * A)
+    with pytest.raises(TypeError, match="goes on after its call; write `with` inside it"):
+        @ag.no_grad()
+        def batches() -> Iterator[ag.Tensor]:
+            yield W * 2.0
+
+
+def test_a_decorated_function_in_a_captured_step(device: str) -> None:
+    with ag.ag_device(device):
+        W = ag.ag_param(A)
+        factor = {"value": 2.0}
+
+        @ag.no_grad()
+        def scaled(x: ag.Tensor) -> ag.Tensor:
+            return x * factor["value"]
+
+        def step(x: ag.Tensor) -> ag.Tensor:
+            with ag.with_grad_tape():
+                loss = ag.ops.sum(W * scaled(W) * x)
+            return ag.backward(loss)[W]
+
+        captured = ag.ag_capture(step)
+        for k in range(6):
+            factor["value"] = 2.0 if k < 4 else 3.0
+            np.testing.assert_array_equal(captured(ag.ag_tensor(A + k)).numpy(), A * (A + k) * factor["value"])
+        assert str(inspect.signature(captured)) == "(x: 'ag.Tensor') -> 'ag.Tensor'"

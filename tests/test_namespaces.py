@@ -17,7 +17,8 @@ from ag import names
 
 NAMESPACES = ("data", "io", "nn", "ops", "optim", "parallel", "training")
 ESTIMATORS = {"AgClassifier", "AgRegressor"} if find_spec("sklearn") else set()  # which need scikit-learn
-INSIDE = {"autograd", "engine", "errors", "names", "signatures", "tools", "version"}  # what is public there is in `ag`
+# What is public in these is in `ag`.
+INSIDE = {"autograd", "elsewhere", "engine", "errors", "names", "signatures", "tools", "version"}
 
 
 def home(thing: object) -> str:

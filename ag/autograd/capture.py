@@ -114,6 +114,11 @@ class CapturedStep(Generic[P, R]):
         return f"<captured step {name}, {recorded} program{'' if recorded == 1 else 's'} recorded>"
 
     @property
+    def __wrapped__(self) -> Callable[P, R]:
+        """The function, whose arguments `inspect` and editors show."""
+        return self._step
+
+    @property
     def program(self) -> Program | None:
         """The recorded launches that ran last."""
         return self._programs[-1].program.program if self._programs else None

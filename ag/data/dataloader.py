@@ -23,11 +23,12 @@ from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor
 from ag.data.samples import Pass, samples_of
 from ag.data.threads import Check, Lock, made_ahead
+from ag.elsewhere import BATCH, LOADER_ARGUMENTS
 from ag.engine.primitive import Array
 from ag.engine.random import draws_from, host_seed
 from ag.engine.shape import counts
 from ag.errors import CheckpointError, ShapeError
-from ag.names import BATCH, MissingNameError
+from ag.names import MissingNameError, answers
 from ag.signatures import Making
 
 __all__ = ["Batch", "DataLoader", "ag_dataloader"]
@@ -136,6 +137,7 @@ class DataLoader:
     _function = "ag_dataloader"  # the name users know it by
     _settled = frozenset({"n_samples", "batch_size", "shuffle", "drop_last", "prefetch"})
 
+    @answers("ag_dataloader", LOADER_ARGUMENTS)
     def __init__(self, x: object, y: object = None, batch_size: int = 32, shuffle: bool = True, col_major: bool = True,
                  drop_last: bool = False, seed: int | None = None, prefetch: int = 0) -> None:
         self._check_settings(batch_size, prefetch, seed, shuffle=shuffle, col_major=col_major, drop_last=drop_last)
