@@ -182,13 +182,16 @@ else:
 
     def __dir__() -> list[str]:
         """What completion shows: the public names and the namespaces, without the modules that they are made of."""
-        return sorted([*__all__, "nn", "ops", "optim", *_NAMESPACES_LATER, "__version__"])
+        from importlib.util import find_spec
+
+        others = ("AgClassifier", "AgRegressor") if find_spec("sklearn") else ()
+        return sorted([*__all__, "nn", "ops", "optim", *_NAMESPACES_LATER, "__version__", *others])
 
     def __getattr__(name: str) -> object:
         """What is loaded when it is first used, or the answer to a name that is not there: the nearest one."""
         if name in _NAMESPACES_LATER or name == "tools":
             return _import_module(f"ag.{name}")
-        if name in ("AgClassifier", "AgRegressor"):  # listed nowhere, as they need another package
+        if name in ("AgClassifier", "AgRegressor"):  # not in __all__, as they need another package
             return getattr(_import_module("ag.training"), name)
         if name not in _HOME:
             raise _MissingNameError("ag", name)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from ag.signatures import Making
+
 __all__ = [
     "AgError",
     "ArenaError",
@@ -70,6 +72,8 @@ class RankLostError(CommError, RuntimeError):
     ranks : tuple of int
         Those known to be lost, by their numbers in the group; it may be that only another rank knows.
     """
+
+    __signature__ = Making()
 
     def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(message)

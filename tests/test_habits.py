@@ -6,14 +6,16 @@ there as ``.item()`` is, and what is an op is recorded.
 
 from __future__ import annotations
 
+import concurrent.futures
 import copy
+import inspect
 import io
 import math
 import multiprocessing
 import operator
 import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,19 @@ import numpy as np
 import pytest
 
 import ag
+from ag.elsewhere import (
+    BATCH,
+    ELSEWHERE,
+    FIT_ARGUMENTS,
+    LAYER,
+    LAYER_ARGUMENTS,
+    LOADER_ARGUMENTS,
+    OPTIMIZER,
+    OPTIMIZER_ARGUMENTS,
+    TENSOR,
+    TRAINING_ARGUMENTS,
+)
 from ag.errors import AgError
-from ag.names import BATCH, ELSEWHERE, LAYER, OPTIMIZER, OPTIMIZER_ARGUMENTS, TENSOR, TRAINING_ARGUMENTS
 
 A = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 
@@ -33,7 +46,8 @@ def world() -> dict[str, Any]:
     model[0].W.data, model[1].W.data = np.ones((3, 2)), np.ones((2, 3))
     return {"ag": ag, "nn": ag.nn, "ops": ag.ops, "optim": ag.optim, "data": ag.data, "np": np, "math": math,
             "copy": copy, "pickle": pickle, "A": A, "t": ag.ag_tensor(A), "u": ag.ag_tensor(A * 2),
-            "s": ag.ag_tensor(1.5), "model": model, "opt": ag.optim.Adam(model.parameters(), lr=0.5),
+            "s": ag.ag_tensor(1.5), "i": ag.ag_tensor(3, dtype="i32"), "model": model,
+            "opt": ag.optim.Adam(model.parameters(), lr=0.5),
             "loader": ag.data.DataLoader(np.ones((2, 6)), np.arange(6), batch_size=4, shuffle=False),
             "batch": ag.Batch(ag.ag_tensor(A), np.arange(2))}
 
@@ -45,6 +59,7 @@ WORKS: dict[str, object] = {
     "max(s, ag.ag_tensor(0.5)).item()": 1.5, "sorted([s, ag.ag_tensor(0.5)])[0].item()": 0.5, "sum([s, s]).item()": 3.0,
     "math.exp(s)": math.exp(1.5), "(t > 2).sum()": 2, "(t == A).all()": True, "4.0 in t": True,
     "abs(-s).item()": 1.5, "{s: 1}[s]": 1, "len(t)": 2,
+    'f"{i:d} {i:03d} {i:.1f}"': "3 003 3.0", "repr((i.item(), float(i), round(i)))": "(3, 3.0, 3)",
     # axes
     "t.sum(axis=0)": A.sum(0), "t.mean(axis=-1, keepdims=True)": A.mean(-1, keepdims=True),
     "t.sum(dim=1, keepdim=True)": A.sum(1, keepdims=True), "ops.max(t, axis=1)": A.max(1),
@@ -89,6 +104,20 @@ ANSWERED: dict[str, str] = {
     "optim.Adam(model, weight_decay=0.1)": "optimizer_adam: there is no argument 'weight_decay'; write ag.optim.AdamW",
     "optim.Adam(model, betas=(0.9, 0.9))": "write beta1=0.9, beta2=0.999", "optim.Adam(model, learning_rate=1)": "lr",
     "optim.AdamW(model, momentum=0.9)": "ag.optim.SGD(", "optim.SGD(model, momentun=0.9)": "did you mean 'momentum'?",
+    "ag.fit(model, (A, A), validation_data=(A, A))": "fit: there is no argument 'validation_data'; write valid=(X, y).",
+    "ag.fit(model, (A, A), validation_split=0.2)": "split the arrays", "ag.fit(model, (A, A), epoch=3)": "'epochs'?",
+    "ag.fit(model, (A, A), lr=0.1, optimizer=optim.Adam)": "fit: lr is 0.1 and optimizer is given",
+    "nn.Conv2d(3, 4, kernel_size=3)": "Conv2d: there is no argument 'kernel_size'; write kernel.",
+    "nn.MaxPool(kernel_size=2)": "write size", "nn.Dropout(p=0.5)": "write rate",
+    "nn.Linear(2, 2, biass=True)": "'bias'?",
+    "nn.MultiheadAttention(8, num_heads=2)": "write n_heads",
+    "nn.Embedding(num_embeddings=3, embedding_dim=2)": "write vocab_size",
+    "nn.LayerNorm(normalized_shape=3)": "write num_features", "nn.Linear(2, 2, device='cpu')": 'layer.to("vulkan:0")',
+    "data.DataLoader(A, num_workers=2)": "ag_dataloader: there is no argument 'num_workers'; write prefetch=2",
+    # files that somebody takes for what is in them
+    "nn.linear(2, 2)": "ag.nn.linear is a file, and no function; did you mean ag.nn.Linear (also ag.ag_linear)?",
+    "ops.dropout(t, 0.5)": "did you mean ag.nn.Dropout", "data.dataloader(A)": "ag.data.DataLoader",
+    "optim.adam(model)": "ag.optim.Adam", "optim.RMSprop(model)": "ag.optim.SGD", "nn.Dense(3)": "write ag.nn.Linear(",
     # names that are not there
     "ag.Linera": "did you mean ag.ag_linear (also ag.nn.Linear)?", "nn.Liner": "did you mean ag.nn.Linear",
     "ag.relu(t)": "did you mean ag.ag_relu (also ag.ops.relu)?", "nn.relu": "ag.ops.relu",
@@ -175,9 +204,10 @@ def test_it_is_answered(line: str) -> None:
 # ---------------------------------------------------------------------------------------------- names
 
 
-@pytest.mark.parametrize("texts", [ELSEWHERE, TENSOR, LAYER, BATCH, OPTIMIZER, OPTIMIZER_ARGUMENTS, TRAINING_ARGUMENTS],
+@pytest.mark.parametrize("texts", [ELSEWHERE, TENSOR, LAYER, BATCH, OPTIMIZER, OPTIMIZER_ARGUMENTS, TRAINING_ARGUMENTS,
+                                   FIT_ARGUMENTS, LAYER_ARGUMENTS, LOADER_ARGUMENTS],
                          ids=["ag", "tensor", "layer", "batch", "optimizer", "optimizer's arguments",
-                              "dp_train's arguments"])
+                              "dp_train's arguments", "fit's arguments", "layers' arguments", "loader's arguments"])
 def test_what_answers_name_is_there(texts: dict[str, str]) -> None:
     for text in texts.values():
         for name in re.findall(r"\bag\.[\w.]*\w", text):
@@ -364,3 +394,53 @@ def test_joblib_carries_models(tmp_path: Path) -> None:
     again = joblib.load(tmp_path / "model.joblib")
     np.testing.assert_array_equal(again(A).numpy(), model(A).numpy())
     assert joblib.hash(again) == joblib.hash(model)
+
+
+# ---------------------------------------------------------------------------------------------- functions
+
+
+def test_no_grad_decorates_functions() -> None:
+    W = ag.ag_param(A)
+
+    @ag.no_grad()
+    def scores(x: object, again: int = 0) -> ag.Tensor:
+        """Without a gradient."""
+        return scores(W * 2.0, again - 1) if again else W * 2.0
+
+    assert scores.__doc__ == "Without a gradient."
+    with ag.with_grad_tape():
+        assert not scores(A, again=2).requires_grad and (W * 2.0).requires_grad
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            assert not any(y.requires_grad for y in pool.map(scores, [A] * 8))
+        assert (W * 2.0).requires_grad
+
+    @ag.with_grad_tape()
+    def loss() -> ag.Tensor:
+        return ag.ops.sum(W * W)
+
+    np.testing.assert_array_equal(ag.backward(loss())[W].numpy(), 2 * A)
+    with pytest.raises(TypeError, match="goes on after its call; write `with` inside it"):
+        @ag.no_grad()
+        def batches() -> Iterator[ag.Tensor]:
+            yield W * 2.0
+
+
+def test_a_decorated_function_in_a_captured_step(device: str) -> None:
+    with ag.ag_device(device):
+        W = ag.ag_param(A)
+        factor = {"value": 2.0}
+
+        @ag.no_grad()
+        def scaled(x: ag.Tensor) -> ag.Tensor:
+            return x * factor["value"]
+
+        def step(x: ag.Tensor) -> ag.Tensor:
+            with ag.with_grad_tape():
+                loss = ag.ops.sum(W * scaled(W) * x)
+            return ag.backward(loss)[W]
+
+        captured = ag.ag_capture(step)
+        for k in range(6):
+            factor["value"] = 2.0 if k < 4 else 3.0
+            np.testing.assert_array_equal(captured(ag.ag_tensor(A + k)).numpy(), A * (A + k) * factor["value"])
+        assert str(inspect.signature(captured)) == "(x: 'ag.Tensor') -> 'ag.Tensor'"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pickle
+import pydoc
 from collections.abc import Iterator
 from importlib.util import find_spec
 from types import ModuleType
@@ -15,7 +16,9 @@ import ag
 from ag import names
 
 NAMESPACES = ("data", "io", "nn", "ops", "optim", "parallel", "training")
-INSIDE = {"autograd", "engine", "errors", "names", "tools", "version"}  # what is public in them is in `ag`
+ESTIMATORS = {"AgClassifier", "AgRegressor"} if find_spec("sklearn") else set()  # which need scikit-learn
+# What is public in these is in `ag`.
+INSIDE = {"autograd", "elsewhere", "engine", "errors", "names", "signatures", "tools", "version"}
 
 
 def home(thing: object) -> str:
@@ -31,7 +34,7 @@ def public(namespace: str) -> Iterator[tuple[str, object]]:
 
 
 def test_ag_shows_its_public_names_and_the_namespaces() -> None:
-    assert sorted(dir(ag)) == sorted([*ag.__all__, *NAMESPACES, "__version__"])
+    assert sorted(dir(ag)) == sorted([*ag.__all__, *NAMESPACES, "__version__", *ESTIMATORS])
 
 
 def test_nothing_else_is_an_attribute_but_folders_and_files() -> None:
@@ -89,7 +92,7 @@ def test_a_name_with_a_prefix_has_an_ordinary_one(name: str) -> None:
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
 def test_a_namespace_shows_names_and_no_files(namespace: str) -> None:
-    also = {"data": {"imagenet"}, "training": {"AgClassifier", "AgRegressor"} if find_spec("sklearn") else set()}
+    also = {"data": {"imagenet"}, "training": ESTIMATORS}
     shown = dir(getattr(ag, namespace))
     assert shown == sorted({name for name, _ in public(namespace)} | also.get(namespace, set()))
 
@@ -112,3 +115,44 @@ def test_the_message_of_a_wrong_name_is_made_when_it_is_read(monkeypatch: pytest
     assert str(caught.value) == "Linear: there is no 'traininf'; did you mean 'training'?"
     again = pickle.loads(pickle.dumps(caught.value))
     assert type(again) is AttributeError and str(again) == str(caught.value)
+
+
+# ---------------------------------------------------------------------------------------------- what help() shows
+
+SHOWN = [getattr(space, name) for space in (ag, *(getattr(ag, name) for name in NAMESPACES)) for name in dir(space)]
+CLASSES = sorted({thing for thing in SHOWN if inspect.isclass(thing) and home(thing) != "errors"},
+                 key=lambda cls: str(cls.__name__))
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_help_shows_how_an_object_is_made(cls: type) -> None:
+    found = inspect.signature(cls)
+    assert found.return_annotation is inspect.Signature.empty
+    assert "ForwardRef" not in str(found)
+    if inspect.isfunction(init := inspect.getattr_static(cls, "__init__")):
+        assert list(found.parameters.values()) == list(inspect.signature(init).parameters.values())[1:]
+    if not cls.__doc__ or not cls.__doc__.startswith(f"{cls.__name__}("):
+        shown = pydoc.render_doc(cls, renderer=pydoc.plaintext).splitlines()
+        assert f" |  {cls.__name__}{found}" in shown or not found.parameters
+
+
+def test_signatures_of_a_users_classes_are_their_own() -> None:
+    class Plain(ag.nn.Layer):
+        pass
+
+    class Wide(ag.nn.Linear):
+        def __init__(self, width: int = 3) -> None:
+            super().__init__(width, width)
+
+        def __call__(self, x: object) -> ag.Tensor:
+            return super().__call__(x)
+
+    class Made(ag.nn.Layer):
+        def __new__(cls, here: int) -> Made:
+            return super().__new__(cls)
+
+    assert str(inspect.signature(Plain)) == "()"
+    assert str(inspect.signature(Wide)) == "(width: 'int' = 3)"
+    assert str(inspect.signature(Wide())) == "(x: 'object') -> 'ag.Tensor'"  # of an object: how it is called
+    assert list(inspect.signature(Made).parameters) == ["here"]
+    assert str(inspect.signature(ag.RankLostError)) == "(message: 'str', ranks: 'tuple[int, ...]' = ())"

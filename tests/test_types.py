@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tokenize
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,15 +93,59 @@ def test_a_program_with_types_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("loss ")
 
 
+@pytest.fixture(scope="module")
+def pyright(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A command that runs pyright: the one that is installed, or basedpyright, which has it, out of PyPI."""
+    for name in ("pyright", "basedpyright"):
+        if find_spec(name) is not None:
+            return [sys.executable, "-m", name]
+    folder = tmp_path_factory.mktemp("pyright")
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=300)
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "basedpyright"]
+    done = subprocess.run(pip, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"pyright is not installed, and could not be: {done.stderr.strip().splitlines()[-1:]}")
+    return [str(folder / "bin" / "basedpyright")]
+
+
 @pytest.mark.slow
-def test_pyright_finds_nothing_in_it(tmp_path: Path) -> None:
-    pytest.importorskip("pyright")
+@pytest.mark.skipif(sys.platform == "win32", reason="environments have other folders there")
+@pytest.mark.parametrize(("more", "said"), [
+    ("", "0 errors, 0 warnings"), ("\nreveal_type(ag.nn.Linear(1, 2)(ag.ag_tensor([1.0])))\n", 'is "Tensor"'),
+    ("\nreveal_type(ag.fit(nn.Linear(1, 1), data.DataLoader(np.ones((1, 1)))))\n", 'is "History"'),
+    ("\nag.ag_add(1.0, 'x')\n", 'type "Literal[\'x\']"'), ("\nag.Linera\n", '"Linera" is not a known attribute')])
+def test_pyright_reads_the_program(pyright: list[str], tmp_path: Path, more: str, said: str) -> None:
+    """It finds nothing in it, in strict mode, in which what is Unknown is an error, and knows what it did not find."""
+    (tmp_path / "program.py").write_text(Path(typed_program.__file__).read_text("utf-8") + more, "utf-8")
     root = Path(ag.__file__).parents[1]
-    settings = {"typeCheckingMode": "strict", "extraPaths": [str(root)], "include": [typed_program.__file__]}
+    settings = {"typeCheckingMode": "strict", "extraPaths": [str(root)], "include": ["program.py"],
+                "venvPath": str(Path(sys.prefix).parent), "venv": Path(sys.prefix).name}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings), "utf-8")
-    done = subprocess.run([sys.executable, "-m", "pyright", "-p", str(tmp_path)], capture_output=True, text=True,
-                          timeout=300, check=False)
-    assert "0 errors, 0 warnings" in done.stdout, done.stdout + done.stderr
+    done = subprocess.run([*pyright, "-p", str(tmp_path)], capture_output=True, text=True, timeout=300, check=False)
+    assert said in done.stdout, done.stdout + done.stderr
+
+
+# What an editor that runs nothing offers after a line, and what a running interpreter does, as in Jupyter.
+COMPLETED = {"ag.nn.Lin": "Linear", "ag.ag_lin": "ag_linear", "ag.ops.softm": "softmax", "ag.optim.AdamW": "AdamW",
+             "ag.data.DataL": "DataLoader", "ag.parallel.dp_t": "dp_train", "ag.training.Early": "EarlyStopping",
+             "ag.fi": "fit", "ag.AgCl": "AgClassifier", "ag.nn.Sequential(ag.nn.Linear(2, 2)).param": "parameters",
+             "ag.nn.Linear(2, 2)(1.0).resh": "reshape", "ag.ops.softmax(1.0).num": "numpy"}
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_editors_complete_names(running: bool) -> None:
+    jedi = pytest.importorskip("jedi", reason="jedi is not installed, so nothing was completed")
+    for line, name in COMPLETED.items():
+        if running and "(" in line:
+            continue  # an interpreter asks the objects themselves, and calls nothing
+        if name.startswith("Ag") and find_spec("sklearn") is None:
+            continue
+        script = jedi.Interpreter(line, [{"ag": ag}]) if running else jedi.Script(f"import ag\n{line}")
+        assert name in [found.name for found in script.complete()], line
+    for call in ("ag.nn.Linear(", "ag.ag_linear("):
+        script = jedi.Interpreter(call, [{"ag": ag}]) if running else jedi.Script(f"import ag\n{call}")
+        (shown,) = script.get_signatures()
+        assert shown.to_string().startswith("Linear(in_features: ") and shown.to_string().endswith("=True)")
 
 
 def test_rules_see_buffers_and_callers_see_tensors() -> None:

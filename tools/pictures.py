@@ -1,6 +1,6 @@
-"""Draws the pictures of the documentation, and writes the tables of docs/performance.md, from files of results.
+"""Draws the pictures of the documentation, and writes tables and sentences of docs/performance.md, from results.
 
-    python tools/pictures.py           docs/images/step_*.svg and the tables, from benchmarks/results
+    python tools/pictures.py           docs/images/step_*.svg, tables and sentences, from benchmarks/results
     python tools/pictures.py demo      docs/images/demo.svg: trains as `make demo`, on the CPU and all Vulkan devices
 
 A picture follows the colours of the page that shows it, light or dark.  tests/docs/test_performance.py compares what
@@ -141,12 +141,60 @@ def ops_table(name: str) -> list[str]:
 TABLES = {"step": step_table, "parallel": parallel_table, "comm": comm_table, "ops": ops_table}
 
 
+def where(name: str) -> str:
+    """Of what a file is: machine, versions, commit; and whether it is older than the kernels in C of CPU devices."""
+    result = json.loads((RESULTS / name).read_text("utf-8"))
+    about = result["machine"]
+    driver = re.search(r"driver='([^']+)'", about["device"])
+    versions = [f"ag at commit {about['commit']}" + (f" ({'driver ' * (result['device'] != 'cpu')}{driver[1]})" if driver else ""),
+                *([f"PyTorch {about['torch'].split()[0]}"] if about.get("torch") else [])]
+    said = f"`benchmarks/results/{name}`: {machine(name)}, {' and '.join(versions)}."
+    if result["device"] == "cpu" and "kernels for" not in about["device"]:
+        said += " These figures are older than the kernels in C, which CPU devices have had since."
+    return said
+
+
+def step_words(name: str) -> list[str]:
+    """How fast captured steps are beside each of PyTorch's, and on which workloads they are slower."""
+    captured = {workload: peers["ag captured"] for workload, peers in steps(name).items()}
+    lines = [where(name)]
+    for peer, words in (("eager", "its eager step"), ("fused", "that with the fused optimizer"),
+                        ("compiled", "what `torch.compile` makes"), ("graph", "its CUDA graph")):
+        ratios = {workload: row[f"x_torch_{peer}"] for workload, row in captured.items() if f"x_torch_{peer}" in row}
+        if not ratios:
+            continue
+        low, high = min(ratios.values()), max(ratios.values())
+        slower = [WORKLOADS[workload] for workload, ratio in ratios.items() if ratio < 0.95]
+        lines.append(f"* Against {words}, captured steps here are {low:.2g} to {high:.2g} times as fast"
+                     + (f"; slower: {'; '.join(slower)}." if slower else "."))
+    differ = [f"{WORKLOADS[workload]} ({peer})" for workload, peers in steps(name).items()
+              for peer, row in peers.items() if not row["same_work"]]
+    return [lines[0], "", *lines[1:], "", f"Losses differ: {'; '.join(differ)}." if differ else "All losses agree."]
+
+
+def parallel_words(name: str) -> list[str]:
+    """What two devices gain."""
+    rows = {row["how"]: row["speedup"] for row in json.loads((RESULTS / name).read_text("utf-8"))["results"]}
+    gains = [f"{rows[f'{how} on 2']:.2f} times with {words}" for how, words in (
+        ("dp_train", "`dp_train`"), ("threads", "threads that exchange nothing"))]
+    return [where(name), "", f"Two devices make {' and '.join(gains)} as many samples per second as one."]
+
+
+WORDS = {"step": step_words, "parallel": parallel_words}
+
+
 def with_tables(page: str) -> str:
-    """The page with the table after each ``<!-- table: file -->`` made anew."""
-    def made(found: re.Match[str]) -> str:
+    """The page with the table after each ``<!-- table: file -->``, and the words after ``<!-- words``, made anew."""
+    def table(found: re.Match[str]) -> str:
         return "\n".join([found[0].partition("\n")[0], "", *TABLES[found[1].partition("_")[0]](found[1]), ""])
 
-    return re.sub(r"<!-- table: (\S+) -->\n\n(?:\|.*\n)*", made, page)
+    def words(found: re.Match[str]) -> str:
+        kind = found[1].partition("_")[0]
+        said = WORDS[kind](found[1]) if kind in WORDS else [where(found[1])]
+        return "\n".join([f"<!-- words: {found[1]} -->", "", *said, "", "<!-- end -->"])
+
+    page = re.sub(r"<!-- table: (\S+) -->\n\n(?:\|.*\n)*", table, page)
+    return re.sub(r"<!-- words: (\S+) -->\n.*?<!-- end -->", words, page, flags=re.S)
 
 
 def pictures() -> dict[str, str]:

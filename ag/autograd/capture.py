@@ -36,6 +36,7 @@ from ag.engine.device import ag_default_device, default_dtype
 from ag.engine.primitive import Array
 from ag.engine.program import Program, recording_here
 from ag.errors import CaptureError
+from ag.signatures import Making
 
 __all__ = ["CapturedStep", "ag_capture"]
 
@@ -91,6 +92,8 @@ class CapturedStep(Generic[P, R]):
         The recorded launches that ran last; None before the first call.
     """
 
+    __signature__ = Making()
+
     def __init__(self, step: Callable[P, R], backend: Device | None = None, recompute: bool = False,
                  calls: Sequence[object] = ()) -> None:
         self._step: Callable[..., R] = step
@@ -109,6 +112,11 @@ class CapturedStep(Generic[P, R]):
         name = getattr(self._step, "__name__", type(self._step).__name__)
         recorded = len(self._programs)
         return f"<captured step {name}, {recorded} program{'' if recorded == 1 else 's'} recorded>"
+
+    @property
+    def __wrapped__(self) -> Callable[P, R]:
+        """The function, whose arguments `inspect` and editors show."""
+        return self._step
 
     @property
     def program(self) -> Program | None:

@@ -18,9 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from contextvars import ContextVar, Token
+from functools import wraps
 from heapq import heappop, heappush
+from inspect import iscoroutinefunction, isgeneratorfunction
 from types import TracebackType
-from typing import TypeVar, overload
+from typing import ParamSpec, TypeVar, overload
 
 from ag.autograd.cotangent import Cotangent, plus, shaped_like, whole
 from ag.autograd.create import lift
@@ -31,9 +33,11 @@ from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import add, copied
 from ag.errors import TapeError
+from ag.signatures import Making
 
 __all__ = ["Gradients", "backward", "is_recording", "no_grad", "record_later", "with_grad_tape"]
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 _NOT_SCALED = nullcontext()
@@ -45,7 +49,7 @@ is_recording = _recording.get
 
 
 class _Switch:
-    """Sets whether ops are recorded, and puts back what was there before."""
+    """Sets whether ops are recorded, and puts back what was there before; also around a function's calls."""
 
     def __init__(self, on: bool | None) -> None:
         self._on = on
@@ -57,6 +61,21 @@ class _Switch:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         _recording.reset(self._tokens.pop())
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Decorate a function: ``@ag.no_grad()``."""
+        if not callable(function) or isgeneratorfunction(function) or iscoroutinefunction(function):
+            raise TypeError(f"no_grad, with_grad_tape: a function is required to decorate, and {function!r:.60} is "
+                            f"none, or goes on after its call; write `with` inside it.")
+
+        on = self._on
+
+        @wraps(function)
+        def inside(*args: P.args, **kwargs: P.kwargs) -> R:
+            with _Switch(on):  # one for each call: functions call themselves, and run in several threads
+                return function(*args, **kwargs)
+
+        return inside
 
 
 @overload
@@ -103,7 +122,7 @@ def with_grad_tape(fn: Callable[[], R] | None = None) -> _Switch | R:
 
 
 def no_grad() -> _Switch:
-    """A context in which nothing is recorded.
+    """A context in which nothing is recorded; ``@ag.no_grad()`` above a function makes it one.
 
     Returns
     -------
@@ -128,6 +147,8 @@ def record_later() -> _Switch:
 
 class Gradients(Mapping[Tensor, Tensor]):
     """Gradients of one call of `backward`, by parameter or by the parameter's name in its model."""
+
+    __signature__ = Making()
 
     def __init__(self, by_id: dict[int, tuple[Tensor, Tensor]]) -> None:
         self._by_id = by_id

@@ -29,6 +29,7 @@ from ag.engine.primitive import Array
 from ag.engine.program import OPEN
 from ag.engine.shape import Shape
 from ag.errors import DtypeError, ShapeError, TapeError
+from ag.signatures import Making
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -134,6 +135,7 @@ class Tensor(TensorOperators):
         For parameters of a model: the name it has there.
     """
 
+    __signature__ = Making()
     __slots__ = ("__weakref__", "_grad", "buffer", "id", "name", "node", "requires_grad")
 
     node: Node | None
@@ -268,17 +270,18 @@ class Tensor(TensorOperators):
         return array
 
     def item(self) -> float:
-        """The value of a one-element tensor; waits for the device."""
+        """The value of a one-element tensor, an int of one of whole numbers; waits for the device."""
         return self._number("item")
 
     def _number(self, function: str, instead: str = "t.numpy()") -> float:
         if self.size != 1:
             raise ShapeError(f"{function}: the tensor has shape {self.shape}; only one element can become a number. "
                              f"Write {instead} for all of them.")
-        return float(self.numpy().reshape(()))
+        value: float = self.numpy().item()
+        return value
 
     def __float__(self) -> float:
-        return self._number("float")
+        return float(self._number("float"))
 
     def __int__(self) -> int:
         return int(self._number("int"))

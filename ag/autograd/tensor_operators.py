@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 import numpy as np
 
+from ag.elsewhere import TENSOR
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape
-from ag.names import TENSOR, MissingNameError, Named
+from ag.names import MissingNameError, Named
 
 __all__ = ["HOST_OPERATORS", "OPS", "TensorOperators"]
 

@@ -23,11 +23,13 @@ from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor
 from ag.data.samples import Pass, samples_of
 from ag.data.threads import Check, Lock, made_ahead
+from ag.elsewhere import BATCH, LOADER_ARGUMENTS
 from ag.engine.primitive import Array
 from ag.engine.random import draws_from, host_seed
 from ag.engine.shape import counts
 from ag.errors import CheckpointError, ShapeError
-from ag.names import BATCH, MissingNameError
+from ag.names import MissingNameError, answers
+from ag.signatures import Making
 
 __all__ = ["Batch", "DataLoader", "ag_dataloader"]
 
@@ -54,6 +56,7 @@ if not TYPE_CHECKING:
         raise MissingNameError("Batch", name, lambda: dir(type(batch)), BATCH)
 
     Batch.__getattr__ = _missing
+    Batch.__new__.__annotations__.update(x="Tensor", y="Any")  # help() would show a ForwardRef
 
 
 class DataLoader:
@@ -130,9 +133,11 @@ class DataLoader:
     (4, 4)
     """
 
+    __signature__ = Making()
     _function = "ag_dataloader"  # the name users know it by
     _settled = frozenset({"n_samples", "batch_size", "shuffle", "drop_last", "prefetch"})
 
+    @answers("ag_dataloader", LOADER_ARGUMENTS)
     def __init__(self, x: object, y: object = None, batch_size: int = 32, shuffle: bool = True, col_major: bool = True,
                  drop_last: bool = False, seed: int | None = None, prefetch: int = 0) -> None:
         self._check_settings(batch_size, prefetch, seed, shuffle=shuffle, col_major=col_major, drop_last=drop_last)

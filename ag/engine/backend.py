@@ -41,6 +41,7 @@ from ag.engine.program import OPEN, Launch, Program, Recording, recording_here
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 from ag.errors import ArenaError, CaptureError, DeviceError, DtypeError
+from ag.signatures import Making
 
 __all__ = ["Backend", "DeviceInfo", "Event", "Meter", "Settings", "closed"]
 
@@ -66,6 +67,7 @@ class DeviceInfo:
         Optional abilities the device has (``"float16"``, …).
     """
 
+    __signature__ = Making()
     name: str
     description: str
     vendor: str

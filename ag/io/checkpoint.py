@@ -28,6 +28,7 @@ from ag.io.model_file import tied_in
 from ag.io.safetensors_file import elements_of, read_file, to_json, write_file
 from ag.nn.layer import Layer, Model, load_into, named_tensors, refuse_untied, ties
 from ag.optim.optimizer import Optimizer
+from ag.signatures import Making
 
 __all__ = ["Checkpoint", "Stateful", "ag_load_checkpoint", "ag_save_checkpoint"]
 
@@ -55,6 +56,7 @@ class Checkpoint:
         Whatever else was saved: numbers, strings, lists and dicts with strings for keys.
     """
 
+    __signature__ = Making()
     step: int
     extra: Any
 

@@ -27,6 +27,7 @@ from ag.engine.program import recording_here
 from ag.errors import CacheError, CaptureError, DeviceError, DtypeError, ExportError, ShapeError, TapeError
 from ag.nn.layer import Layer
 from ag.ops.indexing import ag_concat
+from ag.signatures import Making
 
 __all__ = ["Continued", "KeyValueCache"]
 
@@ -89,6 +90,8 @@ class KeyValueCache:
     >>> attention(x[:, 3:], causal_mask=True, cache=cache).shape, cache.positions
     ((4, 1), 4)
     """
+
+    __signature__ = Making()
 
     def __init__(self) -> None:
         self._kept: WeakKeyDictionary[Layer, _Kept] = WeakKeyDictionary()

@@ -25,14 +25,16 @@ from ag.autograd.operands import number_given
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.autograd.watched import Watched
+from ag.elsewhere import LAYER, LAYER_ARGUMENTS
 from ag.engine.device import backend_of
 from ag.engine.kernels.convert import number_arrays, refuse_unlike
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError, compare_names
-from ag.names import LAYER, MissingNameError
+from ag.names import MissingNameError, answers
 from ag.nn.mode import set_mode
 from ag.ops import activation
 from ag.ops.convert import ag_to_device
+from ag.signatures import Making
 
 __all__ = ["ACTIVATIONS", "LIBRARY", "Layer", "Model", "State", "activation_called", "buffers_of", "load_into",
            "named_tensors", "number", "refuse_untied", "state_of", "ties"]
@@ -94,6 +96,7 @@ class Layer(Watched):
     a file, whatever it is called.
     """
 
+    __signature__ = Making()
     settings: tuple[str, ...] = ()
     training: bool = True
     _adjustable: ClassVar[Mapping[str, Callable[[object], object]] | None] = None  # settings that may be assigned
@@ -120,6 +123,9 @@ class Layer(Watched):
         super().__init_subclass__()
         if cls.__module__.startswith(f"{__package__}.") and not cls.__name__.startswith("_"):
             LIBRARY.setdefault(cls.__name__, cls)  # the first to have a name keeps it
+        if cls.__module__.startswith(f"{__package__}.") and "__init__" in vars(cls):
+            answered = answers(cls.__name__.lstrip("_"), LAYER_ARGUMENTS)  # arguments that other libraries have
+            type.__setattr__(cls, "__init__", answered(vars(cls)["__init__"]))
 
     if TYPE_CHECKING:
         forward: Callable[..., Tensor]  # a layer says itself what it takes

@@ -24,6 +24,7 @@ from ag.ops import (
     reduce,
 )
 from ag.ops import attention as _attention
+from ag.ops import dropout as _dropout  # for layers alone
 from ag.ops import matmul as _matmul
 from ag.ops import numpy_functions as numpy_functions  # what tensors look up
 from ag.ops import reshape as _reshape

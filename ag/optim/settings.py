@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ag.autograd.watched import Watched
+from ag.signatures import Making
 
 __all__ = ["FRACTION", "NOT_NEGATIVE", "PART", "Check", "Settings", "flag", "nearest", "number_or_nan",
            "steps_taken", "whole"]
@@ -98,6 +99,7 @@ class Settings(Watched):
         The names of the settings, in the order of the constructor's arguments.
     """
 
+    __signature__ = Making()
     settings: tuple[str, ...] = ()
     _function: str  # the name users know it by
     _checks: ClassVar[Mapping[str, Check]] = {}

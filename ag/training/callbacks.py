@@ -25,6 +25,7 @@ from ag.io.model_file import ag_save_model
 from ag.nn.layer import load_into, state_of
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Json
+from ag.signatures import Making
 from ag.training.history import History
 from ag.training.measuring import Trained
 
@@ -57,6 +58,8 @@ class Run:
         What `history` has, or will have after the first epoch.
     """
 
+    __signature__ = Making()
+
     def __init__(self, model: Trained, history: History, epochs: int, steps: int, samples: int,
                  columns: Sequence[str]) -> None:
         self.model, self.history = model, history
@@ -88,6 +91,8 @@ class Callback:
     ...     def on_epoch_end(self, run):
     ...         print(run.history.epochs, run.columns)
     """
+
+    __signature__ = Making()
 
     def on_train_begin(self, run: Run) -> None:
         """Before the first step, of a resumed training too."""

@@ -27,6 +27,7 @@ from ag.nn.linear import Linear
 from ag.nn.sequential import Sequential
 from ag.ops.loss import ag_mse_loss, ag_softmax_cross_entropy_loss
 from ag.optim.optimizer import Optimizer
+from ag.signatures import Making
 from ag.training.callbacks import BestWeights, Callback, EarlyStopping
 from ag.training.fit import fit
 from ag.training.measuring import Loss, Trained, predict
@@ -39,6 +40,7 @@ _TOGETHER = 256  # samples that are predicted at once
 class _Estimator(BaseEstimator):
     """What classifier and regressor have in common."""
 
+    __signature__ = Making()
     _usual_loss: Loss
 
     def __init__(self, hidden: Sequence[int] = (64,), activation: str = "relu",
@@ -77,8 +79,8 @@ class _Estimator(BaseEstimator):
                 self.model_ = make(X.shape[1], outputs)
             self.history_ = fit(
                 self.model_, (X, y), valid, self.epochs, self.loss or self._usual_loss, callbacks=callbacks,
-                batch_size=self.batch_size, lr=self.lr, optimizer=self.optimizer, devices=self.devices,
-                verbose=bool(self.verbose))
+                batch_size=self.batch_size, devices=self.devices, verbose=bool(self.verbose),
+                **({"lr": self.lr} if self.optimizer is None else {"optimizer": self.optimizer}))
         finally:
             restore_generator(before)
 
@@ -115,7 +117,7 @@ class AgClassifier(ClassifierMixin, _Estimator):
     batch_size : int, optional
         Samples per step.
     lr : float, optional
-        Learning rate of Adam.
+        Learning rate of Adam; an `optimizer` has its own.
     loss : callable, optional
         ``loss(logits, ids)``; default: `ag_softmax_cross_entropy_loss`.
     optimizer : callable, optional
@@ -205,7 +207,7 @@ class AgRegressor(RegressorMixin, _Estimator):
     batch_size : int, optional
         Samples per step.
     lr : float, optional
-        Learning rate of Adam.
+        Learning rate of Adam; an `optimizer` has its own.
     loss : callable, optional
         ``loss(output, target)``; default: `ag_mse_loss`.
     optimizer : callable, optional

@@ -20,7 +20,9 @@ import numpy as np
 
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
+from ag.elsewhere import FIT_ARGUMENTS
 from ag.engine.shape import counts
+from ag.names import answers
 from ag.nn.mode import modes_kept
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
@@ -38,6 +40,7 @@ from ag.training.replica_models import ReplicaModels
 __all__ = ["fit"]
 
 
+@answers("fit", FIT_ARGUMENTS)
 def fit(
     model: Trained,
     train: object,
@@ -88,7 +91,7 @@ def fit(
         Samples per step, on all devices together; default: the loader's, or 32.  The last batch of an epoch is smaller
         if they do not go into it.
     lr : float, optional
-        Learning rate of Adam.
+        Learning rate of Adam; an `optimizer` has its own.
     optimizer : callable, optional
         ``optimizer(params)``: another optimizer, such as ``lambda p: ag.optim.SGD(p, lr=0.1)``, or a list of several.
     scheduler : callable, optional
@@ -180,6 +183,9 @@ def fit(
     if optimizer is not None and (isinstance(optimizer, Optimizer) or not callable(optimizer)):
         raise TypeError(f"fit: optimizer is a {type(optimizer).__name__}; a function that makes one is required, such "
                         f"as lambda params: ag.optim.SGD(params, lr=0.1).")
+    if optimizer is not None and lr != 1e-3:  # the default is no choice of the caller's
+        raise ValueError(f"fit: lr is {lr!r:.60} and optimizer is given, which has a rate of its own; write it there, "
+                         f"as in optimizer=lambda params: ag.optim.SGD(params, lr=0.1).")
     measured, called = named_metrics("fit", metrics), _callbacks(callbacks)
     replicas = ReplicaModels("fit", model, devices)
     data = Data(train, "fit: train", batch_size)
@@ -198,7 +204,7 @@ def fit(
             leaves = Leaves(data, size, bool(shuffle), steps)
             with loop:
                 result = dp_train(
-                    replicas.make, cast(Sequence[LoaderSample], leaves), loop.loss, n_iter=steps, lr=lr,
+                    replicas.make, cast(Sequence[LoaderSample], leaves), loop.loss, n_iter=steps,
                     max_norm=max_norm, verbose=False, devices=replicas.devices,
                     optimizer=lambda params: loop.owns(Adam(params, lr=lr) if optimizer is None else optimizer(params)),
                     scheduler=scheduler, batch=leaves.each, stack=1, shuffle=False,

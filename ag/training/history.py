@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from ag.signatures import Making
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -33,6 +35,8 @@ class History(Mapping[str, list[float]]):
     stopped : str or None
         Why a callback ended it.
     """
+
+    __signature__ = Making()
 
     def __init__(self) -> None:
         self.rows: list[dict[str, float]] = []

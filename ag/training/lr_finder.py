@@ -23,6 +23,7 @@ from ag.optim.optimizer import Optimizer
 from ag.parallel.trainer.dp_train import dp_train
 from ag.parallel.trainer.result import DPStep
 from ag.parallel.trainer.samples import LoaderSample
+from ag.signatures import Making
 from ag.training.callbacks import is_number
 from ag.training.data import Data, Leaves
 from ag.training.measuring import Loss, Trained, check_batch_size, check_model, loss_for
@@ -51,6 +52,7 @@ class LRCurve:
         A rate to begin with: a tenth of the one where the loss was least.
     """
 
+    __signature__ = Making()
     rates: Array
     losses: Array
     suggestion: float

@@ -21,7 +21,7 @@ def test_a_picture_is_that_of_its_file(name: str) -> None:
 
 
 def test_tables_are_those_of_their_files() -> None:
-    assert PAGE.count("<!-- table: ") == 6
+    assert PAGE.count("<!-- table: ") == 6 and PAGE.count("<!-- words: ") == 5
     assert MADE["with_tables"](PAGE) == PAGE, AGAIN
 
 
@@ -31,3 +31,19 @@ def test_a_file_that_changes_changes_the_page(tmp_path: Any, monkeypatch: pytest
     (tmp_path / "comm_cpu.json").write_text(json.dumps(found), "utf-8")
     monkeypatch.setitem(MADE["comm_table"].__globals__, "RESULTS", tmp_path)
     assert "| 2 | 1234.5 |" in MADE["with_tables"]("<!-- table: comm_cpu.json -->\n\n| old |\n")
+
+
+def test_sentences_follow_the_files(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = json.loads((ROOT / "benchmarks" / "results" / "step_cpu.json").read_text("utf-8"))
+    for row in found["results"]:
+        if row["peer"] == "ag captured":
+            row["x_torch_eager"] = 0.25 if row["workload"] == "W4" else 40.0
+            row["same_work"] = row["workload"] != "W1"
+    monkeypatch.setitem(MADE["comm_table"].__globals__, "RESULTS", tmp_path)
+    for driver in ("numpy 2.4.6", "kernels for x86_64-v3, numpy 2.4.6"):
+        found["machine"]["device"] = f"DeviceInfo(name='cpu', driver='{driver}')"
+        (tmp_path / "step_cpu.json").write_text(json.dumps(found), "utf-8")
+        page = MADE["with_tables"]("<!-- words: step_cpu.json -->\nold\n<!-- end -->\n")
+        assert "its eager step, captured steps here are 0.25 to 40 times as fast; slower: ResNet-8, 32 images." in page
+        assert "Losses differ: perceptron 4-32-3, 32 samples (ag captured)." in page and "old\n" not in page
+        assert f"({driver})" in page and ("older than the kernels in C" in page) is driver.startswith("numpy")

@@ -40,8 +40,8 @@ def plain(seed: int = 3) -> ag.Layer:
 
 
 def train(model: ag.Layer, **options: Any) -> Any:
-    settings: dict[str, Any] = {"valid": HELD, "epochs": 3, "metrics": ["accuracy"], "batch_size": 16, "lr": 0.05,
-                                "seed": 5, "verbose": False}
+    settings: dict[str, Any] = {"valid": HELD, "epochs": 3, "metrics": ["accuracy"], "batch_size": 16, "seed": 5,
+                                "verbose": False} | ({} if options.get("optimizer") else {"lr": 0.05})
     return ag.fit(model, options.pop("train", (X, Y)), **{**settings, **options})
 
 

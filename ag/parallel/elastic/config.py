@@ -19,6 +19,7 @@ from ag.parallel.elastic.world import BACKENDS, DistributedWorld, other_name
 from ag.parallel.replicas.data_parallel import DataParallel
 from ag.parallel.sharded.model_parallel import ModelParallel
 from ag.parallel.sharded.pipeline import Pipeline
+from ag.signatures import Making
 
 __all__ = ["Config", "load_config"]
 
@@ -62,6 +63,7 @@ class Config:
         With how many ranks at least the job goes on.
     """
 
+    __signature__ = Making()
     strategy: str = "data_parallel"
     devices: tuple[str, ...] | None = None
     backend: str = "local"

@@ -24,6 +24,7 @@ from ag.errors import CommError, DeviceError
 from ag.parallel.comm.comm import Comm, SoloComm
 from ag.parallel.comm.mpi_settings import started_by_launcher
 from ag.parallel.comm.tree_reduction import shard_sizes
+from ag.signatures import Making
 from ag.version import install_line
 
 __all__ = ["BACKENDS", "DistributedWorld", "other_name"]
@@ -77,6 +78,8 @@ class DistributedWorld:
     >>> world.rank, world.size, world.devices
     (0, 1, ('cpu', 'cpu:1'))
     """
+
+    __signature__ = Making()
 
     def __init__(self, devices: Sequence[str], comm: Comm | None = None, min_ranks: int = 1) -> None:
         if not devices:

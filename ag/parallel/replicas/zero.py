@@ -36,6 +36,7 @@ from ag.optim.settings import number_or_nan
 from ag.parallel.replicas.data_parallel import DataParallel
 from ag.parallel.replicas.zero_replicas import ShardedGradients, ShardedParameters
 from ag.parallel.replicas.zero_shards import all_shards, shard_parameters
+from ag.signatures import Making
 
 __all__ = ["ZeroOptimizer"]
 
@@ -94,6 +95,8 @@ class ZeroOptimizer:
     >>> zero.t
     1
     """
+
+    __signature__ = Making()
 
     def __init__(self, model: Any, optimizer: Callable[..., Optimizer] = optimizer_adam,
                  devices: Sequence[str] | None = None, stage: int = 1, **kwargs: Any) -> None:

@@ -34,12 +34,13 @@ from tqdm import tqdm
 
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
+from ag.elsewhere import TRAINING_ARGUMENTS
 from ag.engine.arena import now
 from ag.engine.device import ag_default_device, ag_device
 from ag.engine.random import ag_seed, go_on_after
 from ag.errors import CheckpointError, DeviceError, RankLostError
 from ag.io.safetensors_file import to_json
-from ag.names import TRAINING_ARGUMENTS, answers
+from ag.names import answers
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Comm, HasComm
@@ -120,7 +121,7 @@ def dp_train(
     n_iter : int, optional
         Number of optimizer steps.
     lr : float, optional
-        Learning rate of Adam.
+        Learning rate of Adam; an `optimizer` has its own.
     max_norm : float, optional
         Clip the global gradient norm, over all parameters that an optimizer has, to this.
     verbose : int, bool or None, optional

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.parallel.comm.comm import Json
+from ag.signatures import Making
 
 __all__ = ["DPResult", "DPStep"]
 
@@ -47,6 +48,7 @@ class DPStep:
         and ``ranks.gather(value)``, the values of all ranks, such as counts to add up; if one rank calls it, all must.
     """
 
+    __signature__ = Making()
     step: int
     loss: float
     models: list[Any]
@@ -87,6 +89,7 @@ class DPResult:
         Whether Ctrl-C ended the job before its last step.
     """
 
+    __signature__ = Making()
     params: dict[str, Tensor]
     loss_history: Array
     loss: float

@@ -1,0 +1,27 @@
+"""What `help` and editors show as the way to make an object of a class.
+
+Python takes the class's own signature from ``__init__``, and with it ``-> None``, which is what ``__init__`` returns
+and not what the call does:
+
+    help(ag.nn.Linear)      Linear(in_features: 'int', ..., bias: 'bool' = True) -> 'None'      without `Making`
+                            Linear(in_features: 'int', ..., bias: 'bool' = True)                with it
+
+Knows no class; those that users make objects of, or see results of, have a ``__signature__ = Making()``.
+"""
+
+from __future__ import annotations
+
+from inspect import Signature, signature
+from types import FunctionType, MethodType
+
+__all__ = ["Making"]
+
+
+class Making:
+    """The ``__signature__`` of a class and of all that derive from it: that of its ``__init__``, returning nothing."""
+
+    def __get__(self, instance: object, owner: type) -> Signature:
+        init = next(vars(cls)["__init__"] for cls in owner.__mro__ if "__init__" in vars(cls))
+        if instance is not None or not isinstance(init, FunctionType) or isinstance(owner.__new__, FunctionType):
+            raise AttributeError("__signature__")  # then `inspect` does as it always does
+        return signature(MethodType(init, owner)).replace(return_annotation=Signature.empty)
