@@ -2,8 +2,9 @@
 // says which function and which registers it reads: function << 16 | x << 8 | y.  apply.glsl, which kernels_build.py
 // writes, knows functions by number.  Codes are specialization constants, so a driver compiles the chain and not the
 // choice.
-// The kernel has the parameters of the functions in its Args, as value; where it has tiles, too, their constants come
-// first.
+// Some drivers unroll no loop unless they are asked to, and would choose among all functions at every step.
+// The kernel asks for GL_EXT_control_flow_attributes, and has the functions' parameters in its Args, as value; where it
+// has tiles, too, their constants come first.
 #include "apply.glsl"
 #define GIVEN 4
 
@@ -25,6 +26,6 @@ float r[GIVEN + 6];
 // Fills the registers behind the operands.
 void run_chain() {
     const uint ops[6] = { op1, op2, op3, op4, op5, op6 };
-    for (uint k = 0; k < 6; k++)
+    [[unroll]] for (uint k = 0; k < 6; k++)
         if (ops[k] != 0) r[GIVEN + k] = apply(ops[k] >> 16, r[ops[k] >> 8 & 255], r[ops[k] & 255], value[k]);
 }

@@ -2,6 +2,7 @@
 // operands as of conv2d_input_grad_direct; c, d, e[groups * channels or 1, image * batch or 1]
 // grid: n invocations
 #version 450
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #define CHAIN
 #include "conv2d_backward_direct.glsl"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 ROOMS = TESTS.parent / "ag"
-BESIDE = {"curves", "docs", "examples", "golden", "helpers", "kompute", "machine", "table"}  # as tests/README.md lists
+# As tests/README.md lists them.
+BESIDE = {"cards", "curves", "docs", "examples", "golden", "helpers", "kompute", "machine", "table"}
 FILES = sorted(TESTS.rglob("*.py"))
 
 

@@ -9,6 +9,7 @@ always makes the same choice, and results are the same to the bit from run to ru
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
@@ -97,13 +98,19 @@ class Rate(NamedTuple):
 
 # NVIDIA's were measured on an H100 (benchmarks/results/tiles_h100.json).  The others are guesses from the products made
 # per word of shared memory read, to be replaced by measurements on each vendor's cards.  Devices that are not known get
-# L2, which needs half the registers of L.
+# L2, which needs half the registers of L.  What Mesa's compiler makes of each kind, tests/cards/test_radv.py looks at:
+# L, M1 and M take more registers than it finds on RDNA 3 before Mesa 24, and leave older chips a single wave.
 _RATES = {
     "NVIDIA": {"L": Rate(1.0, 1.2), "M1": Rate(0.97, 1.4), "M4": Rate(0.84, 1.6), "S": Rate(0.58, 3.3),
                "S4": Rate(0.53, 1.7)},
-    "AMD": {"L": Rate(1.0), "L2": Rate(0.95), "M1": Rate(0.9), "M": Rate(0.75), "S": Rate(0.4)},
+    "AMD": {"L2": Rate(1.0), "M4": Rate(0.8), "S": Rate(0.4)},
+    "AMD RDNA": {"L": Rate(1.0), "L2": Rate(0.95), "M1": Rate(0.9), "M": Rate(0.75), "S": Rate(0.4)},
     "Intel": {"L": Rate(0.95), "L2": Rate(1.0), "M1": Rate(0.95), "M": Rate(0.8), "S": Rate(0.5)},
     "Apple": {"L2": Rate(1.0), "M1": Rate(0.95), "M": Rate(0.85), "S": Rate(0.5)},
+}
+_RDNA = {  # chips in the words of Mesa's driver: the first of its versions that compiles the large tiles well for them
+    r"NAVI[12]\d|VANGOGH|REMBRANDT|RAPHAEL_MENDOCINO|GFX103\d": 22,
+    r"NAVI[34]\d|PHOENIX\w*|STRIX\w*|GFX1[12]\d\d\w*": 24,
 }
 _OTHER_RATES = {"L2": Rate(1.0), "M1": Rate(0.95), "M": Rate(0.85), "S": Rate(0.5)}
 _MOST_UNITS = {"NVIDIA": 132, "AMD": 304, "Intel": 32}
@@ -209,5 +216,14 @@ def tiles_of(device: DeviceInfo) -> Tiles:
         return Tiles(1, tuple(_OTHER_RATES.items()), forced, fixed=not forced, direct_rows=sys.maxsize)
     most = _MOST_UNITS.get(device.vendor, _OTHER_MOST)
     units = min(most, _UNITS_PER_GIB * (device.memory_bytes >> 30)) if device.kind == "discrete" else 0
-    rates = _RATES.get(device.vendor, _OTHER_RATES)
+    rates = _RATES.get(_family(device), _OTHER_RATES)
     return Tiles(max(units, _INTEGRATED_UNITS), tuple(rates.items()), forced)
+
+
+def _family(device: DeviceInfo) -> str:
+    """Whose table a device has: its vendor's, or that of an AMD chip whose driver says that it is one of RDNA."""
+    chip = re.search(r"\(RADV (\w+)\)", device.description)
+    mesa = device.driver.partition(".")[0]
+    known = chip is not None and mesa.isdigit() and any(
+        re.fullmatch(names, chip[1]) and int(mesa) >= first for names, first in _RDNA.items())
+    return "AMD RDNA" if device.vendor == "AMD" and known else device.vendor

@@ -1,0 +1,155 @@
+"""What AMD's chips would run: RADV compiles every kernel for chips that are not here, and tells what became of it.
+
+Mesa's driver takes the chip from RADV_FORCE_FAMILY and then needs no hardware.  `statistics.c`, built here, has it
+compile kernels and prints registers, spills, scratch memory and instructions (VK_KHR_pipeline_executable_properties).
+Which chips there are depends on Mesa: 22.3 of Debian 12 knows RDNA 3 as gfx1100, newer ones as navi31, and none of
+RDNA 4.  Knows manifest and specialization constants of kernels; `test_radv.py` holds what follows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Collection, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ag.engine.backends.vulkan
+from ag.engine.backends.vulkan.float_modes import Mode, modes_of, with_modes
+from ag.engine.backends.vulkan.tiles import TILES
+from ag.engine.kernels.fused import Chain, fused
+
+SPV = Path(ag.engine.backends.vulkan.__file__).parent / "spv"
+SOURCE = Path(__file__).with_name("statistics.c")
+FOLDERS = (Path("/usr/share/vulkan/icd.d"), Path("/usr/local/share/vulkan/icd.d"), Path("/etc/vulkan/icd.d"))
+CHIPS = {  # the names that some Mesa or other has for a chip
+    "RDNA 4": ("gfx1201",), "RDNA 3": ("navi31", "gfx1100"), "RDNA 2": ("navi21", "gfx1030"),
+    "Vega": ("vega10", "gfx900"), "Polaris": ("polaris10",),
+}
+CHAIN: Chain = (("add", 0, 1, 0.0), ("relu", 4, 4, 0.0))  # what most fully connected layers end with
+CHOICES = {"blocks": (1, 2, 4), "dropped": (0, 1), "ta": (0, 1), "tb": (0, 1)}  # values that make other code
+KERNELS: dict[str, Any] = json.loads((SPV / "manifest.json").read_text("utf-8"))["kernels"]
+
+
+class Compiled(NamedTuple):
+    """A kernel, the kind of its tiles or "", its other constants, and what the driver tells of it, by its words."""
+
+    kernel: str
+    tile: str
+    constants: dict[str, int]
+    told: dict[str, int]
+
+    @property
+    def spills(self) -> int:
+        """Registers that lie in memory, and bytes of that: 0, if all is well."""
+        return self.told["Spilled VGPRs"] + self.told["Scratch size"]
+
+    @property
+    def waves(self) -> int:
+        """How many may be on a SIMD at once, as far as registers and shared memory go."""
+        return self.told["Subgroups per SIMD"]
+
+    def __str__(self) -> str:
+        constants = " ".join(f"{name}={value}" for name, value in self.constants.items())
+        return f"{self.kernel} {self.tile} {constants}".strip()
+
+
+def missing() -> str:
+    """Why RADV cannot be asked here; empty if it can."""
+    if driver() is None:
+        return "there is no RADV here (Debian's package mesa-vulkan-drivers)"
+    if shutil.which("gcc") is None or not any(Path(p, "vulkan/vulkan.h").is_file()
+                                              for p in ("/usr/include", "/usr/local/include")):
+        return "there is no gcc, or there are no headers of Vulkan (Debian's packages gcc and libvulkan-dev)"
+    return ""
+
+
+def driver() -> Path | None:
+    """The description of RADV that the loader reads."""
+    names = (f"radeon_icd.{platform.machine()}.json", "radeon_icd.json")
+    return next((path for path in (folder / name for folder in FOLDERS for name in names) if path.is_file()), None)
+
+
+def built(folder: Path) -> Path:
+    """The program that asks, built in a folder."""
+    program = folder / "statistics"
+    subprocess.run(["gcc", "-O1", "-Wall", "-Wextra", "-Werror", str(SOURCE), "-lvulkan", "-o", str(program)],
+                   check=True, capture_output=True, text=True)
+    return program
+
+
+def _asked(program: Path, family: str, lines: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "RADV_FORCE_FAMILY": family, "VK_ICD_FILENAMES": str(driver()),
+                   "VK_DRIVER_FILES": str(driver()), "VK_LOADER_LAYERS_DISABLE": "*"}
+    environment.pop("VK_INSTANCE_LAYERS", None)
+    return subprocess.run([program], input=lines, env=environment, capture_output=True, text=True)
+
+
+class Chip(NamedTuple):
+    """A chip as RADV has it: the name to force it by, what a device of it is called, Mesa's version, float modes."""
+
+    family: str
+    product: str
+    mesa: str
+    modes: tuple[Mode, ...]
+
+
+def _known(program: Path, family: str) -> Chip | None:
+    done = _asked(program, family, "")
+    if done.returncode != 0:
+        return None
+    name, version, nan, nearest = done.stdout.splitlines()[0].split("\t")
+    mesa = f"{int(version) >> 22}.{int(version) >> 12 & 0x3FF}.{int(version) & 0xFFF}"
+    return Chip(family, name, mesa, modes_of({"preserves_nan": nan == "1", "rounds_to_nearest": nearest == "1"}))
+
+
+@cache
+def chip_of(program: Path, name: str) -> Chip | None:
+    """A chip of `CHIPS`; None if this Mesa does not know it."""
+    return next(filter(None, (_known(program, family) for family in CHIPS[name])), None)
+
+
+# ---------------------------------------------------------------------------------------------- what is compiled
+
+
+def variants(kernel: str, tiles: Collection[str] = TILES) -> Iterator[tuple[str, dict[str, int]]]:
+    """The kind of tiles, or "", and the specialization constants of each piece of code that a kernel may become."""
+    constants = {constant["name"]: int(constant["default"]) for constant in KERNELS[kernel]["spec"]}
+    if "op1" in constants:
+        codes = fused.layout(*[(8,)] * 5, chain=CHAIN)
+        constants |= {name: codes[name] for name in codes if name in constants and name != "turns"}
+        constants |= {"c_along": 2} if "c_along" in constants else {}
+    chosen = {name: values for name, values in CHOICES.items() if name in constants}
+    in_tiles = "TILE_ROWS" in constants
+    for kind in tiles if in_tiles else ("",):
+        size = {**TILES[kind].constants(), "vector": 1} if in_tiles else {}
+        for values in itertools.product(*chosen.values()):
+            yield kind, {**constants, **size, **dict(zip(chosen, values, strict=True))}
+
+
+def compiled(program: Path, chip: Chip, kernels: Collection[str], tiles: Collection[str] = TILES) -> list[Compiled]:
+    """All variants of kernels, in the chosen kinds of tiles, for a chip."""
+    lines, made = [], []
+    for kernel in kernels:
+        entry, file = KERNELS[kernel], program.parent / f"{kernel}.spv"
+        spirv = (SPV / file.name).read_bytes()
+        file.write_bytes(with_modes(spirv, chip.modes) if entry["strict"] else spirv)
+        push = 4 * sum(member["count"] for member in entry["push"])
+        for kind, constants in variants(kernel, tiles):
+            words = list(constants.values())
+            lines.append(" ".join(map(str, (file, push, len(entry["operands"]), len(words), *words))))
+            made.append((kernel, kind, {name: constants[name] for name in CHOICES if name in constants}))
+    done = _asked(program, chip.family, "\n".join(lines) + "\n")
+    assert done.returncode == 0, done.stderr
+    found = [_numbers(line) for line in done.stdout.splitlines()[1:]]
+    return [Compiled(*what, told) for what, told in zip(made, found, strict=True)]
+
+
+def _numbers(line: str) -> dict[str, int]:
+    assert "=" in line, line
+    return {name: int(value) for name, _, value in (part.partition("=") for part in line.split("\t") if part)}

@@ -1,0 +1,121 @@
+"""Steps, ops and counters are right under the conditions of a card, which `conditions.py` brings about.
+
+The quick tests train small models; the slow ones run the case table and the counters of a replayed step in processes of
+their own, under several conditions at once, as each of them costs a minute.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cards.conditions import CARDS, ORDERS, order_between_barriers, poisoned_memory, tiles_of_a_card
+from golden.entries import measured
+
+import ag
+from ag.engine.backends.vulkan import hazards
+from ag.engine.device import backend_of
+
+ROOT = Path(__file__).parents[2]
+RESULTS = [  # of entries.py: those of the quick leg, and of the slow one
+    "W1 captured", "adamw clipped captured",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in (
+        "W1 eager", "W2 captured", "W3 captured", "W4 captured", "f16 with an overflow captured",
+        "bf16 sgd momentum eager", "ag_attention"))]
+SAME_BITS: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    **{order: lambda order=order: order_between_barriers(order) for order in ORDERS}, "poisoned": poisoned_memory}
+
+
+@cache
+def undisturbed(name: str, device: str) -> object:
+    """What a training or an op gives by itself."""
+    return measured(name, device)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("condition", SAME_BITS)
+def test_same_bits(condition: str, name: str, lavapipe: str) -> None:
+    want = undisturbed(name, lavapipe)
+    with SAME_BITS[condition]():
+        assert measured(name, lavapipe) == want
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_missing_barrier_would_be_seen(order: str, lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    want = undisturbed("W1 captured", lavapipe)
+    monkeypatch.setattr(hazards, "_overlap", lambda some, others: False)
+    with order_between_barriers(order) as groups:
+        assert measured("W1 captured", lavapipe) != want
+    assert max(groups) > 4
+
+
+def test_launches_share_groups(lavapipe: str) -> None:
+    with order_between_barriers("reversed") as groups:
+        measured("W1 captured", lavapipe)
+    assert sum(size > 1 for size in groups) >= 4  # otherwise there is nothing to put in another order
+
+
+def test_an_element_that_nobody_writes_is_nan(lavapipe: str) -> None:
+    backend = backend_of(lavapipe)
+    with poisoned_memory():
+        assert np.isnan(backend.download(backend.alloc((33,), ag.engine.dtype.F32))).all()
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_products_in_the_tiles_of_a_card(card: str, lavapipe: str) -> None:
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((130, 75)).astype(np.float32), rng.standard_normal((75, 140)).astype(np.float32)
+    with tiles_of_a_card(backend_of(lavapipe), card), ag.ag_device(lavapipe), ag.with_grad_tape():
+        x, w = ag.ag_param(a), ag.ag_param(b)
+        y = x @ w
+        ag.backward(ag.ag_sum(y * y))
+        got = y.numpy(), x.grad.numpy(), w.grad.numpy()
+    exact = a.astype(np.float64) @ b
+    for found, want in zip(got, (exact, 2 * exact @ b.T, 2 * a.T @ exact), strict=True):
+        np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("card", ["H100", "Vega"])
+def test_a_step_in_the_tiles_of_a_card(card: str, lavapipe: str) -> None:
+    plain = undisturbed("adamw clipped captured", lavapipe)
+    with tiles_of_a_card(backend_of(lavapipe), card):
+        captured, eager = (measured(f"adamw clipped {mode}", lavapipe) for mode in ("captured", "eager"))
+    assert captured == eager
+    losses = [[float.fromhex(x) for x in found["losses"]] for found in (captured, plain)]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+# ---------------------------------------------------------------------------------------------- whole files
+
+TABLE = [f"tests/table/test_cases_{what}.py" for what in ("forward", "gradient", "capture")]
+COUNTERS = "tests/engine/test_counters.py"
+PRODUCTS = "lavapipe and (matmul or linear or conv2d or attention or replayed)"  # whose tiles a card chooses
+RUNS = {  # what is tried together: the plugin's settings, files, which of their tests, and at least how many
+    "H100, reversed, poisoned": ({"AG_CARD": "H100", "AG_ORDER": "reversed", "AG_POISON": "1"},
+                                 [*TABLE, COUNTERS], "lavapipe", 800),
+    "RX 7900, random": ({"AG_CARD": "RX 7900", "AG_ORDER": "random"}, [TABLE[-1], COUNTERS], PRODUCTS, 20),
+    "Arc, random, poisoned": ({"AG_CARD": "Arc", "AG_ORDER": "random", "AG_POISON": "1"},
+                              [TABLE[-1], COUNTERS], PRODUCTS, 20),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", RUNS)
+def test_whole_files(run: str, lavapipe: str) -> None:
+    settings, files, chosen, least = RUNS[run]
+    environment = {**os.environ, **settings, "PYTHONPATH": str(ROOT / "tests"), "AG_TEST_LIMIT_S": "inf"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "cards.plugin", "-p", "no:cacheprovider", "-m",
+         "vulkan and not slow", "-k", chosen, *files], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-9000:] + done.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed and int(passed[1]) >= least, done.stdout[-1000:]
