@@ -1,9 +1,9 @@
 """Kernels: which SPIR-V a primitive runs, how its arguments are packed, and the Algorithms made from it.
 
 The shader is its own description: kernels_build.py read its operands, push constants, specialization constants and
-grid into a manifest, and everything here follows the manifest by name.  An Algorithm (a pipeline bound to segments)
-is made once per kernel, specialization and tuple of segments, never per launch.  No primitive is known by name; where
-one has two kernels, or a kernel several kinds of tiles, a rule of `ag.engine.backends.vulkan.tiles` chooses.  The
+grid into a manifest, and everything here follows the manifest by name.  A pipeline is made once per kernel and
+specialization, an Algorithm (a pipeline bound to segments) once per tuple of segments.  No primitive is known by name;
+where one has two kernels, or a kernel several kinds of tiles, a rule of `ag.engine.backends.vulkan.tiles` chooses.  The
 backend asks for a plan per launch.
 """
 
@@ -59,6 +59,10 @@ class Plan:
         Workgroups; all 0 if there is nothing to do.
     writes : tuple of bool
         Which operands are written.
+    work : int
+        Multiply-adds, where they take more time than reading and writing the operands.
+    whole : bool
+        Whether it can only be made at once.
     """
 
     kernel: str
@@ -68,6 +72,8 @@ class Plan:
     offsets: tuple[tuple[int, int], ...]
     grid: Grid
     writes: tuple[bool, ...]
+    work: int
+    whole: bool
 
     def push(self, operand_words: list[int]) -> bytes:
         """The push-constant block, given every operand's offset in words."""
@@ -149,7 +155,8 @@ def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[s
             words += [_word(v, member["type"]) for v in numbers]
     spec = tuple(_word(values[c["name"]], c["type"]) for c in entry["spec"])
     writes = tuple(o["writes"] for o in entry["operands"])
-    return Plan(name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes)
+    work = _evaluate(entry["work"], values) if entry["work"] else 0
+    return Plan(name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes, work, entry["whole"])
 
 
 def _variant(primitive: Primitive, values: Params, tiles: Rule) -> str:
@@ -255,6 +262,7 @@ class Kernels:
         self.tiles = tiles_of(device)
         self._manager = manager
         self._modes = modes_of(manager.get_device_properties())
+        self._pipelines: dict[object, Algorithm] = {}  # each as it was first bound
         self._algorithms: dict[object, Algorithm] = {}
         self._spirv: dict[str, bytes] = {}
 
@@ -268,13 +276,21 @@ class Kernels:
         key = (plan.file, plan.spec, segments)
         found = self._algorithms.get(key)
         if found is None:
-            spirv = self._spirv.get(plan.file)
-            if spirv is None:
-                spirv = (_SPV / f"{plan.file}.spv").read_bytes()
-                if _manifest()["kernels"][plan.file.partition(".")[0]]["strict"]:
-                    spirv = with_modes(spirv, self._modes)
-                self._spirv[plan.file] = spirv
-            found = self._algorithms[key] = self._manager.algorithm(
-                [of_arena[s][1] for s in segments], spirv, plan.grid, np.array(plan.spec, np.uint32),
-                np.array(plan.words, np.uint32))
+            tensors = [of_arena[s][1] for s in segments]
+            pipeline = self._pipelines.get(key[:2])
+            if pipeline is None:
+                found = self._pipelines[key[:2]] = self._pipeline(plan, tensors)
+            else:
+                found = self._manager.bound(pipeline, tensors)
+            self._algorithms[key] = found
         return found
+
+    def _pipeline(self, plan: Plan, tensors: list[Tensor]) -> Algorithm:
+        spirv = self._spirv.get(plan.file)
+        if spirv is None:
+            spirv = (_SPV / f"{plan.file}.spv").read_bytes()
+            if _manifest()["kernels"][plan.file.partition(".")[0]]["strict"]:
+                spirv = with_modes(spirv, self._modes)
+            self._spirv[plan.file] = spirv
+        return self._manager.algorithm(tensors, spirv, plan.grid, np.array(plan.spec, np.uint32),
+                                       np.array(plan.words, np.uint32))
