@@ -2,6 +2,7 @@
 // weights w are made again: dv = g w, and with the slopes s = factor w (v^T g - delta), dq = k s and dk = q s.
 // The first workgroups have a tile of keys each and walk over the queries, the others the other way round.
 // grid: tiles * heads * batch workgroups
+// work: heads * batch * queries * keys * d * 7 multiply-adds
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

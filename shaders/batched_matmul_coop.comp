@@ -2,6 +2,7 @@
 // out[pieces, batch, rows, cols]; A[batch, rows, inner], or [batch, inner, rows] with ta; B likewise
 // Compiled only where the tools know cooperative matrices (kernels_build.py).
 // grid: cols / TILE_COLS, rows / TILE_ROWS, pieces * batch workgroups
+// work: batch * rows * cols * inner multiply-adds
 // floats: relaxed
 #version 450
 #extension GL_EXT_control_flow_attributes : require

@@ -2,6 +2,7 @@
 // of w[feature, channel, tap] g[feature, place]
 // out[groups * channels, image, batch], w[groups * features, channels, kernel], g[groups * features, places, batch]
 // grid: cols / TILE_COLS, rows / TILE_ROWS, groups workgroups
+// work: groups * rows * cols * inner multiply-adds
 // floats: relaxed
 #version 450
 #extension GL_EXT_control_flow_attributes : require

@@ -2,6 +2,7 @@
 // channel's group of w[feature, channel, tap] g[feature, place]
 // out[groups * channels, image, batch], w[groups * features, channels, kernel], g[groups * features, places, batch]
 // grid: n invocations
+// work: groups * rows * cols * inner multiply-adds
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "conv2d_backward_direct.glsl"

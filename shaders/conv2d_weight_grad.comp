@@ -2,6 +2,7 @@
 // g[o, place] x[channel of o's group, pixel]; places and samples are counted together, and a piece is chunk long
 // out[pieces, groups * features, channels, kernel], x[groups * channels, image, batch], g[..., places, batch]
 // grid: cols / TILE_COLS, rows / TILE_ROWS, pieces * groups workgroups
+// work: groups * rows * cols * inner multiply-adds
 // floats: relaxed
 #version 450
 #extension GL_EXT_control_flow_attributes : require

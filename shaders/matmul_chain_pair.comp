@@ -1,6 +1,7 @@
 // matmul_chain_pair: as matmul_chain, and also = the product or a result from inside the chain
 // out and also[rows, cols]; A[rows, inner], B[inner, cols], transposed with ta, tb; c, d, e[rows or 1, cols or 1]
 // grid: cols / TILE_COLS, rows / TILE_ROWS workgroups
+// work: rows * cols * inner multiply-adds
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require

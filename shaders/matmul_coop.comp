@@ -2,6 +2,7 @@
 // out[rows, cols]; A[rows, inner], or [inner, rows] with ta; B[inner, cols], or [cols, inner] with tb
 // Compiled only where the tools know cooperative matrices (kernels_build.py).
 // grid: cols / TILE_COLS, rows / TILE_ROWS workgroups
+// work: rows * cols * inner multiply-adds
 // floats: relaxed
 #version 450
 #extension GL_EXT_control_flow_attributes : require

@@ -1,6 +1,7 @@
 // matmul_sums: out = op(A) op(B), as matmul, and row_sums = the sums of the rows of op(A)
 // out[rows, cols], row_sums[rows]; A[rows, inner], B[inner, cols], transposed with ta, tb
 // grid: cols / TILE_COLS, rows / TILE_ROWS workgroups
+// work: rows * cols * inner multiply-adds
 // floats: relaxed
 #version 450
 #extension GL_EXT_control_flow_attributes : require

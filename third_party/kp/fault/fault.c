@@ -1,9 +1,14 @@
-// A Vulkan layer for tests: it makes a healthy device run out of memory or get lost.
+// A Vulkan layer for tests: it makes a healthy device run out of memory, get lost, be slow or take no time.
 //
 //   KPFAULT_ALLOC_LIMIT=<bytes>  vkAllocateMemory fails once a device has been given that much in all
 //                                (memory that is freed is not counted back)
 //   KPFAULT_LOST_AFTER=<n>       the device is lost after n fence waits: later waits and submits fail
+//   KPFAULT_TDR_MS=<ms>          a watchdog: the device is lost when a submission has taken longer; submissions wait
+//   KPFAULT_DELAY_US=<us>        no fence is seen to be signalled before its submission is that old
+//   KPFAULT_NULL=1               nothing that is submitted runs, so that what is left is the host's time
 //   KPFAULT_DEVICE=<k>           only the k-th device created, from 0, is at fault; else every device
+//
+// Settings are looked at in every call, so a process may change its own.
 //
 // Build:  cc -shared -fPIC -o libkpfault.so fault.c      (Vulkan headers only)
 // Use:    VK_LAYER_PATH=<folder of the .json and .so> VK_INSTANCE_LAYERS=VK_LAYER_KP_fault program
@@ -12,10 +17,11 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <vulkan/vk_layer.h>
 #include <vulkan/vulkan.h>
 
-enum { MAX_DEVICES = 64 };
+enum { MAX_DEVICES = 64, MAX_FENCES = 256 };
 
 // What we know of one VkDevice.  A device and its queues begin with the same pointer, the loader's
 // dispatch table, which serves as the key.
@@ -25,8 +31,12 @@ typedef struct {
     PFN_vkAllocateMemory allocateMemory;
     PFN_vkWaitForFences waitForFences;
     PFN_vkQueueSubmit queueSubmit;
+    PFN_vkQueueWaitIdle queueWaitIdle;
     unsigned long long allocated; // bytes, in all
     long waits;
+    int killed; // by the watchdog
+    struct { VkFence fence; double since; } submitted[MAX_FENCES]; // in turn
+    unsigned submissions;
 } Device;
 
 static Device devices[MAX_DEVICES];
@@ -55,7 +65,35 @@ static const char *setting(const char *name, const Device *device)
 static int lost(const Device *device)
 {
     const char *after = setting("KPFAULT_LOST_AFTER", device);
-    return after && device->waits > atol(after);
+    return device->killed || (after && device->waits > atol(after));
+}
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec + 1e-9 * now.tv_nsec;
+}
+
+// When a fence was last given to a submission.
+static double submitted_s(const Device *device, VkFence fence)
+{
+    double since = 0;
+    for (int i = 0; i < MAX_FENCES; i++)
+        if (device->submitted[i].fence == fence && device->submitted[i].since > since)
+            since = device->submitted[i].since;
+    return since;
+}
+
+// Whether that time came within so many nanoseconds.  Spins at the end, as sleeping takes 50 us longer than asked for.
+static int sleep_until(double end, uint64_t timeout)
+{
+    const double last = timeout > 1000000000000 ? end : now_s() + 1e-9 * timeout;
+    const double until = end < last ? end : last;
+    for (double left; (left = until - now_s()) > 0;)
+        if (left > 2e-4)
+            nanosleep(&(struct timespec){.tv_nsec = left < 0.5 ? 1e9 * (left - 1e-4) : 400000000}, NULL);
+    return end <= last;
 }
 
 // ---- the calls that fail -------------------------------------------------------------------------
@@ -80,7 +118,12 @@ static VkResult VKAPI_CALL WaitForFences(VkDevice handle, uint32_t count, const 
     device->waits++;
     // A device that is really lost has stopped working; this one must be let finish, or its owner frees what it uses.
     VkResult result = device->waitForFences(handle, count, fences, all, timeout);
-    return lost(device) ? VK_ERROR_DEVICE_LOST : result;
+    if (lost(device))
+        return VK_ERROR_DEVICE_LOST;
+    const char *delay = setting("KPFAULT_DELAY_US", device);
+    if (delay && result == VK_SUCCESS && !sleep_until(submitted_s(device, fences[0]) + 1e-6 * atof(delay), timeout))
+        return VK_TIMEOUT;
+    return result;
 }
 
 static VkResult VKAPI_CALL QueueSubmit(VkQueue queue, uint32_t count, const VkSubmitInfo *submits,
@@ -89,7 +132,18 @@ static VkResult VKAPI_CALL QueueSubmit(VkQueue queue, uint32_t count, const VkSu
     Device *device = find(queue);
     if (lost(device))
         return VK_ERROR_DEVICE_LOST;
-    return device->queueSubmit(queue, count, submits, fence);
+    const char *limit = setting("KPFAULT_TDR_MS", device);
+    const double begin = now_s();
+    device->submitted[device->submissions % MAX_FENCES].fence = fence;
+    device->submitted[device->submissions++ % MAX_FENCES].since = begin;
+    if (setting("KPFAULT_NULL", device))
+        return device->queueSubmit(queue, 0, NULL, fence);
+    VkResult result = device->queueSubmit(queue, count, submits, fence);
+    if (limit && result == VK_SUCCESS) {
+        result = device->queueWaitIdle(queue);
+        device->killed = 1e3 * (now_s() - begin) > atof(limit);
+    }
+    return result;
 }
 
 // ---- the layer's place in the chain: each Create call takes its link and passes the rest on ------
@@ -129,6 +183,7 @@ static VkResult VKAPI_CALL CreateDevice(VkPhysicalDevice physical, const VkDevic
             .allocateMemory = (PFN_vkAllocateMemory)deviceProc(*out, "vkAllocateMemory"),
             .waitForFences = (PFN_vkWaitForFences)deviceProc(*out, "vkWaitForFences"),
             .queueSubmit = (PFN_vkQueueSubmit)deviceProc(*out, "vkQueueSubmit"),
+            .queueWaitIdle = (PFN_vkQueueWaitIdle)deviceProc(*out, "vkQueueWaitIdle"),
         };
     return result;
 }

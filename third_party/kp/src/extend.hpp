@@ -81,17 +81,25 @@ bindSequence(Class<kp::Sequence>& sequence)
          uint32_t x,
          uint32_t y,
          uint32_t z,
-         bool barrier) {
-          self.record(std::make_shared<OpDispatch>(
-            std::move(algorithm), std::string(push), kp::Workgroup{ x, y, z }, barrier));
+         bool barrier,
+         uint32_t firstX,
+         uint32_t firstY) {
+          self.record(std::make_shared<OpDispatch>(std::move(algorithm),
+                                                   std::string(push),
+                                                   kp::Workgroup{ x, y, z },
+                                                   barrier,
+                                                   kp::Workgroup{ firstX, firstY, 0 }));
       },
-      "Record one launch of x*y*z workgroups, after a barrier unless told otherwise.",
+      "Record one launch of x*y*z workgroups, after a barrier unless told otherwise; or a part of one,\n"
+      "whose workgroups count from first_x and first_y.",
       py::arg("algorithm").none(false),
       py::arg("push_consts"),
       py::arg("x"),
       py::arg("y") = 1,
       py::arg("z") = 1,
-      py::arg("barrier") = true);
+      py::arg("barrier") = true,
+      py::arg("first_x") = 0,
+      py::arg("first_y") = 0);
     sequence.def("wait",
                  &kp::Sequence::wait,
                  "Wait for the submitted work: True when it is done, False after timeout_ns.",
@@ -135,6 +143,22 @@ bindManager(Class<kp::Manager>& manager)
            },
            "A storage tensor of 4-byte words: one allocation, no staging twin, not initialised.",
            py::arg("words"))
+      .def("bound",
+           &kp::Manager::bound,
+           "The pipeline of an Algorithm, bound to other tensors, as many as it has.",
+           py::arg("algorithm").none(false),
+           py::arg("tensors"))
+      .def("pipelines", &kp::Manager::pipelines, "How many pipelines were made.")
+      .def("pipeline_cache",
+           [](const kp::Manager& self) {
+               const std::vector<uint8_t> data = self.pipelineCache();
+               return py::bytes(reinterpret_cast<const char*>(data.data()), data.size());
+           },
+           "What the driver keeps of the pipelines that it compiled, for another process.")
+      .def("add_pipeline_cache",
+           [](kp::Manager& self, const py::bytes& data) { self.addPipelineCache(data); },
+           "Have the driver use what another process got from pipeline_cache().",
+           py::arg("data"))
       .def("clear",
            &kp::Manager::clear,
            "Forget the tensors, algorithms and sequences that are gone already.");

@@ -52,18 +52,20 @@ class OpBarrier : public Op
     bool mHost;
 };
 
-/// One launch of an Algorithm.  The push constants must have the size the Algorithm was made for;
-/// without a workgroup the Algorithm's own is used.
+/// One launch of an Algorithm, or the part of one that begins at workgroup `first`.  The push constants
+/// must have the size the Algorithm was made for; without a workgroup the Algorithm's own is used.
 class OpDispatch : public Op
 {
   public:
     OpDispatch(std::shared_ptr<kp::Algorithm> algorithm,
                std::string push,
                std::optional<kp::Workgroup> workgroup,
-               bool barrier)
+               bool barrier,
+               kp::Workgroup first = { 0, 0, 0 })
       : mAlgorithm(std::move(algorithm))
       , mPush(std::move(push))
       , mWorkgroup(workgroup ? *workgroup : mAlgorithm->getWorkgroup())
+      , mFirst(first)
       , mBarrier(barrier)
     {
         if (mPush.size() != mAlgorithm->pushConstantsBytes())
@@ -81,13 +83,13 @@ class OpDispatch : public Op
             throw std::runtime_error("OpDispatch: the algorithm has no pipeline");
         if (mBarrier)
             recordBarrier(commands, false);
-        mAlgorithm->recordLaunch(commands, mPush, mWorkgroup);
+        mAlgorithm->recordLaunch(commands, mPush, mWorkgroup, mFirst);
     }
 
   private:
     std::shared_ptr<kp::Algorithm> mAlgorithm;
     std::string mPush;
-    kp::Workgroup mWorkgroup;
+    kp::Workgroup mWorkgroup, mFirst;
     bool mBarrier;
 };
 

@@ -17,11 +17,13 @@ import numpy as np
 from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backend import Backend, Meter, closed
 from ag.engine.backends.vulkan.autotune import Tune
-from ag.engine.backends.vulkan.commands import Command, Recorded
+from ag.engine.backends.vulkan.commands import Command, Recorded, groups_of
 from ag.engine.backends.vulkan.cooperative import Cooperative
+from ag.engine.backends.vulkan.cost import Budget, seconds_of
 from ag.engine.backends.vulkan.hazards import Range
 from ag.engine.backends.vulkan.kp_types import Tensor
 from ag.engine.backends.vulkan.loader import DRIVERS, heap_bytes
+from ag.engine.backends.vulkan.pipeline_cache import KeptPipelines
 from ag.engine.backends.vulkan.pipelines import Kernels, check_kernels
 from ag.engine.backends.vulkan.recorder import Recorder
 from ag.engine.backends.vulkan.shadow import Shadow
@@ -43,7 +45,7 @@ _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
 _LARGEST_BYTES = (1 << 32) - 4096  # Kompute counts bytes in 32 bits
 _REST = 3  # launches for which memory rests, as several may run at once
-_COMMANDS_PER_SEQUENCE = 512  # a submission must end before a driver's watchdog bites
+_COMMANDS_PER_SEQUENCE = 512  # at most: long submissions are cut by what they cost
 
 
 _INHERITED: list[object] = []  # of the process that this one was forked from; never freed
@@ -67,7 +69,7 @@ class VulkanProgram:
         self._launches = launches
         self.launches = len(commands)
         self._commands = commands
-        self._built: dict[object, list[Recorded]] = {}  # by what they have timestamps for
+        self._built: dict[tuple[object, float], list[Recorded]] = {}  # by timestamps, and the most that they may cost
         before = backend.recorder.barriers
         self._sequences()
         self.barriers: int = backend.recorder.barriers - before
@@ -75,12 +77,15 @@ class VulkanProgram:
     def _sequences(self) -> list[Recorded]:
         """Those with the timestamps that somebody asks for now, built when first needed."""
         recorder = self._backend.recorder
-        if recorder.timing not in self._built:
-            for ended in [timing for timing in self._built if isinstance(timing, Stopwatch)]:
-                del self._built[ended]  # of an earlier profile
-            self._built[recorder.timing] = [recorder.build(self._commands[i : i + _COMMANDS_PER_SEQUENCE])
-                                            for i in range(0, len(self._commands), _COMMANDS_PER_SEQUENCE)]
-        return self._built[recorder.timing]
+        most = recorder.budget.seconds
+        key = recorder.timing, most
+        if key not in self._built:
+            for timing, limit in list(self._built):
+                if isinstance(timing, Stopwatch) or limit != most:  # of an earlier profile, or too long
+                    del self._built[timing, limit]
+            self._built[key] = [recorder.build(some)
+                                for some in groups_of(self._commands, most, _COMMANDS_PER_SEQUENCE)]
+        return self._built[key]
 
     @property
     def nbytes(self) -> int:
@@ -137,9 +142,11 @@ class VulkanBackend(Backend):
             limit_bytes=heap * 15 // 16 if heap else None,  # software drivers enforce no limit of their own
             guard=guard,
         )
+        self._kept = KeptPipelines(self._manager)
+        self._kept.load()
         self._kernels = Kernels(self._manager, self.info)
         self.target = Target(units=self._kernels.tiles.units, rest=_REST)
-        self.recorder = Recorder(self._manager, self.name, self.arena.segments)
+        self.recorder = Recorder(self._manager, self.name, self.arena.segments, Budget(self.info.kind))
         self.timestamps = self.recorder.timestamps
         tuned = os.environ.get("AG_TUNE") == "1" and not self._kernels.tiles.forced
         self._tune = Tune(self, self._kernels.tiles, properties) if tuned else None
@@ -225,7 +232,8 @@ class VulkanBackend(Backend):
         sizes = plan.sizes or [b.nbytes for b in buffers]
         for address, size, written in zip(addresses, sizes, plan.writes, strict=True):
             (writes if written else reads).append((address, address + size))
-        return Command(plan.kernel, algorithm, plan.push(words), plan.grid, reads, writes)
+        return Command(plan.kernel, algorithm, plan.push(words), plan.grid, reads, writes,
+                       seconds_of(plan.work, sum(sizes)), plan.whole)
 
     def _rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params) -> Rule | None:
         """The tiles of a product where they are not those of the device's table."""
@@ -256,6 +264,7 @@ class VulkanBackend(Backend):
         try:
             if not DRIVERS.inherited and not self.recorder.lost:  # there, nothing is left to wait for
                 self.synchronize()
+                self._kept.save()
         finally:
             DRIVERS.release(self._index)
             self.let_go(closed(self.name))
@@ -265,7 +274,7 @@ class VulkanBackend(Backend):
             super().let_go(why)
             if DRIVERS.inherited:
                 _INHERITED.append(self.__dict__.copy())  # destroying what is the parent's would hang
-            for name in ("recorder", "_kernels", "_manager", "_cooperative", "_tune", "_shadow"):
+            for name in ("recorder", "_kept", "_kernels", "_manager", "_cooperative", "_tune", "_shadow"):
                 setattr(self, name, _LetGo(why))
 
     def forked(self) -> None:

@@ -1,24 +1,32 @@
 """What the recorder keeps: commands, sequences made of them, and batches of commands that start together.
 
-Knows addresses and how a command puts itself into a sequence of Kompute, and no buffer or primitive; it starts nothing.
-The backend makes the dispatches; the recorder keeps batches of these, and says when they go into a sequence.
+Knows addresses, what a command costs, and how it puts itself into a sequence of Kompute or is made in parts; no buffer
+or primitive.  It starts nothing.  The backend makes the dispatches; the recorder keeps batches of these, and says when
+they go into a sequence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil, prod
 from typing import NamedTuple
 
 from ag.engine.backend import Meter
+from ag.engine.backends.vulkan.cost import seconds_of
 from ag.engine.backends.vulkan.hazards import Range
 from ag.engine.backends.vulkan.kp_types import Algorithm, Sequence, Tensor
 from ag.engine.backends.vulkan.timestamps import Stopwatch
 
-__all__ = ["Batch", "Command", "Copy", "Recorded"]
+__all__ = ["Batch", "Command", "Copy", "Recorded", "groups_of"]
+
+_MOST_GROUPS = 65535  # per axis, the least any driver offers
 
 
 class Command(NamedTuple):
-    """One dispatch: its kernel's name, algorithm, push constants, grid, and the byte ranges it touches."""
+    """One dispatch: its kernel's name, algorithm, push constants, grid, the byte ranges it touches, and what it costs.
+
+    If it is `whole`, it can only be made at once.  The first workgroup of a part of a dispatch is not number 0.
+    """
 
     kernel: str
     algorithm: Algorithm
@@ -26,10 +34,35 @@ class Command(NamedTuple):
     grid: tuple[int, int, int]
     reads: list[Range]
     writes: list[Range]
+    cost: float = 0.0
+    whole: bool = True
+    first: tuple[int, int] = (0, 0)
 
     def record(self, sequence: Sequence, barrier: bool) -> None:
         """Add it to a sequence."""
-        sequence.dispatch(self.algorithm, self.push, *self.grid, barrier)
+        if self.first == (0, 0):
+            sequence.dispatch(self.algorithm, self.push, *self.grid, barrier)
+        else:
+            sequence.dispatch(self.algorithm, self.push, *self.grid, barrier, *self.first)
+
+    def parts(self, most: float) -> list[Command]:
+        """The same in dispatches of which none costs more, as far as that is possible.
+
+        Every workgroup does what it would have done, so the bits are the same.  Kernels number them in a line, so the
+        grid may be another: one axis, or rows of workgroups if there are more than an axis has.
+        """
+        groups = prod(self.grid)
+        if self.cost <= most or self.whole or groups == 1:
+            return [self]
+        wide = min(max(1, int(groups * most / self.cost)), _MOST_GROUPS)
+        if groups <= _MOST_GROUPS:
+            return [self._replace(grid=(count, 1, 1), first=(i, 0), cost=self.cost * count / groups)
+                    for i in range(0, groups, wide) for count in [min(wide, groups - i)]]
+        wide = max(wide, ceil(groups / _MOST_GROUPS))
+        high = max(1, int(groups * most / self.cost / wide))
+        rows = ceil(groups / wide)
+        return [self._replace(grid=(wide, count, 1), first=(0, i), cost=self.cost * count * wide / groups)
+                for i in range(0, rows, high) for count in [min(high, rows - i)]]
 
     @property
     def kernels(self) -> list[str]:
@@ -48,6 +81,19 @@ class Copy(NamedTuple):
     writes: list[Range]
     host: Callable[..., object] | None = None
 
+    @property
+    def cost(self) -> float:
+        """Seconds, as `Command` counts them."""
+        return seconds_of(0, 2 * self.region[2])
+
+    def parts(self, most: float) -> list[Copy]:
+        """The same in copies of which none costs more; whole pages, but for the last."""
+        source, target, nbytes = self.region
+        size = max(4096, int(nbytes * most / self.cost) // 4096 * 4096)
+        if self.cost <= most or nbytes <= size:
+            return [self]
+        return [self._replace(region=(source + i, target + i, min(size, nbytes - i))) for i in range(0, nbytes, size)]
+
     def record(self, sequence: Sequence, barrier: bool) -> None:
         """Add it to a sequence."""
         sequence.record(self.operation(self.source, self.target, [self.region], barrier))
@@ -61,11 +107,15 @@ class Copy(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """A sequence that can be started, who makes events of its operations, if anybody, and their kernels for that."""
+    """A sequence that can be started, who makes events of its operations, if anybody, their kernels for that, and what
+    costs most among its commands.
+    """
 
     sequence: Sequence
     kernels: list[str]
     stopwatch: Stopwatch | None
+    cost: float
+    costliest: str
 
 
 class Batch:
@@ -74,20 +124,38 @@ class Batch:
     Attributes
     ----------
     commands : list of Command or Copy
+    cost : float
+        Of all commands, in seconds.
     recorded : Recorded or None
         The sequence that was made of them, or the other one, which can be `played` again.
     started, waited_for : list of Sequence
         The sequence, once it was started, and once it was waited for.
     timing, meter : object
         What the sequence has timestamps for, and who is told its time.
+    began : float
+        When it was started, by `time.perf_counter`.
     """
 
-    __slots__ = ("commands", "meter", "played", "recorded", "started", "timing", "waited_for")
+    __slots__ = ("began", "commands", "cost", "meter", "played", "recorded", "started", "timing", "waited_for")
 
-    def __init__(self, recorded: Recorded | None = None) -> None:
-        self.commands: list[Command | Copy] = []
+    def __init__(self, recorded: Recorded | None = None, command: Command | Copy | None = None) -> None:
+        self.commands: list[Command | Copy] = [] if command is None else [command]
+        self.cost = self.began = 0.0
         self.recorded, self.played = recorded, recorded is not None
         self.started: list[Sequence] = []
         self.waited_for: list[Sequence] = []
         self.timing: object = None
         self.meter: Meter | None = None
+
+
+def groups_of(commands: list[Command], most: float, length: int) -> list[list[Command]]:
+    """Commands in their order, in groups of at most so many that cost at most so much, where none alone costs more."""
+    groups: list[list[Command]] = []
+    cost = 0.0
+    for part in (part for command in commands for part in command.parts(most)):
+        if not groups or len(groups[-1]) == length or cost + part.cost > most:
+            groups.append([])
+            cost = 0.0
+        groups[-1].append(part)
+        cost += part.cost
+    return groups

@@ -66,7 +66,9 @@ class Entry(TypedDict):
     push: list[Argument]
     spec: list[Constant]
     grid: GridRule
+    work: str
     strict: bool
+    whole: bool
     local_size: list[int]
     sha256: str
 

@@ -19,12 +19,14 @@ Words = npt.NDArray[np.uint32]
 class Properties(TypedDict):
     """Limits and names of a device."""
 
+    device_id: int
     device_name: str
     device_type: int
     driver_version: int
     max_shared_memory: int
     max_storage_buffer_range: int
     max_work_group_invocations: int
+    pipeline_cache_uuid: bytes
     preserves_nan: bool
     rounds_to_nearest: bool
     subgroup_size: int
@@ -46,7 +48,8 @@ class Algorithm(Protocol):
 class Sequence(Protocol):
     """A command buffer."""
 
-    def dispatch(self, algorithm: Algorithm, push: bytes, x: int, y: int, z: int, barrier: bool) -> object: ...
+    def dispatch(self, algorithm: Algorithm, push: bytes, x: int, y: int, z: int, barrier: bool, first_x: int = 0,
+                 first_y: int = 0) -> object: ...
 
     def record(self, operation: object) -> object: ...
 
@@ -72,6 +75,14 @@ class Manager(Protocol):
 
     def algorithm(self, tensors: list[Tensor], spirv: bytes, grid: tuple[int, int, int], constants: Words,
                   push: Words) -> Algorithm: ...
+
+    def bound(self, algorithm: Algorithm, tensors: list[Tensor]) -> Algorithm: ...
+
+    def pipelines(self) -> int: ...
+
+    def pipeline_cache(self) -> bytes: ...
+
+    def add_pipeline_cache(self, data: bytes) -> object: ...
 
     def get_device_properties(self) -> Properties: ...
 

@@ -1,9 +1,9 @@
 """Kernels: which SPIR-V a primitive runs, how its arguments are packed, and the Algorithms made from it.
 
 The shader is its own description: kernels_build.py read its operands, push constants, specialization constants and
-grid into a manifest, and everything here follows the manifest by name.  An Algorithm (a pipeline bound to segments)
-is made once per kernel, specialization and tuple of segments, never per launch.  No primitive is known by name; where
-one has two kernels, or a kernel several kinds of tiles, a rule of `ag.engine.backends.vulkan.tiles` chooses.  The
+grid into a manifest, and everything here follows the manifest by name.  A pipeline is made once per kernel and
+specialization, an Algorithm (a pipeline bound to segments) once per tuple of segments.  No primitive is known by name;
+where one has two kernels, or a kernel several kinds of tiles, a rule of `ag.engine.backends.vulkan.tiles` chooses.  The
 backend asks for a plan per launch.
 """
 
@@ -61,6 +61,10 @@ class Plan:
         Which operands are written.
     sizes : tuple of int
         Bytes of every operand; empty where some may be 16-bit, which their shapes do not say.
+    work : int
+        Multiply-adds, where they take more time than reading and writing the operands.
+    whole : bool
+        Whether it can only be made at once.
     """
 
     kernel: str
@@ -71,6 +75,8 @@ class Plan:
     grid: Grid
     writes: tuple[bool, ...]
     sizes: tuple[int, ...]
+    work: int
+    whole: bool
 
     @cached_property
     def _pack(self) -> Callable[..., bytes]:
@@ -157,7 +163,9 @@ def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[s
     spec = tuple(_word(values[c["name"]], c["type"]) for c in entry["spec"])
     writes = tuple(o["writes"] for o in entry["operands"])
     sizes = () if "bfloat" in primitive.params else tuple(4 * prod(shape) for shape in shapes)
-    return Plan(name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes, sizes)
+    work = _evaluate(entry["work"], values) if entry["work"] else 0
+    return Plan(name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes, sizes, work,
+                entry["whole"])
 
 
 def _variant(primitive: Primitive, values: Params, tiles: Rule) -> str:
@@ -263,6 +271,7 @@ class Kernels:
         self.tiles = tiles_of(device)
         self._manager = manager
         self._modes = modes_of(manager.get_device_properties())
+        self._pipelines: dict[object, Algorithm] = {}  # each as it was first bound
         self._algorithms: dict[object, Algorithm] = {}
         self._spirv: dict[str, bytes] = {}
 
@@ -279,13 +288,21 @@ class Kernels:
         key = (plan.file, plan.spec, segments)
         found = self._algorithms.get(key)
         if found is None:
-            spirv = self._spirv.get(plan.file)
-            if spirv is None:
-                spirv = (_SPV / f"{plan.file}.spv").read_bytes()
-                if _manifest()["kernels"][plan.file.partition(".")[0]]["strict"]:
-                    spirv = with_modes(spirv, self._modes)
-                self._spirv[plan.file] = spirv
-            found = self._algorithms[key] = self._manager.algorithm(
-                [of_arena[s][1] for s in segments], spirv, plan.grid, np.array(plan.spec, np.uint32),
-                np.array(plan.words, np.uint32))
+            tensors = [of_arena[s][1] for s in segments]
+            pipeline = self._pipelines.get(key[:2])
+            if pipeline is None:
+                found = self._pipelines[key[:2]] = self._pipeline(plan, tensors)
+            else:
+                found = self._manager.bound(pipeline, tensors)
+            self._algorithms[key] = found
         return found
+
+    def _pipeline(self, plan: Plan, tensors: list[Tensor]) -> Algorithm:
+        spirv = self._spirv.get(plan.file)
+        if spirv is None:
+            spirv = (_SPV / f"{plan.file}.spv").read_bytes()
+            if _manifest()["kernels"][plan.file.partition(".")[0]]["strict"]:
+                spirv = with_modes(spirv, self._modes)
+            self._spirv[plan.file] = spirv
+        return self._manager.algorithm(tensors, spirv, plan.grid, np.array(plan.spec, np.uint32),
+                                       np.array(plan.words, np.uint32))

@@ -17,12 +17,15 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from contextlib import suppress
+from time import perf_counter
 
 import numpy as np
 
 from ag.engine.arena import OFFSET_BITS
 from ag.engine.backend import Event, Meter
 from ag.engine.backends.vulkan.commands import Batch, Command, Copy, Recorded
+from ag.engine.backends.vulkan.cost import Budget
 from ag.engine.backends.vulkan.hazards import HazardTracker
 from ag.engine.backends.vulkan.kp_types import Manager, Sequence, Tensor, Words
 from ag.engine.backends.vulkan.loader import DRIVERS, kompute
@@ -49,12 +52,16 @@ class Recorder:
         The device's name, for messages.
     segments : list of (int, kp.Tensor)
         The arena's segments.
+    budget : Budget
+        How much goes into a submission.
     """
 
-    def __init__(self, manager: Manager, name: str, segments: list[tuple[int, Tensor]]) -> None:
+    def __init__(self, manager: Manager, name: str, segments: list[tuple[int, Tensor]], budget: Budget) -> None:
         self._manager = manager
         self._name = name
         self._segments = segments
+        self.budget = budget
+        self._done = 0.0  # when a submission was last found to have ended
         self._kp = kompute()
         self._barrier_always = os.environ.get("AG_BARRIER_ALL") == "1"  # for synchronization validation
         self._stopwatch: Stopwatch | None = None
@@ -77,10 +84,19 @@ class Recorder:
 
     def record(self, command: Command | Copy) -> None:
         """Have a command run after all before it."""
-        commands = self._batches[-1].commands
+        cost, most = command.cost, self.budget.seconds
+        if cost > most and len(parts := command.parts(most)) > 1:
+            self._batches.extend([*(Batch(command=part) for part in parts), Batch()])  # all or none of them
+            self.submit()
+            return
+        batch = self._batches[-1]
+        if batch.commands and batch.cost + cost > most:
+            self.submit()
+            batch = self._batches[-1]
+        batch.cost += cost
         # Looked up again: if a signal's handler has submitted that batch meanwhile, another one is open now.
         self._batches[-1].commands.append(command)
-        if len(commands) >= _COMMANDS_PER_SUBMIT:
+        if len(batch.commands) >= _COMMANDS_PER_SUBMIT:
             self.submit()
 
     def submit(self) -> None:
@@ -95,6 +111,10 @@ class Recorder:
         for batch in list(self._batches):
             if batch.started or batch is self._batches[-1]:
                 continue
+            if not batch.played and not batch.commands:  # it was open, and empty, when others were added
+                with suppress(ValueError):  # a signal's handler has removed it
+                    self._batches.remove(batch)
+                continue
             while len(self._batches) > _MOST_IN_FLIGHT and self.in_flight >= _MOST_IN_FLIGHT:
                 self._wait_oldest()
             if batch.played:
@@ -102,14 +122,14 @@ class Recorder:
             elif batch.recorded is None:
                 batch.recorded = self.build(batch.commands, self._unused())
             assert batch.recorded is not None
-            batch.timing, batch.meter = self.timing, self._meter
+            batch.timing, batch.meter, batch.began = self.timing, self._meter, perf_counter()
             sequence = batch.recorded.sequence
             starting = map(type(sequence).eval_async, (sequence,))
             try:
                 if not batch.started:
                     batch.started.extend(starting)
             except self._kp.DeviceLostError as error:
-                raise self._was_lost(error) from error
+                raise self._was_lost(error, batch) from error
             self.submits += 1
 
     def _wait_for_same(self, batch: Batch) -> None:
@@ -125,16 +145,21 @@ class Recorder:
         if not done.started:  # a signal's handler has waited
             return
         waiting = map(type(done.started[0]).eval_await, done.started)
+        since = perf_counter()
         try:
             if not done.waited_for:
                 done.waited_for.extend(waiting)
         except self._kp.DeviceLostError as error:
-            raise self._was_lost(error) from error
-        if self._batches[0] is not done:
+            raise self._was_lost(error, done) from error
+        if not self._batches or self._batches[0] is not done:
             return
         self._batches.popleft()
         assert done.recorded is not None
-        sequence, kernels, stopwatch = done.recorded
+        sequence, kernels, stopwatch, cost, _ = done.recorded
+        now = perf_counter()
+        took, self._done = now - max(done.began, self._done), now
+        if 2 * (now - since) > took:  # and the host has waited for most of that
+            self.budget.note(cost, took)
         if stopwatch is not None:
             stopwatch.note(kernels, sequence.get_timestamps())
         if done.meter is not None:
@@ -194,11 +219,17 @@ class Recorder:
             self.submit()
             self._meter = meter
 
-    def _was_lost(self, error: Exception) -> DeviceError:
+    def _was_lost(self, error: Exception, batch: Batch) -> DeviceError:
+        """The error to raise; `batch` was to be started or waited for, and the oldest that runs is at fault."""
         self.lost = True
+        oldest = self._batches[0] if self._batches[0].started else batch
+        assert oldest.recorded is not None
         self._batches = deque([Batch()])
-        return DeviceError(f"{self._name}: the device was lost ({error}); its tensors are gone. Go on from the last "
-                           f"checkpoint, after ag_shutdown() or in a new process.")
+        return DeviceError(
+            f"{self._name}: the device was lost ({error}) in a submission whose costliest launch is "
+            f"{oldest.recorded.costliest}; if the driver's watchdog ended it, as it does after some seconds, smaller "
+            f"batches or AG_SUBMIT_MS={max(1, round(250 * self.budget.seconds))} help. Its tensors are gone: go on "
+            f"from the last checkpoint, after ag_shutdown() or in a new process.")
 
     # -------------------------------------------------------------------------------------- programs
 
@@ -211,7 +242,9 @@ class Recorder:
             barrier = tracker.launch(c.reads, c.writes) or i == 0 or self._barrier_always
             self.barriers += barrier
             c.record(sequence, barrier)
-        return Recorded(sequence, kernels, self._stopwatch)
+        costs = [c.cost for c in commands]
+        (costliest,) = commands[costs.index(max(costs))].kernels[:1]
+        return Recorded(sequence, kernels, self._stopwatch, sum(costs), costliest)
 
     def play(self, sequences: list[Recorded]) -> None:
         """Start built sequences after everything recorded so far; does not wait."""

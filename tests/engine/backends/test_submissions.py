@@ -1,0 +1,328 @@
+"""Submissions are bounded by what they cost: no plan makes one that costs more than the budget allows, parts of a
+launch are the launch, a watchdog ends no step, and Ctrl-C is answered while a device works.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from curves.models import numbers, training
+from curves.workloads import BATCH
+from helpers.errors import expect_error
+
+import ag
+from ag.engine.backends.vulkan.commands import Command, Copy, groups_of
+from ag.engine.backends.vulkan.cost import Budget, seconds_of
+from ag.engine.backends.vulkan.pipelines import Plan, _plan
+from ag.engine.backends.vulkan.tiles import TILES, Tiles
+from ag.engine.device import backend_of
+from ag.engine.kernels.attention import attention, attention_grad
+from ag.engine.kernels.indexing import scatter_columns
+from ag.engine.kernels.matmul import matmul
+from ag.engine.kernels.optimizer import adam_update
+from ag.engine.primitive import PRIMITIVES, Params, Primitive
+from ag.engine.shape import Shape
+
+FAULT = Path(__file__).parents[3] / "third_party" / "kp" / "fault"
+CARD = Tiles(132, (), "L")
+MOST = Budget("integrated").seconds
+NOTHING: Any = None
+
+
+def command(cost: float, grid: tuple[int, int, int], whole: bool = False) -> Command:
+    return Command("k", NOTHING, b"", grid, [], [], cost, whole)
+
+
+def of_plan(plan: Plan, shapes: tuple[Shape, ...]) -> Command:
+    """The command of a launch, of which only what it costs and its grid are looked at."""
+    return command(seconds_of(plan.work, 4 * sum(int(np.prod(s)) for s in shapes)), plan.grid, plan.whole)
+
+
+def numbers_of(part: Command) -> Iterator[int]:
+    """The workgroups of a part, as kernels number them."""
+    (x_0, y_0), (wide, high, deep) = part.first, part.grid
+    assert deep == 1 or part.first == (0, 0)
+    for y in range(high * deep):
+        yield from range((y_0 + y) * wide + x_0, (y_0 + y) * wide + x_0 + wide)
+
+
+# ---------------------------------------------------------------------------------------------- parts
+
+
+@pytest.mark.parametrize("grid", [(7, 1, 1), (3, 5, 2), (65535, 1, 1), (65535, 3, 1), (40, 40, 100), (1000, 1, 70)])
+@pytest.mark.parametrize("most", [0.6, 0.2, 1 / 31, 1e-4, 1e-9])
+def test_the_parts_of_a_launch_are_the_launch(grid: tuple[int, int, int], most: float) -> None:
+    """Every workgroup once and in order, then at most some behind the end, as in any grid that is folded."""
+    whole, groups = command(1.0, grid), int(np.prod(grid))
+    parts = whole.parts(most)
+    found = [number for part in parts for number in numbers_of(part)]
+    assert found == list(range(len(found))) and groups <= len(found) < groups + 65535
+    least = 1 / groups if groups <= 65535 else -(-groups // 65535) / groups  # a workgroup, or a row of them
+    assert all(part.cost <= max(most, least) * 1.000001 for part in parts)
+    assert all(n <= 65535 for part in parts for n in part.grid)
+    assert 1 - 1e-9 < sum(part.cost for part in parts) < len(found) / groups + 1e-9
+    assert len(parts) <= 4 / most + 1
+
+
+def test_what_cannot_be_cut_is_not() -> None:
+    for launch in (command(5.0, (9, 9, 9), whole=True), command(5.0, (1, 1, 1)), command(0.1, (9, 9, 9))):
+        assert launch.parts(0.2) == [launch]
+
+
+def test_copies_are_cut_at_pages() -> None:
+    copy = Copy(NOTHING, NOTHING, NOTHING, (512, 1024, 1_000_003), [], [])
+    parts = copy.parts(copy.cost / 7)
+    assert len(parts) == 8 and all(part.cost <= copy.cost / 7 for part in parts)
+    source, target = 512, 1024
+    for part in parts:
+        assert part.region[:2] == (source, target)
+        source, target = source + part.region[2], target + part.region[2]
+    assert source == 512 + 1_000_003
+
+
+def test_optimizers_that_count_their_workgroups_are_whole() -> None:
+    """The last workgroup moves the counts on, so there must be one last."""
+    assert next(_plans([(adam_update, *_adam(1 << 20))]))[0].whole
+
+
+# ---------------------------------------------------------------------------------------------- plans
+
+Launches = list[tuple[Primitive, tuple[Shape, ...], Params]]
+
+
+def _adam(n: int) -> tuple[tuple[Shape, ...], Params]:
+    names = dict.fromkeys(("p", "m", "v", "g"), (n,))
+    shapes = tuple(names.get(operand, (8,)) for operand in adam_update.operands)
+    return shapes, dict.fromkeys(adam_update.params, 0)
+
+
+def _plans(launches: Launches) -> Iterator[tuple[Plan, tuple[Shape, ...]]]:
+    for primitive, shapes, params in launches:
+        yield _plan(primitive, shapes, tuple(params.items()), CARD, True), shapes
+
+
+def recorded(name: str) -> Launches:
+    """What a captured step of a training launches, with its full batch."""
+    backend, seen = backend_of("cpu"), []
+    weights, batches = numbers(name, BATCH[name])
+    step = ag.ag_capture(training(name, weights))
+    with pytest.MonkeyPatch.context() as patch:
+        make = backend.program
+        patch.setattr(backend, "program", lambda launches: (seen.extend(launches), make(launches))[1])
+        step(*batches[0])
+    return [(x.primitive, tuple(b.shape for b in x.buffers), x.params) for x in seen]
+
+
+def gpt2() -> Launches:
+    """The large launches of a GPT-2 with 124 M parameters, on 8 sequences of 1024 tokens."""
+    d, heads, layers, vocabulary, times, batch = 768, 12, 12, 50257, 1024, 8
+    tokens, found = times * batch, []
+
+    def product(out: int, inner: int) -> None:
+        """A linear layer, and its two gradients."""
+        for shape, a, b, ta, tb in (((out, tokens), (out, inner), (inner, tokens), False, False),
+                                    ((inner, tokens), (out, inner), (out, tokens), True, False),
+                                    ((out, inner), (out, tokens), (inner, tokens), False, True)):
+            found.append((matmul, (shape, a, b), {"ta": ta, "tb": tb}))
+
+    for _ in range(layers):
+        for out, inner in ((3 * d, d), (d, d), (4 * d, d), (d, 4 * d)):
+            product(out, inner)
+        x, lse = (d, times, batch), (heads, times, batch)
+        params = {"heads": heads, "factor": 0.125, "causal": True, "rate": 0.0}
+        found.append((attention, (x, lse, x, x, x, (4,)), params))
+        found.append((attention_grad, (x, x, x, x, x, x, x, lse, lse, (4,)), params))
+    product(vocabulary, d)
+    found.append((scatter_columns, ((d, vocabulary), (d, tokens), (tokens,)),
+                  {"vocab": vocabulary, "first": 0, "last": tokens}))
+    return found
+
+
+@pytest.mark.parametrize("name", ["gpt", "resnet8", "gpt2"])
+@pytest.mark.parametrize("most", [MOST, MOST / 5])
+def test_no_submission_of_a_step_costs_more(name: str, most: float) -> None:
+    commands = [of_plan(*plan) for plan in _plans(gpt2() if name == "gpt2" else recorded(name)) if plan[0].grid[0]]
+    groups = groups_of(commands, most, 512)
+    costs = [sum(part.cost for part in group) for group in groups]
+    assert max(costs) <= most * 1.000001  # a workgroup of the longest product costs a sixth of MOST
+    assert sum(costs) == pytest.approx(sum(c.cost for c in commands), rel=0.02)
+    assert len(groups) <= 3 * sum(costs) / most + 2  # and none is needlessly short
+    if name == "gpt2":
+        assert sum(costs) > 50 * most / (MOST / most)  # a step takes such a device seconds
+
+
+def test_every_product_says_what_it_costs() -> None:
+    """Kernels in tiles, and those of attention, make more multiply-adds than they touch words."""
+    shapes = (512, 512), (512, 512), (512, 512)
+    assert next(_plans([(matmul, shapes, {"ta": False, "tb": False})]))[0].work == 512 ** 3
+    plans = {x[0].kernel: x[0] for x in _plans([*gpt2(), *recorded("resnet8")])}
+    assert {"matmul", "attention", "attention_grad", "conv2d_weight_grad"} <= {k for k, p in plans.items() if p.work}
+    assert "add" in PRIMITIVES and next(_plans([(PRIMITIVES["add"], ((4, 4),) * 3, {})]))[0].work == 0
+    assert TILES
+
+
+# ---------------------------------------------------------------------------------------------- budgets
+
+
+def test_a_slow_device_gets_less_and_a_busy_one_not_nothing() -> None:
+    budget = Budget("integrated")
+    first = budget.seconds
+    budget.note(first / 10, 5.0)  # too small to tell
+    budget.note(first, 0.15)
+    assert budget.seconds == first
+    budget.note(first, 0.5)
+    assert budget.seconds == first / 2
+    for _ in range(50):
+        budget.note(first, 9.0)
+    assert budget.seconds == first / 32
+    assert Budget("discrete").seconds == 8 * first
+
+
+def test_a_processor_is_not_measured() -> None:
+    budget = Budget("cpu")
+    budget.note(budget.seconds, 9.0)
+    assert budget.seconds == Budget("cpu").seconds
+
+
+def test_the_environment_says_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AG_SUBMIT_MS", "20")
+    assert Budget("discrete").seconds == Budget("cpu").seconds == pytest.approx(0.02)
+    for text in ("much", "-1", "nan"):
+        monkeypatch.setenv("AG_SUBMIT_MS", text)
+        with expect_error("AG_SUBMIT_MS that is no positive number", ag.DeviceError, repr(text), "milliseconds"):
+            Budget("cpu")
+
+
+# ---------------------------------------------------------------------------------------------- a watchdog
+
+WATCHDOG = """
+import json, os, sys, time
+sys.path[:0] = [TESTS]
+import numpy as np
+import ag
+from ag.engine.device import backend_of
+from curves.models import numbers, training
+
+def mlp(sizes, batch):
+    layers = [ag.ag_linear(a, b, activation="relu") for a, b in zip(sizes, sizes[1:])]
+    model = ag.ag_sequential(*layers)
+    optimizer = ag.optimizer_adam(model)
+
+    def step(x, y):
+        with ag.with_grad_tape():
+            loss = ag.ag_softmax_cross_entropy_loss(model(x), y)
+        optimizer.step(ag.backward(loss))
+        return loss
+
+    rng = np.random.default_rng(0)
+    return step, [(ag.ag_tensor(rng.standard_normal((sizes[0], batch))), rng.integers(0, sizes[-1], batch))]
+
+def curve(name, batch):
+    weights, batches = numbers(name, batch)
+    return training(name, weights), batches[:1]
+
+MAKE = {"W1": lambda: mlp((4, 32, 3), 1 << 14), "W2": lambda: mlp((784, 512, 256, 10), 128),
+        "W3": lambda: curve("gpt", 2), "W4": lambda: curve("resnet8", 4)}
+said = {}
+with ag.ag_device("vulkan:0"):
+    backend = backend_of("vulkan:0")
+    for name in NAMES:
+        def run(most):
+            ag.ag_seed(1)
+            backend.recorder.budget.seconds = most
+            step, batches = MAKE[name]()
+            captured = ag.ag_capture(step)
+            losses, times = [], []
+            for _ in range(3):
+                begin = time.perf_counter()
+                losses.append(captured(*batches[0]).numpy().tobytes().hex())
+                times.append(time.perf_counter() - begin)
+            return losses, min(times), sum(r.cost for r in next(iter(captured.program._built.values())))
+
+        os.environ.pop("KPFAULT_TDR_MS", None)
+        whole, seconds, cost = run(1e9)
+        os.environ["KPFAULT_TDR_MS"] = str(1e3 * seconds / 2)
+        before = backend.recorder.submits
+        cut, _, _ = run(cost / 60)
+        said[name] = {"equal": cut == whole, "submits": backend.recorder.submits - before, "ms": 1e3 * seconds}
+    try:
+        run(1e9)
+    except ag.DeviceError as error:
+        said["error"] = str(error)
+print("RESULT" + json.dumps(said))
+"""
+
+
+@pytest.fixture
+def layer(tmp_path: Path, lavapipe: str) -> dict[str, str]:
+    """Environment with the layer of third_party/kp/fault, built here."""
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libkpfault.so", FAULT / "fault.c"], check=True)
+    (tmp_path / "VkLayer_kpfault.json").write_text((FAULT / "VkLayer_kpfault.json").read_text())
+    return {"VK_LAYER_PATH": str(tmp_path), "VK_INSTANCE_LAYERS": "VK_LAYER_KP_fault"}
+
+
+@pytest.mark.vulkan
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["W1", "W2", "W3", "W4"])
+def test_a_watchdog_ends_no_step_that_is_cut(layer: dict[str, str], name: str) -> None:
+    """The watchdog allows half of what a step takes: cut, all steps survive it with the same bits; whole, none."""
+    code = WATCHDOG.replace("TESTS", repr(str(Path(__file__).parents[2]))).replace("NAMES", repr([name]))
+    done = subprocess.run([sys.executable, "-c", code], text=True, timeout=600, capture_output=True,
+                          env={**os.environ, **layer})
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = json.loads(done.stdout.rpartition("RESULT")[2])
+    assert said[name]["equal"] and said[name]["submits"] > 60, said
+    with expect_error("a watchdog that ends a submission", ag.DeviceError, "device was lost", "costliest launch",
+                      "watchdog", "AG_SUBMIT_MS="):
+        raise ag.DeviceError(said["error"])
+
+
+# ---------------------------------------------------------------------------------------------- Ctrl-C
+
+CTRL_C = """
+import signal, time
+import numpy as np
+import ag
+from ag.engine.device import backend_of
+
+x = ag.ag_tensor(np.full((512, 512), 1 / 512), "vulkan:0")
+backend_of("vulkan:0").recorder.budget.seconds = 1e9
+signal.signal(signal.SIGINT, signal.default_int_handler)
+(x @ x).numpy()
+y, count = x, 8
+while True:
+    for _ in range(count):
+        y = y @ x
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    begin = time.perf_counter()
+    try:
+        y.numpy()
+    except KeyboardInterrupt:
+        answered = time.perf_counter() - begin - 0.05
+        begin = time.perf_counter()
+        values = y.numpy()
+        if time.perf_counter() - begin > 1.0 or count > 4000:
+            break
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    y, count = x, count * 4
+print(answered, np.allclose(values, 1 / 512))
+"""
+
+
+@pytest.mark.vulkan
+@pytest.mark.slow
+def test_ctrl_c_is_answered_while_a_device_works(lavapipe: str) -> None:
+    """In one submission that takes longer than a second; afterwards its result is there, and right."""
+    done = subprocess.run([sys.executable, "-c", CTRL_C], text=True, timeout=300, capture_output=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    answered, right = done.stdout.split()
+    assert float(answered) < 0.2 and right == "True", done.stdout
