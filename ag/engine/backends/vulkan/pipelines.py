@@ -217,7 +217,7 @@ def _grid(entry: Entry, values: Params) -> Grid:
     axes = [_evaluate(axis, values) for axis in entry["grid"]["axes"]]
     if entry["grid"]["unit"] == "invocations":
         axes[0] = -(-axes[0] // entry["local_size"][0])
-    if axes[0] > _MOST_GROUPS:
+    if max(axes) > _MOST_GROUPS:
         rows = -(-prod(axes) // _MOST_GROUPS)  # kernels number their workgroups in a line, which may be folded
         axes = [-(-prod(axes) // rows), rows]
     x, y, z = (*axes, 1, 1)[:3]
