@@ -21,15 +21,22 @@ class Properties(TypedDict):
 
     device_name: str
     device_type: int
+    driver_id: int
+    driver_info: str
+    driver_name: str
     driver_version: int
+    max_allocation_size: int
+    max_buffer_size: int
     max_shared_memory: int
     max_storage_buffer_range: int
+    max_storage_buffers: int
     max_work_group_invocations: int
     preserves_nan: bool
     rounds_to_nearest: bool
     subgroup_size: int
     timestamp_period: float
     timestamp_valid_bits: int
+    uuid: bytes
     vendor_id: int
 
 
@@ -80,5 +87,9 @@ class Manager(Protocol):
     def features(self) -> dict[str, bool]: ...
 
     def memory_heaps(self) -> list[tuple[int, bool]]: ...
+
+    def memory_budget(self) -> list[tuple[int, int]]: ...
+
+    def rebound(self, algorithm: Algorithm, tensors: list[Tensor]) -> Algorithm: ...
 
     def cooperative_matrices(self) -> list[tuple[int, ...]]: ...

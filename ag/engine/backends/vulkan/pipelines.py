@@ -1,10 +1,10 @@
 """Kernels: which SPIR-V a primitive runs, how its arguments are packed, and the Algorithms made from it.
 
 The shader is its own description: kernels_build.py read its operands, push constants, specialization constants and
-grid into a manifest, and everything here follows the manifest by name.  An Algorithm (a pipeline bound to segments)
-is made once per kernel, specialization and tuple of segments, never per launch.  No primitive is known by name; where
-one has two kernels, or a kernel several kinds of tiles, a rule of `ag.engine.backends.vulkan.tiles` chooses.  The
-backend asks for a plan per launch.
+grid into a manifest, and everything here follows the manifest by name.  A pipeline is made once per kernel and
+specialization, and an Algorithm (a pipeline bound to segments) once per tuple of segments, never per launch.  No
+primitive is known by name; where one has two kernels, or a kernel several kinds of tiles, a rule of
+`ag.engine.backends.vulkan.tiles` chooses.  The backend asks for a plan per launch.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ class Kernels:
         self.tiles = tiles_of(device)
         self._manager = manager
         self._modes = modes_of(manager.get_device_properties())
-        self._algorithms: dict[object, Algorithm] = {}
+        self._algorithms: dict[tuple[str, tuple[int, ...]], dict[tuple[int, ...], Algorithm]] = {}  # by segments
         self._spirv: dict[str, bytes] = {}
 
     def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params, words: list[int],
@@ -265,16 +265,22 @@ class Kernels:
 
     def algorithm(self, plan: Plan, segments: tuple[int, ...], of_arena: Sequence[tuple[int, Tensor]]) -> Algorithm:
         """The Algorithm for a plan, bound to the segments its operands lie in."""
-        key = (plan.file, plan.spec, segments)
-        found = self._algorithms.get(key)
+        bound = self._algorithms.setdefault((plan.file, plan.spec), {})
+        found = bound.get(segments)
         if found is None:
-            spirv = self._spirv.get(plan.file)
-            if spirv is None:
-                spirv = (_SPV / f"{plan.file}.spv").read_bytes()
-                if _manifest()["kernels"][plan.file.partition(".")[0]]["strict"]:
-                    spirv = with_modes(spirv, self._modes)
-                self._spirv[plan.file] = spirv
-            found = self._algorithms[key] = self._manager.algorithm(
-                [of_arena[s][1] for s in segments], spirv, plan.grid, np.array(plan.spec, np.uint32),
-                np.array(plan.words, np.uint32))
+            tensors = [of_arena[s][1] for s in segments]
+            made = next(iter(bound.values()), None)
+            found = bound[segments] = self._pipeline(plan, tensors) if made is None else self._manager.rebound(
+                made, tensors)
         return found
+
+    def _pipeline(self, plan: Plan, tensors: list[Tensor]) -> Algorithm:
+        """The first Algorithm of a kernel and specialization: the driver compiles it."""
+        spirv = self._spirv.get(plan.file)
+        if spirv is None:
+            spirv = (_SPV / f"{plan.file}.spv").read_bytes()
+            if _manifest()["kernels"][plan.file.partition(".")[0]]["strict"]:
+                spirv = with_modes(spirv, self._modes)
+            self._spirv[plan.file] = spirv
+        return self._manager.algorithm(tensors, spirv, plan.grid, np.array(plan.spec, np.uint32),
+                                       np.array(plan.words, np.uint32))
