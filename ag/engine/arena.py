@@ -7,7 +7,8 @@ an address (segment number and byte offset in one integer) and goes back to the 
 Freed blocks first go to a bin of their exact size, where the next request of that size finds them at once (a
 training step asks for the same sizes again and again).  When no bin fits, the block is cut from a best-fit free list;
 when that has no room, the list is made anew from all that is free, with neighbours joined; and if that does not help,
-the arena grows by another segment.
+the arena grows by another segment.  Segments are few and large, as kernels are bound to them: where the device refuses
+one, half of it is asked for, and what it granted is remembered.
 
 The truth is one dictionary, the loans: what is not on loan is free.  Bins and free list are an index of that, which may
 miss free memory and never holds any that is lent.  So an interrupt (Ctrl-C, an exception that another thread raises
@@ -35,6 +36,7 @@ now = count(1).__next__  # one clock for all devices: what came after what
 
 OFFSET_BITS = 48  # address = segment << 48 | byte offset; no segment comes near 2**48 bytes
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
+_TRIED_AGAIN = 4  # segments of the size that the device granted, after which twice as much is asked for again
 _NOWHERE: dict[int, list[int]] = {}  # stands for the bins while they are made anew; always empty
 
 
@@ -117,8 +119,12 @@ class Arena:
         Size of the first segment; each further one doubles, up to `max_segment_bytes`.
     max_segment_bytes : int, optional
         Largest segment the device can address; also the largest single block.
+    bound : str, optional
+        What allows no larger one, for messages.
     limit_bytes : int or None, optional
         Never reserve more than this in all.
+    budget : callable, optional
+        How many bytes the device has to spare now; a segment is larger only if a single block needs it.
     align : int, optional
         Alignment of blocks in bytes, a power of two.
     guard : int, optional
@@ -140,13 +146,18 @@ class Arena:
         *,
         first_bytes: int = 16 << 20,
         max_segment_bytes: int = 1 << 32,
+        bound: str = "the largest segment",
         limit_bytes: int | None = None,
+        budget: Callable[[], int] | None = None,
         align: int = 256,
         guard: int = 0,
     ) -> None:
         self._grow = grow
-        self._next_bytes = first_bytes
-        self._max_segment_bytes = max_segment_bytes
+        self._first_bytes = self._next_bytes = first_bytes
+        self._max_segment_bytes = self._most_bytes = max_segment_bytes
+        self._granted = 0  # segments of _most_bytes since that changed
+        self._bound = bound
+        self._budget = budget
         self._limit_bytes = limit_bytes
         self.align = align
         self.guard = guard
@@ -298,24 +309,40 @@ class Arena:
 
     def _add_segment(self, size: int) -> None:
         reserved = self._reserved()
+        if size > self._max_segment_bytes:
+            raise ArenaError(
+                f"arena: a block of {size} bytes was asked for and {self._max_segment_bytes} bytes are the most that "
+                f"one may have on this device ({self._bound}); use smaller batches, or several tensors in its place.")
         room = self._max_segment_bytes
         if self._limit_bytes is not None:
             room = min(room, self._limit_bytes - reserved)
         if size > room:
             raise ArenaError(
-                f"arena: a block of {size} bytes was asked for and a segment may have {max(room, 0)} more bytes "
+                f"arena: a block of {size} bytes was asked for and the device may give {max(room, 0)} more bytes "
                 f"({reserved} are reserved, {self._live} in use); use smaller batches or free tensors.")
-        nbytes = min(max(self._next_bytes, size), room)
-        try:
-            memory = self._grow(nbytes)
-        except MemoryError:
-            nbytes = size  # the device may still have room for just this block
-            try:
-                memory = self._grow(nbytes)
-            except MemoryError as error:
-                raise ArenaError(
-                    f"arena: the device has no {size} bytes left ({reserved} are reserved, {self._live} in use); "
-                    f"use smaller batches or free tensors.") from error
-        self._next_bytes = min(self._next_bytes * 2, self._max_segment_bytes)
+        wanted = min(max(self._next_bytes, size), room)
+        if self._budget is not None:
+            wanted = max(size, min(wanted, self._budget() & -self.align))
+        nbytes, memory = self._granted_segment(size, wanted)
+        if nbytes < wanted:
+            self._next_bytes = self._most_bytes = max(nbytes, self._first_bytes)
+            self._granted = 0
+        else:
+            self._granted += nbytes >= self._most_bytes
+            if self._granted == _TRIED_AGAIN:  # others may have given memory back
+                self._granted, self._most_bytes = 0, min(2 * self._most_bytes, self._max_segment_bytes)
+            self._next_bytes = min(2 * self._next_bytes, self._most_bytes)
         self.segments.append((nbytes, memory))
         self._make_anew()
+
+    def _granted_segment(self, size: int, nbytes: int) -> tuple[int, Any]:
+        """A segment of `nbytes` bytes, or of a half, a quarter, ... of that, but of `size`: what the device gives."""
+        while True:
+            try:
+                return nbytes, self._grow(nbytes)
+            except MemoryError as error:
+                if nbytes == size:
+                    raise ArenaError(
+                        f"arena: the device has no {size} bytes left ({self._reserved()} are reserved, {self._live} in "
+                        f"use); use smaller batches or free tensors.") from error
+            nbytes = max(size, nbytes // 2 & -self.align)

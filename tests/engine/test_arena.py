@@ -6,6 +6,7 @@ import gc
 import random
 import threading
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ class Memory:
         self.segments.append(nbytes)
 
 
-def arena(memory: Memory | None = None, **options: int) -> tuple[Arena, Memory]:
+def arena(memory: Memory | None = None, **options: Any) -> tuple[Arena, Memory]:
     memory = memory or Memory()
     return Arena(memory.grow, **{"first_bytes": 1 << 16, "align": 64, **options}), memory
 
@@ -141,6 +142,58 @@ def test_a_device_without_room_for_doubling_still_gets_the_block() -> None:
         a.alloc(64)
     kept.pop()
     assert a.alloc(64).segment == 1
+
+
+class Picky(Memory):
+    """A device that grants no more than `most` bytes at once, and notes what it refused."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+        self.refused: list[int] = []
+
+    def grow(self, nbytes: int) -> None:
+        if nbytes > self.most:
+            self.refused.append(nbytes)
+            raise MemoryError
+        super().grow(nbytes)
+
+
+def test_what_a_device_granted_is_remembered() -> None:
+    memory = Picky(8192)
+    a, _ = arena(memory, first_bytes=1024, max_segment_bytes=1 << 20)
+    kept = [a.alloc(512) for _ in range(400)]
+    assert memory.segments[:5] == [1024, 2048, 4096, 8192, 8192]
+    assert len(memory.segments) <= sum(memory.segments) // 8192 + 3  # the first three are smaller
+    assert set(memory.refused) == {16384} and len(memory.refused) <= 1 + len(memory.segments) // 4
+    memory.most = 1 << 20  # others have given memory back
+    kept += [a.alloc(512) for _ in range(4000)]
+    assert memory.segments[-1] >= 32768
+
+
+def test_a_device_that_is_nearly_full_is_filled_in_few_segments() -> None:
+    a, memory = arena(Memory(room=100_000), first_bytes=1024, max_segment_bytes=1 << 20)
+    kept: list[Block] = []
+    with expect_error("a device without memory", ArenaError, "no 512 bytes"):
+        while True:
+            kept.append(a.alloc(512))
+    assert sum(memory.segments) > 98_000 and len(memory.segments) <= 12
+    memory.room = 10_000_000
+    while len(kept) < 4000:
+        kept.append(a.alloc(512))
+    assert len(memory.segments) < 60 and memory.segments[-1] >= 65_536
+
+
+def test_segments_keep_to_the_budget_and_single_blocks_may_leave_it() -> None:
+    left = [5000]
+    a, memory = arena(first_bytes=4096, budget=lambda: left[0])
+    kept = [a.alloc(4096)]
+    left[0] -= 4096
+    kept.append(a.alloc(64))
+    assert memory.segments == [4096, 896]
+    left[0] = 0
+    kept.append(a.alloc(8192))
+    assert memory.segments == [4096, 896, 8192]
 
 
 def test_peak_can_start_anew() -> None:

@@ -1,9 +1,16 @@
-"""The Vulkan devices of the tests, by name; conftest.py makes fixtures of them."""
+"""The Vulkan devices of the tests, by name, and processes of their own, as drivers and devices are opened once in one.
+
+conftest.py makes fixtures of the devices.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from time import thread_time
+from typing import Any
 
 import pytest
 
@@ -38,3 +45,30 @@ def slowness() -> float:
     for i in range(1_000_000):
         total += i
     return max(1.0, (thread_time() - started) / ADDITIONS_S)
+
+
+_PREAMBLE = """
+import json, sys
+import numpy as np
+import ag
+
+said = {}
+
+def error_of(action):
+    try:
+        action()
+    except ag.AgError as error:
+        return [type(error).__name__, str(error)]
+"""
+_EPILOGUE = """
+print("RESULT" + json.dumps(said))
+"""
+
+
+def run_code(code: str, **environment: str) -> dict[str, Any]:
+    """Run code in a new process; what it put into `said`, and all it printed under "out" and "err"."""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", _PREAMBLE + code + _EPILOGUE], text=True, timeout=300,
+                          capture_output=True, env={**os.environ, **environment})
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    out, _, result = done.stdout.rpartition("RESULT")
+    return {**json.loads(result), "out": out, "err": done.stderr}

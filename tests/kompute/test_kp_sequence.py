@@ -143,3 +143,35 @@ def test_timestamps_are_described(rig):
     assert properties["timestamp_period"] > 0
     with pytest.raises(RuntimeError, match="not enabled"):
         rig.manager.sequence().eval().get_timestamps()
+
+
+def test_a_pipeline_can_be_bound_to_other_tensors(rig, expected):
+    """It outlives the Algorithm that it was made for, and is of no use once that one was destroyed."""
+    manager, values = rig.manager, np.arange(64, dtype=np.uint32)
+    arenas = [manager.arena(1 << 12) for _ in range(2)]
+    first = rig.algorithm
+    rig.write(values)
+    for arena in arenas:
+        manager.sequence().eval(rig.kp.OpCopy(rig.arena, arena, [(0, 0, 4 * 64)]))
+        rig.algorithm = manager.bound(first, [arena, arena])
+        sequence = manager.sequence()
+        rig.step(sequence, 0, 1024, 64)
+        sequence.record(rig.kp.OpCopy(arena, rig.arena, [(4 * 1024, 4 * 2048, 4 * 64)])).eval()
+        np.testing.assert_array_equal(rig.read(64, 2048), expected(values, 1))
+    with pytest.raises(RuntimeError, match="takes 2 tensors, not 1"):
+        manager.bound(first, [arenas[0]])
+    first.destroy()
+    assert not rig.algorithm.is_init()
+    with pytest.raises(RuntimeError):
+        rig.step(manager.sequence(), 0, 1024, 64)
+    with pytest.raises(RuntimeError, match="has no pipeline"):
+        manager.bound(first, arenas)
+
+
+def test_devices_are_listed_without_opening_one(rig):
+    opened, listed = rig.manager.list_devices(), rig.kp.list_devices()
+    assert [{k: v for k, v in d.items() if k not in ("features", "memory_heaps")} for d in listed] == opened
+    assert listed[0]["features"] == rig.manager.features()
+    assert listed[0]["memory_heaps"] == rig.manager.memory_heaps()
+    assert opened[0]["max_allocation_size"] >= 1 << 30 and opened[0]["max_buffer_size"] >= 1 << 30
+    assert len(rig.manager.memory_budget()) in (0, len(rig.manager.memory_heaps()))

@@ -10,51 +10,25 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.devices import EXTENSION, WITHOUT_EXTENSION
+from helpers.devices import EXTENSION, WITHOUT_EXTENSION, run_code
 from helpers.errors import expect_error
 
 import ag
 from ag.engine.backends.vulkan import pipelines
 
 FAULT = Path(__file__).parents[3] / "third_party" / "kp" / "fault"
-PREAMBLE = """
-import json, sys
-import numpy as np
-import ag
-
-said = {}
-
-def error_of(action):
-    try:
-        action()
-    except ag.AgError as error:
-        return [type(error).__name__, str(error)]
-"""
-EPILOGUE = """
-print("RESULT" + json.dumps(said))
-"""
-
 Run = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
 def run() -> Run:
-    """Run code in a new process; what it put into `said`, and all it printed under "out" and "err"."""
-
-    def run(code: str, **environment: str) -> dict[str, Any]:
-        done = subprocess.run([sys.executable, "-W", "error", "-c", PREAMBLE + code + EPILOGUE], text=True, timeout=300,
-                              capture_output=True, env={**os.environ, **environment})
-        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
-        out, _, result = done.stdout.rpartition("RESULT")
-        return {**json.loads(result), "out": out, "err": done.stderr}
-
-    return run
+    """`run_code`: a process of its own."""
+    return run_code
 
 
 @pytest.fixture

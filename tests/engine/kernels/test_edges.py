@@ -62,6 +62,30 @@ def test_more_than_65535_workgroups(backend: Backend) -> None:
     compare(backend, "relu", np.arange(65535 * 128 + 5, dtype=np.float32))
 
 
+PRODUCTS = [("matmul", (2_200_000, 2), (2, 9), {}),  # 68,750 tiles below each other
+            ("batched_matmul", (70_000, 4, 4), (70_000, 4, 4), {"chunk": 4})]  # as many tiles behind each other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "a", "b", "params"), PRODUCTS)
+def test_products_of_more_than_65535_tiles_along_an_axis(lavapipe: str, name: str, a: tuple[int, ...],
+                                                         b: tuple[int, ...], params: dict[str, int]) -> None:
+    compare(guarded(lavapipe), name, normal(*a), normal(*b, seed=1), ulp=8, atol=16 * E, ta=False, tb=False, **params)
+
+
+@pytest.mark.parametrize(("name", "a", "b", "params"), PRODUCTS)
+def test_grids_are_folded_that_are_too_long_on_any_axis(monkeypatch: pytest.MonkeyPatch, vulkan: str, name: str,
+                                                        a: tuple[int, ...], b: tuple[int, ...],
+                                                        params: dict[str, int]) -> None:
+    monkeypatch.setattr(pipelines, "_MOST_GROUPS", 65535 >> 10)
+    pipelines._plan.cache_clear()
+    a, b = (a[0] >> 10, *a[1:]), (b[0] if len(b) == 2 else b[0] >> 10, *b[1:])
+    try:
+        compare(guarded(vulkan), name, normal(*a), normal(*b, seed=1), ulp=8, atol=16 * E, ta=False, tb=False, **params)
+    finally:
+        pipelines._plan.cache_clear()
+
+
 @pytest.mark.parametrize(("a", "b"), [((2, 1, 4, 1), (3, 1, 129)), ((2, 1) * 4, (1, 2) * 4)])
 def test_broadcasts_over_many_axes(backend: Backend, a: tuple[int, ...], b: tuple[int, ...]) -> None:
     compare(backend, "sub", normal(*a), normal(*b, seed=1))

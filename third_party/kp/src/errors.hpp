@@ -19,6 +19,8 @@ vkCheck(vk::Result result, const char* what)
             throw vk::OutOfHostMemoryError(what);
         case vk::Result::eErrorOutOfDeviceMemory:
             throw vk::OutOfDeviceMemoryError(what);
+        case vk::Result::eErrorTooManyObjects:
+            throw vk::TooManyObjectsError(what);
         case vk::Result::eErrorDeviceLost:
             throw vk::DeviceLostError(what);
         default:

@@ -28,6 +28,8 @@ bindErrors(py::module_& m)
             PyErr_SetString(PyExc_MemoryError, e.what());
         } catch (const vk::OutOfHostMemoryError& e) {
             PyErr_SetString(PyExc_MemoryError, e.what());
+        } catch (const vk::TooManyObjectsError& e) { // of allocations: some drivers allow 4096
+            PyErr_SetString(PyExc_MemoryError, e.what());
         } catch (const vk::DeviceLostError& e) {
             PyErr_SetString(lost, e.what());
         }
@@ -124,6 +126,9 @@ bindManager(Class<kp::Manager>& manager)
       .def("memory_heaps",
            [](const kp::Manager& self) { return memoryHeaps(self.physicalDevice()); },
            "[(bytes, is device-local)] for each memory heap.")
+      .def("memory_budget",
+           [](const kp::Manager& self) { return memoryBudget(self.physicalDevice()); },
+           "[(budget, usage)] of this process for each memory heap, in bytes; empty if the driver does not tell.")
       .def("features",
            &kp::Manager::features,
            "Optional shader features by name: True if supported, and then enabled.")
@@ -171,6 +176,21 @@ extend(py::module_& m, Class<kp::Sequence>& sequence, Class<kp::Manager>& manage
     bindOps(m);
     bindSequence(sequence);
     bindManager(manager);
+    m.def("list_devices",
+          [] {
+              const kp::Manager instance{ kp::Manager::InstanceOnly{} };
+              py::list devices;
+              for (const vk::PhysicalDevice& device : instance.listDevices()) {
+                  py::dict d = deviceProperties(device);
+                  kp::Features features;
+                  features.query(device, extensionsOf(device));
+                  d["features"] = features.enabled;
+                  d["memory_heaps"] = memoryHeaps(device);
+                  devices.append(d);
+              }
+              return devices;
+          },
+          "The properties, features and memory heaps of every Vulkan device; opens none of them.");
 }
 
 } // namespace ag

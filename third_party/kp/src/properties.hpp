@@ -3,6 +3,7 @@
 #pragma once
 #include <kompute/Kompute.hpp>
 #include <pybind11/pybind11.h>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,15 @@ timestampBits(const vk::PhysicalDevice& device)
     return 0;
 }
 
+inline std::set<std::string>
+extensionsOf(const vk::PhysicalDevice& device)
+{
+    std::set<std::string> names;
+    for (const vk::ExtensionProperties& extension : device.enumerateDeviceExtensionProperties())
+        names.insert(extension.extensionName.data());
+    return names;
+}
+
 inline pybind11::dict
 deviceProperties(const vk::PhysicalDevice& device)
 {
@@ -25,11 +35,24 @@ deviceProperties(const vk::PhysicalDevice& device)
     vk::PhysicalDeviceSubgroupProperties subgroup;
     vk::PhysicalDeviceIDProperties id;
     vk::PhysicalDeviceFloatControlsProperties floats;
+    vk::PhysicalDeviceDriverProperties driver;
+    vk::PhysicalDeviceMaintenance3Properties allocations; // largest allocation; 0: not told
+    vk::PhysicalDeviceMaintenance4Properties buffers;     // largest buffer; 0: not told
     vk::PhysicalDeviceProperties2 all;
-    all.pNext = &id;
-    id.pNext = &subgroup;
-    if (device.getProperties().apiVersion >= VK_API_VERSION_1_2)
-        subgroup.pNext = &floats;
+    auto ask = [&](auto& properties) {
+        properties.pNext = all.pNext;
+        all.pNext = &properties;
+    };
+    ask(subgroup);
+    ask(id);
+    if (device.getProperties().apiVersion >= VK_API_VERSION_1_1)
+        ask(allocations);
+    if (device.getProperties().apiVersion >= VK_API_VERSION_1_2) {
+        ask(floats);
+        ask(driver);
+    }
+    if (extensionsOf(device).count("VK_KHR_maintenance4"))
+        ask(buffers);
     device.getProperties2(&all);
     const vk::PhysicalDeviceProperties& p = all.properties;
     const vk::PhysicalDeviceLimits& limits = p.limits;
@@ -43,6 +66,9 @@ deviceProperties(const vk::PhysicalDevice& device)
     d["device_id"] = p.deviceID;
     d["api_version"] = p.apiVersion;
     d["driver_version"] = p.driverVersion;
+    d["driver_id"] = (int)driver.driverID; // VkDriverId; 0: not told
+    d["driver_name"] = std::string(driver.driverName.data());
+    d["driver_info"] = std::string(driver.driverInfo.data());
     d["uuid"] = uuid(id.deviceUUID);
     d["pipeline_cache_uuid"] = uuid(p.pipelineCacheUUID);
     d["max_work_group_count"] = three(limits.maxComputeWorkGroupCount);
@@ -50,6 +76,8 @@ deviceProperties(const vk::PhysicalDevice& device)
     d["max_work_group_invocations"] = limits.maxComputeWorkGroupInvocations;
     d["max_shared_memory"] = limits.maxComputeSharedMemorySize;
     d["max_storage_buffer_range"] = limits.maxStorageBufferRange;
+    d["max_allocation_size"] = (uint64_t)allocations.maxMemoryAllocationSize;
+    d["max_buffer_size"] = (uint64_t)buffers.maxBufferSize;
     d["max_storage_buffers"] = limits.maxPerStageDescriptorStorageBuffers;
     d["max_push_constants_size"] = limits.maxPushConstantsSize;
     d["max_allocations"] = limits.maxMemoryAllocationCount;
@@ -73,6 +101,23 @@ memoryHeaps(const vk::PhysicalDevice& device)
         const bool local(heap.flags & vk::MemoryHeapFlagBits::eDeviceLocal);
         heaps.append(pybind11::make_tuple((uint64_t)heap.size, local));
     }
+    return heaps;
+}
+
+/// [(budget, usage)] of this process per heap, as they are now; empty without VK_EXT_memory_budget.
+inline pybind11::list
+memoryBudget(const vk::PhysicalDevice& device)
+{
+    pybind11::list heaps;
+    if (!extensionsOf(device).count("VK_EXT_memory_budget"))
+        return heaps;
+    vk::PhysicalDeviceMemoryBudgetPropertiesEXT budget;
+    vk::PhysicalDeviceMemoryProperties2 memory;
+    memory.pNext = &budget;
+    device.getMemoryProperties2(&memory);
+    for (uint32_t i = 0; i < memory.memoryProperties.memoryHeapCount; i++)
+        heaps.append(
+          pybind11::make_tuple((uint64_t)budget.heapBudget[i], (uint64_t)budget.heapUsage[i]));
     return heaps;
 }
 

@@ -22,7 +22,8 @@ from ag.engine.backends.vulkan.cooperative import Cooperative
 from ag.engine.backends.vulkan.cost import Budget, seconds_of
 from ag.engine.backends.vulkan.hazards import Range
 from ag.engine.backends.vulkan.kp_types import Tensor
-from ag.engine.backends.vulkan.loader import DRIVERS, heap_bytes
+from ag.engine.backends.vulkan.limits import largest_segment, spare_bytes
+from ag.engine.backends.vulkan.loader import DRIVERS
 from ag.engine.backends.vulkan.pipeline_cache import KeptPipelines
 from ag.engine.backends.vulkan.pipelines import Kernels, check_kernels
 from ag.engine.backends.vulkan.recorder import Recorder
@@ -43,7 +44,6 @@ __all__ = ["VulkanBackend"]
 _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, I32, U32)}
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
-_LARGEST_BYTES = (1 << 32) - 4096  # Kompute counts bytes in 32 bits
 _REST = 3  # launches for which memory rests, as several may run at once
 _COMMANDS_PER_SEQUENCE = 512  # at most: long submissions are cut by what they cost
 
@@ -134,12 +134,15 @@ class VulkanBackend(Backend):
         self.info = DRIVERS.device_info(index)
         self.lock = threading.RLock()
         properties = self._manager.get_device_properties()
-        heap = heap_bytes(self._manager)
+        heap = self.info.memory_bytes
+        largest, bound = largest_segment(properties)
         self.arena = Arena(
             self._grow,
             first_bytes=_FIRST_BYTES,
-            max_segment_bytes=min(properties["max_storage_buffer_range"], _LARGEST_BYTES),
+            max_segment_bytes=largest,
+            bound=bound,
             limit_bytes=heap * 15 // 16 if heap else None,  # software drivers enforce no limit of their own
+            budget=self._budget if heap and self._manager.memory_budget() else None,
             guard=guard,
         )
         self._kept = KeptPipelines(self._manager)
@@ -160,6 +163,10 @@ class VulkanBackend(Backend):
 
     def _grow(self, nbytes: int) -> Tensor:
         return self._manager.arena(nbytes // 4)
+
+    def _budget(self) -> int:
+        """Bytes of the arena's heap that the driver would still give to this process."""
+        return spare_bytes(self._manager.memory_heaps(), self._manager.memory_budget())
 
     def upload(self, array: Array, into: Buffer) -> None:
         note_written(into)

@@ -22,9 +22,15 @@ class Properties(TypedDict):
     device_id: int
     device_name: str
     device_type: int
+    driver_id: int
+    driver_info: str
+    driver_name: str
     driver_version: int
+    max_allocation_size: int
+    max_buffer_size: int
     max_shared_memory: int
     max_storage_buffer_range: int
+    max_storage_buffers: int
     max_work_group_invocations: int
     pipeline_cache_uuid: bytes
     preserves_nan: bool
@@ -32,6 +38,7 @@ class Properties(TypedDict):
     subgroup_size: int
     timestamp_period: float
     timestamp_valid_bits: int
+    uuid: bytes
     vendor_id: int
 
 
@@ -91,5 +98,8 @@ class Manager(Protocol):
     def features(self) -> dict[str, bool]: ...
 
     def memory_heaps(self) -> list[tuple[int, bool]]: ...
+
+    def memory_budget(self) -> list[tuple[int, int]]: ...
+
 
     def cooperative_matrices(self) -> list[tuple[int, ...]]: ...

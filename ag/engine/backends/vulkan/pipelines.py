@@ -2,9 +2,9 @@
 
 The shader is its own description: kernels_build.py read its operands, push constants, specialization constants and
 grid into a manifest, and everything here follows the manifest by name.  A pipeline is made once per kernel and
-specialization, an Algorithm (a pipeline bound to segments) once per tuple of segments.  No primitive is known by name;
-where one has two kernels, or a kernel several kinds of tiles, a rule of `ag.engine.backends.vulkan.tiles` chooses.  The
-backend asks for a plan per launch.
+specialization, and an Algorithm (a pipeline bound to segments) once per tuple of segments, never per launch.  No
+primitive is known by name; where one has two kernels, or a kernel several kinds of tiles, a rule of
+`ag.engine.backends.vulkan.tiles` chooses.  The backend asks for a plan per launch.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def _grid(entry: Entry, values: Params) -> Grid:
     axes = [_evaluate(axis, values) for axis in entry["grid"]["axes"]]
     if entry["grid"]["unit"] == "invocations":
         axes[0] = -(-axes[0] // entry["local_size"][0])
-    if axes[0] > _MOST_GROUPS:
+    if max(axes) > _MOST_GROUPS:
         rows = -(-prod(axes) // _MOST_GROUPS)  # kernels number their workgroups in a line, which may be folded
         axes = [-(-prod(axes) // rows), rows]
     x, y, z = (*axes, 1, 1)[:3]
@@ -271,8 +271,7 @@ class Kernels:
         self.tiles = tiles_of(device)
         self._manager = manager
         self._modes = modes_of(manager.get_device_properties())
-        self._pipelines: dict[object, Algorithm] = {}  # each as it was first bound
-        self._algorithms: dict[object, Algorithm] = {}
+        self._algorithms: dict[tuple[str, tuple[int, ...]], dict[tuple[int, ...], Algorithm]] = {}  # by segments
         self._spirv: dict[str, bytes] = {}
 
     def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params, words: list[int],
@@ -285,19 +284,17 @@ class Kernels:
 
     def algorithm(self, plan: Plan, segments: tuple[int, ...], of_arena: Sequence[tuple[int, Tensor]]) -> Algorithm:
         """The Algorithm for a plan, bound to the segments its operands lie in."""
-        key = (plan.file, plan.spec, segments)
-        found = self._algorithms.get(key)
+        bound = self._algorithms.setdefault((plan.file, plan.spec), {})
+        found = bound.get(segments)
         if found is None:
             tensors = [of_arena[s][1] for s in segments]
-            pipeline = self._pipelines.get(key[:2])
-            if pipeline is None:
-                found = self._pipelines[key[:2]] = self._pipeline(plan, tensors)
-            else:
-                found = self._manager.bound(pipeline, tensors)
-            self._algorithms[key] = found
+            made = next(iter(bound.values()), None)
+            found = bound[segments] = self._pipeline(plan, tensors) if made is None else self._manager.bound(
+                made, tensors)
         return found
 
     def _pipeline(self, plan: Plan, tensors: list[Tensor]) -> Algorithm:
+        """The first Algorithm of a kernel and specialization: the driver compiles it."""
         spirv = self._spirv.get(plan.file)
         if spirv is None:
             spirv = (_SPV / f"{plan.file}.spv").read_bytes()

@@ -1,0 +1,33 @@
+"""The layer that gives a software driver the limits and the identity of devices that are not there: see limits.c."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.devices import run_code
+
+Limited = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def limits_layer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Environment that loads the layer, compiled here."""
+    folder, here = tmp_path_factory.mktemp("limits"), Path(__file__).parent
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / "libaglimits.so", here / "limits.c"], check=True)
+    (folder / "VkLayer_ag_limits.json").write_text((here / "VkLayer_ag_limits.json").read_text())
+    return {"VK_LAYER_PATH": str(folder), "VK_INSTANCE_LAYERS": "VK_LAYER_AG_limits"}
+
+
+@pytest.fixture
+def limited(limits_layer: dict[str, str], lavapipe: str) -> Limited:
+    """Run code in a new process, in which DEVICE is lavapipe's; SHARED="16384" sets AG_LIMITS_SHARED, and so on."""
+
+    def run(code: str, environment: dict[str, str] | None = None, **limits: object) -> dict[str, Any]:
+        names = {f"AG_LIMITS_{name}": str(value) for name, value in limits.items()}
+        return run_code(f"DEVICE = {lavapipe!r}\n" + code, **limits_layer, **names, **(environment or {}))
+
+    return run

@@ -1,0 +1,288 @@
+// A Vulkan layer for tests: it gives a software driver the limits and the identity of devices that are not there.
+//
+//   AG_LIMITS_ONLY=<text>          only devices whose own name contains this; else every device
+//   AG_LIMITS_SHARED=<bytes>       maxComputeSharedMemorySize
+//   AG_LIMITS_INVOCATIONS=<n>      maxComputeWorkGroupInvocations, and maxComputeWorkGroupSize along x and y
+//   AG_LIMITS_RANGE=<bytes>        maxStorageBufferRange
+//   AG_LIMITS_BINDINGS=<n>         maxPerStageDescriptorStorageBuffers
+//   AG_LIMITS_ALLOC=<bytes>        maxMemoryAllocationSize and maxBufferSize; a larger allocation fails
+//   AG_LIMITS_ALLOC_UNSAID=<bytes> a larger allocation fails, and no limit tells
+//   AG_LIMITS_ALLOCATIONS=<n>      a device may have so many allocations in all, and then too many objects
+//   AG_LIMITS_TYPE=<n>             device type: 1 integrated, 2 discrete, 3 virtual, 4 CPU
+//   AG_LIMITS_NAME, AG_LIMITS_UUID=<text>; AG_LIMITS_DRIVER=<n>, a VkDriverId; AG_LIMITS_VENDOR=<n>
+//   AG_LIMITS_PIPELINES=<file>     a byte is appended for every compute pipeline that is made
+//   AG_LIMITS_DEVICES=<file>       a byte is appended for every VkDevice that is made
+//
+// Build:  cc -shared -fPIC -o libaglimits.so limits.c      (Vulkan headers only)
+// Use:    VK_LAYER_PATH=<folder of the .json and .so> VK_INSTANCE_LAYERS=VK_LAYER_AG_limits program
+//
+// Not thread-safe: the caller must not create instances or devices in two threads at once.
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <vulkan/vk_layer.h>
+#include <vulkan/vulkan.h>
+
+enum { MOST = 256 };
+
+// What follows in the chain.  An instance and its physical devices, and a device and its queues, begin with the same
+// pointer, the loader's dispatch table, which serves as the key.
+typedef struct {
+    void *key;
+    PFN_vkGetInstanceProcAddr getProc;
+    PFN_vkGetPhysicalDeviceProperties properties;
+    PFN_vkGetPhysicalDeviceProperties2 properties2;
+    VkInstance handle;
+} Instance;
+
+typedef struct {
+    void *key;
+    PFN_vkGetDeviceProcAddr getProc;
+    PFN_vkAllocateMemory allocate;
+    PFN_vkFreeMemory free;
+    PFN_vkCreateComputePipelines pipelines;
+    int limited;
+    long allocations;
+} Device;
+
+static Instance instances[MOST];
+static Device devices[MOST];
+static int instanceCount, deviceCount;
+static PFN_vkGetInstanceProcAddr latest;
+
+static Instance *instanceOf(void *handle)
+{
+    for (int i = instanceCount - 1; i >= 0; i--) // from the back: a key may come again
+        if (instances[i].key == *(void **)handle)
+            return &instances[i];
+    abort();
+}
+
+static Device *deviceOf(void *handle)
+{
+    for (int i = deviceCount - 1; i >= 0; i--)
+        if (devices[i].key == *(void **)handle)
+            return &devices[i];
+    abort();
+}
+
+static int number(const char *name, unsigned long long *found)
+{
+    const char *text = getenv(name);
+    if (text)
+        *found = strtoull(text, NULL, 0);
+    return text != NULL;
+}
+
+static void count(const char *name, uint32_t times)
+{
+    const char *path = getenv(name);
+    FILE *file = path ? fopen(path, "a") : NULL;
+    if (!file)
+        return;
+    while (times--)
+        fputc('x', file);
+    fclose(file);
+}
+
+// ---- limits and identity -------------------------------------------------------------------------
+
+static int concerns(const char *deviceName)
+{
+    const char *only = getenv("AG_LIMITS_ONLY");
+    return !only || strstr(deviceName, only);
+}
+
+static void change(VkPhysicalDeviceProperties *p)
+{
+    unsigned long long n;
+    VkPhysicalDeviceLimits *limits = &p->limits;
+    if (number("AG_LIMITS_SHARED", &n))
+        limits->maxComputeSharedMemorySize = n;
+    if (number("AG_LIMITS_INVOCATIONS", &n))
+        limits->maxComputeWorkGroupInvocations = limits->maxComputeWorkGroupSize[0] =
+            limits->maxComputeWorkGroupSize[1] = n;
+    if (number("AG_LIMITS_RANGE", &n))
+        limits->maxStorageBufferRange = n;
+    if (number("AG_LIMITS_BINDINGS", &n))
+        limits->maxPerStageDescriptorStorageBuffers = n;
+    if (number("AG_LIMITS_TYPE", &n))
+        p->deviceType = n;
+    if (number("AG_LIMITS_VENDOR", &n))
+        p->vendorID = n;
+    if (getenv("AG_LIMITS_NAME"))
+        snprintf(p->deviceName, sizeof p->deviceName, "%s", getenv("AG_LIMITS_NAME"));
+}
+
+static void VKAPI_CALL GetPhysicalDeviceProperties(VkPhysicalDevice device, VkPhysicalDeviceProperties *p)
+{
+    instanceOf(device)->properties(device, p);
+    if (concerns(p->deviceName))
+        change(p);
+}
+
+static void VKAPI_CALL GetPhysicalDeviceProperties2(VkPhysicalDevice device, VkPhysicalDeviceProperties2 *all)
+{
+    unsigned long long n;
+    instanceOf(device)->properties2(device, all);
+    if (!concerns(all->properties.deviceName))
+        return;
+    change(&all->properties);
+    for (VkBaseOutStructure *more = all->pNext; more; more = more->pNext)
+        switch (more->sType) {
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES:
+            if (number("AG_LIMITS_ALLOC", &n))
+                ((VkPhysicalDeviceMaintenance3Properties *)more)->maxMemoryAllocationSize = n;
+            break;
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_PROPERTIES:
+            if (number("AG_LIMITS_ALLOC", &n))
+                ((VkPhysicalDeviceMaintenance4Properties *)more)->maxBufferSize = n;
+            break;
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES:
+            if (getenv("AG_LIMITS_UUID"))
+                strncpy((char *)((VkPhysicalDeviceIDProperties *)more)->deviceUUID, getenv("AG_LIMITS_UUID"),
+                        VK_UUID_SIZE);
+            break;
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES:
+            if (number("AG_LIMITS_DRIVER", &n))
+                ((VkPhysicalDeviceDriverProperties *)more)->driverID = n;
+            break;
+        default:
+            break;
+        }
+}
+
+// ---- what is refused, and what is counted --------------------------------------------------------
+
+static VkResult VKAPI_CALL AllocateMemory(VkDevice handle, const VkMemoryAllocateInfo *info,
+                                          const VkAllocationCallbacks *callbacks, VkDeviceMemory *memory)
+{
+    Device *device = deviceOf(handle);
+    unsigned long long most;
+    if (device->limited) {
+        if ((number("AG_LIMITS_ALLOC", &most) || number("AG_LIMITS_ALLOC_UNSAID", &most)) &&
+            info->allocationSize > most)
+            return VK_ERROR_OUT_OF_DEVICE_MEMORY;
+        if (number("AG_LIMITS_ALLOCATIONS", &most) && device->allocations >= (long)most)
+            return VK_ERROR_TOO_MANY_OBJECTS;
+    }
+    VkResult result = device->allocate(handle, info, callbacks, memory);
+    device->allocations += result == VK_SUCCESS;
+    return result;
+}
+
+static void VKAPI_CALL FreeMemory(VkDevice handle, VkDeviceMemory memory, const VkAllocationCallbacks *callbacks)
+{
+    Device *device = deviceOf(handle);
+    device->allocations -= memory != VK_NULL_HANDLE;
+    device->free(handle, memory, callbacks);
+}
+
+static VkResult VKAPI_CALL CreateComputePipelines(VkDevice handle, VkPipelineCache cache, uint32_t n,
+                                                  const VkComputePipelineCreateInfo *info,
+                                                  const VkAllocationCallbacks *callbacks, VkPipeline *out)
+{
+    count("AG_LIMITS_PIPELINES", n);
+    return deviceOf(handle)->pipelines(handle, cache, n, info, callbacks, out);
+}
+
+// ---- the layer's place in the chain: each Create call takes its link and passes the rest on ------
+
+static VkResult VKAPI_CALL CreateInstance(const VkInstanceCreateInfo *info,
+                                          const VkAllocationCallbacks *callbacks, VkInstance *out)
+{
+    VkLayerInstanceCreateInfo *link = (VkLayerInstanceCreateInfo *)info->pNext;
+    while (link->sType != VK_STRUCTURE_TYPE_LOADER_INSTANCE_CREATE_INFO || link->function != VK_LAYER_LINK_INFO)
+        link = (VkLayerInstanceCreateInfo *)link->pNext;
+    latest = link->u.pLayerInfo->pfnNextGetInstanceProcAddr;
+    link->u.pLayerInfo = link->u.pLayerInfo->pNext;
+    if (instanceCount == MOST)
+        return VK_ERROR_OUT_OF_HOST_MEMORY;
+    VkResult result = ((PFN_vkCreateInstance)latest(NULL, "vkCreateInstance"))(info, callbacks, out);
+    if (result == VK_SUCCESS)
+        instances[instanceCount++] = (Instance){
+            .key = *(void **)*out,
+            .getProc = latest,
+            .properties = (PFN_vkGetPhysicalDeviceProperties)latest(*out, "vkGetPhysicalDeviceProperties"),
+            .properties2 = (PFN_vkGetPhysicalDeviceProperties2)latest(*out, "vkGetPhysicalDeviceProperties2"),
+            .handle = *out,
+        };
+    return result;
+}
+
+static VkResult VKAPI_CALL CreateDevice(VkPhysicalDevice physical, const VkDeviceCreateInfo *info,
+                                        const VkAllocationCallbacks *callbacks, VkDevice *out)
+{
+    VkLayerDeviceCreateInfo *link = (VkLayerDeviceCreateInfo *)info->pNext;
+    while (link->sType != VK_STRUCTURE_TYPE_LOADER_DEVICE_CREATE_INFO || link->function != VK_LAYER_LINK_INFO)
+        link = (VkLayerDeviceCreateInfo *)link->pNext;
+    PFN_vkGetInstanceProcAddr instanceProc = link->u.pLayerInfo->pfnNextGetInstanceProcAddr;
+    PFN_vkGetDeviceProcAddr deviceProc = link->u.pLayerInfo->pfnNextGetDeviceProcAddr;
+    link->u.pLayerInfo = link->u.pLayerInfo->pNext;
+    if (deviceCount == MOST)
+        return VK_ERROR_OUT_OF_HOST_MEMORY;
+    Instance *instance = instanceOf(physical);
+    VkPhysicalDeviceProperties own;
+    instance->properties(physical, &own);
+    PFN_vkCreateDevice create = (PFN_vkCreateDevice)instanceProc(instance->handle, "vkCreateDevice");
+    VkResult result = create(physical, info, callbacks, out);
+    if (result == VK_SUCCESS) {
+        count("AG_LIMITS_DEVICES", 1);
+        devices[deviceCount++] = (Device){
+            .key = *(void **)*out,
+            .getProc = deviceProc,
+            .allocate = (PFN_vkAllocateMemory)deviceProc(*out, "vkAllocateMemory"),
+            .free = (PFN_vkFreeMemory)deviceProc(*out, "vkFreeMemory"),
+            .pipelines = (PFN_vkCreateComputePipelines)deviceProc(*out, "vkCreateComputePipelines"),
+            .limited = concerns(own.deviceName),
+        };
+    }
+    return result;
+}
+
+static PFN_vkVoidFunction own(const char *name);
+
+static PFN_vkVoidFunction VKAPI_CALL GetDeviceProcAddr(VkDevice device, const char *name)
+{
+    PFN_vkVoidFunction mine = own(name);
+    return mine ? mine : deviceOf(device)->getProc(device, name);
+}
+
+static PFN_vkVoidFunction VKAPI_CALL GetInstanceProcAddr(VkInstance handle, const char *name)
+{
+    PFN_vkVoidFunction mine = own(name);
+    if (mine || !latest)
+        return mine;
+    return handle ? instanceOf(handle)->getProc(handle, name) : latest(handle, name);
+}
+
+static PFN_vkVoidFunction own(const char *name)
+{
+    static const struct { const char *name; void *function; } calls[] = {
+        {"vkGetInstanceProcAddr", GetInstanceProcAddr},
+        {"vkGetDeviceProcAddr", GetDeviceProcAddr},
+        {"vkCreateInstance", CreateInstance},
+        {"vkCreateDevice", CreateDevice},
+        {"vkGetPhysicalDeviceProperties", GetPhysicalDeviceProperties},
+        {"vkGetPhysicalDeviceProperties2", GetPhysicalDeviceProperties2},
+        {"vkGetPhysicalDeviceProperties2KHR", GetPhysicalDeviceProperties2},
+        {"vkAllocateMemory", AllocateMemory},
+        {"vkFreeMemory", FreeMemory},
+        {"vkCreateComputePipelines", CreateComputePipelines},
+    };
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        if (!strcmp(name, calls[i].name))
+            return (PFN_vkVoidFunction)calls[i].function;
+    return NULL;
+}
+
+__attribute__((visibility("default"))) VkResult VKAPI_CALL
+vkNegotiateLoaderLayerInterfaceVersion(VkNegotiateLayerInterface *version)
+{
+    version->loaderLayerInterfaceVersion = 2;
+    version->pfnGetInstanceProcAddr = GetInstanceProcAddr;
+    version->pfnGetDeviceProcAddr = GetDeviceProcAddr;
+    version->pfnGetPhysicalDeviceProcAddr = NULL;
+    return VK_SUCCESS;
+}

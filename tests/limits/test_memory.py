@@ -1,0 +1,122 @@
+"""The arena on devices that allow less than a software driver: few and large segments, one pipeline per kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+from helpers.errors import expect_error
+from limits.conftest import Limited
+
+import ag
+from ag.engine.backends.vulkan.kp_types import Properties
+from ag.engine.backends.vulkan.limits import largest_segment, spare_bytes
+
+MIB = 1 << 20
+MODEL = """
+from ag.engine.device import backend_of
+device = backend_of(DEVICE)
+with ag.ag_device(DEVICE):
+    kept = []
+    for i in range(60):  # tensors of 4 MB, most of them the sum of two others
+        kept.append(ag.ag_tensor(np.full((1000, 1000), 1 + i, np.float32)))
+        if i:
+            kept.append(kept[-1] + kept[-2])
+    said["right"] = sum(float(t.numpy()[0, 0]) for t in kept)
+stats = device.arena.stats()
+said["segments"], said["reserved"] = stats.segments, stats.reserved
+said["largest"] = max(nbytes for nbytes, _ in device.arena.segments)
+said["kernels"] = len(device._kernels._algorithms)
+said["bound"] = sum(map(len, device._kernels._algorithms.values()))
+"""
+
+
+def sums() -> float:
+    kept: list[int] = []
+    for i in range(60):
+        kept.append(1 + i)
+        if i:
+            kept.append(kept[-1] + kept[-2])
+    return float(sum(kept))
+
+
+@pytest.mark.parametrize("limit", ["ALLOC", "ALLOC_UNSAID"])
+def test_segments_and_pipelines_where_an_allocation_may_have_64_mib(limited: Limited, tmp_path: Path,
+                                                                    limit: str) -> None:
+    said = limited(MODEL, PIPELINES=tmp_path / "pipelines", **{limit: 64 * MIB})
+    assert said["right"] == sums() and said["largest"] == 64 * MIB
+    assert said["segments"] <= -(-said["reserved"] // (64 * MIB)) + 1
+    assert said["bound"] > said["kernels"] == (tmp_path / "pipelines").stat().st_size
+
+
+@pytest.mark.slow
+def test_segments_where_an_allocation_may_have_2_gib(limited: Limited) -> None:
+    """Lavapipe binds 128 MiB at most; a card with such allocations binds 4 GiB, of which a segment then has 2."""
+    said = limited(MODEL, ALLOC=2048 * MIB, RANGE=(1 << 32) - 1)
+    assert said["right"] == sums()
+    assert said["largest"] <= 2048 * MIB and said["segments"] <= 6
+
+
+TOO_LARGE = """
+with ag.ag_device(DEVICE):
+    said["error"] = error_of(lambda: ag.ag_tensor(np.ones(1 << 25, np.float32) + 1) + 1)
+    said["right"] = ag.ag_sum(ag.ag_tensor(np.ones(1 << 20, np.float32))).item()
+"""
+
+
+@pytest.mark.parametrize(("limit", "name"), [({"RANGE": 100 * MIB}, "maxStorageBufferRange"),
+                                             ({"ALLOC": 100 * MIB}, "maxMemoryAllocationSize")])
+def test_a_tensor_above_a_limit_is_refused_by_its_name(limited: Limited, limit: dict[str, int], name: str) -> None:
+    said = limited(TOO_LARGE, **limit)
+    with expect_error("a tensor larger than a device can bind", ag.ArenaError, str(128 * MIB), str(100 * MIB), name,
+                      "smaller batches"):
+        raise getattr(ag, said["error"][0])(said["error"][1])
+    assert said["right"] == MIB
+
+
+TOO_MANY = """
+with ag.ag_device(DEVICE):
+    kept = []
+    def fill():
+        while len(kept) < 200:
+            kept.append(ag.ag_tensor(np.full(1 << 20, len(kept), np.float32)))
+    said["error"] = error_of(fill)
+    said["kept"] = len(kept)
+    said["right"] = all(bool((t.numpy() == k).all()) for k, t in enumerate(kept))
+"""
+
+
+def test_too_many_allocations_are_no_memory(limited: Limited) -> None:
+    said = limited(TOO_MANY, ALLOCATIONS=12)  # staging buffers take some
+    with expect_error("a device that allows no further allocation", ag.ArenaError, "4194304 bytes", "in use"):
+        raise getattr(ag, said["error"][0])(said["error"][1])
+    assert 3 < said["kept"] < 200 and said["right"]
+
+
+# ---------------------------------------------------------------------------------------------- the numbers
+
+
+def properties(**limits: int) -> Properties:
+    return cast(Properties, {"max_storage_buffer_range": (1 << 32) - 1, "max_allocation_size": 0, "max_buffer_size": 0,
+                             **limits})
+
+
+@pytest.mark.parametrize(("limits", "largest", "name"), [
+    ({}, (1 << 32) - 4096, "maxStorageBufferRange"),
+    ({"max_storage_buffer_range": 1 << 40}, (1 << 32) - 4096, "32 bits"),
+    ({"max_storage_buffer_range": 1 << 27, "max_allocation_size": 1 << 31}, 1 << 27, "maxStorageBufferRange"),
+    ({"max_allocation_size": 1 << 31, "max_buffer_size": 1 << 32}, 1 << 31, "maxMemoryAllocationSize"),
+    ({"max_allocation_size": 1 << 32, "max_buffer_size": 1 << 31}, 1 << 31, "maxBufferSize"),
+    ({"max_allocation_size": 4294967292}, (1 << 32) - 4096, ""),
+])
+def test_the_largest_segment(limits: dict[str, int], largest: int, name: str) -> None:
+    found, bound = largest_segment(properties(**limits))
+    assert found == largest and name in bound
+
+
+def test_spare_bytes_are_those_of_the_largest_heap_of_the_device() -> None:
+    heaps = [(256 * MIB, True), (64 << 30, False), (8 << 30, True)]
+    assert spare_bytes(heaps, [(1, 0), (2, 0), (6 << 30, 1 << 30)]) == 5 << 30
+    assert spare_bytes(heaps, [(1, 0), (2, 0), (1 << 30, 2 << 30)]) == 0
+    assert spare_bytes(heaps, [(1, 0), (2, 0), (9 << 30, 0)]) == 8 << 30
