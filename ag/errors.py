@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from ag.signatures import Making
+from ag.names.signatures import Making
 
 __all__ = [
     "AgError",

@@ -133,5 +133,5 @@ def test_folders_are_small() -> None:
 
 def test_the_package_has_these_parts() -> None:
     parts = {p.stem for p in (ROOT / "ag").iterdir() if p.name != "__pycache__"}
-    assert parts == {"__init__", "__main__", "elsewhere", "errors", "names", "signatures", "version", "py", "engine",
+    assert parts == {"__init__", "__main__", "errors", "names", "version", "py", "engine",
                      "autograd", "ops", "nn", "optim", "data", "io", "parallel", "training", "tools"}

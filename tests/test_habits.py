@@ -23,7 +23,8 @@ import numpy as np
 import pytest
 
 import ag
-from ag.elsewhere import (
+from ag.errors import AgError
+from ag.names.elsewhere import (
     BATCH,
     ELSEWHERE,
     FIT_ARGUMENTS,
@@ -35,7 +36,6 @@ from ag.elsewhere import (
     TENSOR,
     TRAINING_ARGUMENTS,
 )
-from ag.errors import AgError
 
 A = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 

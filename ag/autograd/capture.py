@@ -36,7 +36,7 @@ from ag.engine.device import ag_default_device, default_dtype
 from ag.engine.primitive import Array
 from ag.engine.program import Program, recording_here
 from ag.errors import CaptureError
-from ag.signatures import Making
+from ag.names.signatures import Making
 
 __all__ = ["CapturedStep", "ag_capture"]
 

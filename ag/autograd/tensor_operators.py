@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 import numpy as np
 
-from ag.elsewhere import TENSOR
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape
 from ag.names import MissingNameError, Named
+from ag.names.elsewhere import TENSOR
 
 __all__ = ["HOST_OPERATORS", "OPS", "TensorOperators"]
 

@@ -23,13 +23,13 @@ from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor
 from ag.data.samples import Pass, samples_of
 from ag.data.threads import Check, Lock, made_ahead
-from ag.elsewhere import BATCH, LOADER_ARGUMENTS
 from ag.engine.primitive import Array
 from ag.engine.random import draws_from, host_seed
 from ag.engine.shape import counts
 from ag.errors import CheckpointError, ShapeError
 from ag.names import MissingNameError, answers
-from ag.signatures import Making
+from ag.names.elsewhere import BATCH, LOADER_ARGUMENTS
+from ag.names.signatures import Making
 
 __all__ = ["Batch", "DataLoader", "ag_dataloader"]
 

@@ -41,7 +41,7 @@ from ag.engine.program import OPEN, Launch, Program, Recording, recording_here
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 from ag.errors import ArenaError, CaptureError, DeviceError, DtypeError
-from ag.signatures import Making
+from ag.names.signatures import Making
 
 __all__ = ["Backend", "DeviceInfo", "Event", "Meter", "Settings", "closed"]
 

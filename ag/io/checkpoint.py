@@ -26,9 +26,9 @@ from ag.engine.shape import counts
 from ag.errors import CheckpointError
 from ag.io.model_file import tied_in
 from ag.io.safetensors_file import elements_of, read_file, to_json, write_file
+from ag.names.signatures import Making
 from ag.nn.layer import Layer, Model, load_into, named_tensors, refuse_untied, ties
 from ag.optim.optimizer import Optimizer
-from ag.signatures import Making
 
 __all__ = ["Checkpoint", "Stateful", "ag_load_checkpoint", "ag_save_checkpoint"]
 

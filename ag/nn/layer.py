@@ -25,16 +25,16 @@ from ag.autograd.operands import number_given
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.autograd.watched import Watched
-from ag.elsewhere import LAYER, LAYER_ARGUMENTS
 from ag.engine.device import backend_of
 from ag.engine.kernels.convert import number_arrays, refuse_unlike
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError, compare_names
 from ag.names import MissingNameError, answers
+from ag.names.elsewhere import LAYER, LAYER_ARGUMENTS
+from ag.names.signatures import Making
 from ag.nn.mode import set_mode
 from ag.ops import activation
 from ag.ops.convert import ag_to_device
-from ag.signatures import Making
 
 __all__ = ["ACTIVATIONS", "LIBRARY", "Layer", "Model", "State", "activation_called", "buffers_of", "load_into",
            "named_tensors", "number", "refuse_untied", "state_of", "ties"]

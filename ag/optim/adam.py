@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ag.elsewhere import OPTIMIZER_ARGUMENTS
 from ag.engine.kernels.optimizer import adam_update
 from ag.engine.primitive import Array
 from ag.names import answers
+from ag.names.elsewhere import OPTIMIZER_ARGUMENTS
 from ag.optim.optimizer import Optimizer
 from ag.optim.settings import NOT_NEGATIVE, PART, Check
 

@@ -23,13 +23,13 @@ from ag.autograd.create import lift
 from ag.autograd.loss_scale import FIRST_SCALE, SCALE_WORDS, LossScale, is_scaled, unfit
 from ag.autograd.tape import Gradients
 from ag.autograd.tensor import Tensor
-from ag.elsewhere import OPTIMIZER
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import F16, F32, as_dtype
 from ag.engine.kernels.convert import number_arrays, refuse_unlike
 from ag.engine.primitive import Array, PrimitiveTo
 from ag.errors import CheckpointError, compare_names
 from ag.names import MissingNameError
+from ag.names.elsewhere import OPTIMIZER
 from ag.optim.device_state import DeviceState
 from ag.optim.flat import FlatGroup, Run, flat_groups, named_parameters
 from ag.optim.gradients import as_gradient, gradients_given

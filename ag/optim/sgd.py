@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ag.elsewhere import OPTIMIZER_ARGUMENTS
 from ag.engine.kernels.optimizer import sgd_update
 from ag.names import answers
+from ag.names.elsewhere import OPTIMIZER_ARGUMENTS
 from ag.optim.optimizer import Optimizer
 from ag.optim.settings import NOT_NEGATIVE, PART, Check, flag
 

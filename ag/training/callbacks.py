@@ -22,10 +22,10 @@ import numpy as np
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.io.model_file import ag_save_model
+from ag.names.signatures import Making
 from ag.nn.layer import load_into, state_of
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Json
-from ag.signatures import Making
 from ag.training.history import History
 from ag.training.measuring import Trained
 

@@ -20,9 +20,9 @@ import numpy as np
 
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
-from ag.elsewhere import FIT_ARGUMENTS
 from ag.engine.shape import counts
 from ag.names import answers
+from ag.names.elsewhere import FIT_ARGUMENTS
 from ag.nn.mode import modes_kept
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer

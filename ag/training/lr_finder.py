@@ -18,12 +18,12 @@ import numpy as np
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
+from ag.names.signatures import Making
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
 from ag.parallel.trainer.dp_train import dp_train
 from ag.parallel.trainer.result import DPStep
 from ag.parallel.trainer.samples import LoaderSample
-from ag.signatures import Making
 from ag.training.callbacks import is_number
 from ag.training.data import Data, Leaves
 from ag.training.measuring import Loss, Trained, check_batch_size, check_model, loss_for

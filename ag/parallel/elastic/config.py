@@ -14,12 +14,12 @@ from typing import Any
 
 from ag.engine.device import backend_of
 from ag.errors import DeviceError
+from ag.names.signatures import Making
 from ag.nn.layer import Layer
 from ag.parallel.elastic.world import BACKENDS, DistributedWorld, other_name
 from ag.parallel.replicas.data_parallel import DataParallel
 from ag.parallel.sharded.model_parallel import ModelParallel
 from ag.parallel.sharded.pipeline import Pipeline
-from ag.signatures import Making
 
 __all__ = ["Config", "load_config"]
 

@@ -27,6 +27,7 @@ from ag.engine.kernels.optimizer import clip_factor, square_sums
 from ag.engine.kernels.reduce import CHUNK, sum_over
 from ag.engine.primitive import Array
 from ag.errors import compare_names
+from ag.names.signatures import Making
 from ag.optim.adam import optimizer_adam
 from ag.optim.clip import clip_grad_norm
 from ag.optim.flat import named_parameters
@@ -36,7 +37,6 @@ from ag.optim.settings import number_or_nan
 from ag.parallel.replicas.data_parallel import DataParallel
 from ag.parallel.replicas.zero_replicas import ShardedGradients, ShardedParameters
 from ag.parallel.replicas.zero_shards import all_shards, shard_parameters
-from ag.signatures import Making
 
 __all__ = ["ZeroOptimizer"]
 

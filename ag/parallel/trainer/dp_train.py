@@ -34,13 +34,13 @@ from tqdm import tqdm
 
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
-from ag.elsewhere import TRAINING_ARGUMENTS
 from ag.engine.arena import now
 from ag.engine.device import ag_default_device, ag_device
 from ag.engine.random import ag_seed, go_on_after
 from ag.errors import CheckpointError, DeviceError, RankLostError
 from ag.io.safetensors_file import to_json
 from ag.names import answers
+from ag.names.elsewhere import TRAINING_ARGUMENTS
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Comm, HasComm

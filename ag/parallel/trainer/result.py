@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
+from ag.names.signatures import Making
 from ag.parallel.comm.comm import Json
-from ag.signatures import Making
 
 __all__ = ["DPResult", "DPStep"]
 

@@ -9,7 +9,7 @@ those that are, and knows what PyTorch and numpy call some of them:
 
 Functions that have an `answers` say the same of the name of an argument: ``Adam(params, betas=(0.9, 0.99))``.
 
-The texts are in `ag.elsewhere`.  Knows nothing else of `ag`; whoever offers names calls it.
+The texts are in `ag.names.elsewhere`.  Knows nothing else of `ag`; whoever offers names calls it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import ParamSpec, TypeVar
 
-from ag.elsewhere import ELSEWHERE, SYNONYMS, TENSOR
+from ag.names.elsewhere import ELSEWHERE, SYNONYMS, TENSOR
 
 __all__ = ["MissingNameError", "Named", "answers", "door", "offered"]
 
