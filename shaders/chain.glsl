@@ -2,9 +2,9 @@
 // says which function and which registers it reads: function << 16 | x << 8 | y.  apply.glsl, which kernels_build.py
 // writes, knows functions by number.  Codes are specialization constants, so a driver compiles the chain and not the
 // choice.
-// Some drivers unroll no loop unless they are asked to, and would choose among all functions at every step.
-// The kernel asks for GL_EXT_control_flow_attributes, and has the functions' parameters in its Args, as value; where it
-// has tiles, too, their constants come first.
+// The steps are written out: some drivers unroll no loop, and would choose among all functions at every step; and
+// spirv-opt, which does, takes `precise` from what it copies.
+// The kernel has the functions' parameters in its Args, as value; where it has tiles, too, their constants come first.
 #include "apply.glsl"
 #define GIVEN 4
 
@@ -22,10 +22,14 @@ CODE(5, 13) op6 = 0;
 CODE(6, 14) result = 4;  // the register that is the chain's result
 
 float r[GIVEN + 6];
+#define STEP(k, op) if (op != 0) r[GIVEN + k] = apply(op >> 16, r[op >> 8 & 255], r[op & 255], value[k]);
 
 // Fills the registers behind the operands.
 void run_chain() {
-    const uint ops[6] = { op1, op2, op3, op4, op5, op6 };
-    [[unroll]] for (uint k = 0; k < 6; k++)
-        if (ops[k] != 0) r[GIVEN + k] = apply(ops[k] >> 16, r[ops[k] >> 8 & 255], r[ops[k] & 255], value[k]);
+    STEP(0, op1)
+    STEP(1, op2)
+    STEP(2, op3)
+    STEP(3, op4)
+    STEP(4, op5)
+    STEP(5, op6)
 }

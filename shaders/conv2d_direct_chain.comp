@@ -3,7 +3,6 @@
 // grid: n invocations
 // work: groups * rows * cols * inner multiply-adds
 #version 450
-#extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #define CHAIN
 #include "conv2d_forward_direct.glsl"

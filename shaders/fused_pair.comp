@@ -2,7 +2,6 @@
 // out[n], also[n]; a, b, c, d of strides of their own, 0 where they repeat
 // grid: n / turns invocations
 #version 450
-#extension GL_EXT_control_flow_attributes : require
 #extension GL_GOOGLE_include_directive : require
 #define ALSO
 #include "fused.glsl"

@@ -1,5 +1,5 @@
 // Tiles of a product of matrices: which one a workgroup makes, and slices of the operands in shared memory.  Used by
-// product.glsl alone.  The sizes are specialization constants, which ag/engine/backends/vulkan/tiles.py chooses.
+// product.glsl alone.  The sizes are specialization constants; ag/engine/backends/vulkan/products/tiles.py has them.
 #define TILES
 #ifdef FIXED  // for software drivers: sizes known to the compiler, which so can unroll what uses them most
 #define SIZE(id) const uint

@@ -110,8 +110,8 @@ gradient("sub: sign", "ag/ops/arithmetic.py", "return g, run(scale, g, factor=-1
 # ---------------------------------------------------------------------------------------------- kernels
 
 kernel("tanh_grad: sign", "functions.glsl", "g * (1.0 - y * y)", "g * (1.0 + y * y)", "tanh_grad")
-kernel("a chain's operands change places", "chain.glsl", "r[ops[k] >> 8 & 255], r[ops[k] & 255]",
-       "r[ops[k] & 255], r[ops[k] >> 8 & 255]", "fused")
+kernel("a chain's operands change places", "chain.glsl", "r[op >> 8 & 255], r[op & 255]",
+       "r[op & 255], r[op >> 8 & 255]", "fused")
 kernel("fused: a register", "fused.glsl", "r[1] = b[b_i];", "r[1] = a[a_i];", "fused")
 kernel("epilogue: an operand's row", "epilogue.glsl", "c_at + word_of(c_along, row, col)",
        "c_at + word_of(c_along, 0, col)", "matmul_chain")

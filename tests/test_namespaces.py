@@ -18,7 +18,7 @@ from ag import names
 NAMESPACES = ("data", "io", "nn", "ops", "optim", "parallel", "training")
 ESTIMATORS = {"AgClassifier", "AgRegressor"} if find_spec("sklearn") else set()  # which need scikit-learn
 # What is public in these is in `ag`.
-INSIDE = {"autograd", "elsewhere", "engine", "errors", "names", "signatures", "tools", "version"}
+INSIDE = {"autograd", "engine", "errors", "names", "tools", "version"}
 
 
 def home(thing: object) -> str:

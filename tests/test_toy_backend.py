@@ -21,7 +21,7 @@ from ag.errors import DeviceError
 
 AG = Path(ag.__file__).parent
 # Which have ggmlR's names, and say what a device is called.
-FACADES = {"__init__.py", "names.py", "tools/device_table.py"}
+FACADES = {"__init__.py", "names/__init__.py", "names/elsewhere.py", "tools/device_table.py"}
 
 
 def toys() -> list[DeviceInfo]:

@@ -11,7 +11,7 @@ import pytest
 from cards.radv import CHIPS, KERNELS, Chip, built, chip_of, compiled, missing
 
 from ag.engine.backend import DeviceInfo
-from ag.engine.backends.vulkan.tiles import TILES, Tiles, tiles_of
+from ag.engine.backends.vulkan.products.tiles import TILES, Tiles, tiles_of
 
 LEAST_WAVES = 2  # per SIMD, of products in tiles that are chosen: while one waits for memory, another computes
 MOST_OF_A_CHAIN = 120  # instructions of fused (add, relu); 550 where a driver looks up each function when it runs

@@ -17,10 +17,10 @@ from helpers.tiled import blank, normal, on
 
 import ag
 from ag.engine.backends.vulkan import autotune as tune
-from ag.engine.backends.vulkan.autotune import Tune, class_of
-from ag.engine.backends.vulkan.autotune_cache import Choices, choices_of
 from ag.engine.backends.vulkan.pipelines import Product
-from ag.engine.backends.vulkan.tiles import TILES, Tiles
+from ag.engine.backends.vulkan.products.autotune import Tune, class_of
+from ag.engine.backends.vulkan.products.autotune_cache import Choices, choices_of
+from ag.engine.backends.vulkan.products.tiles import TILES, Tiles
 from ag.engine.compile.pipeline import record
 from ag.engine.kernels.conv import conv2d, conv2d_weight_grad
 from ag.engine.kernels.matmul import batched_matmul, matmul

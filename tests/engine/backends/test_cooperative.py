@@ -24,9 +24,9 @@ import ag
 import kernels_build
 from ag.engine.backends.vulkan import cooperative
 from ag.engine.backends.vulkan import pipelines as kernels
-from ag.engine.backends.vulkan.autotune_cache import choices_of
-from ag.engine.backends.vulkan.cooperative import CooperativeTile, CooperativeTiles, sizes_of
-from ag.engine.backends.vulkan.tiles import Tiles
+from ag.engine.backends.vulkan.products.autotune_cache import choices_of
+from ag.engine.backends.vulkan.products.cooperative import CooperativeTile, CooperativeTiles, sizes_of
+from ag.engine.backends.vulkan.products.tiles import Tiles
 from ag.engine.compile.pipeline import record
 from ag.engine.kernels.conv import conv2d
 from ag.engine.kernels.elementwise import add

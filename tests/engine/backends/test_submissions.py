@@ -22,7 +22,7 @@ import ag
 from ag.engine.backends.vulkan.commands import Command, Copy, groups_of
 from ag.engine.backends.vulkan.cost import Budget, seconds_of
 from ag.engine.backends.vulkan.pipelines import Plan, _plan
-from ag.engine.backends.vulkan.tiles import TILES, Tiles
+from ag.engine.backends.vulkan.products.tiles import TILES, Tiles
 from ag.engine.device import backend_of
 from ag.engine.kernels.attention import attention, attention_grad
 from ag.engine.kernels.indexing import scatter_columns

@@ -23,7 +23,7 @@ import ag
 from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.backends.vulkan.pipelines import _manifest
-from ag.engine.backends.vulkan.tiles import Tiles
+from ag.engine.backends.vulkan.products.tiles import Tiles
 from ag.engine.dtype import F32, as_dtype
 from ag.engine.primitive import PRIMITIVES, Primitive
 from ag.engine.window import Window

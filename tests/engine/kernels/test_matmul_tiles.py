@@ -16,7 +16,7 @@ from helpers.tiled import KINDS, blank, launched_twice, normal, on, tiled_backen
 import ag
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan import pipelines as kernels
-from ag.engine.backends.vulkan.tiles import TILES, Tile, Tiles, tiles_of
+from ag.engine.backends.vulkan.products.tiles import TILES, Tile, Tiles, tiles_of
 from ag.engine.buffer import Buffer
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of

@@ -16,9 +16,7 @@ import numpy as np
 
 from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backend import Backend, Meter, closed
-from ag.engine.backends.vulkan.autotune import Tune
 from ag.engine.backends.vulkan.commands import Command, Recorded, groups_of
-from ag.engine.backends.vulkan.cooperative import Cooperative
 from ag.engine.backends.vulkan.cost import Budget, seconds_of
 from ag.engine.backends.vulkan.hazards import Range
 from ag.engine.backends.vulkan.kp_types import Tensor
@@ -26,9 +24,11 @@ from ag.engine.backends.vulkan.limits import largest_segment, spare_bytes
 from ag.engine.backends.vulkan.loader import DRIVERS
 from ag.engine.backends.vulkan.pipeline_cache import KeptPipelines
 from ag.engine.backends.vulkan.pipelines import Kernels, check_kernels
+from ag.engine.backends.vulkan.products.autotune import Tune
+from ag.engine.backends.vulkan.products.cooperative import Cooperative
+from ag.engine.backends.vulkan.products.tiles import Rule
 from ag.engine.backends.vulkan.recorder import Recorder
 from ag.engine.backends.vulkan.shadow import Shadow
-from ag.engine.backends.vulkan.tiles import Rule
 from ag.engine.backends.vulkan.timestamps import Stopwatch
 from ag.engine.buffer import Buffer, note_written
 from ag.engine.dtype import BF16, F16, F32, I32, U32

@@ -4,7 +4,7 @@ The shader is its own description: kernels_build.py read its operands, push cons
 grid into a manifest, and everything here follows the manifest by name.  A pipeline is made once per kernel and
 specialization, and an Algorithm (a pipeline bound to segments) once per tuple of segments, never per launch.  No
 primitive is known by name; where one has two kernels, or a kernel several kinds of tiles, a rule of
-`ag.engine.backends.vulkan.tiles` chooses.  The backend asks for a plan per launch.
+`ag.engine.backends.vulkan.products.tiles` chooses.  The backend asks for a plan per launch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.float_modes import modes_of, with_modes
 from ag.engine.backends.vulkan.kernel_files import BUILD, Entry, Manifest, check_files, read_manifest, refuse_stale
 from ag.engine.backends.vulkan.kp_types import Algorithm, Manager, Tensor
-from ag.engine.backends.vulkan.tiles import TILES, Rule, tiles_of
+from ag.engine.backends.vulkan.products.tiles import TILES, Rule, tiles_of
 from ag.engine.kernels.fused import Chain
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape

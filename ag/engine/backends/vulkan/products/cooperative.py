@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ag.engine.backends.vulkan.autotune import TunedBackend, choices_for, seconds_of
 from ag.engine.backends.vulkan.kp_types import Manager, Properties
 from ag.engine.backends.vulkan.pipelines import compiled_by, kernel_state, product_of
-from ag.engine.backends.vulkan.tiles import Tiles
+from ag.engine.backends.vulkan.products.autotune import TunedBackend, choices_for, seconds_of
+from ag.engine.backends.vulkan.products.tiles import Tiles
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32
 from ag.engine.primitive import Array, Params, Primitive

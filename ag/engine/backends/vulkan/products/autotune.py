@@ -1,10 +1,10 @@
 """Autotuning (AG_TUNE=1): the quickest tiles for a product of matrices, measured when a class of shapes is first met.
 
-The table in `ag.engine.backends.vulkan.tiles` holds what others published; this measures on the device itself, for a
-second or two per class at most, and `ag.engine.backends.vulkan.autotune_cache` keeps the result, so that a later
-process measures nothing. Two kinds of tiles may round differently.  So the choice follows from the cache file and the
-class of shapes alone, and a product has the same bits eagerly and captured; without AG_TUNE no file is read. Knows
-products only by the sizes in their layout.  The Vulkan backend asks before it plans a launch.
+The table in `ag.engine.backends.vulkan.products.tiles` holds what others published; this measures on the device itself,
+for a second or two per class at most, and `ag.engine.backends.vulkan.products.autotune_cache` keeps the result, so that
+a later process measures nothing.  Two kinds of tiles may round differently.  So the choice follows from the cache file
+and the class of shapes alone, and a product has the same bits eagerly and captured; without AG_TUNE no file is read.
+Knows products only by the sizes in their layout.  The Vulkan backend asks before it plans a launch.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Protocol
 import numpy as np
 
 from ag.engine.backend import DeviceInfo
-from ag.engine.backends.vulkan.autotune_cache import Choices, choices_of
 from ag.engine.backends.vulkan.commands import Command, Recorded
 from ag.engine.backends.vulkan.kp_types import Properties
 from ag.engine.backends.vulkan.pipelines import Product, product_of, products_hash
+from ag.engine.backends.vulkan.products.autotune_cache import Choices, choices_of
+from ag.engine.backends.vulkan.products.tiles import TILES, Rule, Tiles
 from ag.engine.backends.vulkan.recorder import Recorder
-from ag.engine.backends.vulkan.tiles import TILES, Rule, Tiles
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32, DType
 from ag.engine.primitive import Array, Params, Primitive

@@ -1,0 +1,8 @@
+"""How products of matrices are made on a device: in which tiles, by a table or by measurement, or on its matrix units.
+
+    tiles            the table, and the rule that chooses
+    autotune         the same by measurement, and `autotune_cache`, which keeps what was measured
+    cooperative      which products run on matrix units, after a test
+
+Knows sizes and what a driver says of its device; `ag.engine.backends.vulkan.pipelines` and the backend ask.
+"""
