@@ -146,7 +146,8 @@ def where(name: str) -> str:
     result = json.loads((RESULTS / name).read_text("utf-8"))
     about = result["machine"]
     driver = re.search(r"driver='([^']+)'", about["device"])
-    versions = [f"ag at commit {about['commit']}" + (f" ({'driver ' * (result['device'] != 'cpu')}{driver[1]})" if driver else ""),
+    kind = "" if result["device"] == "cpu" else "driver "
+    versions = [f"ag at commit {about['commit']}" + (f" ({kind}{driver[1]})" if driver else ""),
                 *([f"PyTorch {about['torch'].split()[0]}"] if about.get("torch") else [])]
     said = f"`benchmarks/results/{name}`: {machine(name)}, {' and '.join(versions)}."
     if result["device"] == "cpu" and "kernels for" not in about["device"]:
