@@ -33,6 +33,7 @@ from ag.names.elsewhere import (
     LOADER_ARGUMENTS,
     OPTIMIZER,
     OPTIMIZER_ARGUMENTS,
+    SYNONYMS,
     TENSOR,
     TRAINING_ARGUMENTS,
 )
@@ -212,6 +213,13 @@ def test_what_answers_name_is_there(texts: dict[str, str]) -> None:
     for text in texts.values():
         for name in re.findall(r"\bag\.[\w.]*\w", text):
             assert eval(name, {"ag": ag}) is not None, text
+
+
+def test_synonyms_are_arguments_of_layers() -> None:
+    layers = [thing for thing in vars(ag.nn).values() if isinstance(thing, type)]
+    known = {name for layer in layers for name in inspect.signature(layer).parameters}
+    for name, arguments in SYNONYMS.items():
+        assert set(arguments) <= known and name not in known
 
 
 def test_a_property_that_fails_says_why() -> None:

@@ -146,7 +146,7 @@ def where(name: str) -> str:
     result = json.loads((RESULTS / name).read_text("utf-8"))
     about = result["machine"]
     driver = re.search(r"driver='([^']+)'", about["device"])
-    kind = "driver " * (result["device"] != "cpu")
+    kind = "" if result["device"] == "cpu" else "driver "
     versions = [f"ag at commit {about['commit']}" + (f" ({kind}{driver[1]})" if driver else ""),
                 *([f"PyTorch {about['torch'].split()[0]}"] if about.get("torch") else [])]
     said = f"`benchmarks/results/{name}`: {machine(name)}, {' and '.join(versions)}."

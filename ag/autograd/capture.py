@@ -97,6 +97,7 @@ class CapturedStep(Generic[P, R]):
     def __init__(self, step: Callable[P, R], backend: Device | None = None, recompute: bool = False,
                  calls: Sequence[object] = ()) -> None:
         self._step: Callable[..., R] = step
+        self.__wrapped__ = step  # whose arguments `inspect` and editors show
         self._reads = (step, *calls)
         self._backend = backend
         self._recompute = recompute
@@ -112,11 +113,6 @@ class CapturedStep(Generic[P, R]):
         name = getattr(self._step, "__name__", type(self._step).__name__)
         recorded = len(self._programs)
         return f"<captured step {name}, {recorded} program{'' if recorded == 1 else 's'} recorded>"
-
-    @property
-    def __wrapped__(self) -> Callable[P, R]:
-        """The function, whose arguments `inspect` and editors show."""
-        return self._step
 
     @property
     def program(self) -> Program | None:

@@ -159,6 +159,7 @@ def door(names: Mapping[str, object], also: Iterable[str] = ()) -> tuple[Callabl
     for name, thing in names.items():
         if type(thing) is ModuleType and name not in also and thing.__name__.startswith(f"{owner}."):
             thing.__class__ = _File
+            vars(thing)["__module__"] = thing.__name__  # or tools would look for it where `_File` is
 
     def listed() -> list[str]:
         return sorted([*offered(names), *also])

@@ -156,6 +156,17 @@ def test_type_checkers_see_an_editable_install_and_a_folder_does_not_hide_it(clo
     assert 'Revealed type is "ag.autograd.tensor.Tensor"' in run(*mypy, cwd=program.parent)
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="cibuildwheel needs Python 3.11")
+def test_cibuildwheel_builds_for_every_python_and_both_processors(tmp_path: Path) -> None:
+    """It refuses options that it does not know; building itself needs containers."""
+    python = environment(tmp_path / "venv", python_of("own"))
+    run(python, "-m", "pip", "install", "cibuildwheel>=3.1", cwd=tmp_path)
+    for processor in ("x86_64", "aarch64"):
+        said = run(python, "-m", "cibuildwheel", "--platform", "linux", "--archs", processor,
+                   "--print-build-identifiers", ROOT, cwd=tmp_path)
+        assert said.split() == [f"cp3{minor}-manylinux_{processor}" for minor in range(10, 15)]
+
+
 def test_the_tests_of_the_source_archive_run(archive: Path, tmp_path: Path) -> None:
     with tarfile.open(archive) as file:
         safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
