@@ -18,7 +18,8 @@ shared uint found[LANES];  // the word's places in the block
 shared uint some[4];       // in which words of these there are any
 
 void main() {
-    const uint lane = gl_LocalInvocationID.x, word = workgroup() % vocab, row_0 = workgroup() / vocab * ROWS * LANES + lane;
+    const uint lane = gl_LocalInvocationID.x, word = workgroup() % vocab;
+    const uint row_0 = workgroup() / vocab * ROWS * LANES + lane;
     float totals[ROWS];
     [[unroll]] for (uint r = 0; r < ROWS; r++) totals[r] = 0.0;
     for (uint block = first; block < last; block += PLACES) {
