@@ -102,7 +102,8 @@ def test_device_lost(run: Run, faulty: dict[str, str], number: int, swiftshader:
     said = run("ag.ag_vulkan_devices()\n" + DEVICE_LOST.replace("DEVICES", repr((lost, healthy))), **faulty,
                KPFAULT_LOST_AFTER="10", KPFAULT_DEVICE=str(number))
     for situation in ("error", "later", "upload"):
-        expect("a device is lost", said[situation], ag.DeviceError, f"{lost}: the device was lost", "checkpoint")
+        expect("a device is lost", said[situation], ag.DeviceError, f"{lost}: the device was lost", "checkpoint",
+               "whose costliest launch is", "watchdog", "AG_SUBMIT_MS=")
     assert said["healthy"] == [[3.0] * 3] * 3 and said["cpu"] == 3.0
     assert said["closed"] is None
     assert said["err"] == ""

@@ -45,6 +45,7 @@ _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, I32, U32)}
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
 _REST = 3  # launches for which memory rests, as several may run at once
+_IN_TURN = 2  # of the sequences of a program: one that runs, and one that is next
 _COMMANDS_PER_SEQUENCE = 512  # at most: long submissions are cut by what they cost
 
 
@@ -69,23 +70,32 @@ class VulkanProgram:
         self._launches = launches
         self.launches = len(commands)
         self._commands = commands
-        self._built: dict[tuple[object, float], list[Recorded]] = {}  # by timestamps, and the most that they may cost
+        # By what they have timestamps for, and the most that they may cost: the next to be started comes first.
+        self._built: dict[tuple[object, float], list[list[Recorded]]] = {}
         before = backend.recorder.barriers
         self._sequences()
         self.barriers: int = backend.recorder.barriers - before
 
     def _sequences(self) -> list[Recorded]:
-        """Those with the timestamps that somebody asks for now, built when first needed."""
+        """Those with the timestamps that somebody asks for now, built when first needed.
+
+        None can be started while it runs, so there are two of each if need be: the device then has the next step when
+        it ends one.
+        """
         recorder = self._backend.recorder
         most = recorder.budget.seconds
         key = recorder.timing, most
         if key not in self._built:
             for timing, limit in list(self._built):
                 if isinstance(timing, Stopwatch) or limit != most:  # of an earlier profile, or too long
-                    del self._built[timing, limit]
-            self._built[key] = [recorder.build(some)
-                                for some in groups_of(self._commands, most, _COMMANDS_PER_SEQUENCE)]
-        return self._built[key]
+                    self._built.pop((timing, limit), None)
+        built = self._built.setdefault(key, [])
+        if len(built) < _IN_TURN and all(recorder.runs(sequences) for sequences in built):
+            groups = groups_of(self._commands, most, _COMMANDS_PER_SEQUENCE)
+            built.insert(0, [recorder.build(some) for some in groups])
+        elif recorder.runs(built[0]):
+            built.reverse()
+        return built[0]
 
     @property
     def nbytes(self) -> int:

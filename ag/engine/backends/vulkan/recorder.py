@@ -246,6 +246,10 @@ class Recorder:
         (costliest,) = commands[costs.index(max(costs))].kernels[:1]
         return Recorded(sequence, kernels, self._stopwatch, sum(costs), costliest)
 
+    def runs(self, sequences: list[Recorded]) -> bool:
+        """Whether any of them was started and not waited for, as far as anybody has looked."""
+        return any(batch.recorded in sequences for batch in list(self._batches) if batch.played)
+
     def play(self, sequences: list[Recorded]) -> None:
         """Start built sequences after everything recorded so far; does not wait."""
         self._batches.extend([*map(Batch, sequences), Batch()])  # all or none of them
