@@ -7,7 +7,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 ROOMS = TESTS.parent / "ag"
-BESIDE = {"curves", "docs", "examples", "golden", "helpers", "kompute", "limits", "machine", "table"}  # see tests/README.md
+BESIDE = {"curves", "docs", "examples", "golden", "helpers", "kompute", "limits", "machine", "table"}
 FILES = sorted(TESTS.rglob("*.py"))
 
 

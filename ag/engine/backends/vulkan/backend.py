@@ -33,7 +33,6 @@ from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.program import Launch, Program, held_bytes
 from ag.engine.shape import Shape
-from ag.engine.target import Target
 from ag.errors import DeviceError, DtypeError
 
 __all__ = ["VulkanBackend"]
@@ -140,7 +139,7 @@ class VulkanBackend(Backend):
             guard=guard,
         )
         self._kernels = Kernels(self._manager, self.info)
-        self.target = Target(units=self._kernels.tiles.units, rest=_REST)
+        self.target = self._kernels.target(_REST)
         self.recorder = Recorder(self._manager, self.name, self.arena.segments)
         self.timestamps = self.recorder.timestamps
         tuned = os.environ.get("AG_TUNE") == "1" and not self._kernels.tiles.forced

@@ -68,6 +68,7 @@ class Entry(TypedDict):
     grid: GridRule
     strict: bool
     local_size: list[int]
+    shared_bytes: int
     sha256: str
 
 

@@ -31,6 +31,7 @@ class Properties(TypedDict):
     max_storage_buffer_range: int
     max_storage_buffers: int
     max_work_group_invocations: int
+    max_work_group_size: tuple[int, int, int]
     preserves_nan: bool
     rounds_to_nearest: bool
     subgroup_size: int
