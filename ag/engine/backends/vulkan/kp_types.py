@@ -17,7 +17,7 @@ Words = npt.NDArray[np.uint32]
 
 
 class Properties(TypedDict):
-    """Limits and names of a device."""
+    """Limits and names of a device; an open one does not tell its features and heaps here."""
 
     device_name: str
     device_type: int
@@ -25,6 +25,7 @@ class Properties(TypedDict):
     driver_info: str
     driver_name: str
     driver_version: int
+    features: dict[str, bool]
     max_allocation_size: int
     max_buffer_size: int
     max_shared_memory: int
@@ -32,6 +33,7 @@ class Properties(TypedDict):
     max_storage_buffers: int
     max_work_group_invocations: int
     max_work_group_size: tuple[int, int, int]
+    memory_heaps: list[tuple[int, bool]]
     preserves_nan: bool
     rounds_to_nearest: bool
     subgroup_size: int
@@ -82,8 +84,6 @@ class Manager(Protocol):
                   push: Words) -> Algorithm: ...
 
     def get_device_properties(self) -> Properties: ...
-
-    def list_devices(self) -> list[Properties]: ...
 
     def features(self) -> dict[str, bool]: ...
 
