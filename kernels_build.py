@@ -46,6 +46,7 @@ COOPERATIVE_TARGET = "vulkan1.1"  # of shaders with cooperative matrices, which 
 MAX_PUSH_WORDS = 32  # Vulkan's guaranteed minimum of 128 bytes; drivers do not refuse more, they misbehave
 MAX_INVOCATIONS = 256  # the largest workgroup that every driver of ours accepts
 WORD_TYPES = ("uint", "int", "float")
+SHARED_TYPES = {"bool": 4, "int": 4, "uint": 4, "float": 4, "uvec4": 16, "vec4": 16, "bf16vec4": 8, "f16vec4": 8}
 TOOLS = {"glslangValidator": "glslang-tools", "spirv-opt": "spirv-tools", "spirv-val": "spirv-tools"}
 
 Manifest = dict[str, Any]
@@ -251,8 +252,8 @@ def interface(source: str, text: str) -> dict[str, Any]:
                           f"{', '.join(offsets)}; every buffer x needs one member x_at.")
     spec = _spec(text)
     return {"operands": operands, "push": push, "spec": spec, "grid": _grid(source), "work": _work(source),
-            "local_size": _local_size(text, spec), "strict": not re.search(r"^// floats: relaxed$", source, re.M),
-            "whole": "is_last_reader(" in text}
+            "local_size": _local_size(text, spec), "shared_bytes": _shared_bytes(text),
+            "strict": not re.search(r"^// floats: relaxed$", source, re.M), "whole": "is_last_reader(" in text}
 
 
 def _operands(text: str) -> list[dict[str, Any]]:
@@ -340,6 +341,39 @@ def _local_size(text: str, spec: list[dict[str, Any]]) -> list[int]:
     if not sizes or size[0] * size[1] * size[2] > MAX_INVOCATIONS:
         raise ShaderError(f"local size {size}: declare it, with at most {MAX_INVOCATIONS} invocations.")
     return size
+
+
+def _shared_bytes(text: str) -> int:
+    """The workgroup's shared memory, by its declarations; sizes that are specialization constants have the default."""
+    constants = {name: value for names in re.findall(r"\bconst\s+uint\s+([^;{]*);", text)[::-1]
+                 for name, value in re.findall(r"(\w+)\s*=\s*([^,]+)", names)}
+    total = 0
+    for kind, names in re.findall(r"^\s*shared\s+(\w+)\s+([^;]+);", text, re.M):
+        if kind not in SHARED_TYPES:
+            raise ShaderError(f"shared {kind} {names}: allowed are {', '.join(SHARED_TYPES)}.")
+        for name in names.split(","):
+            nbytes = SHARED_TYPES[kind]
+            for size in re.findall(r"\[([^]]*)\]", name):
+                nbytes *= _number(size, constants)
+            total += nbytes
+    return total
+
+
+def _number(expression: str, constants: dict[str, str]) -> int:
+    """The value of an expression of whole numbers and constants, as GLSL has it."""
+    while inner := re.search(r"\(([^()]*)\)", expression):
+        expression = f"{expression[:inner.start()]} {_number(inner[1], constants)} {expression[inner.end():]}"
+    condition, chosen, others = expression.partition("?")
+    if chosen:
+        first, _, second = others.partition(":")
+        return _number(first if _number(condition, constants) else second, constants)
+    known = {"true": "1", "false": "0", **constants}
+    found = re.sub(r"\b(\d+)u\b", r"\1", expression)
+    found = re.sub(r"\b[A-Za-z_]\w*", lambda name: str(_number(known[name[0]], known)) if name[0] in known else "?",
+                   found)
+    if not re.search(r"\d", found) or not re.fullmatch(r"[\d\s*/%+<>=!-]+", found):
+        raise ShaderError(f"the size `{expression.strip()}` of shared memory is not made of constants.")
+    return int(eval(found.replace("/", "//"), {"__builtins__": {}}))
 
 
 # ---------------------------------------------------------------------------------------------- building

@@ -12,7 +12,7 @@ import json
 import sys
 
 from ag import __version__
-from ag.engine.registry import list_devices, missing_devices
+from ag.engine.registry import list_devices, missing_devices, preferred_devices
 from ag.tools.device_table import LEGEND, device_table
 from ag.tools.doctor import doctor
 from ag.tools.launcher.arguments import add_arguments
@@ -25,6 +25,7 @@ def devices() -> int:
     print(device_table(infos), LEGEND, sep="\n\n")
     if not list_devices(accelerators_only=True):
         print("\n".join(["\nOnly the CPU can be used:", *missing_devices()]))
+    print(f"\nUsed where no device is named: {', '.join(info.name for info in preferred_devices()) or 'cpu'}.")
     complaints = [f"{info.name} does not work: {fault}" for info in infos if (fault := fault_of(info.name))]
     print("\n" + ("\n".join(complaints) or "Every device computed a test product correctly."))
     return len(complaints)

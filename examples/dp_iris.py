@@ -122,7 +122,9 @@ def plot(curves: dict[str, np.ndarray]) -> str:
 
 def replica_devices(names: str | None, replicas: int | None) -> list[str]:
     """The device of every replica: those named, or all Vulkan devices, or the CPU; at least two replicas."""
-    devices = names.split(",") if names else [info.name for info in ag.ag_vulkan_devices()]
+    found = ag.ag_vulkan_devices()
+    cards = [info for info in found if info.kind != "cpu"] or found  # without one, software drivers stand for cards
+    devices = names.split(",") if names else [info.name for info in cards]
     if not devices:
         print("No Vulkan device was found, so this runs on the CPU; `python -m ag devices` says what is missing.\n")
         devices = ["cpu", "cpu:1"]

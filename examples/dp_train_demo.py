@@ -84,7 +84,9 @@ def main() -> int:
     parser.add_argument("--devices", metavar="NAME,NAME", help="such as cpu,cpu:1 or vulkan:0,vulkan:1; "
                         "default: every Vulkan device, or the CPU")
     names = parser.parse_args().devices
-    available = names.split(",") if names else [info.name for info in ag.ag_vulkan_devices()] or ["cpu"]
+    found = ag.ag_vulkan_devices()
+    cards = [info for info in found if info.kind != "cpu"] or found  # without one, software drivers stand for cards
+    available = names.split(",") if names else [info.name for info in cards] or ["cpu"]
 
     rng = np.random.default_rng(7)
     data = make_data(rng)

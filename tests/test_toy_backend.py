@@ -50,10 +50,12 @@ def _toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_it_is_listed_and_preferred() -> None:
     names = [info.name for info in list_devices()]
     assert names[:3] == ["cpu", "toy:0", "toy:1"]
-    assert default_devices()[:2] == ["toy:0", "toy:1"]
-    assert default_devices(5)[:2] == ["toy:0", "toy:1"] and len(default_devices(5)) == 5
     with ag.ag_device("gpu"):
         assert ag.ag_default_device() == "toy:0"
+        assert default_devices()[:2] == ["toy:0", "toy:1"]
+        assert default_devices(5)[:2] == ["toy:0", "toy:1"] and len(default_devices(5)) == 5
+    with ag.ag_device("toy:1"):
+        assert default_devices() == ["toy:1"] and default_devices(2) == ["toy:1"] * 2
     assert [d.info.name for d in ag.doctor().devices][:3] == ["cpu", "toy:0", "toy:1"]
     assert not any(info.name.startswith("toy") for info in ag.ag_vulkan_devices())
 

@@ -65,6 +65,8 @@ class DeviceInfo:
         Memory of the device's own heap; of the machine for CPU devices.
     features : tuple of str
         Optional abilities the device has (``"float16"``, …).
+    uuid : str
+        What tells this device from all others, as 32 hexadecimal digits; empty if that is not known.
     """
 
     __signature__ = Making()
@@ -75,6 +77,7 @@ class DeviceInfo:
     kind: str
     memory_bytes: int
     features: tuple[str, ...] = ()
+    uuid: str = ""
 
 
 class Event(NamedTuple):

@@ -11,7 +11,8 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 
@@ -23,7 +24,7 @@ from ag.engine.registry import (
     example_names,
     families,
     family_named,
-    list_devices,
+    preferred_devices,
     say_once,
     unusable_devices,
 )
@@ -46,9 +47,13 @@ __all__ = [
     "is_open",
     "is_software",
     "open_backends",
+    "opened",
+    "same_default",
+    "was_named",
 ]
 
 _device: ContextVar[str] = ContextVar("ag_device", default="cpu")
+_named: ContextVar[bool] = ContextVar("ag_device_named", default=False)  # whether the user named the default device
 _dtype: ContextVar[DType] = ContextVar("ag_dtype", default=F32)
 
 # Process-wide by nature: a device has one backend, whoever asks.
@@ -104,11 +109,6 @@ class PreviousSetting(str):
 
 # ---------------------------------------------------------------------------------------------- names
 
-# How good a device of a kind is, for "gpu"; software devices are the last.
-_KINDS = {"discrete": 0, "integrated": 1, "virtual": 2}
-_SOFTWARE = 3
-
-
 def family_and_index(name: str) -> tuple[Family, int]:
     """Whose device a name means, and which.
 
@@ -119,6 +119,8 @@ def family_and_index(name: str) -> tuple[Family, int]:
     """
     prefix, _, index = name.partition(":")
     family = family_named(prefix)
+    if family is not None and family.find is not None and index and not (index.isascii() and index.isdigit()):
+        return family, family.find(index)
     if family is None or not ((index.isascii() and index.isdigit()) or (index == "" and ":" not in name)):
         examples = ", ".join(map(repr, [*example_names(), "gpu"]))
         raise DeviceError(f"ag_device: unknown device {name!r}; use {examples} or 'auto'.")
@@ -131,10 +133,11 @@ def canonical(name: str) -> str:
         examples = " or ".join(repr(family.examples[0]) for family in families())
         raise DeviceError(f"ag_device: a device is named by a string, and {name!r} was given; use {examples}.")
     if name in ("gpu", "auto"):
-        best = _best_accelerator()
+        best = next(iter(opened(preferred_devices(), 1)), None)
         if best is None and name == "gpu":
-            raise DeviceError(f"ag_device: 'gpu' was asked for and no {accelerator_titles()} device was found; "
-                              f"run `python -m ag devices` to see what is missing, or use 'auto' or 'cpu'.")
+            raise DeviceError(f"ag_device: 'gpu' was asked for and no {accelerator_titles()} device was found that is "
+                              f"a card; run `python -m ag devices` to see what there is, name a device, or use 'auto' "
+                              f"or 'cpu'.")
         for why in unusable_devices() if best is None else ():
             say_once(f"ag_device: 'auto' is 'cpu' here, as no device has working kernels. {why}")
         return best or "cpu"
@@ -142,14 +145,22 @@ def canonical(name: str) -> str:
     return family.device_name(index)
 
 
-def _best_accelerator() -> str | None:
-    devices = list_devices(accelerators_only=True)  # of two of a kind the first
-    return min(devices, key=lambda info: _KINDS.get(info.kind, _SOFTWARE)).name if devices else None
+def opened(devices: Sequence[DeviceInfo], count: int | None = None) -> list[str]:
+    """The names of those that can be opened, or of the first `count`; the log says which cannot."""
+    names: list[str] = []
+    for info in devices:
+        if count is not None and len(names) >= count:
+            break
+        try:
+            names.append(backend_of(info.name).name)
+        except DeviceError as error:
+            say_once(str(error))
+    return names
 
 
 def is_software(info: DeviceInfo) -> bool:
     """Whether an accelerator is none but for its name: a driver that computes on the processor."""
-    return info.kind not in _KINDS
+    return info.kind == "cpu"
 
 
 def is_accelerator(name: str) -> bool:
@@ -174,6 +185,22 @@ def backend_of(name: str) -> Backend:
         if name not in _backends:
             _backends[name] = family.open(index)
         return _backends[name]
+
+
+def was_named() -> bool:
+    """Whether the user named the default device, so that it holds for whoever chooses devices, too."""
+    return _named.get()
+
+
+@contextmanager
+def same_default() -> Iterator[None]:
+    """Go on with the default device, which comes back afterwards."""
+    device, named = _device.get(), _named.get()
+    try:
+        yield
+    finally:
+        _device.set(device)
+        _named.set(named)
 
 
 def open_backends() -> list[Backend]:
@@ -205,8 +232,10 @@ def ag_device(name: str) -> PreviousSetting:
     Parameters
     ----------
     name : str
-        ``"cpu"``, ``"cpu:1"``, ``"vulkan:0"``, ``"gpu"`` (the best Vulkan device) or ``"auto"`` (gpu if there is one,
-        else cpu).  A device does not count if this installation has no kernels for it, and the log says so.
+        ``"cpu"``, ``"cpu:1"``, ``"vulkan:0"``, ``"vulkan:NVIDIA"`` (by a part of the product's name, or the beginning
+        of the UUID), ``"gpu"`` (the best card) or ``"auto"`` (gpu if there is one, else cpu).  Software drivers are no
+        cards: they are used only by their name, or with ``AG_SOFTWARE=1`` in the environment.  A device does not count
+        if this installation has no kernels for it, and the log says so.
 
     Returns
     -------
@@ -220,7 +249,10 @@ def ag_device(name: str) -> PreviousSetting:
 
     Notes
     -----
-    The default belongs to the running context: a new thread starts with ``"cpu"``.
+    The default belongs to the running context: a new thread starts with ``"cpu"``.  A device that is named here is what
+    `dp_train`, `DataParallel` and others use, too, if they are given none; after ``"auto"`` or ``"gpu"``, and without
+    any call, they take all cards.  The environment variable AG_VULKAN_DEVICES says which those are and in what order,
+    such as ``0,2`` or ``NVIDIA,Arc``.
 
     References
     ----------
@@ -233,9 +265,15 @@ def ag_device(name: str) -> PreviousSetting:
     ...     print(ag.ag_tensor([1.0]).device)
     cpu:1
     """
-    backend = backend_of(name)
-    previous = PreviousSetting(_device.get(), _device.set, backend.name)
+    backend, named = backend_of(name), _named.get()
+
+    def restore(before: str) -> None:
+        _device.set(before)
+        _named.set(named)
+
+    previous = PreviousSetting(_device.get(), restore, backend.name)
     _device.set(backend.name)
+    _named.set(name not in ("gpu", "auto"))
     return previous
 
 

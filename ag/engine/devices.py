@@ -7,11 +7,11 @@ called.  Whatever spreads work over devices asks here: `dp_train`, `start`, `Dat
 
 from __future__ import annotations
 
-from ag.engine.device import ag_default_device, family_and_index
-from ag.engine.registry import families, list_devices
+from ag.engine.device import ag_default_device, family_and_index, is_accelerator, opened, was_named
+from ag.engine.registry import families, preferred_devices
 from ag.errors import DeviceError
 
-__all__ = ["accelerator_name", "default_devices"]
+__all__ = ["accelerator_name", "cards", "default_devices"]
 
 
 def default_devices(count: int | None = None) -> list[str]:
@@ -20,20 +20,35 @@ def default_devices(count: int | None = None) -> list[str]:
     Parameters
     ----------
     count : int, optional
-        How many; default: every accelerator once, and where there is none the current default device.
+        How many; default: the device that the user named by `ag_device`, else every card once, else the CPU.
 
     Returns
     -------
     list of str
-        `count` devices are dealt out over the accelerators; where there is none they are the first of the default
-        device's family, such as ``["cpu", "cpu:1"]``.
+        `count` devices are dealt out over the cards; where there is none, or the CPU was named, they are
+        ``["cpu", "cpu:1", ...]``.
     """
-    names = [info.name for info in list_devices(accelerators_only=True)]
-    if names:
-        return names if count is None else [names[i % len(names)] for i in range(count)]
     default = ag_default_device()
-    family, _ = family_and_index(default)
-    return [default] if count is None else [family.device_name(i) for i in range(count)]
+    names = [] if was_named() else opened(preferred_devices(), count)
+    if not names:
+        names = [default]
+        family, _ = family_and_index(default)
+        if count is not None and not family.is_accelerator:
+            return [family.device_name(i) for i in range(count)]
+    return names if count is None else [names[i % len(names)] for i in range(count)]
+
+
+def cards() -> list[str]:
+    """Names of the accelerators to choose from where none are named, best first; opens none.
+
+    Returns
+    -------
+    list of str
+        The one that the user named by `ag_device`, else every card once; empty if there is none, or the CPU was named.
+    """
+    if was_named():
+        return [name for name in [ag_default_device()] if is_accelerator(name)]
+    return [info.name for info in preferred_devices()]
 
 
 def accelerator_name(index: int) -> str:

@@ -19,7 +19,8 @@ from ag.engine.backend import Backend, DeviceInfo
 from ag.errors import DeviceError, KernelError
 
 __all__ = ["Family", "accelerator_titles", "devices_of", "example_names", "families", "family_named", "list_devices",
-           "missing_devices", "register_backend", "say_once", "unregister_backend", "unusable_devices"]
+           "missing_devices", "preferred_devices", "register_backend", "say_once", "unregister_backend",
+           "unusable_devices"]
 
 _PACKAGE = "ag.engine.backends"
 
@@ -43,6 +44,12 @@ class Family(NamedTuple):
         first.
     bare : bool
         Whether device 0 is named without its number, as ``"cpu"`` is.
+    preferred : callable, optional
+        Descriptions of the devices that are used where nobody names any, best first; raises `DeviceError` if the user's
+        settings ask for others.  Default: all.
+    find : callable, optional
+        The number of the device that a text behind the colon means; raises `DeviceError` if there is none.  Default:
+        only numbers may stand there.
     """
 
     name: str
@@ -51,6 +58,8 @@ class Family(NamedTuple):
     open: Callable[[int], Backend]
     priority: int = 0
     bare: bool = False
+    preferred: Callable[[], list[DeviceInfo]] | None = None
+    find: Callable[[str], int] | None = None
 
     @property
     def is_accelerator(self) -> bool:
@@ -71,9 +80,11 @@ _families: dict[str, Family] = {}  # process-wide, like the devices; by name, as
 
 
 def register_backend(family: str, list_devices: Callable[[], list[DeviceInfo]], open: Callable[[int], Backend], *,
-                     title: str = "", priority: int = 0, bare: bool = False) -> None:
+                     title: str = "", priority: int = 0, bare: bool = False,
+                     preferred: Callable[[], list[DeviceInfo]] | None = None,
+                     find: Callable[[str], int] | None = None) -> None:
     """Add a family of devices; the parameters are the attributes of `Family`."""
-    _families[family] = Family(family, title or family, list_devices, open, priority, bare)
+    _families[family] = Family(family, title or family, list_devices, open, priority, bare, preferred, find)
 
 
 def unregister_backend(family: str) -> None:
@@ -115,6 +126,18 @@ def list_devices(accelerators_only: bool = False) -> list[DeviceInfo]:
     """
     wanted = [family for family in families() if family.is_accelerator or not accelerators_only]
     return [info for family in wanted for info in devices_of(family.name)[0]]
+
+
+def preferred_devices() -> list[DeviceInfo]:
+    """The accelerators that are used where nobody names any, best first: the one list for all who choose devices.
+
+    Raises
+    ------
+    DeviceError
+        If the user's settings name a device that is not there.
+    """
+    there = [family for family in families() if family.is_accelerator and devices_of(family.name)[0]]
+    return [info for family in there for info in (family.preferred or family.list_devices)()]
 
 
 def missing_devices() -> list[str]:

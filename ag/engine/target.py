@@ -38,12 +38,15 @@ class Target:
     rest : int
         For how many launches memory rests before it is used again: where several launches run at once, whoever gets it
         earlier waits for its last reader.
+    holds_heads : bool
+        Whether the attention kernels fit the device.
     """
 
     units: int = 1
     fuse_from: int = 1
     epilogues: bool = True
     rest: int = 0
+    holds_heads: bool = True
 
     def split_inner(self, inner: int, rows: int, cols: int, count: int) -> int:
         """Split-K: the length of the pieces into which the inner axis of `count` products is cut.
@@ -64,4 +67,4 @@ class Target:
 
         They hold a tile of every head in fast memory; larger ones are composed of products.
         """
-        return features <= _MOST_FEATURES and times <= _LONGEST_SEQUENCE
+        return self.holds_heads and features <= _MOST_FEATURES and times <= _LONGEST_SEQUENCE

@@ -17,7 +17,7 @@ from operator import index
 from typing import Any, TypeVar, overload
 
 from ag.autograd.tensor import Tensor
-from ag.engine.device import ag_default_device, ag_device
+from ag.engine.device import ag_device, same_default
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError, DtypeError
@@ -132,7 +132,7 @@ def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], Model] | 
     header, arrays = read_file(path, _FORMAT, "ag_load_model", tuple(_CHECKPOINTS))
     state = _tensors_in(header, arrays, path, model_fn)
     tied = tied_in(header, f"ag_load_model: {os.fspath(path)}")
-    with ag_device(ag_default_device()):
+    with same_default():
         if device is not None:
             ag_device(device)
         elements = sum(array.size for array in state.values())

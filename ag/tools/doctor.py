@@ -147,7 +147,8 @@ def _without_a_card() -> list[str]:
         return []
     names = ", ".join(info.name for info in found)
     software = (f"All {accelerator_titles()} devices ({names}) are software: they compute on the processor, more "
-                f"slowly than the device cpu does. No graphics card was found.")
+                f"slowly than the device cpu does, and are used only by name, or with AG_SOFTWARE=1. No graphics card "
+                f"was found.")
     return [software, *card_nodes()] if found else card_nodes()
 
 

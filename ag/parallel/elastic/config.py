@@ -46,7 +46,7 @@ class Config:
     strategy : str
         "data_parallel", "model_parallel" or "pipeline".
     devices : tuple of str, or None
-        None: every Vulkan device, or the CPU.
+        None: every graphics card, or the CPU.
     backend : str
         "local" or "mpi".
     gradient_sync : str

@@ -30,7 +30,7 @@ import numpy as np
 from ag.autograd.tape import backward, with_grad_tape
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import Batch, DataLoader
-from ag.engine.device import ag_default_device, ag_device
+from ag.engine.device import ag_default_device, ag_device, same_default
 from ag.engine.shape import counts
 from ag.errors import CheckpointError, CommError, DeviceError, RankLostError
 from ag.io.checkpoint import Stateful, ag_load_checkpoint, ag_save_checkpoint
@@ -173,7 +173,7 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
                          f"cannot go to another device; use an ordinary optimizer.")
     saved = _SavedLoop(model, data, world, loss_fn, optimizer, epochs, Path(checkpoint), checkpoint_every, max_restarts,
                        resume)
-    with ag_device(ag_default_device()), saved.ranks or nullcontext():
+    with same_default(), saved.ranks or nullcontext():
         saved.begin()
         while True:
             try:

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from ag.engine.device import ag_default_device, ag_synchronize, backend_of
-from ag.engine.devices import default_devices
-from ag.engine.registry import accelerator_titles, families, list_devices
+from ag.engine.devices import cards, default_devices
+from ag.engine.registry import accelerator_titles, families
 from ag.errors import CommError, DeviceError
 from ag.names.signatures import Making
 from ag.parallel.comm.comm import Comm, SoloComm
@@ -102,10 +102,10 @@ class DistributedWorld:
             "mpi": the processes that ``mpiexec`` or ``python -m ag launch`` has started, which all make this call; a
             program that was started alone is a world of one.
         num_devices : int, optional
-            The first so many of the accelerators: of this host, or of this rank's share of them.
+            The first so many of the cards: of this host, or of this rank's share of them.
         devices : sequence of str, optional
-            The devices of this rank; default: all accelerators, or its share of those of its host, of which none is
-            given to two ranks; without any, the default device.
+            The devices of this rank; default: the one that `ag_device` was given, else all cards, or its share of those
+            of its host, of which none is given to two ranks; without any, the default device.
         timeout : float, optional
             Seconds after which a rank that waits for another one gives up; default: 900.
         min_ranks : int, optional
@@ -164,11 +164,11 @@ def _mpi(timeout: float | None) -> Comm:
 
 
 def _share(comm: Comm, count: int | None) -> list[str]:
-    """The devices of this rank: a part of its host's accelerators, in the order of the ranks."""
+    """The devices of this rank: a part of its host's cards, in the order of the ranks."""
     host = comm.hosts[comm.rank]
     if comm.hosts.count(host) == 1 and count is None:
         return default_devices()
-    names = [info.name for info in list_devices(accelerators_only=True)]
+    names = cards()
     ends = [0, *accumulate(shard_sizes(len(names), [1.0] * comm.hosts.count(host)))]
     mine = [names[a:b] for a, b in pairwise(ends)][comm.hosts[: comm.rank].count(host)]
     if count is not None and count > len(mine):

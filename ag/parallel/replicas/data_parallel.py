@@ -48,8 +48,8 @@ class DataParallel(Layer):
         Keeps its parameters, wherever they are.
     device_ids : sequence of str or int, or of sequences of these, optional
         Devices, which may occur several times; a number is that of a Vulkan device.  For a model that is on several
-        devices itself, a group of as many for each replica.  Default: every Vulkan device, or the default device if
-        there is none.
+        devices itself, a group of as many for each replica.  Default: the device that `ag_device` was given, else
+        every card, else the CPU.
     output_device : str or int, optional
         Where results are gathered; default: the first device.
     dim : int, optional

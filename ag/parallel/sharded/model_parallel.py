@@ -35,7 +35,7 @@ class ModelParallel(Layer):
         The device of each layer; in a dict, by the layer's name or its number, a layer that is not named being where
         the one before is.  "auto" measures what the layers need and what the devices have.
     devices : sequence of str, optional
-        For "auto": which to use, in order; default: every Vulkan device, or the default device.
+        For "auto": which to use, in order; default: the device that `ag_device` was given, else every card.
     budgets : dict of str to int, optional
         For "auto": how many bytes may be used of a device; default: what is free.
     sample : Tensor, or tuple of them, optional

@@ -17,9 +17,9 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from ag.engine.device import canonical, is_accelerator
+from ag.engine.device import canonical, is_accelerator, is_software, was_named
 from ag.engine.devices import default_devices
-from ag.engine.registry import accelerator_titles, unusable_devices
+from ag.engine.registry import accelerator_titles, list_devices, unusable_devices
 from ag.errors import CheckpointError
 from ag.io.safetensors_file import check_writable
 from ag.parallel.trainer.load_balance import AutoBalance, Balance
@@ -157,15 +157,21 @@ def dealing(samples: int, replicas: int, micro_batch: int, accumulate: int, batc
 
 
 def replica_devices(n_gpu: int | None, devices: Sequence[str] | None) -> list[str]:
-    """The device of every replica: as told, or dealt out over all accelerators, or CPU devices."""
+    """The device of every replica: as told, or the default device, or dealt out over all cards, or CPU devices."""
     if devices is not None:
         return [canonical(d) for d in devices]
     names = default_devices(n_gpu)
-    if not is_accelerator(names[0]):
-        why = " ".join(unusable_devices()).rstrip(".") or f"no {accelerator_titles()} device was found"
+    if not was_named() and not is_accelerator(names[0]):
+        why = " ".join(unusable_devices()).rstrip(".") or _why_no_card()
         log.warning("dp_train: %s; %d replica(s) run on the CPU. `python -m ag devices` says what is missing.", why,
                     len(names))
     return names
+
+
+def _why_no_card() -> str:
+    software = ", ".join(info.name for info in list_devices(accelerators_only=True) if is_software(info))
+    found = f"no {accelerator_titles()} device was found"
+    return f"{found} but software ({software}), which is used by name only" if software else found
 
 
 def balance_of(balance: str | Sequence[float], names: list[str]) -> Balance:

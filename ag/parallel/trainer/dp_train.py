@@ -35,7 +35,7 @@ from tqdm import tqdm
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
 from ag.engine.arena import now
-from ag.engine.device import ag_default_device, ag_device
+from ag.engine.device import same_default
 from ag.engine.random import ag_seed, go_on_after
 from ag.errors import CheckpointError, DeviceError, RankLostError
 from ag.io.safetensors_file import to_json
@@ -117,7 +117,8 @@ def dp_train(
     target_fn : callable, optional
         ``target_fn(sample)``: the target.  Default: the sample itself, or ``sample.y``.
     n_gpu : int, optional
-        Number of replicas.  Default: one per Vulkan device, at least one.  More replicas than devices share them.
+        Number of replicas.  Default: one on the device that `ag_device` was given, else one per card, else one on the
+        CPU.  More replicas than cards share them.  Software drivers are used only by name, or with ``AG_SOFTWARE=1``.
     n_iter : int, optional
         Number of optimizer steps.
     lr : float, optional
@@ -279,7 +280,7 @@ def dp_train(
     samples = Samples(data)  # whose threads begin with the first step
     if samples.loader is not None and batch is None and micro_batch == 1:
         micro_batch = samples.loader.batch_size
-    with Ranks(world) as ranks, ag_device(ag_default_device()), ExitStack() as held:
+    with Ranks(world) as ranks, same_default(), ExitStack() as held:
         if sync_batch_norm and ranks.size > 1:
             raise ValueError(f"dp_train: sync_batch_norm was given with a world of {ranks.size} ranks, and it works "
                              f"between replicas of one rank only; use one rank with all devices, or layer norm.")

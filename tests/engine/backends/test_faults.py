@@ -77,6 +77,7 @@ def test_out_of_memory(run: Run, faulty: dict[str, str], driver: str, request: p
     assert said["err"] == ""
 
 
+OPENED = "for info in ag.ag_vulkan_devices():\n    ag.ag_synchronize(info.name)\n"  # in the order of their numbers
 DEVICE_LOST = """
 lost, healthy = DEVICES
 W = ag.ag_param(np.ones((3, 3)), device=lost)
@@ -99,7 +100,7 @@ said["closed"] = error_of(ag.ag_shutdown)
 @pytest.mark.parametrize("number", [0, 1])
 def test_device_lost(run: Run, faulty: dict[str, str], number: int, swiftshader: str) -> None:
     lost, healthy = f"vulkan:{number}", f"vulkan:{1 - number}"
-    said = run("ag.ag_vulkan_devices()\n" + DEVICE_LOST.replace("DEVICES", repr((lost, healthy))), **faulty,
+    said = run(OPENED + DEVICE_LOST.replace("DEVICES", repr((lost, healthy))), **faulty,
                KPFAULT_LOST_AFTER="10", KPFAULT_DEVICE=str(number))
     for situation in ("error", "later", "upload"):
         expect("a device is lost", said[situation], ag.DeviceError, f"{lost}: the device was lost", "checkpoint",
@@ -127,7 +128,7 @@ said["error"] = error_of(train)
 said["default"] = ag.ag_default_device()
 with ag.ag_device("cpu"):
     said["cpu"] = ag.ag_sum(ag.ag_tensor([1.0, 2.0])).item()
-""", **faulty, KPFAULT_LOST_AFTER="30", KPFAULT_DEVICE="1")
+""", **faulty, AG_SOFTWARE="1", KPFAULT_LOST_AFTER="30", KPFAULT_DEVICE="1")
     assert said["error"] is None and said["devices"] == ["vulkan:0"]
     assert said["default"] == "cpu" and said["cpu"] == 3.0
     assert "dp_train: vulkan:1 failed in step" in said["err"] and "1 of 2 replicas go on" in said["err"]
@@ -159,7 +160,7 @@ def test_device_lost_in_train_distributed(run: Run, faulty: dict[str, str], numb
                                           tmp_path: Path) -> None:
     """The job goes on without the device."""
     code = RESTART.replace("PATH", repr(str(tmp_path / "job.safetensors"))).replace("LOST", str(number))
-    said = run("ag.ag_vulkan_devices()\n" + code, **faulty, KPFAULT_LOST_AFTER="100", KPFAULT_DEVICE=str(number))
+    said = run(OPENED + code, **faulty, KPFAULT_LOST_AFTER="100", KPFAULT_DEVICE=str(number))
     survivor = f"vulkan:{1 - number}"
     assert said["devices"] == [survivor] * 2 and said["places"] == [survivor]
     assert said["steps"] == [60, 60] and said["off"] < 1e-4

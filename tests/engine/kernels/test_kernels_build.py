@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from array import array
+from operator import add, and_, eq, floordiv, gt, lshift, lt, mod, mul, ne, rshift, sub
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,13 @@ import pytest
 
 import ag.engine.kernels  # noqa: F401  importing declares the primitives
 import kernels_build
+from ag.engine.backends.vulkan.products.tiles import TILES
 from ag.engine.kernels.fused import fused
 from ag.engine.primitive import PRIMITIVES
 from ag.engine.window import Window
 from kernels_build import ShaderError, build
 
+MANIFEST = kernels_build.read_manifest(kernels_build.OUT)
 needs_tools = pytest.mark.skipif(bool(kernels_build.missing_tools()), reason=kernels_build.missing_tools())
 
 SHADER = """// twice: out = factor x
@@ -77,7 +81,7 @@ def test_the_manifest_describes_the_shader(shaders: Path, out: Path) -> None:
     assert entry["spec"] == [{"name": "last", "id": 0, "type": "uint", "default": 0},
                              {"name": "TILE", "id": 1, "type": "int", "default": -4}]
     assert entry["grid"] == {"unit": "workgroups", "axes": ["n / 4", "3"]}
-    assert entry["local_size"] == [16, 8, 1]
+    assert entry["local_size"] == [16, 8, 1] and entry["shared_bytes"] == 0
     assert entry["sha256"] == kernels_build.source_hash(shaders / "twice.comp")
     assert (out / "twice.spv").read_bytes()[:4] == bytes.fromhex("03022307")
 
@@ -461,3 +465,67 @@ def test_a_shader_is_short_and_begins_with_what_it_does(path: Path) -> None:
     assert len(lines) <= (300 if path.name == "functions.glsl" else 90)  # that one is a table, a few lines per op
     assert max(map(len, lines)) <= 120
     assert lines[0].startswith(f"// {path.stem}" if path.suffix == ".comp" else "// ")
+
+
+# ---------------------------------------------------------------------------------------------- shared memory
+
+
+@needs_tools
+def test_shared_memory_is_summed_up(shaders: Path, out: Path) -> None:
+    edit(shaders, "void main", "const uint WIDE = 4, HIGH = (last == 0) ? WIDE * 2u : 3;\n"
+         "shared vec4 a[HIGH * (WIDE + 1)], b[2];\nshared bool c;\nshared float d[3][HIGH / 4];\nvoid main")
+    build(shaders, out)
+    entry = kernels_build.read_manifest(out)["kernels"]["twice"]
+    assert entry["shared_bytes"] == 16 * (8 * 5 + 2) + 4 + 4 * 3 * 2
+    edit(shaders, "bool c", "dvec4 c")
+    with pytest.raises(ShaderError, match="shared dvec4 c: allowed are bool"):
+        build(shaders, out)
+
+
+def test_a_size_that_is_no_constant() -> None:
+    with pytest.raises(ShaderError, match="the size `n` of shared memory is not made of constants"):
+        kernels_build._shared_bytes("shared float x[n];")
+
+
+def shared_bytes(spirv: bytes, values: dict[int, int]) -> int:
+    """Shared memory of a binary, given its specialization constants by their numbers."""
+    words = array("I", spirv)
+    found: dict[int, int] = {}  # constants by id
+    nbytes: dict[int, int] = {}  # types by id
+    numbers: dict[int, int] = {}  # specialization constants: id to number
+    pointed: dict[int, int] = {}
+    total, at = 0, 5
+    operators = {128: add, 130: sub, 132: mul, 134: floordiv, 169: lambda c, a, b: a if c else b, 170: eq, 171: ne,
+                 172: gt, 176: lt, 199: and_, 194: rshift, 196: lshift, 137: mod}
+    while at < len(words):
+        length, code = words[at] >> 16, words[at] & 0xFFFF
+        given = words[at + 1 : at + length].tolist()
+        at += length
+        if code == 71 and given[1] == 1:  # OpDecorate SpecId
+            numbers[given[0]] = given[2]
+        elif code in (20, 21, 22):  # bool, int, float
+            nbytes[given[0]] = 4
+        elif code == 23:  # vector
+            nbytes[given[0]] = nbytes[given[1]] * given[2]
+        elif code == 28:  # array
+            nbytes[given[0]] = nbytes.get(given[1], 0) * found[given[2]]
+        elif code == 32:  # pointer
+            pointed[given[0]] = given[2]
+        elif code in (43, 50):  # OpConstant, OpSpecConstant
+            found[given[1]] = values.get(numbers.get(given[1], -1), given[2])
+        elif code == 52:  # OpSpecConstantOp
+            found[given[1]] = int(operators[given[2]](*[found[x] for x in given[3:]]))
+        elif code == 59 and given[2] == 4:  # OpVariable in Workgroup
+            total += nbytes[pointed[given[0]]]
+    return total
+
+
+@pytest.mark.parametrize("name", sorted(MANIFEST["kernels"]))
+def test_the_manifest_has_the_shared_memory_of_the_binaries(name: str) -> None:
+    entry = MANIFEST["kernels"][name]
+    assert shared_bytes((kernels_build.OUT / f"{name}.spv").read_bytes(), {}) == entry["shared_bytes"]
+    if any(c["name"] == "TILE_ROWS" for c in entry["spec"]) and not name.endswith("_coop"):
+        for kind, tile in TILES.items():
+            values = {c["id"]: tile.constants()[c["name"]] for c in entry["spec"] if c["name"] in tile.constants()}
+            assert shared_bytes((kernels_build.OUT / f"{name}.spv").read_bytes(), values) == tile.shared_bytes, kind
+        assert shared_bytes((kernels_build.OUT / f"{name}.fixed.spv").read_bytes(), {}) == TILES["S"].shared_bytes

@@ -44,7 +44,7 @@ distributed:
 def test_what_is_not_said_has_defaults(tmp_path: Path) -> None:
     config = ag.load_config(written(tmp_path, "distributed: {strategy: pipeline}"))
     assert (config.devices, config.backend, config.gradient_sync) == (None, "local", "all_reduce")
-    assert config.world().devices == tuple(info.name for info in ag.ag_vulkan_devices()) or ("cpu",)
+    assert config.world().devices == ("cpu",)  # no card is here
 
 
 def test_checkpoints(tmp_path: Path) -> None:
@@ -192,9 +192,9 @@ def test_a_program_that_was_started_alone_is_a_world_of_one() -> None:
 
 def test_ranks_of_a_host_share_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """None is given twice, and who gets none computes on the CPU."""
-    cards = [SimpleNamespace(name=f"vulkan:{i}") for i in range(3)]
-    monkeypatch.setattr("ag.parallel.elastic.world.list_devices", lambda accelerators_only: cards)
-    monkeypatch.setattr("ag.parallel.elastic.world.default_devices", lambda: [card.name for card in cards])
+    names = [f"vulkan:{i}" for i in range(3)]
+    monkeypatch.setattr("ag.parallel.elastic.world.cards", lambda: names)
+    monkeypatch.setattr("ag.parallel.elastic.world.default_devices", lambda: names)
 
     def share(rank: int, hosts: list[str], count: int | None = None) -> list[str]:
         return _share(SimpleNamespace(rank=rank, hosts=tuple(hosts)), count)  # type: ignore[arg-type]
@@ -215,8 +215,15 @@ def test_a_configuration_of_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.vulkan
-def test_a_world_of_so_many_devices(lavapipe: str, swiftshader: str) -> None:
-    assert set(ag.DistributedWorld.init(num_devices=2).devices) == {lavapipe, swiftshader}
+def test_a_world_of_so_many_devices(lavapipe: str, swiftshader: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AG_SOFTWARE", "1")
+    with ag.ag_device("auto"):
+        assert set(ag.DistributedWorld.init(num_devices=2).devices) == {lavapipe, swiftshader}
+    monkeypatch.delenv("AG_SOFTWARE")
+    with ag.ag_device("auto"):
+        assert ag.DistributedWorld.init().devices == ("cpu",)
+    with ag.ag_device(swiftshader):
+        assert ag.DistributedWorld.init().devices == (swiftshader,)
 
 
 @pytest.mark.parametrize(("wrong", "error", "text"), [

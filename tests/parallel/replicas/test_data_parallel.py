@@ -255,9 +255,14 @@ def test_output_device_and_dim() -> None:
     assert (ag.DataParallel(Rows(), ["cpu", "cpu:1"], dim=0)(ag.ag_tensor(x)).numpy() == 2 * x).all()
 
 
-def test_devices_by_number(lavapipe: str, swiftshader: str) -> None:
+def test_devices_by_number(lavapipe: str, swiftshader: str, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [info.name for info in ag.ag_vulkan_devices()]
-    assert ag.DataParallel(ag.ag_linear(1, 1)).device_ids == tuple(names)
+    with ag.ag_device("auto"):
+        assert ag.DataParallel(ag.ag_linear(1, 1)).device_ids == ("cpu",)  # these two are software
+        monkeypatch.setenv("AG_SOFTWARE", "1")
+        assert ag.DataParallel(ag.ag_linear(1, 1)).device_ids == tuple(names)
+    with ag.ag_device("vulkan:1"):
+        assert ag.DataParallel(ag.ag_linear(1, 1)).device_ids == ("vulkan:1",)
     assert ag.DataParallel(ag.ag_linear(1, 1), [1, 0]).device_ids == ("vulkan:1", "vulkan:0")
 
 

@@ -198,16 +198,36 @@ def test_the_scheduler_is_stepped() -> None:
 
 
 @pytest.mark.vulkan
-def test_the_default_is_every_vulkan_device(lavapipe: str, swiftshader: str) -> None:
+def test_the_default_is_every_card(lavapipe: str, swiftshader: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AG_SOFTWARE", "1")
     names = [d.name for d in ag.ag_vulkan_devices()]
-    assert train(devices=None).devices == names
-    assert train(devices=None, n_gpu=5, n_iter=1).devices == (names * 3)[:5]
-    assert train(devices=None, n_gpu=1, n_iter=1).devices == names[:1]
+    with ag.ag_device("auto"):
+        assert train(devices=None).devices == names
+        assert train(devices=None, n_gpu=5, n_iter=1).devices == (names * 3)[:5]
+        assert train(devices=None, n_gpu=1, n_iter=1).devices == names[:1]
+        monkeypatch.setenv("AG_VULKAN_DEVICES", "1")
+        assert train(devices=None, n_gpu=2, n_iter=1).devices == names[1:2] * 2
 
 
-def test_without_vulkan_it_says_so_and_trains_on_the_cpu(monkeypatch: Any, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("ag.engine.devices.list_devices", lambda accelerators_only=False: [])
-    result = train(devices=None, n_gpu=2)
+@pytest.mark.vulkan
+def test_a_device_that_was_named_decides(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AG_SOFTWARE", "1")
+    with ag.ag_device(lavapipe):
+        assert train(devices=None, n_iter=1).devices == [lavapipe]
+        assert train(devices=None, n_gpu=2, n_iter=1).devices == [lavapipe] * 2
+        with ag.ag_device("cpu:3"):
+            assert train(devices=None, n_iter=1).devices == ["cpu:3"]
+        assert train(devices=None, n_iter=1).devices == [lavapipe]
+    with ag.ag_device("cpu"):
+        assert train(devices=None, n_gpu=2, n_iter=1).devices == ["cpu", "cpu:1"]
+
+
+def test_without_a_card_it_says_so_and_trains_on_the_cpu(monkeypatch: Any, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("ag.engine.devices.preferred_devices", list)
+    monkeypatch.setattr("ag.engine.device.preferred_devices", list)
+    monkeypatch.setattr("ag.parallel.trainer.arguments.list_devices", lambda accelerators_only: [])
+    with ag.ag_device("auto"):
+        result = train(devices=None, n_gpu=2)
     assert result.devices == ["cpu", "cpu:1"]
     (record,) = caplog.records
     assert record.levelno == logging.WARNING and "no Vulkan device" in record.getMessage()

@@ -8,14 +8,16 @@ from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.backend import VulkanBackend
 from ag.engine.backends.vulkan.loader import DRIVERS
 from ag.engine.backends.vulkan.pipelines import check_kernels
+from ag.engine.backends.vulkan.selection import find, preferred
 from ag.engine.registry import register_backend
 
 
 def _list_devices() -> list[DeviceInfo]:
     """The devices; none counts if there are no kernels to run."""
-    devices = DRIVERS.list_devices()
+    devices = DRIVERS.listed()
     check_kernels()
-    return devices
+    return [device.info for device in devices]
 
 
-register_backend("vulkan", _list_devices, VulkanBackend, title="Vulkan", priority=1)
+register_backend("vulkan", _list_devices, VulkanBackend, title="Vulkan", priority=1,
+                 preferred=lambda: preferred(DRIVERS.listed()), find=lambda text: find(text, DRIVERS.listed()))

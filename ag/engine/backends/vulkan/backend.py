@@ -36,7 +36,6 @@ from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.program import Launch, Program, held_bytes
 from ag.engine.shape import Shape
-from ag.engine.target import Target
 from ag.errors import DeviceError, DtypeError
 
 __all__ = ["VulkanBackend"]
@@ -158,7 +157,7 @@ class VulkanBackend(Backend):
         self._kept = KeptPipelines(self._manager)
         self._kept.load()
         self._kernels = Kernels(self._manager, self.info)
-        self.target = Target(units=self._kernels.tiles.units, rest=_REST)
+        self.target = self._kernels.target(_REST)
         self.recorder = Recorder(self._manager, self.name, self.arena.segments, Budget(self.info.kind))
         self.timestamps = self.recorder.timestamps
         tuned = os.environ.get("AG_TUNE") == "1" and not self._kernels.tiles.forced

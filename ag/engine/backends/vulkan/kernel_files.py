@@ -70,6 +70,7 @@ class Entry(TypedDict):
     strict: bool
     whole: bool
     local_size: list[int]
+    shared_bytes: int
     sha256: str
 
 

@@ -17,7 +17,7 @@ Words = npt.NDArray[np.uint32]
 
 
 class Properties(TypedDict):
-    """Limits and names of a device."""
+    """Limits and names of a device; an open one does not tell its features and heaps here."""
 
     device_id: int
     device_name: str
@@ -26,12 +26,15 @@ class Properties(TypedDict):
     driver_info: str
     driver_name: str
     driver_version: int
+    features: dict[str, bool]
     max_allocation_size: int
     max_buffer_size: int
     max_shared_memory: int
     max_storage_buffer_range: int
     max_storage_buffers: int
     max_work_group_invocations: int
+    max_work_group_size: tuple[int, int, int]
+    memory_heaps: list[tuple[int, bool]]
     pipeline_cache_uuid: bytes
     preserves_nan: bool
     rounds_to_nearest: bool
@@ -92,8 +95,6 @@ class Manager(Protocol):
     def add_pipeline_cache(self, data: bytes) -> object: ...
 
     def get_device_properties(self) -> Properties: ...
-
-    def list_devices(self) -> list[Properties]: ...
 
     def features(self) -> dict[str, bool]: ...
 

@@ -6,12 +6,41 @@ backend asks before it makes an arena, `pipelines` and `tiles` before they choos
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ag.engine.backends.vulkan.kp_types import Properties
 
-__all__ = ["largest_segment", "spare_bytes"]
+__all__ = ["Needs", "lacking", "largest_segment", "spare_bytes"]
 
 _COUNTED = 1 << 32  # Kompute counts bytes in 32 bits
 _PAGE = 4096  # drivers round allocations up to pages at most
+
+
+class Needs(NamedTuple):
+    """What a kernel needs of a device.
+
+    Attributes
+    ----------
+    threads : int
+        Invocations of a workgroup.
+    shared_bytes : int
+        Shared memory of a workgroup.
+    bindings : int
+        Storage buffers.
+    """
+
+    threads: int
+    shared_bytes: int
+    bindings: int = 0
+
+
+def lacking(needs: Needs, limits: Properties) -> str:
+    """What a kernel needs and the device does not have; empty if it fits."""
+    threads = min(limits["max_work_group_invocations"], limits["max_work_group_size"][0])
+    rows = ((needs.bindings, limits["max_storage_buffers"], "storage buffers"),
+            (needs.threads, threads, "invocations per workgroup"),
+            (needs.shared_bytes, limits["max_shared_memory"], "bytes of shared memory"))
+    return " and ".join(f"{wanted} {what} where the device has {most}" for wanted, most, what in rows if wanted > most)
 
 
 def largest_segment(limits: Properties) -> tuple[int, str]:

@@ -1,34 +1,34 @@
 """Finding Kompute, the Vulkan loader, drivers and devices, and saying what is missing in one sentence.
 
 One `kp.Manager` per device for the life of the process: making a second one on the same device would double its
-memory bookkeeping, and drivers dislike being torn down.  A forked child inherits handles it cannot use, so it is
+memory bookkeeping, and drivers dislike being torn down.  Devices are listed without opening any: that may take seconds
+and wakes cards.  A forked child inherits handles it cannot use, so it is
 refused.  Knows no buffer and no kernel.  The registry lists devices through it, and the backend opens its own.
 """
 
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 from types import ModuleType
 
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.kernel_files import not_built
-from ag.engine.backends.vulkan.kp_types import Manager
+from ag.engine.backends.vulkan.kp_types import Manager, Properties
+from ag.engine.backends.vulkan.selection import Listed
 from ag.errors import DeviceError
 from ag.version import install_line
 
-__all__ = ["DRIVERS", "Drivers", "heap_bytes", "kompute"]
+__all__ = ["DRIVERS", "Drivers", "kompute"]
 
 _VENDORS = {
     0x10DE: "NVIDIA", 0x1002: "AMD", 0x8086: "Intel", 0x106B: "Apple", 0x13B5: "Arm", 0x5143: "Qualcomm",
     0x1AE0: "Google", 0x10005: "Mesa",
 }
+_MOLTENVK = 14  # a VkDriverId; it gives the two dies of a card one UUID
 _KINDS = {1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
 _EXTENSION = f"{__package__}._kp"
 _INSTALL_DRIVER = "install libvulkan1 and your card's driver, or mesa-vulkan-drivers for a software device"
-
-log = logging.getLogger("ag")
 
 
 def kompute() -> ModuleType:
@@ -47,11 +47,11 @@ def kompute() -> ModuleType:
 
 
 class Drivers:
-    """What this process knows of Vulkan devices: the `kp.Manager` of each that was opened."""
+    """What this process knows of Vulkan devices: all that there are, and the `kp.Manager` of each that was opened."""
 
     def __init__(self) -> None:
         self._managers: dict[int, Manager] = {}
-        self._reported: set[int] = set()  # devices whose failure to open is in the log
+        self._listed: list[Listed] = []
         self._parent: int | None = None  # the process that opened the devices, if this one was forked from it
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self.forked)
@@ -86,10 +86,10 @@ class Drivers:
         """
         self.check_not_inherited(f"vulkan:{index}")
         if index not in self._managers:
-            kp = kompute()
-            if index > 0 and index >= (count := len(self.manager(0).list_devices())):
+            if index >= (count := len(self.listed())):
                 raise DeviceError(f"vulkan:{index}: there is no such device; this machine has {count}, numbered from "
                                   f"0. `python -m ag devices` lists them.")
+            kp = kompute()
             try:
                 self._managers[index] = kp.Manager(index)
             except (RuntimeError, MemoryError) as error:
@@ -101,46 +101,47 @@ class Drivers:
         """Forget a device's manager."""
         self._managers.pop(index, None)
 
-    def list_devices(self) -> list[DeviceInfo]:
-        """All Vulkan devices that can be opened; the others are named in the log, once.
+    def listed(self) -> list[Listed]:
+        """All Vulkan devices, in the order of their numbers; opens none, and asks the drivers once.
 
         Raises
         ------
         DeviceError
             If Kompute, the loader or every driver is missing.
         """
-        found = []
-        for index in range(len(self.manager(0).list_devices())):
+        self.check_not_inherited("vulkan:0")
+        if not self._listed:
+            kp = kompute()
             try:
-                found.append(self.device_info(index))
-            except DeviceError as error:
-                if index not in self._reported:
-                    log.warning("%s", error)
-                self._reported.add(index)
-        return found
+                found: list[Properties] = kp.list_devices()
+            except (RuntimeError, MemoryError) as error:
+                raise DeviceError(f"vulkan:0: the drivers list no devices ({error}); {_INSTALL_DRIVER}.") from error
+            if not found:
+                raise DeviceError(f"vulkan:0: there is no Vulkan device on this machine; {_INSTALL_DRIVER}.")
+            self._listed = [Listed(i, _info(i, properties), properties["driver_id"])
+                            for i, properties in enumerate(found)]
+        return self._listed
 
     def device_info(self, index: int) -> DeviceInfo:
-        """What Kompute tells about a device."""
-        device = self.manager(index)
-        properties = device.get_device_properties()
-        vendor_id = properties["vendor_id"]
-        return DeviceInfo(
-            f"vulkan:{index}",
-            properties["device_name"],
-            _VENDORS.get(vendor_id, f"vendor {vendor_id:#x}"),
-            _version(vendor_id, properties["driver_version"]),
-            _KINDS.get(properties["device_type"], "other"),
-            heap_bytes(device),
-            tuple(sorted(name for name, on in device.features().items() if on)),
-        )
+        """What the driver tells about a device."""
+        return self.listed()[index].info
 
 
 DRIVERS = Drivers()  # of the process, as devices are
 
 
-def heap_bytes(device: Manager) -> int:
-    """Size of the largest memory heap of the device's own; 0 if it has none."""
-    return max((size for size, local in device.memory_heaps() if local), default=0)
+def _info(index: int, properties: Properties) -> DeviceInfo:
+    vendor_id = properties["vendor_id"]
+    return DeviceInfo(
+        f"vulkan:{index}",
+        properties["device_name"],
+        _VENDORS.get(vendor_id, f"vendor {vendor_id:#x}"),
+        _version(vendor_id, properties["driver_version"]),
+        _KINDS.get(properties["device_type"], "other"),
+        max((size for size, local in properties["memory_heaps"] if local), default=0),
+        tuple(sorted(name for name, on in properties["features"].items() if on)),
+        properties["uuid"].hex() if any(properties["uuid"]) and properties["driver_id"] != _MOLTENVK else "",
+    )
 
 
 def _version(vendor_id: int, packed: int) -> str:

@@ -3,14 +3,15 @@
 The shader is its own description: kernels_build.py read its operands, push constants, specialization constants and
 grid into a manifest, and everything here follows the manifest by name.  A pipeline is made once per kernel and
 specialization, and an Algorithm (a pipeline bound to segments) once per tuple of segments, never per launch.  No
-primitive is known by name; where one has two kernels, or a kernel several kinds of tiles, a rule of
-`ag.engine.backends.vulkan.products.tiles` chooses.  The backend asks for a plan per launch.
+primitive is known by name, but those that others can do without; where one has two kernels, or a kernel several kinds
+of tiles, a rule of `ag.engine.backends.vulkan.products.tiles` chooses.  The backend asks for a plan per launch.
 """
 
 from __future__ import annotations
 
 import re
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -25,10 +26,12 @@ from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.float_modes import modes_of, with_modes
 from ag.engine.backends.vulkan.kernel_files import BUILD, Entry, Manifest, check_files, read_manifest, refuse_stale
 from ag.engine.backends.vulkan.kp_types import Algorithm, Manager, Tensor
+from ag.engine.backends.vulkan.limits import Needs, lacking
 from ag.engine.backends.vulkan.products.tiles import TILES, Rule, tiles_of
 from ag.engine.kernels.fused import Chain
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
+from ag.engine.target import Target
 from ag.errors import KernelError
 
 __all__ = ["Kernels", "Plan", "Product", "check_kernels", "compiled_by", "kernel_state", "product_of", "products_hash"]
@@ -36,6 +39,9 @@ __all__ = ["Kernels", "Plan", "Product", "check_kernels", "compiled_by", "kernel
 _SPV = Path(__file__).parent / "spv"
 _MOST_GROUPS = 65535  # per grid axis, the least any driver offers
 _PLANS_KEPT = 4096
+# What ops and the compiler can do without: `Target` tells them.
+_DISPENSABLE = {"heads": ("attention", "attention_grad"), "chains": ("fused", "fused_pair"),
+                "epilogues": ("matmul_chain", "matmul_chain_pair", "conv2d_chain", "conv2d_input_grad_chain")}
 
 Grid = tuple[int, int, int]
 
@@ -65,6 +71,8 @@ class Plan:
         Multiply-adds, where they take more time than reading and writing the operands.
     whole : bool
         Whether it can only be made at once.
+    needs : Needs
+        What the device must have.
     """
 
     kernel: str
@@ -77,6 +85,7 @@ class Plan:
     sizes: tuple[int, ...]
     work: int
     whole: bool
+    needs: Needs
 
     @cached_property
     def _pack(self) -> Callable[..., bytes]:
@@ -144,8 +153,11 @@ def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[s
         raise KernelError(f"Vulkan: kernel {primitive.name} takes {names} and its primitive {primitive.operands}; "
                           f"the names and their order must be equal.")
     constants = {c["name"]: c["default"] for c in entry["spec"]}
+    needs = _needs(entry)
     if "TILE_ROWS" in constants:
-        values |= tiles.choose(values["rows"], values["cols"], _count(entry, values)).constants()
+        tile = tiles.choose(values["rows"], values["cols"], _count(entry, values))
+        needs = Needs(tile.threads, tile.shared_bytes, needs.bindings)
+        values |= tile.constants()
         values["vector"] = values["vector"] and aligned
     if "turns" in constants:
         values["turns"] = tiles.turns(values["n"])
@@ -165,7 +177,12 @@ def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[s
     sizes = () if "bfloat" in primitive.params else tuple(4 * prod(shape) for shape in shapes)
     work = _evaluate(entry["work"], values) if entry["work"] else 0
     return Plan(name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes, sizes, work,
-                entry["whole"])
+                entry["whole"], needs)
+
+
+def _needs(entry: Entry) -> Needs:
+    """What a kernel needs whose sizes are not those of a tile."""
+    return Needs(prod(entry["local_size"]), entry["shared_bytes"], len(entry["operands"]))
 
 
 def _variant(primitive: Primitive, values: Params, tiles: Rule) -> str:
@@ -268,11 +285,20 @@ class Kernels:
     """
 
     def __init__(self, manager: Manager, device: DeviceInfo) -> None:
-        self.tiles = tiles_of(device)
-        self._manager = manager
-        self._modes = modes_of(manager.get_device_properties())
+        self._manager, self._device = manager, device
+        self._limits = limits = manager.get_device_properties()
+        self.tiles = tiles_of(device, lambda tile: not lacking(Needs(tile.threads, tile.shared_bytes), limits))
+        self._modes = modes_of(limits)
         self._algorithms: dict[tuple[str, tuple[int, ...]], dict[tuple[int, ...], Algorithm]] = {}  # by segments
         self._spirv: dict[str, bytes] = {}
+
+    def target(self, rest: int) -> Target:
+        """What the device wants of the compiler and of ops: they do without kernels that do not fit it."""
+        kernels = _manifest()["kernels"]
+        fits = {what: not any(lacking(_needs(kernels[name]), self._limits) for name in names if name in kernels)
+                for what, names in _DISPENSABLE.items()}
+        return Target(units=self.tiles.units, fuse_from=1 if fits["chains"] else sys.maxsize,
+                      epilogues=fits["epilogues"], rest=rest, holds_heads=fits["heads"])
 
     def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params, words: list[int],
              tiles: Rule | None = None) -> Plan:
@@ -295,11 +321,21 @@ class Kernels:
 
     def _pipeline(self, plan: Plan, tensors: list[Tensor]) -> Algorithm:
         """The first Algorithm of a kernel and specialization: the driver compiles it."""
+        where = f"{self._device.name} ({self._device.description})"
+        if lacks := lacking(plan.needs, self._limits):
+            raise KernelError(f"Vulkan: kernel {plan.kernel} does not fit {where}: it needs {lacks}; run it on another "
+                              f"device, such as 'cpu'.")
         spirv = self._spirv.get(plan.file)
         if spirv is None:
             spirv = (_SPV / f"{plan.file}.spv").read_bytes()
             if _manifest()["kernels"][plan.file.partition(".")[0]]["strict"]:
                 spirv = with_modes(spirv, self._modes)
             self._spirv[plan.file] = spirv
-        return self._manager.algorithm(tensors, spirv, plan.grid, np.array(plan.spec, np.uint32),
-                                       np.array(plan.words, np.uint32))
+        try:
+            return self._manager.algorithm(tensors, spirv, plan.grid, np.array(plan.spec, np.uint32),
+                                           np.array(plan.words, np.uint32))
+        except RuntimeError as error:
+            raise KernelError(f"Vulkan: the driver of {where} does not compile kernel {plan.kernel}, which needs "
+                              f"{plan.needs.threads} invocations, {plan.needs.shared_bytes} bytes of shared memory and "
+                              f"{plan.needs.bindings} storage buffers ({error}); update the driver, or use another "
+                              f"device, such as 'cpu'.") from error

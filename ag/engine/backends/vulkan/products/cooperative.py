@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ag.engine.backends.vulkan.kp_types import Manager, Properties
+from ag.engine.backends.vulkan.limits import Needs, lacking
 from ag.engine.backends.vulkan.pipelines import compiled_by, kernel_state, product_of
 from ag.engine.backends.vulkan.products.autotune import TunedBackend, choices_for, seconds_of
 from ag.engine.backends.vulkan.products.tiles import Tiles
@@ -127,8 +128,7 @@ def _tiles(precision: str, sizes: Sizes, limits: Properties) -> tuple[Cooperativ
     depth = 32 if terms == 1 else max(16, sizes[2])
     tiles = (CooperativeTile(side, side, depth, down, 32, limits["subgroup_size"], terms, sizes)
              for side, down in ((128, 64), (64, 32)))
-    return tuple(t for t in tiles if t.fits and t.threads <= limits["max_work_group_invocations"]
-                 and t.shared_bytes <= limits["max_shared_memory"])
+    return tuple(t for t in tiles if t.fits and not lacking(Needs(t.threads, t.shared_bytes), limits))
 
 
 class Cooperative:

@@ -2,7 +2,8 @@
 
 shaders/product.glsl takes the sizes below as specialization constants.  Large tiles read memory least often and small
 ones keep more of the device busy; `Tiles.choose` weighs the two.  Nothing here is measured at run time, so one device
-always makes the same choice, and results are the same to the bit from run to run.
+always makes the same choice, and results are the same to the bit from run to run.  Kinds that do not fit the device
+(shared memory, invocations) are not chosen from.
 `ag.engine.backends.vulkan.pipelines` asks.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -154,6 +156,8 @@ class Tiles:
     direct_rows : int
         Up to how many rows a convolution is made element by element: in few rows tiles would be nearly empty, and on a
         processor the lookups of the taps cost most, however many rows there are.
+    skinny : bool
+        Whether there are the tiles for few rows or columns.
     """
 
     units: int
@@ -161,6 +165,7 @@ class Tiles:
     forced: str = ""
     fixed: bool = False
     direct_rows: int = _THIN
+    skinny: bool = True
 
     def is_direct(self, rows: int) -> bool:
         """Whether to make a product of so many rows element by element, by a kernel without tiles, if there is one."""
@@ -179,7 +184,7 @@ class Tiles:
         16 tiles of kind L, and one round of 128 * 128 * 1.2 / 1.0 = 19,700 products per step of the inner axis; in kind
         S4 they are 256, and two rounds of 32 * 32 / 0.53 = 3,900 together.
         """
-        name = "S" if self.fixed else self.forced or ("V" if min(rows, cols) <= _SKINNY else "")
+        name = "S" if self.fixed else self.forced or ("V" if self.skinny and min(rows, cols) <= _SKINNY else "")
         kinds = ((name, Rate(1.0)),) if name else self.rates
         return min((time, -tile.rows * tile.cols, tile) for time, tile in (
             self._timed(TILES[kind], rate, rows, cols, count) for kind, rate in kinds))[2]
@@ -201,8 +206,12 @@ class Tiles:
         return rounds * tile.rows * tile.cols / rate.many, tile
 
 
-def tiles_of(device: DeviceInfo) -> Tiles:
-    """The rule for a device.
+def _all_fit(tile: Tile) -> bool:
+    return True
+
+
+def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = _all_fit) -> Tiles:
+    """The rule for a device, of the kinds of tiles that fit it; if none does, of kind S, which needs least.
 
     Raises
     ------
@@ -217,7 +226,8 @@ def tiles_of(device: DeviceInfo) -> Tiles:
     most = _MOST_UNITS.get(device.vendor, _OTHER_MOST)
     units = min(most, _UNITS_PER_GIB * (device.memory_bytes >> 30)) if device.kind == "discrete" else 0
     rates = _RATES.get(_family(device), _OTHER_RATES)
-    return Tiles(max(units, _INTEGRATED_UNITS), tuple(rates.items()), forced)
+    fitting = [(kind, rate) for kind, rate in rates.items() if fits(TILES[kind])] or [("S", rates["S"])]
+    return Tiles(max(units, _INTEGRATED_UNITS), tuple(fitting), forced, skinny=fits(TILES["V"]))
 
 
 def _family(device: DeviceInfo) -> str:

@@ -1,0 +1,146 @@
+"""Which devices are used where nobody names any: cards, each once, the best first; and names for devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.errors import expect_error
+from limits.conftest import Limited
+
+import ag
+from ag.engine.backend import DeviceInfo
+from ag.engine.backends.vulkan.selection import Listed, find, preferred
+
+KINDS = {"integrated": 1, "discrete": 2, "virtual": 3, "cpu": 4}
+CHOSEN = """
+from ag.engine.devices import cards, default_devices
+drivers = {info.name: "lavapipe" if "llvmpipe" in info.description else "swiftshader"
+           for info in ag.ag_vulkan_devices()}
+called = lambda names: [drivers.get(name, name) for name in names]  # by driver, as the loader orders devices by kind
+said["cards"], said["all"] = called(cards()), list(drivers.values())
+ag.ag_device("auto")
+(said["auto"],), said["gpu"] = called([ag.ag_default_device()]), error_of(lambda: ag.ag_device("gpu"))
+said["default"], said["three"] = called(default_devices()), called(default_devices(3))
+world = ag.DistributedWorld.init()
+said["used"] = [list(world.devices), list(ag.DataParallel(ag.ag_linear(1, 1)).device_ids),
+                list(ag.ModelParallel([ag.ag_linear(1, 1)]).devices)]
+data = [np.ones((1, 1), np.float32)] * 4
+said["used"] += [ag.dp_train(lambda: ag.ag_linear(1, 1), data, ag.ag_mse_loss, n_iter=1, verbose=False).devices,
+                 ag.start(ag.ag_mse_loss, [(x, x) for x in data], lambda: ag.ag_linear(1, 1), cycles=1).devices]
+said["used"] = [called(used) for used in said["used"]]
+ag.ag_device("vulkan:llvmpipe")
+(said["named"],) = called([ag.ag_default_device()])
+"""
+
+
+def test_software_is_used_by_name_only(limited: Limited, swiftshader: str) -> None:
+    said = limited(CHOSEN)
+    assert said["cards"] == [] and sorted(said["all"]) == ["lavapipe", "swiftshader"]
+    assert said["auto"] == "cpu" and said["default"] == ["cpu"] and said["three"] == ["cpu", "cpu:1", "cpu:2"]
+    assert all(set(used) == {"cpu"} for used in said["used"]) and len(said["used"]) == 5
+    with expect_error("ag_device('gpu') without a card", ag.DeviceError, "'gpu'", "no Vulkan device", "a card"):
+        raise getattr(ag, said["gpu"][0])(said["gpu"][1])
+    assert said["named"] == "lavapipe"
+    (line,) = [line for line in said["err"].splitlines() if line.startswith("dp_train")][:1]
+    assert "no Vulkan device was found but software (" in line and "run on the CPU" in line
+
+
+@pytest.mark.parametrize("kind", ["discrete", "integrated", "virtual"])
+def test_a_card_comes_before_software(limited: Limited, swiftshader: str, kind: str) -> None:
+    for only, card in (("llvmpipe", "lavapipe"), ("SwiftShader", "swiftshader"))[: 2 if kind == "discrete" else 1]:
+        said = limited(CHOSEN, ONLY=only, TYPE=KINDS[kind])
+        assert said["cards"] == said["default"] == [card] and said["auto"] == card and said["gpu"] is None
+        assert said["three"] == [card] * 3
+        assert all(set(used) == {card} for used in said["used"]) and said["named"] == "lavapipe"
+
+
+DEFAULT = CHOSEN[: CHOSEN.index("world")]
+
+
+def test_software_that_is_asked_for_comes_last(limited: Limited, swiftshader: str) -> None:
+    for only, order in (("llvmpipe", ["lavapipe", "swiftshader"]), ("SwiftShader", ["swiftshader", "lavapipe"])):
+        assert limited(DEFAULT, {"AG_SOFTWARE": "1"}, ONLY=only, TYPE=2)["default"] == order
+
+
+def test_two_names_of_a_card_are_one_device(limited: Limited, swiftshader: str) -> None:
+    said = limited(DEFAULT, UUID="the same card", TYPE=2)
+    assert len(said["default"]) == 1 and len(said["all"]) == 2
+    assert limited(DEFAULT, TYPE=2)["default"] == said["all"]  # two cards
+
+
+def test_listing_opens_no_device(limited: Limited, tmp_path: Path) -> None:
+    opened = tmp_path / "opened"
+    limited("ag.ag_vulkan_devices()\nag.ag_device('auto')", DEVICES=opened)
+    assert not opened.exists()
+    limited("ag.ag_device('auto')\nassert ag.ag_default_device() != 'cpu'", ONLY="llvmpipe", TYPE=2, DEVICES=opened)
+    assert opened.stat().st_size == 1
+
+
+def test_the_environment_chooses_and_orders(limited: Limited, swiftshader: str) -> None:
+    both = limited(DEFAULT)["all"]
+    for text, names in (("1,0", both[::-1]), (" swift , llvmpipe ", ["swiftshader", "lavapipe"]), ("1", both[1:]),
+                        ("", ["cpu"]), ("5377-6966", ["swiftshader"])):  # its UUID begins with "Swif"
+        assert limited(DEFAULT, {"AG_VULKAN_DEVICES": text})["default"] == names
+    said = limited("from ag.engine.devices import default_devices\nsaid['error'] = error_of(default_devices)",
+                   {"AG_VULKAN_DEVICES": "0,7"})
+    with expect_error("AG_VULKAN_DEVICES names what is not there", ag.DeviceError, "AG_VULKAN_DEVICES", "vulkan:7",
+                      "no device is called so", "llvmpipe"):
+        raise getattr(ag, said["error"][0])(said["error"][1])
+
+
+# ---------------------------------------------------------------------------------------------- without a driver
+
+
+def card(number: int, description: str, kind: str, uuid: str = "", driver_id: int = 0) -> Listed:
+    return Listed(number, DeviceInfo(f"vulkan:{number}", description, "", "", kind, 0, (), uuid), driver_id)
+
+
+NVK, NVIDIA, DOZEN, LAVAPIPE = 24, 4, 23, 13
+MACHINE = [card(0, "llvmpipe (LLVM 15)", "cpu", "ab" * 16, LAVAPIPE),
+           card(1, "Microsoft Direct3D12 (NVIDIA GeForce RTX 4090)", "discrete", "4090" * 8, DOZEN),
+           card(2, "Intel Arc A770", "discrete", "a770" * 8, 6), card(3, "AMD Radeon 780M", "integrated", "", 3),
+           card(4, "NVIDIA GeForce RTX 4090 (NVK)", "discrete", "4090" * 8, NVK),
+           card(5, "NVIDIA GeForce RTX 4090", "discrete", "4090" * 8, NVIDIA),
+           card(6, "NVIDIA GeForce RTX 3060", "discrete", "3060" * 8, NVIDIA)]
+
+
+def names(found: list[DeviceInfo]) -> list[str]:
+    return [info.name for info in found]
+
+
+def test_the_order_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AG_SOFTWARE", raising=False)
+    monkeypatch.delenv("AG_VULKAN_DEVICES", raising=False)
+    assert names(preferred(MACHINE)) == ["vulkan:2", "vulkan:5", "vulkan:6", "vulkan:3"]
+    assert names(preferred(MACHINE[:5])) == ["vulkan:2", "vulkan:4", "vulkan:3"]  # NVK before Dozen
+    monkeypatch.setenv("AG_SOFTWARE", "1")
+    assert names(preferred(MACHINE)) == ["vulkan:2", "vulkan:5", "vulkan:6", "vulkan:3", "vulkan:0"]
+    monkeypatch.setenv("AG_VULKAN_DEVICES", "6, llvm,RTX 4090,6")
+    assert names(preferred(MACHINE)) == ["vulkan:6", "vulkan:0", "vulkan:5"]
+
+
+@pytest.mark.parametrize(("text", "number"), [("0", 0), ("4", 4), ("arc", 2), ("A770a770", 2), ("RTX 4090", 5),
+                                              ("nvk", 4), ("3060-3060", 6), ("llvmpipe", 0), ("Microsoft", 1)])
+def test_a_device_by_name_or_uuid(text: str, number: int) -> None:
+    assert find(text, MACHINE) == number
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("NVIDIA", "several devices are called so: vulkan:5 (NVIDIA GeForce RTX 4090), vulkan:6"),
+    ("9", "no device is called so"), ("Voodoo", "no device is called so: vulkan:0"), ("30", "no device is called so"),
+])
+def test_a_name_that_is_not_clear(text: str, message: str) -> None:
+    with expect_error("a device by an unclear name", ag.DeviceError, f"vulkan:{text}: ", message):
+        find(text, MACHINE)
+
+
+@pytest.mark.vulkan
+def test_names_of_devices(lavapipe: str, swiftshader: str) -> None:
+    with ag.ag_device("vulkan:llvmpipe"):
+        assert ag.ag_default_device() == lavapipe
+        assert ag.ag_tensor([1.0], device="vulkan:SwiftShader").device == swiftshader
+    with expect_error("a product that is not there", ag.DeviceError, "vulkan:Voodoo", "llvmpipe"):
+        ag.ag_device("vulkan:Voodoo")
+    with expect_error("a CPU by name", ag.DeviceError, "unknown device 'cpu:Intel'"):
+        ag.ag_device("cpu:Intel")

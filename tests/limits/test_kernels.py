@@ -1,0 +1,150 @@
+"""Kernels on devices that have less than a software driver: what does not fit is not chosen, or is refused by name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.errors import expect_error
+from limits.conftest import Limited
+
+import ag
+
+ROOT = Path(__file__).parents[2]
+DISCRETE = 2
+SMALLEST = {"SHARED": 16384, "INVOCATIONS": 128}  # what Vulkan guarantees
+SMALL = {"SHARED": 16384, "INVOCATIONS": 256}  # of a Raspberry Pi
+
+CHOSEN = """
+from ag.engine.device import backend_of
+device = backend_of(DEVICE)
+limits = device._manager.get_device_properties()
+said["limits"] = [limits["max_shared_memory"], limits["max_work_group_invocations"]]
+tiles = device._kernels.tiles
+chosen = [tiles.choose(rows, cols, 1) for rows in (4, 64, 256, 2048) for cols in (4, 64, 256, 2048)]
+said["most"] = [max(t.shared_bytes for t in chosen), max(t.threads for t in chosen)]
+said["kinds"] = sorted(kind for kind, _ in tiles.rates)
+said["heads"] = device.target.holds_heads
+rng = np.random.default_rng(0)
+x = rng.standard_normal((64, 40, 2)).astype(np.float32)
+a, b = rng.standard_normal((300, 70)).astype(np.float32), rng.standard_normal((70, 260)).astype(np.float32)
+results = {}
+for name in ("cpu", DEVICE):
+    with ag.ag_device(name):
+        q, W = ag.ag_param(x), ag.ag_param(a)
+        with ag.with_grad_tape():
+            y = ag.ag_attention(q, q, q, causal=True, heads=2)
+            loss = ag.ag_sum(y * y) + ag.ag_sum(ag.ag_relu(ag.ag_matmul(W, b)))
+        ag.backward(loss)
+        results[name] = [y.numpy(), q.grad.numpy(), W.grad.numpy(), ag.ag_matmul(W, b).numpy()]
+said["right"] = all(np.allclose(g, w, rtol=1e-4, atol=1e-4) for g, w in zip(*results.values()))
+said["launched"] = sorted({file.partition(".")[0] for file, _ in device._kernels._algorithms})
+"""
+
+
+@pytest.mark.parametrize(("limits", "kinds"), [(SMALLEST, ["M", "M1", "S"]), (SMALL, ["M", "M1", "S"]),
+                                               ({}, ["L2", "M", "M1", "S"])], ids=["128", "256", "unlimited"])
+def test_what_does_not_fit_is_not_chosen(limited: Limited, limits: dict[str, int], kinds: list[str]) -> None:
+    said = limited(CHOSEN, TYPE=DISCRETE, **limits)
+    assert said["right"] and said["kinds"] == kinds
+    assert all(most <= limit for most, limit in zip(said["most"], said["limits"], strict=True))
+    assert said["heads"] == (not limits)
+    assert ("attention" in said["launched"]) == ("attention_grad" in said["launched"]) == (not limits)
+
+
+REFUSED = """
+with ag.ag_device(DEVICE):
+    x = ag.ag_tensor(np.arange(6.0).reshape(2, 3))
+    said["right"] = ag.ag_sum(ag.ag_relu(ag.ag_matmul(x, np.ones((3, 4))) + 1)).item()
+    W = ag.ag_param(np.ones((2, 2)))
+    optimizer = ag.optimizer_adam([W])
+
+    def step():
+        with ag.with_grad_tape():
+            loss = ag.ag_sum(ag.ag_relu(ag.ag_matmul(W, np.ones((2, 2)))))
+        optimizer.step(ag.backward(loss))
+
+    said["error"] = error_of(step)
+    fused = ag.ag_capture(lambda y: ag.ag_sum(ag.ag_relu(ag.ag_matmul(x, y) + 1) * 2))
+    said["captured"] = [fused(np.ones((3, 4), np.float32)).item() for _ in range(3)]
+"""
+
+
+def test_a_kernel_that_does_not_fit_is_refused_by_name(limited: Limited) -> None:
+    """Four storage buffers are all that Vulkan guarantees; adam_update has nine operands."""
+    said = limited(REFUSED, BINDINGS=4)
+    with expect_error("a kernel of more operands than a device can bind", ag.KernelError, "adam_update", "llvmpipe",
+                      "9 storage buffers", "has 4", "another device"):
+        raise getattr(ag, said["error"][0])(said["error"][1])
+    assert said["right"] == 68.0 and said["captured"] == [136.0] * 3  # 4 * (0 + 1 + 2 + 3 + 4 + 5) + 8
+
+
+FORCED = """
+with ag.ag_device(DEVICE):
+    said["error"] = error_of(lambda: ag.ag_matmul(np.ones((64, 64)), np.ones((64, 64))))
+"""
+
+
+def test_a_kind_of_tiles_that_is_forced_and_does_not_fit(limited: Limited) -> None:
+    said = limited(FORCED, {"AG_MATMUL_TILE": "L"}, SHARED=16384)
+    with expect_error("tiles that need more than the device has", ag.KernelError, "matmul", "16896 bytes of shared",
+                      "has 16384"):
+        raise getattr(ag, said["error"][0])(said["error"][1])
+
+
+# ---------------------------------------------------------------------------------------------- everything else
+
+WORKLOAD = """
+sys.path.insert(0, "tests")
+from engine.test_counters import WORKLOADS
+losses = {}
+for device in ("cpu", DEVICE):
+    with ag.ag_device(device):
+        ag.ag_seed(0)
+        import engine.test_counters as counters
+        counters.RNG = np.random.default_rng(12)
+        step, x, labels = WORKLOADS[NAME]()
+        captured = ag.ag_capture(step)
+        losses[device] = [captured(x, labels).item() for _ in range(3)]
+said["losses"] = list(losses.values())
+"""
+RANGE = {"RANGE": 128 << 20}
+CARDS = {"128": SMALLEST, "256": SMALL | RANGE, "64MiB": {"ALLOC": 64 << 20}, "2GiB": {"ALLOC": 2 << 30, **RANGE}}
+QUICK = {("W1", "128"), ("W2", "64MiB")}
+
+
+RUNS = [(name, card) for name in ("W1", "W2", "W3", "W4") for card in CARDS]
+
+
+@pytest.mark.parametrize(("workload", "card"), [
+    pytest.param(*run, marks=() if run in QUICK else pytest.mark.slow) for run in RUNS])
+def test_a_training_step(limited: Limited, workload: str, card: str) -> None:
+    said = limited(f"NAME = {workload!r}\n" + WORKLOAD, TYPE=DISCRETE, **CARDS[card])
+    cpu, limited_device = said["losses"]
+    assert limited_device == pytest.approx(cpu, rel=1e-3)
+    assert len(set(cpu)) == 3  # it does train
+
+
+def run_table(layer: dict[str, str], which: str, files: list[str], **limits: object) -> str:
+    """The tests of the case table on lavapipe under limits; their summary."""
+    names = {f"AG_LIMITS_{name}": str(value) for name, value in limits.items()}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "vulkan", "-k", which, *files]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **layer, **names}, capture_output=True, text=True,
+                          timeout=1500)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def test_attention_where_its_kernels_do_not_fit(limits_layer: dict[str, str], lavapipe: str) -> None:
+    which = "lavapipe and attention"
+    assert "passed" in run_table(limits_layer, which, ["tests/table/test_cases_forward.py"], TYPE=DISCRETE, **SMALLEST)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limits", [SMALLEST, SMALL], ids=["128", "256"])
+def test_the_case_table(limits_layer: dict[str, str], lavapipe: str, limits: dict[str, int]) -> None:
+    files = [f"tests/table/test_cases_{part}.py" for part in ("forward", "gradient", "capture")]
+    assert "passed" in run_table(limits_layer, "lavapipe", files, TYPE=DISCRETE, **limits, **RANGE)
