@@ -24,6 +24,7 @@ import ag
 
 TESTS = Path(__file__).parent
 LONGEST_S = 5.0  # of a test that is not marked slow; the summary of a leg names its longest
+TOO_LONG = "ag/too_long"  # where the names of such tests are kept: tools/test.sh runs all of them again
 LIMIT_S = float(os.environ.get("AG_TEST_LIMIT_S", "inf"))  # at which one fails: the quick leg sets it
 BOTH_DRIVERS = ("engine/backends", "engine/kernels", "ops", "table")  # folders whose tests are quick on either
 
@@ -41,14 +42,16 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     processor's counts the threads of a driver one by one.  Where twice as much runs as there are cores, threads that
     wait for each other take time, too, and nothing is said.  The leg's limit is twice the longest that a test should
     take, for the same test takes 4 s in one minute and 6 s in the next on a machine that others share, and on a slower
-    machine it may take longer by as much as Python does.  Other legs set none: a driver that compiles its kernels for
-    the first time, as for a copy of the tree with other kernels, takes half a minute for a test of a second.
+    machine it may take longer by as much as Python does.  A driver that compiles its kernels for the first time takes
+    half a minute for a test of a second, so the leg runs again what was too long.  Other legs set no limit.
     """
     wall, processor = perf_counter(), processor_s()
     result = yield
     took = min(perf_counter() - wall, processor_s() - processor)
     judged = took > LIMIT_S and not item.get_closest_marker("slow") and os.getloadavg()[0] < 2 * (os.cpu_count() or 1)
     if judged and took > LIMIT_S * slowness():
+        if item.config.cache is not None:
+            item.config.cache.set(TOO_LONG, [*item.config.cache.get(TOO_LONG, []), item.nodeid])
         pytest.fail(f"took {took:.1f} s; a test of more than {LONGEST_S:g} s is to be made smaller, or marked slow")
     return result
 
