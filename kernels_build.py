@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parent
 SHADERS = ROOT / "shaders"
 OUT = ROOT / "ag" / "engine" / "backends" / "vulkan" / "spv"
 
-FORMAT = 4  # of the manifest; raise it when what is below writes something else
+FORMAT = 5  # of the manifest; raise it when what is below writes something else
 TARGET = "vulkan1.0"  # SPIR-V 1.0, which every driver takes
 COOPERATIVE_TARGET = "vulkan1.1"  # of shaders with cooperative matrices, which no driver of 1.0 has
 MAX_PUSH_WORDS = 32  # Vulkan's guaranteed minimum of 128 bytes; drivers do not refuse more, they misbehave

@@ -22,8 +22,8 @@ from helpers.tiled import blank, normal, on
 
 import ag
 import kernels_build
-from ag.engine.backends.vulkan import cooperative
 from ag.engine.backends.vulkan import pipelines as kernels
+from ag.engine.backends.vulkan.products import cooperative
 from ag.engine.backends.vulkan.products.autotune_cache import choices_of
 from ag.engine.backends.vulkan.products.cooperative import CooperativeTile, CooperativeTiles, sizes_of
 from ag.engine.backends.vulkan.products.tiles import Tiles

@@ -13,12 +13,15 @@ import ag
 from ag.engine.backends.vulkan import kernel_files
 
 MANIFEST = "manifest.json"
+ENTRY = dict.fromkeys(kernel_files.Entry.__required_keys__, "")
 DEFECTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no manifest": (lambda spv: (spv / MANIFEST).unlink(), "no compiled kernels were found in spv/"),
     "a torn manifest": (lambda spv: (spv / MANIFEST).write_text("{"), "is no manifest of kernels (JSONDecodeError"),
     "another file": (lambda spv: (spv / MANIFEST).write_text("[1]"), "is no manifest of kernels (TypeError"),
     "a manifest without kernels": (lambda spv: (spv / MANIFEST).write_text("{}"), "no manifest of kernels (KeyError"),
     "a manifest of nothing": (lambda spv: (spv / MANIFEST).write_text('{"kernels": {}}'), "lists no kernel"),
+    "a manifest of an older version": (
+        lambda spv: (spv / MANIFEST).write_text('{"kernels": {"a": {"sha256": ""}}}'), "does not say grid, local_size"),
     "a kernel that is gone": (lambda spv: (spv / "b.spv").unlink(), "lists kernel b and its file is not there"),
     "a kernel that is text": (lambda spv: (spv / "b.spv").write_text("#version 450"), "b.spv is no SPIR-V"),
     "a kernel that is empty": (lambda spv: (spv / "b.spv").write_bytes(b""), "b.spv is no SPIR-V"),
@@ -30,7 +33,8 @@ def spv(tmp_path: Path) -> Path:
     """A folder of two kernels, as the build leaves it."""
     folder = tmp_path / "spv"
     folder.mkdir()
-    (folder / MANIFEST).write_text(json.dumps({"kernels": {"a": {}, "b": {}}, "left_out": [], "compiler": "none"}))
+    (folder / MANIFEST).write_text(json.dumps(
+        {"kernels": {"a": ENTRY, "b": ENTRY}, "left_out": [], "compiler": "none"}))
     for name in "ab":
         (folder / f"{name}.spv").write_bytes(bytes.fromhex("0302230700000100"))
     return folder

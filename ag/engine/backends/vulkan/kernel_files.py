@@ -102,7 +102,10 @@ def read_manifest(folder: Path) -> Manifest:
 @lru_cache(maxsize=8)
 def check_files(folder: Path) -> None:
     """Refuse a folder of kernels that is not whole; once it was, it is not looked at again."""
-    for kernel in read_manifest(folder)["kernels"]:
+    for kernel, entry in read_manifest(folder)["kernels"].items():
+        if lacking := sorted(Entry.__required_keys__ - entry.keys()):
+            raise KernelError(f"Vulkan: {folder.name}/manifest.json does not say {', '.join(lacking)} of kernel "
+                              f"{kernel}, as another version of ag has made it; {BUILD}.")
         path = _file(folder, kernel)
         with path.open("rb") as file:
             if file.read(len(_SPIRV)) != _SPIRV:
