@@ -20,6 +20,7 @@ from ag.engine.backends.vulkan.autotune import Tune
 from ag.engine.backends.vulkan.commands import Command, Recorded, groups_of
 from ag.engine.backends.vulkan.cooperative import Cooperative
 from ag.engine.backends.vulkan.cost import Budget, seconds_of
+from ag.engine.backends.vulkan.hazards import Range
 from ag.engine.backends.vulkan.kp_types import Tensor
 from ag.engine.backends.vulkan.loader import DRIVERS, heap_bytes
 from ag.engine.backends.vulkan.pipeline_cache import KeptPipelines
@@ -43,6 +44,7 @@ _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, I32, U32)}
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
 _LARGEST_BYTES = (1 << 32) - 4096  # Kompute counts bytes in 32 bits
+_VULKAN_1_1 = 1 << 22 | 1 << 12  # which has vkCmdDispatchBase
 _REST = 3  # launches for which memory rests, as several may run at once
 _IN_TURN = 2  # of the sequences of a program: one that runs, and one that is next
 _COMMANDS_PER_SEQUENCE = 512  # at most: long submissions are cut by what they cost
@@ -151,6 +153,7 @@ class VulkanBackend(Backend):
             limit_bytes=heap * 15 // 16 if heap else None,  # software drivers enforce no limit of their own
             guard=guard,
         )
+        self._makes_parts = properties["api_version"] >= _VULKAN_1_1
         self._kept = KeptPipelines(self._manager)
         self._kept.load()
         self._kernels = Kernels(self._manager, self.info)
@@ -229,18 +232,21 @@ class VulkanBackend(Backend):
                 tiles: Rule | None = None) -> Command | None:
         """The dispatch of a launch, in tiles by the device's rule unless another is given; None if nothing is to do."""
         words = [(b.address & _OFFSET_MASK) // 4 for b in buffers]
-        shapes = tuple(b.shape for b in buffers)
+        shapes = tuple([b.shape for b in buffers])
         plan = self._kernels.plan(primitive, shapes, params, words, tiles or self._rule(primitive, shapes, params))
         if not plan.grid[0]:
             return None
-        segments = tuple(b.address >> OFFSET_BITS for b in buffers)
+        segments = tuple([b.address >> OFFSET_BITS for b in buffers])
         algorithm = self._kernels.algorithm(plan, segments, self.arena.segments)
-        push = plan.push(words)
-        ranges = [(b.address, b.address + b.nbytes) for b in buffers]
-        return Command(plan.kernel, algorithm, push, plan.grid,
-                       [r for r, w in zip(ranges, plan.writes, strict=True) if not w],
-                       [r for r, w in zip(ranges, plan.writes, strict=True) if w],
-                       seconds_of(plan.work, sum([b.nbytes for b in buffers])), plan.whole)
+        reads: list[Range] = []
+        writes: list[Range] = []
+        touched = 0
+        for b, written in zip(buffers, plan.writes, strict=True):
+            begin, nbytes = b.address, b.nbytes
+            (writes if written else reads).append((begin, begin + nbytes))
+            touched += nbytes
+        return Command(plan.kernel, algorithm, plan.push(words), plan.grid, reads, writes,
+                       seconds_of(plan.work, touched), plan.whole or not self._makes_parts)
 
     def _rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params) -> Rule | None:
         """The tiles of a product where they are not those of the device's table."""
