@@ -2,6 +2,7 @@
 
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -94,3 +95,53 @@ def test_two_managers_run_at_once(rig, kp, spirv_file):
     assert all(sequence.wait() for sequence in sequences)
     assert np.array_equal(rig.read(1 << 12), other.read(1 << 12))
     other.manager.destroy()
+
+
+SIGNAL = """
+import os, signal, sys, threading, time
+import numpy as np
+sys.path.insert(0, TESTS)
+from conftest import Rig
+rig = Rig(kp, open(SPIRV, "rb").read())
+
+def interrupted(wait, handler):
+    signal.signal(signal.SIGINT, handler)
+    sequence = rig.manager.sequence()
+    rig.long_work(sequence)
+    sequence.eval_async()
+    sent = []
+    threading.Timer(0.1, lambda: (sent.append(time.perf_counter()), os.kill(os.getpid(), signal.SIGINT))).start()
+    try:
+        wait(sequence)
+        heard = None
+    except KeyboardInterrupt:
+        heard = time.perf_counter() - sent[0]
+    return sequence, heard
+
+for wait in (lambda s: s.eval_await(), lambda s: s.wait(10**11)):
+    sequence, heard = interrupted(wait, signal.default_int_handler)
+    assert heard < 0.2 and sequence.is_running(), (heard, sequence.is_running())
+    assert sequence.wait() and not sequence.is_running()
+
+# A handler that waits itself, and has the sequence run again: whoever waited for the first run is answered.
+def handler(*_):
+    sequence.wait()
+    sequence.eval_async()
+
+
+sequence = rig.manager.sequence()
+rig.long_work(sequence)
+signal.signal(signal.SIGINT, handler)
+sequence.eval_async()
+threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+assert sequence.wait()
+assert sequence.is_running()
+sequence.wait()
+assert rig.read(1 << 12).all()
+print("heard")
+"""
+
+
+def test_signals_are_heard_in_waits(python, spirv_file):
+    code = SIGNAL.replace("TESTS", repr(str(Path(__file__).parent))).replace("SPIRV", repr(str(spirv_file)))
+    assert python(code, PYTHONPATH=str(Path(__file__).parents[1])).splitlines()[-1] == "heard"

@@ -175,3 +175,49 @@ def test_devices_are_listed_without_opening_one(rig):
     assert listed[0]["memory_heaps"] == rig.manager.memory_heaps()
     assert opened[0]["max_allocation_size"] >= 1 << 30 and opened[0]["max_buffer_size"] >= 1 << 30
     assert len(rig.manager.memory_budget()) in (0, len(rig.manager.memory_heaps()))
+
+
+def test_a_launch_in_parts(rig, expected):
+    """Two parts, one of which begins at workgroup 7, and again after a replay."""
+    rig.write(VALUES)
+    sequence = rig.manager.sequence()
+    push = np.array([0, 1024, 1000, 1], np.uint32).tobytes()
+    sequence.dispatch(rig.algorithm, push, 9, barrier=False, first_x=7)
+    sequence.eval()
+    assert not rig.read(7 * 64, at=1024).any()
+    sequence = rig.manager.sequence()
+    sequence.dispatch(rig.algorithm, push, 7, 1, 1, False, 0, 0)
+    sequence.dispatch(rig.algorithm, push, 9, 1, 1, True, 7, 0)
+    for _ in range(2):
+        sequence.eval()
+        assert np.array_equal(rig.read(1000, at=1024), expected(VALUES, 1))
+
+
+def test_one_pipeline_for_several_tensors(rig, expected):
+    """The second outlives the Python object of the first; bindings are as many as before."""
+    rig.write(VALUES)
+    other, made = rig.manager.arena(4096), rig.manager.pipelines()
+    bound = rig.manager.bound(rig.algorithm, [rig.arena, other])
+    third = rig.manager.bound(bound, [other, rig.arena])
+    assert rig.manager.pipelines() == made == 1
+    for tensors in ([rig.arena], [rig.arena] * 3, []):
+        with pytest.raises(RuntimeError, match=f"takes 2 tensors, not {len(tensors)}"):
+            rig.manager.bound(rig.algorithm, tensors)
+    rig.algorithm = None
+    sequence = rig.manager.sequence()
+    sequence.dispatch(bound, np.array([0, 1024, 1000, 1], np.uint32).tobytes(), 16)
+    sequence.dispatch(third, np.array([1024, 2048, 1000, 1], np.uint32).tobytes(), 16)
+    sequence.eval()
+    assert np.array_equal(rig.read(1000, at=2048), expected(VALUES, 2))
+    assert not rig.read(1000, at=1024).any()  # which went to the other arena
+
+
+def test_a_cache_of_pipelines_goes_from_one_manager_to_another(rig, kp, spirv_file):
+    data = rig.manager.pipeline_cache()
+    assert isinstance(data, bytes) and len(data) >= 16
+    other = kp.Manager()
+    other.add_pipeline_cache(data)
+    assert len(other.pipeline_cache()) >= 16 and other.pipelines() == 0
+    other.destroy()
+    with pytest.raises(RuntimeError, match="after destroy"):
+        other.pipeline_cache()

@@ -81,6 +81,16 @@ def test_transfers(tmp_path: Path, lavapipe: str, kind: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.vulkan
+def test_the_hosts_part(tmp_path: Path, lavapipe: str) -> None:
+    found = run("host_time.py", tmp_path, "--device", lavapipe)
+    assert [r["workload"] for r in found["results"]] == ["W1", "W4"]
+    for row in found["results"]:
+        assert 1 <= row["submits"] <= 3 and row["launches"] > 10, row
+        assert 0 < row["captured_us"] < row["eager_us"] and row["launch_us"] < 10_000, row
+
+
+@pytest.mark.slow
 def test_parallel(tmp_path: Path) -> None:
     found = run("bench_parallel.py", tmp_path)
     assert [r["how"] for r in found["results"]] == [f"{how} on {n}" for how in ("dp_train", "threads") for n in (1, 2)]

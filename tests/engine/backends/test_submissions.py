@@ -387,3 +387,24 @@ def test_a_program_has_two_sequences_only_if_steps_overlap(lavapipe: str) -> Non
         for _ in range(10):
             captured(x)
         assert built() == 2
+
+
+def test_a_replay_without_uploads_is_one_submission(lavapipe: str) -> None:
+    with ag.ag_device(lavapipe):
+        x = ag.ag_tensor([[1.0, 2.0]])
+        captured = ag.ag_capture(lambda: (x + 1.0).T)
+        for _ in range(3):
+            captured().numpy()
+        recorder: Any = getattr(backend_of(lavapipe), "recorder", None)
+        before = recorder.submits
+        captured()
+        assert recorder.submits - before == 1
+
+
+def test_a_device_of_vulkan_1_0_makes_launches_whole(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend: Any = backend_of(lavapipe)
+    x = ag.ag_tensor(np.ones((64, 64)), lavapipe)
+    operands = x.buffer, x.buffer, x.buffer
+    assert not backend.command(matmul, operands, {"ta": False, "tb": False}).whole
+    monkeypatch.setattr(backend, "_makes_parts", False)
+    assert backend.command(matmul, operands, {"ta": False, "tb": False}).whole

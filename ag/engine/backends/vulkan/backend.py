@@ -43,6 +43,7 @@ __all__ = ["VulkanBackend"]
 _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, I32, U32)}
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
+_VULKAN_1_1 = 1 << 22 | 1 << 12  # which has vkCmdDispatchBase
 _REST = 3  # launches for which memory rests, as several may run at once
 _IN_TURN = 2  # of the sequences of a program: one that runs, and one that is next
 _COMMANDS_PER_SEQUENCE = 512  # at most: long submissions are cut by what they cost
@@ -154,6 +155,7 @@ class VulkanBackend(Backend):
             budget=self._budget if heap and self._manager.memory_budget() else None,
             guard=guard,
         )
+        self._makes_parts = properties["api_version"] >= _VULKAN_1_1
         self._kept = KeptPipelines(self._manager)
         self._kept.load()
         self._kernels = Kernels(self._manager, self.info)
@@ -249,7 +251,7 @@ class VulkanBackend(Backend):
         for address, size, written in zip(addresses, sizes, plan.writes, strict=True):
             (writes if written else reads).append((address, address + size))
         return Command(plan.kernel, algorithm, plan.push(words), plan.grid, reads, writes,
-                       seconds_of(plan.work, sum(sizes)), plan.whole)
+                       seconds_of(plan.work, sum(sizes)), plan.whole or not self._makes_parts)
 
     def _rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params) -> Rule | None:
         """The tiles of a product where they are not those of the device's table."""

@@ -107,15 +107,25 @@ class Copy(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """A sequence that can be started, who makes events of its operations, if anybody, their kernels for that, and what
-    costs most among its commands.
+    """A sequence that can be started, who makes events of its operations, if anybody, their kernels for that, and the
+    commands in it.
     """
 
     sequence: Sequence
     kernels: list[str]
     stopwatch: Stopwatch | None
-    cost: float
-    costliest: str
+    commands: list[Command] | list[Command | Copy]
+
+    @property
+    def cost(self) -> float:
+        """Of all commands."""
+        return sum(command.cost for command in self.commands)
+
+    @property
+    def costliest(self) -> str:
+        """The kernel of the command that costs most."""
+        kernels = [(command.cost, command.kernels[0]) for command in self.commands]
+        return max(kernels, default=(0.0, "nothing"))[1]
 
 
 class Batch:

@@ -10,6 +10,7 @@ recorder asks it.
 from __future__ import annotations
 
 import os
+from math import inf
 
 from ag.errors import DeviceError
 
@@ -40,6 +41,8 @@ class Budget:
     ----------
     seconds : float
         The most, as `seconds_of` counts.
+    long : float
+        Seconds that no submission should take.
 
     Raises
     ------
@@ -50,11 +53,11 @@ class Budget:
     def __init__(self, kind: str) -> None:
         self.seconds = _asked() or _SECONDS * _QUICKER.get(kind, 1)
         self._least = self.seconds * _SLOWEST
-        self._measured = kind != "cpu"
+        self.long = 2 * _SECONDS if kind != "cpu" else inf
 
     def note(self, cost: float, took: float) -> None:
-        """Allow half as much from now on if a submission that cost much took more than twice the time."""
-        if self._measured and took > 2 * _SECONDS and cost > self.seconds / 4:
+        """Allow half as much from now on if a submission that cost much has taken long."""
+        if took > self.long and cost > self.seconds / 4:
             self.seconds = max(self.seconds / 2, self._least)
 
 

@@ -19,6 +19,7 @@ Words = npt.NDArray[np.uint32]
 class Properties(TypedDict):
     """Limits and names of a device; an open one does not tell its features and heaps here."""
 
+    api_version: int
     device_id: int
     device_name: str
     device_type: int

@@ -155,11 +155,11 @@ class Recorder:
             return
         self._batches.popleft()
         assert done.recorded is not None
-        sequence, kernels, stopwatch, cost, _ = done.recorded
+        sequence, kernels, stopwatch, _ = done.recorded
         now = perf_counter()
         took, self._done = now - max(done.began, self._done), now
-        if 2 * (now - since) > took:  # and the host has waited for most of that
-            self.budget.note(cost, took)
+        if took > self.budget.long and 2 * (now - since) > took:  # the host has waited for most of that
+            self.budget.note(done.recorded.cost, took)
         if stopwatch is not None:
             stopwatch.note(kernels, sequence.get_timestamps())
         if done.meter is not None:
@@ -242,9 +242,7 @@ class Recorder:
             barrier = tracker.launch(c.reads, c.writes) or i == 0 or self._barrier_always
             self.barriers += barrier
             c.record(sequence, barrier)
-        costs = [c.cost for c in commands]
-        (costliest,) = commands[costs.index(max(costs))].kernels[:1]
-        return Recorded(sequence, kernels, self._stopwatch, sum(costs), costliest)
+        return Recorded(sequence, kernels, self._stopwatch, commands)
 
     def runs(self, sequences: list[Recorded]) -> bool:
         """Whether any of them was started and not waited for, as far as anybody has looked."""
