@@ -4,12 +4,13 @@
 // defines element() and put() for its operands.  Matrices that an invocation holds have a column per row of weights.
 // A head has `d` features of queries and keys, `dv` of values.
 
-layout(constant_id = 0) const uint blocks = 2;   // of 32 features: at least d and dv
+// The default is the most, as the size of an array stays the default on Metal before MoltenVK 1.3.
+layout(constant_id = 0) const uint blocks = 4;   // of 32 features: at least d and dv
 layout(constant_id = 1) const uint dropped = 0;  // whether there is dropout
 
 const uint ROWS = 64, COLUMNS = 32, DEPTH = 16, PITCH = ROWS / 4 + 1;
 shared vec4 slices[2 * DEPTH * PITCH];  // of the features of two tiles, or of one
-shared vec4 weights[ROWS * PITCH];      // [column][row]; at the end [feature][row]
+shared vec4 weights[COLUMNS * PITCH];   // [column][row]; at the end [feature][row], of 32 features
 
 uint head, item;
 
@@ -34,8 +35,8 @@ mat4 products(uint rows, uint row_0, uint columns, uint column_0, uint features)
             slices[DEPTH * PITCH + to][t % 4] = element(columns, f_0 + f, column_0 + t);
         }
         barrier();
-        for (uint f = 0; f < DEPTH; f += 4) {
-            for (uint i = 0; i < 4; i++) {
+        [[unroll]] for (uint f = 0; f < DEPTH; f += 4) {
+            [[unroll]] for (uint i = 0; i < 4; i++) {
                 const uint at = (f + i) * PITCH;
                 sums += outerProduct(slices[DEPTH * PITCH + at + column() / 4], slices[at + row() / 4]);
             }
@@ -48,7 +49,7 @@ mat4 products(uint rows, uint row_0, uint columns, uint column_0, uint features)
 // Lets all invocations see a tile of weights; accumulate() waits for them.
 void share(mat4 w) {
     const mat4 turned = transpose(w);
-    for (uint j = 0; j < 4; j++) weights[(column() + j) * PITCH + row() / 4] = turned[j];
+    [[unroll]] for (uint j = 0; j < 4; j++) weights[(column() + j) * PITCH + row() / 4] = turned[j];
 }
 #include "attention_sums.glsl"
 #include "attention_dropout.glsl"

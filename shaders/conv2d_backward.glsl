@@ -18,6 +18,9 @@ layout(set = 0, binding = 2) readonly buffer GQuads_ { vec4 g_quads[]; };
 #define LOOK place
 #define A_ALONG_K false
 #define B_ALONG_K false
+#ifndef FIXED
+#define A_BY_WORDS  // neighbours then read the taps of a channel, and the channels beside it
+#endif
 #include "conv2d.glsl"
 
 void begin(uint product) {
@@ -28,6 +31,12 @@ void begin(uint product) {
     end = inner;
 }
 
+#ifdef A_BY_WORDS
+float a_word(uint row, uint k) {
+    const uint taps = kernel[0] * kernel[1], feature = quotient(k, taps);
+    return row < rows && k < end ? w[left_0 + (feature * rows + row) * taps + k - feature * taps] : 0.0;
+}
+#else
 // Weights of four channels, which lie as many words apart as there are taps.
 vec4 a_quad(uint row, uint k) {
     const uint taps = kernel[0] * kernel[1], feature = quotient(k, taps);
@@ -36,5 +45,6 @@ vec4 a_quad(uint row, uint k) {
     [[unroll]] for (uint c = 0; c < 4; c++) found[c] = row + c < rows && k < end ? w[i + c * taps] : 0.0;
     return found;
 }
+#endif
 
 vec4 b_quad(uint k, uint col) { return seen_quad(k, col, k < end, cols); }

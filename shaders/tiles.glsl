@@ -45,6 +45,12 @@ uvec2 in_slice(uint q, bool along_k, uint size) {
 uvec2 a_place(uint q) { return in_slice(q, A_ALONG_K, TILE_ROWS); }
 uvec2 b_place(uint q) { return in_slice(q, B_ALONG_K, TILE_COLS); }
 
+// The n-th element of A that an invocation loads where it has no quads.
+uvec2 word_place(uint n) {
+    return uvec2(gl_LocalInvocationID.x / DEPTH + n * (THREADS / DEPTH), gl_LocalInvocationID.x % DEPTH);
+}
+void keep_word(float x, uvec2 at) { slice[at.y * A_PITCH + at.x / 4][at.x % 4] = x; }
+
 // In shared memory the inner axis is always the outer one.
 void keep(vec4 quad, uvec2 at, bool along_k, uint start, uint pitch) {
     if (!along_k) slice[start + at.y * pitch + at.x / 4] = quad;

@@ -54,6 +54,8 @@ END
     cat <<END
 lavapipe|mesa-vulkan-drivers|no lavapipe driver, so the Vulkan tests lack one of their two devices
 validation|vulkan-validationlayers|no Vulkan validation layer, so the synchronization tests do not run
+radv|mesa-vulkan-drivers|no RADV driver, so the tests that compile kernels for chips of AMD do not run
+metal|spirv-cross|no spirv-cross, so the test that translates kernels to Metal does not run
 ip|iproute2|no ip, so the tests that cut links between hosts do not run
 END
 }
@@ -69,6 +71,8 @@ has_spirv()       { command -v spirv-opt >/dev/null && command -v spirv-val >/de
 has_driver()      { any_driver; }
 has_lavapipe()    { lavapipe >/dev/null; }
 has_validation()  { validation_layer >/dev/null; }
+has_radv()        { vulkan_file "icd.d/radeon_icd*.json" >/dev/null; }
+has_metal()       { command -v spirv-cross >/dev/null; }
 has_ip()          { command -v ip >/dev/null; }
 has_headers() {  # where the compiler looks, and native_build.py
     local root

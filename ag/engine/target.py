@@ -20,6 +20,9 @@ _SHORTEST_PIECE = 512  # below, adding the pieces up costs more than it gains
 _MOST_PIECES = 16
 _TILE = 64  # rows and columns of the part of a product that one unit of a device makes at a time, about
 _MOST_FEATURES = 128  # of an attention head, in the kernels that hold a tile of it
+# Words that lie a batch apart are a sector of 8 words each for a card.  Putting samples first costs about one such read
+# of every word, and attention reads each once per 32 to 64 times: below, it does not pay, as far as can be counted.
+_FEWEST_SAMPLES, _FEWEST_TIMES = 4, 128  # by counting, not yet measured
 _LONGEST_SEQUENCE = 1 << 13  # a driver ends an invocation's loops after 65,535 turns
 
 
@@ -68,3 +71,7 @@ class Target:
         They hold a tile of every head in fast memory; larger ones are composed of products.
         """
         return self.holds_heads and features <= _MOST_FEATURES and times <= _LONGEST_SEQUENCE
+
+    def samples_first(self, samples: int, times: int) -> bool:
+        """Whether attention over so many times puts samples before times, so that its neighbours lie side by side."""
+        return self.units > 1 and samples >= _FEWEST_SAMPLES and times >= _FEWEST_TIMES

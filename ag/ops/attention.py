@@ -3,7 +3,8 @@
 Two kernels do it, forward and backward, and neither stores the matrix of weights: memory grows with the length of the
 sequences, not with its square.  They read and write [features, time, batch] as users have it.  Heads of more features
 than the kernels' tiles hold, and sequences so long that a driver would end their loops, are composed of products;
-which, the device's `Target` says.  Users and `ag.nn.attention` call it; it knows no weights and no device.
+which, the device's `Target` says, and whether samples are put first, as if they were heads.  Users and
+`ag.nn.attention` call it; it knows no weights and no device.
 """
 
 from __future__ import annotations
@@ -64,13 +65,33 @@ def _with_batch(x: Buffer) -> Buffer:
     return x if x.ndim == 3 else x.view((*x.shape, 1))
 
 
+def _puts_samples_first(q: Buffer, k: Buffer) -> bool:
+    """Whether the kernels get every sample's heads one behind the other, as heads of a single sample.
+
+    The results are the same to the bit, as are the numbers of dropout, whose order is that of samples and heads.
+    """
+    return q.ndim == 3 and q.backend.target.samples_first(q.shape[2], min(q.shape[1], k.shape[1]))
+
+
+def _as_heads(run: Run, x: Buffer, heads: int) -> Buffer:
+    """[heads * d, time, batch] as [batch * heads * d, time, 1]."""
+    count, d, time = (m := _matrices(run, x, heads)).shape
+    return m.view((count * d, time, 1))
+
+
 def _forward(run: Run, q: Buffer, k: Buffer, v: Buffer, heads: int, causal: bool, rate: float) -> Result[Attended]:
     factor = 1.0 / sqrt(q.shape[0] // heads)
     params: Settings = {"heads": heads, "factor": factor, "causal": bool(causal), "rate": rate}
     key = draw_key(q.backend) if rate else q  # which nobody reads then
     if _is_tiled(q, k, v, heads):
+        shape = (v.shape[0], *q.shape[1:])
+        if _puts_samples_first(q, k):
+            mq, mk, mv = (_as_heads(run, x, heads) for x in (q, k, v))
+            first, lse = run(attention, mq, mk, mv, key, heads=heads * q.shape[2], factor=factor, causal=bool(causal),
+                             rate=rate)
+            return _features_first(run, first, shape), (q, k, v, key, params, [first, lse])
         out, lse = run(attention, *map(_with_batch, (q, k, v)), key, **params)
-        out = out.view((v.shape[0], *q.shape[1:]))
+        out = out.view(shape)
         return out, (q, k, v, key, params, [out, lse])
     out, weights = _composed(run, q, k, v, key, **params)
     return out, (q, k, v, key, params, [weights])
@@ -81,6 +102,13 @@ def _backward(run: Run, g: Buffer, saved: Attended, need: Need) -> Cotangents:
     if not _is_tiled(q, k, v, params["heads"]):
         return _composed_gradients(run, g, q, k, v, key, results[0], need, **params)
     out, lse = results
+    if _puts_samples_first(q, k):
+        first: Settings = {**params, "heads": params["heads"] * q.shape[2]}
+        mq, mk, mv, g = (_as_heads(run, x, params["heads"]) for x in (q, k, v, g))
+        delta = run(attention_delta, out, g, heads=first["heads"])
+        gradients = run(attention_grad, mq, mk, mv, g, lse, delta, key, **first)
+        return tuple(_features_first(run, d, x.shape) if wanted else None
+                     for d, x, wanted in zip(gradients, (q, k, v), need, strict=True))
     g = _with_batch(g)
     delta = run(attention_delta, _with_batch(out), g, heads=params["heads"])
     gradients = run(attention_grad, *map(_with_batch, (q, k, v)), g, lse, delta, key, **params)

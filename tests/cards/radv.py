@@ -12,9 +12,10 @@ import itertools
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,8 @@ CHIPS = {  # the names that some Mesa or other has for a chip
     "RDNA 4": ("gfx1201",), "RDNA 3": ("navi31", "gfx1100"), "RDNA 2": ("navi21", "gfx1030"),
     "Vega": ("vega10", "gfx900"), "Polaris": ("polaris10",),
 }
+_FMA = re.compile(r"v_(?:dual_|pk_)?(?:fma|fmac|mad|mac)\w*_f32\w*")
+_INSTRUCTION = re.compile(r"\s+[sv]_|\s+(ds|buffer|global)_")
 CHAIN: Chain = (("add", 0, 1, 0.0), ("relu", 4, 4, 0.0))  # what most fully connected layers end with
 CHOICES = {"blocks": (1, 2, 4), "dropped": (0, 1), "ta": (0, 1), "tb": (0, 1)}  # values that make other code
 KERNELS: dict[str, Any] = json.loads((SPV / "manifest.json").read_text("utf-8"))["kernels"]
@@ -83,11 +86,11 @@ def built(folder: Path) -> Path:
     return program
 
 
-def _asked(program: Path, family: str, lines: str) -> subprocess.CompletedProcess[str]:
+def _asked(program: Path, family: str, lines: str, *options: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "RADV_FORCE_FAMILY": family, "VK_ICD_FILENAMES": str(driver()),
                    "VK_DRIVER_FILES": str(driver()), "VK_LOADER_LAYERS_DISABLE": "*"}
     environment.pop("VK_INSTANCE_LAYERS", None)
-    return subprocess.run([program], input=lines, env=environment, capture_output=True, text=True)
+    return subprocess.run([program, *options], input=lines, env=environment, capture_output=True, text=True)
 
 
 class Chip(NamedTuple):
@@ -134,6 +137,36 @@ def variants(kernel: str, tiles: Collection[str] = TILES) -> Iterator[tuple[str,
 
 def compiled(program: Path, chip: Chip, kernels: Collection[str], tiles: Collection[str] = TILES) -> list[Compiled]:
     """All variants of kernels, in the chosen kinds of tiles, for a chip."""
+    lines, made = _lines(program, chip, kernels, tiles)
+    done = _asked(program, chip.family, "\n".join(lines) + "\n")
+    assert done.returncode == 0, done.stderr
+    found = [_numbers(line) for line in done.stdout.splitlines()[1:]]
+    return [Compiled(*what, told) for what, told in zip(made, found, strict=True)]
+
+
+def machine_code(program: Path, chip: Chip, kernels: Iterable[tuple[str, str]]) -> Iterator[tuple[Compiled, str]]:
+    """The first variant of each kernel, in tiles of a kind, and its instructions as RADV writes them."""
+    asked = [_lines(program, chip, [kernel], [tile or "S"]) for kernel, tile in kernels]
+    done = _asked(program, chip.family, "".join(f"{lines[0]}\n" for lines, _ in asked), "--code")
+    assert done.returncode == 0, done.stderr
+    answers = done.stdout.partition("\n")[2].split("\nend\n")
+    for (_, made), answer in zip(asked, answers[:-1], strict=True):
+        told, _, code = answer.partition("\n")
+        yield Compiled(*made[0], _numbers(told)), code
+
+
+def fma_share(code: str) -> float:
+    """Multiply-adds per instruction in the loop that has most of them, or where it is unrolled, the piece of code."""
+    pieces = [piece.splitlines()[1:] for piece in re.split(r"(?m)^BB\d+:?", code)]
+    counts = [(len(_FMA.findall("\n".join(lines))), sum(1 for line in lines if _INSTRUCTION.match(line)))
+              for lines in pieces]
+    fma, instructions = max(counts)
+    return fma / max(1, instructions)
+
+
+def _lines(program: Path, chip: Chip, kernels: Collection[str],
+           tiles: Collection[str]) -> tuple[list[str], list[tuple[str, str, dict[str, int]]]]:
+    """What the program is asked, and what it is then about."""
     lines, made = [], []
     for kernel in kernels:
         entry, file = KERNELS[kernel], program.parent / f"{kernel}.spv"
@@ -144,10 +177,7 @@ def compiled(program: Path, chip: Chip, kernels: Collection[str], tiles: Collect
             words = list(constants.values())
             lines.append(" ".join(map(str, (file, push, len(entry["operands"]), len(words), *words))))
             made.append((kernel, kind, {name: constants[name] for name in CHOICES if name in constants}))
-    done = _asked(program, chip.family, "\n".join(lines) + "\n")
-    assert done.returncode == 0, done.stderr
-    found = [_numbers(line) for line in done.stdout.splitlines()[1:]]
-    return [Compiled(*what, told) for what, told in zip(made, found, strict=True)]
+    return lines, made
 
 
 def _numbers(line: str) -> dict[str, int]:

@@ -5,14 +5,17 @@
 // per line
 //     FILE BYTES_OF_PUSH_CONSTANTS BINDINGS WORDS WORD...      (the words are specialization constants)
 // and answers each with a line of statistics, NAME=VALUE, between tabs; or with the result of Vulkan that is an error.
+// With --code, the machine code follows, and a line "end".
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <vulkan/vulkan.h>
 
 enum { MOST = 64 };
 
 static VkDevice device;
 static PFN_vkGetPipelineExecutableStatisticsKHR statistics_of;
+static PFN_vkGetPipelineExecutableInternalRepresentationsKHR representations_of;
 
 static void check(VkResult result, const char *what) {
     if (result == VK_SUCCESS) return;
@@ -45,6 +48,8 @@ static void open_device(void) {
     check(vkCreateDevice(physical, &create, NULL, &device), "vkCreateDevice");
     statistics_of = (PFN_vkGetPipelineExecutableStatisticsKHR)
         vkGetDeviceProcAddr(device, "vkGetPipelineExecutableStatisticsKHR");
+    representations_of = (PFN_vkGetPipelineExecutableInternalRepresentationsKHR)
+        vkGetDeviceProcAddr(device, "vkGetPipelineExecutableInternalRepresentationsKHR");
     printf("%s\t%u\t%u\t%u\n", about.properties.deviceName, about.properties.driverVersion, floats.shaderSignedZeroInfNanPreserveFloat32,
            floats.shaderRoundingModeRTEFloat32);
 }
@@ -81,13 +86,35 @@ static VkPipelineLayout layout_of(uint32_t push_bytes, uint32_t bindings) {
     return layout;
 }
 
+static void print_code(const VkPipelineExecutableInfoKHR *executable) {
+    VkPipelineExecutableInternalRepresentationKHR found[MOST];
+    uint32_t count = MOST;
+    for (uint32_t i = 0; i < count; i++)
+        found[i] = (VkPipelineExecutableInternalRepresentationKHR){
+            .sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INTERNAL_REPRESENTATION_KHR};
+    check(representations_of(device, executable, &count, found), "how much machine code");
+    for (uint32_t i = 0; i < count; i++) {
+        found[i].pData = malloc(found[i].dataSize);
+        if (found[i].pData == NULL) check(VK_ERROR_OUT_OF_HOST_MEMORY, "machine code");
+    }
+    check(representations_of(device, executable, &count, found), "machine code");
+    for (uint32_t i = 0; i < count; i++) {
+        if (found[i].isText && strstr(found[i].name, "Assembly")) printf("%s\n", (const char *)found[i].pData);
+        free(found[i].pData);
+    }
+    printf("end\n");
+}
+
+static int with_code;
+
 static void answer(const char *path, uint32_t push_bytes, uint32_t bindings, uint32_t words, const uint32_t *word) {
     VkSpecializationMapEntry places[MOST];
     for (uint32_t i = 0; i < words; i++) places[i] = (VkSpecializationMapEntry){i, 4 * i, 4};
     VkSpecializationInfo constants = {words, places, 4 * words, word};
     VkComputePipelineCreateInfo create = {
         .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
-        .flags = VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR,
+        .flags = VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR |
+                 (with_code ? VK_PIPELINE_CREATE_CAPTURE_INTERNAL_REPRESENTATIONS_BIT_KHR : 0),
         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO, .stage = VK_SHADER_STAGE_COMPUTE_BIT,
                   .module = module_of(path), .pName = "main", .pSpecializationInfo = &constants},
         .layout = layout_of(push_bytes, bindings)};
@@ -103,15 +130,17 @@ static void answer(const char *path, uint32_t push_bytes, uint32_t bindings, uin
         for (uint32_t i = 0; i < count; i++)
             if (found[i].format == VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_UINT64_KHR)
                 printf("%s=%llu\t", found[i].name, (unsigned long long)found[i].value.u64);
+        printf("\n");
+        if (with_code) print_code(&first);
         vkDestroyPipeline(device, pipeline, NULL);
     } else {
-        printf("VkResult %d", result);
+        printf("VkResult %d\n", result);
     }
-    printf("\n");
     fflush(stdout);
 }
 
-int main(void) {
+int main(int count, char **arguments) {
+    with_code = count > 1 && strcmp(arguments[1], "--code") == 0;
     char path[4096];
     uint32_t push_bytes, bindings, words, word[MOST];
     open_device();

@@ -94,6 +94,31 @@ def test_a_step_in_the_tiles_of_a_card(card: str, lavapipe: str) -> None:
     np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+def test_attention_with_samples_first(rate: float, lavapipe: str) -> None:
+    """The same kernels add up in the same order: the same bits, and dropout drops the same weights."""
+    rng, backend = np.random.default_rng(5), backend_of(lavapipe)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((8, 130, 5), (8, 140, 5), (12, 140, 5))]
+
+    def attended() -> tuple[list[np.ndarray], int]:
+        ag.ag_seed(3)
+        q, k, v = (ag.ag_param(x) for x in arrays)
+        with ag.profile() as seen, ag.with_grad_tape():
+            out = ag.ag_attention(q, k, v, causal=True, dropout=rate, heads=2)
+            ag.backward(ag.ag_sum(out * out))
+            found = [x.numpy() for x in (out, q.grad, k.grad, v.grad)]
+        return found, sum(event.kernel == "permute" for event in seen.events)
+
+    with ag.ag_device(lavapipe):
+        want, none = attended()
+        with tiles_of_a_card(backend, "H100"):
+            got, permuted = attended()
+    assert (none, permuted) == (0, 4 + 7)  # the operands and the result, and again with their cotangents
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
 # ---------------------------------------------------------------------------------------------- whole files
 
 TABLE = [f"tests/table/test_cases_{what}.py" for what in ("forward", "gradient", "capture")]

@@ -115,6 +115,7 @@ _RDNA = {  # chips in the words of Mesa's driver: the first of its versions that
     r"NAVI[34]\d|PHOENIX\w*|STRIX\w*|GFX1[12]\d\d\w*": 24,
 }
 _OTHER_RATES = {"L2": Rate(1.0), "M1": Rate(0.95), "M": Rate(0.85), "S": Rate(0.5)}
+_MOLTENVK_1_3 = 10300
 _MOST_UNITS = {"NVIDIA": 132, "AMD": 304, "Intel": 32}
 _OTHER_MOST = 32
 
@@ -227,7 +228,20 @@ def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = _all_fit) -> Til
     units = min(most, _UNITS_PER_GIB * (device.memory_bytes >> 30)) if device.kind == "discrete" else 0
     rates = _RATES.get(_family(device), _OTHER_RATES)
     fitting = [(kind, rate) for kind, rate in rates.items() if fits(TILES[kind])] or [("S", rates["S"])]
-    return Tiles(max(units, _INTEGRATED_UNITS), tuple(fitting), forced, skinny=fits(TILES["V"]))
+    return Tiles(max(units, _INTEGRATED_UNITS), tuple(fitting), forced, fixed=_keeps_defaults(device),
+                 skinny=fits(TILES["V"]))
+
+
+def _keeps_defaults(device: DeviceInfo) -> bool:
+    """Whether an array whose size is a specialization constant has the constant's default: MoltenVK before 1.3.
+
+    It counts its versions in decimal, 1.2.9 as 10209, and the number comes in the form of Vulkan's, as 0.2.2017.
+    """
+    parts = device.driver.split(".")
+    if device.vendor != "Apple" or len(parts) != 3 or not all(part.isdigit() for part in parts):
+        return False
+    major, minor, patch = map(int, parts)
+    return (major << 22 | minor << 12 | patch) < _MOLTENVK_1_3
 
 
 def _family(device: DeviceInfo) -> str:

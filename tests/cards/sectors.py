@@ -1,0 +1,182 @@
+"""How much memory kernels touch for what they read and write: sectors of 32 bytes per 32 invocations side by side.
+
+A card fetches whole sectors for 32 lanes at a time.  The fewest that lanes can do with are those that their words fill;
+where neighbours read words that are far apart, it is one for each.  `interpreter.py` runs some workgroups of a kernel
+and notes every access; the launches here are large enough that edges do not count.  Knows primitives and kernels, no
+driver.  `test_sectors.py` and `table.py` ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from cards.interpreter import Array, Workgroup, parsed
+
+import ag.engine.backends.vulkan
+from ag.engine.backends.vulkan import pipelines
+from ag.engine.backends.vulkan.pipelines import Plan
+from ag.engine.backends.vulkan.tiles import TILES, Rate, Tiles
+from ag.engine.kernels.optimizer import places_of
+from ag.engine.primitive import PRIMITIVES
+from ag.engine.window import Window
+
+SPV = Path(ag.engine.backends.vulkan.__file__).parent / "spv"
+SECTOR, LANES = 32, 32
+UNITS = 132  # of the card whose choices count: how many elements an invocation takes
+
+
+class Count(NamedTuple):
+    """Sectors that are touched, and the fewest that would do."""
+
+    touched: int
+    fewest: int
+
+
+class Launch(NamedTuple):
+    """A primitive on operands, its outputs first, with its parameters, in tiles of a kind if it has any."""
+
+    primitive: str
+    operands: list[Array]
+    params: dict[str, Any]
+    tile: str = "L2"
+
+
+def planned(launch: Launch) -> Plan:
+    """How a card would run a launch."""
+    rule = Tiles(UNITS, ((launch.tile, Rate(1.0)),), launch.tile)
+    return pipelines._plan(PRIMITIVES[launch.primitive], tuple(x.shape for x in launch.operands),
+                           tuple(launch.params.items()), rule, True)
+
+
+def run(launch: Launch, most: int | None = None) -> tuple[list[Array], Workgroup]:
+    """The operands afterwards and what was touched, by all workgroups or by the `most` in the middle."""
+    plan = planned(launch)
+    entry = pipelines._manifest()["kernels"][plan.kernel]
+    names = [constant["name"] for constant in entry["spec"]]
+    size = plan.spec[names.index("THREADS")] if "THREADS" in names else prod(entry["local_size"])
+    buffers = [np.ascontiguousarray(x).view(np.uint32).reshape(-1).copy() for x in launch.operands]
+    group = Workgroup(parsed((SPV / f"{plan.file}.spv").read_bytes(), plan.spec), size,
+                      plan.push([0] * len(buffers)), buffers)
+    x, y, z = plan.grid
+    count = x * y * z
+    first, end = (0, count) if most is None else (max(0, (count - most) // 2), min(count, (count + most) // 2))
+    for i in range(first, end):
+        group.run((i % x, i // x % y, i // x // y), plan.grid)
+    return [words.view(x.dtype).reshape(x.shape) for words, x in zip(buffers, launch.operands, strict=True)], group
+
+
+def counted(group: Workgroup) -> dict[int, Count]:
+    """By the number of the operand, the sectors of all accesses."""
+    found: dict[int, Count] = {}
+    for access in group.accesses:
+        at, lanes = np.broadcast_to(access.at, access.lanes.shape), access.lanes
+        touched = fewest = 0
+        for start in range(0, len(lanes), LANES):
+            here = at[start : start + LANES][lanes[start : start + LANES]]
+            if here.size:
+                words = np.unique(here[:, None] + np.arange(0, access.nbytes, 4))
+                touched += len(np.unique(words // SECTOR))
+                fewest += -(-4 * len(words) // SECTOR)
+        before = found.get(access.binding, Count(0, 0))
+        found[access.binding] = Count(before.touched + touched, before.fewest + fewest)
+    return found
+
+
+def ratio(launch: Launch, most: int = 2) -> float:
+    """How many times the fewest sectors a launch touches, over all its operands."""
+    counts = counted(run(launch, most)[1]).values()
+    return sum(c.touched for c in counts) / sum(c.fewest for c in counts)
+
+
+# ---------------------------------------------------------------------------------------------- launches
+
+_RNG = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> Array:
+    """Normal numbers in float32."""
+    return _RNG.standard_normal(shape).astype(np.float32)
+
+
+def key() -> Array:
+    """The words that random numbers begin with."""
+    return np.arange(4, dtype=np.uint32)
+
+
+def product(ta: bool, tb: bool, tile: str = "L2") -> Launch:
+    """A product of matrices."""
+    a, b = (32, 256) if ta else (256, 32), (256, 32) if tb else (32, 256)
+    return Launch("matmul", [normal(256, 256), normal(*a), normal(*b)], {"ta": ta, "tb": tb}, tile)
+
+
+def attention(samples: int, first: bool, gradient: bool) -> Launch:
+    """Attention with two heads of 32 features, or its gradient; samples first, as if they were heads, or last."""
+    heads, batch = (2 * samples, 1) if first else (2, samples)
+    wide, rows = [normal(32 * heads, 128, batch) for _ in range(7)], [normal(heads, 128, batch) for _ in range(2)]
+    params = {"heads": heads, "causal": False, "factor": 0.2, "rate": 0.0}
+    if gradient:
+        return Launch("attention_grad", [*wide, *rows, key()], params)
+    return Launch("attention", [wide[0], rows[0], *wide[1:4], key()], params)
+
+
+def convolution(which: str, window: Window, tile: str = "L2") -> Launch:
+    """A convolution of 16 images, or one of its gradients."""
+    x, w, g = normal(32, 16, 16, 16), normal(32, 32, *window.kernel), normal(32, 16, 16, 16)
+    if which == "conv2d":
+        return Launch(which, [g, x, w], {"window": window, "groups": 1}, tile)
+    if which == "conv2d_input_grad":
+        return Launch(which, [x, w, g], {"window": window, "groups": 1, "image": (16, 16)}, tile)
+    pieces = np.zeros((16, *w.shape), np.float32)
+    return Launch(which, [pieces, x, g], {"window": window, "groups": 1, "chunk": 256}, tile)
+
+
+def adam() -> Launch:
+    """Adam's update of many elements, as the optimizer launches it."""
+    n, one = 1 << 21, np.ones(1, np.float32)
+    settings = np.array([1e-3, 0.1, 0.001, 1e-8, 0.0, 0.9, 0.999], np.float32)
+    state = np.zeros(1 + 6, np.float32)
+    return Launch("adam_update", [normal(n), normal(n), normal(n) ** 2, state, settings, places_of([n]), normal(n),
+                                  one, 0 * one], {"start": 0, "first": 0, "count": 1, "last": True})
+
+
+def sgd() -> Launch:
+    """SGD's update with momentum."""
+    n, one = 1 << 21, np.ones(1, np.float32)
+    settings = np.array([1e-3, 0.9, 0.0, 0.0], np.float32)
+    return Launch("sgd_update", [normal(n), normal(n), np.zeros(2, np.float32), settings, normal(n), one, 0 * one],
+                  {"last": True})
+
+
+THREE, ONE = Window((3, 3), (1, 1), (1, 1)), Window((1, 1))
+LAUNCHES: dict[str, Callable[[], Launch]] = {
+    **{f"matmul {'nt'[ta]}{'nt'[tb]}": lambda ta=ta, tb=tb: product(bool(ta), bool(tb))
+       for ta in (0, 1) for tb in (0, 1)},
+    **{f"matmul in {tile}": lambda tile=tile: product(False, False, tile) for tile in TILES if tile != "L2"},
+    **{f"{name}, 16 samples {'first' if first else 'last'}":
+       lambda name=name, first=first: attention(16, first, name != "attention")
+       for name in ("attention", "attention_grad") for first in (True, False)},
+    "permute, to 16 samples first": lambda: Launch(
+        "permute", [normal(16, 64, 128), normal(64, 128, 16)], {"axes": (2, 0, 1)}, "S"),
+    **{f"{which} 3 x 3": lambda which=which: convolution(which, THREE)
+       for which in ("conv2d", "conv2d_input_grad", "conv2d_weight_grad")},
+    "layer_norm": lambda: Launch("layer_norm", [normal(256, 512), normal(1, 512), normal(1, 512), normal(256, 512),
+                                                normal(256, 1), normal(256, 1)], {"eps": 1e-5}),
+    "layer_norm_grad": lambda: Launch("layer_norm_grad", [
+        *(normal(256, 512) for _ in range(3)), normal(256, 1), normal(1, 512), normal(1, 512) ** 2], {"eps": 1e-5}),
+    "norm_sums": lambda: Launch("norm_sums", [
+        *(normal(16, 1) for _ in range(2)), normal(16, 4096), normal(16, 4096), normal(16, 1), normal(16, 1) ** 2],
+        {"eps": 1e-5, "chunk": 4096}),
+    "normalize": lambda: Launch("normalize", [
+        normal(16, 4096), normal(16, 4096), *(normal(16, 1) for _ in range(3)), normal(16, 1) ** 2], {"eps": 1e-5}),
+    "batch_norm_grad": lambda: Launch("batch_norm_grad", [
+        *(normal(16, 4096) for _ in range(3)), normal(16, 1), normal(16, 1), normal(16, 1) ** 2, normal(16, 1),
+        normal(16, 1)], {"eps": 1e-5}),
+    "softmax": lambda: Launch("softmax", [normal(1, 256, 512), normal(1, 256, 512)], {"axis": 1}),
+    "sum": lambda: Launch("sum", [normal(1, 1, 512), normal(1, 256, 512)], {"axis": 1, "chunk": 256, "scale": 1.0}),
+    "adam_update": adam,
+    "sgd_update": sgd,
+}

@@ -1,0 +1,68 @@
+"""Kernels on Metal: SPIRV-Cross, which MoltenVK is made of, translates all of them, and no array has a wrong size.
+
+A function's constants cannot be the size of an array in Metal.  MoltenVK before 1.3 gives such an array the size that
+it has by default, in silence; from 1.3 on it compiles a library for every pipeline.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from cards.interpreter import instructions
+from cards.radv import KERNELS, SPV
+
+from ag.engine.backend import DeviceInfo
+from ag.engine.backends.vulkan.tiles import tiles_of
+from ag.engine.kernels.attention import attention
+
+FILES = sorted(SPV.glob("*.spv"))
+SPECIALIZED = {48, 49, 50, 51, 52}  # OpSpecConstantTrue, ..., OpSpecConstantOp
+ARRAY = 28
+LARGEST_HEAD = 128  # features, up to which attention has kernels
+
+
+def sized_by_constants(path: Path) -> bool:
+    """Whether a kernel has an array whose size a pipeline chooses."""
+    chosen: set[int] = set()
+    for code, x in instructions(path.read_bytes()):
+        if code in SPECIALIZED:
+            chosen.add(x[1])
+        if code == ARRAY and x[2] in chosen:
+            return True
+    return False
+
+
+def apple(driver: str) -> DeviceInfo:
+    return DeviceInfo("vulkan:0", "Apple M1", "Apple", driver, "integrated", 16 << 30)
+
+
+def test_arrays_have_the_size_of_the_code() -> None:
+    """Where a pipeline chooses sizes, the same kernel with fixed ones is beside it, or the default is the largest."""
+    chosen = {path.stem for path in FILES if sized_by_constants(path)}
+    others = {name for name in chosen if not (SPV / f"{name}.fixed.spv").is_file()}
+    assert others == {"attention", "attention_grad"}
+    q = (LARGEST_HEAD, 8, 1)
+    most = attention.layout(q, (1, 8, 1), q, q, q, (4,), heads=1, factor=1.0, causal=False, rate=0.0)["blocks"]
+    for name in others:
+        assert next(c["default"] for c in KERNELS[name]["spec"] if c["name"] == "blocks") == most
+
+
+@pytest.mark.parametrize(("driver", "suffix"), [
+    ("0.2.2017", ".fixed"), ("0.2.2108", ""),  # 1.2.9 and 1.3.0, decoded as Vulkan's versions are
+    ("1.3.0", ""), ("", ""),
+])
+def test_old_ones_get_kernels_of_one_size(driver: str, suffix: str) -> None:
+    assert tiles_of(apple(driver)).suffix == suffix
+
+
+def test_all_are_translated(tmp_path: Path) -> None:
+    if (tool := shutil.which("spirv-cross")) is None:
+        pytest.skip("there is no spirv-cross here (Debian's package spirv-cross; make setup-test installs it)")
+    for path in FILES:
+        done = subprocess.run([tool, "--msl", "--msl-version", "20300", path, "--output", tmp_path / "kernel.metal"],
+                              capture_output=True, text=True)
+        assert done.returncode == 0, f"{path.name}: {done.stderr}"
+        assert "kernel void main0(" in (tmp_path / "kernel.metal").read_text("utf-8")
