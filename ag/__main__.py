@@ -13,6 +13,7 @@ import sys
 
 from ag import __version__
 from ag.engine.registry import list_devices, missing_devices, preferred_devices
+from ag.errors import DeviceError
 from ag.tools.device_table import LEGEND, device_table
 from ag.tools.doctor import doctor
 from ag.tools.launcher.arguments import add_arguments
@@ -25,7 +26,10 @@ def devices() -> int:
     print(device_table(infos), LEGEND, sep="\n\n")
     if not list_devices(accelerators_only=True):
         print("\n".join(["\nOnly the CPU can be used:", *missing_devices()]))
-    print(f"\nUsed where no device is named: {', '.join(info.name for info in preferred_devices()) or 'cpu'}.")
+    try:
+        print(f"\nUsed where no device is named: {', '.join(info.name for info in preferred_devices()) or 'cpu'}.")
+    except DeviceError as error:  # of the environment variable that chooses
+        print(f"\n{error}")
     complaints = [f"{info.name} does not work: {fault}" for info in infos if (fault := fault_of(info.name))]
     print("\n" + ("\n".join(complaints) or "Every device computed a test product correctly."))
     return len(complaints)

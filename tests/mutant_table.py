@@ -515,6 +515,12 @@ mutant("installed", "a forbidden card is a free one", "ag/tools/graphics_cards.p
        "os.access(node, os.R_OK | os.W_OK)", "True", "tools/test_graphics_cards.py::test_a_card_of_another_group")
 mutant("installed", "one software device is no card", "ag/tools/doctor.py", "if not all(map(is_software, found)):",
        "if not any(map(is_software, found)):", "tools/test_graphics_cards.py::test_a_card[discrete]")
+mutant("installed", "a card counts under each of its drivers", "ag/engine/backends/vulkan/selection.py",
+       "for device in _once(devices) if", "for device in devices if",
+       "limits/test_devices.py::test_the_order_of_a_machine")
+mutant("kernel", "attention is launched where it does not fit", "ag/engine/target.py",
+       "return self.holds_heads and features", "return features",
+       "limits/test_kernels.py::test_what_does_not_fit_is_not_chosen[128]")
 
 FAMILIES = ("gradient rule", "kernel", "barrier", "pass", "rounding", "random stream", "capture", "tape", "optimizer",
             "scheduler", "data", "checkpoint", "trainer", "reduction tree", "replicas", "sharded", "comm", "launcher",

@@ -26,7 +26,16 @@ def test_devices_lists_and_tries_all(capsys: pytest.CaptureFixture[str]) -> None
     assert lines[0].split() == ["device", "kind", "product", "vendor", "driver", "memory", "features"]
     listed = [line.split()[0] for line in lines[1:] if line.startswith(("cpu ", "vulkan:"))]
     assert listed == ["cpu", *(info.name for info in ag.ag_vulkan_devices())]
+    assert "Used where no device is named: cpu." in lines or os.environ.get("AG_TEST_DEVICE")  # no card is here
     assert lines[-1] == "Every device computed a test product correctly."
+
+
+def test_a_choice_that_is_not_there_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AG_VULKAN_DEVICES", "Voodoo")
+    assert main(["devices"]) == 0
+    assert "AG_VULKAN_DEVICES: vulkan:Voodoo: no device" in capsys.readouterr().out or not ag.ag_vulkan_devices()
 
 
 def test_a_device_that_computes_nonsense_is_named(

@@ -124,7 +124,7 @@ class Arena:
     limit_bytes : int or None, optional
         Never reserve more than this in all.
     budget : callable, optional
-        How many bytes the device has to spare now; a segment is larger only if a single block needs it.
+        How many bytes the device has to spare now; a segment is larger only if it has `first_bytes` or a single block.
     align : int, optional
         Alignment of blocks in bytes, a power of two.
     guard : int, optional
@@ -322,7 +322,8 @@ class Arena:
                 f"({reserved} are reserved, {self._live} in use); use smaller batches or free tensors.")
         wanted = min(max(self._next_bytes, size), room)
         if self._budget is not None:
-            wanted = max(size, min(wanted, self._budget() & -self.align))
+            spare = max(self._budget() & -self.align, self._first_bytes)  # no segment per block where nothing is left
+            wanted = max(size, min(wanted, spare))
         nbytes, memory = self._granted_segment(size, wanted)
         if nbytes < wanted:
             self._next_bytes = self._most_bytes = max(nbytes, self._first_bytes)

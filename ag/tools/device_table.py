@@ -21,8 +21,9 @@ def ag_vulkan_devices() -> list[DeviceInfo]:
     Returns
     -------
     list of DeviceInfo
-        In driver order, so ``"vulkan:k"`` is entry k; empty if the Vulkan extension, its kernels, a Vulkan loader or
-        a driver is missing (`ag_vulkan_status` says which).
+        In driver order, so ``"vulkan:k"`` is entry k; software drivers (kind ``"cpu"``), which are used by name only,
+        and a card under its second driver are in it, too.  Empty if the Vulkan extension, its kernels, a Vulkan loader
+        or a driver is missing (`ag_vulkan_status` says which).
 
     References
     ----------

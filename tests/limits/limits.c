@@ -7,6 +7,7 @@
 //   AG_LIMITS_BINDINGS=<n>         maxPerStageDescriptorStorageBuffers
 //   AG_LIMITS_ALLOC=<bytes>        maxMemoryAllocationSize and maxBufferSize; a larger allocation fails
 //   AG_LIMITS_ALLOC_UNSAID=<bytes> a larger allocation fails, and no limit tells
+//   AG_LIMITS_BUDGET=<bytes>       VK_EXT_memory_budget is there; usage is what was allocated (frees are not counted)
 //   AG_LIMITS_ALLOCATIONS=<n>      a device may have so many allocations in all, and then too many objects
 //   AG_LIMITS_TYPE=<n>             device type: 1 integrated, 2 discrete, 3 virtual, 4 CPU
 //   AG_LIMITS_NAME, AG_LIMITS_UUID=<text>; AG_LIMITS_DRIVER=<n>, a VkDriverId; AG_LIMITS_VENDOR=<n>
@@ -33,6 +34,8 @@ typedef struct {
     PFN_vkGetInstanceProcAddr getProc;
     PFN_vkGetPhysicalDeviceProperties properties;
     PFN_vkGetPhysicalDeviceProperties2 properties2;
+    PFN_vkGetPhysicalDeviceMemoryProperties2 memory2;
+    PFN_vkEnumerateDeviceExtensionProperties extensions;
     VkInstance handle;
 } Instance;
 
@@ -49,6 +52,7 @@ typedef struct {
 static Instance instances[MOST];
 static Device devices[MOST];
 static int instanceCount, deviceCount;
+static unsigned long long allocated; // bytes, by all devices
 static PFN_vkGetInstanceProcAddr latest;
 
 static Instance *instanceOf(void *handle)
@@ -153,6 +157,33 @@ static void VKAPI_CALL GetPhysicalDeviceProperties2(VkPhysicalDevice device, VkP
         }
 }
 
+static void VKAPI_CALL GetPhysicalDeviceMemoryProperties2(VkPhysicalDevice device,
+                                                          VkPhysicalDeviceMemoryProperties2 *all)
+{
+    unsigned long long budget;
+    instanceOf(device)->memory2(device, all);
+    for (VkBaseOutStructure *more = all->pNext; more; more = more->pNext)
+        if (more->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT &&
+            number("AG_LIMITS_BUDGET", &budget)) {
+            ((VkPhysicalDeviceMemoryBudgetPropertiesEXT *)more)->heapBudget[0] = budget;
+            ((VkPhysicalDeviceMemoryBudgetPropertiesEXT *)more)->heapUsage[0] = allocated;
+        }
+}
+
+static VkResult VKAPI_CALL EnumerateDeviceExtensionProperties(VkPhysicalDevice device, const char *layer, uint32_t *n,
+                                                              VkExtensionProperties *names)
+{
+    if (layer || !getenv("AG_LIMITS_BUDGET"))
+        return instanceOf(device)->extensions(device, layer, n, names);
+    const uint32_t room = *n;
+    uint32_t own = names && room ? room - 1 : 0;
+    VkResult result = instanceOf(device)->extensions(device, NULL, &own, names);
+    *n = own + 1;
+    if (names && result == VK_SUCCESS && room > own)
+        names[own] = (VkExtensionProperties){.extensionName = "VK_EXT_memory_budget", .specVersion = 1};
+    return result;
+}
+
 // ---- what is refused, and what is counted --------------------------------------------------------
 
 static VkResult VKAPI_CALL AllocateMemory(VkDevice handle, const VkMemoryAllocateInfo *info,
@@ -169,6 +200,7 @@ static VkResult VKAPI_CALL AllocateMemory(VkDevice handle, const VkMemoryAllocat
     }
     VkResult result = device->allocate(handle, info, callbacks, memory);
     device->allocations += result == VK_SUCCESS;
+    allocated += result == VK_SUCCESS ? info->allocationSize : 0;
     return result;
 }
 
@@ -206,6 +238,8 @@ static VkResult VKAPI_CALL CreateInstance(const VkInstanceCreateInfo *info,
             .getProc = latest,
             .properties = (PFN_vkGetPhysicalDeviceProperties)latest(*out, "vkGetPhysicalDeviceProperties"),
             .properties2 = (PFN_vkGetPhysicalDeviceProperties2)latest(*out, "vkGetPhysicalDeviceProperties2"),
+            .memory2 = (PFN_vkGetPhysicalDeviceMemoryProperties2)latest(*out, "vkGetPhysicalDeviceMemoryProperties2"),
+            .extensions = (PFN_vkEnumerateDeviceExtensionProperties)latest(*out, "vkEnumerateDeviceExtensionProperties"),
             .handle = *out,
         };
     return result;
@@ -267,6 +301,9 @@ static PFN_vkVoidFunction own(const char *name)
         {"vkGetPhysicalDeviceProperties", GetPhysicalDeviceProperties},
         {"vkGetPhysicalDeviceProperties2", GetPhysicalDeviceProperties2},
         {"vkGetPhysicalDeviceProperties2KHR", GetPhysicalDeviceProperties2},
+        {"vkGetPhysicalDeviceMemoryProperties2", GetPhysicalDeviceMemoryProperties2},
+        {"vkGetPhysicalDeviceMemoryProperties2KHR", GetPhysicalDeviceMemoryProperties2},
+        {"vkEnumerateDeviceExtensionProperties", EnumerateDeviceExtensionProperties},
         {"vkAllocateMemory", AllocateMemory},
         {"vkFreeMemory", FreeMemory},
         {"vkCreateComputePipelines", CreateComputePipelines},

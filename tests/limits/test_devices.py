@@ -116,7 +116,7 @@ def test_the_order_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert names(preferred(MACHINE[:5])) == ["vulkan:2", "vulkan:4", "vulkan:3"]  # NVK before Dozen
     monkeypatch.setenv("AG_SOFTWARE", "1")
     assert names(preferred(MACHINE)) == ["vulkan:2", "vulkan:5", "vulkan:6", "vulkan:3", "vulkan:0"]
-    monkeypatch.setenv("AG_VULKAN_DEVICES", "6, llvm,RTX 4090,6")
+    monkeypatch.setenv("AG_VULKAN_DEVICES", "vulkan:6, llvm,RTX 4090,6")
     assert names(preferred(MACHINE)) == ["vulkan:6", "vulkan:0", "vulkan:5"]
 
 

@@ -58,6 +58,15 @@ def test_segments_where_an_allocation_may_have_2_gib(limited: Limited) -> None:
     assert said["largest"] <= 2048 * MIB and said["segments"] <= 6
 
 
+def test_segments_keep_to_the_memory_budget(limited: Limited) -> None:
+    """What is left of it, and small ones where nothing is: the driver may still give more."""
+    said = limited(MODEL + 'said["sizes"] = [nbytes for nbytes, _ in device.arena.segments]', BUDGET=180 * MIB)
+    assert said["right"] == sums()
+    first, rest = said["sizes"][:3], said["sizes"][3:]
+    assert first == [16 * MIB, 32 * MIB, 64 * MIB] and sum(said["sizes"][:4]) < 180 * MIB
+    assert set(rest[1:]) == {16 * MIB} and len(rest) > 10
+
+
 TOO_LARGE = """
 with ag.ag_device(DEVICE):
     said["error"] = error_of(lambda: ag.ag_tensor(np.ones(1 << 25, np.float32) + 1) + 1)

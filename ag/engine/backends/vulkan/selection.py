@@ -53,7 +53,8 @@ def preferred(devices: Sequence[Listed]) -> list[DeviceInfo]:
     DeviceError
         If AG_VULKAN_DEVICES lists what is not there.
     """
-    asked = [text for part in os.environ.get("AG_VULKAN_DEVICES", "").split(",") if (text := part.strip())]
+    parts = os.environ.get("AG_VULKAN_DEVICES", "").split(",")
+    asked = [text for part in parts if (text := part.strip().removeprefix("vulkan:"))]
     if asked:
         numbers = dict.fromkeys(find(text, devices, "AG_VULKAN_DEVICES: ") for text in asked)
         return [device.info for number in numbers for device in devices if device.number == number]
