@@ -19,7 +19,7 @@ from cards.interpreter import Array, Workgroup, parsed
 import ag.engine.backends.vulkan
 from ag.engine.backends.vulkan import pipelines
 from ag.engine.backends.vulkan.pipelines import Plan
-from ag.engine.backends.vulkan.tiles import TILES, Rate, Tiles
+from ag.engine.backends.vulkan.products.tiles import TILES, Rate, Tiles
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.primitive import PRIMITIVES
 from ag.engine.window import Window

@@ -15,7 +15,7 @@ from cards.interpreter import instructions
 from cards.radv import KERNELS, SPV
 
 from ag.engine.backend import DeviceInfo
-from ag.engine.backends.vulkan.tiles import tiles_of
+from ag.engine.backends.vulkan.products.tiles import tiles_of
 from ag.engine.kernels.attention import attention
 
 FILES = sorted(SPV.glob("*.spv"))
