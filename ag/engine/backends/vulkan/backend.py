@@ -90,11 +90,12 @@ class VulkanProgram:
                 if isinstance(timing, Stopwatch) or limit != most:  # of an earlier profile, or too long
                     self._built.pop((timing, limit), None)
         built = self._built.setdefault(key, [])
-        if len(built) < _IN_TURN and all(recorder.runs(sequences) for sequences in built):
-            groups = groups_of(self._commands, most, _COMMANDS_PER_SEQUENCE)
-            built.insert(0, [recorder.build(some) for some in groups])
-        elif recorder.runs(built[0]):
-            built.reverse()
+        if not built or (built[0] and recorder.runs(built[0][-1])):
+            if len(built) < _IN_TURN:
+                groups = groups_of(self._commands, most, _COMMANDS_PER_SEQUENCE)
+                built.insert(0, [recorder.build(some) for some in groups])
+            else:
+                built.reverse()
         return built[0]
 
     @property

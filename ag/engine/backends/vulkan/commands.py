@@ -12,7 +12,7 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from ag.engine.backend import Meter
-from ag.engine.backends.vulkan.cost import seconds_of
+from ag.engine.backends.vulkan.cost import SECONDS_PER_BYTE
 from ag.engine.backends.vulkan.hazards import Range
 from ag.engine.backends.vulkan.kp_types import Algorithm, Sequence, Tensor
 from ag.engine.backends.vulkan.timestamps import Stopwatch
@@ -84,7 +84,7 @@ class Copy(NamedTuple):
     @property
     def cost(self) -> float:
         """Seconds, as `Command` counts them."""
-        return seconds_of(0, 2 * self.region[2])
+        return self.region[2] * SECONDS_PER_BYTE
 
     def parts(self, most: float) -> list[Copy]:
         """The same in copies of which none costs more; whole pages, but for the last."""

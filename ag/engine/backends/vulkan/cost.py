@@ -14,10 +14,11 @@ from math import inf
 
 from ag.errors import DeviceError
 
-__all__ = ["Budget", "seconds_of"]
+__all__ = ["SECONDS_PER_BYTE", "Budget", "seconds_of"]
 
 _MULTIPLY_ADDS = 50e9  # per second; what kernels reach on the processor graphics of a laptop, about a fifth of its peak
 _BYTES = 10e9  # per second; a third of two channels of DDR4
+SECONDS_PER_BYTE = 2 / _BYTES  # of a copy, which reads it and writes it
 _SECONDS = 0.1  # of a submission
 _QUICKER = {"discrete": 8}  # kinds of devices of which the slowest do so much more
 _SLOWEST = 1 / 32  # of what is allowed at first: what is measured on a busy machine must not stop the device

@@ -84,20 +84,21 @@ class Recorder:
 
     def record(self, command: Command | Copy) -> None:
         """Have a command run after all before it."""
-        cost, most = command.cost, self.budget.seconds
-        if cost > most and len(parts := command.parts(most)) > 1:
-            self._batches.extend([*(Batch(command=part) for part in parts), Batch()])  # all or none of them
-            self.submit()
-            return
         batch = self._batches[-1]
-        if batch.commands and batch.cost + cost > most:
-            self.submit()
-            batch = self._batches[-1]
-        batch.cost += cost
+        cost = batch.cost + command.cost
+        if cost > self.budget.seconds:
+            self._record_costly(command)
+            return
+        batch.cost = cost
         # Looked up again: if a signal's handler has submitted that batch meanwhile, another one is open now.
         self._batches[-1].commands.append(command)
         if len(batch.commands) >= _COMMANDS_PER_SUBMIT:
             self.submit()
+
+    def _record_costly(self, command: Command | Copy) -> None:
+        """`record`, in submissions of its own: all of its parts or none."""
+        self._batches.extend([*[Batch(command=part) for part in command.parts(self.budget.seconds)], Batch()])
+        self.submit()
 
     def submit(self) -> None:
         """Start what was recorded; does not wait."""
@@ -111,15 +112,15 @@ class Recorder:
         for batch in list(self._batches):
             if batch.started or batch is self._batches[-1]:
                 continue
-            if not batch.played and not batch.commands:  # it was open, and empty, when others were added
-                with suppress(ValueError):  # a signal's handler has removed it
-                    self._batches.remove(batch)
-                continue
             while len(self._batches) > _MOST_IN_FLIGHT and self.in_flight >= _MOST_IN_FLIGHT:
                 self._wait_oldest()
             if batch.played:
                 self._wait_for_same(batch)
             elif batch.recorded is None:
+                if not batch.commands:  # it was open, and empty, when others were added
+                    with suppress(ValueError):  # a signal's handler has removed it
+                        self._batches.remove(batch)
+                    continue
                 batch.recorded = self.build(batch.commands, self._unused())
             assert batch.recorded is not None
             batch.timing, batch.meter, batch.began = self.timing, self._meter, perf_counter()
@@ -151,15 +152,17 @@ class Recorder:
                 done.waited_for.extend(waiting)
         except self._kp.DeviceLostError as error:
             raise self._was_lost(error, done) from error
-        if not self._batches or self._batches[0] is not done:
+        if self._batches[0] is not done:
             return
         self._batches.popleft()
         assert done.recorded is not None
         sequence, kernels, stopwatch, _ = done.recorded
         now = perf_counter()
-        took, self._done = now - max(done.began, self._done), now
-        if took > self.budget.long and 2 * (now - since) > took:  # the host has waited for most of that
-            self.budget.note(done.recorded.cost, took)
+        if now - since > self.budget.long / 2:
+            took = now - max(done.began, self._done)
+            if 2 * (now - since) > took:  # and the host has waited for most of that
+                self.budget.note(done.recorded.cost, took)
+        self._done = now
         if stopwatch is not None:
             stopwatch.note(kernels, sequence.get_timestamps())
         if done.meter is not None:
@@ -244,9 +247,9 @@ class Recorder:
             c.record(sequence, barrier)
         return Recorded(sequence, kernels, self._stopwatch, commands)
 
-    def runs(self, sequences: list[Recorded]) -> bool:
-        """Whether any of them was started and not waited for, as far as anybody has looked."""
-        return any(batch.recorded in sequences for batch in list(self._batches) if batch.played)
+    def runs(self, recorded: Recorded) -> bool:
+        """Whether it was started and not waited for, as far as anybody has looked."""
+        return recorded in [batch.recorded for batch in list(self._batches)]
 
     def play(self, sequences: list[Recorded]) -> None:
         """Start built sequences after everything recorded so far; does not wait."""
