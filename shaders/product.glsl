@@ -4,7 +4,7 @@
 // so read neighbouring quads.  Where tiles are small, SHARES invocations make the same elements, each from a share of
 // the inner axis, and one adds up the shares: always in the same order, so with the same bits.
 // The kernel declares Args with rows, cols and inner, and defines, before including this: PRODUCTS, how many there are;
-// A_ALONG_K and B_ALONG_K, whether quads of A and B lie along the inner axis, or A_BY_WORDS, if A has no quads; and after
+// A_ALONG_K and B_ALONG_K, whether quads of A and B lie along the inner axis, and A_BY_WORDS if A has none; and after
 // it, the functions below.
 #include "tiles.glsl"
 
