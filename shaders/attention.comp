@@ -48,7 +48,7 @@ void main() {
     start();
     for (uint column_0 = 0; column_0 < end; column_0 += COLUMNS) {
         mat4 w = products(Q, row_0, K, column_0, d);
-        [[unroll]] for (uint e = 0; e < 16; e++) {
+        for (uint e = 0; e < 16; e++) {
             const bool seen = visible(query + e / 4, column_0 + column() + e % 4);
             w[e / 4][e % 4] = seen ? factor * w[e / 4][e % 4] : -INFINITY;
         }
@@ -61,10 +61,10 @@ void main() {
     total = added(total);
     const vec4 most = base(largest[row() / 4]);
     [[unroll]] for (uint b = 0; b < blocks; b++) {
-        [[unroll]] for (uint c = 0; c < 4; c++) sums[b][c] /= total[c];
+        for (uint c = 0; c < 4; c++) sums[b][c] /= total[c];
     }
     store(sums, 0, row_0, dv);
-    [[unroll]] for (uint c = 0; c < 4; c++)
+    for (uint c = 0; c < 4; c++)
         if (column() == 0 && query + c < queries)
             lse[lse_at + place(1, queries, 0, query + c)] = most[c] + ieee_log(total[c]);
 }

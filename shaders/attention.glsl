@@ -35,8 +35,8 @@ mat4 products(uint rows, uint row_0, uint columns, uint column_0, uint features)
             slices[DEPTH * PITCH + to][t % 4] = element(columns, f_0 + f, column_0 + t);
         }
         barrier();
-        [[unroll]] for (uint f = 0; f < DEPTH; f += 4) {
-            [[unroll]] for (uint i = 0; i < 4; i++) {
+        for (uint f = 0; f < DEPTH; f += 4) {
+            for (uint i = 0; i < 4; i++) {
                 const uint at = (f + i) * PITCH;
                 sums += outerProduct(slices[DEPTH * PITCH + at + column() / 4], slices[at + row() / 4]);
             }
@@ -49,7 +49,7 @@ mat4 products(uint rows, uint row_0, uint columns, uint column_0, uint features)
 // Lets all invocations see a tile of weights; accumulate() waits for them.
 void share(mat4 w) {
     const mat4 turned = transpose(w);
-    [[unroll]] for (uint j = 0; j < 4; j++) weights[(column() + j) * PITCH + row() / 4] = turned[j];
+    for (uint j = 0; j < 4; j++) weights[(column() + j) * PITCH + row() / 4] = turned[j];
 }
 #include "attention_sums.glsl"
 #include "attention_dropout.glsl"

@@ -20,14 +20,14 @@ void exponentials(inout mat4 w, inout vec4 total) {
     if (me < ROWS / 4) {
         const vec4 before = largest[me];
         vec4 most = before;
-        [[unroll]] for (uint i = 0; i < 8; i++) most = max(most, found[i * ROWS / 4 + me]);
+        for (uint i = 0; i < 8; i++) most = max(most, found[i * ROWS / 4 + me]);
         largest[me] = most;
         shrink[me] = ieee_exps(before - base(most));
     }
     barrier();
     const vec4 most = base(largest[r]);
     total *= shrink[r];
-    [[unroll]] for (uint c = 0; c < 4; c++) {
+    for (uint c = 0; c < 4; c++) {
         w[c] = ieee_exps(w[c] - most[c]);
         total[c] += dot(w[c], vec4(1.0));
     }
@@ -36,7 +36,7 @@ void exponentials(inout mat4 w, inout vec4 total) {
 void shrink_sums(inout mat4 sums[blocks]) {
     const vec4 factor = shrink[row() / 4];
     [[unroll]] for (uint b = 0; b < blocks; b++) {
-        [[unroll]] for (uint c = 0; c < 4; c++) sums[b][c] *= factor[c];
+        for (uint c = 0; c < 4; c++) sums[b][c] *= factor[c];
     }
 }
 
@@ -46,6 +46,6 @@ vec4 added(vec4 total) {
     found[gl_LocalInvocationID.x % 8 * ROWS / 4 + row() / 4] = total;
     barrier();
     vec4 all = vec4(0.0);
-    [[unroll]] for (uint i = 0; i < 8; i++) all += found[i * ROWS / 4 + row() / 4];
+    for (uint i = 0; i < 8; i++) all += found[i * ROWS / 4 + row() / 4];
     return all;
 }

@@ -14,8 +14,8 @@ void accumulate(inout mat4 sums[blocks], uint operand, uint column_0, uint featu
                 slices[to][f % 4] = element(operand, 32 * b + f, column_0 + c_0 + t);
             }
             barrier();
-            [[unroll]] for (uint c = 0; c < DEPTH; c += 4) {
-                [[unroll]] for (uint i = 0; i < 4; i++) {
+            for (uint c = 0; c < DEPTH; c += 4) {
+                for (uint i = 0; i < 4; i++) {
                     const uint at = (c + i) * PITCH + gl_LocalInvocationID.x % 8;
                     const vec4 w = weights[(c_0 + c + i) * PITCH + row() / 4];
                     sums[b] += outerProduct(slices[at], w);
@@ -31,7 +31,7 @@ void store(mat4 sums[blocks], uint operand, uint row_0, uint features) {
     [[unroll]] for (uint b = 0; b < blocks; b++) if (32 * b < features) {
         const mat4 turned = transpose(sums[b]);
         barrier();
-        [[unroll]] for (uint j = 0; j < 4; j++) weights[(column() + j) * PITCH + row() / 4] = turned[j];
+        for (uint j = 0; j < 4; j++) weights[(column() + j) * PITCH + row() / 4] = turned[j];
         barrier();
         for (uint e = gl_LocalInvocationID.x; e < 32 * ROWS; e += 128) {
             const uint f = e / ROWS, t = e % ROWS;

@@ -4,8 +4,8 @@
 // so read neighbouring quads.  Where tiles are small, SHARES invocations make the same elements, each from a share of
 // the inner axis, and one adds up the shares: always in the same order, so with the same bits.
 // The kernel declares Args with rows, cols and inner, and defines, before including this: PRODUCTS, how many there are;
-// A_ALONG_K and B_ALONG_K, whether quads of A and B lie along the inner axis; and after it, the functions below.  Where A
-// has no quads, A_BY_WORDS has neighbours load one element of A each, along the inner axis first.
+// A_ALONG_K and B_ALONG_K, whether quads of A and B lie along the inner axis, and A_BY_WORDS if A has none; and after
+// it, the functions below.
 #include "tiles.glsl"
 
 void begin(uint product);           // sets first and end, the part of the inner axis to go over, and what it likes
@@ -28,26 +28,7 @@ uint first, end;
 const uint QUADS = ACROSS / 4, SUMS = DOWN * QUADS;
 vec4 a_next[A_QUADS], b_next[B_QUADS], sums[SUMS];
 
-void fetch(uint top, uint left, uint k) {
-#ifdef A_BY_WORDS
-    UNROLL_LOADS for (uint q = 0; q < A_QUADS; q++)
-        [[unroll]] for (uint c = 0; c < 4; c++)
-            a_next[q][c] = a_word(top + word_place(4 * q + c).x, k + word_place(4 * q + c).y);
-#else
-    UNROLL_LOADS for (uint q = 0; q < A_QUADS; q++) a_next[q] = a_quad(top + a_place(q).x, k + a_place(q).y);
-#endif
-    UNROLL_LOADS for (uint q = 0; q < B_QUADS; q++) b_next[q] = b_quad(k + b_place(q).y, left + b_place(q).x);
-}
-
-void keep_fetched() {
-#ifdef A_BY_WORDS
-    UNROLL_LOADS for (uint q = 0; q < A_QUADS; q++)
-        [[unroll]] for (uint c = 0; c < 4; c++) keep_word(a_next[q][c], word_place(4 * q + c));
-#else
-    UNROLL_LOADS for (uint q = 0; q < A_QUADS; q++) keep(a_next[q], a_place(q), A_ALONG_K, 0, A_PITCH);
-#endif
-    UNROLL_LOADS for (uint q = 0; q < B_QUADS; q++) keep(b_next[q], b_place(q), B_ALONG_K, B_AT, B_PITCH);
-}
+#include "slices.glsl"
 
 void multiply(uint a_at, uint b_at) {
     vec4 a_k[DOWN / 4], b_k[QUADS];
