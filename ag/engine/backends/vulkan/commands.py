@@ -15,11 +15,11 @@ from ag.engine.backend import Meter
 from ag.engine.backends.vulkan.cost import SECONDS_PER_BYTE
 from ag.engine.backends.vulkan.hazards import Range
 from ag.engine.backends.vulkan.kp_types import Algorithm, Sequence, Tensor
+from ag.engine.backends.vulkan.limits import MOST_GROUPS as _MOST_GROUPS
 from ag.engine.backends.vulkan.timestamps import Stopwatch
 
 __all__ = ["Batch", "Command", "Copy", "Recorded", "groups_of"]
 
-_MOST_GROUPS = 65535  # per axis, the least any driver offers
 
 
 class Command(NamedTuple):

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from ag.engine.backends.vulkan.kp_types import Properties
 
-__all__ = ["Needs", "lacking", "largest_segment", "spare_bytes"]
+__all__ = ["MOST_GROUPS", "Needs", "lacking", "largest_segment", "spare_bytes"]
 
+MOST_GROUPS = 65535  # per axis of a grid, the least that any driver offers
 _COUNTED = 1 << 32  # Kompute counts bytes in 32 bits
 _PAGE = 4096  # drivers round allocations up to pages at most
 

@@ -26,6 +26,7 @@ from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.float_modes import modes_of, with_modes
 from ag.engine.backends.vulkan.kernel_files import BUILD, Entry, Manifest, check_files, read_manifest, refuse_stale
 from ag.engine.backends.vulkan.kp_types import Algorithm, Manager, Tensor
+from ag.engine.backends.vulkan.limits import MOST_GROUPS as _MOST_GROUPS
 from ag.engine.backends.vulkan.limits import Needs, lacking
 from ag.engine.backends.vulkan.products.tiles import TILES, Rule, tiles_of
 from ag.engine.kernels.fused import Chain
@@ -37,7 +38,6 @@ from ag.errors import KernelError
 __all__ = ["Kernels", "Plan", "Product", "check_kernels", "compiled_by", "kernel_state", "product_of", "products_hash"]
 
 _SPV = Path(__file__).parent / "spv"
-_MOST_GROUPS = 65535  # per grid axis, the least any driver offers
 _PLANS_KEPT = 4096
 # What ops and the compiler can do without: `Target` tells them.
 _DISPENSABLE = {"heads": ("attention", "attention_grad"), "chains": ("fused", "fused_pair"),
