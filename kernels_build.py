@@ -189,7 +189,12 @@ def apply_of(table: Collection[Function]) -> str:
 def written(shaders: Path) -> dict[str, str]:
     """The files that follow from functions.glsl, by name; it may be missing."""
     path = shaders / "functions.glsl"
-    table = functions(path.read_text("utf-8")) if path.is_file() else ()
+    return _written(path.read_text("utf-8") if path.is_file() else "")
+
+
+@lru_cache(maxsize=4)  # every file that is read asks whether it follows from the table
+def _written(text: str) -> dict[str, str]:
+    table = functions(text)
     return {**{f"{function.name}.comp": kernel_of(function) for function in table}, "apply.glsl": apply_of(table)}
 
 

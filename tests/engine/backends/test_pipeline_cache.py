@@ -41,7 +41,8 @@ def run(tmp_path: Path, lavapipe: str) -> Callable[..., list[Path]]:
     """Run the program in a process of its own with a cache folder, in silence; the files in the folder."""
 
     def run(**environment: str) -> list[Path]:
-        env = {**environ, "XDG_CACHE_HOME": str(tmp_path), **environment}
+        # Mesa has a cache of its own, and says where it cannot have one.
+        env = {**environ, "XDG_CACHE_HOME": str(tmp_path), "MESA_SHADER_CACHE_DISABLE": "true", **environment}
         done = subprocess.run([sys.executable, "-W", "error", "-c", PROGRAM], text=True, timeout=300,
                               capture_output=True, env=env)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr

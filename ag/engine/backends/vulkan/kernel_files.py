@@ -131,8 +131,12 @@ def _builder() -> Any:
     return builder
 
 
+@lru_cache(maxsize=1024)
 def refuse_stale(folder: Path, kernel: str, sha256: str) -> None:
-    """The SPIR-V must be there, and, in a source checkout, come from the shader that is there now."""
+    """The SPIR-V must be there, and, in a source checkout, come from the shader that is there now.
+
+    Once it did, it is not looked at again: reading a kernel's shaders costs as much as planning a hundred launches.
+    """
     _file(folder, kernel)
     builder, shader = _builder(), _SHADERS / f"{kernel}.comp"
     if builder is not None and builder.source_hash(shader) != sha256:
