@@ -115,7 +115,7 @@ def measured(name: str, device: str) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------- a step
 
 
-SLOW = {"W3": pytest.mark.slow_on("lavapipe", "swiftshader"), "W4": pytest.mark.slow_on("swiftshader")}
+SLOW = dict.fromkeys(("W3", "W4"), pytest.mark.slow_on("lavapipe", "swiftshader"))
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in COUNTS])

@@ -37,13 +37,12 @@ def recorded(device: str) -> dict[str, Any] | str:
 
 
 def marked(name: str) -> Any:
-    """The quick leg leaves out what takes seconds: W3 on both drivers, on SwiftShader all but captured steps."""
+    """The quick leg leaves out what takes seconds: W3 and W4 on both drivers, on SwiftShader all but captured steps."""
     if name in HEAVY:
         return pytest.param(name, marks=pytest.mark.slow)
-    if name.startswith("W3"):
+    if name.startswith(("W3", "W4")):
         return pytest.param(name, marks=pytest.mark.slow_on("lavapipe", "swiftshader"))
-    short = name.endswith("captured") and not name.startswith("W4")
-    return pytest.param(name, marks=() if short else pytest.mark.slow_on("swiftshader"))
+    return pytest.param(name, marks=() if name.endswith("captured") else pytest.mark.slow_on("swiftshader"))
 
 
 @pytest.mark.parametrize("name", list(map(marked, ENTRIES)))

@@ -205,7 +205,7 @@ def test_cheap_results_are_computed_again(device: str, changes: bool) -> None:
     assert backend.download(one).tobytes() == backend.download(two).tobytes()
 
 
-@pytest.mark.slow_on("swiftshader")
+@pytest.mark.slow_on("lavapipe", "swiftshader")
 def test_recomputing_changes_no_bit(device: str) -> None:
     with ag.ag_device(device):
         (few, losses), (more, others) = (run_curve("resnet8", recompute) for recompute in (False, True))
