@@ -24,8 +24,8 @@ bool visible(uint query, uint k) { return query < queries && k < keys && (causal
 uint row() { return gl_LocalInvocationID.x / 8 * 4; }
 uint column() { return gl_LocalInvocationID.x % 8 * 4; }
 
-// The products of the feature vectors of rows and columns.  A turn of a loop that is not unrolled has 256 multiply-adds;
-// lavapipe, which would unroll it, compiles three times faster for that.
+// The products of the feature vectors of rows and columns.  The loop over f has 64 multiply-adds in a turn and is not
+// unrolled: lavapipe would do so, and compile for three times as long.
 mat4 products(uint rows, uint row_0, uint columns, uint column_0, uint features) {
     mat4 sums = mat4(0.0);
     for (uint f_0 = 0; f_0 < features; f_0 += DEPTH) {
