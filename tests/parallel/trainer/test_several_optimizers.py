@@ -131,6 +131,19 @@ def test_an_optimizer_over_other_parameters() -> None:
             train(["cpu"], optimizer=lambda p, nothing=nothing: nothing)
 
 
+def test_a_rate_beside_the_optimizers(caplog: pytest.LogCaptureFixture) -> None:
+    """One that none of them has does nothing, which the log says; one that they have is no contradiction."""
+    results = []
+    unused = "lr=0.5 is not used, as optimizer(params) has the rate 0.1"
+    for given, said in (({"lr": 1e-3}, []), ({"lr": 0.1}, []), ({"lr": 0.5}, [unused])):
+        caplog.clear()
+        results.append(train(["cpu"], optimizer=lambda p: ag.optimizer_sgd(p, lr=0.1), **given))
+        assert [record.levelname for record in caplog.records] == ["WARNING"] * len(said)
+        assert all(text in record.getMessage() for text, record in zip(said, caplog.records, strict=True))
+    assert_same(results[1], results[0])
+    assert_same(results[2], results[0])
+
+
 def test_a_step_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One optimizer or several: the host's step is replayed from the second on."""
     original, opened = host_optimizer.record, []
