@@ -7,7 +7,7 @@ export PYTHON PYTEST_ARGS
 run := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test demo test test-full lint test-quick test-sync test-slow mutants bench docs wheel clean
+.PHONY: help setup setup-test demo test test-full lint test-quick test-sync test-slow mutants bench docs wheel gpu-kit clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -51,6 +51,10 @@ docs: setup  ## the documentation site in .make/docs; a warning or a broken link
 	@NO_MKDOCS_2_WARNING=1 $(run) -m mkdocs build --config-file tools/mkdocs.yml >.make/docs.log 2>&1 \
 		|| { grep -v ^INFO .make/docs.log; exit 1; }
 	@echo "ag: python3 -m http.server -d .make/docs shows it on http://localhost:8000"
+
+gpu-kit: setup  ## pack .make/gpu-kit.tar, with which a bare machine checks its graphics card; GPU_KIT_PYTHONS for some
+	@$(run) benchmarks/roofs.py
+	@$(run) tools/gpu_kit/build.py $(GPU_KIT_PYTHONS)
 
 wheel: setup  ## build dist/*.tar.gz and dist/*.whl, and check what is in the wheel
 	@rm -rf build dist

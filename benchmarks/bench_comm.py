@@ -27,7 +27,7 @@ def main() -> None:
     more = ["--elements", str(args.elements), "--calls", "2" if args.quick else "5"]
     peers = {ranks: [mpiexec, *mpiexec_arguments(int(ranks)), sys.executable, "comm_mpi.py", *more]
              for ranks in args.ranks.split(",")}
-    rows = in_turn(peers, args.rounds)
+    rows = in_turn(peers, args.rounds, args.keep)
     results = []
     for ranks in peers:
         best = {how: min(r["ms"] for r in rows if (r["peer"], r["how"]) == (ranks, how))

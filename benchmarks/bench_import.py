@@ -51,7 +51,7 @@ def main() -> None:
             for threads in ("as they are", "1"):
                 code = PEER.format(copy=copy, free=threads != "1")
                 peers[f"{compiled}, BLAS threads {threads}"] = [sys.executable, "-c", code]
-        rows = in_turn(peers, args.rounds)
+        rows = in_turn(peers, args.rounds, args.keep)
     results = []
     for peer in peers:
         rounds = [{name: value for name, value in row.items() if name not in ("peer", "round")}

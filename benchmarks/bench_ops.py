@@ -9,8 +9,8 @@ from __future__ import annotations
 import statistics
 import sys
 
-from common import in_turn, medians, parsed, parser, table, write
-from ops import SIZES
+from common import Row, in_turn, medians, parsed, parser, table, write
+from ops import SIZES, Case
 
 
 def main() -> None:
@@ -22,19 +22,7 @@ def main() -> None:
     peers = {"ag": [sys.executable, "ops_ag.py", "--device", args.device, *more]}
     if args.torch:
         peers["torch"] = [args.torch_python, "ops_torch.py", "--device", args.torch_device, *more]
-    rows = in_turn(peers, args.rounds)
-    roofs = {key: statistics.median(r[key] for r in rows if r["case"] == "roofs")
-             for key in ("flops", "bytes", "empty")}
-    found = medians((r for r in rows if r["case"] != "roofs"), ["peer", "case"], "us")
-    launches = {r["case"]: r["launches"] for r in rows if "launches" in r}
-    results = []
-    for case in SIZES[sizes]:
-        us, torch = found["ag", case.name], found.get(("torch", case.name))
-        roof = 1e6 * (max(case.flops / roofs["flops"], case.bytes / roofs["bytes"]) + roofs["empty"])
-        results.append({"op": case.op, "sizes": case.sizes, "us": us, "launches": launches[case.name],
-                        "gflops": case.flops / us / 1e3, "gbytes": case.bytes / us / 1e3,
-                        "intensity": case.flops / case.bytes, "roof_percent": 100 * roof / us,
-                        "torch_us": torch, "x_torch": torch / us if torch else None})
+    roofs, results = results_of(in_turn(peers, args.rounds, args.keep), SIZES[sizes])
     print(f"\nroofs: {roofs['flops'] / 1e9:.4g} GFLOP/s, {roofs['bytes'] / 1e9:.4g} GB/s, "
           f"{1e6 * roofs['empty']:.3g} us for an empty launch")
     columns = {"launches": "launches", "us": "us", "gflops": "GFLOP/s", "gbytes": "GB/s", "roof_percent": "% of roof"}
@@ -43,6 +31,25 @@ def main() -> None:
     table(["operation", *columns.values()],
           [[case.name, *(r[c] for c in columns)] for case, r in zip(SIZES[sizes], results, strict=True)])
     write("ops", args, roofs=roofs, results=results)
+
+
+def results_of(rows: list[Row], cases: list[Case]) -> tuple[Row, list[Row]]:
+    """The roofs, and a result for each case that all rounds so far have a row of."""
+    roofs = {key: statistics.median(r[key] for r in rows if r["case"] == "roofs")
+             for key in ("flops", "bytes", "empty")}
+    found = medians((r for r in rows if r["case"] != "roofs"), ["peer", "case"], "us")
+    launches = {r["case"]: r["launches"] for r in rows if "launches" in r}
+    results = []
+    for case in cases:
+        if ("ag", case.name) not in found:
+            continue
+        us, torch = found["ag", case.name], found.get(("torch", case.name))
+        roof = 1e6 * (max(case.flops / roofs["flops"], case.bytes / roofs["bytes"]) + roofs["empty"])
+        results.append({"op": case.op, "sizes": case.sizes, "us": us, "launches": launches[case.name],
+                        "gflops": case.flops / us / 1e3, "gbytes": case.bytes / us / 1e3,
+                        "intensity": case.flops / case.bytes, "roof_percent": 100 * roof / us,
+                        "torch_us": torch, "x_torch": torch / us if torch else None})
+    return roofs, results
 
 
 def _sizes_for(device: str) -> str:

@@ -20,7 +20,7 @@ def main() -> None:
     command = [sys.executable, "parallel_ag.py"]
     peers = {f"{how} on {len(used)}": [*command, "--how", how, "--devices", ",".join(used), *more]
              for how in ("dp_train", "threads") for used in (devices[:1], devices)}
-    found = medians(in_turn(peers, args.rounds), ["peer"], "samples_per_s")
+    found = medians(in_turn(peers, args.rounds, args.keep), ["peer"], "samples_per_s")
     results = []
     for (peer,), rate in found.items():
         alone = found[(peer.rpartition(" ")[0] + " 1",)]

@@ -56,7 +56,7 @@ def main() -> None:
     args = parsed(command_line)
     results = []
     for workload in args.workloads.split(","):
-        results += summary(workload, in_turn(peers(workload, args), args.rounds))
+        results += summary(workload, in_turn(peers(workload, args), args.rounds, args.keep))
         write("step", args, results=results)
 
 

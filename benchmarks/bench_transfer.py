@@ -10,7 +10,7 @@ from common import in_turn, medians, parsed, parser, table, write
 def main() -> None:
     args = parsed(parser(__doc__, seconds=0.3))
     command = [sys.executable, "transfer_ag.py", "--device", args.device, "--seconds", str(args.seconds)]
-    rows = in_turn({"ag": [*command, *(["--quick"] if args.quick else [])]}, args.rounds)
+    rows = in_turn({"ag": [*command, *(["--quick"] if args.quick else [])]}, args.rounds, args.keep)
     found = medians(rows, ["what", "bytes"], "us")
     results = [{"what": what, "bytes": nbytes, "us": us, "gbytes": nbytes / us / 1e3}
                for (what, nbytes), us in found.items()]

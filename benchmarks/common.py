@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from time import perf_counter
 from typing import Any
 
@@ -57,16 +58,22 @@ def repeated(work: Any, budget: float, least: int = 3, most: int = 1000) -> list
     return [seconds_of(work) for _ in range(min(max(count, least), most))]
 
 
-def in_turn(peers: dict[str, Sequence[str]], rounds: int) -> list[Row]:
-    """The figures of all peers, run one after the other, `rounds` times."""
+def in_turn(peers: dict[str, Sequence[str]], rounds: int, keep: Path | None = None) -> list[Row]:
+    """The figures of all peers, run one after the other, `rounds` times; each at once in the file `keep`, too."""
     rows = []
     for round_number in range(rounds):
         for peer, command in peers.items():
-            done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise SystemExit(f"{peer}: {' '.join(command)} failed:\n{done.stderr}")
-            lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-            rows += [{"peer": peer, "round": round_number, **line} for line in lines]
+            with TemporaryFile("w+") as errors:
+                running = subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, stderr=errors, text=True)
+                assert running.stdout is not None
+                for line in filter(lambda line: line.startswith("{"), running.stdout):
+                    rows.append({"peer": peer, "round": round_number, **json.loads(line)})
+                    if keep is not None:
+                        with keep.open("a", encoding="utf-8") as file:
+                            file.write(json.dumps(rows[-1]) + "\n")
+                if running.wait():
+                    errors.seek(0)
+                    raise SystemExit(f"{peer}: {' '.join(command)} failed:\n{errors.read()}")
     return rows
 
 
@@ -96,8 +103,12 @@ def parser(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
 
 
 def parsed(found: argparse.ArgumentParser) -> argparse.Namespace:
-    """The arguments; `torch` says whether PyTorch takes part, `machine` where this runs."""
+    """The arguments; `torch` says whether PyTorch takes part, `machine` where this runs, `keep` is for `in_turn`."""
     args = found.parse_args()
+    args.keep = args.out and args.out.with_suffix(".jsonl")
+    if args.keep:
+        args.keep.parent.mkdir(exist_ok=True)
+        args.keep.unlink(missing_ok=True)
     if args.quick:
         args.rounds, args.seconds = 1, min(args.seconds, 0.02)
     args.torch = not args.quick and subprocess.run(

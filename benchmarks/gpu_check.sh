@@ -1,69 +1,84 @@
 #!/usr/bin/env bash
-# What a machine with a graphics card should run, in one call of under nine minutes: that every kernel and op is right
-# on the card, then how fast operations and training steps are against PyTorch on the same card.
+# What a machine with a graphics card should run, in three calls of under nine minutes each: are the kernels right, how
+# fast are single operations, how fast are training steps, against PyTorch on the same card where it is installed.
 #
-#   benchmarks/gpu_check.sh [DEVICE] [TORCH_DEVICE]      default: vulkan:0 and, where PyTorch sees one, cuda
+#   benchmarks/gpu_check.sh kernels|operations|steps [DEVICE [TORCH_DEVICE]]
 #
-# Needs the package's dependencies, the Vulkan extension, compiled kernels (`python kernels_build.py` and
-# `python benchmarks/roofs.py`; what they make can be brought) and pytest in the Python that PYTHON names (default:
-# python3); PyTorch and matplotlib are optional.
-# Results go to the folder RESULTS (default: benchmarks/results): one JSON file per table, correctness.xml, and log.txt
-# with what was printed. QUICK=1 takes the smallest sizes. Every part runs, also after one that failed or took too long;
-# the exit status is 0 if all went well.
+# DEVICE is the first card if none is named; without a card this ends at once with status 3 and the Vulkan loader's own
+# words. `make gpu-kit` packs all that a machine without network, compiler and git needs, and calls this. Python is what
+# PYTHON names (default: python3); PyTorch is optional. Every row is written as soon as it is known, to the folder
+# RESULTS (default: benchmarks/results): NAME.jsonl, and log.txt with what was printed. Each call ends with the verdict
+# on all rows so far (verdict.py). QUICK=1 takes the smallest sizes. The status is 0 if all went well.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-device=${1:-vulkan:0}
+call=${1:-}
+case $call in kernels | operations | steps) ;; *) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 2 ;; esac
 python=${PYTHON:-python3}
 results=${RESULTS:-benchmarks/results}
 quick=${QUICK:+--quick}
-export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} VK_LOADER_LAYERS_DISABLE=VK_LAYER_KHRONOS_validation
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+export VK_LOADER_LAYERS_DISABLE=${VK_LOADER_LAYERS_DISABLE-VK_LAYER_KHRONOS_validation}
 mkdir -p "$results"
-exec > >(tee "$results/log.txt") 2>&1
+exec > >(tee -a "$results/log.txt") 2>&1
 
+device=$("$python" - "${2:-gpu}" <<'PROGRAM'
+import sys, ag
+try:
+    ag.ag_device(sys.argv[1])
+    print(ag.ag_default_device())
+except ag.AgError as error:
+    sys.exit(f"gpu_check: {error}")
+PROGRAM
+)
+if [ -z "$device" ]; then
+    echo "gpu_check: there is nothing to check; the loader says:"
+    VK_LOADER_DEBUG=error,warn,driver "$python" -m ag devices
+    exit 3
+fi
 cuda='import torch; print("cuda" if torch.cuda.is_available() else "cpu")'
-torch_device=${2:-$("$python" -c "$cuda" 2>/dev/null || echo cpu)}
+torch_device=${3:-$("$python" -c "$cuda" 2>/dev/null || echo cpu)}
 status=0
+echo "gpu_check: $call on $device, $(date -u +%FT%TZ)"
 
 part() {  # part SECONDS COMMAND...
     local begin=$SECONDS failed=0
-    timeout "$@" || failed=$?
+    timeout -s INT -k 10 "$@" || failed=$?
     [ $failed = 0 ] || { status=1; echo "gpu_check: failed with $failed (124: too long): ${*:2:5}"; }
     echo "gpu_check: $((SECONDS - begin)) s of at most $1 s"
 }
 
 bench() {  # bench SECONDS NAME ARGUMENTS...
     part "$1" "$python" "benchmarks/bench_$2.py" $quick --device "$device" --torch-device "$torch_device" \
-        --out "$results/$2_${device//:/}.json" "${@:3}"
+        --rounds 1 --out "$results/$2.json" "${@:3}"
 }
 
-part 20 "$python" -m ag devices
+tests() {  # tests SECONDS FILE...; a row per test, by tests/helpers/rows.py
+    rm -f "$results/kernels.jsonl"
+    AG_TEST_DEVICE=$device AG_TEST_ROWS=$results/kernels.jsonl part "$1" "$python" -m pytest -q --maxfail=30 \
+        -p no:cacheprovider -p helpers.rows -m "vulkan and not slow" "${@:2}"
+}
 
-# Correctness first: a wrong kernel makes every figure below worthless.
-AG_TEST_DEVICE=$device part 150 "$python" -m pytest -q -p no:cacheprovider --junitxml="$results/correctness.xml" \
-    -m vulkan tests/table tests/engine/kernels/test_kernel_reference.py tests/engine/kernels/test_edges.py \
-    tests/engine/compile/test_fuse_elementwise.py tests/engine/compile/test_copy_elimination.py \
-    tests/engine/compile/test_fold_scaling.py tests/engine/test_random.py tests/engine/test_profile.py \
-    tests/engine/test_counters.py tests/engine/backends/test_autotune.py tests/engine/backends/test_cooperative.py \
-    tests/autograd/test_capture.py tests/ops/test_values.py tests/optim/test_optimizers.py
-
-# What a device with cooperative matrices says to "high" and "medium": nothing, if their kernels are right and faster.
-part 30 "$python" - "$device" <<'PROGRAM'
-import sys, logging, numpy as np, ag
-logging.basicConfig(level=logging.INFO, format="gpu_check: %(message)s", stream=sys.stdout)
-ag.ag_device(sys.argv[1])
-rng = np.random.default_rng(0)
-a, b = rng.standard_normal((2, 512, 512), np.float32)
-for precision in ("highest", "high", "medium"):
-    with ag.ag_matmul_precision(precision):
-        error = abs(ag.ag_matmul(a, b).numpy() - a.astype(float) @ b) / (abs(a) @ abs(b))
-    print(f"gpu_check: precision {precision}: largest error {error.max():.1e}")
-PROGRAM
-
-bench 20 transfer --rounds 1 --seconds 0.2
-bench 170 ops --rounds 1 --seconds 0.2
-[ -e "$results/ops_${device//:/}.json" ] && part 10 "$python" benchmarks/roofline.py "$results/ops_${device//:/}.json"
-bench 130 step --rounds 1 --seconds 0.7 --workloads W2,W3,W4,W1,W1b --against eager,fused
+if [ "$call" = kernels ]; then  # a wrong kernel makes every figure worthless
+    part 40 "$python" -m ag devices
+    if [ -n "$quick" ]; then
+        tests 120 tests/ops/test_values.py tests/autograd/test_capture.py
+    else
+        tests 420 tests/table tests/engine/kernels/test_kernel_reference.py tests/engine/kernels/test_edges.py \
+            tests/engine/kernels/test_attention.py tests/engine/kernels/test_epilogue.py \
+            tests/engine/compile/test_fuse_elementwise.py tests/engine/compile/test_copy_elimination.py \
+            tests/engine/compile/test_fold_scaling.py tests/engine/test_random.py tests/engine/test_profile.py \
+            tests/engine/test_counters.py tests/engine/backends/test_autotune.py \
+            tests/engine/backends/test_cooperative.py tests/autograd/test_capture.py tests/ops/test_values.py \
+            tests/optim/test_optimizers.py
+    fi
+elif [ "$call" = operations ]; then
+    bench 60 transfer --seconds 0.2
+    bench 420 ops --seconds 0.2
+else
+    bench 480 step --seconds 0.7 --workloads W2,W3,W4,W1,W1b --against eager,fused
+fi
+part 20 "$python" benchmarks/verdict.py "$results"
 
 echo "gpu_check: $SECONDS s in all, status $status"
 exit $status

@@ -86,7 +86,7 @@ def run_dp_train() -> None:
             train(count)
             times.append(time.perf_counter() - begin)
         found.append((times[1] - times[0]) / MEASURED)
-    steps.report(found, float(history[0]), float(history[-1]))
+    steps.report(args, found, float(history[0]), float(history[-1]))
 
 
 with ag.ag_device(args.device):

@@ -104,10 +104,10 @@ def measure(args: argparse.Namespace, step: Callable[[int], Any], value: Callabl
 
     while seconds_of(steps) < block / 2:
         count *= 2
-    report([seconds_of(steps) / count for _ in range(2 if args.quick else BLOCKS)], loss_first, loss_last)
+    report(args, [seconds_of(steps) / count for _ in range(2 if args.quick else BLOCKS)], loss_first, loss_last)
 
 
-def report(seconds: list[float], loss_first: float, loss_last: float) -> None:
+def report(args: argparse.Namespace, seconds: list[float], loss_first: float, loss_last: float) -> None:
     """Print the figures of a peer, given how long a step took in each block."""
-    emit(us_per_step=1e6 * statistics.median(seconds), us_best=1e6 * min(seconds), us_worst=1e6 * max(seconds),
-         loss_first=loss_first, loss_last=loss_last)
+    emit(workload=args.workload, us_per_step=1e6 * statistics.median(seconds), us_best=1e6 * min(seconds),
+         us_worst=1e6 * max(seconds), loss_first=loss_first, loss_last=loss_last)

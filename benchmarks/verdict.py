@@ -1,0 +1,112 @@
+"""The verdict on a graphics card, from the rows that gpu_check.sh has written so far: `python verdict.py RESULTS`.
+
+A goal is met if the worst of its rows meets it, so a table of several sizes says how far the worst is.  Rows come from
+NAME.jsonl, which is whole up to the moment in which a call was ended; the last line may be cut off.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench_ops import results_of
+from common import Row, medians, table
+from ops import SIZES
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What operations should reach: `percent` of the roof that the device itself showed in the same call."""
+
+    title: str
+    operations: tuple[str, ...]
+    percent: float
+    sizes: tuple[int, ...] = ()  # of this size alone
+
+
+GOALS = (
+    Goal("matrix product, float32, 4096 x 4096", ("matmul",), 67, (4096, 4096, 4096)),
+    Goal("convolution", ("conv",), 55),
+    Goal("convolution, gradient of the input", ("conv dgrad",), 50),
+    Goal("convolution, gradient of the weights", ("conv wgrad",), 50),
+    Goal("elementwise, sums, optimizer", ("add", "sum", "AdamW"), 85),
+    Goal("norms", ("layer norm", "layer norm backward"), 85),
+    Goal("softmax, cross-entropy", ("softmax", "softmax-CE"), 85),
+    Goal("attention", ("attention",), 50),
+    Goal("attention, gradient", ("attention backward",), 35),
+)
+TFLOPS = (Goal("matrix product, high precision, on an H200", ("matmul high",), 90),
+          Goal("matrix product, bfloat16, on an H200", ("matmul medium",), 300))
+LONGEST_W1_US = 200
+
+
+def rows_of(path: Path) -> list[Row]:
+    """The whole lines of a file that may not be there, or may have been cut off as it was written."""
+    found = []
+    for line in path.read_text("utf-8").splitlines() if path.is_file() else []:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def said(met: bool) -> str:
+    """A word for the last column."""
+    return "met" if met else "MISSED"
+
+
+def of_kernels(rows: list[Row]) -> list[list[str]]:
+    """Whether every kernel is right."""
+    counts = Counter(row["outcome"] for row in rows)
+    if not counts["passed"] and not counts["failed"]:
+        return [["tests of kernels and ops", "all pass", "", "not run"]]
+    return [["tests of kernels and ops", "all pass", f"{counts['passed']} passed, {counts['failed']} failed, "
+             f"{counts['skipped']} skipped", said(not counts["failed"])]]
+
+
+def of_operations(rows: list[Row]) -> list[list[str]]:
+    """How near to the device's own roofs operations are."""
+    have_roofs = any(row["case"] == "roofs" for row in rows)
+    cases = {case.name: case for sizes in SIZES.values() for case in sizes}
+    results = results_of(rows, list(cases.values()))[1] if have_roofs else []
+    lines = []
+    for goals, value, unit in ((GOALS, "roof_percent", "%"), (TFLOPS, "gflops", " TFLOP/s")):
+        for goal in goals:
+            found = [row[value] / (1 if unit == "%" else 1e3) for row in results
+                     if row["op"] in goal.operations and goal.sizes in ((), row["sizes"])]
+            if unit != "%":
+                found = [max(found)] if found else []  # the sizes that fill such a card
+            lines.append([goal.title, f"{goal.percent:g}{unit}",
+                          " to ".join(dict.fromkeys(f"{f(found):.3g}" for f in (min, max))) + unit if found else "",
+                          said(min(found) >= goal.percent) if found else "not measured"])
+    return lines
+
+
+def of_steps(rows: list[Row]) -> list[list[str]]:
+    """How fast training steps are, alone and against PyTorch."""
+    us = medians(rows, ["workload", "peer"], "us_per_step")
+    w1 = us.get(("W1", "ag captured"))
+    lines = [["W1, captured", f"{LONGEST_W1_US} us", f"{w1:.4g} us" if w1 else "",
+              said(w1 <= LONGEST_W1_US) if w1 else "not measured"]]
+    for workload in ("W2", "W3", "W4"):
+        ours, theirs = us.get((workload, "ag captured")), us.get((workload, "torch eager"))
+        ratio = theirs / ours if ours and theirs else None
+        lines.append([f"{workload}, captured, against PyTorch", "1x",
+                      f"{ratio:.2f}x" if ratio else f"{ours:.4g} us" if ours else "",
+                      said(ratio >= 1) if ratio else "not measured"])
+    return lines
+
+
+def main(results: Path) -> None:
+    """Print the table."""
+    kernels, operations, steps = (rows_of(results / f"{name}.jsonl") for name in ("kernels", "ops", "step"))
+    table(["verdict", "goal", "worst to best", "met?"],
+          [*of_kernels(kernels), *of_operations(operations), *of_steps(steps)])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,130 @@
+"""Packs what a bare Linux machine with a graphics card needs: `python tools/gpu_kit/build.py [--to KIT] [PYTHON...]`.
+
+The machine has Python and the card's driver, and neither network, compiler nor git.  The kit, .make/gpu-kit and the
+same as .make/gpu-kit.tar, has a wheel of ag for each Python named (default: those of 3.10 to 3.13 that are here),
+linked statically with the C++ library; what ag and its tests need, numpy too; the Vulkan loader; the tests and
+benchmarks; and check.sh, which unpacks the wheels of that machine's Python and runs benchmarks/gpu_check.sh.
+`make gpu-kit` calls this.
+Needs network and a compiler, and knows nothing of `ag`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from ctypes.util import find_library
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+VERSIONS = ("3.10", "3.11", "3.12", "3.13")
+MADE = ("ag/engine/backends/vulkan/spv", "ag/engine/backends/cpu/built", "benchmarks/spv")  # which git does not have
+KEPT = ("tests", "benchmarks", "pyproject.toml", "kernels_build.py", "shaders")  # the last two for the tests
+NEEDED = ("numpy", "pyyaml", "safetensors", "threadpoolctl", "tqdm", "pytest", "hypothesis")
+PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
+LARGEST = 60 << 20
+
+
+def pythons(named: list[str]) -> dict[str, str]:
+    """Interpreters by their versions: those named, or all of VERSIONS that are on PATH or made by pyenv."""
+    if not named:
+        pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+        named = [str(path) for v in VERSIONS
+                 for path in [*sorted(pyenv.glob(f"{v}.*/bin/python"))[-1:], shutil.which(f"python{v}")] if path]
+    found: dict[str, str] = {}
+    for python in named:
+        done = subprocess.run([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], capture_output=True,
+                              text=True, check=False)
+        if done.returncode == 0 and done.stdout.strip() in VERSIONS:
+            found.setdefault(done.stdout.strip(), python)
+    if not found:
+        raise SystemExit(f"gpu-kit: there is no Python of {', '.join(VERSIONS)} here; name one, with its headers.")
+    return found
+
+
+def copied(source: Path) -> None:
+    """The working tree, as git knows it, and what has been built in it."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():  # not deleted
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, source / name)
+    for name in MADE:
+        shutil.copytree(ROOT / name, source / name, dirs_exist_ok=True)
+
+
+def pip(python: str, *arguments: str) -> None:
+    """Run pip of an interpreter in silence; what it says if it fails."""
+    done = subprocess.run([python, "-m", "pip", "--disable-pip-version-check", *arguments], capture_output=True,
+                          text=True, check=False, env={**os.environ, "KP_STATIC_CXX": "1"})
+    if done.returncode:
+        raise SystemExit(f"gpu-kit: pip {' '.join(arguments)} failed:\n{done.stderr[-3000:]}")
+
+
+def pack(wheel: Path) -> None:
+    """Compress a wheel as well as Python can, which leaves two thirds of it."""
+    small = wheel.with_suffix(".small")
+    with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(small, "w", zipfile.ZIP_LZMA) as file:
+        for entry in whole.infolist():
+            file.writestr(entry.filename, whole.read(entry), zipfile.ZIP_LZMA)
+    small.replace(wheel)
+
+
+def main() -> None:
+    """Make the kit, and say how large it is."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--to", type=Path, default=ROOT / ".make" / "gpu-kit")
+    parser.add_argument("pythons", nargs="*")
+    args = parser.parse_args()
+    kit: Path = args.to
+    shutil.rmtree(kit, ignore_errors=True)
+    source = kit / "source"
+    copied(source)
+    for version, python in pythons(args.pythons).items():
+        wheels = kit / "wheels" / f"cp{version.replace('.', '')}"
+        print(f"ag: gpu-kit: a wheel for Python {version}", flush=True)
+        pip(python, "wheel", "-q", "--no-deps", "--wheel-dir", str(wheels), str(source))
+        shutil.rmtree(source / "build", ignore_errors=True)
+        pip(sys.executable, "download", "-q", "--only-binary=:all:", "--python-version", version,
+            "--implementation", "cp", *(f"--platform={p}" for p in PLATFORMS), "--dest", str(wheels), *NEEDED)
+        for wheel in wheels.iterdir():
+            pack(wheel)
+    for path in source.iterdir():  # the package comes from its wheel, and nothing is built over there
+        if path.name not in KEPT:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in source.rglob("__pycache__"):
+        shutil.rmtree(path)
+    with (kit / "commit").open("w") as file:
+        subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=file, check=True)
+    for name in ("check.sh", "unpack.py"):
+        shutil.copy(HERE / name, kit)
+    (kit / "lib").mkdir()
+    shutil.copy(loader(), kit / "lib" / "libvulkan.so.1")
+    packed = kit.with_suffix(".tar")
+    with tarfile.open(packed, "w") as file:
+        file.add(kit, kit.name)
+    size = packed.stat().st_size
+    print(f"ag: {kit.name} and {packed.name} in {kit.parent.name}, {size / (1 << 20):.0f} MiB; over there: "
+          f"gpu-kit/check.sh kernels")
+    if size > LARGEST:
+        raise SystemExit(f"gpu-kit: that is more than {LARGEST >> 20} MiB; name fewer versions of Python.")
+
+
+def loader() -> Path:
+    """This machine's Vulkan loader."""
+    name = find_library("vulkan") or "libvulkan.so.1"
+    listed = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
+    found = re.search(rf"{re.escape(name)} .*=> (\S+)", listed)
+    if found is None:
+        raise SystemExit("gpu-kit: there is no Vulkan loader here to pack; install libvulkan1.")
+    return Path(found[1]).resolve()
+
+
+if __name__ == "__main__":
+    main()
