@@ -24,8 +24,7 @@ bool visible(uint query, uint k) { return query < queries && k < keys && (causal
 uint row() { return gl_LocalInvocationID.x / 8 * 4; }
 uint column() { return gl_LocalInvocationID.x % 8 * 4; }
 
-// The products of the feature vectors of rows and columns.  The loop over f has 64 multiply-adds in a turn and is not
-// unrolled: lavapipe would do so, and compile for three times as long.
+// The products of the feature vectors of rows and columns.
 mat4 products(uint rows, uint row_0, uint columns, uint column_0, uint features) {
     mat4 sums = mat4(0.0);
     for (uint f_0 = 0; f_0 < features; f_0 += DEPTH) {
@@ -36,7 +35,7 @@ mat4 products(uint rows, uint row_0, uint columns, uint column_0, uint features)
             slices[DEPTH * PITCH + to][t % 4] = element(columns, f_0 + f, column_0 + t);
         }
         barrier();
-        [[dont_unroll]] for (uint f = 0; f < DEPTH; f += 4) {
+        for (uint f = 0; f < DEPTH; f += 4) {
             for (uint i = 0; i < 4; i++) {
                 const uint at = (f + i) * PITCH;
                 sums += outerProduct(slices[DEPTH * PITCH + at + column() / 4], slices[at + row() / 4]);
