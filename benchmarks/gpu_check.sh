@@ -53,10 +53,10 @@ bench() {  # bench SECONDS NAME ARGUMENTS...
         --rounds 1 --out "$results/$2.json" "${@:3}"
 }
 
-tests() {  # tests SECONDS FILE...; a row per test, by tests/helpers/rows.py
+tests() {  # tests SECONDS FILE...; a row per test, by rows.py
     rm -f "$results/kernels.jsonl"
-    AG_TEST_DEVICE=$device AG_TEST_ROWS=$results/kernels.jsonl part "$1" "$python" -m pytest -q --maxfail=30 \
-        -p no:cacheprovider -p helpers.rows -m "vulkan and not slow" "${@:2}"
+    AG_TEST_DEVICE=$device AG_TEST_ROWS=$results/kernels.jsonl PYTHONPATH=benchmarks:$PYTHONPATH part "$1" "$python" -m pytest -q --maxfail=30 \
+        -p no:cacheprovider -p rows -m "vulkan and not slow" "${@:2}"
 }
 
 if [ "$call" = kernels ]; then  # a wrong kernel makes every figure worthless

@@ -126,10 +126,49 @@ def test_what_gpu_check_runs_is_there() -> None:
     script = (BENCHMARKS / "gpu_check.sh").read_text("utf-8")
     named = re.findall(r"(?:tests|benchmarks)/[\w/]+\.py", script)
     assert len(named) > 10 and all((ROOT / name).is_file() for name in named)
-    assert {f"bench_{name}.py" for name in re.findall(r"^bench \d+ (\w+)", script, re.M)} <= set(SCRIPTS)
-    limits = [int(seconds) for seconds in re.findall(r"(?:part|bench) (\d+) ", script)]
-    assert len(limits) >= 6 and sum(limits) < 9 * 60
+    assert {f"bench_{name}.py" for name in re.findall(r"^ +bench \d+ (\w+)", script, re.M)} <= set(SCRIPTS)
+    _, kernels, operations, steps = re.split(r'"\$call" = \w+ \]; then|^else', script, flags=re.M)
+    for call in (kernels.replace("tests 120 ", ""), operations, steps):  # which is the quick one
+        limits = [int(seconds) for seconds in re.findall(r"^ +(?:part|bench|tests) (\d+) ", call, re.M)]
+        assert limits and sum(limits) + 20 < 9 * 60
     subprocess.run(["bash", "-n", str(BENCHMARKS / "gpu_check.sh")], check=True)
+
+
+def verdict_on(folder: Path, **rows: list[dict[str, Any]]) -> list[list[str]]:
+    """The lines of the verdict on rows, the last of which was cut off as it was written."""
+    for name, found in rows.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found) + '{"peer": "ag", "ca')
+    done = subprocess.run([sys.executable, str(BENCHMARKS / "verdict.py"), str(folder)], capture_output=True, text=True,
+                          check=True, timeout=60)
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in done.stdout.splitlines()[3:]]
+
+
+def test_the_verdict_is_on_what_was_measured(tmp_path: Path) -> None:
+    assert {line[3] for line in verdict_on(tmp_path)} == {"not run", "not measured"}
+    roofs = {"peer": "ag", "case": "roofs", "flops": 60e12, "bytes": 3e12, "empty": 0.0}
+
+    def product(size: int, us: float) -> dict[str, Any]:
+        return {"peer": "ag", "case": f"matmul {size}x{size}x{size}", "us": us, "launches": 1}
+
+    def added(elements: int, us: float) -> dict[str, Any]:
+        return {"peer": "ag", "case": f"add {elements}", "us": us, "launches": 1}
+
+    def step(workload: str, peer: str, us: float) -> dict[str, Any]:
+        return {"peer": peer, "workload": workload, "us_per_step": us}
+
+    lines = {line[0]: line[1:] for line in verdict_on(
+        tmp_path, kernels=[{"test": "a", "outcome": "passed"}, {"test": "b", "outcome": "failed"}],
+        ops=[roofs, product(512, 1e6), product(4096, 2 * 4096**3 / 60e12 * 1e6 / 0.7),
+             added(1 << 24, 12 * (1 << 24) / 3e12 * 1e6 / 0.9), added(1 << 26, 12 * (1 << 26) / 3e12 * 1e6 / 0.5)],
+        step=[step("W1", "ag captured", 150.0), step("W2", "ag captured", 100.0), step("W2", "torch eager", 90.0),
+              step("W3", "ag captured", 100.0)])}
+    assert lines["tests of kernels and ops"] == ["all pass", "1 passed, 1 failed, 0 skipped", "MISSED"]
+    assert lines["matrix product, float32, 4096 x 4096"] == ["67%", "70%", "met"]  # whatever 512 is
+    assert lines["elementwise, sums, optimizer"] == ["85%", "50 to 90%", "MISSED"]
+    assert lines["attention"] == ["50%", "", "not measured"]
+    assert lines["W1, captured"] == ["200 us", "150 us", "met"]
+    assert lines["W2, captured, against PyTorch"] == ["1x", "0.90x", "MISSED"]
+    assert lines["W3, captured, against PyTorch"] == ["1x", "100 us", "not measured"]
 
 
 def test_work_of_the_cases() -> None:

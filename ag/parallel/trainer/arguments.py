@@ -24,12 +24,10 @@ from ag.errors import CheckpointError
 from ag.io.safetensors_file import check_writable
 from ag.parallel.trainer.load_balance import AutoBalance, Balance
 
-__all__ = ["ADAMS_RATE", "UnwritableError", "balance_of", "check_arguments", "check_path", "dealing", "replica_devices",
-           "tell_of_unused_rate"]
+__all__ = ["UnwritableError", "balance_of", "check_arguments", "check_path", "dealing",
+           "replica_devices"]
 
 log = logging.getLogger("ag")
-
-ADAMS_RATE = 1e-3  # where no `lr` is given
 
 _WHOLE = {"n_gpu": 1, "n_iter": 0, "micro_batch": 1, "accumulate": 1, "batch": 1, "checkpoint_every": 1}
 _OPTIONAL = ("n_gpu", "batch", "checkpoint_every")
@@ -68,13 +66,6 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     if given["sync_batch_norm"] and given["capture"] is True:
         raise ValueError("dp_train: capture=True was given with sync_batch_norm; the samples then wait for each other, "
                          "which a captured step cannot: use capture='auto'.")
-
-
-def tell_of_unused_rate(lr: float, rates: Sequence[float]) -> None:
-    """Say so where `lr` does nothing, as the optimizers given beside it have other rates."""
-    if lr != ADAMS_RATE and lr not in rates:  # the default is no choice of the caller's
-        log.warning("dp_train: lr=%r is not used, as optimizer(params) has the rate %s; give it there alone.", lr,
-                    ", ".join(map(repr, rates)))
 
 
 class UnwritableError(CheckpointError, OSError):

@@ -45,15 +45,7 @@ from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.comm import Comm, HasComm
 from ag.parallel.comm.device_threads import noted
-from ag.parallel.trainer.arguments import (
-    ADAMS_RATE,
-    balance_of,
-    check_arguments,
-    check_path,
-    dealing,
-    replica_devices,
-    tell_of_unused_rate,
-)
+from ag.parallel.trainer.arguments import balance_of, check_arguments, check_path, dealing, replica_devices
 from ag.parallel.trainer.callbacks import Observed, Stateful
 from ag.parallel.trainer.checkpoint import Dealt, DPState, save_state
 from ag.parallel.trainer.host_optimizer import RateSchedules
@@ -80,7 +72,7 @@ def dp_train(
     target_fn: Callable[[Any], Any] | None = None,
     n_gpu: int | None = None,
     n_iter: int = 10,
-    lr: float = ADAMS_RATE,
+    lr: float = 1e-3,
     max_norm: float = inf,
     verbose: bool | int | None = 10,
     *,
@@ -309,8 +301,7 @@ def dp_train(
             make_model, names, partial(loss_of, loss_fn, forward_fn, target_fn), capture,
             optimizer or partial(Adam, lr=lr), max_norm, on_nonfinite, shares, timeout, sync_batch_norm, ranks)))
         held.callback(go_on_after, trainer.seed)
-        if optimizer is not None and ranks.rank == 0:
-            tell_of_unused_rate(lr, [each.lr for each in trainer.optimizers.optimizers])
+        trainer.optimizers.tell_of_unused(lr)
         held.callback(samples.close)
         batch, each = dealing(len(samples), ranks.replicas, micro_batch, accumulate, batch, stack)
         ordered = bool(shuffle) and (samples.loader is None or samples.loader.shuffle)

@@ -120,6 +120,13 @@ class HostOptimizers:
         for optimizer in self.optimizers:
             optimizer.restart_loss_scale()
 
+    def tell_of_unused(self, lr: float) -> None:
+        """Say so where `lr` of `dp_train` does nothing, as the optimizers given beside it have other rates."""
+        rates = [each.lr for each in self.optimizers]
+        if self._tells and lr != 1e-3 and lr not in rates:  # the default is no choice of the caller's
+            log.warning("dp_train: lr=%r is not used, as optimizer(params) has the rate %s; give it there alone.", lr,
+                        ", ".join(map(repr, rates)))
+
     def _owners(self, returned: object) -> dict[str, Optimizer]:
         """The optimizer of every parameter that has one."""
         if not self.optimizers or not all(isinstance(o, Optimizer) for o in self.optimizers):

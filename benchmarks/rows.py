@@ -1,7 +1,7 @@
 """A plugin of pytest that writes a line of JSON per test as soon as its outcome is known, to the file AG_TEST_ROWS.
 
-A run that is ended at any moment leaves the lines so far.  Knows nothing of `ag`.  benchmarks/gpu_check.sh uses it, and
-benchmarks/verdict.py reads the lines.
+A run that is ended at any moment leaves the lines so far.  Knows nothing of `ag`.  gpu_check.sh uses it, and
+verdict.py reads the lines.
 """
 
 from __future__ import annotations
