@@ -110,7 +110,12 @@ def launches() -> list[Launch]:
     return list(device.launches.values()) + extra
 
 
-@pytest.mark.parametrize("name", sorted(n for n, p in PRIMITIVES.items() if "bfloat" not in p.params))
+# lavapipe compiles nine kinds of attention's gradient for half a minute; test_attention.py runs the usual two.
+LONG = {"attention_grad": pytest.mark.slow_on("lavapipe")}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, ())) for name in sorted(
+    n for n, p in PRIMITIVES.items() if "bfloat" not in p.params)])
 def test_equals_the_reference(backend: Backend, name: str) -> None:
     found = [launch for launch in launches() if launch.primitive.name == name]
     assert found, f"no case launches {name}: add a row to cases.py"
