@@ -64,14 +64,18 @@ def in_turn(peers: dict[str, Sequence[str]], rounds: int, keep: Path | None = No
     for round_number in range(rounds):
         for peer, command in peers.items():
             with TemporaryFile("w+") as errors:
-                running = subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, stderr=errors, text=True)
-                assert running.stdout is not None
-                for line in filter(lambda line: line.startswith("{"), running.stdout):
-                    rows.append({"peer": peer, "round": round_number, **json.loads(line)})
-                    if keep is not None:
-                        with keep.open("a", encoding="utf-8") as file:
-                            file.write(json.dumps(rows[-1]) + "\n")
-                if running.wait():
+                with subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, stderr=errors, text=True) as running:
+                    assert running.stdout is not None
+                    try:
+                        for line in filter(lambda line: line.startswith("{"), running.stdout):
+                            rows.append({"peer": peer, "round": round_number, **json.loads(line)})
+                            if keep is not None:
+                                with keep.open("a", encoding="utf-8") as file:
+                                    file.write(json.dumps(rows[-1]) + "\n")
+                    except BaseException:  # an interrupt, too, leaves no peer behind
+                        running.kill()
+                        raise
+                if running.returncode:
                     errors.seek(0)
                     raise SystemExit(f"{peer}: {' '.join(command)} failed:\n{errors.read()}")
     return rows

@@ -7,8 +7,8 @@
 # DEVICE is the first card if none is named; without a card this ends at once with status 3 and the Vulkan loader's own
 # words. `make gpu-kit` packs all that a machine without network, compiler and git needs, and calls this. Python is what
 # PYTHON names (default: python3); PyTorch is optional. Every row is written as soon as it is known, to the folder
-# RESULTS (default: benchmarks/results): NAME.jsonl, and log.txt with what was printed. Each call ends with the verdict
-# on all rows so far (verdict.py). QUICK=1 takes the smallest sizes. The status is 0 if all went well.
+# RESULTS/DEVICE (default of RESULTS: benchmarks/results): NAME.jsonl, and log.txt with what was printed. Each call ends
+# with the verdict on all rows so far (verdict.py). QUICK=1 takes the smallest sizes. The status is 0 if all went well.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,9 +19,6 @@ results=${RESULTS:-benchmarks/results}
 quick=${QUICK:+--quick}
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 export VK_LOADER_LAYERS_DISABLE=${VK_LOADER_LAYERS_DISABLE-VK_LAYER_KHRONOS_validation}
-mkdir -p "$results"
-exec > >(tee -a "$results/log.txt") 2>&1
-
 device=$("$python" - "${2:-gpu}" <<'PROGRAM'
 import sys, ag
 try:
@@ -39,6 +36,9 @@ fi
 cuda='import torch; print("cuda" if torch.cuda.is_available() else "cpu")'
 torch_device=${3:-$("$python" -c "$cuda" 2>/dev/null || echo cpu)}
 status=0
+results=$results/${device//:/}  # rows of two devices are no table
+mkdir -p "$results"
+exec > >(tee -a "$results/log.txt") 2>&1
 echo "gpu_check: $call on $device, $(date -u +%FT%TZ)"
 
 part() {  # part SECONDS COMMAND...
@@ -55,8 +55,8 @@ bench() {  # bench SECONDS NAME ARGUMENTS...
 
 tests() {  # tests SECONDS FILE...; a row per test, by rows.py
     rm -f "$results/kernels.jsonl"
-    AG_TEST_DEVICE=$device AG_TEST_ROWS=$results/kernels.jsonl PYTHONPATH=benchmarks:$PYTHONPATH part "$1" "$python" -m pytest -q --maxfail=30 \
-        -p no:cacheprovider -p rows -m "vulkan and not slow" "${@:2}"
+    AG_TEST_DEVICE=$device AG_TEST_ROWS=$results/kernels.jsonl PYTHONPATH=benchmarks:$PYTHONPATH part "$1" "$python" \
+        -m pytest -q --maxfail=30 -p no:cacheprovider -p rows -m "vulkan and not slow" "${@:2}"
 }
 
 if [ "$call" = kernels ]; then  # a wrong kernel makes every figure worthless

@@ -146,7 +146,7 @@ def measured(launches: Work) -> tuple[float, int]:
 
 
 with ag.ag_device(args.device):
-    emit(case="roofs", **roofs.measure(backend, quick=args.sizes == "quick"))
+    emit(case="roofs", sizes=args.sizes, **roofs.measure(backend, quick=args.sizes == "quick"))
     for case in SIZES[args.sizes]:
         with ag.ag_matmul_precision(case.precision):
             seconds, launches = measured(work(case))

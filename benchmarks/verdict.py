@@ -1,7 +1,8 @@
 """The verdict on a graphics card, from the rows that gpu_check.sh has written so far: `python verdict.py RESULTS`.
 
-A goal is met if the worst of its rows meets it, so a table of several sizes says how far the worst is.  Rows come from
-NAME.jsonl, which is whole up to the moment in which a call was ended; the last line may be cut off.
+A goal is met if all of its rows meet it, so a table of several sizes says how far the worst is, and only if all of them
+have been measured.  Rows come from NAME.jsonl, which is whole up to the moment in which a call was ended; the last line
+may be cut off.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ GOALS = (
     Goal("attention", ("attention",), 50),
     Goal("attention, gradient", ("attention backward",), 35),
 )
-TFLOPS = (Goal("matrix product, high precision, on an H200", ("matmul high",), 90),
-          Goal("matrix product, bfloat16, on an H200", ("matmul medium",), 300))
+TFLOPS = (  # title, operation and goal, of the largest size that fills such a card
+    ("matrix product, high precision, on an H200", "matmul high", 90),
+    ("matrix product, bfloat16, on an H200", "matmul medium", 300),
+)
 LONGEST_W1_US = 200
 
 
@@ -54,35 +57,37 @@ def rows_of(path: Path) -> list[Row]:
     return found
 
 
-def said(met: bool) -> str:
-    """A word for the last column."""
-    return "met" if met else "MISSED"
+def said(met: bool, whole: bool = True) -> str:
+    """A word for the last column; a goal that is missed stays so, whatever has not been measured yet."""
+    return "MISSED" if not met else "met" if whole else "not all measured"
 
 
 def of_kernels(rows: list[Row]) -> list[list[str]]:
     """Whether every kernel is right."""
-    counts = Counter(row["outcome"] for row in rows)
-    if not counts["passed"] and not counts["failed"]:
-        return [["tests of kernels and ops", "all pass", "", "not run"]]
-    return [["tests of kernels and ops", "all pass", f"{counts['passed']} passed, {counts['failed']} failed, "
-             f"{counts['skipped']} skipped", said(not counts["failed"])]]
+    total = next((row["tests"] for row in rows if "tests" in row), 0)
+    outcomes = {row["test"]: row["outcome"] for row in rows if "test" in row}  # a test whose end failed has two rows
+    counts = Counter(outcomes.values())
+    figures = f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped of {total}"
+    return [["tests of kernels and ops", "all pass", figures if outcomes else "",
+             said(not counts["failed"], len(outcomes) == total) if outcomes else "not run"]]
 
 
 def of_operations(rows: list[Row]) -> list[list[str]]:
     """How near to the device's own roofs operations are."""
-    have_roofs = any(row["case"] == "roofs" for row in rows)
-    cases = {case.name: case for sizes in SIZES.values() for case in sizes}
-    results = results_of(rows, list(cases.values()))[1] if have_roofs else []
+    cases = next((SIZES[row["sizes"]] for row in rows if row["case"] == "roofs"), [])
+    results = results_of(rows, cases)[1] if cases else []
     lines = []
-    for goals, value, unit in ((GOALS, "roof_percent", "%"), (TFLOPS, "gflops", " TFLOP/s")):
-        for goal in goals:
-            found = [row[value] / (1 if unit == "%" else 1e3) for row in results
-                     if row["op"] in goal.operations and goal.sizes in ((), row["sizes"])]
-            if unit != "%":
-                found = [max(found)] if found else []  # the sizes that fill such a card
-            lines.append([goal.title, f"{goal.percent:g}{unit}",
-                          " to ".join(dict.fromkeys(f"{f(found):.3g}" for f in (min, max))) + unit if found else "",
-                          said(min(found) >= goal.percent) if found else "not measured"])
+    for goal in GOALS:
+        asked = [case for case in cases if case.op in goal.operations and goal.sizes in ((), case.sizes)]
+        found = [row["roof_percent"] for row in results
+                 if row["op"] in goal.operations and goal.sizes in ((), row["sizes"])]
+        lines.append([goal.title, f"{goal.percent:g}%",
+                      " to ".join(dict.fromkeys(f"{f(found):.3g}" for f in (min, max))) + "%" if found else "",
+                      said(min(found) >= goal.percent, len(found) == len(asked)) if found else "not measured"])
+    for title, op, goal_tflops in TFLOPS:
+        best = max((row["gflops"] / 1e3 for row in results if row["op"] == op), default=None)
+        lines.append([title, f"{goal_tflops} TFLOP/s", f"{best:.3g} TFLOP/s" if best else "",
+                      said(best >= goal_tflops) if best else "not measured"])
     return lines
 
 

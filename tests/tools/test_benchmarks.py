@@ -145,7 +145,7 @@ def verdict_on(folder: Path, **rows: list[dict[str, Any]]) -> list[list[str]]:
 
 def test_the_verdict_is_on_what_was_measured(tmp_path: Path) -> None:
     assert {line[3] for line in verdict_on(tmp_path)} == {"not run", "not measured"}
-    roofs = {"peer": "ag", "case": "roofs", "flops": 60e12, "bytes": 3e12, "empty": 0.0}
+    roofs = {"peer": "ag", "case": "roofs", "sizes": "large", "flops": 60e12, "bytes": 3e12, "empty": 0.0}
 
     def product(size: int, us: float) -> dict[str, Any]:
         return {"peer": "ag", "case": f"matmul {size}x{size}x{size}", "us": us, "launches": 1}
@@ -157,18 +157,30 @@ def test_the_verdict_is_on_what_was_measured(tmp_path: Path) -> None:
         return {"peer": peer, "workload": workload, "us_per_step": us}
 
     lines = {line[0]: line[1:] for line in verdict_on(
-        tmp_path, kernels=[{"test": "a", "outcome": "passed"}, {"test": "b", "outcome": "failed"}],
+        tmp_path, kernels=[{"tests": 2}, {"test": "a", "outcome": "passed"}, {"test": "b", "outcome": "failed"}],
         ops=[roofs, product(512, 1e6), product(4096, 2 * 4096**3 / 60e12 * 1e6 / 0.7),
              added(1 << 24, 12 * (1 << 24) / 3e12 * 1e6 / 0.9), added(1 << 26, 12 * (1 << 26) / 3e12 * 1e6 / 0.5)],
         step=[step("W1", "ag captured", 150.0), step("W2", "ag captured", 100.0), step("W2", "torch eager", 90.0),
               step("W3", "ag captured", 100.0)])}
-    assert lines["tests of kernels and ops"] == ["all pass", "1 passed, 1 failed, 0 skipped", "MISSED"]
+    assert lines["tests of kernels and ops"] == ["all pass", "1 passed, 1 failed, 0 skipped of 2", "MISSED"]
     assert lines["matrix product, float32, 4096 x 4096"] == ["67%", "70%", "met"]  # whatever 512 is
     assert lines["elementwise, sums, optimizer"] == ["85%", "50 to 90%", "MISSED"]
     assert lines["attention"] == ["50%", "", "not measured"]
     assert lines["W1, captured"] == ["200 us", "150 us", "met"]
     assert lines["W2, captured, against PyTorch"] == ["1x", "0.90x", "MISSED"]
     assert lines["W3, captured, against PyTorch"] == ["1x", "100 us", "not measured"]
+
+
+def test_a_call_that_was_ended_meets_no_goal(tmp_path: Path) -> None:
+    """What has been measured so far is good, and says nothing of the rest."""
+    roofs = {"peer": "ag", "case": "roofs", "sizes": "large", "flops": 60e12, "bytes": 3e12, "empty": 0.0}
+    conv = {"peer": "ag", "case": "conv 32x16x16x32x3", "us": 0.1, "launches": 1}
+    lines = {line[0]: line[1:] for line in verdict_on(
+        tmp_path, kernels=[{"tests": 3}, {"test": "a", "outcome": "passed"}, {"test": "b", "outcome": "skipped"}],
+        ops=[roofs, conv])}
+    assert lines["tests of kernels and ops"] == [
+        "all pass", "1 passed, 0 failed, 1 skipped of 3", "not all measured"]
+    assert lines["convolution"][2] == "not all measured"
 
 
 def test_work_of_the_cases() -> None:

@@ -131,13 +131,15 @@ def _builder() -> Any:
     return builder
 
 
-@lru_cache(maxsize=1024)
 def refuse_stale(folder: Path, kernel: str, sha256: str) -> None:
-    """The SPIR-V must be there, and, in a source checkout, come from the shader that is there now.
-
-    Once it did, it is not looked at again: reading a kernel's shaders costs as much as planning a hundred launches.
-    """
+    """The SPIR-V must be there, and, in a source checkout, come from the shader that is there now."""
     _file(folder, kernel)
+    _compare(kernel, sha256)
+
+
+@lru_cache(maxsize=1024)
+def _compare(kernel: str, sha256: str) -> None:
+    """Compare with the shader; once that went well it is not done again, as it takes as long as planning a launch."""
     builder, shader = _builder(), _SHADERS / f"{kernel}.comp"
     if builder is not None and builder.source_hash(shader) != sha256:
         raise KernelError(f"Vulkan: the compiled kernel {kernel} does not come from what is in shaders/ now; {BUILD}.")
