@@ -1,7 +1,8 @@
 """A plugin of pytest that writes a line of JSON per test as soon as its outcome is known, to the file AG_TEST_ROWS.
 
 The first line says how many tests there are, by which a run that was ended can be told from a whole one.  A run that is
-ended at any moment leaves the lines so far.  Knows nothing of `ag`.  gpu_check.sh uses it, and verdict.py reads the lines.
+ended at any moment leaves the lines so far.  Knows nothing of `ag`.  gpu_check.sh uses it, and verdict.py reads the
+lines.
 """
 
 from __future__ import annotations
