@@ -53,7 +53,6 @@ docs: setup  ## the documentation site in .make/docs; a warning or a broken link
 	@echo "ag: python3 -m http.server -d .make/docs shows it on http://localhost:8000"
 
 gpu-kit: setup  ## pack .make/gpu-kit.tar, with which a bare machine checks its graphics card; GPU_KIT_PYTHONS for some
-	@$(run) benchmarks/roofs.py
 	@$(run) tools/gpu_kit/build.py $(GPU_KIT_PYTHONS)
 
 wheel: setup  ## build dist/*.tar.gz and dist/*.whl, and check what is in the wheel

@@ -88,4 +88,4 @@ def test_one_process_of_three_is_stopped(wanted: str, tmp_path: Path) -> None:
         text = "".join(line for _, line in zip(range(3), lines, strict=False))  # a loss, and two results
     assert digests(text) == {0: wanted, 2: wanted}, text
     (seconds,) = re.findall(r"rank 1 \(.*\) was lost (?:in|after) step \d+; rank 0, 2 of 3 goes on after (\S+) s", text)
-    assert float(seconds) < 4
+    assert float(seconds) < 10, "the detector takes 2 s, a busy machine a few more, the job's timeout 60"
