@@ -7,7 +7,8 @@ maps it over arrays, and from all together ``apply.glsl``, by which a chain appl
 A shader is its own interface: the push-constant block ``Args``, the buffers, the specialization constants
 and the comment ``// grid:`` are read from the source and written to ``manifest.json``, from which the Vulkan
 backend packs arguments by name.  A comment ``// work:`` says how many multiply-adds a launch makes, where they are
-many; a kernel that counts the workgroups of its launch (shaders/ticket.glsl) is `whole`: no launch is made in parts.
+many, and ``// turns:`` how often an invocation's loops turn, where that grows with the operands without a bound.  A
+kernel that counts the workgroups of its launch (shaders/ticket.glsl) is `whole`: no launch is made in parts.
 This script needs the standard library, glslangValidator and SPIRV-Tools, and knows nothing of `ag`.  ``make``, CI and
 developers call it; unchanged shaders are not compiled again.
 Shaders with cooperative matrices (``*_coop.comp``) need newer tools than the others and are left out, so that there is
@@ -40,7 +41,7 @@ ROOT = Path(__file__).resolve().parent
 SHADERS = ROOT / "shaders"
 OUT = ROOT / "ag" / "engine" / "backends" / "vulkan" / "spv"
 
-FORMAT = 5  # of the manifest; raise it when what is below writes something else
+FORMAT = 6  # of the manifest; raise it when what is below writes something else
 TARGET = "vulkan1.0"  # SPIR-V 1.0, which every driver takes
 COOPERATIVE_TARGET = "vulkan1.1"  # of shaders with cooperative matrices, which no driver of 1.0 has
 MAX_PUSH_WORDS = 32  # Vulkan's guaranteed minimum of 128 bytes; drivers do not refuse more, they misbehave
@@ -256,9 +257,13 @@ def interface(source: str, text: str) -> dict[str, Any]:
         raise ShaderError(f"the buffers are {', '.join(o['name'] for o in operands)} and the offsets in Args "
                           f"{', '.join(offsets)}; every buffer x needs one member x_at.")
     spec = _spec(text)
-    return {"operands": operands, "push": push, "spec": spec, "grid": _grid(source), "work": _work(source),
-            "local_size": _local_size(text, spec), "shared_bytes": _shared_bytes(text),
-            "strict": not re.search(r"^// floats: relaxed$", source, re.M), "whole": "is_last_reader(" in text}
+    return {
+        "operands": operands, "push": push, "spec": spec, "grid": _grid(source),
+        "work": _stated(source, "work", "multiply-adds"),
+        "turns": _stated(source, "turns", "of an invocation's loops"),
+        "local_size": _local_size(text, spec), "shared_bytes": _shared_bytes(text),
+        "strict": not re.search(r"^// floats: relaxed$", source, re.M), "whole": "is_last_reader(" in text,
+    }
 
 
 def _operands(text: str) -> list[dict[str, Any]]:
@@ -328,11 +333,12 @@ def _grid(source: str) -> dict[str, Any]:
     return {"unit": unit, "axes": axes}
 
 
-def _work(source: str) -> str:
-    found = re.findall(r"^// work: (.+?)(?: multiply-adds)?$", source, re.M)
+def _stated(source: str, what: str, unit: str) -> str:
+    """The expression in a comment ``// what: expression unit``; empty if there is none."""
+    found = re.findall(rf"^// {what}: (.+?)(?: {unit})?$", source, re.M)
     if len(found) > 1 or not all(re.fullmatch(r"\w+( [*/] \w+)*", expression) for expression in found):
-        raise ShaderError("one line `// work: <expression> multiply-adds` may stand there, with an expression as those "
-                          "of the grid.")
+        raise ShaderError(f"one line `// {what}: <expression> {unit}` may stand there, with an expression as those "
+                          f"of the grid.")
     return found[0] if found else ""
 
 

@@ -1,6 +1,7 @@
 // attention_weights: out = softmax(factor x) along the last axis; if causal, query i sees the keys 0..i and no others
 // out, x [batch, queries, keys].  A NaN that max() drops still reaches the sum, and so the whole row.
 // grid: batch * queries / 8 workgroups
+// turns: 3 * keys / 16 of an invocation's loops
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "reduce.glsl"

@@ -1,5 +1,6 @@
 // log_softmax_grad: out = g - exp(y) sum(g), along the middle axis.  out, y, g [outer, length, inner]
 // grid: outer * inner / columns workgroups
+// turns: 2 * length / shares of an invocation's loops
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "columns.glsl"

@@ -81,7 +81,7 @@ def test_the_manifest_describes_the_shader(shaders: Path, out: Path) -> None:
     assert entry["spec"] == [{"name": "last", "id": 0, "type": "uint", "default": 0},
                              {"name": "TILE", "id": 1, "type": "int", "default": -4}]
     assert entry["grid"] == {"unit": "workgroups", "axes": ["n / 4", "3"]}
-    assert (entry["work"], entry["whole"]) == ("", False)
+    assert (entry["work"], entry["turns"], entry["whole"]) == ("", "", False)
     assert entry["local_size"] == [16, 8, 1] and entry["shared_bytes"] == 0
     assert entry["sha256"] == kernels_build.source_hash(shaders / "twice.comp")
     assert (out / "twice.spv").read_bytes()[:4] == bytes.fromhex("03022307")
@@ -99,6 +99,7 @@ REFUSED = [
     ("n / 4, 3", "n + 4", "with * and / between"),
     ("3 workgroups", "3 invocations", "at most 1 axes"),
     ("#version", "// work: n + 4\n#version", "as those of the grid"),
+    ("#version", "// turns: n + 4\n#version", "as those of the grid"),
     ("constant_id = 1", "constant_id = 2", "must count from 0"),
     ("TILE = -4", "TILE = 2 * 8", "specialization constant TILE: `2*8` is not a literal"),
     ('"head.glsl"', '"lost.glsl"', "lost.glsl"),
@@ -116,11 +117,12 @@ def test_a_broken_shader_fails_the_build(shaders: Path, out: Path, old: str, new
 
 
 @needs_tools
-@pytest.mark.parametrize("line", ["// work: n * 3 / 4 multiply-adds", "// work: n * 3 / 4"])
+@pytest.mark.parametrize("line", ["// work: n * 3 / 4 multiply-adds", "// work: n * 3 / 4",
+                                  "// turns: n * 3 / 4 of an invocation's loops"])
 def test_what_a_launch_costs(shaders: Path, out: Path, line: str) -> None:
     edit(shaders, "#version", f"{line}\n#version")
     build(shaders, out)
-    assert kernels_build.read_manifest(out)["kernels"]["twice"]["work"] == "n * 3 / 4"
+    assert kernels_build.read_manifest(out)["kernels"]["twice"][line[3:].partition(":")[0]] == "n * 3 / 4"
     edit(shaders, "#version", f"{line}\n#version")
     with pytest.raises(ShaderError, match="may stand there"):
         build(shaders, out)

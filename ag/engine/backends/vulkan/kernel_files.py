@@ -67,6 +67,7 @@ class Entry(TypedDict):
     spec: list[Constant]
     grid: GridRule
     work: str
+    turns: str
     strict: bool
     whole: bool
     local_size: list[int]

@@ -156,7 +156,7 @@ def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[s
     needs = _needs(entry)
     if "TILE_ROWS" in constants:
         tile = tiles.choose(values["rows"], values["cols"], _count(entry, values))
-        needs = Needs(tile.threads, tile.shared_bytes, needs.bindings)
+        needs = needs._replace(threads=tile.threads, shared_bytes=tile.shared_bytes)
         values |= tile.constants()
         values["vector"] = values["vector"] and aligned
     if "turns" in constants:
@@ -173,6 +173,8 @@ def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[s
             numbers = values[argument] if member["count"] > 1 else (values[argument],)
             words += [_word(v, member["type"]) for v in numbers]
     spec = tuple(_word(values[c["name"]], c["type"]) for c in entry["spec"])
+    if entry["turns"]:
+        needs = needs._replace(turns=_evaluate(entry["turns"], values))
     writes = tuple(o["writes"] for o in entry["operands"])
     sizes = () if "bfloat" in primitive.params else tuple(4 * prod(shape) for shape in shapes)
     work = _evaluate(entry["work"], values) if entry["work"] else 0
@@ -285,7 +287,7 @@ class Kernels:
     """
 
     def __init__(self, manager: Manager, device: DeviceInfo) -> None:
-        self._manager, self._device = manager, device
+        self._manager, self._where = manager, f"{device.name} ({device.description})"
         self._limits = limits = manager.get_device_properties()
         self.tiles = tiles_of(device, lambda tile: not lacking(Needs(tile.threads, tile.shared_bytes), limits))
         self._modes = modes_of(limits)
@@ -306,7 +308,10 @@ class Kernels:
         bits = 0
         for w in words:
             bits |= w
-        return _plan(primitive, shapes, tuple(params.items()), tiles or self.tiles, not bits & 3)
+        plan = _plan(primitive, shapes, tuple(params.items()), tiles or self.tiles, not bits & 3)
+        if plan.needs.turns:  # these depend on the shapes, all else on the pipeline
+            self._refuse_what_does_not_fit(plan)
+        return plan
 
     def algorithm(self, plan: Plan, segments: tuple[int, ...], of_arena: Sequence[tuple[int, Tensor]]) -> Algorithm:
         """The Algorithm for a plan, bound to the segments its operands lie in."""
@@ -319,12 +324,14 @@ class Kernels:
                 made, tensors)
         return found
 
+    def _refuse_what_does_not_fit(self, plan: Plan) -> None:
+        if lacks := lacking(plan.needs, self._limits):
+            raise KernelError(f"Vulkan: kernel {plan.kernel} does not fit {self._where}: it needs {lacks}; run it on "
+                              f"another device, such as 'cpu'.")
+
     def _pipeline(self, plan: Plan, tensors: list[Tensor]) -> Algorithm:
         """The first Algorithm of a kernel and specialization: the driver compiles it."""
-        where = f"{self._device.name} ({self._device.description})"
-        if lacks := lacking(plan.needs, self._limits):
-            raise KernelError(f"Vulkan: kernel {plan.kernel} does not fit {where}: it needs {lacks}; run it on another "
-                              f"device, such as 'cpu'.")
+        self._refuse_what_does_not_fit(plan)
         spirv = self._spirv.get(plan.file)
         if spirv is None:
             spirv = (_SPV / f"{plan.file}.spv").read_bytes()
@@ -335,7 +342,7 @@ class Kernels:
             return self._manager.algorithm(tensors, spirv, plan.grid, np.array(plan.spec, np.uint32),
                                            np.array(plan.words, np.uint32))
         except RuntimeError as error:
-            raise KernelError(f"Vulkan: the driver of {where} does not compile kernel {plan.kernel}, which needs "
+            raise KernelError(f"Vulkan: the driver of {self._where} does not compile kernel {plan.kernel}, which needs "
                               f"{plan.needs.threads} invocations, {plan.needs.shared_bytes} bytes of shared memory and "
                               f"{plan.needs.bindings} storage buffers ({error}); update the driver, or use another "
                               f"device, such as 'cpu'.") from error
