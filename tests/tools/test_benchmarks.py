@@ -114,6 +114,16 @@ def test_the_import(tmp_path: Path) -> None:
         assert row["ratio"] == row["ag_ms"] / row["numpy_ms"] > 0 and row["modules"] > 10 and row["step_ms"] > 0
 
 
+@pytest.mark.slow
+def test_another_checkout(tmp_path: Path) -> None:
+    """Of this checkout against itself."""
+    other = tmp_path / "other"
+    other.symlink_to(ROOT)
+    rows = run("against.py", tmp_path, str(other), "--workloads", "W1")["results"]
+    assert [(r["workload"], r["variant"]) for r in rows] == [("W1", "eager"), ("W1", "captured")]
+    assert all(r["ratios"] == [r["us_here"] / r["us_there"]] == [r["ratio"]] for r in rows)
+
+
 def test_every_benchmark_is_run_by_make_and_described() -> None:
     makefile, readme = (ROOT / "Makefile").read_text("utf-8"), (BENCHMARKS / "README.md").read_text("utf-8")
     made = re.search(r"for name in (.*); do .*bench_", makefile)
