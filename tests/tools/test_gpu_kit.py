@@ -117,13 +117,13 @@ def test_a_call_that_is_killed_leaves_its_rows(machine: Path) -> None:
 
 
 def test_another_python_is_named(machine: Path) -> None:
-    (machine / "gpu-kit" / "wheels").rename(machine / "gpu-kit" / "away")
-    (machine / "gpu-kit" / "wheels" / "cp399").mkdir(parents=True)
+    pythons = machine / "gpu-kit" / "pythons"
+    known = pythons.read_text("utf-8")
+    pythons.write_text("cp399\n", "utf-8")
     try:
         status, output = check(machine, "kernels")
     finally:
-        shutil.rmtree(machine / "gpu-kit" / "wheels")
-        (machine / "gpu-kit" / "away").rename(machine / "gpu-kit" / "wheels")
+        pythons.write_text(known, "utf-8")
     assert status == 1 and "and the kit is for cp399; name another with PYTHON=." in output
 
 

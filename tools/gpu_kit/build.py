@@ -3,7 +3,7 @@
 The machine has Python and the card's driver, and neither network, compiler nor git.  The kit, .make/gpu-kit and the
 same as .make/gpu-kit.tar, has a wheel of ag for each Python named (default: those of 3.10 to 3.13 that are here),
 linked statically with the C++ library; what ag and its tests need, numpy too; the Vulkan loader; the tests and
-benchmarks; and check.sh, which unpacks the wheels of that machine's Python and runs benchmarks/gpu_check.sh.
+benchmarks; and check.sh, which unpacks what that machine's Python needs and runs benchmarks/gpu_check.sh.
 `make gpu-kit` calls this.
 Needs network and a compiler, and knows nothing of `ag`.
 """
@@ -11,6 +11,7 @@ Needs network and a compiler, and knows nothing of `ag`.
 from __future__ import annotations
 
 import argparse
+import lzma
 import os
 import re
 import shutil
@@ -68,13 +69,27 @@ def pip(python: str, *arguments: str) -> None:
         raise SystemExit(f"gpu-kit: pip {' '.join(arguments)} failed:\n{done.stderr[-3000:]}")
 
 
-def pack(wheel: Path) -> None:
-    """Compress a wheel as well as Python can, which leaves two thirds of it."""
-    small = wheel.with_suffix(".small")
-    with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(small, "w", zipfile.ZIP_LZMA) as file:
-        for entry in whole.infolist():
-            file.writestr(entry.filename, whole.read(entry), zipfile.ZIP_LZMA)
-    small.replace(wheel)
+def unpack(wheels: Path, to: Path) -> None:
+    """What the wheels would install: numpy in one folder, all else in another, as numpy may be there already."""
+    for wheel in sorted(wheels.glob("*.whl")):
+        with zipfile.ZipFile(wheel) as file:
+            file.extractall(to / ("numpy" if wheel.name.startswith("numpy-") else "rest"))
+    shutil.rmtree(wheels)
+
+
+def pack(folder: Path, packed: Path) -> None:
+    """One file of what lies in a folder per Python.
+
+    Files of the same name follow each other, so that the same file for another Python, or nearly the same, takes no
+    room: four Pythons take little more than twice what one does.
+    """
+    paths = sorted((path for path in folder.rglob("*") if path.is_file()),
+                   key=lambda path: path.relative_to(folder).parts[::-1])
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": LARGEST << 1}]
+    with lzma.open(packed, "wb", filters=filters) as stream, tarfile.open(fileobj=stream, mode="w") as file:
+        for path in paths:
+            file.add(path, str(path.relative_to(folder)))
+    shutil.rmtree(folder)
 
 
 def main() -> None:
@@ -87,15 +102,17 @@ def main() -> None:
     shutil.rmtree(kit, ignore_errors=True)
     source = kit / "source"
     copied(source)
-    for version, python in pythons(args.pythons).items():
-        wheels = kit / "wheels" / f"cp{version.replace('.', '')}"
+    found = {f"cp{version.replace('.', '')}": (version, python) for version, python in pythons(args.pythons).items()}
+    (kit / "pythons").write_text(" ".join(found) + "\n", "utf-8")
+    for tag, (version, python) in found.items():
+        wheels = kit / "wheels"
         print(f"ag: gpu-kit: a wheel for Python {version}", flush=True)
         pip(python, "wheel", "-q", "--no-deps", "--wheel-dir", str(wheels), str(source))
         shutil.rmtree(source / "build", ignore_errors=True)
         pip(sys.executable, "download", "-q", "--only-binary=:all:", "--python-version", version,
             "--implementation", "cp", *(f"--platform={p}" for p in PLATFORMS), "--dest", str(wheels), *NEEDED)
-        for wheel in wheels.iterdir():
-            pack(wheel)
+        unpack(wheels, kit / "sites" / tag)
+    pack(kit / "sites", kit / "sites.tar.xz")
     for path in source.iterdir():  # the package comes from its wheel, and nothing is built over there
         if path.name not in KEPT:
             shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -118,7 +118,7 @@ def test_the_largest_matrices_of_bfloat16_are_taken() -> None:
 @pytest.mark.parametrize("subgroup", [8, 16, 32, 64])
 def test_tiles_fit(precision: str, sizes: tuple[int, int, int], subgroup: int) -> None:
     limits = {"subgroup_size": subgroup, "max_work_group_invocations": 1024, "max_shared_memory": 32768,
-              "max_work_group_size": (1024, 1024, 64), "max_storage_buffers": 16}
+              "max_work_group_size": (1024, 1024, 64), "max_storage_buffers": 16, "driver_id": 0}
     tiles = cooperative._tiles(precision, sizes, limits)
     assert [t.rows for t in tiles] == [128, 64]
     for tile in tiles:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -399,6 +400,28 @@ def test_a_replay_without_uploads_is_one_submission(lavapipe: str) -> None:
         before = recorder.submits
         captured()
         assert recorder.submits - before == 1
+
+
+@pytest.mark.parametrize(("share", "submissions"), [(2.0, 1), (0.75, 2)])
+def test_a_replay_is_submitted_with_its_uploads_as_far_as_the_budget_allows(
+        lavapipe: str, monkeypatch: pytest.MonkeyPatch, share: float, submissions: int) -> None:
+    with ag.ag_device(lavapipe):
+        captured = ag.ag_capture(lambda x: ag.ag_tensor(x) + 1.0)
+        x = np.ones(1000, np.float32)
+        for k in range(3):  # recorded, compared with other values, played
+            captured(x + k).numpy()
+        recorder: Any = getattr(backend_of(lavapipe), "recorder", None)
+        captured(x)
+        (upload, replay, _) = recorder._batches
+        assert upload.started is replay.started and len(replay.started) == 1
+        recorder.wait()
+        cost = upload.recorded.cost + replay.recorded.cost
+        monkeypatch.setattr(recorder, "budget", SimpleNamespace(seconds=share * cost, long=9.0))
+        before = recorder.submits
+        found = captured(2 * x)
+        assert recorder.submits - before == submissions
+        monkeypatch.undo()
+        assert (found.numpy() == 3).all()
 
 
 def test_a_device_of_vulkan_1_0_makes_launches_whole(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:

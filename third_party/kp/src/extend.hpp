@@ -102,6 +102,10 @@ bindSequence(Class<kp::Sequence>& sequence)
       py::arg("barrier") = true,
       py::arg("first_x") = 0,
       py::arg("first_y") = 0);
+    sequence.def("eval_async_after",
+                 &kp::Sequence::evalAsyncAfter,
+                 "Submit other sequences and then this one, all at once; whoever waits for one waits for all.",
+                 py::arg("before"));
     sequence.def("wait",
                  &kp::Sequence::wait,
                  "Wait for the submitted work: True when it is done, False after timeout_ns.",

@@ -7,7 +7,7 @@ they go into a sequence.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import ceil, prod
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from ag.engine.backends.vulkan.kp_types import Algorithm, Sequence, Tensor
 from ag.engine.backends.vulkan.limits import MOST_GROUPS as _MOST_GROUPS
 from ag.engine.backends.vulkan.timestamps import Stopwatch
 
-__all__ = ["Batch", "Command", "Copy", "Recorded", "groups_of"]
+__all__ = ["Batch", "Command", "Copy", "Recorded", "costliest", "groups_of"]
 
 
 
@@ -107,25 +107,20 @@ class Copy(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """A sequence that can be started, who makes events of its operations, if anybody, their kernels for that, and the
-    commands in it.
+    """A sequence that can be started, who makes events of its operations, if anybody, their kernels for that, the
+    commands in it, and what they cost together.
     """
 
     sequence: Sequence
     kernels: list[str]
     stopwatch: Stopwatch | None
     commands: list[Command] | list[Command | Copy]
+    cost: float
 
-    @property
-    def cost(self) -> float:
-        """Of all commands."""
-        return sum(command.cost for command in self.commands)
 
-    @property
-    def costliest(self) -> str:
-        """The kernel of the command that costs most."""
-        kernels = [(command.cost, command.kernels[0]) for command in self.commands]
-        return max(kernels, default=(0.0, "nothing"))[1]
+def costliest(commands: Iterable[Command | Copy]) -> str:
+    """The kernel of the command that costs most."""
+    return max(((command.cost, command.kernels[0]) for command in commands), default=(0.0, "nothing"))[1]
 
 
 class Batch:
@@ -139,7 +134,8 @@ class Batch:
     recorded : Recorded or None
         The sequence that was made of them, or the other one, which can be `played` again.
     started, waited_for : list of Sequence
-        The sequence, once it was started, and once it was waited for.
+        The last sequence of its submission, once that was started, and once it was waited for; the same two lists for
+        all batches of a submission.
     timing, meter : object
         What the sequence has timestamps for, and who is told its time.
     began : float

@@ -9,8 +9,9 @@ and no buffer or primitive; the Vulkan backend calls it.
 
 An interrupt may come anywhere, and a signal's handler may use the device in the middle of a call.  So a command is in
 the books before anything is done with it: the batches, of which the last is open, hold all that was not waited for, in
-order.  Whoever comes next starts what was not started.  That a sequence was started, or waited for, is noted by the
-same operation that does it (`Batch.started`, `Batch.waited_for`), as nothing interrupts that.
+order.  Whoever comes next starts what was not started.  That sequences were started, or waited for, is noted by the
+same operation that does it (`Batch.started`, `Batch.waited_for`), as nothing interrupts that: batches of one submission
+have these lists in common.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import numpy as np
 
 from ag.engine.arena import OFFSET_BITS
 from ag.engine.backend import Event, Meter
-from ag.engine.backends.vulkan.commands import Batch, Command, Copy, Recorded
+from ag.engine.backends.vulkan.commands import Batch, Command, Copy, Recorded, costliest
 from ag.engine.backends.vulkan.cost import Budget
 from ag.engine.backends.vulkan.hazards import HazardTracker
 from ag.engine.backends.vulkan.kp_types import Manager, Sequence, Tensor, Words
@@ -108,30 +109,46 @@ class Recorder:
         self._start()
 
     def _start(self) -> None:
-        """Start all batches but the open one, in order, as far as they were not."""
+        """Start all batches but the open one, in order, as far as they were not, in as few submissions as may be."""
+        while together := self._startable():
+            while len(self._batches) > _MOST_IN_FLIGHT and self.in_flight >= _MOST_IN_FLIGHT:
+                self._wait_oldest()
+            started: list[Sequence] = []
+            waited_for: list[Sequence] = []
+            now = perf_counter()
+            for batch in together:
+                if batch.played:
+                    self._wait_for_same(batch)
+                if not batch.started:  # by a signal's handler
+                    batch.started, batch.waited_for = started, waited_for
+                batch.timing, batch.meter, batch.began = self.timing, self._meter, now
+            *before, last = [batch.recorded.sequence for batch in together if batch.recorded is not None]
+            starting = map(type(last).eval_async_after, (last,), (before,))
+            try:
+                if not together[-1].started:
+                    together[-1].started.extend(starting)
+            except self._kp.DeviceLostError as error:
+                raise self._was_lost(error, together[-1]) from error
+            self.submits += 1
+
+    def _startable(self) -> list[Batch]:
+        """What the next submission has: batches in order that were not started, as many as the budget allows."""
+        found: list[Batch] = []
+        cost = 0.0
         for batch in list(self._batches):
             if batch.started or batch is self._batches[-1]:
                 continue
-            while len(self._batches) > _MOST_IN_FLIGHT and self.in_flight >= _MOST_IN_FLIGHT:
-                self._wait_oldest()
-            if batch.played:
-                self._wait_for_same(batch)
-            elif batch.recorded is None:
+            if batch.recorded is None:
                 if not batch.commands:  # it was open, and empty, when others were added
                     with suppress(ValueError):  # a signal's handler has removed it
                         self._batches.remove(batch)
                     continue
                 batch.recorded = self.build(batch.commands, self._unused())
-            assert batch.recorded is not None
-            batch.timing, batch.meter, batch.began = self.timing, self._meter, perf_counter()
-            sequence = batch.recorded.sequence
-            starting = map(type(sequence).eval_async, (sequence,))
-            try:
-                if not batch.started:
-                    batch.started.extend(starting)
-            except self._kp.DeviceLostError as error:
-                raise self._was_lost(error, batch) from error
-            self.submits += 1
+            cost += batch.recorded.cost
+            if found and (cost > self.budget.seconds or any(other.recorded is batch.recorded for other in found)):
+                break
+            found.append(batch)
+        return found
 
     def _wait_for_same(self, batch: Batch) -> None:
         """One command buffer cannot be in the queue twice."""
@@ -156,12 +173,13 @@ class Recorder:
             return
         self._batches.popleft()
         assert done.recorded is not None
-        sequence, kernels, stopwatch, _ = done.recorded
+        sequence, kernels, stopwatch, *_ = done.recorded
         now = perf_counter()
         if now - since > self.budget.long / 2:
             took = now - max(done.began, self._done)
             if 2 * (now - since) > took:  # and the host has waited for most of that
-                self.budget.note(done.recorded.cost, took)
+                together = [done, *(batch for batch in self._batches if batch.started is done.started)]
+                self.budget.note(sum(batch.recorded.cost for batch in together if batch.recorded is not None), took)
         self._done = now
         if stopwatch is not None:
             stopwatch.note(kernels, sequence.get_timestamps())
@@ -226,11 +244,12 @@ class Recorder:
         """The error to raise; `batch` was to be started or waited for, and the oldest that runs is at fault."""
         self.lost = True
         oldest = self._batches[0] if self._batches[0].started else batch
-        assert oldest.recorded is not None
+        commands = [command for other in self._batches if other.started is oldest.started and other.recorded is not None
+                    for command in other.recorded.commands]
         self._batches = deque([Batch()])
         return DeviceError(
             f"{self._name}: the device was lost ({error}) in a submission whose costliest launch is "
-            f"{oldest.recorded.costliest}; if the driver's watchdog ended it, as it does after some seconds, smaller "
+            f"{costliest(commands)}; if the driver's watchdog ended it, as it does after some seconds, smaller "
             f"batches or AG_SUBMIT_MS={max(1, round(250 * self.budget.seconds))} help. Its tensors are gone: go on "
             f"from the last checkpoint, after ag_shutdown() or in a new process.")
 
@@ -245,7 +264,7 @@ class Recorder:
             barrier = tracker.launch(c.reads, c.writes) or i == 0 or self._barrier_always
             self.barriers += barrier
             c.record(sequence, barrier)
-        return Recorded(sequence, kernels, self._stopwatch, commands)
+        return Recorded(sequence, kernels, self._stopwatch, commands, sum(command.cost for command in commands))
 
     def runs(self, recorded: Recorded) -> bool:
         """Whether it was started and not waited for, as far as anybody has looked."""
