@@ -320,6 +320,18 @@ def test_no_gradient_is_lost_in_numpy(function: Callable[[Any], Any]) -> None:
         assert isinstance(function(ag.ag_tensor(A)), (np.ndarray, np.generic))
 
 
+@pytest.mark.parametrize("make", [lambda ts: np.sum(ts), lambda ts: np.array(ts), lambda ts: np.asarray(ts[0])])
+def test_numpy_makes_no_array_of_a_tensor_whose_gradient_would_be_lost(make: Callable[[Any], Any]) -> None:
+    W, plain = ag.ag_param([[2.0]]), ag.ag_tensor([[1.0]])
+    with ag.with_grad_tape():
+        losses = [ag.ag_sum(W * W), ag.ag_sum(W * 3.0)]
+        with pytest.raises(TypeError, match=r"numpy: .* the gradient would be lost"):
+            make(losses)
+        assert make([plain, plain]).size and make([x.detach() for x in losses]).size
+        W.data = ag.ag_scale(W, 2.0)
+    assert make(losses).size and W.item() == 4.0
+
+
 def test_arrays_of_a_captured_step_beside_tensors() -> None:
     step = ag.ag_capture(lambda a, t: a * t + np.subtract(a, t))
     for k in range(4):

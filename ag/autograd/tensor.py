@@ -296,7 +296,7 @@ class Tensor(TensorOperators):
         return format(self._number("format"), spec) if spec else str(self)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
-        array = self.numpy()
+        array: Array = HOST_OPERATORS["array"](self)
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def __dlpack__(self, **options: Any) -> object:
@@ -318,7 +318,7 @@ class Tensor(TensorOperators):
 
     @data.setter
     def data(self, value: ArrayLike) -> None:
-        array = known(np.asarray(value))
+        array = known(np.asarray(value.numpy() if isinstance(value, Tensor) else value))
         if array.dtype.kind not in "biuf":
             raise DtypeError(f"data: an array of type {array.dtype} was assigned; numbers are required.")
         if array.ndim == 1 and self.shape == (array.size, 1):

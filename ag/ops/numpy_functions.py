@@ -4,9 +4,10 @@
     array + t          ag_add(array, t)
     np.linalg.norm(t)  np.linalg.norm(t.numpy()), an array: there is no op of it
     np.linalg.norm(W)  inside with_grad_tape, W a parameter: a TypeError, as the gradient would be lost
+    np.sum([W, V])     the same: numpy makes an array of what is in a list
 
-What numpy would write into is refused, as it would write into a copy.  Tensors look `ufunc` and `function` up by name,
-as they do other operators; numpy calls them (NEP 13, NEP 18).
+What numpy would write into is refused, as it would write into a copy.  Tensors look `ufunc`, `function` and `array` up
+by name, as they do other operators; numpy calls them (NEP 13, NEP 18).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.autograd.tensor_operators import HOST_OPERATORS
+from ag.engine.primitive import Array
 from ag.engine.shape import normalize_axes, normalize_axis
 from ag.ops.activation import ag_tanh
 from ag.ops.arithmetic import ag_add, ag_div, ag_mul, ag_scale, ag_sub
@@ -194,4 +196,13 @@ def function(called: Callable[..., object], types: Sequence[type], args: tuple[o
     return _by_numpy(called, name, args, options, called in _QUESTIONS)
 
 
-HOST_OPERATORS.update(ufunc=ufunc, function=function)
+def array(x: Tensor) -> Array:
+    """The values for an array that numpy makes of a tensor, perhaps of one in a list: ``__array__``."""
+    if x.requires_grad and is_recording():
+        raise TypeError(f"numpy: an array is to be made of a tensor of shape {x.shape} that requires a gradient, inside "
+                        f"with_grad_tape, where the gradient would be lost; compute with the functions of ag.ops "
+                        f"(ag_concat joins tensors), or give t.detach() or t.numpy().")
+    return x.numpy()
+
+
+HOST_OPERATORS.update(ufunc=ufunc, function=function, array=array)
