@@ -1,7 +1,8 @@
 """What may happen between two steps: a user's callback, Ctrl-C, and SIGTERM.
 
-A callback sees the replicas' models and may set their weights, buffers and modes.  Weights and modes that it sets on
-one of them hold for all: they are compared with what the trainer had sent, taken over to the host, and sent to all.
+A callback sees the replicas' models and may set their weights, buffers and settings.  Weights and settings that it
+sets on one of them hold for all: weights are compared with what the trainer had sent, taken over to the host, and sent
+to all; settings, such as modes, ``requires_grad`` and rates, are compared with what they were before the call.
 
     sent       W = 0.9      W = 0.9          replica 0 has another W, replica 1 has not
     after      W = 0.5      W = 0.9     ->   W = 0.5 on the host and on both
@@ -17,14 +18,15 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from threading import current_thread, main_thread
-from types import FrameType
+from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType, NoneType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.errors import CommError
-from ag.nn.mode import modes_of
+from ag.nn.layer import Layer
 from ag.parallel.comm.comm import Json
 
 __all__ = ["Endings", "Observed", "Stateful"]
@@ -130,17 +132,44 @@ class Observed:
 
     def __init__(self, replicas: Sequence[_Replica]) -> None:
         self._replicas = replicas
-        self._modes = [modes_of(replica.model) for replica in replicas]
+        self._holders = [_holders(replica.model) for replica in replicas] if len(replicas) > 1 else []
+        self._settings = [{place: _settings(x) for place, x in holders.items()} for holders in self._holders]
 
-    def spread_modes(self) -> None:
-        """Let a mode that it has set on one model hold for all."""
-        changed: dict[int, bool] = {}
-        for modes in self._modes:
-            changed |= {i: x.training for i, (x, before) in enumerate(modes) if x.training is not before}
-        for modes in self._modes:
-            for i, mode in changed.items():
-                if i < len(modes):
-                    modes[i][0].training = mode
+    def spread_settings(self) -> None:
+        """Let a setting that it has changed on some of the models hold for all.
+
+        Raises
+        ------
+        CommError
+            If it has set one in two ways, or to what cannot be that of another model.
+        """
+        changes: dict[tuple[str, Any], dict[int, object]] = {}
+        for owner, (holders, before) in enumerate(zip(self._holders, self._settings, strict=True)):
+            for place, x in holders.items():
+                for name, value in _settings(x).items():
+                    if not _same(value, before[place].get(name, getattr(type(x), str(name), _ABSENT))):
+                        changes.setdefault((place, name), {})[owner] = value
+        for (place, name), values in changes.items():
+            if len(values) < len(self._replicas):  # otherwise it has set all as it wants them
+                self._spread(place, name, values)
+
+    def _spread(self, place: str, name: Any, values: Mapping[int, object]) -> None:
+        first, *others = values
+        value, where = values[first], f"{place}.{name}".lstrip(".")
+        for other in others:
+            if not _same(values[other], value):
+                raise CommError(f"dp_train: the callback gave {where} other values on {self._replicas[other].name} "
+                                f"than on {self._replicas[first].name}; give all models the same, or only one of them.")
+        for owner, holders in enumerate(self._holders):
+            if owner not in values:
+                if isinstance(value, (Layer, Tensor)) or place not in holders:
+                    raise CommError(f"dp_train: the callback gave {self._replicas[first].name} another {where}, and "
+                                    f"{self._replicas[owner].name} keeps its own; set it on all models.")
+                x = holders[place]
+                if isinstance(x, (list, dict)):
+                    x[name] = value
+                else:
+                    setattr(x, name, value)
 
     def values(self, sent: Both, found: Sequence[Both]) -> Both:
         """The weights and buffers to go on with: weights that it has set on any replica, buffers that all have.
@@ -180,6 +209,45 @@ class Observed:
                                 f"one of them.")
             result[changed], known = array[changed], known | changed
         return result
+
+
+# ---------------------------------------------------------------------------------------------- settings
+
+_ABSENT = object()
+_PLAIN = (bool, int, float, complex, str, bytes, NoneType, np.generic, FunctionType, BuiltinFunctionType, type)
+
+
+def _items(x: object) -> Mapping[Any, object]:
+    """What an object holds, by name, index or key."""
+    if isinstance(x, Tensor):
+        return {"requires_grad": x.requires_grad}
+    if isinstance(x, (list, tuple)):
+        return dict(enumerate(x))
+    return x if isinstance(x, dict) else {} if isinstance(x, ModuleType) else getattr(x, "__dict__", {})
+
+
+def _holders(model: object) -> dict[str, object]:
+    """A model and all objects in it that hold something, by their places, such as "layers.0.W"; each once."""
+    found, seen, left = dict[str, object](), set[int](), [("", model)]
+    while left:
+        place, x = left.pop()
+        if id(x) not in seen:
+            seen.add(id(x))
+            found[place] = x
+            left += [(f"{place}.{name}".lstrip("."), part) for name, part in dict(_items(x)).items()
+                     if not isinstance(part, _PLAIN)]
+    return found
+
+
+def _settings(x: object) -> dict[Any, object]:
+    """What can be compared of it; parts that are trained are, so that another in their place is noticed."""
+    return {name: value for name, value in dict(_items(x)).items() if isinstance(value, (*_PLAIN, Layer)) or (
+        isinstance(value, tuple) and all(isinstance(part, _PLAIN) for part in value)) or (
+        isinstance(value, Tensor) and value.requires_grad and value.node is None)}
+
+
+def _same(a: object, b: object) -> bool:
+    return a is b or (type(a) is type(b) and isinstance(a, (*_PLAIN, tuple)) and bool(a == b))
 
 
 def _bits(array: Array) -> Array:

@@ -230,10 +230,11 @@ def dp_train(
     ``capture="auto"`` replays what was computed twice in the same way, and computes in Python where functions do
     something else for every sample, which is said once; where a difference shows later, the job ends with an error.
 
-    Weights and modes that a callback sets on the model of any replica hold for all; buffers, and other attributes, are
-    to be set on all models alike.  After Ctrl-C between or in two steps the result is that of the steps done, with
-    ``interrupted`` set; it is raised before the first step, and where there are several ranks.  A resumed job begins
-    with the call of the callback that was interrupted.
+    Weights, modes, ``requires_grad``, and numbers, strings and functions in attributes that a callback sets on the
+    model of any replica hold for all; buffers, and other objects, are to be set on all models alike.  After Ctrl-C
+    between or in two steps the result is that of the steps done, with ``interrupted`` set; it is raised before the
+    first step, and where there are several ranks.  A resumed job begins with the call of the callback that was
+    interrupted.
 
     With a `checkpoint`, SIGTERM on any rank ends all of them after the same step: the checkpoint is written, and
     `SystemExit` raised with status 143, so that a job that was told to go can be resumed.  A handler of the program's

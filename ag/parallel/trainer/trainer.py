@@ -188,7 +188,7 @@ class Trainer:
 
     def follow(self, observed: Observed, since: int) -> None:
         """Let what a callback has set since then (`ag.engine.arena.now`) hold for all replicas."""
-        observed.spread_modes()
+        observed.spread_settings()
         self.endings.renew()
         if not (self.optimizers.changed_since(since) or any(r.changed_since(since) for r in self.replicas)):
             return

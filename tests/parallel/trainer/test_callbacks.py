@@ -184,6 +184,70 @@ def test_validating_in_the_other_mode_changes_nothing() -> None:
     assert_equal(train(["cpu", "cpu:1"], validate), train(["cpu"]))
 
 
+def freeze(models: list[Any]) -> None:
+    for model in models:
+        model.first.W.requires_grad = False
+
+
+def drop_more(models: list[Any]) -> None:
+    for model in models:
+        model.drop.rate, model.norm.momentum, model.temperature = 0.9, 0.5, 3.0
+
+
+def another_activation(models: list[Any]) -> None:
+    for model in models:
+        model.activation = ag.ag_relu
+
+
+class Nested(Net):
+    """With settings in a list of dicts, and an activation of its class."""
+
+    activation = staticmethod(ag.ag_tanh)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = [{"in": 1.0}, {"out": 2.0}]
+
+    def forward(self, x: Any) -> Any:
+        return self.activation(super().forward(x)) * (self.scales[0]["in"] * self.scales[1]["out"])
+
+
+def scale_in(models: list[Any]) -> None:
+    for model in models:
+        model.scales[0]["in"] = 0.5
+
+
+@pytest.mark.parametrize("of", [slice(None), slice(1), slice(1, 2)], ids=["all", "first", "second"])
+@pytest.mark.parametrize("change", [freeze, drop_more, another_activation, scale_in])
+def test_settings_that_a_callback_sets_hold_for_all(change: Any, of: slice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "Net", Nested)
+    one = train(["cpu"], at(3, change))
+    assert_equal(train(["cpu", "cpu:1"], at(3, change, of)), one)
+    assert not np.array_equal(one.loss_history[5:], train(["cpu"]).loss_history[5:])
+
+
+def test_settings_that_cannot_hold_for_all_are_refused() -> None:
+    def unlike(models: list[Any]) -> None:
+        models[0].drop.rate, models[1].drop.rate = 0.5, 0.6
+
+    with expect_error("a callback that sets a rate in two ways", ag.CommError, "drop.rate", "replica 1 (cpu:1)"):
+        train(["cpu", "cpu:1", "cpu:2"], at(1, unlike), batch=12)
+
+    def another(models: list[Any]) -> None:
+        models[0].last = ag.ag_linear(6, 3)
+
+    with expect_error("a callback that puts a layer into one model", ag.CommError, "last", "set it on all models"):
+        train(["cpu", "cpu:1"], at(1, another))
+
+
+def test_a_callback_may_set_every_model_by_itself() -> None:
+    def number(step: ag.DPStep) -> None:
+        for i, model in enumerate(step.models):
+            model.number = i
+
+    assert_equal(train(["cpu", "cpu:1"], number), train(["cpu"]))
+
+
 TEMPERATURE = {"is": 1.0}
 SCALE = 1.0
 
