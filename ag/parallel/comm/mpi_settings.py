@@ -82,15 +82,16 @@ def mpiexec_arguments(ranks: int, hosts: Sequence[tuple[str, int]] = ()) -> list
     --------
     >>> from ag.parallel.comm.mpi_settings import mpiexec_arguments
     >>> " ".join(mpiexec_arguments(3, [("a", 2), ("b", 1)]))
-    '-n 3 --with-ft ulfm --bind-to none --map-by slot:OVERSUBSCRIBE --host a:2,b:1'
+    '-n 3 --with-ft ulfm --stdin none --bind-to none --map-by slot:OVERSUBSCRIBE --host a:2,b:1'
     """
     places = sum(count for _, count in hosts)
     if ranks < 1 or (hosts and (places < ranks or min(count for _, count in hosts) < 1)):
         raise ValueError(f"mpiexec_arguments: {ranks} ranks on {places if hosts else 'any number of'} places; at least "
                          f"one rank, and a place for each, are required.")
     # Fault tolerance is mpiexec's, too: it ends the job with the first rank, otherwise.  A rank that is bound to one
-    # core cannot use threads.
-    arguments = ["-n", str(ranks), "--with-ft", "ulfm", "--bind-to", "none", "--map-by", "slot:OVERSUBSCRIBE"]
+    # core cannot use threads.  Rank 0 would wait for ever for a stdin that has ended, which the others are not given.
+    arguments = ["-n", str(ranks), "--with-ft", "ulfm", "--stdin", "none", "--bind-to", "none", "--map-by",
+                 "slot:OVERSUBSCRIBE"]
     return [*arguments, "--host", ",".join(f"{name}:{count}" for name, count in hosts)] if hosts else arguments
 
 

@@ -75,7 +75,7 @@ class Job:
                "PRTE_MCA_ag_job": name}  # which stands on the command lines of its daemons, too
         exported = [x for variable in sorted(env) if variable.startswith(_EXPORTED) for x in ("-x", variable)]
         line = [mpiexec, *mpiexec_arguments(ranks, hosts), *(exported if others else []),
-                sys.executable, str(Path(runner.__file__)), *command]
+                sys.executable, *["-O"] * sys.flags.optimize, str(Path(runner.__file__)), *command]
         self._mpiexec = subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
         Thread(target=self._watch, name="ag-absent", daemon=True).start()
 

@@ -13,11 +13,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ag.__main__ import main
+from ag.parallel.comm.mpi_settings import find_mpiexec
 from ag.tools.launcher import hosts, job, launch, rank, sweep
 
 MPIEXEC = f"""#!{sys.executable}
@@ -284,6 +286,21 @@ def test_sigterm_as_a_process_is_started_leaves_none(option: str, starts: Starts
     monkeypatch.setattr(hosts.subprocess, "Popen", Killing)
     assert starts.run("", option, {"--hosts": "nowhere.invalid,localhost", "--discover": str(agent)}[option]) == 143
     assert [process.returncode for process in asked] == [-signal.SIGKILL]
+
+
+# ---------------------------------------------------------------------------------------------- Python of a rank
+
+
+@pytest.mark.skipif(find_mpiexec() is None, reason="needs mpiexec")
+def test_stdin_of_ranks_has_ended(starts: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With Open MPI's own mpiexec, which forwards stdin to rank 0, and does not tell it of the end."""
+    monkeypatch.setattr(launch, "find_mpiexec", find_mpiexec)
+    assert starts.run("sys.exit(sys.stdin.read() != '')", "-n", "2") == 0, starts.text
+
+
+def test_ranks_skip_assertions_if_the_launcher_does(starts: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job.sys, "flags", SimpleNamespace(optimize=2))
+    assert starts.run("join(); sys.exit(sys.flags.optimize != 2)") == 0, starts.text
 
 
 # ---------------------------------------------------------------------------------------------- what a rank says
