@@ -295,9 +295,15 @@ mutant("capture", "numbers are not checked", "ag/autograd/captured/arguments.py"
 mutant("capture", "a tensor's slot is not filled", "ag/autograd/captured/arguments.py",
        "self.target.backend.copy(self.target, value.buffer)", "pass",
        "autograd/test_capture.py::test_arrays_and_tensors_fill_the_slots[cpu]")
-mutant("capture", "objects of a layer's own are not looked into", "ag/autograd/captured/names.py",
-       "self.value(x, frozenset(self._attributes))", "pass",
+mutant("capture", "objects of a layer's own are not looked into", "ag/autograd/watched.py",
+       "self._reader.values(value)", "pass",
        "autograd/test_capture_guards.py::test_an_object_of_a_layers_own_changes[Plain-list-the step]")
+mutant("capture", "names that are not there yet are not looked for", "ag/autograd/captured/meanings.py",
+       "self._group(place).absent = names", "pass",
+       "autograd/captured/test_found_names.py::test_the_first_call_after_a_change_is_the_eager_one[absent]")
+mutant("capture", "memory that is used again means the same", "ag/autograd/captured/meanings.py",
+       "return ref(value, gone.append)", "return ref(value)",
+       "autograd/captured/test_meanings.py::test_another_object_in_the_same_memory")
 mutant("capture", "what a replay writes is not noted", "ag/autograd/captured/program.py", "self._writes.note()", "pass",
        "autograd/test_unchanged.py::test_a_replay_between_forward_and_backward[cpu]")
 mutant("tape", "the oldest node first", "ag/autograd/tensor.py", "return self.order > other.order",

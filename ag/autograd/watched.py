@@ -8,7 +8,7 @@ moving a tensor, goes into one short log of changes, so a replay that finds the 
     step reads dropout.rate = 0.5      noted                      dropout.rate = 0.1     into the log
     replay: nothing new in the log     runs                       replay: the log has rate, 0.1 is not 0.5: record anew
 
-What no log tells is compared before every replay: names (`ag.autograd.captured.names`), the items of lists and dicts,
+What no log tells is compared before every replay: names (`ag.autograd.captured.meanings`), the items of containers,
 ``requires_grad``.  ``Tensor.grad`` is noted by itself, as every step changes it.  Knows no layer and no launch;
 `ag.autograd.capture` asks it, tensors and ops tell it.
 """
@@ -18,14 +18,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from threading import Lock
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 from weakref import ref
 
-from ag.autograd.captured.names import NameReader, meaning, weak_place
-from ag.autograd.captured.snapshots import Contents, contents, has_other_items, held, same, shown, snapshot, weak
+from ag.autograd.captured.meanings import Meanings
+from ag.autograd.captured.names import MOST, NameReader
+from ag.autograd.captured.snapshots import MISSING, Contents, contents, has_other_items, same, shown, snapshot
 from ag.engine.buffer import Buffer
 from ag.engine.program import OPEN, Recording, recording_here
 from ag.engine.shape import Shape
+from ag.errors import CaptureError
 
 __all__ = ["CHANGES", "Leaf", "Notes", "Watched", "note_tensors", "notes_here", "stop_noting"]
 
@@ -114,7 +116,12 @@ def notes_here() -> Notes | None:
 
 def _noting(self: Watched, name: str) -> Any:
     """`Watched.__getattribute__` while any thread notes."""
-    value = object.__getattribute__(self, name)
+    try:
+        value = object.__getattribute__(self, name)
+    except AttributeError:
+        if name[:2] != "__" and (notes := notes_here()) is not None:
+            notes.read(self, name, MISSING)
+        raise
     notes = notes_here()
     if notes is None:
         return value
@@ -147,15 +154,6 @@ class Leaf:
         self.slot: Any = None
 
 
-class _Meant(NamedTuple):
-    """What a name meant; what can be held weakly is, so that nothing lives longer for having been read."""
-
-    place: object
-    name: str
-    before: object
-    meant: object  # a snapshot
-
-
 class Notes:
     """What one thread read and wrote since `open`.
 
@@ -178,10 +176,8 @@ class Notes:
         self._flat: list[Contents] = []  # of names, and after the step of attributes, too: what every replay compares
         self._tensors: dict[int, tuple[ref[Noted], Buffer]] = {}
         self._trained: list[tuple[Noted, bool]] = []  # tensors that no op made, and their ``requires_grad``
-        self._names: list[_Meant] = []
+        self._names = Meanings()
         self._reader = NameReader(Watched)
-        self._values: list[object] = []  # of attributes, until all is known that may be read of them
-        self._classes: set[type] = set()  # of layers, whose names are among them
         self.effects: dict[tuple[int, str], tuple[ref[Watched], Any]] = {}
         self.leaves: dict[int, Leaf] = {}
         self._position = CHANGES.position
@@ -200,17 +196,15 @@ class Notes:
     def read(self, owner: Watched, name: str, value: object) -> None:
         """Note what an attribute was, unless the step set it itself."""
         key, kind = (id(owner), name), type(owner)
-        if kind not in self._classes:
-            self._classes.add(kind)
-            self._reader.methods(kind)
-            self._note_names()
-        if key not in self._reads and key not in self.effects:
-            self._reader.attribute(value)
-            self._note_names()
-            self._values.append(value)
-            self._reads[key] = ref(owner), snapshot(value)
-            if name in object.__getattribute__(owner, "__dict__"):
-                self._contents[key] = list(contents(value))
+        if key in self._reads or key in self.effects:
+            return
+        self._reads.setdefault((id(owner), "__class__"), (ref(owner), snapshot(kind)))
+        self._reader.told(kind, name)
+        self._reader.values(value)
+        self._note_names()
+        self._reads[key] = ref(owner), snapshot(value)
+        if name in object.__getattribute__(owner, "__dict__"):
+            self._contents[key] = list(contents(value))
 
     def written(self, owner: Watched, name: str, value: object) -> None:
         """Note what an attribute becomes."""
@@ -218,12 +212,12 @@ class Notes:
 
     def names(self, functions: Sequence[object]) -> None:
         """Note what the names mean that functions read and that are not their own."""
-        self._reader.functions(functions)
+        self._reader.values(*functions)
         self._note_names()
 
     def _note_names(self) -> None:
         for name in self._reader.new():
-            self._names.append(_Meant(weak_place(name.place), name.name, weak(name.value), snapshot(name.value)))
+            self._names.add(name)
             self._flat += contents(name.value)
 
     def tensors(self, tensors: Sequence[Noted]) -> None:
@@ -249,10 +243,8 @@ class Notes:
         for tensor, was in self._trained:
             if tensor.requires_grad is not was:
                 return f"requires_grad of {_called(tensor)} was {was} and is {tensor.requires_grad}"
-        for place, name, before, meant in self._names:
-            value = meaning(place, name)
-            if value is not held(before) and not same(meant, snapshot(value)):
-                return f"{name} was {shown(before)} and is {shown(value)}"
+        if (found := self._names.change()) is not None:
+            return found
         for container, items in self._flat:
             if has_other_items(container, items):
                 return f"a {type(container).__name__} that the step reads has other items"
@@ -264,7 +256,10 @@ class Notes:
             owner, noted = self._reads[key]
             there = owner()
             if there is not None:
-                now = snapshot(getattr(there, name, None))
+                try:
+                    now = snapshot(object.__getattribute__(there, name))
+                except AttributeError:
+                    now = MISSING
                 if not same(noted, now):
                     return f"{name} of {type(there).__name__} was {shown(noted)} and is {shown(now)}"
         elif name == "buffer" and number in self._tensors:
@@ -283,11 +278,16 @@ class Notes:
 
     def forget_the_dead(self) -> None:
         """Let go of what belonged to objects that the step made and dropped."""
-        for value in self._values:  # functions that were found later may load other attributes of them
-            self._reader.attribute(value)
+        self._reader.modules()
         self._note_names()
+        if self._reader.count >= MOST:
+            raise CaptureError(f"ag_capture: the step, with what it calls, reads more than {MOST:,} names, too many to "
+                               f"compare before every replay; let it reach fewer objects, or do not capture it.")
+        for place, names in self._reader.missing():
+            self._names.absent(place, names)
         self.forget()
-        value, before = None, -1
+        self._names.close()
+        before = -1
         while before != len(self._reads) + len(self.effects):  # what held an object may have died with another
             before = len(self._reads) + len(self.effects)
             self.effects = {key: effect for key, effect in self.effects.items() if effect[0]() is not None}
@@ -297,7 +297,6 @@ class Notes:
 
     def forget(self) -> None:
         """Let go of what had to be held as long as the step ran: nothing is read any more."""
-        self._values.clear()
         self._reader = NameReader(Watched)
 
     # -------------------------------------------------------------------------------------- gradients

@@ -101,6 +101,7 @@ class Defect:
 
 _CALL, _PROGRAM = "ag/autograd/captured/call.py", "ag/autograd/captured/program.py"
 _ARGUMENTS, _WATCHED = "ag/autograd/captured/arguments.py", "ag/autograd/watched.py"
+_MEANINGS = "ag/autograd/captured/meanings.py"
 _CAPTURE, _RECORDING = "ag/autograd/capture.py", "ag/engine/program.py"
 _TAPE, _BACKEND = "ag/autograd/tape.py", "ag/engine/backend.py"
 _UNCOMPARED = (_CAPTURE, "if difference is not None:", "if False:")
@@ -152,7 +153,7 @@ DEFECTS = [
     ),
     Defect("settings of layers may change", _WATCHED, "if not same(noted, now):", "if False:"),
     Defect("items of lists may change", _WATCHED, "if has_other_items(container, items):", "if False:"),
-    Defect("what names mean may change", _WATCHED,
+    Defect("what names mean may change", _MEANINGS,
            "if value is not held(before) and not same(", "if False and not same("),
     Defect("whether a parameter is trained may change", _WATCHED, "tensor.requires_grad is not was:", "False:"),
     Defect("the default device may change", _CAPTURE, "ag_default_device(), default_dtype(), ", "default_dtype(), "),

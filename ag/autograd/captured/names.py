@@ -10,65 +10,40 @@ A step reads more than its arguments.  Each of these is a place, a name in it, a
         def step(self, x):            the attributes of self  "k"      (and the class's own "k", which it may hide)
             return x * self.k
 
-Only what some code loads counts: what a step sets and never reads may change.  Functions that are found, and methods by
-the names of attributes, are read in turn; those of installed packages are not.  `ag.autograd.watched` asks before a
-recording, and compares before every replay.
+Bytecode does not tell of what object an attribute is loaded: it may have been handed on, returned or taken from a list.
+So every name that some code loads as an attribute is looked up in every object, class and module that was found, and
+functions among what it means are read in turn, until nothing new is found.  A name that an object does not have is
+noted, too, as it may come to have it.  What a step sets and never reads may change; code of installed packages is not
+read.  `ag.autograd.watched` asks before a recording, `ag.autograd.captured.meanings` compares before every replay.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import UserDict, UserList, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
+from collections.abc import Set as AbstractSet
+from contextvars import ContextVar
 from dis import get_instructions
-from functools import cache, partial
-from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from functools import cache, cached_property, partial, partialmethod
+from importlib.util import resolve_name
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from typing import NamedTuple
 
-from ag.autograd.captured.snapshots import held, weak
+from ag.autograd.captured.meanings import Name, Own, meaning
+from ag.autograd.captured.snapshots import items_of
 
-__all__ = ["Name", "NameReader", "meaning", "weak_place"]
+__all__ = ["MOST", "NameReader"]
 
-_LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
-_MOST = 2000  # names of a step
-_FEW = 100  # items of a container that are looked into
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), list, deque, tuple, dict, set)
+MOST = 10_000  # names of a step
 
-
-class Name(NamedTuple):
-    """A name, where it is looked up, and what it means."""
-
-    place: Any
-    name: str
-    value: object
-
-
-class Own(NamedTuple):
-    """A place: what an object has itself, and not from its class."""
-
-    owner: object
-
-
-def weak_place(place: object) -> object:
-    """The same place, which it does not hold, if there are weak references to its kind."""
-    return Own(weak(place.owner)) if isinstance(place, Own) else weak(place)
-
-
-def meaning(place: Any, name: str) -> Any:
-    """What a name means now; None if nothing."""
-    place = held(place)
-    if isinstance(place, Own):
-        place = getattr(held(place.owner), "__dict__", None) or {}
-    if isinstance(place, dict):
-        return place.get(name)
-    if isinstance(place, CellType):
-        try:
-            return place.cell_contents
-        except ValueError:  # not assigned, or deleted
-            return None
-    if isinstance(place, type):
-        return place.__dict__.get(name)
-    return getattr(place, name, None)
+_LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM")
+_BY_STRING = {"__dict__", "attrgetter", "getattr", "globals", "hasattr", "methodcaller", "vars"}
+_FEW = 100  # items of a container that are looked into, besides numbers and strings
+_NUMBERS = (bool, int, float, complex, str, bytes, type(None))
+_PLAIN = (*_NUMBERS, list, tuple, dict, set)
+_MADE = {"__init__", "__new__"}  # methods that run when an object of a class is made, and not later
+_WRAPPERS: dict[type, str] = {property: "fget", staticmethod: "__func__", classmethod: "__func__",
+                              cached_property: "func", partialmethod: "func", type(cache(len)): "__wrapped__"}
 
 
 @cache
@@ -81,16 +56,60 @@ def _is_installed(module: str | None) -> bool:
     return "site-packages" in file or "dist-packages" in file
 
 
+class _Loaded(NamedTuple):
+    """The names that code loads, with all code inside it."""
+
+    outer: frozenset[str]  # globals, or built-in functions
+    enclosing: frozenset[str]  # variables of enclosing functions
+    attributes: frozenset[str]
+    imports: frozenset[str]  # modules, with a leading dot for each level of a relative import
+
+
 @cache
-def _loaded(code: CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """The globals, variables of enclosing functions, and attributes that code loads, with all code inside it."""
+def _loaded(code: CodeType) -> _Loaded:
     codes = [code]
     for c in codes:
         codes += [inner for inner in c.co_consts if isinstance(inner, CodeType)]
-    loads = {(i.opname, i.argval) for c in codes for i in get_instructions(c) if i.opname.startswith("LOAD_")}
-    return (frozenset(name for op, name in loads if op in ("LOAD_GLOBAL", "LOAD_NAME")),
-            frozenset(name for op, name in loads if op.endswith("DEREF")),
-            frozenset(name for op, name in loads if op in _LOADS))
+    loads: set[tuple[str, str]] = set()
+    imports: set[str] = set()
+    for c in codes:
+        given: list[object] = []  # constants: before an import the level, and what is taken from the module
+        for i in get_instructions(c):
+            if i.opname == "IMPORT_NAME" and isinstance(level := given[-2], int):
+                imports.add("." * level + i.argval)
+            elif i.opname == "MATCH_CLASS" and isinstance(names := given[-1], tuple):
+                loads |= {("LOAD_ATTR", name) for name in names}
+            elif i.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):
+                given.append(i.argval)
+            if isinstance(i.argval, str):
+                loads.add((i.opname, i.argval))
+    outer = {name for op, name in loads if op in ("LOAD_GLOBAL", "LOAD_NAME")}
+    attributes = {name for op, name in loads if op in _LOADS}
+    if _BY_STRING & (outer | attributes):
+        strings = {x for op, x in loads if op == "LOAD_CONST" and x.isidentifier()}
+        outer, attributes = outer | strings, attributes | strings
+    return _Loaded(frozenset(outer), frozenset(name for op, name in loads if op.endswith("DEREF")),
+                   frozenset(attributes), frozenset(imports))
+
+
+class _Space:
+    """A place with many names, and which of them are read.
+
+    Parameters
+    ----------
+    place : object
+        See `Name`.
+    keys : collection of str
+        The names that it has before the step.
+    """
+
+    def __init__(self, place: object, keys: Collection[str]) -> None:
+        self.place, self.keys = place, frozenset(keys)
+        self.noted: set[str] = set()
+        self.read: set[str] = set()  # some code reads these here
+        self.open = False  # whether it is asked for all attributes, as globals are not
+        self.special = False  # whether it has been asked for methods that are called by other means than their names
+        self.foreign = False  # a module that is installed: its numbers and lists are read, its code is not
 
 
 class NameReader:
@@ -102,118 +121,175 @@ class NameReader:
     ----------
     watched : type
         Of objects that tell by themselves when an attribute is read, which need no names.
+
+    Attributes
+    ----------
+    count : int
+        Names that were found.
     """
 
     def __init__(self, watched: type) -> None:
         self._watched = watched
         self._found: list[Name] = []
-        self._given = 0  # how many of them `new` has returned
-        self._seen: set[object] = set()
+        self._seen: dict[int, object] = {}
+        self._kinds: set[type] = set()  # of watched objects
+        self._spaces: dict[tuple[bool, int], _Space] = {}
+        self._todo: list[object] = []
         self._attributes: set[str] = set()  # that any of the functions loads
+        self._asked = 0  # for how many of them all spaces have been asked
+        self._told: set[str] = set()  # attributes of watched objects that were read
+        self._imports: list[tuple[str, FunctionType]] = []  # of modules that were not there
+        self.count = 0
 
     def new(self) -> list[Name]:
         """The names that were found since the last call."""
-        found = self._found[self._given :]
-        self._given = len(self._found)
+        while self.count < MOST and (self._todo or self._asked < len(self._attributes)):
+            if self._todo:
+                self._look_into(self._todo.pop())
+                continue
+            self._asked = len(self._attributes)
+            for space in [*self._spaces.values()]:
+                if space.open:
+                    self._ask(space, self._attributes)
+        found, self._found = self._found, []
         return found
 
-    def functions(self, functions: Iterable[object]) -> None:
-        """What functions read; each may be a method, a `functools.partial` or an object that can be called, too."""
-        for function in functions:
-            self.value(function, frozenset())
+    def values(self, *values: object) -> None:
+        """Functions that are called, and what else is read, such as ``options`` of a layer's own."""
+        self._todo += values
 
-    def methods(self, kind: type) -> None:
-        """What is in a user's own class of watched objects, and what its methods read."""
-        for _, f in self._of_class(kind):
-            self.function(f)
+    def told(self, kind: type, name: str) -> None:
+        """An attribute of a watched object is read, which may stand in the user's own class of it."""
+        self._told.add(name)
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            for space in self._classes(kind):
+                self._ask(space, {x for x, value in vars(space.place).copy().items() if x[:2] != "__" and (
+                    isinstance(value, (*_PLAIN, FunctionType)) or _wrapped(value) is not None)})
 
-    def attribute(self, x: object) -> None:
-        """What may be read of the value of a watched object's attribute, such as ``options`` of a layer's own."""
-        self.value(x, frozenset(self._attributes))
+    def missing(self) -> Iterator[tuple[object, frozenset[str]]]:
+        """Names that are read and that a place did not have before the step; asked after it."""
+        for space in self._spaces.values():
+            names = space.read | self._attributes if space.open else space.read
+            if not space.foreign:
+                yield space.place, frozenset((names | self._told if isinstance(space.place, type) else names)
+                                             - space.keys)
 
-    def _is_new(self, *key: object) -> bool:
-        new = key not in self._seen and len(self._found) < _MOST
-        self._seen.add(key)
-        return new
+    def modules(self) -> None:
+        """Look for modules again that functions import, and that were not there before the step."""
+        imports, self._imports = self._imports, []
+        for module, f in imports:
+            self._import(module, f)
 
-    def _add(self, place: object, name: str, value: object) -> None:
-        if self._is_new(id(place.owner if isinstance(place, Own) else place), name):
-            self._found.append(Name(place, name, value))
+    # -------------------------------------------------------------------------------------- values
 
-    def function(self, f: FunctionType, owner: object = None) -> None:
-        """What a function reads; `owner` is what its first parameter will be, if it is known."""
-        if _is_installed(f.__module__) or not self._is_new(f.__code__, id(owner)):
+    def _look_into(self, x: object) -> None:
+        if id(x) in self._seen or isinstance(x, (self._watched, *_NUMBERS)):
             return
-        outer, enclosing, attributes = _loaded(f.__code__)
-        self._attributes |= attributes
+        self._seen[id(x)] = x
+        if isinstance(x, FunctionType):
+            self._function(x)
+        elif isinstance(x, MethodType):
+            self._todo += x.__func__, x.__self__
+        elif isinstance(x, ModuleType):
+            self._space(vars(x), vars(x), foreign=_is_installed(x.__name__))
+        elif isinstance(x, ContextVar):
+            self._note(x, x.name, meaning(x, x.name))
+        elif isinstance(x, type):
+            self._classes(type(x))
+            for space in self._classes(x):
+                self._ask(space, _MADE)
+        else:
+            self._todo += [item for item in items_of(x) or () if not isinstance(item, _NUMBERS)][:_FEW]
+            self._object(x)
+
+    def _object(self, x: object) -> None:
+        """Attributes of an object, and methods that may be called."""
+        if isinstance(x, partial):
+            self._todo.append(x.func)
+            self._note(x, "args", x.args)
+            self._note(x, "keywords", x.keywords)
+        self._todo.append(_wrapped(x))
+        self._classes(type(x))
+        if isinstance(own := getattr(x, "__dict__", None), dict):
+            self._space(Own(x), own)
+        slots = {name for c in type(x).__mro__ if not _is_installed(c.__module__)
+                 for name, value in vars(c).copy().items() if isinstance(value, MemberDescriptorType)}
+        if slots:
+            self._space(x, slots)
+
+    def _classes(self, kind: type) -> list[_Space]:
+        """The user's own among a class and its bases, with the special methods and properties in them."""
+        spaces = [self._space(c, vars(c)) for c in kind.__mro__ if not _is_installed(c.__module__)]
+        for space in spaces:
+            if not space.special:
+                space.special = True
+                inside = vars(space.place).copy()
+                self._ask(space, {name for name, value in inside.items() if isinstance(value, property) or (
+                    name[:2] == "__" and name not in _MADE and isinstance(value, FunctionType))})
+        return spaces
+
+    def _function(self, f: FunctionType) -> None:
+        """What a function reads."""
+        if _is_installed(f.__module__):
+            return
+        code = _loaded(f.__code__)
+        self._attributes |= code.attributes
+        if f.__dict__:
+            self._space(Own(f), f.__dict__)
+            self._todo += f.__dict__.values()  # among them what decorators have wrapped
         for kind in ("__defaults__", "__kwdefaults__"):
             if (defaults := getattr(f, kind)) is not None:
-                self._add(f, kind, defaults)
+                self._note(f, kind, defaults)
         for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
-            if name in enclosing:
-                self._named(cell, name, meaning(cell, name), attributes)
-        for name in sorted(outer & f.__globals__.keys()):
-            self._named(f.__globals__, name, f.__globals__[name], attributes)
-        if owner is not None:
-            self.value(owner, attributes)
+            if name in code.enclosing and id(cell) not in self._seen:
+                self._seen[id(cell)] = cell
+                self._note(cell, name, meaning(cell, name))
+        self._ask(self._space(f.__globals__, f.__globals__, is_open=False), code.outer)
+        for module in sorted(code.imports):
+            self._import(module, f)
 
-    def _named(self, place: object, name: str, value: object, attributes: frozenset[str]) -> None:
-        if not isinstance(value, ModuleType):
-            self._add(place, name, value)
-        self.value(value, attributes)
-
-    def value(self, x: object, attributes: frozenset[str]) -> None:
-        """What is read of a value by code that loads attributes with these names."""
-        if isinstance(x, (type, self._watched)) or not self._is_new(id(x), attributes):
+    def _import(self, module: str, f: FunctionType) -> None:
+        """A function imports a module when it runs."""
+        try:
+            full = resolve_name(module, f.__globals__.get("__package__"))
+        except ImportError:  # which it will tell itself
             return
-        if isinstance(x, FunctionType):
-            self.function(x)
-        elif isinstance(x, MethodType) and isinstance(x.__func__, FunctionType):
-            self.function(x.__func__, x.__self__)
-        elif isinstance(x, partial):
-            for part in (x.func, *x.args, *x.keywords.values()):
-                self.value(part, attributes)
-            self._add(x, "args", x.args)
-            self._add(x, "keywords", x.keywords)
-        elif isinstance(x, (UserDict, UserList)):
-            self.value(x.data, attributes)
-        elif isinstance(x, (list, deque, tuple, dict)):
-            for item in [*(x.values() if isinstance(x, dict) else x)][:_FEW]:
-                if not isinstance(item, _PLAIN) or isinstance(item, (list, deque, tuple, dict)):
-                    self.value(item, attributes)
-        elif isinstance(x, ModuleType):
-            kept: tuple[type, ...] = _PLAIN if _is_installed(x.__name__) else (object,)
-            for name in sorted(attributes & vars(x).keys()):
-                value = vars(x)[name]
-                if isinstance(value, kept) and not isinstance(value, (type, ModuleType)):
-                    self._named(vars(x), name, value, attributes)
-        elif not _is_installed(type(x).__module__):
-            self._object(x, attributes)
-        elif isinstance(own := getattr(x, "__dict__", None), dict):  # such as an `argparse.Namespace`
-            for name in sorted(attributes & own.keys()):
-                self._named(Own(x), name, own[name], attributes)
+        for name in sorted({full, full.partition(".")[0]}):
+            if name in sys.modules:
+                self._note(sys.modules, name, sys.modules[name])
+            else:
+                self._imports.append((module, f))
 
-    def _object(self, x: object, attributes: frozenset[str]) -> None:
-        """Attributes of an object of the user's own, and methods that may be called."""
-        own = getattr(x, "__dict__", None)
-        for name in sorted(attributes):
-            inherited = next((c.__dict__[name] for c in type(x).__mro__ if name in c.__dict__), None)
-            if isinstance(own, dict) and (name in own or inherited is not None):
-                self._named(Own(x), name, own.get(name), attributes)
-            elif isinstance(inherited, MemberDescriptorType):
-                self._named(x, name, getattr(x, name, None), attributes)
-        for name, f in self._of_class(type(x)):
-            if name in attributes or (name[:2] == "__" and name not in ("__init__", "__new__")):
-                self.function(f, x)
+    # -------------------------------------------------------------------------------------- names
 
-    def _of_class(self, kind: type) -> Iterator[tuple[str, FunctionType]]:
-        """Note what is in a class and its bases; its functions by name."""
-        for c in kind.__mro__:
-            if _is_installed(c.__module__):
-                continue
-            for name, value in c.__dict__.copy().items():
-                function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-                if isinstance(function, FunctionType):
-                    yield name, function
-                if name[:2] != "__" and isinstance(function, (*_PLAIN, FunctionType)):
-                    self._add(c, name, value)
+    def _space(self, place: object, keys: Collection[str], is_open: bool = True, foreign: bool = False) -> _Space:
+        """The space of a place, which is asked for attributes."""
+        key = isinstance(place, Own), id(place.owner if isinstance(place, Own) else place)
+        space = self._spaces.get(key)
+        if space is None:
+            space = self._spaces[key] = _Space(place, keys)
+        if is_open and not space.open:
+            space.open, space.foreign = True, foreign
+            self._ask(space, self._attributes)
+        return space
+
+    def _ask(self, space: _Space, names: AbstractSet[str]) -> None:
+        """Note what names mean in a space that has them."""
+        if not space.open:
+            space.read.update(names)
+        for name in sorted((space.keys & names) - space.noted):
+            value = meaning(space.place, name)
+            if not space.foreign or isinstance(value, _PLAIN):
+                space.noted.add(name)
+                self._note(space.place, name, value)
+
+    def _note(self, place: object, name: str, value: object) -> None:
+        self.count += 1
+        self._found.append(Name(place, name, value))
+        self._todo.append(value)
+
+
+def _wrapped(x: object) -> object:
+    """The function in a descriptor, or in what a decorator of the standard library made; None if there is none."""
+    return next((getattr(x, name) for kind, name in _WRAPPERS.items() if isinstance(x, kind)), None)

@@ -1,34 +1,46 @@
 """Snapshots: what attributes and names meant, so that it can be told later whether they mean the same.
 
-A plain value is compared by value, a list, deque, tuple, dict or set by what is in it, down to six levels, a method by
-its function, a small numpy array by its elements, and everything else by identity, with a weak reference: that a step
-was captured keeps no model and no optimizer alive, as each has effects while it is (memory, a loss scale).
+A plain value is compared by value, a container of the standard library by what is in it, down to six levels, a method
+by its function, a small array by its elements, and everything else by identity, with a weak reference: that a step was
+captured keeps no model and no optimizer alive, as each has effects while it is (memory, a loss scale).
 
     sizes = [4, 8]     snapshot (list, 4, 8)     sizes[1] = 9     (list, 4, 9): another
     model              snapshot: who it is       model = other    another
 
 Comparing snapshots takes copies of everything; where the same object is there still, its `contents` are enough: each
-container in it with the items that it had, which are compared by identity.  Knows no tensor; `ag.autograd.watched`
-takes snapshots.
+container in it, at whatever depth, with the items that it had, which are compared by identity.  Knows no tensor;
+`ag.autograd.watched` takes snapshots, `ag.autograd.captured.names` asks what is in a container.
 """
 
 from __future__ import annotations
 
-from collections import UserDict, UserList, deque
-from collections.abc import Iterator
+from array import array
+from collections import ChainMap, UserDict, UserList, deque
+from collections.abc import Iterator, Sized
 from operator import is_
-from types import MethodType
-from typing import Any
+from types import MappingProxyType, MethodType
 from weakref import ref
 
 import numpy as np
 
-__all__ = ["Contents", "contents", "has_other_items", "held", "same", "shown", "snapshot", "weak"]
+__all__ = ["MISSING", "Contents", "contents", "has_other_items", "held", "items_of", "same", "shown", "snapshot",
+           "weak"]
 
-Contents = tuple[Any, tuple[Any, ...]]  # a container and the items it had
+Contents = tuple[object, object]  # a container with the items it had, compared by identity, or its bytes, or its length
 _MANY = 1000  # items from which on only the length of a container is compared
 _LEVELS = 6
 _PLAIN = (bool, int, float, str, bytes, type(None))
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+
+
+class _Missing:
+    """What a name means that is nowhere."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+MISSING = _Missing()
 
 
 def weak(value: object) -> object:
@@ -44,20 +56,47 @@ def held(value: object) -> object:
     return value() if type(value) is ref else value
 
 
+def items_of(x: object) -> list[object] | None:
+    """What is in a container, in a copy, as other threads may change it: keys and values of a dict, ...; else None."""
+    if isinstance(x, np.ndarray):
+        return x.ravel().tolist() if x.dtype == object else None
+    if isinstance(x, (dict, MappingProxyType)):
+        copy = x.copy()
+        return [*copy, *copy.values()]
+    if isinstance(x, (list, tuple, frozenset)):
+        return [*x]
+    if isinstance(x, (deque, set)):
+        return [*x.copy()]
+    if isinstance(x, (UserDict, UserList)):
+        return [x.data]
+    if isinstance(x, ChainMap):
+        return [x.maps]
+    return items_of(getattr(x, "mapping", None)) if isinstance(x, _VIEWS) else None
+
+
+def _bytes_of(x: object) -> bytes | None:
+    """The elements of a small array or buffer, else None."""
+    if isinstance(x, np.ndarray):
+        return x.view(np.ndarray).tobytes() if x.size <= _MANY and x.dtype != object else None
+    if isinstance(x, (array, bytearray, memoryview)):
+        return bytes(x) if (x.nbytes if isinstance(x, memoryview) else len(x)) <= _MANY else None
+    return None
+
+
 def snapshot(value: object, levels: int = _LEVELS) -> object:
     """A plain value itself, for containers a copy that later changes do not reach, else a weak reference."""
-    if type(value) is np.ndarray and value.size <= _MANY:
-        return np.ndarray, value.shape, value.dtype, value.tobytes()
     if isinstance(value, MethodType):  # another object each time
         return MethodType, value.__func__, id(value.__self__)
-    if isinstance(value, (UserDict, UserList)):
-        return type(value), snapshot(value.data, levels)
-    if isinstance(value, (list, deque, tuple, dict, set)) and levels:
-        if len(value) > _MANY:
-            return type(value), id(value), len(value)
-        if isinstance(value, set):
-            return type(value), frozenset(value)
-        return type(value), *(snapshot(item, levels - 1) for item in _items(value))
+    elements = _bytes_of(value)
+    if elements is not None:
+        kind = (value.shape, value.dtype) if isinstance(value, np.ndarray) else ()
+        return type(value), *kind, elements
+    if levels and (items := items_of(value)) is not None:
+        if len(items) > _MANY:
+            return type(value), id(value), len(items)
+        if isinstance(value, (set, frozenset)):
+            return type(value), frozenset(items)
+        return type(value), *(snapshot(item, levels - 1) for item in items)
     return weak(value)
 
 
@@ -77,39 +116,35 @@ def shown(noted: object) -> str:
     there = held(noted)
     if there is None and noted is not None:
         return "an object that is gone"
-    return repr(there) if isinstance(there, _PLAIN) else f"a {type(there).__name__}"
+    return repr(there) if isinstance(there, (*_PLAIN, _Missing)) else f"a {type(there).__name__}"
 
 
-def _items(container: Any) -> Any:
-    """What is compared of a container, in a copy, as other threads may change it: keys and values of a dict, ..."""
-    if isinstance(container, dict):
-        copy = container.copy()
-        return [*copy, *copy.values()]
-    if isinstance(container, np.ndarray):
-        return (container.tobytes(),)
-    if isinstance(container, deque):
-        return [*container.copy()]
-    return (frozenset(container),) if isinstance(container, set) else container
-
-
-def contents(value: object, levels: int = _LEVELS) -> Iterator[Contents]:
+def contents(value: object) -> Iterator[Contents]:
     """Every container in a value that can change and be compared quickly, and small arrays, with what is in it."""
-    if isinstance(value, (UserDict, UserList)):
-        yield from contents(value.data, levels)
-    elif type(value) is np.ndarray or isinstance(value, set):
-        if len(value) <= _MANY if isinstance(value, set) else value.size <= _MANY:
-            yield value, tuple(_items(value))
-    elif isinstance(value, (list, deque, tuple, dict)) and levels and len(value) <= _MANY:
-        items = tuple(_items(value))
-        if not isinstance(value, tuple):
-            yield value, items
-        for item in items:
-            yield from contents(item, levels - 1)
+    found: list[object] = [value]
+    seen: set[int] = set()
+    for x in found:  # which grows
+        elements, items = _bytes_of(x), items_of(x)
+        if elements is not None:
+            yield x, elements
+        elif items is not None and id(x) not in seen:
+            seen.add(id(x))
+            few = len(items) <= _MANY
+            if not isinstance(x, (tuple, frozenset)):
+                yield x, items if few else _length(x)
+            found += items if few else ()
 
 
-def has_other_items(container: object, items: tuple[object, ...]) -> bool:
+def has_other_items(container: object, items: object) -> bool:
     """Whether something else is in a container than was."""
-    if isinstance(container, (list, deque, dict)):
-        now = container if isinstance(container, list) else _items(container)
-        return len(now) != len(items) or not all(map(is_, now, items))
-    return bool(_items(container) != items)
+    if isinstance(items, bytes):
+        return _bytes_of(container) != items
+    if isinstance(items, int):
+        return _length(container) != items
+    now = container if type(container) is list else items_of(container)
+    return not (isinstance(now, list) and isinstance(items, list) and len(now) == len(items) and all(
+        map(is_, now, items)))
+
+
+def _length(container: object) -> int:
+    return len(container) if isinstance(container, Sized) else 0
