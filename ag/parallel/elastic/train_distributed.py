@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from inspect import signature
 from itertools import islice
+from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -64,8 +65,8 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
     ----------
     model : DataParallel, ModelParallel, Pipeline, or any layer
     data : iterable of Batch, or of pairs of input and targets
-        Such as `ag_dataloader`; passed through once per epoch.  All ranks give the same data, of which each takes its
-        share of every batch.
+        Such as `ag_dataloader`; passed through once per epoch, so a generator is for one epoch.  All ranks give the
+        same data, of which each takes its share of every batch.
     world : DistributedWorld
         Waited for at the end of every epoch; after a loss it has the devices and ranks that are left.
     loss_fn : callable, optional
@@ -94,6 +95,8 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
     ValueError
         If there is no batch, a `Pipeline`, or a model that takes no targets, comes without `loss_fn`, or an argument is
         out of range.
+    FloatingPointError
+        If a loss is not finite; weights are those before the step.
     DeviceError
         If a device fails and there is no checkpoint, no device is left, or it is one failure too many.
     CommError
@@ -142,6 +145,10 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
         raise ValueError("train_distributed: a Pipeline needs loss_fn, as its last stage gets no targets.")
     if not counts(epochs, least=0) or isinstance(epochs, bool):
         raise ValueError(f"train_distributed: epochs is {epochs!r}; a whole number of at least 0 is required.")
+    if isinstance(data, Iterator) and (epochs > 1 or checkpoint is not None):
+        what = f"epochs is {epochs}" if checkpoint is None else "there is a checkpoint to go back to"
+        raise ValueError(f"train_distributed: data is a {type(data).__name__}, which can be passed through once, and "
+                         f"{what}; give a list or an ag_dataloader.")
     if loss_fn is None and not _takes_targets(model):
         raise ValueError(f"train_distributed: loss_fn was not given, and {type(model).__name__} takes no targets; give "
                          f"loss_fn, such as ag.ops.mse_loss, or a model whose forward(x, y) returns its loss.")
@@ -165,9 +172,6 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
     for name, value, least in (("checkpoint_every", checkpoint_every, 1), ("max_restarts", max_restarts, 0)):
         if value is not None and not counts(value, least=least):
             raise ValueError(f"train_distributed: {name} is {value!r}; a whole number of at least {least} is required.")
-    if isinstance(data, Iterator):
-        raise ValueError(f"train_distributed: data is a {type(data).__name__}, which cannot go back to a checkpoint; "
-                         f"give a list or an ag_dataloader.")
     if not isinstance(optimizer, Optimizer):
         raise ValueError(f"train_distributed: checkpoint was given with a {type(optimizer).__name__}, whose state "
                          f"cannot go to another device; use an ordinary optimizer.")
@@ -190,7 +194,7 @@ class _Loop:
         self.model, self.data, self.world, self.loss_fn = model, data, world, loss_fn
         self.optimizer, self.epochs = optimizer, epochs
         self.epoch = self.batch = 0  # epochs done, and batches done of the next one
-        self.losses: list[Tensor | float] = []
+        self.losses: list[float] = []
         self.ranks = RankSteps(world, model) if world.size > 1 else None
         self._loader: Any = data if isinstance(data, Stateful) else None  # on several ranks, this one's share
 
@@ -228,13 +232,14 @@ class _Loop:
             for batch in self._rest_of_epoch():
                 x, y = (batch.x, batch.y) if isinstance(batch, Batch) else batch
                 self.optimizer.zero_grad()
-                loss = self._loss_of(x, y)
+                loss = self._finite(self._loss_of(x, y))
                 self.optimizer.step()
                 self.losses.append(loss)
                 self.batch += 1
                 self.after_step()
-            if not self.losses:
-                raise ValueError("train_distributed: data has no batch; give at least one.")
+            if not self.batch:
+                raise ValueError(f"train_distributed: data has no batch in epoch {self.epoch}; give at least one, in "
+                                 f"every epoch.")
             if self.ranks is None:
                 self.world.barrier()
             self.epoch, self.batch = self.epoch + 1, 0
@@ -244,7 +249,7 @@ class _Loop:
             self.ranks.end()
             if isinstance(self.data, DataLoader) and isinstance(self._loader, DataLoader):
                 self.data.load_state_dict(self._loader.state_dict())
-        return self.losses_so_far()
+        return [*self.losses]
 
     def _rest_of_epoch(self) -> Iterator[Tree]:
         """The batches that are left; a loader knows its place itself."""
@@ -262,11 +267,16 @@ class _Loop:
         return self.ranks.step((mine, targets), (self.epoch, self.batch), whole,
                                lambda: _step(self.model, mine, targets, self.loss_fn))
 
-    def losses_so_far(self) -> list[float]:
-        """Losses as numbers; waits for the devices."""
-        numbers = [loss.item() if isinstance(loss, Tensor) else loss for loss in self.losses]
-        self.losses = list(numbers)
-        return numbers
+    def _finite(self, loss: Tensor | float) -> float:
+        """The loss of a step, which is that of all ranks, as a number; waits for the device."""
+        value = loss.item() if isinstance(loss, Tensor) else loss
+        if not isfinite(value):
+            if self.ranks is not None:
+                self.ranks.end()
+            raise FloatingPointError(f"train_distributed: the loss of step {len(self.losses)} is {value}; weights are "
+                                     f"as before the step. Lower the optimizer's lr, or look for such numbers in the "
+                                     f"data.")
+        return float(value)
 
     def after_step(self) -> None:
         """Called between two steps."""
@@ -323,7 +333,7 @@ class _SavedLoop(_Loop):
         self._saved = len(self.losses)
 
     def _write(self) -> None:
-        extra = {"epoch": self.epoch, "batch": self.batch, "losses": self.losses_so_far()}
+        extra = {"epoch": self.epoch, "batch": self.batch, "losses": self.losses}
         ag_save_checkpoint(self._path, self.model, self.optimizer, dataloader=self._loader, step=len(self.losses),
                            extra=extra)
 
@@ -333,7 +343,7 @@ class _SavedLoop(_Loop):
         losses = list(checkpoint.extra["losses"])
         if self._failed and self.ranks is not None:
             known = min(len(losses), len(self.losses))
-            if not np.array_equal(losses[:known], self.losses_so_far()[:known], equal_nan=True):
+            if not np.array_equal(losses[:known], self.losses[:known]):
                 raise CheckpointError(f"train_distributed: {self._path} on host {self.world.host} is of another job; "
                                       f"name a file in a folder that all hosts share.")
         self.epoch, self.batch, self.losses = checkpoint.extra["epoch"], checkpoint.extra["batch"], [*losses]

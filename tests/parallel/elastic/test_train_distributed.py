@@ -169,11 +169,37 @@ def test_a_replica_that_does_not_come_in_time(tmp_path: Path, caplog: pytest.Log
     ({"checkpoint_every": 2}, "without checkpoint"), ({"resume": True}, "without checkpoint"),
     ({"checkpoint": "x", "checkpoint_every": 0}, "checkpoint_every is 0; a whole number of at least 1"),
     ({"checkpoint": "x", "max_restarts": -1}, "max_restarts is -1; a whole number of at least 0"),
-    ({"checkpoint": "x", "data": iter([])}, "data is a list_iterator, which cannot go back"),
+    ({"checkpoint": "x", "data": iter([])}, "data is a list_iterator, which can be passed through once"),
+    ({"epochs": 2, "data": iter([])}, "which can be passed through once, and epochs is 2"),
 ])
 def test_wrong_arguments_are_named(options: dict[str, Any], fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
         Trained(["cpu"], **options)
+
+
+class Once:
+    """Batches that are there in the first epoch only."""
+
+    def __init__(self) -> None:
+        self.left = [(X[:, :12], Y[:, :12])] * 3
+
+    def __iter__(self) -> Any:
+        while self.left:
+            yield self.left.pop()
+
+
+def test_an_epoch_without_batches_is_no_epoch() -> None:
+    with expect_error("data that is gone after an epoch", ValueError, "no batch in epoch 1"):
+        Trained(["cpu"], data=Once())
+
+
+def test_a_loss_that_is_not_finite_ends_the_job() -> None:
+    model = ag.ag_linear(4, 2)
+    before = model.state_dict()
+    with expect_error("a NaN in the data", FloatingPointError, "step 1 is nan", "as before the step"):
+        ag.train_distributed(model, [(X * 0, Y * 0), (X * np.nan, Y)], ag.DistributedWorld.init(devices=["cpu"]),
+                             ag.ag_mse_loss, ag.optimizer_sgd(model, lr=0.1))
+    assert all(x.tobytes() == before[name].tobytes() for name, x in model.state_dict().items())
 
 
 def test_zero_cannot_be_restarted(tmp_path: Path) -> None:

@@ -468,6 +468,14 @@ def test_a_rank_that_fails_itself_stops_all(tmp_path: Path) -> None:
                 raise found[rank]
 
 
+def test_a_loss_that_is_not_finite_ends_all_alike() -> None:
+    """Though the samples of one rank alone are to blame."""
+    spoilt = np.where(np.arange(12) == 11, np.nan, X[:, :12])
+    found = run(2, data=lambda: [(X[:, :12], Y[:, :12]), (spoilt, Y[:, :12])])
+    assert [type(error) for error in found] == [FloatingPointError] * 2 and str(found[0]) == str(found[1])
+    assert "the loss of step 1 is nan" in str(found[0])
+
+
 def test_an_interrupt_ends_all() -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
