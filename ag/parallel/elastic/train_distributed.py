@@ -9,17 +9,16 @@ part of the model, everything is loaded from the file, and the steps since then 
 
 A rank that is lost is a device that failed: those who are left share every batch out among them.
 
-Knows models by how they are called, an optimizer and a world; neither how replicas compute, nor what ranks exchange
-(`ag.parallel.elastic.rank_steps`), nor what a checkpoint holds.  Users call it.
+Knows an optimizer and a world; neither how a model is called (`ag.parallel.elastic.model_step`), nor what ranks
+exchange (`ag.parallel.elastic.rank_steps`), nor what a checkpoint holds.  Users call it.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from inspect import signature
 from itertools import islice
 from math import isfinite
 from pathlib import Path
@@ -28,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from ag.autograd.tape import backward, with_grad_tape
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import Batch, DataLoader
 from ag.engine.device import ag_default_device, ag_device, same_default
@@ -40,17 +38,14 @@ from ag.nn.layer import state_of
 from ag.optim.adam import Adam
 from ag.optim.optimizer import Optimizer
 from ag.parallel.comm.failed_devices import failed_among
-from ag.parallel.comm.scatter import moved
 from ag.parallel.comm.tree import Tree
+from ag.parallel.elastic.model_step import LossFn, loss_and_gradients, takes_targets
 from ag.parallel.elastic.rank_steps import OtherRankError, RankSteps
 from ag.parallel.elastic.recovery import evacuate, is_timeout, substitutes
 from ag.parallel.elastic.world import DistributedWorld
-from ag.parallel.sharded.model_parallel import ModelParallel
 from ag.parallel.sharded.pipeline import Pipeline
 
 __all__ = ["train_distributed"]
-
-LossFn = Callable[[Any, Any], Tensor]  # (output, targets) -> loss
 
 log = logging.getLogger("ag")
 
@@ -149,7 +144,7 @@ def train_distributed(model: Any, data: Iterable[Tree], world: DistributedWorld,
         what = f"epochs is {epochs}" if checkpoint is None else "there is a checkpoint to go back to"
         raise ValueError(f"train_distributed: data is a {type(data).__name__}, which can be passed through once, and "
                          f"{what}; give a list or an ag_dataloader.")
-    if loss_fn is None and not _takes_targets(model):
+    if loss_fn is None and not takes_targets(model):
         raise ValueError(f"train_distributed: loss_fn was not given, and {type(model).__name__} takes no targets; give "
                          f"loss_fn, such as ag.ops.mse_loss, or a model whose forward(x, y) returns its loss.")
     optimizer = Adam(model.parameters()) if optimizer is None else optimizer
@@ -260,12 +255,12 @@ class _Loop:
     def _loss_of(self, x: Tree, y: Tree) -> Tensor | float:
         """The loss of a batch; gradients are added to the parameters."""
         if self.ranks is None:
-            return _step(self.model, x, y, self.loss_fn)
+            return loss_and_gradients(self.model, x, y, self.loss_fn)
         self.ranks.place = "in", len(self.losses)
         whole = None if isinstance(self.data, DataLoader) else (x, y)
         mine, targets = (x, y) if whole is None else self.ranks.share(whole)
         return self.ranks.step((mine, targets), (self.epoch, self.batch), whole,
-                               lambda: _step(self.model, mine, targets, self.loss_fn))
+                               lambda: loss_and_gradients(self.model, mine, targets, self.loss_fn))
 
     def _finite(self, loss: Tensor | float) -> float:
         """The loss of a step, which is that of all ranks, as a number; waits for the device."""
@@ -387,30 +382,3 @@ class _SavedLoop(_Loop):
                         self._saved, ", ".join(dict.fromkeys(self.world.devices)))
         elif self._is_first():
             log.warning("%s; going on from step %d on %d ranks.", str(error).rstrip("."), self._saved, self.world.size)
-
-
-def _takes_targets(model: Any) -> bool:
-    """Whether a model can be called with input and targets."""
-    inner = getattr(model, "module", model)  # of a DataParallel
-    first = inner.layers[0] if isinstance(inner, ModelParallel) else inner
-    try:
-        signature(getattr(first, "forward", first)).bind(None, None)
-    except TypeError:
-        return False
-    except ValueError:  # written in C
-        return True
-    return True
-
-
-def _step(model: Any, x: Tree, y: Tree, loss_fn: LossFn | None) -> Tensor:
-    """The loss of a batch; gradients are added to the parameters."""
-    if isinstance(model, Pipeline) and loss_fn is not None:
-        return model.step(x, y, loss_fn)
-    with with_grad_tape():
-        if loss_fn is None:
-            loss: Tensor = model(x, y)
-        else:
-            out = model(x)
-            loss = loss_fn(out, moved(y, out.device) if isinstance(out, Tensor) else y)
-    backward(loss)
-    return loss
