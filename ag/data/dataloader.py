@@ -253,6 +253,11 @@ class DataLoader:
         """The arrays of some samples, x and perhaps y, with the samples on the last axis; for `fit`."""
         return [array for part in self._data for array in part.take(numbers, lambda: None, of)]
 
+    def targets(self) -> Array:
+        """Of all samples, where they lie in an array, otherwise of the first; on the last axis, for `fit`."""
+        last, of = self._data[-1], Pass(0, 0)
+        return self.sample(0, of)[-1] if last.threads else last.take(np.arange(len(last)), lambda: None, of)[-1]
+
     def share(self, rank: int, size: int) -> DataLoader:
         """A loader of one rank's part of every batch, where `size` ranks make steps together.
 

@@ -21,9 +21,10 @@ from itertools import chain
 from ag.autograd.tensor import Tensor
 from ag.data.dataloader import DataLoader
 from ag.data.samples import Pass
+from ag.engine.primitive import Array
 from ag.engine.random import current_seed
 from ag.errors import ShapeError
-from ag.parallel.trainer.samples import LoaderSample, Samples, loader_sample
+from ag.parallel.trainer.samples import LoaderSample, Samples, loader_sample, target_of
 from ag.parallel.trainer.stacks import all_alike, stacked
 
 __all__ = ["Data", "Leaves"]
@@ -66,6 +67,7 @@ class Data:
 
     def __init__(self, given: object, name: str, batch_size: int | None = None, whole: bool = False) -> None:
         self._name = name
+        self._likely = False  # whether targets should be distributions, as the first is
         self._loader = given if isinstance(given, DataLoader) else _loader(given, name)
         self._samples = Samples(self._loader)
         self._all = self._loader.n_samples
@@ -109,6 +111,9 @@ class Data:
             raise ShapeError(f"{self._name} holds samples of different shapes or types, such as {made[0].x.shape} of "
                              f"{made[0].x.dtype}; the samples of a batch must be alike. Pad or resize them.")
         leaf: LoaderSample = stacked(made)
+        if self._likely and not _are_distributions(target_of(leaf)):
+            raise ValueError(f"{self._name} begins with a target of whole numbers that is a distribution, at least 0 "
+                             f"with the sum 1, and has others that are none; give loss, or targets of one kind.")
         return leaf
 
     def batches(self) -> Iterator[LoaderSample]:
@@ -117,10 +122,23 @@ class Data:
             yield self.take(self.step(k), chain.from_iterable(
                 self.step(later) for later in range(k + 1, min(k + 1 + self.ahead, self.steps))))
 
-    def has_ids(self) -> bool:
-        """Whether targets are whole numbers, as class ids are."""
-        x, *y = self._loader.sample(0, Pass(0, 0))
-        return (y[0] if y else x).dtype.kind in "biu"
+    def kind_of_targets(self) -> str:
+        """"numbers"; or of whole numbers "distributions", where all are, as one-hot vectors are, or else "ids".
+
+        Of samples that are made when they are needed it follows from the first, and others must be like it.
+        """
+        targets = self._loader.targets()
+        if targets.dtype.kind not in "biu":
+            return "numbers"
+        if targets.ndim == 1 or not _are_distributions(targets):
+            return "ids"
+        self._likely = bool(self._loader.threads)
+        return "distributions"
+
+
+def _are_distributions(targets: Array) -> bool:
+    """Whether columns are of numbers from 0 that add up to 1."""
+    return bool((targets >= 0).all() and (targets.sum(0) == 1).all())
 
 
 class _Spare(LoaderSample):

@@ -81,7 +81,8 @@ def fit(
         Passes over the samples.
     loss : callable, optional
         ``loss(output, target)``: a tensor of one element, the mean over the samples of a batch.  Default:
-        `ag_softmax_cross_entropy_loss` where targets are whole numbers, as class ids are, otherwise `ag_mse_loss`.
+        `ag_softmax_cross_entropy_loss` where targets are whole numbers, class ids or distributions such as one-hot
+        vectors, otherwise `ag_mse_loss`.  Other whole numbers in the shape of the outputs are refused.
     metrics : list of str and callable, or dict of str to callable, optional
         "accuracy", "mean_absolute_error", "mean_squared_error", or functions ``metric(output, target)`` that return one
         number, the mean over the samples of a batch.

@@ -170,11 +170,18 @@ def loss_for(function: str, given: Loss | None, data: Data) -> Loss:
             raise TypeError(f"{function}: loss is {given!r:.60}; a function of output and target is required, such as "
                             f"ag.ops.mse_loss, or None.")
         return given
-    return _cross_entropy if data.has_ids() else _squared
+    kind = data.kind_of_targets()
+    if kind == "numbers":
+        return _squared
 
+    def cross_entropy(output: TensorLike, target: TensorLike) -> Tensor:
+        if kind == "ids" and np.shape(target) == np.shape(output):
+            raise ValueError(f"{function}: targets are whole numbers in the shape of the outputs, {np.shape(output)}, "
+                             f"but no distributions, which are at least 0 and add up to 1; give loss, such as "
+                             f"ag.ops.mse_loss for numbers, or make them class ids.")
+        return ag_softmax_cross_entropy_loss(output, target)
 
-def _cross_entropy(output: TensorLike, target: TensorLike) -> Tensor:
-    return ag_softmax_cross_entropy_loss(output, target)
+    return cross_entropy
 
 
 def _squared(output: TensorLike, target: TensorLike) -> Tensor:

@@ -183,6 +183,36 @@ def test_targets_that_are_numbers_are_fitted_by_mean_squares() -> None:
     assert ag.training.predict(model, X).shape == (37, 1)
 
 
+def test_one_hot_targets_are_classes() -> None:
+    """Of any type of whole numbers; other whole numbers are not taken for distributions."""
+    ids, hot = plain(), plain()
+    wanted = train(ids, valid=None)
+    found = train(hot, train=(X, np.eye(3, dtype=np.int64)[Y]), valid=None, capture=True)
+    np.testing.assert_allclose(found["loss"], wanted["loss"], rtol=1e-5)
+    assert found["accuracy"] == wanted["accuracy"]
+    counts = np.eye(3, dtype=np.int64)[Y]
+    counts[5, :2] = 4, -3  # one sample of all, whose numbers add up to 1
+    for given in ((X, counts), [(x, y) for x, y in zip(X[5:], counts[5:], strict=True)], (X, counts == 1)):
+        with expect_error("whole numbers that are no distributions", ValueError, "no distributions", "ag.ops.mse_loss"):
+            train(plain(), train=given, valid=None, metrics=None)
+    with expect_error("the first is one", ValueError, "others that are none", "give loss"):
+        train(plain(), train=[(x, y) for x, y in zip(X, counts, strict=True)], valid=None, metrics=None)
+    model = ag.ag_linear(4, 3)
+    assert train(model, train=(X, counts), valid=None, loss=ag.ag_mse_loss, metrics=None).epochs == 3
+
+
+def test_ids_for_every_place_of_a_sample() -> None:
+    """Targets in two dimensions need not have the shape of the outputs."""
+    class Places(ag.Layer):
+        def __init__(self) -> None:
+            self.W = ag.ag_param(np.eye(3, 4))
+
+        def forward(self, x: Any) -> Any:
+            return ag.ag_reshape(self.W @ x, (3, 1, -1)) * np.ones((3, 2, 1), np.float32)
+
+    assert train(Places(), train=(X, np.stack([Y, Y], 1)), valid=None, metrics=None).epochs == 3
+
+
 def test_a_schedule_and_its_rate() -> None:
     history = train(plain(), scheduler=lambda o: ag.lr_scheduler_step(o, 3, gamma=0.5))
     assert history["lr"] == [0.025, 0.0125, 0.00625]
