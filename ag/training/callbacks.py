@@ -22,6 +22,7 @@ import numpy as np
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.io.model_file import ag_save_model
+from ag.io.safetensors_file import check_writable
 from ag.names.signatures import Making
 from ag.nn.layer import load_into, state_of
 from ag.optim.optimizer import Optimizer
@@ -29,7 +30,7 @@ from ag.parallel.comm.comm import Json
 from ag.training.history import History
 from ag.training.measuring import Trained
 
-__all__ = ["BestWeights", "Callback", "EarlyStopping", "Run", "is_number"]
+__all__ = ["BestWeights", "Callback", "EarlyStopping", "Run", "is_number", "label_of"]
 
 log = logging.getLogger("ag")
 
@@ -149,6 +150,10 @@ class _Watching(Callback):
         raise ValueError(f"{self._function}: monitor is {name!r}, of which nobody knows whether more is better; give "
                          f"mode='max', or mode='min'.")
 
+    def watched(self, run: Run) -> str:
+        """What it watches, however that was said."""
+        return f"{'max' if self._sign(run) > 0 else 'min'} {self._column(run)}"
+
     def _best(self, run: Run, least: float = 0.0) -> int | None:
         """The number of the best epoch, from 0: the first, and then those that are better by more than `least`."""
         sign, best = self._sign(run), None
@@ -157,6 +162,12 @@ class _Watching(Callback):
             if isfinite(value) and (best is None or value > best[1] + least):
                 best = i, value
         return None if best is None else best[0]
+
+
+def label_of(callback: Callback, run: Run) -> str:
+    """What tells a callback from others of a training, and is the same when that is resumed."""
+    name = type(callback).__name__
+    return f"{name} of {callback.watched(run)}" if isinstance(callback, _Watching) else name
 
 
 class EarlyStopping(_Watching):
@@ -237,11 +248,14 @@ class BestWeights(_Watching):
     ValueError
         If `mode` is unknown; when training begins, if there is no such column, or nobody knows which of its values are
         better.
+    CheckpointError
+        When training begins, if `path` cannot be written.
 
     Notes
     -----
     Buffers, such as running averages, go with the weights.  Of equal epochs the first is the best.  The weights are
-    restored after Ctrl-C and after an error, too; a checkpoint holds them.
+    restored after Ctrl-C and after an error, too.  A checkpoint holds them, and gives them to the callback that watches
+    the same column in the same way.
 
     References
     ----------
@@ -262,8 +276,10 @@ class BestWeights(_Watching):
         self._weights: dict[str, Array] = {}
 
     def on_train_begin(self, run: Run) -> None:
-        """Forget the last training."""
+        """Forget the last training, and see that the file can be written."""
         super().on_train_begin(run)
+        if self.path is not None:
+            check_writable(self.path, "BestWeights")
         self.epoch, self._weights = None, {}
 
     def on_epoch_end(self, run: Run) -> None:
@@ -280,8 +296,10 @@ class BestWeights(_Watching):
         if self.epoch is not None:
             load_into(state_of(run.model), self._weights, source="BestWeights: the best weights")
         elif run.history.epochs:
-            log.warning("BestWeights: %s was never a finite number, so the model keeps its last weights.",
-                        self._column(run))
+            best = self._best(run)
+            log.warning("BestWeights: %s %s, so the model keeps its last weights.", self._column(run),
+                        "was never a finite number" if best is None else
+                        f"was best in epoch {best + 1}, of which the checkpoint had no weights")
 
     def state_dict(self) -> dict[str, Array | Json]:
         """The best epoch and its weights."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from itertools import chain, count
 from math import fsum
 from time import perf_counter
 from types import TracebackType
@@ -26,7 +27,7 @@ from ag.parallel.comm.comm import Json
 from ag.parallel.trainer.callbacks import Stateful
 from ag.parallel.trainer.checkpoint import load_state
 from ag.parallel.trainer.result import DPStep
-from ag.training.callbacks import Callback, Run
+from ag.training.callbacks import Callback, Run, label_of
 from ag.training.data import Data
 from ag.training.history import History
 from ag.training.measuring import Loss, Trained, means_of
@@ -35,6 +36,8 @@ from ag.training.metrics import Metric
 __all__ = ["Epochs"]
 
 log = logging.getLogger("ag")
+
+_STATE = ": "  # in a checkpoint, between a callback and the name of a part of its state
 
 
 class Epochs:
@@ -93,6 +96,7 @@ class Epochs:
             raise CheckpointError(f"fit: {checkpoint} is a checkpoint of dp_train alone, which knows no epochs; go on "
                                   f"with dp_train, or name another file.")
         self.load_state_dict(state.callback)
+        self._say_what_begins_anew(state.callback)
         if self.run.history.stopped is not None:
             log.warning("fit: the training in %s was stopped after epoch %d (%s), and does not go on.", checkpoint,
                         self.run.history.epochs, self.run.history.stopped)
@@ -206,7 +210,20 @@ class Epochs:
             if mine:
                 callback.load_state_dict(mine)
 
+    def _say_what_begins_anew(self, state: Mapping[str, Array | Json]) -> None:
+        """Which callbacks have no state in a checkpoint, and which of its states have no callback."""
+        there = {name.partition(_STATE)[0] for name in state if _STATE in name}
+        here = {prefix.removesuffix(_STATE) for prefix, _ in self._stateful()}
+        for label in sorted(here ^ there):
+            log.warning("fit: the checkpoint has no state of the callback %s, which begins anew." if label in here else
+                        "fit: the checkpoint has a state of %s, which is no longer among the callbacks.", label)
+
     def _stateful(self) -> list[tuple[str, Stateful]]:
-        """The callbacks with a state, and how its names begin."""
-        return [(f"{i}.{type(callback).__name__}.", callback) for i, callback in enumerate(self._callbacks)
-                if isinstance(callback, Stateful)]
+        """The callbacks with a state, wherever they stand among others, and how its names begin."""
+        found: dict[str, Stateful] = {}
+        for callback in self._callbacks:
+            if isinstance(callback, Stateful):
+                label = label_of(callback, self.run)
+                places = chain([label], (f"{label}, number {n}" for n in count(2)))
+                found[next(place + _STATE for place in places if place + _STATE not in found)] = callback
+        return [*found.items()]

@@ -157,6 +157,54 @@ def test_they_are_restored_after_an_error_and_after_ctrl_c() -> None:
     assert model.W.item() == 2 and history.interrupted and history.epochs == 3
 
 
+def resumed(first: list[Callback], then: list[Callback], folder: Path) -> float:
+    """The weight after six epochs, of which four are done when the callbacks change; made_error is best in epoch 2."""
+    options: dict[str, Any] = {"checkpoint": folder / "job"}
+    train([3, 1, 2, 4], *first, epochs=4, **options)
+    model, _ = train([5, 6], *then, epochs=6, resume=True, **options)
+    return float(model.W.item())
+
+
+def test_a_resumed_training_finds_them_wherever_they_stand(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    others = [EarlyStopping(9), BestWeights("loss", "max")]
+    said_otherwise = BestWeights("val_made_error", "min")
+    assert resumed([BestWeights("val_made_error")], [*others, said_otherwise], tmp_path) == 2
+    (said,) = caplog.messages[:1]
+    assert said.startswith("fit: the checkpoint has no state of the callback BestWeights of max loss,")
+
+
+def test_weights_of_another_column_are_not_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The loss, the weight with a minus, is best at the end; at its most it was best in epoch 1."""
+    other = BestWeights("loss", "max")
+    assert resumed([BestWeights("val_made_error")], [other], tmp_path) == 6 and other.epoch is None
+    assert caplog.messages == [
+        "fit: the checkpoint has no state of the callback BestWeights of max loss, which begins anew.",
+        "fit: the checkpoint has a state of BestWeights of min val_made_error, which is no longer among the callbacks.",
+        "BestWeights: loss was best in epoch 1, of which the checkpoint had no weights, so the model keeps its last "
+        "weights."]
+
+
+def test_two_of_a_kind_have_a_state_each(tmp_path: Path) -> None:
+    class Counts(Callback):
+        def __init__(self, count: int) -> None:
+            self.count = count
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"count": self.count}
+
+        def load_state_dict(self, state: Any) -> None:
+            self.count = state["count"]
+
+    then = Counts(0), Counts(0)
+    resumed([Counts(3), Counts(4)], [then[0], EarlyStopping(9), then[1]], tmp_path)
+    assert [callback.count for callback in then] == [3, 4]
+
+
+def test_their_file_is_tried_before_the_first_epoch(tmp_path: Path) -> None:
+    with expect_error("a folder that is not there", ag.CheckpointError, "BestWeights", "cannot be written"):
+        train([], BestWeights("val_made_error", path=tmp_path / "none" / "best"))
+
+
 def test_buffers_go_with_them_on_several_devices() -> None:
     averages: list[np.ndarray] = []
 
