@@ -18,9 +18,10 @@ import numpy as np
 
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor, TensorLike
-from ag.engine.device import ag_device
+from ag.engine.device import ag_default_device, ag_device
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
+from ag.errors import ShapeError
 from ag.nn.layer import Model
 from ag.nn.mode import ag_eval, modes_kept
 from ag.ops.loss import ag_mse_loss, ag_softmax_cross_entropy_loss
@@ -110,7 +111,9 @@ def predict(model: Trained, x: object, *, batch_size: int | None = None) -> Arra
     Raises
     ------
     TypeError
-        If an argument is of a wrong kind.
+        If an argument is of a wrong kind, or the model returns no tensor.
+    ShapeError
+        If an output does not have the samples on its last axis.
     ValueError
         If there are no samples.
 
@@ -128,10 +131,21 @@ def predict(model: Trained, x: object, *, batch_size: int | None = None) -> Arra
     check_batch_size("predict", batch_size)
     samples = Data(x, "predict: x", batch_size, whole=True)
     try:
-        outputs = [np.moveaxis(output.numpy(), -1, 0) for output, _, _ in _outputs(model, samples)]
+        outputs = [_samples_first(output, count) for output, _, count in _outputs(model, samples)]
     finally:
         samples.close()
     return np.concatenate(outputs)
+
+
+def _samples_first(output: object, count: int) -> Array:
+    """What a model has computed of so many samples."""
+    if not isinstance(output, Tensor):
+        raise TypeError(f"predict: the model returned a {type(output).__name__}; a tensor with the samples on the last "
+                        f"axis is required.")
+    if output.ndim == 0 or output.shape[-1] != count:
+        raise ShapeError(f"predict: the model made {output.shape} of {count} samples; they must be on the last axis, "
+                         f"as in (features, batch). Let forward(x) return them so, or call it yourself.")
+    return np.moveaxis(output.numpy(), -1, 0)
 
 
 def means_of(function: str, model: Trained, data: Data, loss: Loss, metrics: Mapping[str, Metric]) -> dict[str, float]:
@@ -153,8 +167,8 @@ def _outputs(model: Trained, data: Data) -> Iterator[tuple[Tensor, Array, int]]:
 
 
 def device_of(model: Model) -> str:
-    """The device of a model's first parameter."""
-    return next(iter(model.parameters().values())).device
+    """The device of a model's first parameter; the default one if it has none."""
+    return next((p.device for p in model.parameters().values()), ag_default_device())
 
 
 def loss_for(function: str, given: Loss | None, data: Data) -> Loss:
@@ -205,8 +219,6 @@ def check_model(function: str, model: object) -> None:
     ------
     TypeError
         If it has no forward or parameters.
-    ValueError
-        If it has no parameter.
     """
     made = not isinstance(model, type)
     if not made or not all(callable(getattr(model, name, None)) for name in ("forward", "parameters")):

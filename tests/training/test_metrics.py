@@ -70,6 +70,41 @@ def test_what_a_metric_may_return() -> None:
             evaluate(ag.ag_linear(5, 5), (LOGITS.T, IDS), metrics={"m": lambda out, target, v=wrong: v})
 
 
+class Other(ag.Layer):
+    """A linear layer with another output."""
+
+    def __init__(self, of: Any) -> None:
+        self.body, self.of = ag.ag_linear(2, 3), of
+
+    def forward(self, x: Any) -> Any:
+        return self.of(self.body(x))
+
+
+@pytest.mark.parametrize(("of", "error", "said"), [
+    (lambda out: out.T, ag.ShapeError, "the model made (5, 3) of 5 samples"),
+    (ag.ag_sum, ag.ShapeError, "the model made () of 5 samples"),
+    (lambda out: {"logits": out}, TypeError, "the model returned a dict"),
+    (lambda out: out.numpy(), TypeError, "the model returned a ndarray"),
+], ids=["samples first", "a number", "a dict", "numpy"])
+def test_outputs_that_are_not_of_the_samples(of: Any, error: type[Exception], said: str) -> None:
+    with expect_error("predict", error, "predict: ", said):
+        ag.training.predict(Other(of), np.ones((12, 2), np.float32), batch_size=5)
+
+
+def test_a_model_without_parameters() -> None:
+    """It is measured on the default device; there is nothing to train."""
+    class Negative(ag.Layer):
+        def forward(self, x: Any) -> Any:
+            return -ag.ag_tensor(x)
+
+    x = np.ones((5, 2), np.float32)
+    assert np.array_equal(ag.training.predict(Negative(), x), -x)
+    assert ag.training.evaluate(Negative(), (x, x))["loss"] == 4.0
+    for train in (lambda: ag.fit(Negative(), (x, x), verbose=False), lambda: ag.training.find_lr(Negative(), (x, x))):
+        with expect_error("a model without parameters", ValueError, "there are no parameters"):
+            train()
+
+
 def test_evaluating_leaves_modes_and_the_generator() -> None:
     model = ag.ag_sequential(ag.ag_linear(5, 5), ag.ag_dropout(0.5))
     model.layers[0].training = False
