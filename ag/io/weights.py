@@ -51,7 +51,8 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
     ------
     CheckpointError
         If the file cannot be read, or names that are missing, unexpected or of another shape; the message lists them
-        with the nearest right ones.
+        with the nearest right ones.  Also if the model is one embedding of a square shape and `names` is not given, as
+        that could be transposed or not.
     TypeError
         If `names` is or gives something else.
     ImportError
@@ -63,6 +64,9 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
     transposed, and weights of ONNX graphs are turned as their operators use them: what `MatMul` or `Gemm` multiplies
     from the right is transposed; single numbers and whole numbers in it are no weights.  ``num_batches_tracked`` is
     left out.  Of a tied tensor one name is enough.
+
+    Where no `names` are given and the file calls its tensors as the model does, ``layer1_W``, it has this library's
+    layout, and nothing is transposed.
 
     References
     ----------
@@ -89,6 +93,7 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
     else:
         header, arrays = read_tensors(path, "load_weights")
         theirs, is_ours = tensors_of_file(header, arrays)
+        is_ours = is_ours or (names is None and _names_are_ours(theirs, mine, where))
         columns, turned = set(theirs) if is_ours else set(), set()
     words = _words(model)
     state: dict[str, Array] = {}
@@ -104,7 +109,8 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
                 is_turned = name not in columns if target in words else name in turned
                 state[target] = _as_here(part, mine[target].shape, is_turned)
                 if state[target].shape != mine[target].shape:
-                    wrong.append(f"{_both(name, target)} is {state[target].shape} instead of {mine[target].shape}")
+                    wrong.append(f"{_both(name, target)} is {state[target].shape} instead of {mine[target].shape}" + (
+                        _of_words(is_turned) if target in words else ""))
     tied = ties(mine)
     given = {tied.get(name, name) for name in state}
     missing = [name for name in mine if tied.get(name, name) not in given]
@@ -143,6 +149,26 @@ def _parts(where: str, name: str, array: Array, target: Target) -> list[tuple[st
         raise CheckpointError(f"{where}: {name} is {array.shape} and is to become {len(target)} tensors; its first "
                               f"size must divide into as many.")
     return list(zip(target, np.split(array, len(target)), strict=True))
+
+
+def _names_are_ours(theirs: Mapping[str, Array], mine: Mapping[str, Tensor], where: str) -> bool:
+    """Whether the tensors of a file are called as the model's are, so that they are laid out as these, too.
+
+    PyTorch's names have dots; only one layer by itself may be called alike here and there, an embedding.
+    """
+    if set(theirs) == {"weight"} == set(mine):
+        shape, here = theirs["weight"].shape, mine["weight"].shape
+        if shape == here == here[::-1]:
+            raise CheckpointError(f"{where}: weight is {shape}, and nobody knows whether its rows are words, as in "
+                                  f"PyTorch, or its columns, as here; give names={{'weight': 'weight'}} if it is "
+                                  f"PyTorch's, or call model.load_state_dict.")
+        return shape == here
+    return set(theirs) <= set(mine)
+
+
+def _of_words(is_turned: bool) -> str:
+    return (", after it was transposed, as rows of other programs' embeddings are words" if is_turned else
+            ", and was not transposed, as the file's names are the model's; give names if its rows are words")
 
 
 def _words(model: object) -> set[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+from helpers.errors import expect_error
 
 import ag
 
@@ -38,6 +39,34 @@ def pytorch() -> dict[str, Any]:
 NAMES = {"emb.weight": "embedding_weight", "att.in_proj_weight": ("attention_W_q", "attention_W_k", "attention_W_v"),
          "att.in_proj_bias": None, "att.out_proj.weight": "attention_W_o", "att.out_proj.bias": "attention_b_o",
          "head.weight": "head_W", "head.bias": "head_b"}
+
+
+def test_a_state_dict_of_ours_in_a_plain_file_is_not_transposed(tmp_path: Path) -> None:
+    path, one, other = tmp_path / "ours.safetensors", Words(), Words()
+    safetensors.numpy.save_file({name: np.ascontiguousarray(x) for name, x in one.state_dict().items()}, path)
+    ag.load_weights(other, path)
+    for name, x in one.state_dict().items():
+        np.testing.assert_array_equal(other.state_dict()[name], x)
+    state = one.state_dict() | {"embedding_weight": numbers(6, 5)}
+    safetensors.numpy.save_file({name: np.ascontiguousarray(x) for name, x in state.items()}, path)
+    with expect_error("rows of words", ag.CheckpointError, "embedding_weight is (6, 5) instead of (5, 5)",
+                      "was not transposed", "give names if its rows are words"):
+        ag.load_weights(other, path)
+
+
+def test_one_embedding_whose_name_is_the_same_in_pytorch(tmp_path: Path) -> None:
+    """Its shape says which axis is which, or it is said, or asked for."""
+    path = tmp_path / "one.safetensors"
+    for words, layout in ((7, np.transpose), (7, np.asarray), (5, np.transpose)):
+        model, wanted = ag.ag_embedding(words, 5), numbers(5, words)
+        safetensors.numpy.save_file({"weight": np.ascontiguousarray(layout(wanted))}, path)
+        if words == 5:
+            with expect_error("a square embedding", ag.CheckpointError, "nobody knows whether its rows are words"):
+                ag.load_weights(model, path)
+            ag.load_weights(model, path, {"weight": "weight"})
+        else:
+            ag.load_weights(model, path)
+        np.testing.assert_array_equal(model.weight.numpy(), wanted)
 
 
 def test_weights_of_pytorch_by_a_map(tmp_path: Path) -> None:
