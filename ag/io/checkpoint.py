@@ -24,7 +24,7 @@ from ag.engine.primitive import Array
 from ag.engine.random import generator_snapshot, restore_generator
 from ag.engine.shape import counts
 from ag.errors import CheckpointError
-from ag.io.model_file import tied_in
+from ag.io.model_file import check_arguments, tied_in
 from ag.io.safetensors_file import elements_of, read_file, to_json, write_file
 from ag.names.signatures import Making
 from ag.nn.layer import Layer, Model, load_into, named_tensors, refuse_untied, ties
@@ -84,7 +84,7 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Model, optimizer: Op
     Raises
     ------
     TypeError
-        If `path` is none, or `extra`, or the state of an object of your own, is not JSON.
+        If `path` or `model` is none, or `extra`, or the state of an object of your own, is not JSON.
     ValueError
         If `step` is no whole number of at least 0.
     OSError
@@ -106,7 +106,7 @@ def ag_save_checkpoint(path: str | os.PathLike[str], model: Model, optimizer: Op
     >>> ag.ag_load_checkpoint(path, model, opt)
     Checkpoint(step=10, extra={'best': 0.5})
     """
-    _check_path(path, "ag_save_checkpoint")
+    check_arguments("ag_save_checkpoint(path, model, optimizer)", path, model)
     if not counts(step, least=0):
         raise ValueError(f"ag_save_checkpoint: step is {step!r}; a whole number of at least 0 is required.")
     header = {"format": _FORMAT, "step": str(int(step)), "extra": to_json(extra, "extra", "ag_save_checkpoint"),
@@ -150,7 +150,7 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
         If the file is missing, truncated or foreign, or something in it does not fit; the message lists all of it,
         and nothing has changed, neither the objects nor the random generator.
     TypeError
-        If `path` is none.
+        If `path` or `model` is none.
 
     Notes
     -----
@@ -168,7 +168,7 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
     >>> loader.next_batch().x.item()
     2.0
     """
-    _check_path(path, "ag_load_checkpoint")
+    check_arguments("ag_load_checkpoint(path, model, optimizer)", path, model)
     where = f"ag_load_checkpoint: {os.fsdecode(path)}"
     header, arrays = read_file(path, _FORMAT, "ag_load_checkpoint")
     try:
@@ -207,12 +207,6 @@ def ag_load_checkpoint(path: str | os.PathLike[str], model: Any, optimizer: Opti
                 last.load(last.after)
         undo.pop_all()
     return checkpoint
-
-
-def _check_path(path: object, function: str) -> None:
-    if not isinstance(path, (str, bytes, os.PathLike)):
-        raise TypeError(f"{function}: path is a {type(path).__name__}; the name of a file is required, and comes "
-                        f"first, as in {function}(path, model, optimizer).")
 
 
 @dataclass(frozen=True)

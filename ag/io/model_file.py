@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 from math import prod
 from operator import index
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 from ag.autograd.tensor import Tensor
 from ag.engine.device import ag_device, same_default
@@ -25,7 +25,7 @@ from ag.io.safetensors_file import element_type, elements_of, read_file, write_f
 from ag.nn.layer import LIBRARY, Layer, Model, load_into, named_tensors, refuse_untied, ties
 from ag.nn.mode import ag_eval
 
-__all__ = ["ag_load_model", "ag_save_model", "tensors_of_file", "tied_in"]
+__all__ = ["ag_load_model", "ag_save_model", "check_arguments", "tensors_of_file", "tied_in"]
 
 M = TypeVar("M", bound=Model)
 
@@ -50,6 +50,8 @@ def ag_save_model(model: Model, path: str | os.PathLike[str], model_fn: Callable
     ------
     CheckpointError
         If `model_fn` builds something else.
+    TypeError
+        If `model` is no model, `path` no name, or `model_fn` no function that returns a model.
     OSError
         If the file cannot be written; an older one stays as it was.
 
@@ -65,15 +67,47 @@ def ag_save_model(model: Model, path: str | os.PathLike[str], model_fn: Callable
     >>> ag.ag_load_model(path).W.shape
     (1, 2)
     """
+    check_arguments("ag_save_model(model, path)", path, model)
     tensors = named_tensors(model)
     if model_fn is not None:
-        built = named_tensors(model_fn())
+        built = named_tensors(_made_by(model_fn, "ag_save_model"))
         if _outline(built) != _outline(tensors):
             raise CheckpointError(f"ag_save_model: model_fn builds {_outline(built)}, and the model has "
                                   f"{_outline(tensors)}; they must be the same.")
     config = _description(model) if isinstance(model, Layer) and _known(model) else None
     write_file(path, {name: elements_of(x) for name, x in tensors.items()},
                {"format": _FORMAT, "model": json.dumps(config), "tied": json.dumps(ties(tensors))})
+
+
+def check_arguments(call: str, path: object, *models: object) -> None:
+    """Refuse a path that is none, and a model that is none; `call` shows the order, as in "ag_save_model(model, path)".
+
+    Raises
+    ------
+    TypeError
+        Naming what was given.
+    """
+    function = call.partition("(")[0]
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise TypeError(f"{function}: path is a {type(path).__name__}; the name of a file is required, as in {call}.")
+    for model in models:
+        if isinstance(model, type) or not callable(getattr(model, "parameters", None)):
+            what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+            raise TypeError(f"{function}: model is {what}; a layer is required, or an object with parameters(), as in "
+                            f"{call}.")
+
+
+def _made_by(model_fn: object, function: str) -> Model:
+    """The model that a factory builds."""
+    if not callable(model_fn) or isinstance(model_fn, Layer):
+        raise TypeError(f"{function}: model_fn is a {type(model_fn).__name__}; a function that builds the model is "
+                        f"required, such as its class. Values get into a model that is there by "
+                        f"ag.load_weights(model, path).")
+    model = model_fn()
+    if not callable(getattr(model, "parameters", None)):
+        raise TypeError(f"{function}: model_fn returned a {type(model).__name__}; a layer is required, or an object "
+                        f"with parameters().")
+    return cast(Model, model)
 
 
 def _outline(tensors: dict[str, Tensor]) -> dict[str, object]:
@@ -109,6 +143,8 @@ def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], Model] | 
     CheckpointError
         If the file is missing, truncated or foreign, or does not fit the model; the message lists the names that
         are missing, unexpected or of another shape.
+    TypeError
+        If `model_fn` is no function that returns a model.
 
     Notes
     -----
@@ -137,7 +173,7 @@ def ag_load_model(path: str | os.PathLike[str], model_fn: Callable[[], Model] | 
             ag_device(device)
         elements = sum(array.size for array in state.values())
         if model_fn is not None:
-            model: Model = model_fn()
+            model: Model = _made_by(model_fn, "ag_load_model")
         else:
             model = built = _build(_config(header, path), path, elements)
             _tie(built, tied, path)

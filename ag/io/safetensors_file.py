@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -31,6 +31,7 @@ from ag.errors import CheckpointError
 __all__ = ["check_writable", "element_type", "elements_of", "read_file", "read_tensors", "replace_file",
            "to_json", "write_file"]
 
+_LONGEST_NAME = 255 - len(".") - len(".0123abcd")  # bytes of a file's name with which a temporary file's begins
 _ABANDONED = 600.0  # seconds after which a temporary file that did not grow is not being written any more
 
 
@@ -84,7 +85,7 @@ a file in a folder that is there, is writable and has room.
     """
     try:
         target = _target(path)
-        other = target.with_name(f".{target.name}.{token_hex(4)}")
+        other = _beside(target)
         try:
             _replace(other, bytes(4096), like=target)
         finally:
@@ -129,9 +130,20 @@ def _target(path: str | os.PathLike[str]) -> Path:
     return target
 
 
+def _stem(target: Path) -> str:
+    """How the names of a file's temporary files begin: as its own, as far as there is room in a name."""
+    name = os.fsencode(target.name)
+    return target.name if len(name) <= _LONGEST_NAME else name[:_LONGEST_NAME].decode(errors="ignore")
+
+
+def _beside(target: Path) -> Path:
+    """A temporary file of its own."""
+    return target.with_name(f".{_stem(target)}.{token_hex(4)}")
+
+
 def _replace(target: Path, content: bytes, like: Path | None = None) -> None:
     """Put a file in the place of another, complete or not at all, with the permissions of `like`, or else its own."""
-    temporary = target.with_name(f".{(like or target).name}.{token_hex(4)}")
+    temporary = _beside(like or target)
     try:
         old = (like or target).stat()
     except FileNotFoundError:
@@ -188,15 +200,27 @@ def to_json(value: object, what: str, function: str) -> str:
         If JSON cannot hold it; `what` and `function` begin the message.
     """
     try:
-        return json.dumps(value)
+        text = json.dumps(value)
+        for key in _keys(value):
+            if not isinstance(key, str):
+                raise TypeError(f"the key {key!r:.60} is no text, and would come back as one")
+        return text
     except (TypeError, ValueError) as error:
         raise TypeError(f"{function}: {what} cannot be written as JSON ({error}); use numbers, strings, lists "
-                        f"and dicts.") from error
+                        f"and dicts with strings for keys.") from error
+
+
+def _keys(value: object) -> Iterator[object]:
+    """Of all dicts in a value."""
+    if isinstance(value, dict):
+        yield from value
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ():
+        yield from _keys(part)
 
 
 def _remove_abandoned(target: Path) -> None:
     """Remove what saves of this target left behind that were killed, but nothing that another process is writing."""
-    ours = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}")
+    ours = re.compile(rf"\.{re.escape(_stem(target))}\.[0-9a-f]{{8}}")
     with suppress(OSError), os.scandir(target.parent) as entries:  # the file is saved, whatever becomes of these
         for entry in entries:
             with suppress(OSError):  # gone meanwhile, or someone else's

@@ -19,7 +19,7 @@ import numpy as np
 from ag.autograd.tensor import Tensor
 from ag.engine.primitive import Array
 from ag.errors import CheckpointError
-from ag.io.model_file import tensors_of_file
+from ag.io.model_file import check_arguments, tensors_of_file
 from ag.io.onnx.initializers import initializers
 from ag.io.safetensors_file import read_tensors
 from ag.nn.embedding import Embedding
@@ -54,7 +54,7 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
         with the nearest right ones.  Also if the model is one embedding of a square shape and `names` is not given, as
         that could be transposed or not.
     TypeError
-        If `names` is or gives something else.
+        If `model` is no model, `path` no name, or `names` is or gives something else.
     ImportError
         If it is an ONNX file and the package onnx is not installed.
 
@@ -86,6 +86,7 @@ def load_weights(model: Model, path: str | os.PathLike[str], names: Names | None
     if not (names is None or isinstance(names, Mapping) or callable(names)):
         raise TypeError(f"load_weights: names is a {type(names).__name__}; a dict from the file's names to the model's "
                         f"is required, or a function of the file's names.")
+    check_arguments("load_weights(model, path)", path, model)
     where = f"load_weights: {os.fsdecode(path)}"
     mine = named_tensors(model)
     if os.fsdecode(path).endswith(".onnx"):

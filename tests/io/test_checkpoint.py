@@ -122,6 +122,9 @@ def test_a_rate_set_by_hand_keeps_its_digits(path: Path) -> None:
 
 
 def test_what_json_cannot_hold_is_refused(path: Path) -> None:
+    for extra, key in (({1: 2}, "1"), ({"a": [{None: 2}]}, "None"), ({"a": {True: 2}}, "True")):
+        with expect_error("keys that would come back as strings", TypeError, f"the key {key} is no text", "JSON"):
+            ag.ag_save_checkpoint(path, ag.ag_linear(2, 1), extra=extra)
     with expect_error("saving a checkpoint with extra that is no JSON", TypeError, "extra", "JSON"):
         ag.ag_save_checkpoint(path, ag.ag_linear(1, 1), extra={"a": np.ones(3)})
     assert not path.exists()

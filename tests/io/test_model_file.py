@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import mmap
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +189,30 @@ def test_a_folder(path: Path) -> None:
     path.mkdir()
     with expect_error("loading a folder", ag.CheckpointError, "cannot be read"):
         ag.ag_load_model(path)
+
+
+SWAPPED: dict[str, tuple[Callable[[Any, Any], object], str]] = {
+    "saved to a model": (lambda model, path: ag.ag_save_model(path, model),
+                         "path is a Linear; the name of a file is required, as in ag_save_model(model, path)"),
+    "saved to an open file": (lambda model, path: ag.ag_save_model(model, io.BytesIO()), "path is a BytesIO"),
+    "no model": (lambda model, path: ag.ag_save_model("model", path), "model is a str"),
+    "a class": (lambda model, path: ag.ag_save_model(ag.ag_linear, path), "model is the class Linear"),
+    "weights from a model": (lambda model, path: ag.load_weights(path, model), "path is a Linear"),
+    "weights into a dict": (lambda model, path: ag.load_weights({}, path), "model is a dict"),
+    "a checkpoint of a dict": (lambda model, path: ag.ag_save_checkpoint(path, {}), "model is a dict"),
+    "made already": (lambda model, path: ag.ag_load_model(path, model), "model_fn is a Linear; a function"),
+    "made to check": (lambda model, path: ag.ag_save_model(model, path, model), "model_fn is a Linear; a function"),
+    "no factory": (lambda model, path: ag.ag_load_model(path, lambda: None), "model_fn returned a NoneType"),
+}
+
+
+@pytest.mark.parametrize("how", SWAPPED)
+def test_arguments_in_the_wrong_place(how: str, path: Path) -> None:
+    call, said = SWAPPED[how]
+    model = ag.ag_linear(2, 1)
+    ag.ag_save_model(model, path)
+    with expect_error(how, TypeError, said):
+        call(model, path)
 
 
 def test_a_pipe_and_what_is_no_path(path: Path) -> None:

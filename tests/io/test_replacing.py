@@ -49,6 +49,19 @@ def test_a_saved_file_keeps_its_permissions(tmp_path: Path, permissions: int, um
         assert mode(path) == permissions
 
 
+@pytest.mark.parametrize("name", ["a" * 255, "ü" * 127], ids=["ascii", "two bytes each"])
+def test_a_name_as_long_as_there_may_be(tmp_path: Path, name: str) -> None:
+    """Temporary files have shorter ones; an abandoned one is removed."""
+    check_writable(tmp_path / name, "test")
+    ag.ag_save_model(MODEL, tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    left = tmp_path / f".{name[:122 if name[0] == 'ü' else 245]}.01234567"
+    left.touch()
+    os.utime(left, (0, 0))
+    ag.ag_save_model(MODEL, tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_nobody_can_read_the_file_before_it_has_its_permissions(tmp_path: Path,
                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     path, seen = tmp_path / "m", []
