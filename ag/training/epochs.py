@@ -16,7 +16,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from itertools import chain, count
-from math import fsum
+from math import isfinite
 from time import perf_counter
 from types import TracebackType
 
@@ -31,7 +31,7 @@ from ag.training.callbacks import Callback, Run, label_of
 from ag.training.data import Data
 from ag.training.history import History
 from ag.training.measuring import Loss, Trained, means_of
-from ag.training.metrics import Metric
+from ag.training.metrics import Mean, Metric
 
 __all__ = ["Epochs"]
 
@@ -170,8 +170,12 @@ class Epochs:
             self._told += 1
 
     def _mean_loss(self) -> float:
-        sizes = [self._data.size(k) for k in range(self._next - len(self._losses), self._next)]
-        return fsum(loss * size for loss, size in zip(self._losses, sizes, strict=True)) / sum(sizes)
+        """Over the samples of the epoch, but for steps that were left out as their loss is not finite."""
+        mean = Mean()
+        for k, loss in enumerate(self._losses, self._next - len(self._losses)):
+            if isfinite(loss):
+                mean.add(loss, self._data.size(k))
+        return mean.value
 
     # -------------------------------------------------------------------------------------- checkpoints
 

@@ -110,7 +110,8 @@ def fit(
     max_norm : float, optional
         Clip the global gradient norm to this.
     on_nonfinite : {"raise", "skip"}, optional
-        What to do if a loss or gradient is not finite: raise, or leave that step's update out.
+        What to do if a loss or gradient is not finite: raise, or leave that step's update out, and its loss, if that
+        is not finite, out of the epoch's mean.
     capture : bool or "auto", optional
         Replay captured steps; "auto" where possible.
     checkpoint : path, optional

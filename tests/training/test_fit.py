@@ -334,6 +334,21 @@ def test_a_metric_that_is_no_number() -> None:
         train(net(), metrics={"odd": lambda out, target: "x"})
 
 
+def test_a_step_that_is_left_out_is_not_in_the_mean() -> None:
+    spoilt = X[:12].copy()
+    spoilt[3] = np.nan
+    steps: list[float] = []
+
+    class Losses(ag.training.Callback):
+        def on_step_end(self, run: Any, step: int, loss: float) -> None:
+            steps.append(loss)
+
+    history = train(plain(), train=(spoilt, Y[:12]), batch_size=4, on_nonfinite="skip", callbacks=Losses(), epochs=1)
+    assert sum(np.isfinite(steps)) == 2 and history["loss"] == [pytest.approx(np.nanmean(steps))]
+    history = train(plain(), train=(spoilt * np.nan, Y[:12]), on_nonfinite="skip", epochs=1)
+    assert np.isnan(history["loss"][0])
+
+
 def test_a_loss_that_is_not_finite() -> None:
     """The weights are those before the step, and callbacks are told of the end."""
     ended: list[int] = []
