@@ -6,6 +6,7 @@ recorded.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Number
 from typing import Any
 
@@ -32,7 +33,7 @@ def _compare(relation: np.ufunc, x: Tensor, other: object) -> Any:
         values = other.numpy()
     elif isinstance(other, (int, float)) and not dtype.is_float:
         return relation(x.numpy(), other)
-    elif not isinstance(other, (Number, np.generic, np.ndarray, list, tuple)):
+    elif not _is_numeric(other):
         return NotImplemented
     else:
         values = as_array(number_given(name, "the operand", other) if isinstance(other, int) else other, name)
@@ -45,6 +46,12 @@ def _compare(relation: np.ufunc, x: Tensor, other: object) -> Any:
     except ShapeError as error:
         raise ShapeError(f"{name}: {error}") from None
     return relation(x.numpy(), values)
+
+
+def _is_numeric(other: object) -> bool:
+    """Whether arithmetic takes it for numbers: it says that it is an array, or has items in an order."""
+    return isinstance(other, (Number, np.generic)) or hasattr(other, "__array__") or (
+        isinstance(other, Sequence) and not isinstance(other, (str, bytes, bytearray)))
 
 
 def _contains(x: Tensor, value: object) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import array
 import operator
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -68,6 +70,23 @@ def test_a_vector_is_compared_with_a_column() -> None:
         ag.ag_tensor(np.ones((3, 3))) < [1.0, 2.0, 3.0]  # noqa: B015
     with expect_error("shapes that do not broadcast", ag.ShapeError, "equal: ", "(3, 1)", "(2, 2)"):
         t == np.ones((2, 2))  # noqa: B015
+
+
+class Shared:
+    """An array of another library."""
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        return np.array([1.0, 5.0, 3.0])
+
+
+@pytest.mark.parametrize("other", [array.array("d", [1, 5, 3]), range(1, 6, 2), memoryview(np.array([1.0, 5.0, 3.0])),
+                                   deque([1, 5, 3]), Shared()], ids=lambda other: type(other).__name__)
+def test_whatever_arithmetic_takes_for_numbers_is_compared(other: Any) -> None:
+    t, wanted = ag.ag_tensor([1.0, 2.0, 3.0]), np.asarray(other).reshape(-1, 1)
+    assert np.array_equal(t == other, t.numpy() == wanted) and np.array_equal(t != other, t.numpy() != wanted)
+    assert np.array_equal(t < other, t.numpy() < wanted) and np.array_equal((t + other).numpy(), t.numpy() + wanted)
+    for nothing in (None, "abc", b"abc", object()):
+        assert (t == nothing) is False and (t != nothing) is True
 
 
 def test_what_cannot_be_compared() -> None:

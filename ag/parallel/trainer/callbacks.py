@@ -19,7 +19,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from threading import current_thread, main_thread
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType, NoneType
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -30,8 +30,6 @@ from ag.nn.layer import Layer
 from ag.parallel.comm.comm import Json
 
 __all__ = ["Endings", "Observed", "Stateful"]
-
-_Name: TypeAlias = Any  # of a setting: an attribute's name, an index, or a key
 
 Both = tuple[Array, Array]  # weights and buffers, in their flat layouts
 
@@ -145,7 +143,7 @@ class Observed:
         CommError
             If it has set one in two ways, or to what cannot be that of another model.
         """
-        changes: dict[tuple[str, _Name], dict[int, object]] = {}
+        changes: dict[tuple[str, object], dict[int, object]] = {}
         for owner, (holders, before) in enumerate(zip(self._holders, self._settings, strict=True)):
             for place, x in holders.items():
                 for name, value in _settings(x).items():
@@ -155,7 +153,7 @@ class Observed:
             if len(values) < len(self._replicas):  # otherwise it has set all as it wants them
                 self._spread(place, name, values)
 
-    def _spread(self, place: str, name: _Name, values: Mapping[int, object]) -> None:
+    def _spread(self, place: str, name: object, values: Mapping[int, object]) -> None:
         first, *others = values
         value, where = values[first], f"{place}.{name}".lstrip(".")
         for other in others:
@@ -168,10 +166,12 @@ class Observed:
                     raise CommError(f"dp_train: the callback gave {self._replicas[first].name} another {where}, and "
                                     f"{self._replicas[owner].name} keeps its own; set it on all models.")
                 x = holders[place]
-                if isinstance(x, (list, dict)):
+                if isinstance(x, dict):
                     x[name] = value
+                elif isinstance(x, list):
+                    x[cast(int, name)] = value
                 else:
-                    setattr(x, name, value)
+                    setattr(x, str(name), value)
 
     def values(self, sent: Both, found: Sequence[Both]) -> Both:
         """The weights and buffers to go on with: weights that it has set on any replica, buffers that all have.
@@ -219,7 +219,7 @@ _ABSENT = object()
 _PLAIN = (bool, int, float, complex, str, bytes, NoneType, np.generic, FunctionType, BuiltinFunctionType, type)
 
 
-def _items(x: object) -> Mapping[_Name, object]:
+def _items(x: object) -> Mapping[object, object]:
     """What an object holds, by name, index or key."""
     if isinstance(x, Tensor):
         return {"requires_grad": x.requires_grad}
@@ -241,7 +241,7 @@ def _holders(model: object) -> dict[str, object]:
     return found
 
 
-def _settings(x: object) -> dict[_Name, object]:
+def _settings(x: object) -> dict[object, object]:
     """What can be compared of it; parts that are trained are, so that another in their place is noticed."""
     return {name: value for name, value in dict(_items(x)).items() if isinstance(value, (*_PLAIN, Layer)) or (
         isinstance(value, tuple) and all(isinstance(part, _PLAIN) for part in value)) or (
