@@ -35,8 +35,8 @@ def export_onnx(model: Callable[..., object], path: str | os.PathLike[str], exam
         If the model calls an op that has no ONNX operator, draws random numbers, reads values in Python that follow
         from its input, or computes something else for a batch of another size.
     DtypeError
-        If the model is of type bf16, for which runtimes have no operators, or takes no whole numbers and the example
-        has such.
+        If the model is of type bf16, or casts to it, for which runtimes have no operators, or takes no whole numbers
+        and the example has such.
     ImportError
         If the package onnx is not installed.
     OSError

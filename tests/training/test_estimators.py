@@ -52,6 +52,14 @@ def test_regression_of_one_target_and_of_several() -> None:
     assert model.fit(X, two).predict(X).shape == (90, 2) and model.score(X, two) > 0.9
 
 
+def test_a_model_with_other_outputs_than_classes() -> None:
+    for n in (2, 5):
+        model = estimator("AgClassifier", make_model=lambda features, _, n=n: ag.ag_linear(features, n), epochs=1)
+        with expect_error("outputs without labels", ValueError, "AgClassifier: ", f"outputs of shape ({n},)",
+                          "3 classes"):
+            model.fit(X[:12], np.arange(12) % 3)
+
+
 def test_stopping_early_and_a_model_of_ones_own() -> None:
     made: list[tuple[int, int]] = []
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from ag.engine.dtype import F32, I32
+from ag.engine.dtype import BF16, F32, I32
 from ag.engine.primitive import Array
+from ag.errors import DtypeError
 from ag.io.onnx.call import Call
 from ag.io.onnx.graph import Graph, Node, Value
 from ag.io.onnx.layout import without_transposes
@@ -26,6 +27,9 @@ __all__ = ["written"]
 
 def written(program: Program, call: Call, state: Mapping[str, Array]) -> tuple[Graph, dict[str, Ref]]:
     """The graph of a program, and what each output is by its name there; `state` are parameters by name."""
+    if BF16 in program.types.values():
+        raise DtypeError("export_onnx: the model computes with tensors of type bf16, for which runtimes have no "
+                         "operators; let it cast to f16, or not at all.")
     inputs = [x.name for x in call.arguments]
     names = {f"{name}_output" if name in state or name in inputs else name: ref
              for name, ref in program.outputs.items()}
@@ -73,9 +77,8 @@ def _with_bias(program: Program) -> dict[int, Step]:
         if y.kind != "step" or b.kind != "step":
             continue
         conv, bias = program.steps[int(y.key)], program.steps[int(b.key)]
-        features = program.dims[y][0]
         if (conv.function is _conv2d and uses[y] == 1 and bias.function is ag_reshape
-                and program.dims[b] == (features, 1, 1, 1)):
+                and program.dims[b] == (program.dims[y][0], 1, 1, 1)):
             del steps[int(y.key)]
             steps[j] = conv._replace(operands=(*conv.operands, bias.operands[0]))
     return steps

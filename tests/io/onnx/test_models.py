@@ -125,6 +125,18 @@ def test_zeros_as_long_as_the_batch(same_in_onnx: Check) -> None:
     same_in_onnx(Cell(), {"x": numbers(3, 4)})
 
 
+def test_a_sum_of_two_numbers(same_in_onnx: Check) -> None:
+    """Neither has features, as a convolution that takes a bias would."""
+    class Penalized(ag.Layer):
+        def __init__(self) -> None:
+            self.body = ag.ag_linear(3, 1)
+
+        def forward(self, x: Any) -> Any:
+            return ag.ag_mean(self.body(x)) + ag.ag_mean(x * x)
+
+    same_in_onnx(Penalized(), {"x": numbers(3, 4)})
+
+
 def test_several_inputs_and_outputs(run_onnx: Callable[..., Any], tmp_path: Path) -> None:
     class Two(ag.Layer):
         def __init__(self) -> None:

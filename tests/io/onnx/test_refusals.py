@@ -142,6 +142,8 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         half = ag.ag_linear(3, 2)
     with pytest.raises(ag.DtypeError, match="export_onnx: W is of type bf16, for which runtimes have no operators"):
         ag.export_onnx(half, path, X)
+    with pytest.raises(ag.DtypeError, match="export_onnx: the model computes with tensors of type bf16, for which"):
+        ag.export_onnx(lambda x: ag.ag_cast(ag.ag_cast(x, "bf16"), "f32"), path, X)
     assert not [*tmp_path.iterdir()]
 
 
