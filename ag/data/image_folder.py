@@ -8,7 +8,7 @@ or ahead of a step of `dp_train`, in several.  How a file becomes an array is `a
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import isfinite
 from numbers import Real
 from pathlib import Path
@@ -71,9 +71,9 @@ class ImageFolder(DataLoader):
     -----
     ``batch.x`` is a tensor of shape (3, height, width, batch), red, green and blue from 0 to 1, or normalised;
     ``batch.y`` holds class ids, numbered in the sorted order of the folders' names, which are in ``classes``; ``files``
-    are the images in their first order.  Images may lie deeper in a class's folder; files that do not end like an image
-    (``.png``, ``.jpg``, ...), and files and folders whose names begin with a dot, are not looked at.  Loaders share
-    everything else with `ag_dataloader`.
+    are the images in their first order.  Images may lie deeper in a class's folder, and links to files and folders are
+    followed; files that do not end like an image (``.png``, ``.jpg``, ...), and files and folders whose names begin
+    with a dot, are not looked at.  Loaders share everything else with `ag_dataloader`.
 
     Where an image is cut, and whether it is mirrored, follows from the seed, the number of the pass and the image
     alone; in `dp_train` the seed is the job's.  So it does not depend on threads, replicas or ranks, and a resumed job
@@ -154,6 +154,9 @@ def _mean_and_deviation(given: tuple[Sequence[float], Sequence[float]]) -> tuple
 
 
 def _images_of(path: Path) -> ImageList:
+    if not path.is_dir():
+        raise FileNotFoundError(f"ag_image_folder: {path} is {'a file' if path.exists() else 'not there'}; a folder "
+                                f"with a folder per class is required.")
     folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
     if not folders:
         raise ValueError(f"ag_image_folder: {path} holds no folders; one per class is required.")
@@ -165,11 +168,23 @@ def _images_of(path: Path) -> ImageList:
 
 
 def _images_in(folder: Path) -> list[Path]:
-    images = sorted(p for p in folder.rglob("*") if p.suffix.lower() in _SUFFIXES and p.is_file()
-                    and not any(part.startswith(".") for part in p.relative_to(folder).parts))
+    images = sorted(p for p in map(Path, _files_in(os.fspath(folder), frozenset())) if p.suffix.lower() in _SUFFIXES)
     if not images:
         raise ValueError(f"ag_image_folder: {folder} holds no images; every class needs at least one.")
     return images
+
+
+def _files_in(folder: str, above: frozenset[str]) -> Iterator[str]:
+    """The files in a folder and in those inside it, also where links lead to them; not those above it once more."""
+    real = os.path.realpath(folder)
+    if real not in above:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if not entry.name.startswith("."):
+                    if entry.is_dir():
+                        yield from _files_in(entry.path, above | {real})
+                    elif entry.is_file():
+                        yield entry.path
 
 
 ag_image_folder = ImageFolder

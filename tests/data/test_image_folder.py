@@ -183,6 +183,21 @@ def test_hidden_files_are_no_samples(folder: Path) -> None:
     assert len(samples(loader)) == loader.n_samples == 14
 
 
+def test_links_to_folders_are_followed(folder: Path, tmp_path: Path) -> None:
+    """Also to those above, once: a folder that holds itself is no further one."""
+    before = ag.ag_image_folder(folder, 4)
+    first, other = before.classes[0], tmp_path / "elsewhere"
+    (other / "deeper").mkdir(parents=True)
+    for path in (other / "1.png", other / "deeper" / "2.png"):
+        Image.new("RGB", (4, 4)).save(path)
+    (folder / first / "more").symlink_to(other, target_is_directory=True)
+    (other / "back").symlink_to(folder / first, target_is_directory=True)
+    found = ag.ag_image_folder(folder, 4)
+    new = {"more/1.png", "more/deeper/2.png"}
+    assert {str(p.relative_to(folder / first)) for p in {*found.files} - {*before.files}} == new
+    assert len(found.files) == len(before.files) + 2 and next(iter(found)).x.ndim == 4
+
+
 def test_what_is_assigned_later_changes_nothing(folder: Path) -> None:
     loader = ag.ag_image_folder(folder, size=2, shuffle=False)
     loader.files.reverse()
@@ -316,7 +331,9 @@ def test_a_bomb_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_folders_that_will_not_do(folder: Path, tmp_path: Path) -> None:
-    with expect_error("ag_image_folder: no such folder", FileNotFoundError, "nowhere"):
+    with expect_error("ag_image_folder: a file", FileNotFoundError, "ag_image_folder: ", "is a file"):
+        ag.ag_image_folder(__file__, 4)
+    with expect_error("ag_image_folder: no such folder", FileNotFoundError, "nowhere", "is not there"):
         ag.ag_image_folder(tmp_path / "nowhere", size=2)
     with expect_error("ag_image_folder: no class folders", ValueError, "ant", "holds no folders"):
         ag.ag_image_folder(folder / "ant", size=2)
