@@ -17,7 +17,8 @@ from ag.engine.random import host_uniform
 from ag.engine.shape import counts
 from ag.errors import ShapeError
 from ag.nn.key_value_cache import Continued, KeyValueCache
-from ag.nn.layer import Layer, Settings, number
+from ag.nn.layer import Layer, Settings
+from ag.nn.settings import number
 from ag.ops.arithmetic import ag_add
 from ag.ops.attention import attention_of_heads
 from ag.ops.matmul import ag_matmul

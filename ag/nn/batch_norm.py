@@ -14,7 +14,8 @@ from ag.autograd.create import ag_param, ag_tensor
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.device import default_dtype
 from ag.engine.shape import counts
-from ag.nn.layer import Layer, Settings, number
+from ag.nn.layer import Layer, Settings
+from ag.nn.settings import number
 from ag.ops.norm import ag_batch_norm_op, batch_norm_train
 
 __all__ = ["BatchNorm", "ag_batch_norm"]

@@ -16,7 +16,8 @@ from ag.engine.random import host_uniform
 from ag.engine.shape import counts
 from ag.engine.window import Pair, pair
 from ag.errors import ShapeError
-from ag.nn.layer import Layer, Settings, activation_called
+from ag.nn.layer import Layer, Settings
+from ag.nn.settings import activation_called
 from ag.ops.conv import ag_conv2d
 
 __all__ = ["Conv2d", "ag_conv2d_layer"]

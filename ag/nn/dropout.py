@@ -9,7 +9,8 @@ from types import MappingProxyType
 
 from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor, TensorLike
-from ag.nn.layer import Layer, number
+from ag.nn.layer import Layer
+from ag.nn.settings import number
 from ag.ops.dropout import dropped
 
 __all__ = ["Dropout", "ag_dropout"]

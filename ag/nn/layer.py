@@ -13,15 +13,12 @@ format, no parallelism.  Every layer and model derives from `Layer`; checkpoints
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from math import isfinite
-from numbers import Real
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from ag.autograd.operands import number_given
 from ag.autograd.tape import no_grad
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.autograd.watched import Watched
@@ -32,12 +29,11 @@ from ag.errors import CheckpointError, compare_names
 from ag.names import MissingNameError, answers
 from ag.names.elsewhere import LAYER, LAYER_ARGUMENTS
 from ag.names.signatures import Making
-from ag.nn.mode import set_mode
-from ag.ops import activation
+from ag.nn.mode import hidden_in, members, set_mode
 from ag.ops.convert import ag_to_device
 
-__all__ = ["ACTIVATIONS", "LIBRARY", "Layer", "Model", "State", "activation_called", "buffers_of", "load_into",
-           "named_tensors", "number", "refuse_untied", "state_of", "ties"]
+__all__ = ["LIBRARY", "Layer", "Model", "State", "buffers_of", "load_into", "named_tensors", "refuse_untied",
+           "state_of", "ties"]
 
 M = TypeVar("M")
 State = Mapping[str, TensorLike]  # values by name
@@ -51,33 +47,7 @@ class Model(Protocol):
         """Trained tensors by name."""
 
 
-# What layers call "relu" is `ag_relu`, and so on.
-ACTIVATIONS: dict[str, Callable[[TensorLike], Tensor]] = {
-    name.removeprefix("ag_"): getattr(activation, name) for name in activation.__all__}
-
 LIBRARY: dict[str, type[Layer]] = {}  # the layers of this package by name, which a file may ask for
-
-
-def number(what: str, fits: Callable[[float], bool], required: str) -> Callable[[object], float]:
-    """A check of a setting; `what` begins its message, such as "ag_dropout: rate"."""
-
-    function, _, argument = what.partition(": ")
-
-    def check(value: object) -> float:
-        if isinstance(value, Tensor):
-            number_given(function, argument, value)
-        if not isinstance(value, Real) or isinstance(value, bool) or not (isfinite(value) and fits(float(value))):
-            raise ValueError(f"{what} is {value!s:.60}; it must be {required}.")
-        return float(value)
-
-    return check
-
-
-def activation_called(name: str | None, function: str) -> Callable[[TensorLike], Tensor] | None:
-    """The activation of that name; None for None."""
-    if name is not None and name not in ACTIVATIONS:
-        raise ValueError(f"{function}: unknown activation {name!r}; use one of {', '.join(ACTIVATIONS)}, or None.")
-    return None if name is None else ACTIVATIONS[name]
 
 
 class Layer(Watched):
@@ -147,7 +117,13 @@ class Layer(Watched):
 
     def children(self) -> dict[str, Layer]:
         """Layers directly inside this one, by name."""
-        return {name: x for name, x in _members(vars(self)) if isinstance(x, Layer)}
+        found: dict[str, Layer] = {}
+        for name, x in _members(vars(self)):
+            if isinstance(x, Layer) and found.setdefault(name, x) is not x:
+                both = [own for own, held in vars(self).items() if name in dict(members({own: held}))]
+                raise ValueError(f"{type(self).__name__}: two different layers come out under the name {name!r}, of "
+                                 f"the attributes {' and '.join(both)}; rename one of the attributes.")
+        return found
 
     def modules(self, prefix: str = "") -> Iterator[tuple[str, Layer]]:
         """This layer, called `prefix`, and all layers inside it with their names, each before its children.
@@ -167,7 +143,11 @@ class Layer(Watched):
         """
         yield prefix, self
         for name, child in self.children().items():
-            yield from child.modules(_joined(prefix, name))
+            try:
+                yield from child.modules(_joined(prefix, name))
+            except RecursionError:
+                raise ValueError("Layer: a layer contains one that contains it, such as its parent, so a walk over "
+                                 "them has no end; keep a weakref.ref of that.") from None
 
     def named_tensors(self) -> dict[str, Tensor]:
         """Parameters, then buffers; a tensor that stands in two places comes twice, under both names.
@@ -180,12 +160,9 @@ class Layer(Watched):
         >>> list(model.named_tensors()), list(model.parameters())
         (['layer1_W', 'layer2_W'], ['layer1_W'])
         """
-        tensors: dict[str, Tensor] = {}
-        for prefix, layer in self.modules():
-            for own_name, x in _members(vars(layer)):
-                if isinstance(x, Tensor) and tensors.setdefault(name := _joined(prefix, own_name), x) is not x:
-                    raise ValueError(f"{type(self).__name__}: two different tensors come out under the name {name!r}; "
-                                     f"rename one of the attributes.")
+        modules = [*self.modules()]
+        tensors = _tensors_in(self, modules)
+        _refuse_hidden(self, [layer for _, layer in modules], {id(x) for x in tensors.values()})
         return dict(sorted(tensors.items(), key=lambda item: not item[1].requires_grad))
 
     def _once(self, trained: bool) -> dict[str, Tensor]:
@@ -292,16 +269,17 @@ class Layer(Watched):
         return ()
 
     def __repr__(self) -> str:
-        return "\n".join(self._lines(""))
+        return "\n".join(self._lines("", self._once(True).values()))
 
-    def _lines(self, label: str) -> Iterator[str]:
+    def _lines(self, label: str, trained: Iterable[Tensor]) -> Iterator[str]:
         args = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.settings)
         own = [f"{name} {x.shape}" for name, x in _members(vars(self)) if isinstance(x, Tensor)]
-        count = sum(p.size for p in self._once(True).values())
+        count = sum(p.size for p in trained)
         detail = f"  {', '.join(own)}" if own else ""
         yield f"{label}{type(self).__name__}({args}){detail}  [{count:,} parameters]"
         for name, child in self.children().items():
-            for line in child._lines(f"{name}: "):
+            inside = {x.id: x for x in _tensors_in(child, child.modules()).values() if x.requires_grad}
+            for line in child._lines(f"{name}: ", inside.values()):
                 yield "  " + line
 
 
@@ -309,20 +287,52 @@ def _joined(prefix: str, name: str) -> str:
     return f"{prefix}_{name}" if prefix else name
 
 
+def _tensors_in(owner: Layer, modules: Iterable[tuple[str, Layer]]) -> dict[str, Tensor]:
+    """All tensors of layers that a walk over `owner` has reached, by name."""
+    tensors: dict[str, Tensor] = {}
+    for prefix, layer in modules:
+        for own_name, x in _members(vars(layer)):
+            if isinstance(x, Tensor) and tensors.setdefault(name := _joined(prefix, own_name), x) is not x:
+                raise ValueError(f"{type(owner).__name__}: two different tensors come out under the name {name!r}; "
+                                 f"rename one of the attributes.")
+    return tensors
+
+
 def _members(attributes: Mapping[str, object]) -> Iterator[tuple[str, Layer | Tensor]]:
-    """Layers and tensors among attributes; in lists they are numbered from 1, in dicts the key follows the name."""
-    for name, x in attributes.items():
+    """Layers and tensors among attributes."""
+    for name, x in members(attributes):
         if name[0] == "_":
             _check_private(name, x)
         elif isinstance(x, (Layer, Tensor)):
             yield name, x
-        elif isinstance(x, (list, tuple)):
-            yield from _members({f"{name}{i}": item for i, item in enumerate(x, 1)})
-        elif isinstance(x, dict):
-            yield from _members({f"{name}_{key}": item for key, item in x.items()})
         elif callable(getattr(x, "parameters", None)) and not isinstance(x, type):
             raise TypeError(f"Layer: attribute {name!r} is a {type(x).__name__} with parameters of its own, which "
                             f"would not be trained; derive {type(x).__name__} from ag.Layer.")
+
+
+def _refuse_hidden(root: Layer, reached: Sequence[Layer], tensors: set[int]) -> None:
+    """Refuse layers and parameters that stand where the walk over `root` has not come."""
+    known = tensors.union(id(x) for layer in reached for x in (layer, *layer.children().values()))
+
+    def is_lost(x: object) -> bool:
+        if id(x) in known or not isinstance(x, (Layer, Tensor)):
+            return False
+        if isinstance(x, Tensor):
+            return x.requires_grad and x.node is None
+        return all(layer is not root for _, layer in x.modules())  # what contains the root is not lost with it
+
+    for layer in reached:
+        for name, x in members(object.__getattribute__(layer, "__dict__")):  # looking is nothing that a step reads
+            if name[0] == "_" or id(x) in known:
+                continue
+            lost = next(filter(is_lost, (x, *hidden_in(x))), None)
+            if lost is not None:
+                kind = "parameter" if isinstance(lost, Tensor) else type(lost).__name__
+                what, remedy = (f"a {kind} that children() leaves out", "put it among the children") if lost is x else (
+                    f"a {type(x).__name__} with a {kind} in it",
+                    f"use a list, tuple or dict, or the name '_{name}' if it is no part of the model")
+                raise TypeError(f"{type(layer).__name__}: attribute {name!r} is {what}, which would not be trained; "
+                                f"{remedy}.")
 
 
 def _check_private(name: str, x: object) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 from ag.autograd.create import ag_param
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.shape import counts
-from ag.nn.layer import Layer, Settings, number
+from ag.nn.layer import Layer, Settings
+from ag.nn.settings import number
 from ag.ops.norm import ag_layer_norm_op
 
 __all__ = ["LayerNorm", "ag_layer_norm"]

@@ -16,7 +16,8 @@ from ag.autograd.tensor import Tensor, TensorLike
 from ag.engine.random import host_uniform
 from ag.engine.shape import counts
 from ag.errors import ShapeError
-from ag.nn.layer import Layer, Settings, activation_called
+from ag.nn.layer import Layer, Settings
+from ag.nn.settings import activation_called
 from ag.ops.matmul import affine, ag_matmul
 
 __all__ = ["Linear", "ag_linear"]

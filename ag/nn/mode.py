@@ -1,19 +1,30 @@
-"""Train and eval mode of models, whatever they are made of, and the walk over the objects in them.
+"""Train and eval mode of models, whatever they are made of, and the walks over the objects in them.
 
-Models need not be layers: whatever has an attribute `training` has a mode.  Knows no layer; layers, users and
-`ag.parallel` call it.
+Models need not be layers: whatever has an attribute `training` has a mode, and `objects_in` finds it.  Names come from
+`members`, which goes into lists, tuples and dicts only; what stands elsewhere `hidden_in` finds:
+
+    self.blocks = [linear, linear]         ("blocks1", linear)  ("blocks2", linear)
+    self.heads = {"out": linear}           ("heads_out", linear)
+    self.queue = deque([linear])           ("queue", the deque), in which linear is hidden
+
+Knows no layer; layers, users and `ag.parallel` call it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import ModuleType
+from functools import partial
+from types import CellType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Protocol, TypeGuard, TypeVar
 
-from ag.autograd.tensor import Tensor
+import numpy as np
 
-__all__ = ["ag_eval", "ag_train", "modes_kept", "modes_of", "objects_in", "set_mode"]
+from ag.autograd.tensor import Tensor
+from ag.autograd.watched import Watched
+
+__all__ = ["ag_eval", "ag_train", "hidden_in", "members", "modes_kept", "modes_of", "objects_in", "set_mode"]
 
 M = TypeVar("M")
 
@@ -41,6 +52,65 @@ def objects_in(model: object, seen: set[int] | None = None) -> Iterator[object]:
         parts = dict(vars(model)).values()
     for part in parts:
         yield from objects_in(part, seen)
+
+
+def members(attributes: Mapping[str, object], around: tuple[object, ...] = ()) -> Iterator[tuple[str, object]]:
+    """What stands in attributes; in lists it is numbered from 1, in dicts the key follows the name.
+
+    An attribute whose name begins with an underscore is left as it is.
+
+    Raises
+    ------
+    ValueError
+        If a list or dict contains itself.
+    """
+    for name, x in attributes.items():
+        if name[0] == "_" or not isinstance(x, (list, tuple, dict)):
+            yield name, x
+            continue
+        if any(x is outer for outer in around):
+            raise ValueError(f"Layer: attribute {name!r} is a {type(x).__name__} that contains itself, so what is in "
+                             f"it has no end of names; take it out of itself.")
+        inside = {f"{name}_{key}": item for key, item in x.items()} if isinstance(x, dict) else {
+            f"{name}{i}": item for i, item in enumerate(x, 1)}
+        yield from members(inside, (*around, x))
+
+
+def hidden_in(x: object) -> Iterator[object]:
+    """What stands in an object that is no list, tuple or dict, and what stands in such and in methods there.
+
+    Containers, attributes of plain objects, arguments of partial functions, what methods are bound to and what local
+    functions take from around them.
+    """
+    for part in _parts(x, whole=True):
+        yield part
+        yield from _parts(part, whole=False)
+
+
+def _parts(x: object, whole: bool) -> Iterable[object]:
+    """What stands directly in an object; `whole`: also if that takes looking at all its attributes."""
+    if isinstance(x, (list, tuple, set, frozenset, deque)):
+        return [*x]  # copies, as other threads may change them meanwhile
+    if isinstance(x, (dict, MappingProxyType)):
+        return [*x.values()]
+    if isinstance(x, MethodType):
+        return [x.__self__, *_parts(x.__self__, whole)]
+    if isinstance(x, partial):
+        return [x.func, *x.args, *x.keywords.values()]
+    if isinstance(x, np.ndarray):
+        return x.ravel().tolist() if x.dtype.hasobject else ()
+    if not whole or isinstance(x, (type, ModuleType, Watched)):  # layers are asked for theirs, optimizers have none
+        return ()
+    if isinstance(x, FunctionType):
+        return [content for cell in x.__closure__ or () for content in _content(cell)]
+    return [*getattr(x, "__dict__", {}).values()]
+
+
+def _content(cell: CellType) -> list[object]:
+    try:
+        return [cell.cell_contents]
+    except ValueError:  # nothing was assigned to that name
+        return []
 
 
 def _has_mode(x: object) -> TypeGuard[_Moded]:

@@ -10,7 +10,8 @@ from types import MappingProxyType
 from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor, TensorLike
 from ag.errors import ShapeError
-from ag.nn.layer import Layer, Settings, activation_called
+from ag.nn.layer import Layer, Settings
+from ag.nn.settings import activation_called
 from ag.ops.arithmetic import ag_add
 
 __all__ = ["Residual", "ag_residual"]

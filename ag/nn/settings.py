@@ -1,0 +1,42 @@
+"""Settings of layers: checks of numbers, and activations by name.
+
+Knows ops and numbers; no layer.  Layers call it when they are made, and where a setting is assigned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+from numbers import Real
+
+from ag.autograd.operands import number_given
+from ag.autograd.tensor import Tensor, TensorLike
+from ag.ops import activation
+
+__all__ = ["ACTIVATIONS", "activation_called", "number"]
+
+# What layers call "relu" is `ag_relu`, and so on.
+ACTIVATIONS: dict[str, Callable[[TensorLike], Tensor]] = {
+    name.removeprefix("ag_"): getattr(activation, name) for name in activation.__all__}
+
+
+def number(what: str, fits: Callable[[float], bool], required: str) -> Callable[[object], float]:
+    """A check of a setting; `what` begins its message, such as "ag_dropout: rate"."""
+
+    function, _, argument = what.partition(": ")
+
+    def check(value: object) -> float:
+        if isinstance(value, Tensor):
+            number_given(function, argument, value)
+        if not isinstance(value, Real) or isinstance(value, bool) or not (isfinite(value) and fits(float(value))):
+            raise ValueError(f"{what} is {value!s:.60}; it must be {required}.")
+        return float(value)
+
+    return check
+
+
+def activation_called(name: str | None, function: str) -> Callable[[TensorLike], Tensor] | None:
+    """The activation of that name; None for None."""
+    if name is not None and name not in ACTIVATIONS:
+        raise ValueError(f"{function}: unknown activation {name!r}; use one of {', '.join(ACTIVATIONS)}, or None.")
+    return None if name is None else ACTIVATIONS[name]
