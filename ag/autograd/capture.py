@@ -33,6 +33,7 @@ from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
 from ag.engine.buffer import Device
 from ag.engine.device import ag_default_device, default_dtype
+from ag.engine.kernels.convert import refuse_masked
 from ag.engine.primitive import Array
 from ag.engine.program import Program, recording_here
 from ag.errors import CaptureError
@@ -202,6 +203,8 @@ def _kind(args: tuple[object, ...]) -> tuple[object, ...]:
                 device = b.backend
             kinds += b.dtype, b.shape
         elif isinstance(x, np.ndarray):
+            if type(x) is not np.ndarray:
+                refuse_masked(x, f"ag_capture: argument {i}")
             kinds += x.dtype, x.shape
         else:
             raise CaptureError(f"ag_capture: argument {i} is a {type(x).__name__}; every argument must be a "

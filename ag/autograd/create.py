@@ -18,7 +18,7 @@ from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Device, fix
 from ag.engine.device import backend_of, default_backend, default_dtype
 from ag.engine.dtype import DType, as_dtype
-from ag.engine.kernels.convert import known
+from ag.engine.kernels.convert import host_array
 from ag.engine.primitive import Array
 from ag.errors import CaptureError, DeviceError, DtypeError, ShapeError
 
@@ -73,7 +73,7 @@ def as_array(data: ArrayLike, function: str) -> Array:
         raise TypeError(f"{function}: a {type(data).__name__} was given that holds a tensor which requires a gradient; "
                         f"in an array it would get none. Join tensors with ag_concat, or use their t.numpy().")
     try:
-        array = known(np.asarray(data))
+        array = host_array(data, function)
     except ValueError as error:
         raise ShapeError(f"{function}: the data are no array ({error}); every row must have the same length.") from None
     if array.dtype.kind not in "biuf":

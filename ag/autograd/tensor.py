@@ -23,7 +23,7 @@ from ag.autograd.watched import CHANGES, notes_here
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Run
 from ag.engine.dtype import DType
-from ag.engine.kernels.convert import known
+from ag.engine.kernels.convert import host_array
 from ag.engine.kernels.elementwise import copied
 from ag.engine.primitive import Array
 from ag.engine.program import OPEN
@@ -318,7 +318,7 @@ class Tensor(TensorOperators):
 
     @data.setter
     def data(self, value: ArrayLike) -> None:
-        array = known(np.asarray(value.numpy() if isinstance(value, Tensor) else value))
+        array = host_array(value, "data")
         if array.dtype.kind not in "biuf":
             raise DtypeError(f"data: an array of type {array.dtype} was assigned; numbers are required.")
         if array.ndim == 1 and self.shape == (array.size, 1):

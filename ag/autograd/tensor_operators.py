@@ -13,6 +13,7 @@ import numpy as np
 
 from ag.engine.primitive import Array
 from ag.engine.shape import Shape
+from ag.errors import DtypeError
 from ag.names import MissingNameError, Named
 from ag.names.elsewhere import TENSOR
 
@@ -33,6 +34,7 @@ class TensorOperators(metaclass=Named):
     """Base of `Tensor`."""
 
     __slots__ = ()
+    __pandas_priority__ = 5000  # pandas leaves the operators of a column or a table and a tensor to the tensor
 
     requires_grad: bool
     node: object
@@ -45,6 +47,12 @@ class TensorOperators(metaclass=Named):
     if not TYPE_CHECKING:
         def __getattr__(self, name: str) -> object:
             raise MissingNameError("Tensor", name, lambda: dir(type(self)), TENSOR, "t")
+
+        @property
+        def _data(self) -> object:
+            """What `numpy.ma` asks of an operand, which it would compute with on the host, without a gradient."""
+            raise DtypeError("numpy.ma: a masked array was combined with a tensor, which has no masks; fill what is "
+                             "masked.")
 
         def __rpow__(self, base: object) -> object:
             raise TypeError(f"pow: {base!r:.80} to the power of a tensor was asked for; write ag.ops.exp(t * "

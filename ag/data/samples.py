@@ -18,7 +18,7 @@ import numpy as np
 
 from ag.autograd.tensor import Tensor
 from ag.data.threads import Check, Lock
-from ag.engine.kernels.convert import known
+from ag.engine.kernels.convert import host_array
 from ag.engine.primitive import Array
 from ag.errors import DtypeError, ShapeError
 
@@ -146,12 +146,10 @@ def _sample(item: object, what: str) -> Array:
 
 def _numbers(data: object, what: str) -> Array:
     try:
-        array: Array = data.numpy() if isinstance(data, Tensor) else known(np.asarray(data))
+        array: Array = data.numpy() if isinstance(data, Tensor) else host_array(data, f"ag_dataloader: {what}")
     except ValueError as error:
         raise ShapeError(f"ag_dataloader: {what} is a {type(data).__name__} and not an array; numbers in rows of one "
                          f"length are required.") from error
-    if isinstance(data, np.ma.MaskedArray):
-        raise DtypeError(f"ag_dataloader: {what} is a masked array; numbers are required. Fill what is masked.")
     if array.dtype.kind not in "biuf":
         kind = type(data).__name__ if array.dtype.kind == "O" else array.dtype
         raise DtypeError(f"ag_dataloader: {what} is of type {kind}; numbers are required.")

@@ -12,6 +12,7 @@ from ag.autograd.create import to_buffer
 from ag.autograd.op import operands_on_one_device
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
 from ag.engine.dtype import I32
+from ag.engine.kernels.convert import host_array
 from ag.engine.primitive import Array
 from ag.errors import CaptureError, DeviceError, DtypeError
 
@@ -53,7 +54,7 @@ def checked_ids(function: str, beside: TensorLike, ids: ArrayLike, count: int, n
     if isinstance(ids, Tensor) and ids.buffer.dtype is I32:
         check(backend.download(ids.buffer))  # which only looks at them; a listener is told of `numpy`
         return ids
-    values = np.asarray(ids)
+    values = host_array(ids, function)
     if values.dtype.kind not in "biuf":
         raise DtypeError(f"{function}: the {noun}s are of type {values.dtype}; whole numbers are required.")
     check(values)

@@ -19,6 +19,7 @@ from math import fsum
 import numpy as np
 
 from ag.autograd.tensor import ArrayLike, Tensor
+from ag.engine.kernels.convert import host_array
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.errors import ShapeError
@@ -183,13 +184,13 @@ METRICS: Mapping[str, Metric] = {  # those that have names
 }
 
 
-def _array(x: ArrayLike) -> Array:
-    return x.numpy() if isinstance(x, Tensor) else np.asarray(x)
+def _array(function: str, x: ArrayLike) -> Array:
+    return x.numpy() if isinstance(x, Tensor) else host_array(x, function)
 
 
 def _classes(function: str, output: ArrayLike, target: ArrayLike) -> tuple[Array, Array]:
     """Outputs, and the class of every sample."""
-    values, ids = _array(output), _array(target)
+    values, ids = _array(function, output), _array(function, target)
     if values.ndim == 0 or values.shape[0] < 2:
         raise ShapeError(f"{function}: output is {values.shape}; (classes, samples) with at least two classes is "
                          f"required.")
@@ -202,7 +203,7 @@ def _classes(function: str, output: ArrayLike, target: ArrayLike) -> tuple[Array
 
 
 def _difference(function: str, output: ArrayLike, target: ArrayLike) -> Array:
-    values, wanted = _array(output).astype(np.float64), _array(target)
+    values, wanted = _array(function, output).astype(np.float64), _array(function, target)
     if values.shape != wanted.shape:
         raise ShapeError(f"{function}: output is {values.shape} and target is {wanted.shape}; the shapes must be "
                          f"equal.")

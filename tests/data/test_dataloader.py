@@ -367,7 +367,7 @@ def test_prefetching_changes_nothing(device: str, prefetch: int) -> None:
     ({"x": X, "shuffle": "no"}, ValueError, ["shuffle is 'no'"]),
     ({"x": X, "drop_last": 5}, ValueError, ["drop_last is 5"]),
     ({"x": X, "col_major": None}, ValueError, ["col_major is None"]),
-    ({"x": np.ma.masked_less(X, 3)}, ag.DtypeError, ["x is a masked array"]),
+    ({"x": np.ma.masked_less(X, 3)}, ag.DtypeError, ["x: a masked array"]),
     ({"x": [], "y": []}, ValueError, ["no samples"]),
     ({"x": np.ones((4, 0))}, ValueError, ["no samples"]),
     ({"x": 3.0}, ag.ShapeError, ["single number"]),

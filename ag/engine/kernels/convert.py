@@ -81,6 +81,35 @@ def known(array: Array) -> Array:
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
+def refuse_masked(given: object, function: str) -> None:
+    """Refuse a masked array, of which numpy would make an array without the mask."""
+    if _is_masked(given):
+        raise DtypeError(f"{function}: a masked array was given; numbers are required. Fill what is masked.")
+
+
+def _is_masked(given: object) -> bool:
+    """Whether something is a masked array, or a list with one in it."""
+    if isinstance(given, (list, tuple)):
+        kinds = set(map(type, given))
+        return any(issubclass(kind, np.ma.MaskedArray) for kind in kinds) or (
+            not kinds.isdisjoint((list, tuple)) and any(map(_is_masked, given)))
+    return isinstance(given, np.ma.MaskedArray)
+
+
+def host_array(given: object, function: str) -> Array:
+    """What the user gave, as an array in a type that numpy computes with; every door for arrays asks this.
+
+    Raises
+    ------
+    DtypeError
+        If it is a masked array.
+    ValueError
+        If it is a list whose rows have different lengths.
+    """
+    refuse_masked(given, function)
+    return known(np.asarray(given))
+
+
 def number_arrays(state: object, refusal: str) -> dict[str, Array]:
     """The arrays of a state by name; `refusal` begins the message if it is none.
 
@@ -94,7 +123,10 @@ def number_arrays(state: object, refusal: str) -> dict[str, Array]:
     arrays, wrong = {}, []
     for name, value in state.items():
         try:
-            array = numbers(known(np.asarray(value)))
+            array = numbers(host_array(value, refusal))
+        except DtypeError:
+            wrong.append(f"{name} is a masked array, which has to be filled")
+            continue
         except ValueError:
             wrong.append(f"{name} has rows of different lengths")
             continue
