@@ -10,6 +10,7 @@ nothing of devices and training; `scatter`, `DataParallel` and the trainer's rep
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from ag.autograd.tensor import Tensor
 __all__ = ["Leaf", "Tree", "TreeDef", "opaque_type", "sequence_of", "tree_flatten", "tree_leaves", "tree_map",
            "tree_unflatten"]
 
+_ARRAYS = (Tensor, np.ndarray, np.memmap)  # others may have more than their numbers
+_DICTS = (dict, OrderedDict)
 _PLAIN = (int, float, complex, str, bytes, type(None), np.generic)  # unchangeable, and compared by value
 
 
@@ -31,14 +34,18 @@ class _Leaf(NamedTuple):
 
 
 class _Constant(NamedTuple):
-    """What is no array.  The type counts: 1, 1.0 and True are equal, and yet not the same to a captured step."""
+    """What is no array.
+
+    The type counts: 1, 1.0 and True are equal, and yet not the same to a captured step; so are 0.0 and -0.0.
+    """
 
     kind: type
     value: object
+    sign: str = ""
 
 
 class _Container(NamedTuple):
-    """A list or tuple, or a dict, which has keys."""
+    """A list or tuple, or a dict, which has keys: strings, and constants for others."""
 
     kind: type
     items: tuple[TreeDef, ...]
@@ -67,10 +74,16 @@ def _structure(x: Tree, leaves: list[Leaf]) -> TreeDef:
         leaves.append(x)
         return _Leaf(len(leaves) - 1, (type(x), x.shape, x.dtype))
     if isinstance(x, dict):
-        return _Container(dict, tuple([_structure(item, leaves) for item in x.values()]), tuple(x))
+        keys = tuple([key if type(key) is str else _constant(key) for key in x])
+        return _Container(type(x), tuple([_structure(item, leaves) for item in x.values()]), keys)
     if isinstance(x, (list, tuple)):
         return _Container(type(x), tuple([_structure(item, leaves) for item in x]))
-    return _Constant(type(x), x)
+    return _constant(x)
+
+
+def _constant(x: object) -> _Constant:
+    return _Constant(type(x), x, str(x) if x == 0 or isinstance(x, complex) else "") if isinstance(
+        x, (float, complex, np.inexact)) else _Constant(type(x), x)
 
 
 def tree_unflatten(treedef: TreeDef, leaves: Sequence[Leaf]) -> Tree:
@@ -81,7 +94,8 @@ def tree_unflatten(treedef: TreeDef, leaves: Sequence[Leaf]) -> Tree:
         return treedef.value
     items = [tree_unflatten(item, leaves) for item in treedef.items]
     if treedef.keys is not None:
-        return dict(zip(treedef.keys, items, strict=True))
+        keys = [key.value if isinstance(key, _Constant) else key for key in treedef.keys]
+        return (treedef.kind if treedef.kind in _DICTS else dict)(zip(keys, items, strict=True))
     return sequence_of(treedef.kind, items)
 
 
@@ -102,11 +116,16 @@ def tree_map(f: Callable[[Leaf], Leaf], tree: Tree) -> Tree:
 
 
 def opaque_type(treedef: TreeDef) -> str | None:
-    """The type of something in a tree that is neither array nor plain value, so that nobody sees it change."""
+    """The type of something in a tree that is neither array nor plain value, so that nobody sees it change.
+
+    Nor does anybody see what a subclass of an array, a list or a dict has besides its items.
+    """
     if isinstance(treedef, _Leaf):
-        return None
+        return None if treedef.kind[0] in _ARRAYS else treedef.kind[0].__name__
     if isinstance(treedef, _Constant):
         return None if isinstance(treedef.value, _PLAIN) else treedef.kind.__name__
+    if not (treedef.kind in (*_DICTS, list, tuple) or hasattr(treedef.kind, "_fields")):
+        return treedef.kind.__name__
     return next((name for name in map(opaque_type, treedef.items) if name), None)
 
 

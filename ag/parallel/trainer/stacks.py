@@ -156,7 +156,7 @@ def all_alike(samples: Iterable[Tree]) -> bool:
         return _are_one({(x.shape, x.dtype, x.device) for x in column}) and not any(x.requires_grad for x in column)
     if first.__class__ is dict:
         return _are_one({tuple(x) for x in column}) and all(all_alike([x[key] for x in column]) for key in first)
-    if isinstance(first, (list, tuple)):
+    if first.__class__ in (list, tuple) or hasattr(first, "_fields"):
         return _are_one({len(x) for x in column}) and all(map(all_alike, zip(*column, strict=True)))
     if first is None or isinstance(first, (str, bytes)):
         return _are_one({*column})
