@@ -377,7 +377,7 @@ mutant("trainer", "what comes next is not made ahead", f"{TRAINER}/dp_train.py",
 mutant("trainer", "start counts the workers of one rank", f"{TRAINER}/start.py", "sum(ranks.gather(mine))", "mine",
        "data/test_training_data.py::test_a_cycle_of_start_is_a_pass_whatever_the_ranks")
 mutant("trainer", "a stack counts once", f"{TRAINER}/stacks.py", "return sum(self.weights)", "return self.weights[0]",
-       "parallel/trainer/test_stacks.py::test_a_stack_counts_the_sum_of_its_samples_weights")
+       "parallel/trainer/test_stacks.py::test_samples_that_count_unlike_are_passed_one_by_one")
 mutant("trainer", "weights of a callback are lost", f"{TRAINER}/trainer.py", "self.optimizers.take(weights)", "pass",
        "parallel/trainer/test_callbacks.py::test_weights_that_a_callback_sets_are_kept[cpu-clip]")
 mutant("trainer", "a leaf that is left over counts", "ag/training/data.py", "0.0 if isinstance(leaf, _Spare) else ", "",

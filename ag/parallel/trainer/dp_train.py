@@ -214,10 +214,10 @@ def dp_train(
         a sample           {"x": array of shape (4, 1), "label": array of shape (1,), "image": (3, 8, 8), "w": 0.5}
         a stack of 32      {"x": (4, 32), "label": (32,), "image": (3, 8, 8, 32), "w": (32,)}
 
-    A stack counts n times, or the sum of its samples' `weight_fn`, so its loss must be a mean over its samples.  In the
+    A stack counts n times what a sample counts, so its loss must be a mean over its samples.  In the
     first step, and with ``stack="auto"`` in some later ones, the loss of one stack is compared with those of its
     samples, in eval mode.  Batch norm in train mode is over the stack.  Samples of a stack that differ in structure,
-    shape or type are passed one by one.
+    shape, type or `weight_fn` are passed one by one.
 
     Sums of gradients, times what each stack counts, are reduced in one fixed tree, whose leaves are the stacks, and
     divided once: for the same batch and stack, any number of replicas on like devices that get whole stacks gives the

@@ -37,7 +37,7 @@ from ag.parallel.comm.tree import Tree, tree_leaves, tree_map
 from ag.parallel.comm.tree_reduction import TreeSum
 from ag.parallel.trainer.model_buffers import ReplicaBuffers
 from ag.parallel.trainer.plans import CapturePolicy, Plans
-from ag.parallel.trainer.stacks import Stack, all_alike
+from ag.parallel.trainer.stacks import Stack
 
 __all__ = ["LOSS_WORDS", "DeviceClock", "LossOf", "MakeModel", "Node", "Replica"]
 
@@ -142,7 +142,7 @@ class Replica:
         self._tree = TreeSum(self._added)
         self._reserve(len(stacks), max((len(stack.samples) for stack in stacks), default=1))
         for stack in stacks:
-            if len(stack.samples) == 1 or all_alike(stack.samples):
+            if stack.passes:
                 known = draws if stack.heads else 0  # the rest of a stack draws from streams of its own
                 streams = (first + stack.place) * (draws or 0), known, _BEYOND + stack.number * _EACH
                 self.plans.run(stack.together, streams)
@@ -156,7 +156,7 @@ class Replica:
         self.backend.submit()
 
     def _sum_of(self, stack: Stack) -> Buffer:
-        """The row of a stack whose samples are unlike, passed one by one and added up in a tree of their own."""
+        """The row of a stack that is passed one by one, its samples added up in a tree of their own."""
         inner: TreeSum[Buffer] = TreeSum(self._added)
         for one in stack.one_by_one():
             self.plans.run(one.together, (0, 0, _BEYOND + one.number * _EACH))

@@ -5,7 +5,7 @@
 
 One rule: an array whose last axis has one element is joined along it, as that is its axis of samples; any other gets a
 new last axis, and so does a number.  What is neither (text, None) must be equal in all samples and stays as it is.
-Samples of unlike structure, shapes or types make no stack and are passed one by one.
+Samples of unlike structure, shapes, types or weights make no stack and are passed one by one.
 
 The places of a step are cut into stacks of n, so which samples make a stack follows from the step and n alone, and not
 from who has it.  A stack is one leaf of the reduction tree; only where a replica's share ends in the middle of a stack
@@ -85,6 +85,11 @@ class Stack(NamedTuple):
     def weight(self) -> float:
         """What all samples count together."""
         return sum(self.weights)
+
+    @property
+    def passes(self) -> bool:
+        """Whether its samples can be passed at once: there is one, or all are alike and count the same."""
+        return len(self.samples) == 1 or (_are_one({*self.weights}) and all_alike(self.samples))
 
     @property
     def together(self) -> Tree:
@@ -219,10 +224,10 @@ def why_not_stacked(loss_of: Callable[[Tree], float], stack: Shard | Stack, half
     if together != again:
         return (f"The loss of one stack of {count} samples is {together:.6g} and then {again:.6g}, so it cannot be "
                 f"compared with the losses of its samples.")
-    weight = sum(stack.weights)
-    mean = sum(loss * w for loss, w in zip(apart, stack.weights, strict=True)) / weight if weight else together
-    size = sum(map(abs, apart)) / count
-    if abs(together - mean) <= (_CLOSE_16_BITS if half else _CLOSE) * max(size, abs(together)) + 1e-6:
+    mean, weight, size = sum(apart) / count, sum(stack.weights), sum(map(abs, apart)) / count
+    weighted = sum(loss * w for loss, w in zip(apart, stack.weights, strict=True)) / weight if weight else mean
+    close = (_CLOSE_16_BITS if half else _CLOSE) * max(size, abs(together)) + 1e-6
+    if min(abs(together - mean), abs(together - weighted)) <= close:  # the same where weights are equal
         return None
     return (f"The loss of a stack of {count} samples is {together:.6g} and the mean of their losses {mean:.6g}; "
             f"forward_fn, target_fn and loss_fn must take samples on the last axis, and the loss be their mean.")

@@ -35,7 +35,7 @@ from ag.parallel.comm.tree_reduction import tree_sum
 from ag.parallel.replicas.replica_group import ReplicaGroup, Turns, set_group
 from ag.parallel.replicas.sync_batch_norm import SyncBatchNorm
 from ag.parallel.trainer.replica import Replica
-from ag.parallel.trainer.stacks import Stack, all_alike
+from ag.parallel.trainer.stacks import Stack
 
 __all__ = ["SynchronizedSamples"]
 
@@ -127,10 +127,10 @@ class SynchronizedSamples:
         began = perf_counter()
         held = [(replica, stack) for replica, shard in zip(self._replicas, shards, strict=True) for stack in shard]
         for _, stack in held:
-            if len(stack.samples) > 1 and not all_alike(stack.samples):
+            if not stack.passes:
                 raise ShapeError(f"dp_train: the samples from number {stack.number} of the job on differ in structure, "
-                                 f"shape or type, so they cannot be passed at once, as sync_batch_norm needs it; give "
-                                 f"stack=1.")
+                                 f"shape, type or weight, so they cannot be passed at once, as sync_batch_norm needs "
+                                 f"it; give stack=1.")
         if self._threads is None or len(held) != self._count:
             self.close()
             self._count = len(held)

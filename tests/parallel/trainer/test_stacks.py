@@ -249,6 +249,21 @@ def test_a_stack_counts_the_sum_of_its_samples_weights() -> None:
     np.testing.assert_allclose(found.loss_history, one.loss_history, rtol=1e-4)
 
 
+@pytest.mark.parametrize("stack", [{"micro_batch": 4}, {"stack": 4}])
+def test_samples_that_count_unlike_are_passed_one_by_one(stack: dict[str, Any]) -> None:
+    """The samples of the first stack count alike, and some later stacks have a rare sample."""
+    data = [{**s, "w": 50.0 if i in (10, 18, 21) else 3.0 if i < 4 else 1.0} for i, s in enumerate(DATA)]
+    options: dict[str, Any] = {"data": data, "weight_fn": lambda s: s["w"], "shuffle": False, "batch": 8}
+    one = train(["cpu"], **options, stack=1)
+    found = train(["cpu"], **options, **stack)
+    np.testing.assert_allclose(found.loss_history, one.loss_history, rtol=1e-4)
+
+
+def test_samples_that_count_unlike_are_not_synchronized() -> None:
+    with expect_error("sync_batch_norm", ag.ShapeError, "differ in", "weight", "stack=1"):
+        train(["cpu"], stack=4, sync_batch_norm=True, weight_fn=lambda s: 1.0 + s["x"][0, 0] ** 2)
+
+
 def test_wrong_weights() -> None:
     for weight, words in ((-1.0, "at least 0"), (float("nan"), "finite"), ("a", "number"), (None, "number")):
         with expect_error(f"dp_train with weights of {weight!r}", ValueError, "weight_fn returned", words):
