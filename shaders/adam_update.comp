@@ -4,7 +4,8 @@
 // state = tickets, rows (c1, c2, t): the optimizer's, which moves on if `last`, and every parameter's, which moves on
 // with it; settings = (lr, rate1, rate2, eps, weight_decay, beta1, beta2); places = (N, ends of the N parameters, and
 // the parameter of every 64th element); factor, bad [1]
-// First g *= factor, and if bad is not 0 that is all.
+// First g *= factor, and if bad is not 0 that is all.  A finite g whose square is infinite counts as the largest one
+// whose square is not.
 // All arithmetic is `precise`, in the order of the reference, so that no driver fuses it in its own way.
 // grid: n / turns invocations
 #version 450
@@ -35,6 +36,10 @@ float moved(float x, float y, float rate, float beta) {
     return rate <= 0.5 ? from_x : from_y;
 }
 
+const float MOST = 18446742974197923840.0, LARGEST = 3.4028234663852886e38;  // below 2^64; of floats
+
+float with_square(float g) { return abs(g) > MOST && abs(g) <= LARGEST ? (g < 0.0 ? -MOST : MOST) : g; }
+
 // What all elements of a parameter have in common; read and computed once, as some drivers read a word for every lane.
 uint slot_end;
 float eps_by_count, lr_by_count;
@@ -60,7 +65,7 @@ void main() {
     }
     for (uint turn = 0; turn < turns; turn++) {
         const uint i = element(turn);
-        const float grad = scaled_gradient(i, by);
+        const float grad = with_square(scaled_gradient(i, by));
         if (skip || i >= n) continue;
         while (start + i >= slot_end) {  // once at most; an `if` would cost drivers that make both its branches
             const uint other = slot_of(start + i);

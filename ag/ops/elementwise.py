@@ -26,6 +26,8 @@ from ag.engine.kernels.elementwise import (
 
 __all__ = ["ag_abs", "ag_clamp", "ag_exp", "ag_log", "ag_pow", "ag_sqrt"]
 
+_LARGEST = (2 - 2**-23) * 2.0**127  # number of float32, in which devices hold the exponent
+
 
 @op
 def ag_pow(run: Run, x: Buffer, p: float) -> Result[Buffer]:
@@ -46,6 +48,8 @@ def ag_pow(run: Run, x: Buffer, p: float) -> Result[Buffer]:
     ------
     TypeError
         If `p` is a tensor, as it would get no gradient; for positive `x`, ``ag_exp(p * ag_log(x))`` learns it.
+    ValueError
+        If `p` is infinite, NaN, or beyond float32.
 
     Notes
     -----
@@ -61,6 +65,8 @@ def ag_pow(run: Run, x: Buffer, p: float) -> Result[Buffer]:
     >>> ag.ag_pow([[-2.0, 3.0]], 3).numpy().tolist()
     [[-8.0, 27.0]]
     """
+    if not -_LARGEST <= p <= _LARGEST:
+        raise ValueError(f"ag_pow: p is {p}; a finite number is required, of at most {_LARGEST:.4g}.")
     return run(pow, x, p=p), x
 
 

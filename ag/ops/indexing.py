@@ -120,6 +120,8 @@ def _cuts(shape: Shape, key: Index) -> tuple[list[Cut], Shape]:
 def _cut(k: SupportsIndex | slice, axis: int, n: int) -> Cut:
     """The cut of one int or slice along an axis of `n` places."""
     if isinstance(k, slice):
+        if not all(x is None or is_whole(x) for x in (k.start, k.stop, k.step)):
+            raise TypeError(f"ag_slice: {k} along axis {axis} has a bound or a step that is no int; use ints.")
         if k.step == 0:
             raise ValueError(f"ag_slice: {k} along axis {axis} has the step 0; use another step.")
         places = range(*k.indices(n))

@@ -44,7 +44,8 @@ class Adam(Optimizer):
     -----
     One launch per step over all parameters.  Settings, step counts and bias corrections are on the device, so a
     captured step goes on counting, and follows a setting that is assigned.  Every parameter has a count of its own: a
-    gradient that comes late is corrected as a first one.
+    gradient that comes late is corrected as a first one.  A finite gradient beyond 2^64 in float32, whose square is
+    none, counts as 2^64.
 
     References
     ----------

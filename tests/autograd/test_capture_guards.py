@@ -181,6 +181,17 @@ def test_a_number_as_output(device: str) -> None:
     refused(lambda x: {"a": [x, x.shape]}, "a captured step that returns a shape", "returns a int")
 
 
+class Pair(list):  # type: ignore[type-arg]
+    """A list that is made of two things."""
+
+    def __init__(self, first: object, second: object) -> None:
+        super().__init__([first, second])
+
+
+def test_a_list_of_its_own_kind_as_output(device: str) -> None:
+    refused(lambda x: Pair(x + x, x), "a captured step that returns a list of its own", "returns a Pair", "a dict")
+
+
 def test_a_number_as_argument(device: str) -> None:
     with expect_error("a captured step given a Python number", ag.CaptureError, "argument 1 is a float", "closure"):
         ag.ag_capture(lambda x, s: x * s)(ag.ag_tensor([1.0]), 2.0)

@@ -56,6 +56,12 @@ def test_powers_of_negative_numbers(device: str, p: int, want: list[float], slop
     np.testing.assert_allclose(gradient(lambda x: ag.ag_pow(x, p), [[-2.0, 0.0, 3.0]]), slope, rtol=8 * EPS["f32"])
 
 
+@pytest.mark.parametrize("p", [INF, -INF, float("nan"), 1e39])
+def test_an_exponent_is_a_finite_number(p: float) -> None:
+    with expect_error("an exponent", ValueError, "ag_pow: p is", "finite"):
+        ag.ag_tensor([[2.0]]) ** p
+
+
 def test_negative_numbers_have_no_broken_powers(device: str) -> None:
     assert np.isnan(ag.ag_pow([[-2.0]], 0.5).item())
 

@@ -107,6 +107,8 @@ PIECES = [
                 ["ag_slice: 1 indices and 2 ellipses"]),
             Bad("an index that is a list", [(2, 3)], lambda x: x[[0, 1]], TypeError,
                 ["ag_slice: an index is list", "ints, slices"]),
+            Bad("a slice between floats", [(2, 3)], lambda x: x[:, 1.0:2.0], TypeError,
+                ["ag_slice: ", "1.0", "axis 1", "ints"]),
             Bad("a slice with the step 0", [(2, 3)], lambda x: x[::0], ValueError, ["ag_slice: ", "step 0"]),
         ]),
     Row("ag_concat", joined, [

@@ -154,7 +154,12 @@ def _structure(output: object, tensors: list[Tensor]) -> Any:
     if isinstance(output, tuple) and hasattr(output, "_fields"):
         return type(output)(*(_structure(x, tensors) for x in output))
     if isinstance(output, (list, tuple)):
-        return type(output)(_structure(x, tensors) for x in output)
+        items = [_structure(x, tensors) for x in output]
+        try:
+            return type(output)(items)
+        except TypeError as error:
+            raise CaptureError(f"ag_capture: the step returns a {type(output).__name__}, which a replay cannot make of "
+                               f"its items ({error}); return a list, a tuple or a dict.") from None
     if isinstance(output, dict):
         return {key: _structure(x, tensors) for key, x in output.items()}
     if output is not None:

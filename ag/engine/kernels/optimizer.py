@@ -2,6 +2,7 @@
 
     Adam:  m += (1 - beta1) (g - m)     v += (1 - beta2) (g^2 - v)     c1 = 1 - beta1^t     c2 = 1 - beta2^t
            p = (1 - lr weight_decay) p - lr (m / c1) / (sqrt(v / c2) + eps)
+           where g is 2^64 with its sign, less a digit, if it is finite and larger, so that its square is finite, too
     SGD:   d = g + weight_decay p       b = mu b + d                   p -= lr (d + mu b  if nesterov  else b)
 
 What may change from step to step is in device memory, so that a captured step can be replayed: `settings`, which only
@@ -21,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from math import sqrt
+from math import inf, sqrt
 
 import numpy as np
 
@@ -60,22 +61,18 @@ def adam_update(
     own, mine = rows[0], rows[1 + first : 1 + first + count]
     scalars = np.empty(7, p.dtype)  # numpy is quicker with its own numbers than with Python's
     step, floor, kept, slow, slower, stays, stays2 = (scalars[i, ...] for i in range(7))
+    most = np.nextafter(np.exp2(p.dtype.type(np.finfo(p.dtype).maxexp // 2)), p.dtype.type(0))
     small = np.empty_like(p) if p.size <= BLOCK else None
     known, near, near2, decays = b"", True, True, True  # the settings, and what follows from them
     lr = rate1 = rate2 = eps = weight_decay = 0.0
 
     def update(p: Array, m: Array, v: Array, g: Array) -> None:
         d = scratch(p.dtype, (p.shape,))[0] if small is None else small[: p.size]
-        # x += rate (y - x), from the nearer end: a small y has no digits left in y - x
-        if near:
-            np.subtract(g, m, d)
-            d *= slow
-            m += d
-        else:
-            m -= g
-            m *= stays
-            m += g
         np.multiply(g, g, d)
+        if not d.max(initial=0) < inf:  # v would be infinite, and NaN a step later
+            g = np.where((abs(g) > most) & np.isfinite(g), np.copysign(most, g), g)
+            np.multiply(g, g, d)
+        # x += rate (y - x), from the nearer end: a small y has no digits left in y - x
         if near2:
             d -= v
             d *= slower
@@ -84,6 +81,14 @@ def adam_update(
             v -= d
             v *= stays2
             v += d
+        if near:
+            np.subtract(g, m, d)
+            d *= slow
+            m += d
+        else:
+            m -= g
+            m *= stays
+            m += g
         np.sqrt(v, d)
         d += floor
         np.divide(m, d, d)

@@ -15,6 +15,12 @@ static void scale(float *g, float factor, span s) {
 
 // ---------------------------------------------------------------------------------------------- Adam
 
+// A finite gradient whose square is infinite becomes the largest one whose square is not.
+static inline float with_square(float g) {
+    const float size = __builtin_fabsf(g), most = 0x1.fffffep63f;
+    return size > most && size < INFINITY_ ? __builtin_copysignf(most, g) : g;
+}
+
 typedef struct { double lr, rate1, rate2, eps, weight_decay, beta1, beta2; } adam;
 
 // c + rate (1 - c): 1 - beta^t of the next step t.
@@ -40,8 +46,9 @@ static void adam_step(float *p, float *m, float *v, const float *g, int64_t n, c
     const float beta1 = (float)with->beta1, beta2 = (float)with->beta2;
     const int near1 = rate1 <= 0.5f, near2 = rate2 <= 0.5f, decays = with->weight_decay != 0.0;
     EACH(i, n) {
-        m[i] = moved(m[i], g[i], rate1, beta1, near1);
-        v[i] = moved(v[i], g[i] * g[i], rate2, beta2, near2);
+        const float grad = with_square(g[i]);
+        m[i] = moved(m[i], grad, rate1, beta1, near1);
+        v[i] = moved(v[i], grad * grad, rate2, beta2, near2);
         p[i] = (decays ? p[i] * kept : p[i]) - m[i] / (__builtin_sqrtf(v[i]) + floor) * step;
     }
 }
