@@ -62,7 +62,7 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     TapeError
         From `backward`, if `fn` does something else the second time: gives another shape, draws other random numbers,
         calls other ops or the same with other numbers or arrays; or if a tensor it computes with was changed in
-        between.
+        between, replaced, or moved, as making an optimizer does.
 
     Notes
     -----
@@ -102,7 +102,7 @@ def ag_checkpoint(fn: Callable[..., Tensor], *args: object) -> Tensor:
     told.use((out,))
     used = tuple(x for x in told.used if isinstance(x, Tensor) and (x.node is None or x.node.order < began))
     told.used.clear()
-    again = partial(_computed_again, fn, args, context, keys, out.shape, now(), told if told.compares else None)
+    again = partial(_computed_again, fn, args, context, keys, out.shape, now(), told)
     return Tensor(out.buffer, True, _Again("ag_checkpoint", _same, used, (True,) * len(used), again, ()))
 
 
@@ -121,20 +121,19 @@ def _same(run: Run, g: Buffer, saved: object, need: Need) -> Cotangents:
 
 
 def _computed_again(fn: Callable[..., Tensor], args: tuple[object, ...], context: Context, keys: list[Buffer],
-                    shape: Shape, since: int, told: Told | None) -> Tensor:
-    again = None if told is None else Told(None, told)
+                    shape: Shape, since: int, told: Told) -> Tensor:
+    again = told.again()
     out, left = context.run(_recorded, fn, args, keys, since, again)
     if left or out.shape != shape:
         raise TapeError(f"ag_checkpoint: a function that returned a tensor of shape {shape} and drew {len(keys)} times "
                         f"from the random generator returns {out.shape} and draws {len(keys) - left} times when it is "
                         f"called again; it must do the same every time.")
-    if again is not None:
-        again.end()
+    again.end()
     return out
 
 
 def _recorded(fn: Callable[..., Tensor], args: tuple[object, ...], keys: list[Buffer],
-              since: int, again: Told | None) -> tuple[Tensor, int]:
+              since: int, again: Told) -> tuple[Tensor, int]:
     repeating.set(since)
     telling.set(again)
     with with_grad_tape(), draws_repeated(keys) as left:

@@ -206,8 +206,7 @@ class _Function(Generic[S]):
             launch: Run = backend.launch
             if (told := telling.get()) is not None:
                 told.note(name, [params, [x for x in values if isinstance(x, (int, float))]])
-                if is_recording() is not False:
-                    told.use(inputs)
+                told.use(inputs, is_recording() is not False)
             if since := repeated_since():
                 launch = checked(launch, since, name, inputs, buffers)
             run = Widening(launch) if half else launch

@@ -7,20 +7,22 @@ one was overwritten is the rule given a launch that looks at every operand, as i
     y = w * x; w.data = ...; backward     ->  an error if x wants a gradient, w * g; none if only w does, x * g
 
 Where the forward pass is computed a second time instead (`ag.autograd.activation_checkpoint`), ops themselves look at
-every operand: it must be what it was the first time.  And which ops with which numbers is noted the first time (`Told`)
-and compared the second: a rate, a mode or an array that changed in between is an error, too.
+every operand: it must be what it was the first time.  And which ops with which numbers, on which memory of before, is
+noted the first time (`Told`) and compared the second: a rate, a mode, an array or a tensor that is another one, or lies
+elsewhere, is an error, too.
 
 `ag.autograd.tensor.Node` and `ag.autograd.op` call this; it knows no op and no device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol
 
 import numpy as np
 
+from ag.engine.arena import now
 from ag.engine.buffer import LATEST, Buffer, Run
 from ag.engine.primitive import PrimitiveTo, Returned
 from ag.errors import TapeError
@@ -48,16 +50,24 @@ class Told:
     ----------
     used : dict of Tensor
         Of the first call: what it computed with, through which gradients flow.
+    before : dict of int to Buffer
+        Of the first call: what it computed with that was there before, by ``id``.
     """
 
     def __init__(self, outer: Told | None, first: Told | None = None, compares: bool = True) -> None:
-        self._outer, self._first, self.compares = outer, first, compares
+        self._outer, self._first, self._compares = outer, first, compares
+        self._began = now()
         self.items: list[tuple[str, object]] = []
         self.used: dict[Named, None] = {}
+        self.before: dict[int, Buffer] = {}
+
+    def again(self) -> Told:
+        """For the second call."""
+        return Told(None, self, self._compares)
 
     def note(self, what: str, value: object) -> None:
         """The next op, with its numbers, or the next host array, with its values."""
-        if not self.compares:
+        if not self._compares:
             return
         item = what, _plain(value)
         if self._first is not None:
@@ -68,10 +78,24 @@ class Told:
         if self._outer is not None:
             self._outer.note(what, value)
 
-    def use(self, tensors: Iterable[Named]) -> None:
-        """Tensors of which something is computed."""
-        if self._first is None:
-            self.used.update((x, None) for x in tensors if x.requires_grad)
+    def use(self, tensors: Sequence[Named], gradients: bool = True) -> None:
+        """Tensors of which something is computed, through which gradients flow or not."""
+        if self._outer is not None:
+            self._outer.use(tensors, False)
+        for x in tensors:
+            if self._first is None:
+                if gradients and x.requires_grad:
+                    self.used[x] = None
+                if self._was_there(x.buffer):
+                    self.before[id(x.buffer)] = x.buffer
+            elif id(x.buffer) not in self._first.before and self._was_there(x.buffer):
+                raise TapeError(f"ag_checkpoint: a function computes with {_called(x)} when it is called again by "
+                                f"backward, and the first time it did not, or its values lay elsewhere. Replace "
+                                f"tensors, make optimizers and move models after backward.")
+
+    def _was_there(self, b: Buffer) -> bool:
+        """Whether memory is older than the call."""
+        return b.constant is None and b.block.made < self._began
 
     def end(self) -> None:
         """The second call has returned."""
@@ -82,10 +106,10 @@ class Told:
 telling: ContextVar[Told | None] = ContextVar("ag_telling", default=None)
 
 
-def tell_used(tensors: Iterable[Named]) -> None:
-    """Tell of tensors with which something other than an op computes, without the tape."""
+def tell_used(tensors: Sequence[Named], gradients: bool) -> None:
+    """Tell of tensors with which something other than an op computes, through which gradients flow or not."""
     if (told := telling.get()) is not None:
-        told.use(tensors)
+        told.use(tensors, gradients)
 
 
 def _plain(value: object) -> object:

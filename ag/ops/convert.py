@@ -66,10 +66,9 @@ def ag_to_device(t: Tensor, device: str) -> Tensor:
     if source is target:
         return t
     refuse_changed((t.buffer,), repeated_since(), "ag_to_device", (t,))
+    tell_used((t,), is_recording() is not False)
     moved = to_buffer(source.download(t.buffer), target, t.buffer.dtype)
     if not (is_recording() and t.requires_grad):
-        if is_recording() is None:
-            tell_used((t,))
         result = Tensor(moved)
     else:
         result = Tensor(moved, True, Node("ag_to_device", _to_device_vjp, (t,), (True,), source, ()))
@@ -125,6 +124,7 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
                          f"u32 to f32, f16 and bf16. Convert the numpy array instead.")
     if OPEN:
         note_tensors((t,))
+    tell_used((t,), is_recording() is not False)
     if not t.buffer.dtype.is_float:
         out = to_buffer(t.buffer.backend.download(t.buffer), t.buffer.backend, wanted)
     else:
@@ -132,8 +132,6 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
         with t.buffer.backend.quiet():
             out = converted(t.buffer, wanted)
     if not (is_recording() and t.requires_grad):
-        if is_recording() is None:
-            tell_used((t,))
         result = Tensor(out)
     else:
         result = Tensor(out, True, Node("ag_cast", _cast_vjp, (t,), (True,), None, (), half=True))

@@ -199,9 +199,9 @@ def function(called: Callable[..., object], types: Sequence[type], args: tuple[o
 def array(x: Tensor) -> Array:
     """The values for an array that numpy makes of a tensor, perhaps of one in a list: ``__array__``."""
     if x.requires_grad and is_recording():
-        raise TypeError(f"numpy: an array is to be made of a tensor of shape {x.shape} that requires a gradient, "
-                        f"inside with_grad_tape, where the gradient would be lost; compute with the functions of "
-                        f"ag.ops (ag_concat joins tensors), or give t.detach() or t.numpy().")
+        raise TypeError(f"numpy: an array is to be made of a tensor of shape {x.shape} that requires a gradient inside "
+                        f"with_grad_tape, where the gradient would be lost; compute with the functions of ag.ops "
+                        f"(ag_concat joins tensors), or give t.detach() or t.numpy().")
     return x.numpy()
 
 

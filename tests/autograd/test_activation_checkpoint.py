@@ -294,6 +294,39 @@ def test_what_changed_before_the_second_call(name: str, nested: bool) -> None:
     ag.backward(loss())
 
 
+def _optimizer_steps(model: ag.Layer) -> None:
+    model.W.grad = ag.ag_tensor([[1.0]])
+    ag.optimizer_sgd(model.parameters(), lr=1.0).step()
+    model.W.grad = None
+
+
+def _assigned_elsewhere(model: ag.Layer) -> None:
+    ag.optimizer_sgd(model.parameters(), lr=1.0)
+    model.W.data = [[7.0]]
+
+
+def _moved_and_back(model: ag.Layer) -> None:
+    model.to("cpu:1")
+    model.W.data = [[7.0]]
+    model.to("cpu")
+
+
+@pytest.mark.parametrize("through", ["weight", "input"])
+@pytest.mark.parametrize("change", [_optimizer_steps, _assigned_elsewhere, _moved_and_back,
+                                    lambda model: setattr(model, "W", ag.ag_param([[9.0]])),
+                                    lambda model: setattr(model, "W", model.other)])
+def test_weights_that_lie_elsewhere_before_the_second_call(change: Callable[[Any], None], through: str) -> None:
+    model = ag.Layer()
+    model.W, model.other = ag.ag_param([[3.0]]), ag.ag_param([[4.0]])
+    x = ag.ag_tensor([[2.0]])
+    with ag.with_grad_tape():
+        loss = ag.ag_checkpoint(lambda v: ag.ag_sum(model.W * model.W * v), model.W if through == "input" else x)
+    change(model)
+    with expect_error("weights that were moved or replaced between a checkpoint's two calls", ag.TapeError,
+                      "when it is called again by backward", "after backward"):
+        ag.backward(loss)
+
+
 def test_one_tensor_is_required() -> None:
     with ag.with_grad_tape(), expect_error("a checkpoint that returns two tensors", TypeError, "tuple", "one tensor"):
         ag.ag_checkpoint(lambda x: (x, x), ag.ag_param([[1.0]]))  # type: ignore[arg-type,return-value]

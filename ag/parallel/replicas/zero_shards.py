@@ -85,8 +85,7 @@ class ShardedParameter:
         """A copy of the whole, made to send its gradient to the shards."""
         shards = tuple(self.shards.values())
         if not is_recording():
-            if is_recording() is None:
-                tell_used(shards)
+            tell_used(shards, is_recording() is None)
             return full
         return Tensor(full.buffer, True, Node("ZeroOptimizer", _scatter_vjp, shards, (True,) * len(shards),
                                               (self, [shard.device for shard in shards]), ()))
