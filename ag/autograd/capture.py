@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from threading import RLock
+from threading import RLock, get_ident
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 from weakref import ref
 
@@ -104,6 +104,7 @@ class CapturedStep(Generic[P, R]):
         self._recompute = recompute
         self._programs: list[_Trusted] = []  # the one used last comes last
         self._in_vain = 0  # recordings since the last replay
+        self._thread = -1  # that has called it; 0: several
         self._lock = RLock()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -133,6 +134,9 @@ class CapturedStep(Generic[P, R]):
             raise CaptureError("ag_capture: the step calls another captured step; captured steps do not nest. Call the "
                                "function itself inside the step.")
         with self._lock:
+            if self._thread != get_ident() and self._thread != 0:
+                self.close()  # what was lent to the other thread alone must not be overwritten while it is used
+                self._thread = get_ident() if self._thread == -1 else 0
             key = _kind(args)
             known = [x for x in self._programs if x.key == key]
             for trusted in reversed(known):
@@ -149,7 +153,8 @@ class CapturedStep(Generic[P, R]):
 
     def _record(self, key: object, args: Args) -> Any:
         self._in_vain += 1
-        program = CapturedProgram(RecordedCall(self._step, args, self._backend, self._recompute, self._reads))
+        program = CapturedProgram(RecordedCall(self._step, args, self._backend, self._recompute, self._reads),
+                                  self._thread)
         self._programs.append(_Trusted(key, program, args))
         if len(self._programs) > PROGRAMS_KEPT:
             self._programs.pop(0).program.close()

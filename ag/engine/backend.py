@@ -34,7 +34,7 @@ from weakref import ReferenceType, WeakKeyDictionary
 import numpy as np
 
 from ag.engine.arena import Arena, Block
-from ag.engine.buffer import Buffer, Lease, note_written
+from ag.engine.buffer import Buffer, Lease, note_written, settle
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import OPEN, Launch, Program, Recording, recording_here
@@ -227,6 +227,7 @@ class Backend(ABC):
         same index only.
         """
         result: Returned
+        settle(*operands)
         if OPEN:
             return self._launch_and_note(primitive, operands, into, params)
         result, buffers = self.operands_of(primitive, operands, into, params)

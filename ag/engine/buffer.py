@@ -6,9 +6,11 @@ Everything that computes holds buffers.  `Device` is what such code may ask of t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from math import prod
+from threading import RLock, get_ident
 from typing import Any, NoReturn, Protocol
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
@@ -20,7 +22,7 @@ from ag.engine.target import Target
 from ag.errors import ArenaError
 
 __all__ = ["LATEST", "Buffer", "Device", "Lease", "OpenRecording", "Run", "Writes", "fix", "leased",
-           "note_written", "vacate"]
+           "note_written", "settle", "vacate"]
 
 
 class Run(Protocol):
@@ -126,6 +128,7 @@ class Buffer:
 
     def view(self, shape: Shape, offset: int = 0) -> Buffer:
         """The same memory from element `offset` on, with another shape."""
+        settle(self)
         owner, address, dtype = self.backend, self.address + offset * self.dtype.itemsize, self.dtype
         native = owner.native(address, shape, dtype, None if offset else self.native)
         view = Buffer(owner, self.block, address, shape, dtype, native)
@@ -163,8 +166,8 @@ class Buffer:
 
     def relocate(self, block: Block, address: int) -> None:
         """Let the buffer lie elsewhere; its contents stay behind."""
-        self.block, self.address = block, address
-        self.native = self.backend.native(address, self.shape, self.dtype)
+        self.address, self.native = address, self.backend.native(address, self.shape, self.dtype)
+        self.block = block  # last: who finds no `Lease` there, in another thread, goes by the others
 
     def __repr__(self) -> str:
         return f"<Buffer {self.shape} {self.dtype} at {self.address:#x} on {self.backend.name}>"
@@ -178,35 +181,78 @@ class Lease(Block):
 
         loss = step(x)      a lease on the program's memory      loss = step(x)    the old loss moves out, as it is held
                                                                  print(loss)       until this line has assigned the name
+
+    In the thread that replays, nothing is replayed while a tenant is used.  Another thread first lets it move out
+    (`settle`), and one thread at a time moves tenants.
+
+    Parameters
+    ----------
+    buffer : Buffer
+    thread : int
+        Which alone replays the program (``get_ident``); 0 if several do.
     """
 
-    __slots__ = ("_owner", "tenants")
+    __slots__ = ("_owner", "_thread", "tenants")
 
-    def __init__(self, buffer: Buffer) -> None:
-        self._owner = buffer.block  # keeps the memory
+    def __init__(self, buffer: Buffer, thread: int) -> None:
+        self._owner, self._thread = buffer.block, thread  # keeps the memory
         self.address, self.nbytes, self.leases = buffer.address, buffer.nbytes, ()
         self.made, self.changes = now(), None
         self.tenants: list[ReferenceType[Buffer]] = []
         buffer.block.leases = [*buffer.block.leases, ref(self)]
 
+    def settle(self) -> None:
+        """Let the tenants move out if the program might be replayed while this thread uses one."""
+        if self._thread != get_ident():
+            self.end()
+
     def end(self) -> None:
         """Let the tenants move out."""
-        tenants = [b for tenant in self.tenants if (b := tenant()) is not None]
-        self.tenants = []
-        if not tenants:
-            return
-        first = tenants[0]
-        device, whole = first.backend, Buffer(first.backend, self, self.address, (self.nbytes // U32.itemsize,), U32,
-                                              first.backend.native(self.address, (self.nbytes // U32.itemsize,), U32))
-        apart = device.alloc(whole.shape, U32)
-        device.assign(apart, whole)
-        for b in tenants:
-            b.relocate(apart.block, apart.address + b.address - self.address)
+        with _moving:
+            tenants = [b for tenant in self.tenants if (b := tenant()) is not None]
+            self.tenants = []
+            if not tenants:
+                return
+            device, shape = tenants[0].backend, (self.nbytes // U32.itemsize,)
+            whole = Buffer(device, self, self.address, shape, U32, device.native(self.address, shape, U32))
+            apart = device.alloc(shape, U32)
+            device.copy(apart, whole)
+            self._hand_on(apart.block, apart.address - self.address)
+            for b in tenants:
+                b.relocate(apart.block, b.address + apart.address - self.address)
+
+    def _hand_on(self, block: Block, distance: int) -> None:
+        """Let the memory that the tenants move to be as old, and changed as often, as what they had."""
+        block.made = self.made
+        if (was := self.changes) is not None:
+            block.changes = changes = Changes()
+            changes.last = was.last
+            changes.places = {(address + distance, *kind): time for (address, *kind), time in was.places.items()}
 
 
-def leased(buffer: Buffer) -> Buffer:
-    """A buffer of a program, for somebody else to hold."""
-    lease = Lease(buffer)
+_moving = RLock()  # is held by who moves tenants
+
+
+def _forked() -> None:
+    """Go on in a forked child, which has none of the other threads."""
+    global _moving
+    _moving = RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+def settle(*buffers: Buffer) -> None:
+    """Before a thread works on buffers: what is lent to another thread alone moves to memory of its own."""
+    for b in buffers:
+        if type(b.block) is Lease:
+            b.block.settle()
+
+
+def leased(buffer: Buffer, thread: int) -> Buffer:
+    """A buffer of a program, for somebody else to hold; `thread` as of `Lease`."""
+    lease = Lease(buffer, thread)
     lent = Buffer(buffer.backend, lease, buffer.address, buffer.shape, buffer.dtype, buffer.native)
     lease.tenants.append(ref(lent))
     return lent
@@ -234,6 +280,7 @@ def note_written(*buffers: Buffer) -> None:
     ArenaError
         If one is a constant, which others share.
     """
+    settle(*buffers)
     for buffer in buffers:
         block = buffer.block
         if block.leases:

@@ -172,10 +172,10 @@ DEFECTS = [
         "    if buffer.block.nbytes <= _SMALL:\n        lent =",
         "    if True:\n        lent = buffer\n    elif buffer.block.nbytes <= _SMALL:\n        lent =",
     ),
-    Defect("large results are the program's memory", _PROGRAM, "lent = leased(buffer)", "lent = buffer"),
+    Defect("large results are the program's memory", _PROGRAM, "lent = leased(buffer, thread)", "lent = buffer"),
     Defect(
         "gradients are the program's memory",
-        *(_PROGRAM, "return Tensor(leased(self.buffer))", "return Tensor(self.buffer)"),
+        *(_PROGRAM, "return Tensor(leased(self.buffer, self._thread))", "return Tensor(self.buffer)"),
     ),
     Defect("recordings are not compared", *_UNCOMPARED),
     Defect(

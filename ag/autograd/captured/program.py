@@ -45,6 +45,8 @@ class CapturedProgram:
     ----------
     call : RecordedCall
         Of which nothing is left afterwards.
+    thread : int
+        Which alone replays it (``get_ident``); 0 if several do.
 
     Attributes
     ----------
@@ -53,7 +55,7 @@ class CapturedProgram:
         Of the engine.
     """
 
-    def __init__(self, call: RecordedCall) -> None:
+    def __init__(self, call: RecordedCall, thread: int) -> None:
         recording, notes = call.recording, call.notes
         self.trace, self._structure = call.trace, call.structure
         self._arguments, self._notes, self._guards = call.arguments, notes, [*recording.guards.values()]
@@ -85,7 +87,8 @@ class CapturedProgram:
             for x, result in zip(leaves, found, strict=True):
                 x.set_grad(None if result is None else results.tensor(result))
             raise
-        self._grads = [(x, None if result is None else result.tensor or _Pending(x, results.buffer(result)))
+        self._grads = [(x, None if result is None else result.tensor or _Pending(
+            x, results.buffer(result), thread))
                        for x, result in zip(leaves, found, strict=True)]
         self._makers: list[tuple[Callable[[Args], Tensor], int]] = []  # and the first place of the tensor
         for i, (result, position) in enumerate(zip(outputs, shared, strict=True)):
@@ -97,7 +100,7 @@ class CapturedProgram:
             elif result.tensor is not None:
                 maker = partial(_itself, result.tensor)
             else:
-                maker = partial(_result, results.buffer(result), result.needs_grad)
+                maker = partial(_result, results.buffer(result), thread, result.needs_grad)
             self._makers.append((maker, firsts[i]))
         slots = [*self._arguments.targets(), *(leaf.slot.buffer for leaf in self._slots)]
         written = [b for launch in recording.launches for b in launch.written]
@@ -185,11 +188,12 @@ def _stretches(buffers: list[Buffer]) -> list[Buffer]:
 class _Pending(PendingGrad):
     """A gradient in the memory of its program, until somebody looks, or something else is to be written there."""
 
-    def __init__(self, leaf: Tensor, buffer: Buffer) -> None:
+    def __init__(self, leaf: Tensor, buffer: Buffer, thread: int) -> None:
         self._leaf, self.buffer, self._lent = leaf, buffer, False
+        self._thread = thread
 
     def tensor(self) -> Tensor:
-        return Tensor(leased(self.buffer))
+        return Tensor(leased(self.buffer, self._thread))
 
     def lend(self) -> None:
         """Be told when the memory is overwritten."""
@@ -268,10 +272,10 @@ def _itself(tensor: Tensor, args: Args) -> Tensor:
     return tensor
 
 
-def _result(buffer: Buffer, needs_grad: bool, args: Args) -> Tensor:
+def _result(buffer: Buffer, thread: int, needs_grad: bool, args: Args) -> Tensor:
     if buffer.block.nbytes <= _SMALL:
         lent = buffer.backend.alloc(buffer.shape, buffer.dtype)  # sooner than later: most are held until the next call
         buffer.backend.copy(lent, buffer)
     else:
-        lent = leased(buffer)
+        lent = leased(buffer, thread)
     return Tensor(lent, needs_grad, ENDED if needs_grad else None)

@@ -21,7 +21,7 @@ import numpy as np
 from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backend import Backend, DeviceInfo, Event, closed
 from ag.engine.backends.cpu.library import library
-from ag.engine.buffer import Buffer, note_written
+from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Call, Params, Primitive
@@ -140,10 +140,12 @@ class NumpyBackend(Backend):
             into.native[...] = array if into.dtype in (F32, F64) else stored(array, into.dtype)
 
     def copy(self, target: Buffer, source: Buffer) -> None:
+        settle(source)
         target.native[...] = source.native
 
     def download(self, buffer: Buffer) -> Array:
         self.refuse_while_recording("reads a tensor on the host")
+        settle(buffer)
         return loaded(buffer.native.copy(), buffer.dtype)
 
     # -------------------------------------------------------------------------------------- launches

@@ -30,7 +30,7 @@ from ag.engine.backends.vulkan.products.tiles import Rule
 from ag.engine.backends.vulkan.recorder import Recorder
 from ag.engine.backends.vulkan.shadow import Shadow
 from ag.engine.backends.vulkan.timestamps import Stopwatch
-from ag.engine.buffer import Buffer, note_written
+from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.dtype import BF16, F16, F32, I32, U32
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Params, Primitive
@@ -190,12 +190,14 @@ class VulkanBackend(Backend):
                 self.recorder.upload(into.address, dense.view(np.uint32))
 
     def copy(self, target: Buffer, source: Buffer) -> None:
+        settle(source)
         if source.size:
             with self.lock:
                 self.recorder.assign(target.address, source.address, source.nbytes // 4)
 
     def download(self, buffer: Buffer) -> Array:
         self.refuse_while_recording("reads a tensor on the host")
+        settle(buffer)
         if not buffer.size:
             return loaded(np.empty(buffer.shape, _NUMPY[buffer.dtype]), buffer.dtype)
         with self.lock:
