@@ -227,7 +227,7 @@ class Lease(Block):
         if (was := self.changes) is not None:
             block.changes = changes = Changes()
             changes.last = was.last
-            changes.places = {(address + distance, *kind): time for (address, *kind), time in was.places.items()}
+            changes.places = {(at + distance, shape, size): time for (at, shape, size), time in was.places.items()}
 
 
 _moving = RLock()  # is held by who moves tenants
