@@ -73,7 +73,8 @@ WORKS: dict[str, object] = {
     "np.maximum(t, 2.5)": np.maximum(A, 2.5), "np.minimum(2.5, t)": np.minimum(A, 2.5), "np.square(t)": A**2,
     "np.power(t, 3)": A**3, "np.concatenate([t, A])": np.concatenate([A, A]),
     "np.stack([t, u], axis=-1)": np.stack([A, 2 * A], -1), "np.transpose(t)": A.T, "np.swapaxes(t, 0, 1)": A.T,
-    "np.reshape(t, (4, 1))": A.reshape(4, 1), "np.ravel(t)": A.ravel(), "np.squeeze(t[None])": A,
+    "np.reshape(t, (4, 1))": A.reshape(4, 1), "np.reshape(t, np.int64(4))": A.reshape(4),
+    "np.ravel(t)": A.ravel(), "np.squeeze(t[None])": A,
     "np.expand_dims(t, 1)": A[:, None], "np.dot(t, t)": A @ A, "np.matmul(A, t)": A @ A, "A + t": A + A,
     "A - t * np.float64(2)": -A, "np.float32(2) / t": 2 / A, "A @ t": A @ A, "A > t": A > A, "np.less(A, u)": A < 2 * A,
     "np.tanh(t)": np.tanh(A), "np.argmax(t, axis=0)": A.argmax(0), "np.isnan(t).any()": False, "np.shape(t)": (2, 2),
@@ -133,7 +134,9 @@ ANSWERED: dict[str, str] = {
     "s.backward()": "ag.backward(loss)", "t.view(4)": "t.reshape", "t.exp()": "ag.ops.exp(t)",
     "t.max()": "ag.ops.max(t)",
     "t.argmax()": "t.numpy().argmax()", "t.flatten()": "t.reshape(-1)", "t.tolist()": "t.numpy().tolist()",
-    "t.clone()": "copy.copy(t)", "t.add_(1)": "t.data = ", "t.half()": 't.astype("f16")', "t.shap": "'shape'",
+    "t.clone()": "copy.copy(t)", "t.add_(1)": "t.data = ", "t.half()": 't.astype("f16")',
+    "t.double()": 'ag.ag_tensor(t.numpy(), dtype="f64")', "t.int()": "t.numpy().astype(int)",
+    "t.long()": 'ag.ag_tensor(ids, dtype="i32")', "t.shap": "'shape'",
     "model.cuda()": "model.to(", "model.zero_grad()": "optimizer.zero_grad()", "model[0].weight": "called W",
     "model.named_parameters()": "model.parameters().items()", "opt.param_groups": "optimizer.params",
     # ML Odyssey's and ResNetImageNet.jl's
@@ -159,6 +162,7 @@ ANSWERED: dict[str, str] = {
     'f"{t:.4f}"': "t.numpy()", "int(t)": "one element", "bool(t)": ".any()", "t // 2": "t / x",
     "t % 2": "t.numpy() % x",
     "2 ** t": "ag.ops.exp(t * math.log(base))", "t ** t": "a number is required", "t.__setitem__(0, 1)": "t.data = x",
+    "operator.delitem(t, 0)": "ag.ops.concat([t[:2], t[3:]])", "np.asarray(t, copy=False)": "copy=False was given",
     "np.add(t, 1, out=A.copy())": "x = x + t", "operator.iadd(A.copy(), t)": "x = x + t", "np.add.at(t, 0, 1)": "x + t",
     "np.copyto(t, A)": "t.numpy()", "ops.sum(t, dim=0, axis=0)": "give one of them",
     "t.sum(0, axis=0)": "give one of them",
@@ -213,6 +217,15 @@ def test_what_answers_name_is_there(texts: dict[str, str]) -> None:
     for text in texts.values():
         for name in re.findall(r"\bag\.[\w.]*\w", text):
             assert eval(name, {"ag": ag}) is not None, text
+
+
+def test_what_answers_advise_for_tensors_works() -> None:
+    """Where it is one expression of `t`."""
+    names = world() | {"u": ag.ag_tensor(np.eye(3)), "ids": [0, 1], "loss": None, "devices": ["cpu"], "model": None}
+    for text in TENSOR.values():
+        advice = re.fullmatch(r"write (t\.astype\(.*\)|ag\.ag_tensor\(t.*\)|t\.numpy\(\)\.[^,;]*)[,;]?.*", text)
+        if advice is not None:
+            assert eval(advice[1].split(", which")[0].split(", or")[0], names) is not None, text
 
 
 def test_synonyms_are_arguments_of_layers() -> None:

@@ -296,6 +296,9 @@ class Tensor(TensorOperators):
         return format(self._number("format"), spec) if spec else str(self)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError("asarray: copy=False was given, and an array of a tensor is a copy of what is on its "
+                             "device; leave it out.")
         array: Array = HOST_OPERATORS["array"](self)
         return array if dtype is None else array.astype(dtype, copy=False)
 

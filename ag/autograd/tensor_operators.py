@@ -73,6 +73,10 @@ class TensorOperators(metaclass=Named):
             raise TypeError("setitem: a part of a tensor was to be assigned; assign all of it, as in x = t.numpy(); "
                             "x[...] = ...; t.data = x, or make a new tensor.")
 
+        def __delitem__(self, key: object) -> None:
+            raise TypeError("delitem: a part of a tensor was to be deleted; make another of what is left, such as "
+                            "ag.ops.concat([t[:2], t[3:]]).")
+
         __rfloordiv__, __rmod__, __rdivmod__ = __floordiv__, __mod__, __divmod__
 
     # -------------------------------------------------------------------------------------- comparison

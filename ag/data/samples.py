@@ -144,13 +144,23 @@ def _sample(item: object, what: str) -> Array:
     return array[:, 0] if column else array
 
 
+def _odd(array: Array) -> str:
+    """The first of the objects in an array that is not simply a number, and where, as of a data frame's columns."""
+    for place, x in np.ndenumerate(array):
+        if array.ndim and not (isinstance(x, (int, float)) and not isinstance(x, bool)):
+            column = f" in column {place[1]}" if array.ndim == 2 else ""
+            return f", and holds objects of various types, such as {x!r:.40}{column}"
+    return ""
+
+
 def _numbers(data: object, what: str) -> Array:
     try:
         array: Array = data.numpy() if isinstance(data, Tensor) else host_array(data, f"ag_dataloader: {what}")
     except ValueError as error:
         raise ShapeError(f"ag_dataloader: {what} is a {type(data).__name__} and not an array; numbers in rows of one "
                          f"length are required.") from error
+    if array.dtype.kind == "O":
+        raise DtypeError(f"ag_dataloader: {what} is of type {type(data).__name__}{_odd(array)}; numbers are required.")
     if array.dtype.kind not in "biuf":
-        kind = type(data).__name__ if array.dtype.kind == "O" else array.dtype
-        raise DtypeError(f"ag_dataloader: {what} is of type {kind}; numbers are required.")
+        raise DtypeError(f"ag_dataloader: {what} is of type {array.dtype}; numbers are required.")
     return array

@@ -88,7 +88,10 @@ ELSEWHERE: Mapping[str, str] = {
 TENSOR: Mapping[str, str] = {
     **dict.fromkeys(("cuda", "cpu", "to"), _MOVE),
     **{name: f"write t.astype(\"{ours}\")" for name, ours in (
-        ("float", "f32"), ("double", "f64"), ("half", "f16"), ("bfloat16", "bf16"), ("int", "i32"), ("long", "i32"))},
+        ("float", "f32"), ("half", "f16"), ("bfloat16", "bf16"))},
+    "double": "write ag.ag_tensor(t.numpy(), dtype=\"f64\"), which has no gradient",
+    **dict.fromkeys(("int", "long"), "write t.numpy().astype(int); class ids are arrays, or ag.ag_tensor(ids, "
+                                     "dtype=\"i32\")"),
     **dict.fromkeys(("zero_", "fill_", "copy_", "add_", "sub_", "mul_", "div_", "clamp_", "fill", "put"), _ASSIGN),
     "backward": "write ag.backward(loss)", "view": "write t.reshape(...)",
     "permute": "write ag.ops.transpose(t, 1, 0)", "transpose": "write ag.ops.transpose(t, 1, 0), or t.T",
@@ -106,7 +109,8 @@ TENSOR: Mapping[str, str] = {
     **dict.fromkeys(("split", "chunk"), "write slices, such as t[:, :2], or ag.scatter(t, devices)"),
     **dict.fromkeys(("topk", "top_k"), "write t.numpy().argsort(), whose last places are the largest"),
     **{name: f"write t.numpy().{name}()" for name in (
-        "argmax", "argmin", "any", "all", "round", "argsort", "sort", "cumsum", "prod", "nonzero")},
+        "argmax", "argmin", "any", "all", "round", "argsort", "cumsum", "prod", "nonzero")},
+    "sort": "write np.sort(t), which gives an array",
 }
 
 LAYER: Mapping[str, str] = {

@@ -192,7 +192,11 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike) -> Ten
 
 
 def _shape_of(x: TensorLike) -> Shape:
-    return x.shape if isinstance(x, Tensor) else np.shape(x)
+    try:
+        return x.shape if isinstance(x, Tensor) else np.shape(x)
+    except ValueError as error:  # rows of different lengths
+        raise ShapeError(f"{_SOFTMAX_CE}: a {type(x).__name__} is no array ({error}); every row must have the same "
+                         f"length.") from None
 
 
 @part_of(_SOFTMAX_CE)

@@ -106,7 +106,7 @@ _FUNCTIONS: Mapping[Callable[..., object], Callable[..., object]] = {
     np.amax: largest, np.min: _min, np.amin: _min, np.clip: _clip,
     np.concatenate: lambda arrays, axis=0: ag_concat(list(arrays), axis),
     np.stack: _stack, np.dot: _dot,
-    np.reshape: lambda a, shape: ag_reshape(a, *((shape,) if isinstance(shape, int) else shape)),
+    np.reshape: lambda a, shape: ag_reshape(a, *((shape,) if np.ndim(shape) == 0 else shape)),
     np.ravel: lambda a: ag_reshape(a, -1),
     np.transpose: lambda a, axes=None: ag_transpose(a, *(axes or ())),
     np.squeeze: _squeeze, np.expand_dims: _expand_dims, np.swapaxes: _swapaxes,

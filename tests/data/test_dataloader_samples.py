@@ -469,8 +469,11 @@ def test_refused_when_the_batch_is_due(x: Any, y: Any, error: type[Exception], f
     (Made(int, 0), None, ValueError, ["no samples"]),
     ((v for v in X), None, ag.DtypeError, ["x is of type generator", "len()", "Make a list"]),
     (X, object(), ag.DtypeError, ["y is of type object", "len()"]),
+    (np.array([[1.5, True], [2.5, False]], object), None, ag.DtypeError, ["such as True in column 1", "numbers are"]),
+    (np.array([[1, 2], [3, "a"]], object), None, ag.DtypeError, ["objects of various types, such as 'a' in column 1"]),
     ([[1, 2], [3]], None, ag.ShapeError, ["x is a list and not an array", "rows of one length"]),
-], ids=["fewer targets", "fewer made", "no samples made", "a generator", "an object for y", "rows of two lengths"])
+], ids=["fewer targets", "fewer made", "no samples made", "a generator", "an object for y",
+        "bools beside floats", "a text", "rows of two lengths"])
 def test_refused_at_once(x: Any, y: Any, error: type[Exception], fragments: list[str],
                          request: pytest.FixtureRequest) -> None:
     with expect_error(f"ag_dataloader: {request.node.callspec.id}", error, "ag_dataloader", *fragments):

@@ -58,6 +58,11 @@ def test_what_is_no_number_is_no_id(bad: Any) -> None:
         ag.ag_softmax_cross_entropy_loss(np.ones((2, 1)), np.reshape(bad, 1))
 
 
+def test_class_numbers_in_rows_of_different_lengths() -> None:
+    with expect_error("ragged class numbers", ag.ShapeError, "ag_softmax_cross_entropy_loss: a list is no array"):
+        ag.ag_softmax_cross_entropy_loss(np.ones((3, 2)), [[0], [1, 2]])
+
+
 @pytest.mark.parametrize(("function", "call"), [
     ("backward", ag.backward),
     ("ag_cast", lambda x: ag.ag_cast(x, "f16")),
