@@ -321,7 +321,7 @@ class Tensor(TensorOperators):
 
     @data.setter
     def data(self, value: ArrayLike) -> None:
-        array = host_array(value, "data")
+        array = host_array(value.numpy() if isinstance(value, Tensor) else value, "data")
         if array.dtype.kind not in "biuf":
             raise DtypeError(f"data: an array of type {array.dtype} was assigned; numbers are required.")
         if array.ndim == 1 and self.shape == (array.size, 1):

@@ -183,6 +183,8 @@ class FlatGroup:
                 raise ShapeError(f"step: the gradient of {name!r} is {g.shape} and the parameter {view.shape}; "
                                  f"the shapes must be equal.")
             if g.buffer.backend is not self.backend:
+                for device in (g.buffer.backend, self.backend):
+                    device.check_open()
                 raise DeviceError(f"step: the gradient of {name!r} is on {g.device} and the parameter on "
                                   f"{self.backend.name}; move it with ag_to_device.")
             self.backend.launch(copy, g.buffer, into=view)

@@ -222,7 +222,8 @@ DEFECTS = [
     ),
     Defect(
         "dp_train does not see numbers that change in samples",
-        *("ag/parallel/comm/tree.py", "    return _Constant(type(x), x)", "    return _Same(type(x), x)"),
+        *("ag/parallel/comm/tree.py", "def _constant(x: object) -> _Constant:",
+          "def _constant(x: object) -> _Constant:\n    return _Same(type(x), x)"),
         *("ag/parallel/comm/tree.py", "def tree_flatten(",
           "class _Same(_Constant):\n    __eq__ = lambda self, other: True\n    __hash__ = lambda self: 0\n\n\n"
           "def tree_flatten("),
