@@ -9,6 +9,7 @@ for bit, on any number of replicas with the same batch and stacks.  Knows arrays
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,9 @@ from ag.errors import CheckpointError
 from ag.io.safetensors_file import read_file, to_json, write_file
 from ag.parallel.comm.comm import Json
 
-__all__ = ["DPState", "Dealt", "load_state", "save_state"]
+__all__ = ["DPState", "Dealt", "load_state", "refuse_unlike", "save_state", "tell_of_unlike"]
+
+log = logging.getLogger("ag")
 
 _FORMAT = "ag-dp-train-1"
 _WEIGHT, _BUFFER, _CALLBACK = "weight.", "buffer.", "callback."
@@ -74,6 +77,8 @@ class DPState:
         Steps for which the callback was called and has returned.
     callback : dict of str to ndarray or JSON
         State of the callback, if it has one.
+    made : dict of str to str
+        What the steps were made with besides, by argument, in words.
     """
 
     step: int
@@ -88,6 +93,7 @@ class DPState:
     schedules: list[Json]
     seen: int = 0
     callback: Mapping[str, Array | Json] = field(default_factory=dict)
+    made: Mapping[str, str] = field(default_factory=dict)
 
 
 def save_state(path: str | os.PathLike[str], state: DPState) -> None:
@@ -102,9 +108,38 @@ def save_state(path: str | os.PathLike[str], state: DPState) -> None:
     header = {name: str(getattr(state, name)) for name in ("step", "seed", "draws", "seen")}
     header["callback"] = to_json({name: x for name, x in state.callback.items() if not isinstance(x, np.ndarray)},
                                  "the state of the callback", "dp_train")
+    header["made"] = json.dumps(dict(state.made))
     header |= {name: str(int(number)) for name, number in state.dealt._asdict().items()}
     header |= {name: to_json(getattr(state, name), f"the state of {name}", "dp_train") for name in _LISTS}
     write_file(path, arrays, {"format": _FORMAT, **header})
+
+
+def refuse_unlike(state: DPState, dealt: Dealt, free: bool, steps: int) -> None:
+    """Refuse a checkpoint of a job that goes on otherwise; `free`: whether the size of stacks may be the checkpoint's.
+
+    Raises
+    ------
+    CheckpointError
+        If samples are dealt out otherwise, or the checkpoint is beyond the job's steps.
+    """
+    old = state.dealt
+    if old.batch != dealt.batch:
+        raise CheckpointError(f"dp_train: the checkpoint was made with {old.batch} samples per step and the job has "
+                              f"{dealt.batch}; give batch={old.batch}.")
+    if old.shuffle != dealt.shuffle or (old.stack != dealt.stack and not free):
+        raise CheckpointError(f"dp_train: the checkpoint was made with shuffle={old.shuffle}, stack={old.stack} and "
+                              f"the job has shuffle={dealt.shuffle}, stack={dealt.stack}; give the same.")
+    if state.step > steps or len(state.losses) != state.step:
+        raise CheckpointError(f"dp_train: the checkpoint is at step {state.step} and holds {len(state.losses)} losses, "
+                              f"and n_iter is {steps}; n_iter counts all steps, those done before too.")
+
+
+def tell_of_unlike(before: Mapping[str, str], made: Mapping[str, str]) -> None:
+    """Say in the log what steps were made with before, and are made with now, where it is not the same."""
+    other = [name for name in made if before.get(name, made[name]) != made[name]]
+    if other:
+        log.warning("dp_train: the checkpoint was made with %s, and the job has %s; it goes on with these.",
+                    *(", ".join(f"{name}={of[name]}" for name in other) for of in (before, made)))
 
 
 def _optimizer(i: int) -> str:
@@ -133,6 +168,7 @@ def load_state(path: str | os.PathLike[str]) -> DPState | None:
                                  bool(int(header.get("shuffle", 0))), int(header.get("samples", 0)))
         numbers |= {name: list(json.loads(header.get(name, "[]"))) for name in _LISTS}
         numbers["seen"] = int(header.get("seen", numbers["step"]))
+        numbers["made"] = dict(json.loads(header.get("made", "{}")))
         told = dict(json.loads(header.get("callback", "{}")))
         losses = arrays.pop("losses")
     except (KeyError, ValueError, TypeError, RecursionError) as error:

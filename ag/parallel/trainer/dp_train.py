@@ -37,7 +37,7 @@ from ag.data.dataloader import DataLoader
 from ag.engine.arena import now
 from ag.engine.device import same_default
 from ag.engine.random import ag_seed, go_on_after
-from ag.errors import CheckpointError, DeviceError, RankLostError
+from ag.errors import DeviceError, RankLostError
 from ag.io.safetensors_file import to_json
 from ag.names import answers
 from ag.names.elsewhere import TRAINING_ARGUMENTS
@@ -47,7 +47,7 @@ from ag.parallel.comm.comm import Comm, HasComm
 from ag.parallel.comm.device_threads import noted
 from ag.parallel.trainer.arguments import balance_of, check_arguments, check_path, dealing, replica_devices
 from ag.parallel.trainer.callbacks import Observed, Stateful
-from ag.parallel.trainer.checkpoint import Dealt, DPState, save_state
+from ag.parallel.trainer.checkpoint import Dealt, DPState, refuse_unlike, save_state, tell_of_unlike
 from ag.parallel.trainer.host_optimizer import RateSchedules
 from ag.parallel.trainer.ranks import Ranks
 from ag.parallel.trainer.result import DPResult, DPStep
@@ -167,7 +167,8 @@ def dp_train(
         Default: only at the end.
     resume : bool, optional
         Go on from `checkpoint` if that file exists, with its seed, learning rates, order and stacks; `n_iter` counts
-        the steps done before, too.  Without it a file that is there is replaced, which the log says.
+        the steps done before, too.  What the optimizers, `max_norm`, schedules or `weight_fn` are otherwise is said in
+        the log, and the job's own hold.  Without it a file that is there is replaced, which the log says.
     timeout : float, optional
         Seconds after which a device that has not finished its part of a step is given up; ``math.inf``: never.  A
         single device has none to tell of it, and no limit.
@@ -363,16 +364,7 @@ class _Job:
         if isinstance(self._callback, Stateful) and state.callback:
             self._callback.load_state_dict(state.callback)
         old = state.dealt
-        if old.batch != dealt.batch:
-            raise CheckpointError(f"dp_train: the checkpoint was made with {old.batch} samples per step and the job "
-                                  f"has {dealt.batch}; give batch={old.batch}.")
-        if old.shuffle != dealt.shuffle or (old.stack != dealt.stack and not free):
-            raise CheckpointError(f"dp_train: the checkpoint was made with shuffle={old.shuffle}, stack={old.stack} "
-                                  f"and the job has shuffle={dealt.shuffle}, stack={dealt.stack}; give the same.")
-        if state.step > len(self._losses) or len(state.losses) != state.step:
-            raise CheckpointError(f"dp_train: the checkpoint is at step {state.step} and holds {len(state.losses)} "
-                                  f"losses, and n_iter is {len(self._losses)}; n_iter counts all steps, those done "
-                                  f"before too.")
+        refuse_unlike(state, dealt, free, len(self._losses))
         if old.samples not in (0, dealt.samples):
             log.warning("dp_train: the checkpoint was made with %d samples and there are %d now; the job goes on with "
                         "these.", old.samples, dealt.samples)
@@ -380,11 +372,18 @@ class _Job:
             log.warning("dp_train: seed is %d and the checkpoint's is %d; the job goes on with that.", seed, state.seed)
         self._schedules.restore(state.step, state.schedules, state.rates)
         self._trainer.restore(state)  # and with it the rates that the schedules had set
+        tell_of_unlike(state.made, self._made())
         self._losses[: state.step] = state.losses
         self._done, self._seen = state.step, state.seen
         self._saved = state.step if state.seen == state.step else -1
         self._samples.begin(self._trainer.seed, dealt.shuffle)
         self._dealt = dealt._replace(stack=old.stack)
+
+    def _made(self) -> dict[str, str]:
+        """What the steps are made with, in words."""
+        return {**self._trainer.optimizers.made(), **self._schedules.made(),
+                "weight_fn": "None" if self._weight_fn is None else "a function",
+                "sync_batch_norm": str(self._trainer.replicas.synchronizes)}
 
     def _shard(self, k: int, until: int = 0) -> Shard:
         """This rank's samples of a step; those of the steps after it, before `until`, are made ahead."""
@@ -503,5 +502,5 @@ class _Job:
             state = self._trainer.state(k, self._dealt, self._losses[:k], self._schedules.state())
             if isinstance(self._callback, Stateful):
                 state = replace(state, callback=self._callback.state_dict())
-            save_state(self._checkpoint, replace(state, seen=self._seen if self._callback else k))
+            save_state(self._checkpoint, replace(state, seen=self._seen if self._callback else k, made=self._made()))
             self._saved = k

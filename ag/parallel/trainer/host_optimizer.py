@@ -120,6 +120,12 @@ class HostOptimizers:
         for optimizer in self.optimizers:
             optimizer.restart_loss_scale()
 
+    def made(self) -> dict[str, str]:
+        """What a step does besides the learning rate, in words."""
+        return {"max_norm": repr(self._max_norm), "optimizer": ", ".join(
+            f"{type(each).__name__}({', '.join(f'{k}={getattr(each, k)!r}' for k in each.settings if k != 'lr')})"
+            for each in self.optimizers)}
+
     def tell_of_unused(self, lr: float) -> None:
         """Say so where `lr` of `dp_train` does nothing, as the optimizers given beside it have other rates."""
         rates = [each.lr for each in self.optimizers]
@@ -274,6 +280,10 @@ class RateSchedules:
         """Step all."""
         for schedule in self._schedules:
             schedule.step()
+
+    def made(self) -> dict[str, str]:
+        """Of which kind they are, in words."""
+        return {"scheduler": ", ".join(type(schedule).__name__ for schedule in self._schedules) or "None"}
 
     def state(self) -> list[Json]:
         """The state of each; None for those that do not tell it."""

@@ -140,6 +140,42 @@ def test_what_a_resumed_job_does_not_take_over_is_said(scheduler: Any, tmp_path:
     assert f"{options['checkpoint']} is there and will be replaced" in caplog.text
 
 
+def sgd(**settings: float) -> Any:
+    return lambda params: ag.optimizer_sgd(params, lr=0.1, **settings)
+
+
+@pytest.mark.parametrize(("before", "then", "said"), [
+    ({"optimizer": sgd(momentum=0.9)}, {"optimizer": sgd(momentum=0.5)}, ["momentum=0.9", "momentum=0.5"]),
+    ({"optimizer": lambda p: ag.optimizer_adam(p, beta2=0.99)}, {}, ["beta2=0.99", "beta2=0.999"]),
+    ({}, {"optimizer": lambda p: ag.optimizer_adamw(p, lr=0.05)}, ["Adam(", "AdamW("]),
+    ({"max_norm": 0.5}, {}, ["max_norm=0.5", "max_norm=inf"]),
+    ({}, {"weight_fn": lambda s: 2.0}, ["weight_fn=None", "weight_fn=a function"]),
+    ({"scheduler": SCHEDULES["cosine"]}, {}, ["scheduler=", "scheduler=None"]),
+    ({}, {"scheduler": Halving}, ["scheduler=None", "scheduler=Halving"]),
+    ({"sync_batch_norm": True}, {}, ["sync_batch_norm=True", "sync_batch_norm=False"])])
+def test_what_a_resumed_job_does_otherwise_is_said_once(
+    before: dict[str, Any], then: dict[str, Any], said: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = tmp_path / "job"
+    train(["cpu"], n_iter=2, checkpoint=path, **before)
+    train(["cpu"], n_iter=3, checkpoint=path, resume=True, **before)
+    assert "the checkpoint was made with" not in caplog.text
+    train(["cpu"], n_iter=4, checkpoint=path, resume=True, **then)
+    (line,) = [r.getMessage() for r in caplog.records if "the checkpoint was made with" in r.getMessage()]
+    made, has = line.split(", and the job has ")
+    assert said[0] in made and said[1] in has and "goes on with these" in has
+
+
+def test_a_file_of_an_earlier_version_says_nothing_of_how_it_was_made(
+        tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "job"
+    train(["cpu"], n_iter=2, checkpoint=path)
+    header, arrays = read_file(path, "ag-dp-train-1", "dp_train")
+    write_file(path, arrays, {name: text for name, text in header.items() if name != "made"})
+    train(["cpu"], n_iter=3, checkpoint=path, resume=True, max_norm=0.5)
+    assert "the checkpoint was made with" not in caplog.text
+
+
 def test_a_schedule_whose_state_is_not_json_is_refused_at_once(tmp_path: Path) -> None:
     class Own(Halving):
         def state_dict(self) -> Any:
