@@ -22,7 +22,7 @@ import numpy as np
 from ag.autograd.create import ag_tensor
 from ag.autograd.tensor import Tensor
 from ag.data.samples import Pass, samples_of
-from ag.data.threads import Check, Lock, made_ahead
+from ag.data.threads import Check, Lock, OneByOne, made_ahead
 from ag.engine.primitive import Array
 from ag.engine.random import draws_from, host_seed
 from ag.engine.shape import counts
@@ -343,7 +343,10 @@ class DataLoader:
             return self._deliver(self._gather(place, place.next), place)
 
     def epoch(self) -> Iterator[Batch]:
-        """The batches of the next epoch, or of what is left of one after `load_state_dict`."""
+        """The batches of the next epoch, or of what is left of one after `load_state_dict`; threads may share them."""
+        return OneByOne(self._batches())
+
+    def _batches(self) -> Generator[Batch, None, None]:
         place = self._begin()
         try:
             while place.next < self.n_batches():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextvars import ContextVar
 from numbers import Number
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ from ag.engine.primitive import Array
 from ag.errors import DtypeError, ShapeError
 
 __all__ = ["Pass", "Samples", "samples_of"]
+
+_within: ContextVar[tuple[Samples, ...]] = ContextVar("ag_samples_within", default=())  # of which one is being made
 
 
 class Pass(NamedTuple):
@@ -115,8 +118,12 @@ class _Made(Samples):
                                                                              strict=False))
 
     def _parts(self, i: int, check: Check) -> tuple[Any, ...]:
+        if self in (within := _within.get()):  # it would wait for itself
+            raise RuntimeError(f"ag_dataloader: sample {i} of {self._name} is asked for while one of them is being "
+                               f"made; a sample must not ask the loader that it is for.")
         with self._asking():
             check()
+            token = _within.set((*within, self))
             try:
                 item = self._data[i]
             except StopIteration as error:  # which would end the loop as if there were no more samples
@@ -126,6 +133,8 @@ class _Made(Samples):
                 if sys.version_info >= (3, 11):  # exceptions of 3.10 take no notes
                     error.add_note(f"ag_dataloader was asking for sample {i} of {self._name}.")
                 raise
+            finally:
+                _within.reset(token)
         return item if self._pairs and isinstance(item, tuple) else (item,)
 
 

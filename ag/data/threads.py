@@ -1,7 +1,7 @@
 """What data loaders need of threads: things made ahead in the background, and a lock that outlives forks and copies.
 
 `made_ahead` makes things in an order that is known from the start, for loops.  `Told` is told again and again which
-come next, for `dp_train`, whose ranks may share them out anew at any time.
+come next, for `dp_train`, whose ranks may share them out anew at any time.  `OneByOne` lets threads share a generator.
 
 Whoever leaves things made ahead, by an exception or Ctrl-C too, does not wait for the one that is being made, and the
 threads keep no process alive.  Knows nothing of samples; `ag.data` and `dp_train` call it.
@@ -10,7 +10,7 @@ threads keep no process alive.  Knows nothing of samples; `ag.data` and `dp_trai
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 from contextvars import copy_context
@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from threading import RLock, Semaphore, Thread
 from typing import Generic, TypeVar
 
-__all__ = ["Check", "Lock", "Told", "made_ahead"]
+__all__ = ["Check", "Lock", "OneByOne", "Told", "made_ahead"]
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -37,6 +37,21 @@ def made_ahead(make: Callable[[int, Check], T], numbers: range, most: int) -> Ge
     finally:
         if maker is not None:
             maker.leave()
+
+
+class OneByOne(Iterator[T]):
+    """What a generator yields, for several threads, which wait for each other; each gets what no other does."""
+
+    def __init__(self, generator: Generator[T, None, None]) -> None:
+        self._generator, self._turn = generator, Lock()
+
+    def __next__(self) -> T:
+        with self._turn():
+            return next(self._generator)
+
+    def close(self) -> None:
+        """End the generator."""
+        self._generator.close()
 
 
 class _UnwantedError(Exception):

@@ -415,3 +415,29 @@ def test_arrays_are_looked_at_when_a_batch_is_due() -> None:
         if not ag.is_ag_tensor(data):
             data[1] = 9
         assert [*found, next(loop).x.item()] == expected
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_threads_share_a_loop(prefetch: int) -> None:
+    """Each batch comes to one of them; it was 'generator already executing'."""
+    batches = iter(ag.ag_dataloader(list(np.arange(60.0).reshape(60, 1)), batch_size=1, prefetch=prefetch))
+    with ThreadPoolExecutor(3) as pool:
+        parts = list(pool.map(lambda _: [b.x.item() for b in batches], range(3)))
+    assert sorted(x for part in parts for x in part) == list(range(60))
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_sample_that_asks_its_own_loader(prefetch: int) -> None:
+    class Own:
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, i: int) -> Any:
+            return next(iter(loader)).x.numpy()[:, 0]
+
+    other = ag.ag_dataloader(np.arange(4.0), prefetch=prefetch)
+    loader = ag.ag_dataloader(Own(), prefetch=prefetch)
+    with expect_error("a sample of its own loader", RuntimeError, "ag_dataloader: sample", "of x", "must not ask"):
+        next(iter(loader))
+    loader = other
+    assert next(iter(ag.ag_dataloader(Own(), prefetch=prefetch))).x.shape == (1, 4)

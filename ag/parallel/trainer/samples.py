@@ -113,9 +113,15 @@ class Samples:
     def _made(self, of: tuple[int, int]) -> Tree:
         """The sample of a pass with this number."""
         turn, i = of
-        if self.loader is None:
+        if self.loader is not None:
+            return loader_sample(*self.loader.sample(i, Pass(self._seed, turn)))
+        try:
             return self._data[i]
-        return loader_sample(*self.loader.sample(i, Pass(self._seed, turn)))
+        except IndexError as error:
+            if len(self._data) == self._count:
+                raise
+            raise IndexError(f"dp_train: sample {i} was asked for, and data has {len(self._data)} samples, where there "
+                             f"were {self._count} when the job began; leave data as they are.") from error
 
     def begin(self, seed: int, shuffle: bool) -> None:
         """Let this seed decide what samples draw and, with `shuffle`, the order of every pass."""

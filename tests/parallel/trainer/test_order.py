@@ -190,3 +190,10 @@ def test_what_is_no_data() -> None:
 def test_a_job_says_nothing_of_what_is_usual(caplog: pytest.LogCaptureFixture) -> None:
     train(["cpu", "cpu:1"], batch=None, micro_batch=3)
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+def test_data_that_a_callback_shortens() -> None:
+    data = [np.ones((2, 1)) for _ in range(8)]
+    with expect_error("shortened data", IndexError, "dp_train: sample 4", "4 samples", "were 8", "leave data"):
+        ag.dp_train(lambda: ag.ag_linear(2, 2), data, ag.ag_mse_loss, n_iter=8, shuffle=False, devices=["cpu"],
+                    verbose=False, callback=lambda step: data.__delitem__(slice(4, None)))
