@@ -89,6 +89,31 @@ def test_whatever_arithmetic_takes_for_numbers_is_compared(other: Any) -> None:
         assert (t == nothing) is False and (t != nothing) is True
 
 
+class Column:
+    """Stands for a column of pandas, which leaves operators to a class that stands above it."""
+
+    def __init__(self, *values: float) -> None:
+        self._values = np.array(values)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return self._values
+
+    def _left(self, other: object) -> Any:
+        assert getattr(type(other), "__pandas_priority__", 0) > 4000  # that of a table; without one: np.dtype("f32")
+        return NotImplemented
+
+    __add__ = __mul__ = __eq__ = __lt__ = _left
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_column_is_an_operand_on_either_side() -> None:
+    column, t = Column(1.0, 3.0), ag.ag_param([2.0, 2.0])
+    assert (column + t).numpy().tolist() == (t + column).numpy().tolist() == [[3.0], [5.0]]
+    assert (column < t).tolist() == [[True], [False]] and (column == t).tolist() == [[False], [False]]
+    assert (t != column).all() and (t > column).tolist() == [[True], [False]]
+
+
+
 def test_what_cannot_be_compared() -> None:
     t = ag.ag_tensor(X)
     assert (t == None) is False and (t != "a") is True  # noqa: E711
