@@ -98,6 +98,8 @@ DIFFERS = {  # name: (signature here, why it is not the designed one)
     "Pipeline": ("stages, devices=None, micro_batches=4, schedule='1f1b', dim=-1, *, axis=None",
                  "axis is numpy's name for dim"),
     "Layer.load_state_dict": ("self, state, strict=True", "the name says what it is"),
+    "optimizer_sgd": ("params, lr=0.01, momentum=0.0, *, weight_decay=0.0, nesterov=False",
+                      "PyTorch's fourth argument is dampening, which would be taken for weight_decay"),
 }
 
 ERRORS = {"AgError": Exception, "ShapeError": ValueError, "DtypeError": TypeError, "DeviceError": RuntimeError,

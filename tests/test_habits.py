@@ -158,6 +158,7 @@ ANSWERED: dict[str, str] = {
     "ag.ag_save_checkpoint(model, opt, 3, 'checkpoint.bin')": "ag_save_checkpoint(path, model, optimizer)",
     "ag.ZeroOptimizer(model, ['cpu', 'cpu:1'])": "ZeroOptimizer: optimizer is a list; a function that makes one",
     "ag.ag_load_checkpoint(model, 'checkpoint.bin')": "path is a Sequential; the name of a file is required",
+    "optim.SGD(model, 0.1, 0.9, dampening=0.5)": "leave it out: there is none",
     # what cannot be done
     'f"{t:.4f}"': "t.numpy()", "int(t)": "one element", "bool(t)": ".any()", "t // 2": "t / x",
     "t % 2": "t.numpy() % x",

@@ -147,6 +147,7 @@ OPTIMIZER: Mapping[str, str] = {
 OPTIMIZER_ARGUMENTS: Mapping[str, str] = {
     "weight_decay": "write ag.optim.AdamW(params, weight_decay=0.01), which shrinks the weights beside the gradient",
     "betas": "write beta1=0.9, beta2=0.999 to ag.optim.Adam", "learning_rate": "write lr",
+    "dampening": "leave it out: there is none",
     **dict.fromkeys(("momentum", "nesterov"), "write ag.optim.SGD(params, lr=0.01, momentum=0.9)"),
 }
 

@@ -68,8 +68,8 @@ class SGD(Optimizer):
     nesterov: bool
 
     @answers("optimizer_sgd", OPTIMIZER_ARGUMENTS)
-    def __init__(self, params: object, lr: float = 0.01, momentum: float = 0.0, weight_decay: float = 0.0,
-                 nesterov: bool = False) -> None:
+    def __init__(self, params: object, lr: float = 0.01, momentum: float = 0.0, *,
+                 weight_decay: float = 0.0, nesterov: bool = False) -> None:
         super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
 
     def _agree(self, values: Mapping[str, Any]) -> None:

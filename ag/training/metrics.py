@@ -22,7 +22,7 @@ from ag.autograd.tensor import ArrayLike, Tensor
 from ag.engine.kernels.convert import host_array
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
-from ag.errors import ShapeError
+from ag.errors import DtypeError, ShapeError
 
 __all__ = ["METRICS", "Mean", "Metric", "accuracy", "mean_absolute_error", "mean_squared_error", "named_metrics",
            "top_k_accuracy"]
@@ -80,6 +80,14 @@ def accuracy(output: ArrayLike, target: ArrayLike) -> float:
     ------
     ShapeError
         If the shapes do not fit, or there is one class only.
+    IndexError
+        If an id is outside ``0..classes-1``.
+    DtypeError
+        If targets are no numbers.
+
+    Notes
+    -----
+    A sample with a NaN among its outputs is not right, whatever its class.
 
     Examples
     --------
@@ -102,7 +110,8 @@ def top_k_accuracy(k: int) -> Metric:
     Returns
     -------
     callable
-        The metric, called ``top_5_accuracy`` for ``k=5``; of equal outputs, those of lower classes are larger.
+        The metric, called ``top_5_accuracy`` for ``k=5``; of equal outputs, those of lower classes are larger.  It
+        refuses what `accuracy` refuses, and a sample with a NaN among its outputs is not right.
 
     Raises
     ------
@@ -189,8 +198,10 @@ def _array(function: str, x: ArrayLike) -> Array:
 
 
 def _classes(function: str, output: ArrayLike, target: ArrayLike) -> tuple[Array, Array]:
-    """Outputs, and the class of every sample."""
+    """Outputs, and the class of every sample, -1 for those whose outputs are not all numbers."""
     values, ids = _array(function, output), _array(function, target)
+    if ids.dtype.kind not in "biuf":
+        raise DtypeError(f"{function}: the target is of type {ids.dtype}; class ids are required, or distributions.")
     if values.ndim == 0 or values.shape[0] < 2:
         raise ShapeError(f"{function}: output is {values.shape}; (classes, samples) with at least two classes is "
                          f"required.")
@@ -199,7 +210,11 @@ def _classes(function: str, output: ArrayLike, target: ArrayLike) -> tuple[Array
     if ids.shape != values.shape[1:]:
         raise ShapeError(f"{function}: output is {values.shape} and target is {ids.shape}; the target must be "
                          f"{values.shape[1:]} (class ids) or {values.shape} (distributions).")
-    return values, ids
+    wrong = ids[~((ids >= 0) & (ids < len(values)) & (ids == np.floor(ids)))]
+    if wrong.size:
+        raise IndexError(f"{function}: the label {wrong.flat[0]} is outside 0..{len(values) - 1}; labels are 0-based "
+                         f"class numbers.")
+    return values, np.where(np.isnan(values).any(0), -1, ids)
 
 
 def _difference(function: str, output: ArrayLike, target: ArrayLike) -> Array:

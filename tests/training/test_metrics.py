@@ -26,6 +26,23 @@ def test_accuracy_and_top_k() -> None:
     assert accuracy(np.zeros((2, 3, 4)), np.zeros((3, 4))) == 1.0  # samples of several
 
 
+def test_labels_that_are_no_classes() -> None:
+    for metric in (ag.training.accuracy, ag.training.top_k_accuracy(2)):
+        for label, shown in ((3, "3"), (-1, "-1"), (0.5, "0.5"), (np.nan, "nan")):
+            with expect_error("an id out of range", IndexError, f"accuracy: the label {shown} is outside 0..2"):
+                metric(np.eye(3), [0, 1, label])
+        with expect_error("names of classes", ag.DtypeError, "accuracy: the target is of type <U1"):
+            metric(np.eye(3), ["a", "b", "c"])
+
+
+def test_outputs_that_are_no_numbers_are_not_right() -> None:
+    outputs = np.eye(3)
+    outputs[2, 0] = np.nan  # of a sample whose class 0 has the largest number
+    for metric in (ag.training.accuracy, ag.training.top_k_accuracy(3)):
+        assert metric(outputs, [0, 1, 2]) == pytest.approx(2 / 3)
+        assert metric(np.full((3, 2), np.nan), [0, 0]) == 0
+
+
 def test_errors_of_numbers() -> None:
     target = np.zeros_like(LOGITS)
     assert mean_absolute_error(ag.ag_tensor(LOGITS), target) == pytest.approx(np.abs(LOGITS).mean())
