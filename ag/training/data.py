@@ -62,7 +62,7 @@ class Data:
     ShapeError
         If inputs and targets are not equally many.
     ValueError
-        If there are no samples.
+        If there are no samples, or a loader drops the only batch.
     """
 
     def __init__(self, given: object, name: str, batch_size: int | None = None, whole: bool = False) -> None:
@@ -72,8 +72,12 @@ class Data:
         self._samples = Samples(self._loader)
         self._all = self._loader.n_samples
         usual = self._loader.batch_size if isinstance(given, DataLoader) else _USUAL
-        self.batch_size = min(usual if batch_size is None else int(batch_size), self._all)
+        asked = usual if batch_size is None else int(batch_size)
+        self.batch_size = min(asked, self._all)
         drops = self._loader.drop_last and not whole
+        if drops and asked > self._all:
+            raise ValueError(f"{name} drops a last batch that is smaller, and {self._all} samples make no batch of "
+                             f"{asked}; give a smaller batch_size, or drop_last=False.")
         self.count = self._all - self._all % self.batch_size if drops else self._all
         self.steps = -(-self.count // self.batch_size)
 

@@ -193,8 +193,7 @@ def fit(
     data = Data(train, "fit: train", batch_size)
     source, name = (train, "fit: train") if valid is None else (valid, "fit: valid")
     held = Data(source, name, None if isinstance(source, DataLoader) else batch_size, whole=True)
-    targets = hasattr(train, "__array__") and (hasattr(valid, "__array__") or isinstance(valid, list))
-    if targets and data.count == held.count:  # Keras' fit(X, y), which would train the outputs to be the inputs
+    if data.count == held.count and _is_bare(train) and _is_bare(valid):  # Keras' fit(X, y): it would fit X to itself
         raise TypeError(f"fit: train and valid are arrays of {data.count} samples each, without targets; targets "
                         f"belong to train. Write fit(model, (X, y)), or (X, X) where the inputs are the targets.")
     loop = Epochs(model, data, loss_for("fit", loss, data), held, valid is not None, measured, int(epochs),
@@ -219,6 +218,11 @@ def fit(
         data.close()
         held.close()
     return loop.run.history
+
+
+def _is_bare(given: object) -> bool:
+    """Whether it is an array, or a list that is no list of pairs, so that nothing in it is a target."""
+    return hasattr(given, "__array__") or (isinstance(given, list) and not isinstance(given[0], tuple))
 
 
 def _callbacks(given: object) -> list[Callback]:

@@ -252,6 +252,11 @@ def test_a_loader_has_its_own_settings() -> None:
     assert ag.training.predict(net(), ag.ag_dataloader(X.T, batch_size=10, drop_last=True)).shape == (37, 3)
 
 
+def test_lists_of_pairs_as_training_and_validation() -> None:
+    pairs = [*zip(X, Y, strict=True)]
+    assert train(plain(), train=pairs, valid=pairs).epochs == 3
+
+
 def test_images_reach_the_model_as_convolutions_take_them() -> None:
     images = RNG.random((6, 1, 5, 4)).astype(np.float32)
     model = ag.ag_sequential(ag.ag_conv2d_layer(1, 2, 3), ag.ag_flatten_layer(), ag.ag_linear(12, 2))
@@ -290,6 +295,10 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "not as many": ({"train": (X, Y[:5])}, ag.ShapeError, "37 inputs and 5 targets"),
     "targets as valid": ({"train": X, "valid": Y}, TypeError, "arrays of 37 samples each, without targets"),
     "a list as valid": ({"train": X, "valid": Y.tolist()}, TypeError, "targets belong to train"),
+    "two lists": ({"train": X.tolist(), "valid": (X * 5).tolist()}, TypeError, "targets belong to train"),
+    "two lists of arrays": ({"train": [*X], "valid": [*X]}, TypeError, "targets belong to train"),
+    "no whole batch": ({"train": ag.ag_dataloader(X.T, Y, batch_size=8, drop_last=True), "batch_size": 38}, ValueError,
+                       "37 samples make no batch of 38"),
     "empty": ({"train": (X[:0], Y[:0])}, ValueError, "train holds no samples"),
     "empty validation": ({"valid": (X[:0], Y[:0])}, ValueError, "valid holds no samples"),
     "epochs": ({"epochs": -1}, ValueError, "epochs is -1"),
