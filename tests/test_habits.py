@@ -110,7 +110,7 @@ ANSWERED: dict[str, str] = {
     "ag.fit(model, (A, A), validation_split=0.2)": "split the arrays", "ag.fit(model, (A, A), epoch=3)": "'epochs'?",
     "ag.fit(model, (A, A), lr=0.1, optimizer=optim.Adam)": "fit: lr is 0.1 and optimizer is given",
     "nn.Conv2d(3, 4, kernel_size=3)": "Conv2d: there is no argument 'kernel_size'; write kernel.",
-    "nn.MaxPool(kernel_size=2)": "write size", "nn.Dropout(p=0.5)": "write rate",
+    "nn.MaxPool(kernel_size=2)": "MaxPool: there is no argument 'kernel_size'; write size", "nn.Dropout(p=0.5)": "write rate",
     "nn.Linear(2, 2, biass=True)": "'bias'?",
     "nn.MultiheadAttention(8, num_heads=2)": "write n_heads",
     "nn.Embedding(num_embeddings=3, embedding_dim=2)": "write vocab_size",

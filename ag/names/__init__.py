@@ -116,10 +116,10 @@ def _found(name: str) -> object:
     return getattr(import_module(space), own)
 
 
-def answers(function: str, elsewhere: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def answers(function: str | None, elsewhere: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Let a function answer the name of an argument that it does not have: as `elsewhere` says, or with the nearest.
 
-    `function` is the name that users know it by.
+    `function` is the name that users know it by; None for an ``__init__``, which they know by the class of its object.
     """
 
     def answering(decorated: Callable[P, R]) -> Callable[P, R]:
@@ -133,7 +133,8 @@ def answers(function: str, elsewhere: Mapping[str, str]) -> Callable[[Callable[P
                 if name not in names:
                     hint = next((f"write {known}" for known in SYNONYMS.get(name, ()) if known in given), None)
                     hint = hint or elsewhere.get(name) or _nearest(name, given, "help() of it lists those there are")
-                    raise TypeError(f"{function}: there is no argument {name!r}; {hint}.".replace("?.", "?"))
+                    called = function or type(args[0]).__name__
+                    raise TypeError(f"{called}: there is no argument {name!r}; {hint}.".replace("?.", "?"))
             return decorated(*args, **kwargs)
 
         return call

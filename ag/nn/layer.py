@@ -94,7 +94,7 @@ class Layer(Watched):
         if cls.__module__.startswith(f"{__package__}.") and not cls.__name__.startswith("_"):
             LIBRARY.setdefault(cls.__name__, cls)  # the first to have a name keeps it
         if cls.__module__.startswith(f"{__package__}.") and "__init__" in vars(cls):
-            answered = answers(cls.__name__.lstrip("_"), LAYER_ARGUMENTS)  # arguments that other libraries have
+            answered = answers(None, LAYER_ARGUMENTS)  # arguments that other libraries have
             type.__setattr__(cls, "__init__", answered(vars(cls)["__init__"]))
 
     if TYPE_CHECKING:
