@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from operator import is_
 from threading import current_thread, main_thread
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType, NoneType
 from typing import Any, Protocol, cast, runtime_checkable
@@ -132,8 +133,7 @@ class Observed:
 
     def __init__(self, replicas: Sequence[_Replica]) -> None:
         self._replicas = replicas
-        self._holders = [_holders(replica.model) for replica in replicas] if len(replicas) > 1 else []
-        self._settings = [{place: _settings(x) for place, x in holders.items()} for holders in self._holders]
+        self._parts = [_parts(replica.model) for replica in replicas] if len(replicas) > 1 else []
 
     def spread_settings(self) -> None:
         """Let a setting that it has changed on some of the models hold for all.
@@ -143,35 +143,40 @@ class Observed:
         CommError
             If it has set one in two ways, or to what cannot be that of another model.
         """
-        changes: dict[tuple[str, object], dict[int, object]] = {}
-        for owner, (holders, before) in enumerate(zip(self._holders, self._settings, strict=True)):
-            for place, x in holders.items():
-                for name, value in _settings(x).items():
-                    if not _same(value, before[place].get(name, getattr(type(x), str(name), _ABSENT))):
-                        changes.setdefault((place, name), {})[owner] = value
-        for (place, name), values in changes.items():
+        changes: dict[tuple[object, ...], dict[int, object]] = {}
+        for owner, parts in enumerate(self._parts):
+            for x, above, key, before in parts:
+                now = _items(x)
+                if len(now) == len(before) and all(map(is_, now.values(), before.values())):
+                    continue
+                for name, value in now.items():
+                    if _is_setting(value) and not _same(value, before.get(name, getattr(type(x), str(name), _ABSENT))):
+                        changes.setdefault((*_place(parts, above, key), name), {})[owner] = value
+        for place, values in changes.items():
             if len(values) < len(self._replicas):  # otherwise it has set all as it wants them
-                self._spread(place, name, values)
+                self._spread(place, values)
 
-    def _spread(self, place: str, name: object, values: Mapping[int, object]) -> None:
+    def _spread(self, place: tuple[object, ...], values: Mapping[int, object]) -> None:
         first, *others = values
-        value, where = values[first], f"{place}.{name}".lstrip(".")
+        value, where = values[first], ".".join(map(str, place))
         for other in others:
             if not _same(values[other], value):
                 raise CommError(f"dp_train: the callback gave {where} other values on {self._replicas[other].name} "
                                 f"than on {self._replicas[first].name}; give all models the same, or only one of them.")
-        for owner, holders in enumerate(self._holders):
+        for owner, replica in enumerate(self._replicas):
             if owner not in values:
-                if isinstance(value, (Layer, Tensor)) or place not in holders:
+                x: object = replica.model
+                for name in place[:-1]:
+                    x = _items(x).get(name)
+                if isinstance(value, (Layer, Tensor)) or x is None:
                     raise CommError(f"dp_train: the callback gave {self._replicas[first].name} another {where}, and "
-                                    f"{self._replicas[owner].name} keeps its own; set it on all models.")
-                x = holders[place]
+                                    f"{replica.name} keeps its own; set it on all models.")
                 if isinstance(x, dict):
-                    x[name] = value
+                    x[place[-1]] = value
                 elif isinstance(x, list):
-                    x[cast(int, name)] = value
+                    x[cast(int, place[-1])] = value
                 else:
-                    setattr(x, str(name), value)
+                    setattr(x, str(place[-1]), value)
 
     def values(self, sent: Both, found: Sequence[Both]) -> Both:
         """The weights and buffers to go on with: weights that it has set on any replica, buffers that all have.
@@ -217,6 +222,10 @@ class Observed:
 
 _ABSENT = object()
 _PLAIN = (bool, int, float, complex, str, bytes, NoneType, np.generic, FunctionType, BuiltinFunctionType, type)
+_PLAIN_TYPES = frozenset(_PLAIN)
+
+# Something in a model that holds others: it, the number of what it is in, its name there, and what it held.
+_Part = tuple[object, int, object, dict[object, object]]
 
 
 def _items(x: object) -> Mapping[object, object]:
@@ -228,24 +237,31 @@ def _items(x: object) -> Mapping[object, object]:
     return x if isinstance(x, dict) else {} if isinstance(x, ModuleType) else getattr(x, "__dict__", {})
 
 
-def _holders(model: object) -> dict[str, object]:
-    """A model and all objects in it that hold something, by their places, such as "layers.0.W"; each once."""
-    found, seen, left = dict[str, object](), set[int](), [("", model)]
+def _parts(model: object) -> list[_Part]:
+    """A model and all in it that holds something, each once."""
+    found: list[_Part] = []
+    seen = set[int]()
+    left: list[tuple[object, int, object]] = [(model, -1, "")]
     while left:
-        place, x = left.pop()
+        x, above, key = left.pop()
         if id(x) not in seen:
             seen.add(id(x))
-            found[place] = x
-            left += [(f"{place}.{name}".lstrip("."), part) for name, part in dict(_items(x)).items()
-                     if not isinstance(part, _PLAIN)]
+            held = dict(_items(x))
+            left += [(part, len(found), name) for name, part in held.items() if type(part) not in _PLAIN_TYPES]
+            found.append((x, above, key, held))
     return found
 
 
-def _settings(x: object) -> dict[object, object]:
-    """What can be compared of it; parts that are trained are, so that another in their place is noticed."""
-    return {name: value for name, value in dict(_items(x)).items() if isinstance(value, (*_PLAIN, Layer)) or (
+def _place(parts: Sequence[_Part], above: int, key: object) -> tuple[object, ...]:
+    """The names that lead from a model to a part of it."""
+    return () if above < 0 else (*_place(parts, *parts[above][1:3]), key)
+
+
+def _is_setting(value: object) -> bool:
+    """Whether it can be compared; parts that are trained are, so that another in their place is noticed."""
+    return isinstance(value, (*_PLAIN, Layer)) or (
         isinstance(value, tuple) and all(isinstance(part, _PLAIN) for part in value)) or (
-        isinstance(value, Tensor) and value.requires_grad and value.node is None)}
+        isinstance(value, Tensor) and value.requires_grad and value.node is None)
 
 
 def _same(a: object, b: object) -> bool:

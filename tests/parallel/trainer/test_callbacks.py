@@ -199,6 +199,13 @@ def another_activation(models: list[Any]) -> None:
         model.activation = ag.ag_relu
 
 
+class Doubles(ag.Layer):
+    """Holds nothing but its mode, which is its class's at first."""
+
+    def forward(self, x: Any) -> Any:
+        return x * 2.0 if self.training else x
+
+
 class Nested(Net):
     """With settings in a list of dicts, and an activation of its class."""
 
@@ -206,10 +213,10 @@ class Nested(Net):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scales = [{"in": 1.0}, {"out": 2.0}]
+        self.scales, self.doubles = [{"in": 1.0}, {"out": 2.0}], Doubles()
 
     def forward(self, x: Any) -> Any:
-        return self.activation(super().forward(x)) * (self.scales[0]["in"] * self.scales[1]["out"])
+        return self.activation(self.doubles(super().forward(x))) * (self.scales[0]["in"] * self.scales[1]["out"])
 
 
 def scale_in(models: list[Any]) -> None:
@@ -217,8 +224,13 @@ def scale_in(models: list[Any]) -> None:
         model.scales[0]["in"] = 0.5
 
 
+def no_more_doubles(models: list[Any]) -> None:
+    for model in models:
+        ag.ag_eval(model.doubles)
+
+
 @pytest.mark.parametrize("of", [slice(None), slice(1), slice(1, 2)], ids=["all", "first", "second"])
-@pytest.mark.parametrize("change", [freeze, drop_more, another_activation, scale_in])
+@pytest.mark.parametrize("change", [freeze, drop_more, another_activation, scale_in, no_more_doubles])
 def test_settings_that_a_callback_sets_hold_for_all(change: Any, of: slice, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "Net", Nested)
     one = train(["cpu"], at(3, change))
