@@ -159,8 +159,7 @@ class DataLoader:
         self._seed = host_seed() if seed is None else int(seed)
         self._is_seeded = seed is not None
         self._part = 0, 1  # which part of every batch it has, of how many
-        self._lock = Lock()  # around every change of a place
-        self._turn = Lock()  # of whoever calls next_batch
+        self._lock, self._turn = Lock(), Lock()  # around every change of a place; of whoever calls next_batch
         self._begun = 0  # epochs, with the one that waits
         self._own: _Place | None = None  # the place of `next_batch`
         self._left: _Place | None = None  # of the loop that may go on at the place that waits
