@@ -86,7 +86,7 @@ def test_the_hosts_part(tmp_path: Path, lavapipe: str) -> None:
     found = run("host_time.py", tmp_path, "--device", lavapipe)
     assert [r["workload"] for r in found["results"]] == ["W1", "W4"]
     for row in found["results"]:
-        assert 1 <= row["submits"] <= 3 and row["launches"] > 10, row
+        assert 0.5 < row["submits"] <= 2 and row["launches"] > 10, row
         assert 0 < row["captured_us"] < row["eager_us"] and row["launch_us"] < 10_000, row
 
 
