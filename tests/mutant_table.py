@@ -295,7 +295,7 @@ mutant("capture", "numbers are not checked", "ag/autograd/captured/arguments.py"
 mutant("capture", "a tensor's slot is not filled", "ag/autograd/captured/arguments.py",
        "self.target.backend.copy(self.target, value.buffer)", "pass",
        "autograd/test_capture.py::test_arrays_and_tensors_fill_the_slots[cpu]")
-mutant("capture", "objects of a layer's own are not looked into", "ag/autograd/watched.py",
+mutant("capture", "objects of a layer's own are not looked into", "ag/autograd/captured/notes.py",
        "self._reader.values(value)", "pass",
        "autograd/test_capture_guards.py::test_an_object_of_a_layers_own_changes[Plain-list-the step]")
 mutant("capture", "names that are not there yet are not looked for", "ag/autograd/captured/meanings.py",

@@ -22,7 +22,7 @@ from ag.engine.kernels.convert import host_array
 from ag.engine.primitive import Array
 from ag.errors import CaptureError, DeviceError, DtypeError, ShapeError
 
-__all__ = ["ag_param", "ag_tensor", "as_array", "as_input", "is_ag_tensor", "lift", "to_buffer",
+__all__ = ["ag_param", "ag_tensor", "as_array", "as_input", "host_values", "is_ag_tensor", "lift", "to_buffer",
            "unpickled"]
 
 _CONSTANTS_KEPT = 256  # per device; a training step uses a handful
@@ -79,6 +79,11 @@ def as_array(data: ArrayLike, function: str) -> Array:
     if array.dtype.kind not in "biuf":
         raise DtypeError(f"{function}: data of type {array.dtype} was given; numbers are required.")
     return array
+
+
+def host_values(x: object, function: str) -> Array:
+    """The values of a tensor, or of what else was given for an array, on the host."""
+    return x.numpy() if isinstance(x, Tensor) else host_array(x, function)
 
 
 def column(array: Array) -> Array:

@@ -21,11 +21,11 @@ from typing import Protocol
 
 import numpy as np
 
-from ag.autograd.tensor import Tensor, TensorLike
+from ag.autograd.create import host_values
+from ag.autograd.tensor import TensorLike
 from ag.data.dataloader import Batch
 from ag.data.image_folder import ImageFolder
 from ag.data.images import ImageList
-from ag.engine.kernels.convert import host_array
 from ag.engine.primitive import Array
 from ag.engine.random import host_seed
 from ag.engine.shape import counts
@@ -343,7 +343,7 @@ def topk_accuracy(out: TensorLike, ids: TensorLike, k: int = 1, world: Summing |
 
 
 def _scores_and_ids(function: str, out: TensorLike, ids: TensorLike) -> tuple[Array, Array]:
-    scores, right = (x.numpy() if isinstance(x, Tensor) else host_array(x, function) for x in (out, ids))
+    scores, right = (host_values(x, function) for x in (out, ids))
     if scores.ndim != 2 or right.size != scores.shape[1] or right.ndim < 1:
         raise ShapeError(f"{function}: out is {scores.shape} and ids {right.shape}; (classes, samples) and (samples,) "
                          f"are required.")

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ag.autograd.create import host_values
 from ag.autograd.tensor import Tensor
 from ag.data.threads import Check, Lock
-from ag.engine.kernels.convert import host_array
 from ag.engine.primitive import Array
 from ag.errors import DtypeError, ShapeError
 
@@ -164,7 +164,7 @@ def _odd(array: Array) -> str:
 
 def _numbers(data: object, what: str) -> Array:
     try:
-        array: Array = data.numpy() if isinstance(data, Tensor) else host_array(data, f"ag_dataloader: {what}")
+        array = host_values(data, f"ag_dataloader: {what}")
     except ValueError as error:
         raise ShapeError(f"ag_dataloader: {what} is a {type(data).__name__} and not an array; numbers in rows of one "
                          f"length are required.") from error

@@ -125,7 +125,7 @@ class Recording:
     outputs : list of Buffer
         The results, wherever the program leaves them.
     notes : object or None
-        What code above the engine notes about the step meanwhile; `ag.autograd.watched`.
+        What code above the engine notes about the step meanwhile; `ag.autograd.captured.notes`.
     failure : CaptureError or None
         What another thread did that cannot be recorded.
     compiled : callable or None

@@ -1,10 +1,12 @@
 """Class numbers and word ids: whole numbers from the host, checked there, because a kernel cannot raise an error.
 
-`ag.ops.loss` and `ag.ops.embedding` call `checked_ids`, and say what the numbers are called in messages.  It knows no
-op, but for one message that helps with the ids of an embedding.
+`ag.ops.loss` and `ag.ops.embedding` call `checked_ids`, and say what the numbers are called in messages; metrics, which
+stay on the host, call `refuse_outside`.  It knows no op, but for one message that helps with the ids of an embedding.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 
@@ -16,7 +18,26 @@ from ag.engine.kernels.convert import host_array
 from ag.engine.primitive import Array
 from ag.errors import CaptureError, DeviceError, DtypeError
 
-__all__ = ["checked_ids"]
+__all__ = ["CLASS_RULE", "checked_ids", "refuse_outside"]
+
+CLASS_RULE = "labels are 0-based class numbers"
+
+
+def refuse_outside(function: str, count: int, noun: str, rule: str, values: Array) -> None:
+    """Each of `values` must be one of 0..count-1.
+
+    Raises
+    ------
+    IndexError
+        Naming the first that is not, as a `noun`, and the `rule`.
+    """
+    if values.dtype.kind in "iu" and values.size and values.min() >= 0 and values.max() < count:
+        return  # as nearly always, and every replay checks
+    with np.errstate(invalid="ignore"):
+        whole = values.astype(np.int32)
+    wrong = values[(whole != values) | (whole < 0) | (whole >= count)]
+    if wrong.size:
+        raise IndexError(f"{function}: the {noun} {wrong.flat[0]} is outside 0..{count - 1}; {rule}.")
 
 
 def checked_ids(function: str, beside: TensorLike, ids: ArrayLike, count: int, noun: str, rule: str) -> Tensor:
@@ -38,15 +59,7 @@ def checked_ids(function: str, beside: TensorLike, ids: ArrayLike, count: int, n
         raise DeviceError(f"{function}: operands are on {backend.name} and {ids.device} (the {noun}s); "
                           f"move one with ag_to_device first.")
 
-    def check(values: Array) -> None:
-        if values.dtype.kind in "iu" and values.size and values.min() >= 0 and values.max() < count:
-            return  # as nearly always, and every replay checks
-        with np.errstate(invalid="ignore"):
-            whole = values.astype(np.int32)
-        wrong = values[(whole != values) | (whole < 0) | (whole >= count)]
-        if wrong.size:
-            raise IndexError(f"{function}: the {noun} {wrong.flat[0]} is outside 0..{count - 1}; {rule}.")
-
+    check = partial(refuse_outside, function, count, noun, rule)
     if isinstance(ids, Tensor) and backend.recording is not None:
         positions = " Of positions 0 to n - 1 the columns are weight[:, :n]." if noun == "id" else ""
         raise CaptureError(f"{function}: the {noun}s are a tensor, and a captured step cannot read it to check them; "

@@ -20,7 +20,7 @@ from ag.engine.kernels.reduce import sum_over
 from ag.engine.kernels.softmax import log_softmax, softmax_cross_entropy, softmax_cross_entropy_ids
 from ag.engine.shape import Shape
 from ag.errors import ShapeError
-from ag.ops.class_ids import checked_ids
+from ag.ops.class_ids import CLASS_RULE, checked_ids
 from ag.ops.convert import ag_cast
 
 __all__ = ["ag_cross_entropy_loss", "ag_mse_loss", "ag_softmax_cross_entropy_loss"]
@@ -185,8 +185,7 @@ def ag_softmax_cross_entropy_loss(logits: TensorLike, target: TensorLike) -> Ten
             target = ag_cast(target, "f32" if not isinstance(logits, Tensor) else logits.dtype)
         return _soft_target(logits, target)
     if of_target == shape[1:] or (len(shape) == 2 and of_target == (shape[1], 1)) or (one_sample and not of_target):
-        rule = "labels are 0-based class numbers"
-        return _class_ids(logits, checked_ids(name, logits, target, shape[0], "label", rule))
+        return _class_ids(logits, checked_ids(name, logits, target, shape[0], "label", CLASS_RULE))
     raise ShapeError(f"{name}: logits are {shape} and target is {of_target}; "
                      f"the target must be {shape} (distributions) or {shape[1:]} (class ids).")
 

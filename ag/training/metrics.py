@@ -18,11 +18,12 @@ from math import fsum
 
 import numpy as np
 
+from ag.autograd.create import host_values
 from ag.autograd.tensor import ArrayLike, Tensor
-from ag.engine.kernels.convert import host_array
 from ag.engine.primitive import Array
 from ag.engine.shape import counts
 from ag.errors import DtypeError, ShapeError
+from ag.ops.class_ids import CLASS_RULE, refuse_outside
 
 __all__ = ["METRICS", "Mean", "Metric", "accuracy", "mean_absolute_error", "mean_squared_error", "named_metrics",
            "top_k_accuracy"]
@@ -193,13 +194,9 @@ METRICS: Mapping[str, Metric] = {  # those that have names
 }
 
 
-def _array(function: str, x: ArrayLike) -> Array:
-    return x.numpy() if isinstance(x, Tensor) else host_array(x, function)
-
-
 def _classes(function: str, output: ArrayLike, target: ArrayLike) -> tuple[Array, Array]:
     """Outputs, and the class of every sample, -1 for those whose outputs are not all numbers."""
-    values, ids = _array(function, output), _array(function, target)
+    values, ids = host_values(output, function), host_values(target, function)
     if ids.dtype.kind not in "biuf":
         raise DtypeError(f"{function}: the target is of type {ids.dtype}; class ids are required, or distributions.")
     if values.ndim == 0 or values.shape[0] < 2:
@@ -210,15 +207,12 @@ def _classes(function: str, output: ArrayLike, target: ArrayLike) -> tuple[Array
     if ids.shape != values.shape[1:]:
         raise ShapeError(f"{function}: output is {values.shape} and target is {ids.shape}; the target must be "
                          f"{values.shape[1:]} (class ids) or {values.shape} (distributions).")
-    wrong = ids[~((ids >= 0) & (ids < len(values)) & (ids == np.floor(ids)))]
-    if wrong.size:
-        raise IndexError(f"{function}: the label {wrong.flat[0]} is outside 0..{len(values) - 1}; labels are 0-based "
-                         f"class numbers.")
+    refuse_outside(function, len(values), "label", CLASS_RULE, ids)
     return values, np.where(np.isnan(values).any(0), -1, ids)
 
 
 def _difference(function: str, output: ArrayLike, target: ArrayLike) -> Array:
-    values, wanted = _array(function, output).astype(np.float64), _array(function, target)
+    values, wanted = host_values(output, function).astype(np.float64), host_values(target, function)
     if values.shape != wanted.shape:
         raise ShapeError(f"{function}: output is {values.shape} and target is {wanted.shape}; the shapes must be "
                          f"equal.")

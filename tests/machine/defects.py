@@ -100,7 +100,7 @@ class Defect:
 
 
 _CALL, _PROGRAM = "ag/autograd/captured/call.py", "ag/autograd/captured/program.py"
-_ARGUMENTS, _WATCHED = "ag/autograd/captured/arguments.py", "ag/autograd/watched.py"
+_ARGUMENTS, _NOTES = "ag/autograd/captured/arguments.py", "ag/autograd/captured/notes.py"
 _MEANINGS = "ag/autograd/captured/meanings.py"
 _CAPTURE, _RECORDING = "ag/autograd/capture.py", "ag/engine/program.py"
 _TAPE, _BACKEND = "ag/autograd/tape.py", "ag/engine/backend.py"
@@ -131,7 +131,7 @@ DEFECTS = [
     ),
     Defect(
         "optimizers and devices move parameters unseen",
-        *(_WATCHED, "if moved is not None and moved.buffer is not buffer:", "if False:"),
+        *(_NOTES, "if moved is not None and moved.buffer is not buffer:", "if False:"),
     ),
     Defect("an array of the step's own stands for its argument", _ARGUMENTS, "example.copy()  #", "example  #"),
     Defect(
@@ -151,11 +151,11 @@ DEFECTS = [
         *(_RECORDING, "if id(b.block) in self.made:", "if False:"),
         *_UNCOMPARED,
     ),
-    Defect("settings of layers may change", _WATCHED, "if not same(noted, now):", "if False:"),
-    Defect("items of lists may change", _WATCHED, "if has_other_items(container, items):", "if False:"),
+    Defect("settings of layers may change", _NOTES, "if not same(noted, now):", "if False:"),
+    Defect("items of lists may change", _NOTES, "if has_other_items(container, items):", "if False:"),
     Defect("what names mean may change", _MEANINGS,
            "if value is not held(before) and not same(", "if False and not same("),
-    Defect("whether a parameter is trained may change", _WATCHED, "tensor.requires_grad is not was:", "False:"),
+    Defect("whether a parameter is trained may change", _NOTES, "tensor.requires_grad is not was:", "False:"),
     Defect("the default device may change", _CAPTURE, "ag_default_device(), default_dtype(), ", "default_dtype(), "),
     Defect("the default type may change", _CAPTURE, "ag_default_device(), default_dtype(), ", "ag_default_device(), "),
     Defect(

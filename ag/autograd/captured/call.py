@@ -14,9 +14,10 @@ from typing import Any
 from weakref import ref
 
 from ag.autograd.captured.arguments import Args, Arguments
+from ag.autograd.captured.notes import Notes
 from ag.autograd.captured.trace import Label, Traced, first_difference, trace_of
 from ag.autograd.tensor import Node, Tensor
-from ag.autograd.watched import Notes, stop_noting
+from ag.autograd.watched import stop_noting
 from ag.engine.buffer import Buffer, Device
 from ag.engine.compile.pipeline import record
 from ag.engine.program import OPEN, Recording

@@ -6,8 +6,8 @@ Names stand together by the place where they are looked up, so one comparison of
     attributes of config     rate, k                                      and none of the names it did not have?
 
 Only where an identity is another one are values compared (`ag.autograd.captured.snapshots`).  What can be held weakly
-is, so that nothing lives longer for having been read; an identity says nothing once what had it is gone, so
-each tells when it goes.  Knows no bytecode; `ag.autograd.captured.names` finds names, `ag.autograd.watched` asks.
+is, so that nothing lives longer for having been read; an identity says nothing once what had it is gone, so each tells
+when it goes.  Knows no bytecode: `ag.autograd.captured.names` finds names.  `ag.autograd.captured.notes` asks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from weakref import ref
 
 from ag.autograd.captured.snapshots import MISSING, held, same, shown, snapshot, weak
 
-__all__ = ["Meanings", "Name", "Own", "meaning"]
+__all__ = ["Meanings", "Name", "Own", "key_of", "meaning"]
 
 _NOTHING = repeat(MISSING)  # which has no state, so all may share it
 
@@ -38,6 +38,11 @@ class Own(NamedTuple):
     """A place: what an object has itself, and not from its class."""
 
     owner: object
+
+
+def key_of(place: object) -> tuple[bool, int]:
+    """By what a place is told from others."""
+    return (True, id(place.owner)) if isinstance(place, Own) else (False, id(place))
 
 
 def _has_names(place: object) -> bool:
@@ -112,9 +117,8 @@ class Meanings:
         self._single = _Group()  # cells, slots, defaults of functions
         self._groups: dict[tuple[bool, int], _Group] = {}
         self._gone: list[object] = []  # a reference to each object that names meant and that is gone
-        # What `change` compares: globals, and those of whom there is a weak reference.
-        self._dicts: list[tuple[dict[str, object], list[str], list[int], frozenset[str], _Group]] = []
-        self._owners: list[tuple[object, list[str], list[int], frozenset[str], _Group]] = []
+        # What `change` compares: a dict of globals, or of whom the attributes are, with the group and what is in it.
+        self._places: list[tuple[object, list[str], list[int], frozenset[str], _Group]] = []
 
     def add(self, name: Name) -> None:
         """Note what a name means; whoever adds holds the place and the value until `close`."""
@@ -126,7 +130,7 @@ class Meanings:
             self._group(place).absent = names
 
     def _group(self, place: object) -> _Group:
-        key = isinstance(place, Own), id(place.owner if isinstance(place, Own) else place)
+        key = key_of(place)
         if key not in self._groups:
             self._groups[key] = _Group(place)
         return self._groups[key]
@@ -134,12 +138,9 @@ class Meanings:
     def close(self) -> None:
         """The step is over: forget places that are gone with it, as another call makes its own."""
         for group in self._groups.values():
-            if isinstance(place := group.place, dict):
-                self._dicts.append((place, group.names, group.ids, group.absent, group))
-            else:
-                owner = place.owner if isinstance(place, Own) else place
-                if held(owner) is not None:
-                    self._owners.append((owner, group.names, group.ids, group.absent, group))
+            place = group.place.owner if isinstance(group.place, Own) else group.place
+            if held(place) is not None:
+                self._places.append((place, group.names, group.ids, group.absent, group))
         self._groups = {}
 
     def change(self) -> str | None:
@@ -149,11 +150,8 @@ class Meanings:
         if gone or single.ids != [id(meaning(held(place), name)) for place, name in zip(single.places, single.names,
                                                                                         strict=True)]:
             doubtful.append(single)
-        for own, names, ids, absent, group in self._dicts:
-            if gone or [*map(id, map(own.get, names, _NOTHING))] != ids or not own.keys().isdisjoint(absent):
-                doubtful.append(group)
-        for owner, names, ids, absent, group in self._owners:
-            own = getattr(held(owner), "__dict__", {})
+        for place, names, ids, absent, group in self._places:
+            own = place if isinstance(place, dict) else getattr(held(place), "__dict__", {})
             if gone or [*map(id, map(own.get, names, _NOTHING))] != ids or not own.keys().isdisjoint(absent):
                 doubtful.append(group)
         for group in doubtful:

@@ -14,7 +14,7 @@ Bytecode does not tell of what object an attribute is loaded: it may have been h
 So every name that some code loads as an attribute is looked up in every object, class and module that was found, and
 functions among what it means are read in turn, until nothing new is found.  A name that an object does not have is
 noted, too, as it may come to have it.  What a step sets and never reads may change; code of installed packages is not
-read.  `ag.autograd.watched` asks before a recording, `ag.autograd.captured.meanings` compares before every replay.
+read.  `ag.autograd.captured.notes` asks before a recording; `ag.autograd.captured.meanings` compares, before a replay.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from importlib.util import resolve_name
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import NamedTuple
 
-from ag.autograd.captured.meanings import Name, Own, meaning
+from ag.autograd.captured.meanings import Name, Own, key_of, meaning
 from ag.autograd.captured.snapshots import items_of
 
 __all__ = ["MOST", "NameReader"]
@@ -265,7 +265,7 @@ class NameReader:
 
     def _space(self, place: object, keys: Collection[str], is_open: bool = True, foreign: bool = False) -> _Space:
         """The space of a place, which is asked for attributes."""
-        key = isinstance(place, Own), id(place.owner if isinstance(place, Own) else place)
+        key = key_of(place)
         space = self._spaces.get(key)
         if space is None:
             space = self._spaces[key] = _Space(place, keys)

@@ -1,8 +1,8 @@
 """One recording of a step: what it depends on, what it leaves behind, and its replay.
 
 A `CapturedProgram` is made of a `RecordedCall`.  It says whether it still holds (`change`): the gradients of before,
-what was watched (`ag.autograd.watched`: attributes, modes, where tensors lie), and the guards that random generators
-and loss scales have put into the recording.  `replay` leaves what the eager call would have left:
+what was noted (`ag.autograd.captured.notes`: attributes, modes, where tensors lie), and the guards that random
+generators and loss scales have put into the recording.  `replay` leaves what the eager call would have left:
 
     slots    <- arguments, and gradients of before that the step reads
     launches
@@ -87,9 +87,9 @@ class CapturedProgram:
             for x, result in zip(leaves, found, strict=True):
                 x.set_grad(None if result is None else results.tensor(result))
             raise
-        self._grads = [(x, None if result is None else result.tensor or _Pending(
-            x, results.buffer(result), thread))
-                       for x, result in zip(leaves, found, strict=True)]
+        self._grads = [
+            (x, None if result is None else result.tensor or _Pending(x, results.buffer(result), thread))
+            for x, result in zip(leaves, found, strict=True)]
         self._makers: list[tuple[Callable[[Args], Tensor], int]] = []  # and the first place of the tensor
         for i, (result, position) in enumerate(zip(outputs, shared, strict=True)):
             argument = call.passed[i]

@@ -9,7 +9,7 @@ captured keeps no model and no optimizer alive, as each has effects while it is 
 
 Comparing snapshots takes copies of everything; where the same object is there still, its `contents` are enough: each
 container in it, at whatever depth, with the items that it had, which are compared by identity.  Knows no tensor;
-`ag.autograd.watched` takes snapshots, `ag.autograd.captured.names` asks what is in a container.
+`ag.autograd.captured.notes` takes snapshots, `ag.autograd.captured.names` asks what is in a container.
 """
 
 from __future__ import annotations

@@ -1,0 +1,218 @@
+"""What a captured step read and wrote in Python: attributes of layers and optimizers, names, tensors, gradients.
+
+A recording has launches; what the step looked at on its way to them is noted here, so that a replay can tell whether
+it would look at the same.  Attributes that it sets are set again after each replay.  What a log tells
+(`ag.autograd.watched`) is compared only where that has something new; all else before every replay: names
+(`ag.autograd.captured.meanings`), the items of containers, ``requires_grad``.  ``Tensor.grad`` is noted by itself, as
+every step changes it.  Knows no layer and no launch; `ag.autograd.captured.call` makes it, `ag.autograd.watched` tells
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+from weakref import ref
+
+from ag.autograd.captured.meanings import Meanings
+from ag.autograd.captured.names import MOST, NameReader
+from ag.autograd.captured.snapshots import MISSING, Contents, contents, has_other_items, same, shown, snapshot
+from ag.autograd.watched import CHANGES, Noted, Watched, start_noting
+from ag.engine.buffer import Buffer
+from ag.engine.program import Recording
+from ag.errors import CaptureError
+
+__all__ = ["Leaf", "Notes"]
+
+T = TypeVar("T", bound=Noted)
+
+
+class Leaf:
+    """A tensor whose ``.grad`` the step read or set.
+
+    Attributes
+    ----------
+    tensor : Tensor
+    read : bool
+        Whether it was read before it was set.
+    initial : Tensor or None
+        What it was when it was read.
+    slot : Tensor or None
+        What stood for it: every replay begins with the gradient of then in there.
+    """
+
+    def __init__(self, tensor: Any, read: bool) -> None:
+        self.tensor = tensor
+        self.read = read
+        self.initial: Any = None
+        self.slot: Any = None
+
+
+class Notes:
+    """What one thread read and wrote since `open`.
+
+    Parameters
+    ----------
+    made : set of int
+        Blocks (by ``id``) that were allocated since; what lies in them, and constants, are no state.
+
+    Attributes
+    ----------
+    leaves : dict of int to Leaf
+    effects : dict of (id of the object, name) to (weak reference to it, value)
+        Attributes that the step set, with their last values.
+    """
+
+    def __init__(self, made: set[int]) -> None:
+        self._made = made
+        self._reads: dict[tuple[int, str], tuple[ref[Watched], Any]] = {}
+        self._contents: dict[tuple[int, str], list[Contents]] = {}  # of attributes that are lists or dicts
+        self._flat: list[Contents] = []  # of names, and after the step of attributes, too: what every replay compares
+        self._tensors: dict[int, tuple[ref[Noted], Buffer]] = {}
+        self._trained: list[tuple[Noted, bool]] = []  # tensors that no op made, and their ``requires_grad``
+        self._names = Meanings()
+        self._reader = NameReader(Watched)
+        self.effects: dict[tuple[int, str], tuple[ref[Watched], Any]] = {}
+        self.leaves: dict[int, Leaf] = {}
+        self._position = CHANGES.position
+
+    def _is_new(self, b: Buffer) -> bool:
+        return id(b.block) in self._made or b.constant is not None
+
+    def open(self, recording: Recording) -> None:
+        """Begin to note what the thread of a recording does, as long as it is open."""
+        recording.notes = self
+        start_noting()
+
+    # -------------------------------------------------------------------------------------- attributes and tensors
+
+    def read(self, owner: Watched, name: str, value: object) -> None:
+        """Note what an attribute was, unless the step set it itself."""
+        key, kind = (id(owner), name), type(owner)
+        if key in self._reads or key in self.effects:
+            return
+        self._reads.setdefault((id(owner), "__class__"), (ref(owner), snapshot(kind)))
+        self._reader.told(kind, name)
+        self._reader.values(value)
+        self._note_names()
+        self._reads[key] = ref(owner), snapshot(value)
+        if name in object.__getattribute__(owner, "__dict__"):
+            self._contents[key] = list(contents(value))
+
+    def written(self, owner: Watched, name: str, value: object) -> None:
+        """Note what an attribute becomes."""
+        self.effects[id(owner), name] = ref(owner), value
+
+    def names(self, functions: Sequence[object]) -> None:
+        """Note what the names mean that functions read and that are not their own."""
+        self._reader.values(*functions)
+        self._note_names()
+
+    def _note_names(self) -> None:
+        for name in self._reader.new():
+            self._names.add(name)
+            self._flat += contents(name.value)
+
+    def tensors(self, tensors: Sequence[Noted]) -> None:
+        """Note where tensors lie that were there before."""
+        for x in tensors:
+            if id(x) not in self._tensors and not self._is_new(x.buffer):
+                self._tensors[id(x)] = ref(x), x.buffer
+                if x.node is None:
+                    self._trained.append((x, x.requires_grad))
+
+    def change(self) -> str | None:
+        """What is not as it was noted, in words; None if all is."""
+        position = CHANGES.position
+        if position != self._position:
+            changes = CHANGES.since(self._position)
+            # None: the log was cut since, so anything that was noted may have changed
+            noted: Iterator[tuple[int, str]] = iter(changes if changes is not None else [
+                *self._reads, *((number, "buffer") for number in self._tensors)])
+            for key in noted:
+                if (found := self._changed(key)) is not None:
+                    return found
+            self._position = position
+        for tensor, was in self._trained:
+            if tensor.requires_grad is not was:
+                return f"requires_grad of {_called(tensor)} was {was} and is {tensor.requires_grad}"
+        if (found := self._names.change()) is not None:
+            return found
+        for container, items in self._flat:
+            if has_other_items(container, items):
+                return f"a {type(container).__name__} that the step reads has other items"
+        return None
+
+    def _changed(self, key: tuple[int, str]) -> str | None:
+        number, name = key
+        if key in self._reads:
+            owner, noted = self._reads[key]
+            there = owner()
+            if there is not None:
+                try:
+                    now = snapshot(object.__getattribute__(there, name))
+                except AttributeError:
+                    now = MISSING
+                if not same(noted, now):
+                    return f"{name} of {type(there).__name__} was {shown(noted)} and is {shown(now)}"
+        elif name == "buffer" and number in self._tensors:
+            x, buffer = self._tensors[number]
+            moved = x()
+            if moved is not None and moved.buffer is not buffer:
+                return f"{_called(moved)} lies elsewhere, as an optimizer was made, or it was moved to another device"
+        return None
+
+    def repeat_effects(self) -> None:
+        """Set the attributes that the step set."""
+        for (_, name), (reference, value) in self.effects.items():
+            owner = reference()
+            if owner is not None and owner.__dict__.get(name, self) is not value:
+                setattr(owner, name, value)
+
+    def forget_the_dead(self) -> None:
+        """Let go of what belonged to objects that the step made and dropped."""
+        self._reader.modules()
+        self._note_names()
+        if self._reader.count >= MOST:
+            raise CaptureError(f"ag_capture: the step, with what it calls, reads more than {MOST:,} names, too many to "
+                               f"compare before every replay; let it reach fewer objects, or do not capture it.")
+        for place, names in self._reader.missing():
+            self._names.absent(place, names)
+        self.forget()
+        self._names.close()
+        before = -1
+        while before != len(self._reads) + len(self.effects):  # what held an object may have died with another
+            before = len(self._reads) + len(self.effects)
+            self.effects = {key: effect for key, effect in self.effects.items() if effect[0]() is not None}
+            self._reads = {key: noted for key, noted in self._reads.items() if noted[0]() is not None}
+            self._contents = {key: pairs for key, pairs in self._contents.items() if key in self._reads}
+        self._flat += [pair for pairs in self._contents.values() for pair in pairs]
+
+    def forget(self) -> None:
+        """Let go of what had to be held as long as the step ran: nothing is read any more."""
+        self._reader = NameReader(Watched)
+
+    # -------------------------------------------------------------------------------------- gradients
+
+    def grad_read(self, x: T, grad: T | None) -> T | None:
+        """The gradient of `x`, or what stands for one of before the step."""
+        if id(x) not in self.leaves and not self._is_new(x.buffer):
+            leaf = self.leaves[id(x)] = Leaf(x, read=True)
+            if grad is not None:
+                backend = grad.buffer.backend
+                slot = backend.alloc(grad.shape, grad.buffer.dtype)
+                backend.assign(slot, grad.buffer)
+                stand_in = type(x)(slot)
+                leaf.initial, leaf.slot = grad, stand_in
+                x.set_grad(stand_in)
+                return stand_in
+        return grad
+
+    def grad_written(self, x: Noted) -> None:
+        """The step sets the gradient of `x`."""
+        if id(x) not in self.leaves and not self._is_new(x.buffer):
+            self.leaves[id(x)] = Leaf(x, read=False)
+
+
+def _called(x: Noted) -> str:
+    return f"the parameter {x.name!r}" if x.name else f"a tensor of shape {x.shape}"
