@@ -138,15 +138,15 @@ class CapturedStep(Generic[P, R]):
                 self.close()  # what was lent to the other thread alone must not be overwritten while it is used
                 self._thread = get_ident() if self._thread == -1 else 0
             key = _kind(args)
-            known = [x for x in self._programs if x.key == key]
-            for trusted in reversed(known):
-                if (change := trusted.program.change()) is None:
+            change: str | None = None
+            for trusted in reversed(self._programs):
+                if trusted.key == key and (change := trusted.program.change()) is None:
                     return self._call(trusted, args)
             if self._in_vain == _IN_VAIN:
                 if self._programs:
                     log.warning("ag_capture: a step was recorded %d times and not replayed since, now as %s; it runs "
                                 "uncaptured from here on, which is quicker than to record it again and again.",
-                                _IN_VAIN, change if known else "its arguments are of yet another kind")
+                                _IN_VAIN, change or "its arguments are of yet another kind")
                     self.close()
                 return self._step(*args)
             return self._record(key, args)

@@ -34,7 +34,7 @@ from weakref import ReferenceType, WeakKeyDictionary
 import numpy as np
 
 from ag.engine.arena import Arena, Block
-from ag.engine.buffer import Buffer, Lease, note_written, settle
+from ag.engine.buffer import Buffer, Lease, note_written
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import OPEN, Launch, Program, Recording, recording_here
@@ -190,7 +190,7 @@ class Backend(ABC):
         block = self.arena.alloc((prod(shape) * dtype.itemsize + 3) & ~3)
         if OPEN:
             self._note_block(block)
-        buffer = Buffer(self, block, block.address, shape, dtype, self.native(block.address, shape, dtype))
+        buffer = Buffer(self, block, block.address, shape, dtype)
         if self.arena.guard:
             self._paint_guards(buffer)
         return buffer
@@ -201,8 +201,8 @@ class Backend(ABC):
         self.upload(np.zeros(shape, np.float32), buffer)
         return buffer
 
-    def native(self, address: int, shape: Shape, dtype: DType, same_start: Any = None) -> Any:
-        """What the backend wants to find in `Buffer.native`; `same_start` is that of a buffer at the same address."""
+    def native(self, address: int, shape: Shape, dtype: DType) -> Any:
+        """What the backend wants to find in `Buffer.native`."""
         return None
 
     def operands_of(self, primitive: Primitive, operands: tuple[Buffer, ...], into: Any,
@@ -227,7 +227,9 @@ class Backend(ABC):
         same index only.
         """
         result: Returned
-        settle(*operands)
+        for b in operands:
+            if type(b.block) is Lease:
+                b.block.settle()
         if OPEN:
             return self._launch_and_note(primitive, operands, into, params)
         result, buffers = self.operands_of(primitive, operands, into, params)

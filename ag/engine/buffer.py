@@ -57,7 +57,7 @@ class Device(Protocol):
     def generators(self) -> WeakKeyDictionary[object, tuple[object, Buffer]]: ...
     @property
     def recording(self) -> OpenRecording | None: ...
-    def native(self, address: int, shape: Shape, dtype: DType, same_start: Any = None) -> Any: ...
+    def native(self, address: int, shape: Shape, dtype: DType) -> Any: ...
     def alloc(self, shape: Shape, dtype: DType) -> Buffer: ...
     def zeros(self, shape: Shape, dtype: DType) -> Buffer: ...
     def launch(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
@@ -88,28 +88,37 @@ class Buffer:
         Arena address of the first element, in bytes.
     shape : tuple of int
     dtype : DType
-    native : object
-        Whatever the backend works with (a numpy view on the CPU; nothing on Vulkan).
     constant : float or None
         The value of all elements, if it is known and never changes.
     """
 
-    __slots__ = ("__weakref__", "address", "backend", "block", "constant", "dtype", "native", "shape")
+    __slots__ = ("__weakref__", "_native", "address", "backend", "block", "constant", "dtype", "shape")
 
-    def __init__(self, backend: Device, block: Block, address: int, shape: Shape, dtype: DType, native: Any,
+    def __init__(self, backend: Device, block: Block, address: int, shape: Shape, dtype: DType,
                  constant: float | None = None) -> None:
         self.backend = backend
         self.block = block
         self.address = address
         self.shape = shape
         self.dtype = dtype
-        self.native = native
         self.constant = constant
+        self._native: Any = None
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Say what to do instead of pickling memory of a device, or copying what holds it."""
         raise TypeError(f"what lies on {self.backend.name} cannot be pickled or copied with its owner; save models "
                         f"with ag_save_model and training with ag_save_checkpoint, or take numpy() of a tensor.")
+
+    @property
+    def native(self) -> Any:
+        """Whatever the backend works with (a numpy view on the CPU; nothing on Vulkan), made when first asked for."""
+        native = self._native
+        if native is None:
+            moves = type(self.block) is Lease  # before the address is read: another thread may let a tenant move out
+            native = self.backend.native(self.address, self.shape, self.dtype)
+            if not moves:
+                self._native = native
+        return native
 
     @property
     def ndim(self) -> int:
@@ -128,10 +137,10 @@ class Buffer:
 
     def view(self, shape: Shape, offset: int = 0) -> Buffer:
         """The same memory from element `offset` on, with another shape."""
-        settle(self)
-        owner, address, dtype = self.backend, self.address + offset * self.dtype.itemsize, self.dtype
-        native = owner.native(address, shape, dtype, None if offset else self.native)
-        view = Buffer(owner, self.block, address, shape, dtype, native)
+        if type(self.block) is Lease:
+            self.block.settle()
+        owner, dtype = self.backend, self.dtype
+        view = Buffer(owner, self.block, self.address + offset * dtype.itemsize, shape, dtype)
         if owner.noted_views is not None:
             owner.noted_views.append(ref(view))
         if type(self.block) is Lease:
@@ -143,7 +152,7 @@ class Buffer:
         if not self.dtype.is_half:
             return self
         owner, shape = self.backend, (self.nbytes // I32.itemsize,)
-        words = Buffer(owner, self.block, self.address, shape, I32, owner.native(self.address, shape, I32))
+        words = Buffer(owner, self.block, self.address, shape, I32)
         if owner.noted_views is not None:
             owner.noted_views.append(ref(words))
         return words
@@ -166,7 +175,7 @@ class Buffer:
 
     def relocate(self, block: Block, address: int) -> None:
         """Let the buffer lie elsewhere; its contents stay behind."""
-        self.address, self.native = address, self.backend.native(address, self.shape, self.dtype)
+        self.address, self._native = address, None
         self.block = block  # last: who finds no `Lease` there, in another thread, goes by the others
 
     def __repr__(self) -> str:
@@ -214,7 +223,7 @@ class Lease(Block):
             if not tenants:
                 return
             device, shape = tenants[0].backend, (self.nbytes // U32.itemsize,)
-            whole = Buffer(device, self, self.address, shape, U32, device.native(self.address, shape, U32))
+            whole = Buffer(device, self, self.address, shape, U32)
             apart = device.alloc(shape, U32)
             device.copy(apart, whole)
             self._hand_on(apart.block, apart.address - self.address)
@@ -253,7 +262,7 @@ def settle(*buffers: Buffer) -> None:
 def leased(buffer: Buffer, thread: int) -> Buffer:
     """A buffer of a program, for somebody else to hold; `thread` as of `Lease`."""
     lease = Lease(buffer, thread)
-    lent = Buffer(buffer.backend, lease, buffer.address, buffer.shape, buffer.dtype, buffer.native)
+    lent = Buffer(buffer.backend, lease, buffer.address, buffer.shape, buffer.dtype)
     lease.tenants.append(ref(lent))
     return lent
 
@@ -280,8 +289,9 @@ def note_written(*buffers: Buffer) -> None:
     ArenaError
         If one is a constant, which others share.
     """
-    settle(*buffers)
     for buffer in buffers:
+        if type(buffer.block) is Lease:
+            buffer.block.settle()
         block = buffer.block
         if block.leases:
             vacate(block)

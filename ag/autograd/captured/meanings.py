@@ -27,7 +27,7 @@ _NOTHING = repeat(MISSING)  # which has no state, so all may share it
 
 
 class Name(NamedTuple):
-    """A name, where it is looked up, and what it means."""
+    """A name, where it is looked up, and what it means; no place: it cannot mean anything else."""
 
     place: object
     name: str
@@ -147,8 +147,8 @@ class Meanings:
         """What means something else, in words; None if nothing does."""
         gone, single = len(self._gone), self._single
         doubtful: list[_Group] = []
-        if gone or single.ids != [id(meaning(held(place), name)) for place, name in zip(single.places, single.names,
-                                                                                        strict=True)]:
+        if single.ids and (gone or single.ids != [id(meaning(held(place), name)) for place, name in zip(
+                single.places, single.names, strict=True)]):
             doubtful.append(single)
         for place, names, ids, absent, group in self._places:
             own = place if isinstance(place, dict) else getattr(held(place), "__dict__", {})

@@ -207,8 +207,7 @@ class NameReader:
         """Attributes of an object, and methods that may be called."""
         if isinstance(x, partial):
             self._todo.append(x.func)
-            self._note(x, "args", x.args)
-            self._note(x, "keywords", x.keywords)
+            self._note(None, "args", (*x.args, x.keywords) if x.keywords else x.args)
         self._todo.append(_wrapped(x))
         self._classes(type(x))
         if isinstance(own := getattr(x, "__dict__", None), dict):

@@ -110,7 +110,8 @@ class Notes:
 
     def _note_names(self) -> None:
         for name in self._reader.new():
-            self._names.add(name)
+            if name.place is not None:
+                self._names.add(name)
             self._flat += contents(name.value)
 
     def tensors(self, tensors: Sequence[Noted]) -> None:

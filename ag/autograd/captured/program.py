@@ -178,10 +178,10 @@ def _stretches(buffers: list[Buffer]) -> list[Buffer]:
     for b in sorted(buffers, key=lambda b: b.address):
         last = joined[-1] if joined else None
         if last is None or last.block is not b.block or last.address + last.nbytes < b.address:
-            joined.append(Buffer(b.backend, b.block, b.address, (b.nbytes // U32.itemsize,), U32, None))
+            joined.append(Buffer(b.backend, b.block, b.address, (b.nbytes // U32.itemsize,), U32))
         else:
             end = max(last.address + last.nbytes, b.address + b.nbytes)
-            joined[-1] = Buffer(b.backend, b.block, last.address, ((end - last.address) // U32.itemsize,), U32, None)
+            joined[-1] = Buffer(b.backend, b.block, last.address, ((end - last.address) // U32.itemsize,), U32)
     return joined
 
 

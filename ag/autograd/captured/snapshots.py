@@ -142,8 +142,7 @@ def has_other_items(container: object, items: object) -> bool:
     if isinstance(items, int):
         return _length(container) != items
     now = container if type(container) is list else items_of(container)
-    return not (isinstance(now, list) and isinstance(items, list) and len(now) == len(items) and all(
-        map(is_, now, items)))
+    return not (type(now) is list and type(items) is list and len(now) == len(items) and all(map(is_, now, items)))
 
 
 def _length(container: object) -> int:

@@ -101,8 +101,7 @@ def take_over(recording: Recording) -> Holders:
     alive = {place: block if block is not None else revived[place] for place, block in blocks.items()}
     buffers = []
     for note, same in zip(notes, held, strict=True):
-        native = None if same is not None else backend.native(note.address, note.shape, note.dtype)
-        buffers.append(same or Buffer(backend, alive[note.place], note.address, note.shape, note.dtype, native,
+        buffers.append(same or Buffer(backend, alive[note.place], note.address, note.shape, note.dtype,
                                       note.constant))
     launches += [Launch(primitive, tuple([buffers[k] for k in operands]), params, fresh)
                  for primitive, operands, params, fresh in numbers]

@@ -18,8 +18,8 @@ import numpy as np
 
 from ag.autograd.tensor import Tensor
 
-__all__ = ["Leaf", "Tree", "TreeDef", "opaque_type", "sequence_of", "tree_flatten", "tree_leaves", "tree_map",
-           "tree_unflatten"]
+__all__ = ["Leaf", "Tree", "TreeDef", "array_kinds", "opaque_type", "sequence_of", "tree_flatten", "tree_leaves",
+           "tree_map", "tree_unflatten"]
 
 _ARRAYS = (Tensor, np.ndarray, np.memmap)  # others may have more than their numbers
 _DICTS = (dict, OrderedDict)
@@ -66,6 +66,18 @@ def tree_flatten(tree: Tree) -> tuple[list[Leaf], TreeDef]:
     leaves: list[Leaf] = []
     treedef = _structure(tree, leaves)
     return leaves, treedef
+
+
+def array_kinds(tree: Tree) -> tuple[object, ...] | None:
+    """What the structure of a tuple of numpy arrays depends on, sooner than `tree_flatten` has it; None for others."""
+    if type(tree) is not tuple:
+        return None
+    kinds: list[object] = []
+    for x in tree:
+        if type(x) is not np.ndarray:
+            return None
+        kinds += x.shape, x.dtype
+    return tuple(kinds)
 
 
 def _structure(x: Tree, leaves: list[Leaf]) -> TreeDef:

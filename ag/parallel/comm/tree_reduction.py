@@ -147,4 +147,5 @@ class RowSums:
                 self._rows.append(np.empty_like(left))
             out = self._rows[self._used]
             self._used += 1
-        return add_rows(left, right, out)
+        with np.errstate(all="ignore"):  # who calls deals with infinities and NaN
+            return add_rows(left, right, out)

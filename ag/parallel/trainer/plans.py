@@ -18,7 +18,7 @@ from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
 from ag.engine.random import Streams
 from ag.errors import CaptureError
-from ag.parallel.comm.tree import Leaf, Tree, TreeDef, opaque_type, tree_flatten, tree_unflatten
+from ag.parallel.comm.tree import Leaf, Tree, TreeDef, array_kinds, opaque_type, tree_flatten, tree_unflatten
 
 __all__ = ["CapturePolicy", "Numbers", "Plans"]
 
@@ -86,6 +86,7 @@ class Plans:
         self._policy = policy
         self._streams = Streams(backend)
         self._plans: dict[TreeDef, _Plan] = {}
+        self._of_arrays: dict[tuple[object, ...], _Plan] = {}  # the same, for tuples of arrays, which most samples are
         self._computed = 0  # samples for which Python ran
 
     @property
@@ -96,6 +97,7 @@ class Plans:
     def clear(self) -> None:
         """Forget all plans, with their programs."""
         self._plans.clear()
+        self._of_arrays.clear()
 
     def run(self, sample: Tree, numbers: Numbers) -> None:
         """Leave the gradients of a sample, which draws from these streams, in the replica's row."""
@@ -107,7 +109,7 @@ class Plans:
         computed = self._computed
         try:
             self._streams.prepare(*numbers, plan.draws)
-            plan.captured(*map(self._here, leaves))
+            plan.captured(*leaves)
         except CaptureError as error:
             if plan.replayed:  # and nobody knows since when that was wrong
                 raise
@@ -144,6 +146,9 @@ class Plans:
 
     def _plan_of(self, sample: Tree) -> tuple[_Plan, list[Leaf]] | None:
         """The plan for samples like this, and its arguments; None if they run eagerly."""
+        kinds = array_kinds(sample)
+        if kinds is not None and (known := self._of_arrays.get(kinds)) is not None:
+            return known, [*sample]
         leaves, treedef = tree_flatten(sample)
         plan = self._plans.get(treedef)
         if plan is None:
@@ -159,4 +164,6 @@ class Plans:
             step: CapturedStep[..., None] = CapturedStep(
                 lambda *xs: self._recorded(treedef, xs), self._backend, calls=self._calls)
             plan = self._plans[treedef] = _Plan(step)
-        return plan, leaves
+            if kinds is not None:
+                self._of_arrays[kinds] = plan
+        return plan, [*map(self._here, leaves)]

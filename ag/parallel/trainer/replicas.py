@@ -125,7 +125,8 @@ class Replicas:
             self._synchronized.run(k, shards, first)
             self._threads.run([_task(r, r.finish) for r in self], k)
         else:
-            starts, ends = list[Task](), list[Task]()
+            starts: list[Task] = []
+            ends: list[Task] = []
             for r, stacks in zip(self._replicas, shards, strict=True):
                 if r.backend.asynchronous:
                     starts.append(_task(r, partial(r.start, stacks, first, draws)))
@@ -145,6 +146,9 @@ class Replicas:
         return None
 
     def _note_times(self, sizes: list[int]) -> None:
+        if len(sizes) == 1:
+            self.first.note(sizes[0], self.first.ended - self.first.began, 0.0)
+            return
         seconds = []
         last = max([r.ended for r in self._replicas])
         free: dict[str, float] = {}  # when a device was done with its last replica

@@ -147,16 +147,16 @@ class Trainer:
     def _mean(self, k: int, nodes: list[list[Node]]) -> Array:
         """The mean over all samples of a step, in the layout of a row."""
         tree: TreeSum[Array] = TreeSum(self._sums.added)
-        with np.errstate(all="ignore"):  # the caller deals with infinities and NaN
-            for of_replica in nodes:
-                for node in of_replica:
-                    tree.push(*node)
-            total = self._ranks.total(tree, [r.used for r in self.replicas], self.endings.asked)
-            count = float(total[self.replicas.first.group.size + 1])
-            if count == 0:
-                raise ValueError(f"dp_train: the weights of the samples of step {k} add up to 0, so there is no mean; "
-                                 f"at least one must count.")
-            if count != 1:
+        for of_replica in nodes:
+            for node in of_replica:
+                tree.push(*node)
+        total = self._ranks.total(tree, [r.used for r in self.replicas], self.endings.asked)
+        count = float(total[self.replicas.first.group.size + 1])
+        if count == 0:
+            raise ValueError(f"dp_train: the weights of the samples of step {k} add up to 0, so there is no mean; "
+                             f"at least one must count.")
+        if count != 1:
+            with np.errstate(all="ignore"):  # the caller deals with infinities and NaN
                 total /= count
         return total
 

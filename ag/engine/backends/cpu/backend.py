@@ -11,7 +11,6 @@ import os
 import platform
 from contextlib import AbstractContextManager
 from functools import lru_cache, partial
-from math import prod
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -126,18 +125,17 @@ class NumpyBackend(Backend):
 
     # -------------------------------------------------------------------------------------- memory
 
-    def native(self, address: int, shape: Shape, dtype: DType, same_start: Any = None) -> Any:
-        if same_start is not None and same_start.size == prod(shape):
-            return same_start.reshape(shape)  # quicker than a new array over the segment
+    def native(self, address: int, shape: Shape, dtype: DType) -> Any:
         return np.ndarray(shape, _NUMPY[dtype], self.arena.segments[address >> OFFSET_BITS][1], address & _OFFSET_MASK)
 
     def upload(self, array: Array, into: Buffer) -> None:
         note_written(into)
-        if array.dtype == into.native.dtype and into.dtype is not BF16:
-            into.native[...] = array
+        native = into.native
+        if array.dtype == native.dtype and into.dtype is not BF16:
+            native[...] = array
             return
         with quiet():  # what is too large becomes infinite
-            into.native[...] = array if into.dtype in (F32, F64) else stored(array, into.dtype)
+            native[...] = array if into.dtype in (F32, F64) else stored(array, into.dtype)
 
     def copy(self, target: Buffer, source: Buffer) -> None:
         settle(source)

@@ -105,14 +105,14 @@ class Kernel:
     functions: frozenset[str]
     plans: dict[object, Plan | None]
 
-    def plan(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> Plan | None:
-        """How to launch it; None where an operand holds what it does not take."""
-        key: tuple[object, ...] = (*[b.shape for b in buffers], *[b.dtype for b in buffers],
-                                  *map(params.__getitem__, primitive.params))
+    def plan(self, kinds: list[object], primitive: Primitive, buffers: tuple[Buffer, ...],
+             params: Params) -> Plan | None:
+        """How to launch it, given shape and type of each operand; None where one holds what it does not take."""
+        key: object = tuple(kinds) if not params else (*kinds, *map(params.__getitem__, primitive.params))
         if self.reals:
-            key += tuple([copysign(1.0, cast(float, params[x])) for x in self.reals if x in params])
+            key = key, *[copysign(1.0, cast(float, params[x])) for x in self.reals if x in params]
         if "chain" in params:  # whose numbers may be zeros, too
-            key = (*key, repr(params["chain"]))
+            key = key, repr(params["chain"])
         found = self.plans.get(key, _UNKNOWN)
         if found is _UNKNOWN:
             if len(self.plans) >= _PLANS_KEPT:

@@ -71,10 +71,16 @@ class NativeBackend(NumpyBackend):
     def words(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> tuple[bytes, int] | None:
         """A launch as words, and how much work it is; None if there is no kernel for it."""
         kernel = self._kernels.get(primitive.name)
-        plan = None if kernel is None else kernel.plan(primitive, buffers, params)
+        if kernel is None:
+            return None
+        key: list[object] = []
+        for b in buffers:  # not in two comprehensions: every launch of a small step feels them
+            if b.backend is not self:
+                self.refuse_foreign(primitive, buffers)  # whose addresses mean other memory here
+            key += b.shape, b.dtype
+        plan = kernel.plan(key, primitive, buffers, params)
         if plan is None:
             return None
-        self.refuse_foreign(primitive, buffers)  # whose addresses mean other memory here
         try:
             starts = self._starts
             pointers = [b.address + starts[b.address >> OFFSET_BITS] for b in buffers]

@@ -96,7 +96,7 @@ def test_what_has_a_kernel() -> None:
     assert device.has("fused", x, x, x, x, chain=chain)
     unknown = (("relu", 0, 0, 0.0), ("rectify", 4, 4, 0.0))
     kernel = device._kernels["fused"]
-    assert kernel.plan(PRIMITIVES["fused"], (x, x, x, x, x), {"chain": unknown}) is None
+    assert kernel.plan([*(x.shape, x.dtype) * 5], PRIMITIVES["fused"], (x,) * 5, {"chain": unknown}) is None
 
 
 @built
