@@ -216,8 +216,8 @@ DEFECTS = [
     Defect(
         "dp_train replays what its functions did first",
         *(_ARGUMENTS, "self._example.view(StepArgument)", "self._example.view()"),
-        *("ag/parallel/trainer/plans.py", "            plan.captured(*map(self._here, leaves))",
-          "            plan.captured(*map(self._here, leaves))\n            for t in plan.captured._programs:\n"
+        *("ag/parallel/trainer/plans.py", "            plan.captured(*leaves)",
+          "            plan.captured(*leaves)\n            for t in plan.captured._programs:\n"
           "                t._first, t._due = None, 1 << 30"),
     ),
     Defect(
