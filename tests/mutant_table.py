@@ -304,6 +304,23 @@ mutant("capture", "names that are not there yet are not looked for", "ag/autogra
 mutant("capture", "memory that is used again means the same", "ag/autograd/captured/meanings.py",
        "return ref(value, gone.append)", "return ref(value)",
        "autograd/captured/test_meanings.py::test_another_object_in_the_same_memory")
+mutant("capture", "what a step takes is not asked for", "ag/autograd/captured/notes.py",
+       "if (taken := self._reader.taken()) is not None:", "if (taken := None) is not None:",
+       "autograd/captured/test_sources.py::test_what_is_taken_is_refused[random]")
+mutant("capture", "values of arguments are told", "ag/autograd/captured/step_argument.py",
+       "            recording.refuse(CaptureError(refused))", "            pass",
+       "autograd/captured/test_step_argument.py::test_values_are_refused[asarray]")
+mutant("capture", "replays set the same list", "ag/autograd/captured/effects.py", "            if made:",
+       "            if False:", "autograd/captured/test_effects.py::test_a_replay_leaves_what_the_eager_call_would[a new list]")
+mutant("capture", "what differs from call to call is set again", "ag/autograd/captured/call.py",
+       " or effects.difference(self.notes.effects)", "",
+       "autograd/captured/test_effects.py::test_what_is_set_to_something_else_each_time_is_refused")
+mutant("capture", "what a step has changed itself is overlooked", "ag/autograd/captured/notes.py",
+       "self.own_change = self._changed_now()", "self.own_change = None",
+       "autograd/captured/test_effects.py::test_a_replay_leaves_what_the_eager_call_would[an item]")
+mutant("capture", "a refused sample is computed twice", "ag/parallel/trainer/plans.py",
+       "if self._computed == computed:", "if True:",
+       "parallel/trainer/test_plans.py::test_functions_are_called_once_per_sample[cpu-noise of numpy]")
 mutant("capture", "what a replay writes is not noted", "ag/autograd/captured/program.py", "self._writes.note()", "pass",
        "autograd/test_unchanged.py::test_a_replay_between_forward_and_backward[cpu]")
 mutant("tape", "the oldest node first", "ag/autograd/tensor.py", "return self.order > other.order",

@@ -86,6 +86,8 @@ class CapturedStep(Generic[P, R]):
     recompute : bool, optional
     calls : sequence of callable, optional
         Functions of the user's that `step` calls, if it is none itself.
+    trial : bool, optional
+        Whether a step that cannot be captured is run to its end all the same, before that is raised.
 
     Attributes
     ----------
@@ -96,14 +98,15 @@ class CapturedStep(Generic[P, R]):
     __signature__ = Making()
 
     def __init__(self, step: Callable[P, R], backend: Device | None = None, recompute: bool = False,
-                 calls: Sequence[object] = ()) -> None:
+                 calls: Sequence[object] = (), trial: bool = False) -> None:
         self._step: Callable[..., R] = step
         self.__wrapped__ = step  # whose arguments `inspect` and editors show
-        self._reads = (step, *calls)
         self._backend = backend
-        self._recompute = recompute
+        self._options = recompute, (step, *calls), trial
         self._programs: list[_Trusted] = []  # the one used last comes last
         self._in_vain = 0  # recordings since the last replay
+        self._own_change: str | None = None  # what the step has changed itself, so that a recording was of no use
+        self._gave_up = False
         self._thread = -1  # that has called it; 0: several
         self._lock = RLock()
 
@@ -131,8 +134,9 @@ class CapturedStep(Generic[P, R]):
     def _result(self, args: Args) -> Any:
         recording = recording_here()
         if recording is not None:
-            raise CaptureError("ag_capture: the step calls another captured step; captured steps do not nest. Call the "
-                               "function itself inside the step.")
+            recording.refuse(CaptureError("ag_capture: the step calls another captured step; captured steps do not "
+                                          "nest. Call the function itself inside the step."))
+            return self._step(*args)
         with self._lock:
             if self._thread != get_ident() and self._thread != 0:
                 self.close()  # what was lent to the other thread alone must not be overwritten while it is used
@@ -143,22 +147,26 @@ class CapturedStep(Generic[P, R]):
                 if trusted.key == key and (change := trusted.program.change()) is None:
                     return self._call(trusted, args)
             if self._in_vain == _IN_VAIN:
-                if self._programs:
+                if not self._gave_up:
+                    self._gave_up = True
                     log.warning("ag_capture: a step was recorded %d times and not replayed since, now as %s; it runs "
                                 "uncaptured from here on, which is quicker than to record it again and again.",
-                                _IN_VAIN, change or "its arguments are of yet another kind")
+                                _IN_VAIN, change or self._own_change or "its arguments are of yet another kind")
                     self.close()
                 return self._step(*args)
             return self._record(key, args)
 
     def _record(self, key: object, args: Args) -> Any:
         self._in_vain += 1
-        program = CapturedProgram(RecordedCall(self._step, args, self._backend, self._recompute, self._reads),
-                                  self._thread)
+        program = CapturedProgram(RecordedCall(self._step, args, self._backend, *self._options), self._thread)
         self._programs.append(_Trusted(key, program, args))
         if len(self._programs) > PROGRAMS_KEPT:
             self._programs.pop(0).program.close()
-        return program.results(args)
+        results = program.results(args)
+        if program.own_change is not None:
+            self._own_change = program.own_change
+            self._programs.pop().program.close()
+        return results
 
     def _call(self, trusted: _Trusted, args: Args) -> Any:
         if self._programs[-1] is not trusted:
@@ -169,8 +177,8 @@ class CapturedStep(Generic[P, R]):
         if not trusted.is_due(args):
             self._in_vain = 0
             return program.replay(args)
-        call = RecordedCall(self._step, args, self._backend, self._recompute, self._reads)
-        difference = call.difference(program.trace)
+        call = RecordedCall(self._step, args, self._backend, *self._options)
+        difference = call.difference(program.trace, program.effects)
         if difference is not None:
             call.put_back()
             self._programs.remove(trusted)

@@ -18,7 +18,7 @@ from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Device, fix
 from ag.engine.device import backend_of, default_backend, default_dtype
 from ag.engine.dtype import DType, as_dtype
-from ag.engine.kernels.convert import host_array
+from ag.engine.kernels.convert import array_to_upload, host_array
 from ag.engine.primitive import Array
 from ag.errors import CaptureError, DeviceError, DtypeError, ShapeError
 
@@ -73,7 +73,7 @@ def as_array(data: ArrayLike, function: str) -> Array:
         raise TypeError(f"{function}: a {type(data).__name__} was given that holds a tensor which requires a gradient; "
                         f"in an array it would get none. Join tensors with ag_concat, or use their t.numpy().")
     try:
-        array = host_array(data, function)
+        array = array_to_upload(data, function)
     except ValueError as error:
         raise ShapeError(f"{function}: the data are no array ({error}); every row must have the same length.") from None
     if array.dtype.kind not in "biuf":
@@ -225,7 +225,8 @@ def ag_param(data: ArrayLike, device: str | None = None, dtype: str | None = Non
     backend = default_backend() if device is None else backend_of(device)
     wanted = default_dtype() if dtype is None else as_dtype(dtype, "ag_param")
     if backend.recording is not None:
-        raise CaptureError("ag_param: a parameter is created inside a captured step; create it before the step.")
+        backend.recording.refuse(CaptureError(
+            "ag_param: a parameter is created inside a captured step; create it before the step."))
     if not wanted.is_float:
         raise DtypeError(f"ag_param: element type {wanted} has no gradients; use 'f32', 'f16', 'bf16', or 'f64' on "
                          f"the CPU.")

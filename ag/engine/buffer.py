@@ -19,7 +19,7 @@ from ag.engine.dtype import I32, U32, DType
 from ag.engine.primitive_types import Array, PrimitiveTo, Returned
 from ag.engine.shape import Shape
 from ag.engine.target import Target
-from ag.errors import ArenaError
+from ag.errors import ArenaError, CaptureError
 
 __all__ = ["LATEST", "Buffer", "Device", "Lease", "OpenRecording", "Run", "Writes", "fix", "leased",
            "note_written", "settle", "vacate"]
@@ -39,6 +39,8 @@ class OpenRecording(Protocol):
     guards: dict[str, Callable[[], str | None]]
     value_checks: list[tuple[Buffer, Callable[[Array], None]]]
     made: set[int]
+
+    def refuse(self, error: CaptureError) -> None: ...
 
 
 class Device(Protocol):

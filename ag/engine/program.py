@@ -101,6 +101,8 @@ class Recording:
         buffer to use, or None, or raises.
     recompute : bool, optional
         Whether its program may compute cheap results twice to save memory.
+    trial : bool, optional
+        Whether what cannot be recorded only ends the recording, and not what is recorded.
 
     Attributes
     ----------
@@ -127,14 +129,15 @@ class Recording:
     notes : object or None
         What code above the engine notes about the step meanwhile; `ag.autograd.captured.notes`.
     failure : CaptureError or None
-        What another thread did that cannot be recorded.
+        What cannot be recorded, where that was not raised at once: another thread did it, or this is a trial.
     compiled : callable or None
         Makes the program; there once the recording is closed.
     """
 
     def __init__(self, on_upload: Callable[[Array, DType, Device], Buffer | None] | None = None,
-                 recompute: bool = False) -> None:
+                 recompute: bool = False, trial: bool = False) -> None:
         self.on_upload = on_upload
+        self._trial = trial
         self.recompute = recompute
         self.backend: Device | None = None
         self.guards: dict[str, Callable[[], str | None]] = {}
@@ -161,22 +164,32 @@ class Recording:
             self.backend = device
             self.views = device.note_views()
         elif self.backend is not device:
-            raise CaptureError(f"ag_capture: the step works on {self.backend.name} and on {device.name}; a captured "
-                               f"step runs on one device. Capture a step per device, or move everything to one.")
+            self.refuse(CaptureError(f"ag_capture: the step works on {self.backend.name} and on {device.name}; a "
+                                     f"captured step runs on one device. Capture a step per device, or move "
+                                     f"everything to one."))
+
+    def refuse(self, error: CaptureError) -> None:
+        """Raise, as something cannot be recorded; on trial, note it and go on."""
+        if not self._trial:
+            try:
+                raise error
+            finally:
+                del error  # which holds this frame, and with it all that the step has, until garbage is collected
+        self.failure = self.failure or error
 
     def note(self, launch: Launch) -> None:
         """Add a launch of the thread that records."""
         for b in launch.buffers:
             if id(b.block) in self.foreign:
-                raise _threaded(b)
+                self.refuse(_threaded(b))
         self.launches.append(launch)
 
     def sees(self, buffers: tuple[Buffer, ...], written: tuple[Buffer, ...]) -> None:
         """Another thread launches something: it may not work on what was made for the recording."""
         for b in buffers:
             if id(b.block) in self.made:
-                self.failure = _threaded(b)
-                raise self.failure
+                self.failure = self.failure or _threaded(b)
+                self.refuse(self.failure)
         self.foreign.update(id(b.block) for b in written)
 
     def close(self) -> None:

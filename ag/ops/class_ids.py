@@ -14,7 +14,7 @@ from ag.autograd.create import to_buffer
 from ag.autograd.op import operands_on_one_device
 from ag.autograd.tensor import ArrayLike, Tensor, TensorLike
 from ag.engine.dtype import I32
-from ag.engine.kernels.convert import host_array
+from ag.engine.kernels.convert import array_to_upload
 from ag.engine.primitive import Array
 from ag.errors import CaptureError, DeviceError, DtypeError
 
@@ -62,12 +62,13 @@ def checked_ids(function: str, beside: TensorLike, ids: ArrayLike, count: int, n
     check = partial(refuse_outside, function, count, noun, rule)
     if isinstance(ids, Tensor) and backend.recording is not None:
         positions = " Of positions 0 to n - 1 the columns are weight[:, :n]." if noun == "id" else ""
-        raise CaptureError(f"{function}: the {noun}s are a tensor, and a captured step cannot read it to check them; "
-                           f"pass them to the step as a numpy array.{positions}")
+        backend.recording.refuse(CaptureError(
+            f"{function}: the {noun}s are a tensor, and a captured step cannot read it to check them; pass them to the "
+            f"step as a numpy array.{positions}"))
     if isinstance(ids, Tensor) and ids.buffer.dtype is I32:
         check(backend.download(ids.buffer))  # which only looks at them; a listener is told of `numpy`
         return ids
-    values = host_array(ids, function)
+    values = array_to_upload(ids, function)
     if values.dtype.kind not in "biuf":
         raise DtypeError(f"{function}: the {noun}s are of type {values.dtype}; whole numbers are required.")
     check(values)

@@ -1,4 +1,4 @@
-"""Steps of `dp_train` by the devices' timestamps, for parallel/trainer/test_overlap.py.
+"""Steps of `dp_train` by the devices' timestamps, for parallel/trainer/test_device_time.py.
 
 As a program it compares two devices that have a core each with either of them alone, and prints what it finds as JSON.
 """

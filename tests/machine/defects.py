@@ -137,11 +137,11 @@ DEFECTS = [
     Defect(
         "an argument may be changed in the step",
         *(_ARGUMENTS, "self._example.flags.writeable = False", "pass"),
-        *(_ARGUMENTS, "self._example.view(StepArgument)", "self._example.view()"),
+        *(_ARGUMENTS, "StepArgument(self._example, recording)", "self._example.view()"),
     ),
     Defect(
         "the values of an argument may be read",
-        *(_ARGUMENTS, "self._example.view(StepArgument)", "self._example.view()"),
+        *(_ARGUMENTS, "StepArgument(self._example, recording)", "self._example.view()"),
         *_UNCOMPARED,
     ),
     Defect(
@@ -188,7 +188,7 @@ DEFECTS = [
         *("ag/engine/compile/ownership.py", "    if kept is not None:\n        raise", "    if False:\n        raise"),
     ),
     Defect("a step may keep its arguments", _CALL, "    stand_ins.clear()\n", "    return stand_ins.clear()\n"),
-    Defect("what a step sets is not set by a replay", _PROGRAM, "self._notes.repeat_effects()", "pass"),
+    Defect("what a step sets is not set by a replay", _PROGRAM, "self.effects.repeat()", "pass"),
     # ---------------------------------------------------------------------------------------- A2: recompute
     Defect(
         "random numbers are drawn again by recompute",
@@ -215,7 +215,7 @@ DEFECTS = [
     # ---------------------------------------------------------------------------------------- A4: dp_train
     Defect(
         "dp_train replays what its functions did first",
-        *(_ARGUMENTS, "self._example.view(StepArgument)", "self._example.view()"),
+        *(_ARGUMENTS, "StepArgument(self._example, recording)", "self._example.view()"),
         *("ag/parallel/trainer/plans.py", "            plan.captured(*leaves)",
           "            plan.captured(*leaves)\n            for t in plan.captured._programs:\n"
           "                t._first, t._due = None, 1 << 30"),

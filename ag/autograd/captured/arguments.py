@@ -1,8 +1,8 @@
 """Arguments of a captured step: slots in device memory that every call fills, and what the step sees in their place.
 
-While it is recorded, the step gets stand-ins: for a tensor one of its own, for an array a read-only copy of a type that
-tells when the step looks at its values or changes them, as a replay would not see other values.  An array becomes a
-slot where the step makes a tensor of it, in whatever shape and element type.  A stand-in that is still alive after the
+While it is recorded, the step gets stand-ins: for a tensor one of its own, for an array what has its shape and refuses
+to tell its values (`ag.autograd.captured.step_argument`).  An array becomes a slot where the step makes a tensor of it,
+in whatever shape and element type.  A stand-in that is still alive after the
 step was kept by it, which a replay could not do again: refused.  Knows no program; `ag.autograd.capture` calls it.
 """
 
@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
+from ag.autograd.captured.step_argument import StepArgument
 from ag.autograd.captured.trace import Label
 from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer, Device
@@ -26,38 +25,6 @@ __all__ = ["Args", "Arguments"]
 Args = tuple[Any, ...]  # of a call: tensors and numpy arrays
 
 
-class StepArgument(np.ndarray[Any, np.dtype[Any]]):
-    """An array argument while the step is recorded: its shape may be looked at, its values not."""
-
-    def __array_finalize__(self, obj: Any) -> None:
-        """Views of it are what it is; whatever else is made of it cannot be uploaded."""
-
-    def _refuse(self, *args: object, **kwargs: object) -> Any:
-        raise _read(self)
-
-    def __array_ufunc__(self, ufunc: object, method: object, *inputs: object, **kwargs: object) -> Any:
-        if any(isinstance(x, Tensor) for x in inputs):
-            return NotImplemented  # the tensor makes an op of it, which makes a slot of the argument
-        raise _read(self)
-
-    def __getitem__(self, key: Any) -> Any:
-        part = super().__getitem__(key)
-        if not isinstance(part, np.ndarray):
-            raise _read(self)
-        return part
-
-    # What numpy would do without asking: each reads values.
-    argmax = argmin = argsort = item = tolist = tobytes = dot = nonzero = searchsorted = choose = _refuse
-    __float__ = __int__ = __bool__ = __index__ = __complex__ = __iter__ = __contains__ = __setitem__ = _refuse
-    max = min = sum = mean = prod = std = var = all = any = cumsum = cumprod = ptp = trace = round = clip = _refuse
-    sort = partition = fill = put = itemset = _refuse
-
-
-def _read(array: Array) -> CaptureError:
-    return CaptureError(f"ag_capture: the step reads or changes the values of an argument of shape {array.shape} in "
-                        f"Python; a replay would not see those of another call. Compute with tensors, or beforehand.")
-
-
 class _TensorSlot:
     """A tensor argument: the step works on a tensor of its own, which every call fills."""
 
@@ -66,7 +33,7 @@ class _TensorSlot:
         self.target = device.alloc(example.shape, example.buffer.dtype)
         self.fill(example)
 
-    def stand_in(self) -> Tensor:
+    def stand_in(self, recording: list[Recording]) -> Tensor:
         """What the step gets."""
         return Tensor(self.target)
 
@@ -84,10 +51,10 @@ class _ArraySlot:
         self.targets: list[Buffer] = []  # one per shape and element type it is used in
         self.checks: list[Callable[[Array], None]] = []
 
-    def stand_in(self) -> Array:
+    def stand_in(self, recording: list[Recording]) -> StepArgument:
         """What the step gets."""
         assert self._example is not None
-        return self._example.view(StepArgument)
+        return StepArgument(self._example, recording)
 
     def stands_for(self, array: Array) -> bool:
         """Whether `array` is the argument, perhaps in another shape."""
@@ -99,7 +66,7 @@ class _ArraySlot:
     def buffer_for(self, array: Array, dtype: DType, device: Device) -> Buffer:
         """A buffer that every call fills with the argument, in the shape of `array`."""
         target = device.alloc(array.shape, dtype)
-        device.upload(array.view(np.ndarray), target)
+        device.upload(array, target)
         self.targets.append(target)
         return target
 
@@ -139,24 +106,33 @@ class Arguments:
         self._slots = [_TensorSlot(x) if isinstance(x, Tensor) else _ArraySlot(x) for x in args]
         self.device = next((x.buffer.backend for x in args if isinstance(x, Tensor)), None)
         self.labels: dict[int, Label] = {}
+        self._recording: list[Recording] = []
         for i, slot in enumerate(self._slots):
             if isinstance(slot, _TensorSlot):
                 self.labels[id(slot.target.block)] = "argument", i
         self._checked: list[tuple[int, _ArraySlot]] = []  # those whose values may be refused
         self._numbers: list[Buffer] = []  # their blocks are labelled, so they must not die
 
-    def stand_ins(self) -> list[Tensor | Array]:
+    def stand_ins(self) -> list[Tensor | StepArgument]:
         """What the step is called with."""
-        return [slot.stand_in() for slot in self._slots]
+        return [slot.stand_in(self._recording) for slot in self._slots]
 
-    def on_upload(self, array: Array, dtype: DType, device: Device) -> Buffer:
-        """The buffer of a host array that the step uses: the slot that it stands for, or a constant number's."""
+    def begin(self, recording: Recording) -> None:
+        """The step is recorded from now on: nobody may look at the values of its arguments."""
+        self._recording.append(recording)
+
+    def end(self) -> None:
+        """The step is over; what it has put somewhere before an error is an array like any other."""
+        self._recording.clear()
+
+    def on_upload(self, array: Array, dtype: DType, device: Device) -> Buffer | None:
+        """The buffer of a host array that the step uses: the slot it stands for, or a constant number's, or None."""
         for i, slot in enumerate(self._slots):
             if isinstance(slot, _ArraySlot) and slot.stands_for(array):
                 target = slot.buffer_for(array, dtype, device)
                 self.labels[id(target.block)] = "argument", i, len(slot.targets)
                 return target
-        if array.ndim == 0 and not isinstance(array, StepArgument):
+        if array.ndim == 0:
             number = device.alloc((), dtype)
             device.upload(array, number)
             self.labels[id(number.block)] = "number", array.item()
@@ -164,8 +140,11 @@ class Arguments:
             return number
         instead = ("make a tensor of it before the step" if dtype.is_float else
                    "take weight[:, :n] of an embedding for its positions 0 to n - 1")
-        raise CaptureError(f"ag_capture: the step uploads an array of shape {array.shape} that is not one of its "
-                           f"arguments; a replay would use its old values. Pass it as an argument, or {instead}.")
+        for recording in self._recording:
+            recording.refuse(CaptureError(
+                f"ag_capture: the step uploads an array of shape {array.shape} that is not one of its arguments; a "
+                f"replay would use its old values. Pass it as an argument, or {instead}."))
+        return None
 
     def close(self, recording: Recording) -> None:
         """The step was recorded."""

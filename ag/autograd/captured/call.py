@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
+from copy import copy
 from threading import get_ident
 from typing import Any
 from weakref import ref
 
 from ag.autograd.captured.arguments import Args, Arguments
+from ag.autograd.captured.effects import Effects
 from ag.autograd.captured.notes import Notes
 from ag.autograd.captured.trace import Label, Traced, first_difference, trace_of
 from ag.autograd.tensor import Node, Tensor
@@ -38,6 +40,8 @@ class RecordedCall:
     recompute : bool
     reads : sequence of callable
         Functions whose names are watched.
+    trial : bool
+        Whether a step that does what a replay could not goes on as if it was not recorded, and is refused at its end.
 
     Raises
     ------
@@ -46,24 +50,26 @@ class RecordedCall:
     """
 
     def __init__(self, step: Callable[..., Any], args: Args, backend: Device | None,
-                 recompute: bool, reads: Sequence[object]) -> None:
+                 recompute: bool, reads: Sequence[object], trial: bool) -> None:
         self.arguments = Arguments(args)
         stand_ins = self.arguments.stand_ins()
         thread = get_ident()
         try:
-            with record(backend or self.arguments.device, self.arguments.on_upload, recompute) as recording:
+            with record(backend or self.arguments.device, self.arguments.on_upload, recompute, trial) as recording:
                 self.recording: Recording = recording
                 recording.made.update(self.arguments.labels)
                 self.notes = Notes(recording.made)
                 self.notes.names(reads)
                 try:
                     self.notes.open(recording)
+                    self.arguments.begin(recording)
                     output = step(*stand_ins)
                 except BaseException:
                     self.put_back()
                     raise
         finally:
             OPEN.pop(thread, None)  # also if an interrupt came while `record` ended
+            self.arguments.end()
             stop_noting()
         self.tensors: list[Tensor] = []
         try:
@@ -83,7 +89,7 @@ class RecordedCall:
                 if self.passed[i] is not None:
                     self.tensors[i] = Tensor(t.buffer)  # a stand-in that nobody keeps
             t = None  # type: ignore[assignment]
-            self.notes.forget_the_dead()
+            self.notes.close()
             _refuse_kept([ref(x) for x in stand_ins], stand_ins)
         except BaseException:
             self.put_back()
@@ -106,9 +112,9 @@ class RecordedCall:
                 if leaf.tensor.grad is leaf.slot:
                     leaf.tensor.set_grad(leaf.initial)
 
-    def difference(self, trace: list[Traced]) -> str | None:
-        """What this call launched otherwise than another one, in words."""
-        return first_difference(trace, self.trace)
+    def difference(self, trace: list[Traced], effects: Effects) -> str | None:
+        """What this call launched, or set, otherwise than another one, in words."""
+        return first_difference(trace, self.trace) or effects.difference(self.notes.effects)
 
     def results(self, args: Args) -> Any:
         """What an eager call would return."""
@@ -162,7 +168,7 @@ def _structure(output: object, tensors: list[Tensor]) -> Any:
             raise CaptureError(f"ag_capture: the step returns a {type(output).__name__}, which a replay cannot make of "
                                f"its items ({error}); return a list, a tuple or a dict.") from None
     if isinstance(output, dict):
-        return {key: _structure(x, tensors) for key, x in output.items()}
+        return _with(output, [_structure(x, tensors) for x in output.values()])
     if output is not None:
         raise CaptureError(f"ag_capture: the step returns a {type(output).__name__}; a replay can only return tensors "
                            f"(in tuples, lists or dicts) or None.")
@@ -178,5 +184,12 @@ def filled(structure: Any, tensors: list[Tensor]) -> Any:
     if isinstance(structure, (list, tuple)):
         return type(structure)(filled(x, tensors) for x in structure)
     if isinstance(structure, dict):
-        return {key: filled(x, tensors) for key, x in structure.items()}
+        return _with(structure, [filled(x, tensors) for x in structure.values()])
     return None
+
+
+def _with(items: dict[object, object], values: list[object]) -> dict[object, object]:
+    """A dict of the same type and keys with other values."""
+    made = copy(items)
+    made.update(zip(items, values, strict=True))
+    return made

@@ -13,8 +13,9 @@ A step reads more than its arguments.  Each of these is a place, a name in it, a
 Bytecode does not tell of what object an attribute is loaded: it may have been handed on, returned or taken from a list.
 So every name that some code loads as an attribute is looked up in every object, class and module that was found, and
 functions among what it means are read in turn, until nothing new is found.  A name that an object does not have is
-noted, too, as it may come to have it.  What a step sets and never reads may change; code of installed packages is not
-read.  `ag.autograd.captured.notes` asks before a recording; `ag.autograd.captured.meanings` compares, before a replay.
+noted, too, as it may come to have it.  Names that are set count like those that are loaded; code of installed packages
+is not read.  `ag.autograd.captured.notes` asks before a recording; `ag.autograd.captured.meanings` compares, before a
+replay.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ from typing import NamedTuple
 
 from ag.autograd.captured.meanings import Name, Own, key_of, meaning
 from ag.autograd.captured.snapshots import items_of
+from ag.autograd.captured.sources import UNKNOWN, Source, source
 
 __all__ = ["MOST", "NameReader"]
 
 MOST = 10_000  # names of a step
 
-_LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM")
+_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM", "STORE_ATTR", "DELETE_ATTR")
+_OUTER = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
 _BY_STRING = {"__dict__", "attrgetter", "getattr", "globals", "hasattr", "methodcaller", "vars"}
 _FEW = 100  # items of a container that are looked into, besides numbers and strings
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None))
@@ -57,7 +60,7 @@ def _is_installed(module: str | None) -> bool:
 
 
 class _Loaded(NamedTuple):
-    """The names that code loads, with all code inside it."""
+    """The names that code loads or sets, with all code inside it."""
 
     outer: frozenset[str]  # globals, or built-in functions
     enclosing: frozenset[str]  # variables of enclosing functions
@@ -83,8 +86,8 @@ def _loaded(code: CodeType) -> _Loaded:
                 given.append(i.argval)
             if isinstance(i.argval, str):
                 loads.add((i.opname, i.argval))
-    outer = {name for op, name in loads if op in ("LOAD_GLOBAL", "LOAD_NAME")}
-    attributes = {name for op, name in loads if op in _LOADS}
+    outer = {name for op, name in loads if op in _OUTER}
+    attributes = {name for op, name in loads if op in _ATTRIBUTES}
     if _BY_STRING & (outer | attributes):
         strings = {x for op, x in loads if op == "LOAD_CONST" and x.isidentifier()}
         outer, attributes = outer | strings, attributes | strings
@@ -139,6 +142,8 @@ class NameReader:
         self._asked = 0  # for how many of them all spaces have been asked
         self._told: set[str] = set()  # attributes of watched objects that were read
         self._imports: list[tuple[str, FunctionType]] = []  # of modules that were not there
+        self._sources: list[tuple[object, Source, object]] = []  # and their states when they were found
+        self._called: dict[int, str] = {}  # names by values
         self.count = 0
 
     def new(self) -> list[Name]:
@@ -175,6 +180,20 @@ class NameReader:
                 yield space.place, frozenset((names | self._told if isinstance(space.place, type) else names)
                                              - space.keys)
 
+    def known(self) -> frozenset[int]:
+        """What was found, by ``id``."""
+        return frozenset(self._seen)
+
+    def taken(self) -> str | None:
+        """What the step has taken from a source, in words."""
+        for x, state, before in self._sources:
+            now = state()
+            if now is UNKNOWN or now != before:
+                called = self._called.get(id(x), f"a {type(x).__name__}")
+                return f"can reach {called}, from which it may take something" if now is UNKNOWN else (
+                    f"takes something from {called}")
+        return None
+
     def modules(self) -> None:
         """Look for modules again that functions import, and that were not there before the step."""
         imports, self._imports = self._imports, []
@@ -187,6 +206,10 @@ class NameReader:
         if id(x) in self._seen or isinstance(x, (self._watched, *_NUMBERS)):
             return
         self._seen[id(x)] = x
+        if (state := source(x)) is not None:
+            before = state()
+            if before is not UNKNOWN or _is_installed(type(x).__module__):  # a class of the user's is read itself
+                self._sources.append((x, state, before))
         if isinstance(x, FunctionType):
             self._function(x)
         elif isinstance(x, MethodType):
@@ -282,9 +305,13 @@ class NameReader:
             if not space.foreign or isinstance(value, _PLAIN):
                 space.noted.add(name)
                 self._note(space.place, name, value)
+            elif source(value) is not None:
+                self._called[id(value)] = name
+                self._todo.append(value)
 
     def _note(self, place: object, name: str, value: object) -> None:
         self.count += 1
+        self._called[id(value)] = name
         self._found.append(Name(place, name, value))
         self._todo.append(value)
 

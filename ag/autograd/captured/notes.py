@@ -11,12 +11,17 @@ it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar
 from weakref import ref
 
+import numpy as np
+
+from ag.autograd.captured.effects import Effects
 from ag.autograd.captured.meanings import Meanings
 from ag.autograd.captured.names import MOST, NameReader
 from ag.autograd.captured.snapshots import MISSING, Contents, contents, has_other_items, same, shown, snapshot
+from ag.autograd.tensor import Tensor
 from ag.autograd.watched import CHANGES, Noted, Watched, start_noting
 from ag.engine.buffer import Buffer
 from ag.engine.program import Recording
@@ -25,6 +30,10 @@ from ag.errors import CaptureError
 __all__ = ["Leaf", "Notes"]
 
 T = TypeVar("T", bound=Noted)
+
+# Objects of these types are set as they are: nobody can change them, or they are no part of the step.
+_KEPT = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype, type, FunctionType,
+         BuiltinFunctionType, MethodType, ModuleType, Watched, Tensor, Buffer)
 
 
 class Leaf:
@@ -59,8 +68,10 @@ class Notes:
     Attributes
     ----------
     leaves : dict of int to Leaf
-    effects : dict of (id of the object, name) to (weak reference to it, value)
-        Attributes that the step set, with their last values.
+    effects : Effects
+        Attributes that the step set.
+    own_change : str or None
+        What the step has changed itself of what it depends on, so that nothing of it can be replayed.
     """
 
     def __init__(self, made: set[int]) -> None:
@@ -69,10 +80,11 @@ class Notes:
         self._contents: dict[tuple[int, str], list[Contents]] = {}  # of attributes that are lists or dicts
         self._flat: list[Contents] = []  # of names, and after the step of attributes, too: what every replay compares
         self._tensors: dict[int, tuple[ref[Noted], Buffer]] = {}
-        self._trained: list[tuple[Noted, bool]] = []  # tensors that no op made, and their ``requires_grad``
+        self._trained: list[tuple[Noted, bool, str | None]] = []  # tensors that no op made: ``requires_grad``, name
         self._names = Meanings()
         self._reader = NameReader(Watched)
-        self.effects: dict[tuple[int, str], tuple[ref[Watched], Any]] = {}
+        self.effects = Effects()
+        self.own_change: str | None = None
         self.leaves: dict[int, Leaf] = {}
         self._position = CHANGES.position
 
@@ -101,7 +113,7 @@ class Notes:
 
     def written(self, owner: Watched, name: str, value: object) -> None:
         """Note what an attribute becomes."""
-        self.effects[id(owner), name] = ref(owner), value
+        self.effects.note(owner, name, value)
 
     def names(self, functions: Sequence[object]) -> None:
         """Note what the names mean that functions read and that are not their own."""
@@ -120,7 +132,7 @@ class Notes:
             if id(x) not in self._tensors and not self._is_new(x.buffer):
                 self._tensors[id(x)] = ref(x), x.buffer
                 if x.node is None:
-                    self._trained.append((x, x.requires_grad))
+                    self._trained.append((x, x.requires_grad, x.name))
 
     def change(self) -> str | None:
         """What is not as it was noted, in words; None if all is."""
@@ -134,9 +146,15 @@ class Notes:
                 if (found := self._changed(key)) is not None:
                     return found
             self._position = position
-        for tensor, was in self._trained:
+        return self.own_change or self._changed_now()
+
+    def _changed_now(self) -> str | None:
+        """`change` of what no log tells."""
+        for tensor, was, name in self._trained:
             if tensor.requires_grad is not was:
                 return f"requires_grad of {_called(tensor)} was {was} and is {tensor.requires_grad}"
+            if tensor.name is not name and tensor.name != name:
+                return f"the name of {_called(tensor)} was {name!r}"
         if (found := self._names.change()) is not None:
             return found
         for container, items in self._flat:
@@ -163,15 +181,17 @@ class Notes:
                 return f"{_called(moved)} lies elsewhere, as an optimizer was made, or it was moved to another device"
         return None
 
-    def repeat_effects(self) -> None:
-        """Set the attributes that the step set."""
-        for (_, name), (reference, value) in self.effects.items():
-            owner = reference()
-            if owner is not None and owner.__dict__.get(name, self) is not value:
-                setattr(owner, name, value)
+    def close(self) -> None:
+        """The step is over: let go of what belonged to objects that it made and dropped.
 
-    def forget_the_dead(self) -> None:
-        """Let go of what belonged to objects that the step made and dropped."""
+        Raises
+        ------
+        CaptureError
+            If it did what no replay could: took from a source, set an attribute to what cannot be made again.
+        """
+        if (taken := self._reader.taken()) is not None:
+            raise CaptureError(f"ag_capture: the step {taken}; a replay would not. Take it before the step, and pass "
+                               f"it as an argument.")
         self._reader.modules()
         self._note_names()
         if self._reader.count >= MOST:
@@ -179,15 +199,18 @@ class Notes:
                                f"compare before every replay; let it reach fewer objects, or do not capture it.")
         for place, names in self._reader.missing():
             self._names.absent(place, names)
+        known = self._reader.known()
         self.forget()
         self._names.close()
         before = -1
         while before != len(self._reads) + len(self.effects):  # what held an object may have died with another
             before = len(self._reads) + len(self.effects)
-            self.effects = {key: effect for key, effect in self.effects.items() if effect[0]() is not None}
+            self.effects.forget_the_dead()
             self._reads = {key: noted for key, noted in self._reads.items() if noted[0]() is not None}
             self._contents = {key: pairs for key, pairs in self._contents.items() if key in self._reads}
         self._flat += [pair for pairs in self._contents.values() for pair in pairs]
+        self.effects.close(known, _KEPT)
+        self.own_change = self._changed_now()
 
     def forget(self) -> None:
         """Let go of what had to be held as long as the step ran: nothing is read any more."""

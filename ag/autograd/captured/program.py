@@ -51,13 +51,14 @@ class CapturedProgram:
     Attributes
     ----------
     trace : list of Traced
+    effects : Effects
     program : Program
         Of the engine.
     """
 
     def __init__(self, call: RecordedCall, thread: int) -> None:
         recording, notes = call.recording, call.notes
-        self.trace, self._structure = call.trace, call.structure
+        self.trace, self.effects, self._structure = call.trace, notes.effects, call.structure
         self._arguments, self._notes, self._guards = call.arguments, notes, [*recording.guards.values()]
         self.backend = cast(Device, recording.backend)
         results = _Results(recording)
@@ -121,6 +122,11 @@ class CapturedProgram:
                 return found
         return self._notes.change()
 
+    @property
+    def own_change(self) -> str | None:
+        """What the step has changed itself of what it depends on, such as a counter: then nothing can be replayed."""
+        return self._notes.own_change
+
     def check(self, args: Args) -> None:
         """Raise if a value of an array is not allowed, before anything runs."""
         self._arguments.check(args)
@@ -147,7 +153,7 @@ class CapturedProgram:
             x.set_grad(grad)
         if vacated:
             self._lend()
-        self._notes.repeat_effects()
+        self.effects.repeat()
         return self.results(args)
 
     def results(self, args: Args) -> Any:

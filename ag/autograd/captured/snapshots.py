@@ -23,8 +23,8 @@ from weakref import ref
 
 import numpy as np
 
-__all__ = ["MISSING", "Contents", "contents", "has_other_items", "held", "items_of", "same", "shown", "snapshot",
-           "weak"]
+__all__ = ["MISSING", "Contents", "bytes_of", "contents", "has_other_items", "held", "items_of", "same", "shown",
+           "snapshot", "weak"]
 
 Contents = tuple[object, object]  # a container with the items it had, compared by identity, or its bytes, or its length
 _MANY = 1000  # items from which on only the length of a container is compared
@@ -74,7 +74,7 @@ def items_of(x: object) -> list[object] | None:
     return items_of(getattr(x, "mapping", None)) if isinstance(x, _VIEWS) else None
 
 
-def _bytes_of(x: object) -> bytes | None:
+def bytes_of(x: object) -> bytes | None:
     """The elements of a small array or buffer, else None."""
     if isinstance(x, np.ndarray):
         return x.view(np.ndarray).tobytes() if x.size <= _MANY and x.dtype != object else None
@@ -87,7 +87,7 @@ def snapshot(value: object, levels: int = _LEVELS) -> object:
     """A plain value itself, for containers a copy that later changes do not reach, else a weak reference."""
     if isinstance(value, MethodType):  # another object each time
         return MethodType, value.__func__, id(value.__self__)
-    elements = _bytes_of(value)
+    elements = bytes_of(value)
     if elements is not None:
         kind = (value.shape, value.dtype) if isinstance(value, np.ndarray) else ()
         return type(value), *kind, elements
@@ -124,7 +124,7 @@ def contents(value: object) -> Iterator[Contents]:
     found: list[object] = [value]
     seen: set[int] = set()
     for x in found:  # which grows
-        elements, items = _bytes_of(x), items_of(x)
+        elements, items = bytes_of(x), items_of(x)
         if elements is not None:
             yield x, elements
         elif items is not None and id(x) not in seen:
@@ -138,7 +138,7 @@ def contents(value: object) -> Iterator[Contents]:
 def has_other_items(container: object, items: object) -> bool:
     """Whether something else is in a container than was."""
     if isinstance(items, bytes):
-        return _bytes_of(container) != items
+        return bytes_of(container) != items
     if isinstance(items, int):
         return _length(container) != items
     now = container if type(container) is list else items_of(container)

@@ -82,7 +82,8 @@ def compile_program(recording: Recording, target: Target) -> list[Launch]:
 
 
 @contextmanager
-def record(backend: Device | None, on_upload: OnUpload | None = None, recompute: bool = False) -> Iterator[Recording]:
+def record(backend: Device | None, on_upload: OnUpload | None = None, recompute: bool = False,
+           trial: bool = False) -> Iterator[Recording]:
     """Collect every launch that this thread makes inside; they also run.  Afterwards, `finished` gives the program.
 
     Parameters
@@ -93,8 +94,10 @@ def record(backend: Device | None, on_upload: OnUpload | None = None, recompute:
         Asked for every host array that becomes a buffer inside; returns the buffer to use, or None, or raises.
     recompute : bool, optional
         Compute cheap results a second time rather than keep them in memory.
+    trial : bool, optional
+        Let the thread go on where it does what cannot be recorded; see `Recording.refuse`.
     """
-    recording, thread = Recording(on_upload=on_upload, recompute=recompute), get_ident()
+    recording, thread = Recording(on_upload=on_upload, recompute=recompute, trial=trial), get_ident()
     if thread in OPEN:
         raise CaptureError("record: this thread is recording already; captured steps do not nest.")
     OPEN[thread] = recording

@@ -1,7 +1,8 @@
 """Plans: how a replica computes the gradients of a sample, by its structure: by a captured step, or eagerly.
 
 A captured step (`ag.autograd.capture`) replays only what it has seen twice: where what the user's functions do depends
-on more than the arrays of a sample, the second call tells, and from then on samples run eagerly.  A difference that is
+on more than the arrays of a sample, the second call tells, and from then on samples run eagerly.  That call is made to
+its end, so the functions are called once per sample, whatever they draw or count.  A difference that is
 found later, when samples were replayed already, ends the job.  Knows samples as trees of arrays, and a function that
 leaves their gradients somewhere; no model and no weights.  A replica has one set of plans.
 """
@@ -31,17 +32,24 @@ log = logging.getLogger("ag")
 
 
 class CapturePolicy:
-    """Whether replicas replay captured steps; "auto" stops doing so at the first step that cannot be captured."""
+    """Whether replicas replay captured steps; "auto" stops doing so at the first step that cannot be captured.
+
+    Attributes
+    ----------
+    on : bool
+    must : bool
+        Whether a step that cannot be captured is an error.
+    """
 
     def __init__(self, wanted: bool | str) -> None:
         self.on = bool(wanted)
-        self._must = wanted is True
+        self.must = wanted is True
         self._out = False
         self._one = Lock()  # replicas call from their device's thread, and a warning is logged once
 
-    def refused(self, error: CaptureError) -> None:
+    def refused(self, error: Exception) -> None:
         """Go on uncaptured and log why; with ``capture=True``, raise `error`."""
-        if self._must:
+        if self.must:
             raise error
         with self._one:
             on, self.on = self.on, False
@@ -87,7 +95,7 @@ class Plans:
         self._streams = Streams(backend)
         self._plans: dict[TreeDef, _Plan] = {}
         self._of_arrays: dict[tuple[object, ...], _Plan] = {}  # the same, for tuples of arrays, which most samples are
-        self._computed = 0  # samples for which Python ran
+        self._begun = self._computed = 0  # samples for which Python ran, and those of them that were finished
 
     @property
     def drawn(self) -> int:
@@ -106,18 +114,19 @@ class Plans:
             self._eagerly(sample, numbers)
             return
         plan, leaves = found
-        computed = self._computed
+        begun, computed = self._begun, self._computed
         try:
             self._streams.prepare(*numbers, plan.draws)
             plan.captured(*leaves)
-        except CaptureError as error:
-            if plan.replayed:  # and nobody knows since when that was wrong
-                raise
+        except (CaptureError, TypeError) as error:  # a TypeError of C code, perhaps, which a stand-in is no array for
+            if plan.replayed or (isinstance(error, TypeError) and self._policy.must):
+                raise  # among them what was replayed wrongly, nobody knows since when
             self._policy.refused(error)
-            self._eagerly(sample, numbers)
+            if self._computed == computed:  # otherwise all was done, and only cannot be replayed
+                self._eagerly(sample, numbers)
             return
         plan.draws = max(plan.draws, self._streams.drawn)
-        if self._computed == computed:
+        if self._begun == begun:
             plan.replayed += 1
             return
         plan.recorded += 1
@@ -141,8 +150,9 @@ class Plans:
             self._compute(sample)
 
     def _recorded(self, treedef: TreeDef, leaves: Sequence[Leaf]) -> None:
-        self._computed += 1
+        self._begun += 1
         self._call(tree_unflatten(treedef, leaves))
+        self._computed += 1
 
     def _plan_of(self, sample: Tree) -> tuple[_Plan, list[Leaf]] | None:
         """The plan for samples like this, and its arguments; None if they run eagerly."""
@@ -162,7 +172,8 @@ class Plans:
                 self._policy.ran_out()
                 return None
             step: CapturedStep[..., None] = CapturedStep(
-                lambda *xs: self._recorded(treedef, xs), self._backend, calls=self._calls)
+                lambda *xs: self._recorded(treedef, xs), self._backend, calls=self._calls,
+                trial=not self._policy.must)
             plan = self._plans[treedef] = _Plan(step)
             if kinds is not None:
                 self._of_arrays[kinds] = plan

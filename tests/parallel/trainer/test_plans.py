@@ -1,0 +1,78 @@
+"""`dp_train(capture="auto")` with functions that cannot be captured: each is called once per sample, as without."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ag
+
+DATA = [(np.random.default_rng(k).normal(size=(3, 4)).astype(np.float32), np.full((2, 4), k, np.float32))
+        for k in range(14)]
+Act = Callable[[Any, "Counted"], Any]
+
+
+class Counted:
+    """What the functions of a job draw, count and keep."""
+
+    def __init__(self) -> None:
+        random.seed(5)
+        self.calls, self.rng, self.python, self.kept = 0, np.random.default_rng(3), random.Random(4), list[object]()
+        self.inner = ag.ag_capture(lambda t: t * 2.0)
+
+
+def buffer_of(x: Any) -> float:
+    """Code that takes arrays only."""
+    return float(memoryview(x)[0, 0])
+
+
+ACTS: dict[str, Act] = {
+    "noise of numpy": lambda x, c: 1.0 if c.rng.random() < 0.8 else 0.0,
+    "noise of Python": lambda x, c: 1.0 if c.python.random() < 0.8 else 0.0,
+    "noise of the module": lambda x, c: 1.0 if random.random() < 0.8 else 0.0,
+    "a tensor's values": lambda x, c: float(ag.ag_tensor(x).numpy().max()), "values": lambda x, c: float(np.mean(x)),
+    "a parameter": lambda x, c: ag.ag_param([[2.0]]).detach(), "a buffer": lambda x, c: buffer_of(x),
+    "another array": lambda x, c: ag.ag_tensor(np.ones((2, 4), np.float32)), "a captured step": lambda x, c: c.inner(
+        ag.ag_tensor(np.float32(1.5))), "a counter": lambda x, c: float(c.calls),
+    "keeps": lambda x, c: c.kept.append(ag.ag_tensor(x) * 2.0) or 1.0,  # type: ignore[func-returns-value]
+}
+
+
+def job(act: Act, capture: bool | str, device: str) -> tuple[list[float], int, float, int]:
+    counted = Counted()
+
+    def forward(model: ag.Layer, sample: Any) -> ag.Tensor:
+        counted.calls += 1
+        factor = act(sample[0], counted)
+        return model(ag.ag_tensor(sample[0])) * factor
+
+    ag.ag_seed(1)
+    result = ag.dp_train(lambda: ag.ag_linear(3, 2), DATA, ag.ag_mse_loss, forward, lambda s: s[1], n_iter=30,
+                         verbose=False, devices=[device], capture=capture)
+    drawn = counted.rng.random() + counted.python.random()
+    return result.loss_history.tolist(), counted.calls, drawn, len(counted.kept)
+
+
+@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
+def test_functions_are_called_once_per_sample(act: Act, device: str) -> None:
+    found, wanted = job(act, "auto", device), job(act, False, device)
+    if act is ACTS["a buffer"]:  # its error ends the first call, which is made again
+        found, wanted = (found[0], 0, *found[2:]), (wanted[0], 0, *wanted[2:])
+    assert found == wanted
+
+
+def test_an_error_of_the_users_own() -> None:
+    def wrong(x: Any, counted: Counted) -> float:
+        raise TypeError("mine")
+
+    with pytest.raises(TypeError, match="mine"):
+        job(wrong, "auto", "cpu")
+
+
+def test_with_capture_it_is_an_error() -> None:
+    with pytest.raises(ag.CaptureError, match="takes something from rng"):
+        job(ACTS["noise of numpy"], True, "cpu")
