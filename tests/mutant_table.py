@@ -311,7 +311,8 @@ mutant("capture", "values of arguments are told", "ag/autograd/captured/step_arg
        "            recording.refuse(CaptureError(refused))", "            pass",
        "autograd/captured/test_step_argument.py::test_values_are_refused[asarray]")
 mutant("capture", "replays set the same list", "ag/autograd/captured/effects.py", "            if made:",
-       "            if False:", "autograd/captured/test_effects.py::test_a_replay_leaves_what_the_eager_call_would[a new list]")
+       "            if False:",
+       "autograd/captured/test_effects.py::test_a_replay_leaves_what_the_eager_call_would[a new list]")
 mutant("capture", "what differs from call to call is set again", "ag/autograd/captured/call.py",
        " or effects.difference(self.notes.effects)", "",
        "autograd/captured/test_effects.py::test_what_is_set_to_something_else_each_time_is_refused")
