@@ -146,7 +146,7 @@ class Notes:
                 if (found := self._changed(key)) is not None:
                     return found
             self._position = position
-        return self.own_change or self._changed_now()
+        return self._changed_now()
 
     def _changed_now(self) -> str | None:
         """`change` of what no log tells."""

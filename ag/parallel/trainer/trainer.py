@@ -170,7 +170,7 @@ class Trainer:
 
     def _note_used(self) -> None:
         """Tell the optimizers when samples have used parameters that none had used before."""
-        used = sum(len(r.used) for r in self.replicas) + len(self._ranks.used)
+        used = sum([len(r.used) for r in self.replicas]) + len(self._ranks.used)
         if used != self._used:
             self._used = used
             self.optimizers.use(self._ranks.used.union(*(r.used for r in self.replicas)))
