@@ -82,7 +82,7 @@ class TreeSum(Generic[V]):
         """The sum of everything; a last partial block is added from the right."""
         if not self.nodes:
             raise CommError("TreeSum: nothing was added; a step needs at least one sample.")
-        if any([count == PART for _, count, _ in self.nodes]):  # all parts are there now
+        if PART in [count for _, count, _ in self.nodes]:  # all parts are there now
             parts, self.nodes = self.nodes, []
             for start, count, value in parts:
                 self.push(start, max(1, count), value)
