@@ -19,6 +19,7 @@ from golden import operations, parallel, trainings
 from golden.hashing import Found, hash_of
 
 import ag
+from ag.engine.backends.cpu.backend import device_info
 
 FILE = Path(__file__).with_name("golden.json")
 
@@ -73,7 +74,7 @@ def measured(name: str, device: str) -> Found:
 
 def machine_of(device: str) -> str:
     """What a device is, in words: numpy and what its products and functions give, and for Vulkan the driver, too."""
-    host = ag.doctor().devices[0].info.driver  # numpy, and kernels in C if there are any
+    host = device_info("cpu").driver  # numpy, and kernels in C if there are any
     if device == "cpu":
         return f"{host}, {_short(_numpy_bits(1, 7, 64, 300, 1031))}"
     info = next(info for info in ag.ag_vulkan_devices() if info.name == device)
