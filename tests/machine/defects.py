@@ -101,6 +101,8 @@ class Defect:
 
 _CALL, _PROGRAM = "ag/autograd/captured/call.py", "ag/autograd/captured/program.py"
 _ARGUMENTS, _NOTES = "ag/autograd/captured/arguments.py", "ag/autograd/captured/notes.py"
+# The machine's chances are generators, from which a step may not take; where it may, two recordings differ.
+_TAKEN = (_NOTES, "if (taken := self._reader.taken()) is not None:", "if (taken := None) is not None:")
 _MEANINGS = "ag/autograd/captured/meanings.py"
 _CAPTURE, _RECORDING = "ag/autograd/capture.py", "ag/engine/program.py"
 _TAPE, _BACKEND = "ag/autograd/tape.py", "ag/engine/backend.py"
@@ -177,11 +179,12 @@ DEFECTS = [
         "gradients are the program's memory",
         *(_PROGRAM, "return Tensor(leased(self.buffer, self._thread))", "return Tensor(self.buffer)"),
     ),
-    Defect("recordings are not compared", *_UNCOMPARED),
+    Defect("recordings are not compared", *_UNCOMPARED, *_TAKEN),
     Defect(
         "numbers of two recordings are not compared",
         *("ag/autograd/captured/trace.py", 'what: Label = ("number", numbers.get(place, b.constant))',
           'what: Label = ("number", 0)'),
+        *_TAKEN,
     ),
     Defect(
         "a step may keep its results",
@@ -219,6 +222,7 @@ DEFECTS = [
         *("ag/parallel/trainer/plans.py", "            plan.captured(*leaves)",
           "            plan.captured(*leaves)\n            for t in plan.captured._programs:\n"
           "                t._first, t._due = None, 1 << 30"),
+        *_TAKEN,
     ),
     Defect(
         "dp_train does not see numbers that change in samples",
