@@ -103,6 +103,8 @@ _CALL, _PROGRAM = "ag/autograd/captured/call.py", "ag/autograd/captured/program.
 _ARGUMENTS, _NOTES = "ag/autograd/captured/arguments.py", "ag/autograd/captured/notes.py"
 # The machine's chances are generators, from which a step may not take; where it may, two recordings differ.
 _TAKEN = (_NOTES, "if (taken := self._reader.taken()) is not None:", "if (taken := None) is not None:")
+# A list in which a step keeps something has changed, so its recording would not be replayed.
+_CHANGED = (_NOTES, "self.own_change = self._changed_now()", "self.own_change = None")
 _MEANINGS = "ag/autograd/captured/meanings.py"
 _CAPTURE, _RECORDING = "ag/autograd/capture.py", "ag/engine/program.py"
 _TAPE, _BACKEND = "ag/autograd/tape.py", "ag/engine/backend.py"
@@ -189,6 +191,8 @@ DEFECTS = [
     Defect(
         "a step may keep its results",
         *("ag/engine/compile/ownership.py", "    if kept is not None:\n        raise", "    if False:\n        raise"),
+        *_CHANGED,
+        *(_CALL, " or effects.difference(self.notes.effects)", ""),
     ),
     Defect("a step may keep its arguments", _CALL, "    stand_ins.clear()\n", "    return stand_ins.clear()\n"),
     Defect("what a step sets is not set by a replay", _PROGRAM, "self.effects.repeat()", "pass"),
