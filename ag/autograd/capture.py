@@ -159,13 +159,14 @@ class CapturedStep(Generic[P, R]):
     def _record(self, key: object, args: Args) -> Any:
         self._in_vain += 1
         program = CapturedProgram(RecordedCall(self._step, args, self._backend, *self._options), self._thread)
-        self._programs.append(_Trusted(key, program, args))
-        if len(self._programs) > PROGRAMS_KEPT:
-            self._programs.pop(0).program.close()
         results = program.results(args)
         if program.own_change is not None:
             self._own_change = program.own_change
-            self._programs.pop().program.close()
+            program.close()
+            return results
+        self._programs.append(_Trusted(key, program, args))
+        if len(self._programs) > PROGRAMS_KEPT:
+            self._programs.pop(0).program.close()
         return results
 
     def _call(self, trusted: _Trusted, args: Args) -> Any:

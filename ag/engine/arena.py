@@ -87,6 +87,9 @@ class Block:
         self.made = now()
         self.changes: Changes | None = None
 
+    def settle(self) -> None:
+        """Before a thread works in the block: there is nothing to do, unless it is lent (`ag.engine.buffer.Lease`)."""
+
     @property
     def segment(self) -> int:
         """Number of the segment the block lies in."""

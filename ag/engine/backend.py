@@ -228,8 +228,7 @@ class Backend(ABC):
         """
         result: Returned
         for b in operands:
-            if type(b.block) is Lease:
-                b.block.settle()
+            b.block.settle()
         if OPEN:
             return self._launch_and_note(primitive, operands, into, params)
         result, buffers = self.operands_of(primitive, operands, into, params)

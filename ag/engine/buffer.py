@@ -139,8 +139,7 @@ class Buffer:
 
     def view(self, shape: Shape, offset: int = 0) -> Buffer:
         """The same memory from element `offset` on, with another shape."""
-        if type(self.block) is Lease:
-            self.block.settle()
+        self.block.settle()
         owner, dtype = self.backend, self.dtype
         view = Buffer(owner, self.block, self.address + offset * dtype.itemsize, shape, dtype)
         if owner.noted_views is not None:
@@ -257,8 +256,7 @@ if hasattr(os, "register_at_fork"):
 def settle(*buffers: Buffer) -> None:
     """Before a thread works on buffers: what is lent to another thread alone moves to memory of its own."""
     for b in buffers:
-        if type(b.block) is Lease:
-            b.block.settle()
+        b.block.settle()
 
 
 def leased(buffer: Buffer, thread: int) -> Buffer:
@@ -292,9 +290,8 @@ def note_written(*buffers: Buffer) -> None:
         If one is a constant, which others share.
     """
     for buffer in buffers:
-        if type(buffer.block) is Lease:
-            buffer.block.settle()
-        block = buffer.block
+        buffer.block.settle()
+        block = buffer.block  # of now: a tenant may have moved out
         if block.leases:
             vacate(block)
         changes = block.changes

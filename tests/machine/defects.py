@@ -141,11 +141,11 @@ DEFECTS = [
     Defect(
         "an argument may be changed in the step",
         *(_ARGUMENTS, "self._example.flags.writeable = False", "pass"),
-        *(_ARGUMENTS, "StepArgument(self._example, recording)", "self._example.view()"),
+        *(_ARGUMENTS, "StepArgument(self._example)", "self._example.view()"),
     ),
     Defect(
         "the values of an argument may be read",
-        *(_ARGUMENTS, "StepArgument(self._example, recording)", "self._example.view()"),
+        *(_ARGUMENTS, "StepArgument(self._example)", "self._example.view()"),
         *_UNCOMPARED,
     ),
     Defect(
@@ -222,7 +222,7 @@ DEFECTS = [
     # ---------------------------------------------------------------------------------------- A4: dp_train
     Defect(
         "dp_train replays what its functions did first",
-        *(_ARGUMENTS, "StepArgument(self._example, recording)", "self._example.view()"),
+        *(_ARGUMENTS, "StepArgument(self._example)", "self._example.view()"),
         *("ag/parallel/trainer/plans.py", "            plan.captured(*leaves)",
           "            plan.captured(*leaves)\n            for t in plan.captured._programs:\n"
           "                t._first, t._due = None, 1 << 30"),

@@ -2,14 +2,14 @@
 
 While it is recorded, the step gets stand-ins: for a tensor one of its own, for an array what has its shape and refuses
 to tell its values (`ag.autograd.captured.step_argument`).  An array becomes a slot where the step makes a tensor of it,
-in whatever shape and element type.  A stand-in that is still alive after the
-step was kept by it, which a replay could not do again: refused.  Knows no program; `ag.autograd.capture` calls it.
+in whatever shape and element type.  A stand-in that is still alive after the step was kept by it, which a replay could
+not do again: refused.  Knows no program; `ag.autograd.capture` calls it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from ag.autograd.captured.step_argument import StepArgument
 from ag.autograd.captured.trace import Label
@@ -17,7 +17,7 @@ from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array
-from ag.engine.program import Recording
+from ag.engine.program import Recording, recording_here
 from ag.errors import CaptureError
 
 __all__ = ["Args", "Arguments"]
@@ -33,7 +33,7 @@ class _TensorSlot:
         self.target = device.alloc(example.shape, example.buffer.dtype)
         self.fill(example)
 
-    def stand_in(self, recording: list[Recording]) -> Tensor:
+    def stand_in(self) -> Tensor:
         """What the step gets."""
         return Tensor(self.target)
 
@@ -51,10 +51,10 @@ class _ArraySlot:
         self.targets: list[Buffer] = []  # one per shape and element type it is used in
         self.checks: list[Callable[[Array], None]] = []
 
-    def stand_in(self, recording: list[Recording]) -> StepArgument:
+    def stand_in(self) -> StepArgument:
         """What the step gets."""
         assert self._example is not None
-        return StepArgument(self._example, recording)
+        return StepArgument(self._example)
 
     def stands_for(self, array: Array) -> bool:
         """Whether `array` is the argument, perhaps in another shape."""
@@ -106,7 +106,6 @@ class Arguments:
         self._slots = [_TensorSlot(x) if isinstance(x, Tensor) else _ArraySlot(x) for x in args]
         self.device = next((x.buffer.backend for x in args if isinstance(x, Tensor)), None)
         self.labels: dict[int, Label] = {}
-        self._recording: list[Recording] = []
         for i, slot in enumerate(self._slots):
             if isinstance(slot, _TensorSlot):
                 self.labels[id(slot.target.block)] = "argument", i
@@ -114,16 +113,8 @@ class Arguments:
         self._numbers: list[Buffer] = []  # their blocks are labelled, so they must not die
 
     def stand_ins(self) -> list[Tensor | StepArgument]:
-        """What the step is called with."""
-        return [slot.stand_in(self._recording) for slot in self._slots]
-
-    def begin(self, recording: Recording) -> None:
-        """The step is recorded from now on: nobody may look at the values of its arguments."""
-        self._recording.append(recording)
-
-    def end(self) -> None:
-        """The step is over; what it has put somewhere before an error is an array like any other."""
-        self._recording.clear()
+        """What the step is called with, in the thread whose recording is open."""
+        return [slot.stand_in() for slot in self._slots]
 
     def on_upload(self, array: Array, dtype: DType, device: Device) -> Buffer | None:
         """The buffer of a host array that the step uses: the slot it stands for, or a constant number's, or None."""
@@ -140,10 +131,9 @@ class Arguments:
             return number
         instead = ("make a tensor of it before the step" if dtype.is_float else
                    "take weight[:, :n] of an embedding for its positions 0 to n - 1")
-        for recording in self._recording:
-            recording.refuse(CaptureError(
-                f"ag_capture: the step uploads an array of shape {array.shape} that is not one of its arguments; a "
-                f"replay would use its old values. Pass it as an argument, or {instead}."))
+        cast(Recording, recording_here()).refuse(CaptureError(
+            f"ag_capture: the step uploads an array of shape {array.shape} that is not one of its arguments; a replay "
+            f"would use its old values. Pass it as an argument, or {instead}."))
         return None
 
     def close(self, recording: Recording) -> None:

@@ -52,7 +52,6 @@ class RecordedCall:
     def __init__(self, step: Callable[..., Any], args: Args, backend: Device | None,
                  recompute: bool, reads: Sequence[object], trial: bool) -> None:
         self.arguments = Arguments(args)
-        stand_ins = self.arguments.stand_ins()
         thread = get_ident()
         try:
             with record(backend or self.arguments.device, self.arguments.on_upload, recompute, trial) as recording:
@@ -62,14 +61,13 @@ class RecordedCall:
                 self.notes.names(reads)
                 try:
                     self.notes.open(recording)
-                    self.arguments.begin(recording)
+                    stand_ins = self.arguments.stand_ins()
                     output = step(*stand_ins)
                 except BaseException:
                     self.put_back()
                     raise
         finally:
             OPEN.pop(thread, None)  # also if an interrupt came while `record` ended
-            self.arguments.end()
             stop_noting()
         self.tensors: list[Tensor] = []
         try:

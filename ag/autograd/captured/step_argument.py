@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex, cast
+from weakref import ref
 
 import numpy as np
 
 from ag.autograd.tensor import Tensor
 from ag.engine.kernels.convert import StandIn
 from ag.engine.primitive import Array
-from ag.engine.program import Recording
+from ag.engine.program import OPEN, Recording, recording_here
 from ag.errors import CaptureError
 
 __all__ = ["StepArgument"]
@@ -46,9 +47,7 @@ class StepArgument(StandIn):
     Parameters
     ----------
     array : ndarray
-        A copy of what was passed, which the step must not see.
-    recording : list of Recording
-        The one that is open; empty once it is over: then this is like any array.
+        A copy of what was passed, which the step must not see as long as this thread's recording is open.
     of : StepArgument or None, optional
         What it is a view of, which must not seem to be dropped as long as this is held.
     """
@@ -56,8 +55,9 @@ class StepArgument(StandIn):
     __slots__ = ("__weakref__", "_array", "_of", "_recording")
     __hash__ = None  # type: ignore[assignment]  # as of arrays
 
-    def __init__(self, array: Array, recording: list[Recording], of: StepArgument | None = None) -> None:
-        self._array, self._recording, self._of = array, recording, of
+    def __init__(self, array: Array, of: StepArgument | None = None) -> None:
+        self._array, self._of = array, of
+        self._recording: ref[Recording] = ref(cast(Recording, recording_here())) if of is None else of._recording
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -69,7 +69,8 @@ class StepArgument(StandIn):
 
     def _values(self, writes: bool = False) -> Array:
         """The array, for somebody who looks at its values, or would change them."""
-        for recording in self._recording:
+        recording = self._recording()
+        if recording is not None and recording in OPEN.copy().values():  # otherwise this is like any array
             refused = (f"ag_capture: the step reads or changes the values of an argument of shape {self._array.shape} "
                        f"in Python; a replay would not see those of another call. Compute with tensors, or beforehand.")
             if writes:
@@ -77,9 +78,9 @@ class StepArgument(StandIn):
             recording.refuse(CaptureError(refused))
         return self._array
 
-    def _view(self, array: object) -> object:
-        """A view of the argument, or a number out of it."""
-        return StepArgument(array, self._recording, self) if isinstance(array, np.ndarray) else self._values()[()]
+    def _view(self, array: object) -> StepArgument:
+        """The argument in another shape."""
+        return StepArgument(cast(Array, array), self)
 
     def __getattr__(self, name: str) -> object:
         found = getattr(self._array, name)  # AttributeError: arrays have none either
@@ -117,8 +118,7 @@ class StepArgument(StandIn):
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
         return self._values().__reduce_ex__(protocol)
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object,
-                        **options: object) -> object:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> object:
         if any(isinstance(x, Tensor) for x in inputs):
             return NotImplemented  # the tensor makes an op of it, which makes a slot of the argument
         for x in cast("tuple[object, ...]", options.get("out") or ()):
@@ -129,11 +129,12 @@ class StepArgument(StandIn):
 
     def __array_function__(self, function: Callable[..., object], types: Sequence[type], args: Sequence[object],
                            options: dict[str, object]) -> object:
-        if function in _LIKE:
-            return function(_opened(args[0]), *args[1:], **options)
-        first = args[0]
-        if function in _SHAPING and type(first) is StepArgument:
-            return first._view(function(first.opened(), *args[1:], **options))
+        first, *more = args or (None,)
+        if type(first) is StepArgument and StepArgument not in map(type, more):
+            if function in _LIKE:
+                return function(first.opened(), *more, **options)
+            if function in _SHAPING:
+                return first._view(function(first.opened(), *more, **options))
         if any(issubclass(kind, Tensor) for kind in types):
             return NotImplemented
         self._values()

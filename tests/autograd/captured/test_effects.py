@@ -14,6 +14,7 @@ import pytest
 from helpers.errors import expect_error
 
 import ag
+from ag.autograd.capture import PROGRAMS_KEPT
 
 X = [np.full((3, 4), float(k), np.float32) for k in range(14)]
 SWITCH = 0
@@ -41,7 +42,7 @@ def leaves(act: Callable[[Any, Any], object], look: Callable[[Model, int], objec
     return [(step(x).item(), look(model, k)) for k, x in enumerate(X)]
 
 
-def last_four(model: Model, k: int) -> object:
+def all_so_far(model: Model, k: int) -> object:
     """A new list each time, though the caller appends to each."""
     kept = model.__dict__.setdefault("kept", [])
     kept.append(model.log)
@@ -116,7 +117,7 @@ def to_the_log(make: Callable[[Any], object]) -> Callable[[Any, Any], None]:
 
 SHARED = object()
 EFFECTS: dict[str, tuple[Callable[[Any, Any], object], Callable[[Model, int], object]]] = {
-    "a new list": (to_the_log(lambda x: []), last_four),
+    "a new list": (to_the_log(lambda x: []), all_so_far),
     "a list of lists": (to_the_log(lambda x: [x.shape, {"a": [1]}]), then(lambda m: m.log,
                                                                          lambda m: m.log[1]["a"].append(2))),
     "a dict": (to_the_log(lambda x: {"n": 1}), then(lambda m: m.log, lambda m: m.log.update(n=2))),
@@ -187,6 +188,23 @@ def test_a_step_that_changes_what_it_reads_says_so(caplog: pytest.LogCaptureFixt
     assert config.n == 80 and not captured._programs
     (record,) = caplog.records
     assert "n was 63 and is 64" in record.getMessage() and "uncaptured" in record.getMessage()
+
+
+def test_a_recording_of_no_use_takes_no_programs_place() -> None:
+    W, config, counts = ag.ag_param(np.ones((1, 1))), SimpleNamespace(n=0), [False]
+
+    def step(x: Any) -> ag.Tensor:
+        if counts[0]:
+            config.n += 1
+        return ag.ag_sum(W * x)
+
+    captured = ag.ag_capture(step)
+    for size in range(1, PROGRAMS_KEPT + 1):
+        captured(np.ones((1, size)))
+    kept = captured._programs[:]
+    counts[0] = True
+    captured(np.ones((1, PROGRAMS_KEPT + 1)))
+    assert config.n == 1 and captured._programs == kept and len(kept) == PROGRAMS_KEPT
 
 
 Pair = namedtuple("Pair", "first second")

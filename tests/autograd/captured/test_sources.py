@@ -8,6 +8,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -101,23 +102,26 @@ def test_what_is_only_held_is_no_matter(hold: Callable[[], Any]) -> None:
 
 
 def test_what_others_take_meanwhile_is_no_matter() -> None:
-    """Here a generator that the step cannot reach by any name."""
-    other = np.random.default_rng(0)
+    """Another thread draws all the time from a generator that the step does not reach."""
+    other, done = np.random.default_rng(0), Event()
 
-    class Reads(ag.Layer):
-        def forward(self, x: ag.Tensor) -> ag.Tensor:
-            take()
-            return x * 2.0
+    def draw() -> None:
+        while not done.is_set():
+            other.random()
 
-    take: Callable[[], object] = len  # type: ignore[assignment]
-    rngs = {id(other): other}
-    assert source(other) is not None and source(rngs) is None and source(np) is None and source(len) is None
-    take = dict
-    layer = Reads()
-    step = ag.ag_capture(lambda x: layer(ag.ag_tensor(x)))
-    for k in range(5):
-        rngs[id(other)].random()
-        assert step(np.full((1, 1), float(k))).item() == 2.0 * k
+    thread = Thread(target=draw)
+    thread.start()
+    try:
+        step = ag.ag_capture(lambda x: ag.ag_sum(W * x))
+        assert [step(np.full((1, 1), float(k))).item() for k in range(5)] == [2.0 * k for k in range(5)]
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_what_is_no_source() -> None:
+    assert source(np.random.default_rng(0)) is not None
+    assert [x for x in ({"a": 1}, [1], "a", 1.0, None, np, len, forever, np.ones(2), ag) if source(x) is not None] == []
 
 
 def test_states_that_do_not_show() -> None:

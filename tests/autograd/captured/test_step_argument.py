@@ -35,7 +35,9 @@ READS: dict[str, Callable[[Any], object]] = {
     "sorted": lambda x: sorted(x[0]), "compare": lambda x: (x > 0).sum(), "mask": lambda x: x[x > 0],
     "neg": lambda x: -x, "plus": lambda x: x + 1.0, "reflected": lambda x: 1.0 - x, "power": lambda x: x**2,
     "matmul": lambda x: x.T @ x, "pickle": pickle.dumps, "copy": copy.copy, "deepcopy": copy.deepcopy,
-    "list of arguments": lambda x: ag.ag_tensor([x[0], x[1]]), "accuracy": lambda x: ag.training.accuracy(x, x),
+    "types of two": lambda x: np.result_type(x, x), "like another": lambda x: np.full_like(x, x),
+    "by name": lambda x: np.zeros_like(a=x), "list of arguments": lambda x: ag.ag_tensor([x[0], x[1]]),
+    "accuracy": lambda x: ag.training.accuracy(x, x),
 }
 WRITES: dict[str, Callable[[Any], object]] = {
     "item": lambda x: x.__setitem__((0, 0), 5.0), "times": lambda x: x.__imul__(2.0), "sort": lambda x: x.sort(),
