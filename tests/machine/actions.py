@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from helpers.interrupts import at_place
-from machine.steps import Spec
+from machine.steps import EMPTIED, Spec
 from machine.world import Call, Step, World, flat
 
 import ag
@@ -139,6 +139,8 @@ def _arguments(world: World, batch: int, form: str) -> tuple[Any, Any]:
 def around(world: World, step: Step, x: Any, y: Any, eager: bool) -> Any:
     """What the loop of a script does before and after the call."""
     spec, opt = step.spec, world.names[step.spec.opt]
+    if spec.hostile in EMPTIED:
+        world.names["box"].clear()
     if spec.zero == "outside":
         opt.zero_grad()
     result = (step.plain if eager else step.run)(x, y)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["HOSTILE", "READ", "RETURNS", "Spec"]
+__all__ = ["EMPTIED", "HOSTILE", "READ", "RETURNS", "Spec"]
 
 # What a step does besides training.  Not all of it can be captured; what cannot must be refused.
 HOSTILE = {
@@ -35,6 +35,7 @@ HOSTILE = {
     "average": "global average\naverage = average * 0.5 + ag.ag_mean(weights)\npenalty = average",
     "keeps its argument": "box.append(x)",
     "keeps a result": "box.append(ag.ag_mean(ag.ag_tensor(x) * 0.5))",
+    "keeps a result in an empty box": "box.append(ag.ag_mean(ag.ag_tensor(x) * 0.5))",
     "sets an attribute": "model.stage = 2",
     "assigns": "next(iter(model.parameters().values())).data = start",
     "own tensor": "penalty = ag.ag_mean(ag.ag_tensor([[0.5, 0.25]]))",
@@ -45,6 +46,8 @@ HOSTILE = {
 # What some of these read, by the names of the action `set_global`.
 READ = {"global": "shift", "dict": "scale", "raises": "trouble", "closure tensor": "new weights",
         "sets an attribute": "stage"}
+# Before these the loop empties the box, so a replay finds it as the recording did.
+EMPTIED = ("keeps a result in an empty box",)
 RETURNS = {
     "loss": "loss",
     "tuple": "loss, pred",
