@@ -15,8 +15,9 @@ Shaders with cooperative matrices (``*_coop.comp``) need newer tools than the ot
 no ``.spv`` of theirs, where the tools do not know them.
 
 A shader with the line ``// floats: relaxed`` leaves float32 to the driver: the backend asks for no float modes
-(`ag.engine.backends.vulkan.float_modes`).  A shader in tiles is compiled twice: ``<name>.fixed.spv``, with ``FIXED``
-defined, has tiles of one size known to the compiler, for software drivers (shaders/tiles.glsl).
+(`ag.engine.backends.vulkan.float_modes`).  A shader that asks whether ``FIXED`` is defined is compiled twice:
+``<name>.fixed.spv``, where it is, is for software drivers, and has tiles of one size known to the compiler
+(shaders/tiles.glsl) and loops that stay loops (shaders/attention.glsl).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ ROOT = Path(__file__).resolve().parent
 SHADERS = ROOT / "shaders"
 OUT = ROOT / "ag" / "engine" / "backends" / "vulkan" / "spv"
 
-FORMAT = 6  # of the manifest; raise it when what is below writes something else
+FORMAT = 7  # of the manifest; raise it when what is below writes something else
 TARGET = "vulkan1.0"  # SPIR-V 1.0, which every driver takes
 COOPERATIVE_TARGET = "vulkan1.1"  # of shaders with cooperative matrices, which no driver of 1.0 has
 MAX_PUSH_WORDS = 32  # Vulkan's guaranteed minimum of 128 bytes; drivers do not refuse more, they misbehave
@@ -230,6 +231,11 @@ def sources(shader: Path) -> list[Path]:
     return found
 
 
+def fixed(shader: Path) -> bool:
+    """Whether there is another form of a shader for software drivers: one for which FIXED is defined."""
+    return not cooperative(shader) and any(re.search(r"^#ifn?def FIXED\b", text_of(p), re.M) for p in sources(shader))
+
+
 def source_hash(shader: Path) -> str:
     """SHA-256 over the text of the shader and of its includes; empty if there is no such shader."""
     if shader not in kernels(shader.parent):
@@ -393,8 +399,8 @@ def _number(expression: str, constants: dict[str, str]) -> int:
 def compile_shader(shader: Path, spv: Path) -> dict[str, Any]:
     """Compile, optimise and validate one shader; return its manifest entry.
 
-    One with a tuning constant THREADS is compiled again with FIXED defined, its tuning constants being constants: some
-    software drivers do not unroll loops over specialization constants, and are ten times slower then.
+    One that is `fixed` is compiled again with FIXED defined, its tuning constants being constants: some software
+    drivers do not unroll loops over specialization constants, and are ten times slower then.
     """
     target = COOPERATIVE_TARGET if cooperative(shader) else TARGET
     with tempfile.TemporaryDirectory() as folder:
@@ -404,9 +410,9 @@ def compile_shader(shader: Path, spv: Path) -> dict[str, Any]:
         includes = f"-I{shader.parent}", f"-I{folder}"
         entry = interface(text_of(shader), _run("glslangValidator", "-E", *includes, source))
         _to_spirv(source, spv, target, *includes)
-        if any(constant["name"] == "THREADS" for constant in entry["spec"]) and not cooperative(shader):
+        if fixed(shader):
             _to_spirv(source, spv.with_suffix(".fixed.spv"), target, "-DFIXED", *includes)
-    return {**entry, "sha256": source_hash(shader)}
+    return {**entry, "fixed": fixed(shader), "sha256": source_hash(shader)}
 
 
 def read_manifest(out: Path) -> Manifest:

@@ -1,5 +1,7 @@
 """ag: automatic differentiation and data-parallel training on any Vulkan device, and on the CPU.
 
+Knows the names and where they lie, and nothing of what they do.  Users import it; of `ag` only the command line does.
+
 Every public name is here, grouped as the documentation is, and by subject in the namespaces `nn`, `ops`, `optim`,
 `data`, `io`, `parallel` and `training`, next to the classes behind it.  Importing `ag` loads neither Kompute nor a
 driver, and of `ag` what every training needs: tensors, ops, layers, optimizers.  The rest is loaded when one of its

@@ -2,7 +2,8 @@
 `python -m ag launch` starts the ranks of a script.
 
 For `devices` every device computes one small product, so a device in the table without a complaint below it works.
-Called by users only; nothing imports it.
+Knows what to ask and how to print it; not how devices are examined or ranks started, which `ag.tools` knows.  Users
+call it; nothing imports it.
 """
 
 from __future__ import annotations

@@ -8,6 +8,12 @@
 layout(constant_id = 0) const uint blocks = 4;   // of 32 features: at least d and dv
 layout(constant_id = 1) const uint dropped = 0;  // whether there is dropout
 
+#ifdef FIXED  // for software drivers: Mesa 25's lavapipe compiles unrolled sums of products for minutes
+#define ROLLED [[dont_unroll]]
+#else
+#define ROLLED
+#endif
+
 const uint ROWS = 64, COLUMNS = 32, DEPTH = 16, PITCH = ROWS / 4 + 1;
 shared vec4 slices[2 * DEPTH * PITCH];  // of the features of two tiles, or of one
 shared vec4 weights[COLUMNS * PITCH];   // [column][row]; at the end [feature][row], of 32 features
@@ -35,7 +41,7 @@ mat4 products(uint rows, uint row_0, uint columns, uint column_0, uint features)
             slices[DEPTH * PITCH + to][t % 4] = element(columns, f_0 + f, column_0 + t);
         }
         barrier();
-        for (uint f = 0; f < DEPTH; f += 4) {
+        ROLLED for (uint f = 0; f < DEPTH; f += 4) {
             for (uint i = 0; i < 4; i++) {
                 const uint at = (f + i) * PITCH;
                 sums += outerProduct(slices[DEPTH * PITCH + at + column() / 4], slices[at + row() / 4]);

@@ -35,7 +35,7 @@ void by_keys(uint row_0) {
         load_queries(column_0);
         mat4 w = products(K, row_0, Q, column_0, d), s = products(V, row_0, G, column_0, dv);
         const mat4 keep = dropped != 0 ? kept_columns(column_0 + column(), row_0 + row()) : mat4(0.0);
-        for (uint c = 0; c < 4; c++) {
+        ROLLED for (uint c = 0; c < 4; c++) {
             for (uint j = 0; j < 4; j++) {
                 const uint i = column() + j;
                 w[c][j] = weight_of(column_0 + i, row_0 + row() + c, i, w[c][j]);
@@ -59,7 +59,7 @@ void by_queries(uint row_0) {
     for (uint column_0 = 0; column_0 < end; column_0 += COLUMNS) {
         mat4 w = products(Q, row_0, K, column_0, d), s = products(G, row_0, V, column_0, dv);
         if (dropped != 0) s = matrixCompMult(s, kept_rows(row_0 + row(), column_0 + column()));
-        for (uint c = 0; c < 4; c++) {
+        ROLLED for (uint c = 0; c < 4; c++) {
             for (uint j = 0; j < 4; j++) {
                 const uint i = row() + c;
                 s[c][j] = slope(weight_of(row_0 + i, column_0 + column() + j, i, w[c][j]), s[c][j], i);

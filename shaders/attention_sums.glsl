@@ -14,7 +14,7 @@ void accumulate(inout mat4 sums[blocks], uint operand, uint column_0, uint featu
                 slices[to][f % 4] = element(operand, 32 * b + f, column_0 + c_0 + t);
             }
             barrier();
-            for (uint c = 0; c < DEPTH; c += 4) {
+            ROLLED for (uint c = 0; c < DEPTH; c += 4) {
                 for (uint i = 0; i < 4; i++) {
                     const uint at = (c + i) * PITCH + gl_LocalInvocationID.x % 8;
                     const vec4 w = weights[(c_0 + c + i) * PITCH + row() / 4];

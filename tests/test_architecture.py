@@ -102,9 +102,16 @@ def test_backends_have_no_names_above_the_device_registry() -> None:
                     f"{module_of(path)}:{node.lineno} decides by the backend's name {value!r}")
 
 
+CALLED = re.compile(r"\b(call|ask|use|take|read|make|import|look|build|start|raise)(s|ed)?\b")
+
+
 @pytest.mark.parametrize("path", FILES, ids=module_of)
 def test_a_module_says_what_it_is_for(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text("utf-8"))), f"{path.name} has no docstring"
+    """What it is, what it must not know, and who calls it."""
+    opening = ast.get_docstring(ast.parse(path.read_text("utf-8")))
+    assert opening
+    assert re.search(r"\b[Kk]now|\bnothing of\b|\bno .* here\b", opening), "what must it not know?"
+    assert CALLED.search(opening), "who calls it?"
 
 
 def code_lines(path: Path) -> int:

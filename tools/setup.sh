@@ -182,6 +182,35 @@ get_swiftshader() {
         "To get it: make setup-test on Debian with apt reachable (its package chromium-common has the library)"
 }
 
+debian() { (. /etc/os-release 2>/dev/null && [ "${VERSION_CODENAME:-}" = "$1" ]); }
+
+# RADV and lavapipe as newer systems have them, out of Debian 12's own backports; nothing is installed. Apt gets a
+# folder of its own for the list of packages.
+unpack_newer_mesa() {
+    local site apt=$PWD/.drivers/apt deb
+    site=$(apt-get indextargets --format '$(SITE) $(CODENAME)' | awk '$2 == "bookworm" {print $1; exit}')
+    [ -n "$site" ] || return
+    mkdir -p "$apt"/lists/partial "$apt"/archives/partial .drivers/mesa
+    echo "deb $site bookworm-backports main" >"$apt"/sources.list
+    local own=(-o "Dir::Etc::SourceList=$apt/sources.list" -o Dir::Etc::SourceParts=/dev/null
+               -o "Dir::State::Lists=$apt/lists" -o "Dir::Cache=$apt")
+    (cd "$apt" && apt-get -qq "${own[@]}" update &&
+        apt-get -qq "${own[@]}" download mesa-vulkan-drivers libdrm2 libdrm-amdgpu1) >>"$log" 2>&1 </dev/null || return
+    for deb in "$apt"/*.deb; do dpkg-deb --extract "$deb" .drivers/mesa || return; done
+    rm -r "$apt"
+}
+
+newer_mesa() { [ -n "$(find .drivers/mesa/usr/share/vulkan/icd.d -name 'radeon_icd*.json' 2>/dev/null)" ]; }
+
+get_newer_mesa() {
+    if [ "$level" = demo ] || ! debian bookworm || newer_mesa; then return; fi
+    if command -v apt-get >/dev/null; then
+        say "unpacking a newer Mesa, whose compilers the tests ask, too"
+        unpack_newer_mesa || true
+    fi
+    newer_mesa || lacks "no newer Mesa, so kernels are compiled for chips of AMD by the installed one alone"
+}
+
 mkdir -p $state
 : >"$log"
 : >"$missing"
@@ -193,3 +222,4 @@ install_ag
 build_cpu_kernels
 build_kernels
 get_swiftshader
+get_newer_mesa

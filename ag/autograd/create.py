@@ -1,7 +1,8 @@
 """Tensors from host values: `ag_tensor`, `ag_param`, and how ops lift numbers and arrays to a device.
 
 Everything that becomes a buffer passes `to_buffer`, so that a captured step can put an input slot in its place; numbers
-become constants, which a device shares.  Knows no op and no gradient.
+become constants, which a device shares.  Knows no op and no gradient.  Users call it, and so does whoever makes
+tensors: ops for their operands, layers, optimizers, loaders, replicas.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ always receive true gradients.  The scale is a power of two, begins at 2^16 and 
 move it: halved, and the step skipped, when a gradient is not finite; doubled after `INTERVAL` steps that went well.
 bf16 has the range of float32 and needs none.
 
+Knows parameters by their ids; no op, no tape and no optimizer.  The tape opens a `Scaling`; optimizers, and the
+replicas of `dp_train`, have a `LossScale`.
+
 Every optimizer with f16 parameters has a scale, which claims them for itself when the optimizer adopts them.  Which
 scale a backward pass uses follows from the parameters that it reaches, and is settled when it begins (`Scaling`):
 
@@ -15,8 +18,7 @@ scale a backward pass uses follows from the parameters that it reaches, and is s
 
 Of several scales of one parameter the one with the latest claim counts: an optimizer adopts its parameters when it is
 made, and again in a step if another one has taken them.  State dicts say how many claims came later, so that a resumed
-job scales as the first one did.  Knows parameters by their ids; no op, no tape and no optimizer.  The tape opens a
-`Scaling`; optimizers, and the replicas of `dp_train`, have a `LossScale`.
+job scales as the first one did.
 
 Micikevicius et al., "Mixed Precision Training", 2018.
 """

@@ -1,5 +1,8 @@
 """Ops: what users call.  An op is a forward rule and a gradient rule over primitives.
 
+Knows no op, no layer and no device by name.  The files of `ag.ops` make their ops with it, the trainer those of
+synchronized samples (`ag.parallel.trainer`); users call what it makes.
+
 `op` turns a forward rule ``forward(run, *operands, *params) -> (output, saved)`` into the public function: it lifts
 numbers and arrays to the tensors' device, checks that all operands live on one device and have one element type, runs
 the rule, and leaves a node on the tape.  The gradient rule is declared below it by ``@ag_exp.vjp``, and the node calls

@@ -1,7 +1,7 @@
 """Operators of tensors that are no ops: comparisons, which are made on the host, and changing a parameter in place.
 
-`ag.autograd.tensor` looks them up by name, as it does ops.  Knows no gradient: what is compared or changed is not
-recorded.
+Knows no gradient: what is compared or changed is not recorded.  `ag.autograd.tensor_operators` calls them, by their
+names, as it does ops; numpy's functions compare with them, too (`ag.ops.numpy_functions`).
 """
 
 from __future__ import annotations

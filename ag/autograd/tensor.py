@@ -1,9 +1,10 @@
 """Tensors, and the nodes that tie them into a record: what users hold.
 
-A tensor is a buffer on a device, whether gradients are wanted for it, and the node that made it; a node is one op
-that was recorded, with its inputs.  A tensor computes nothing itself: operators look up the public op of that name,
-which `ag.autograd.op` registers; comparisons and `+=` are in `ag.autograd.operators`.  Reading a tensor on the host
-(`numpy`, `item`, `data`, comparing) is the only thing here that waits for a device.
+A tensor is a buffer on a device, whether gradients are wanted for it, and the node that made it; a node is one op that
+was recorded, with its inputs.  A tensor computes nothing itself: operators look up the public op of that name, which
+`ag.autograd.op` registers; comparisons and `+=` are in `ag.autograd.operators`.  Reading a tensor on the host (`numpy`,
+`item`, `data`, comparing) is the only thing here that waits for a device.  Knows no op and no layer.  Users and
+everything above take tensors; ops make them and leave the nodes, which the tape reads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The operators of tensors, as a base class: each looks up the public op of its name, which `ag.autograd.op` registers.
 
 Comparisons, and changing a parameter in place, are no ops: `ag.autograd.operators` has them.  Knows no op, and of a
-tensor its shape and whether it is a parameter.  `ag.autograd.tensor.Tensor` derives from it.
+tensor its shape and whether it is a parameter.  `ag.autograd.tensor.Tensor` derives from it; users call it by writing
+``a + b``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Samples by number, whether they lie in an array or are made when asked for.
 
 This is all that a data loader asks of its data: how many samples there are, and the arrays of a few of them with the
-samples on the last axis, in a certain pass through all.  Orders, epochs, threads and devices are
-`ag.data.dataloader`'s; it calls `take` in background threads too, between loops that were left and loops that begin.
-Which samples a step of `dp_train` has is `ag.parallel.trainer.samples`.
+samples on the last axis, in a certain pass through all.  Knows no order and no device: these, epochs and threads are
+`ag.data.dataloader`'s, which calls `take`, in background threads too, between loops that were left and loops that
+begin.  Which samples a step of `dp_train` has is `ag.parallel.trainer.samples`.
 """
 
 from __future__ import annotations

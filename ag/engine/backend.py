@@ -2,7 +2,8 @@
 
 This module is the specification of what stands in `ag.engine.buffer` and `ag.engine.program`, too.  A backend runs *a*
 primitive, whichever it is; it has no method named after an operation, and adding an operation never touches it.
-`ag.engine.device` creates backends by name; everything above talks to the classes here and to nothing below.
+`ag.engine.device` creates backends by name; everything above talks to the classes here and to nothing below.  This file
+knows no primitive by name, no family of devices and no tensor.
 
 A **Buffer** is a dense row-major array in a backend's arena: a block, a byte address, a shape and an element type.
 Views share the block.  Memory goes back to the arena when the last buffer of a block dies, also while the device

@@ -1,6 +1,6 @@
 """Element types: their names, sizes and aliases.
 
-Only names and sizes live here; how a type is stored is a backend's business.  Public functions speak of types as short
+Knows only names and sizes; how a type is stored is a backend's business.  Public functions speak of types as short
 strings (``"f32"``), as ggmlR does, and accept the usual longer spellings.  The two 16-bit types are for storage:
 `ag.engine.kernels.convert` says how they are computed with.  Whoever makes buffers or tensors asks here.
 """

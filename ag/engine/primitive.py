@@ -3,7 +3,8 @@
 A primitive is a name, a shape rule and a numpy function that defines what it computes.  That one function is the
 documentation, the oracle for the kernels of the same name, in GLSL and in C, and what the CPU backend runs where there
 is none in C.  Its signature is the contract: outputs first, then inputs, all positional; parameters are keyword-only.
-Nothing here knows tensors, gradients or devices; `ag.engine.kernels` declares primitives and the backends run them.
+Nothing here knows tensors, gradients or devices; `ag.engine.kernels` declares primitives, the compiler reads what they
+declare, and the backends run them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Arithmetic on windows that move over images: convolution and pooling.
 
 An image tensor is ``[channels, height, width, batch]``.  A `Window` looks at it from a grid of places; element
-``(i, j)`` of the window, a tap, looks at one pixel from each place, or at padding.  Everything here is pure
-functions of sizes: `ag.ops.conv` and `ag.ops.pool` ask it for output shapes, kernel layouts and slices.
+``(i, j)`` of the window, a tap, looks at one pixel from each place, or at padding.  Everything here is pure functions
+of sizes, and knows neither arrays nor devices.  `ag.ops.conv` and `ag.ops.pool` make windows; the primitives of these
+ops ask them for output shapes, kernel layouts and slices.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Each function is here under its ordinary name, too: ``ag.io.load_model`` is ``ag.ag_load_model``.
 
-What is read is data and never runs.  Nothing here trains; users and `ag.parallel` call it.
+What is read is data and never runs.  Knows nothing of how models are trained; users, `ag.parallel` and `ag.training`
+call it.
 """
 
 import typing as _typing

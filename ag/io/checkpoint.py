@@ -1,8 +1,9 @@
 """Checkpoints of a training loop: one file with everything that the next step depends on.
 
-Model, optimizer, schedule, place in the data and the random generator, in one safetensors file with JSON in its
-header, written atomically and loaded all or nothing.  It knows each part by its state alone, and no kind of layer,
-optimizer or schedule.  Users call it between steps; `dp_train` has a file of its own.
+Model, optimizer, schedule, place in the data and the random generator, in one safetensors file with JSON in its header,
+written atomically and loaded all or nothing.  It knows each part by its state alone, and no kind of layer, optimizer or
+schedule.  Users and `train_distributed` call it between steps; `dp_train` has files of its own
+(`ag.parallel.trainer.checkpoint`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`export_onnx`: a model as an ONNX file.
 
-What makes the file is `ag.io.onnx`, which is loaded when the first one is written: few programs do, and it would be a
-tenth of ``import ag``.  Users call it.
+Knows nothing of graphs: what makes the file is `ag.io.onnx`, which is loaded when the first one is written: few
+programs do, and it would be a tenth of ``import ag``.  Users call it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 What is written goes to a temporary file, is flushed to the disk and renamed: readers see the old file or the new one.
 On an error the temporary file is removed; what a killed saver left, the next save removes.  Knows nothing of what the
-header says; its callers `ag.io.model_file`, `ag.io.checkpoint` and `ag.parallel.trainer.checkpoint` decide that.
+header says: `ag.io.model_file`, `ag.io.checkpoint` and `ag.parallel.trainer.checkpoint`, which call it, decide that.
+`ag.io.weights` reads others' files with it; ONNX files and logs use `replace_file`.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     0.bias [8]                  "0.bias": "layer1_b"     layer1_b [8, 1], as vectors are columns here
     emb.weight [v, d]           ...                      emb_weight [d, v], as words are columns
 
-Files are read by `ag.io.safetensors_file` and `ag.io.onnx.initializers`; a model takes values over, all or none, by
-`ag.nn.layer.load_into`.  Users call it.
+Knows names and shapes, not how a file is laid out: files are read by `ag.io.safetensors_file` and
+`ag.io.onnx.initializers`; a model takes values over, all or none, by `ag.nn.layer.load_into`.  Users call it.
 """
 
 from __future__ import annotations

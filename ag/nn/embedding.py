@@ -1,6 +1,6 @@
 """Embedding: a layer that looks up a vector for each class id.
 
-The lookup and its gradient are `ag.ops.embedding`.  Users' models call it.
+The lookup and its gradient are `ag.ops.embedding`.  It knows no other layer but its base.  Users' models call it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Layer norm: a layer that normalises each sample's features, in train and eval mode alike.
 
-The computation is `ag.ops.norm`.  Users' models call it.
+The computation is `ag.ops.norm`.  It knows no other layer but its base.  Users' models call it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Layers without weights for images: pooling, and flattening for a linear layer that follows.
 
-The computation is `ag.ops.pool`; a layer only keeps its window.  Users' models call them.
+The computation is `ag.ops.pool`; a layer keeps its window and knows no other layer.  Users' models call them.
 """
 
 from __future__ import annotations

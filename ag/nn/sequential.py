@@ -1,6 +1,6 @@
 """The sequence: layers one after the other.
 
-It knows of the layers inside it only `forward` and `config`.  Most of users' models are sequences;
+It knows of the layers inside it only `forward` and `config`.  Users make most of their models of it;
 `ag.parallel.sharded` cuts them into stages.
 """
 

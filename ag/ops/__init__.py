@@ -3,8 +3,9 @@
 
 Each is here under its ordinary name, too: ``ag.ops.softmax`` is ``ag.ag_softmax``.
 
-An op says which primitives compute its result and its gradients (`ag.autograd.op`), and knows no device.  Step by step:
-docs/adding_an_op.md; `ag.io.onnx.operators` has what exports one.
+An op says which primitives compute its result and its gradients (`ag.autograd.op`), and knows no device.  Users,
+layers, `ag.io.onnx`, `ag.parallel`, `ag.training` and `ag.tools` call ops.  Step by step: docs/adding_an_op.md;
+`ag.io.onnx.operators` has what exports one.
 """
 
 import typing as _typing

@@ -1,6 +1,7 @@
 """Arithmetic: add, subtract, multiply and divide with broadcasting, and scale by a constant.
 
-Broadcasting needs no thought in the gradient rules: the tape sums a cotangent back to its operand's shape.
+Broadcasting needs no thought in the gradient rules: the tape sums a cotangent back to its operand's shape.  Knows no
+layer and no device; users, layers, other ops and `ag.parallel` call it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Two-dimensional convolution of batches of images, ``[channels, height, width, batch]``.
 
 The forward pass and both gradients are a primitive each (`ag.engine.kernels.conv`); x and the weights are saved.  The
-sum of the weights' gradient is cut into pieces as the device's `Target` says.
+sum of the weights' gradient is cut into pieces as the device's `Target` says.  Knows no layer and no device; users and
+`ag.nn.conv` call it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Conversion: `ag_to_device` moves values to another device, through the host; `ag_cast` changes their element type.
 
-Neither is made by `op`: their operand and result differ in device or type, so each leaves its node itself.
+Neither is made by `op`: their operand and result differ in device or type, so each leaves its node itself.  Knows
+devices by their names, and no layer; users, `Layer.to`, losses and `ag.parallel` call it.
 """
 
 from __future__ import annotations

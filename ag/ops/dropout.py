@@ -1,6 +1,7 @@
 """Dropout: elements set to 0 at random.  `ag.nn.Dropout` calls it in train mode.
 
 The mask is never stored: the key of the random generator is saved, and the backward pass draws the same bits from it.
+Knows no layer and no device.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Elementwise functions: exp, log, square root, power, absolute value, clamp.
 
-Each op is one or two primitives whose numpy reference is one line.
+Each op is one or two primitives whose numpy reference is one line.  Knows no layer and no device; users call it, also
+through numpy's functions (`ag.ops.numpy_functions`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
     np.sum([W, V])     the same: numpy makes an array of what is in a list
 
 What numpy would write into is refused, as it would write into a copy.  Tensors look `ufunc`, `function` and `array` up
-by name, as they do other operators; numpy calls them (NEP 13, NEP 18).
+by name, as they do other operators; numpy calls them (NEP 13, NEP 18).  Knows no layer and no device.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pooling over windows of images, ``[channels, height, width, batch]``: maximum, mean, and the mean of whole images.
 
-Gradients are gathered: every pixel asks the windows that see it, in a fixed order, so results are the same bits
-every time.
+Gradients are gathered: every pixel asks the windows that see it, in a fixed order, so results are the same bits every
+time.  Knows no layer and no device; users and `ag.nn.pool` call it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Shapes: reshape, flatten, transpose; gradients go the way back.
 
 Reshape and flatten return a view of their operand, of which `ag.autograd.op` makes a copy: no result of an op lies in
-the memory of its operand.  In a captured step the copy goes where nobody else needs the operand.
+the memory of its operand.  In a captured step the copy goes where nobody else needs the operand.  Knows no layer and no
+device; users, other ops and the trainer's stacks of samples call it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Adam and AdamW: tables of what `Optimizer` needs.
 
-The update rule is the primitive `adam_update` of `ag.engine.kernels.optimizer`.  Training loops and `ag.parallel` call
-these optimizers.
+The update rule is the primitive `adam_update` of `ag.engine.kernels.optimizer`.  Knows no layer, no tape and no file.
+Training loops and `ag.parallel` call these optimizers.
 """
 
 from __future__ import annotations

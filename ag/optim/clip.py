@@ -1,10 +1,12 @@
-"""Gradient clipping: scale all gradients so that their global norm is at most a given one, on the device.
+"""Gradient clipping: scale all gradients so that their global norm is at most a given one.
 
     norm = sqrt(sum of all squares);  every gradient *= min(1, max_norm / norm)
 
-One launch per gradient adds up its squares and another multiplies it; in a captured step the compiler lets the
-optimizer's launch multiply instead (`ag.engine.compile.fold_scaling`).  Knows parameters and gradients, and no kind of
-optimizer.  Training loops and `dp_train` call it.
+This runs on the device if all gradients are tensors of one device, else with the norm on the host.  One launch per
+gradient adds up its squares and another multiplies it; in a captured step the compiler lets the optimizer's launch
+multiply instead (`ag.engine.compile.fold_scaling`).  Knows parameters and gradients, and no kind of optimizer.
+Training loops, the optimizers of `dp_train` on the host (`ag.parallel.trainer.host_optimizer`) and ZeRO
+(`ag.parallel.replicas.zero`) call it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ gradients are not all finite is skipped and the loss scale halved.
 To add an optimizer: the table, in a file beside this one; its primitive in `ag.engine.kernels.optimizer` and a shader
 of that name; a row in ``tests/table/optimizers.py``; its names in ``ag/optim/__init__.py`` and ``ag/__init__.py``.
 
-Knows no update rule and no layer.  Training loops step it; `ag.io.checkpoint` and `ag.parallel` save and move it.
+Knows no update rule and no layer.  Training loops call its `step`; `ag.io.checkpoint` and `ag.parallel` save and move
+it.
 """
 
 from __future__ import annotations

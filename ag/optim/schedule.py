@@ -3,6 +3,9 @@
 A schedule is a function `at(k)`; nothing is accumulated, so step k has one rate whichever way it was reached.  The
 optimizer keeps the rate in device memory: a captured step follows the schedule.  Call `step` after the optimizer's.
 Knows of an optimizer only its rate.  Training loops and `dp_train` call it.
+
+To add a schedule: a subclass with its settings and `at(k)` in this file, its ordinary name beside it, as
+``lr_scheduler_step = StepSchedule``, both names in `__all__`; the ordinary name in ``ag/__init__.py``.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ before the attribute changes; an attribute that there is not is refused, as a mi
     opt.weight_decay = -1     ValueError
     opt.weightdecay = 1       AttributeError: ... did you mean weight_decay?
 
-Knows no optimizer, no schedule and no device; both derive from `Settings`.
+Knows no optimizer, no schedule and no device; optimizers and schedules derive from `Settings`; clipping and ZeRO use
+`number_or_nan`.
 """
 
 from __future__ import annotations

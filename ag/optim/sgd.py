@@ -1,7 +1,7 @@
 """Stochastic gradient descent: a table of what `Optimizer` needs.
 
-The update rule is the primitive `sgd_update` of `ag.engine.kernels.optimizer`.  Training loops and `ag.parallel` call
-this optimizer.
+The update rule is the primitive `sgd_update` of `ag.engine.kernels.optimizer`.  Knows no layer, no tape and no file.
+Training loops and `ag.parallel` call this optimizer.
 """
 
 from __future__ import annotations

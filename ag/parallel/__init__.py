@@ -1,7 +1,8 @@
 """Training on several devices at once.
 
 Five folders, each knowing only those before it: `comm`, then `replicas` and `sharded` side by side, `trainer`,
-`elastic`.  They see tensors, host arrays and devices by name, and never a backend's inside.
+`elastic`.  They see tensors, host arrays and devices by name, and never a backend's inside.  Users call it;
+`ag.training` and `ag.tools` import it.
 """
 
 import typing as _typing

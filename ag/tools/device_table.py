@@ -1,7 +1,8 @@
 """The devices of this machine as a table, and ggmlR's functions about Vulkan devices.
 
-Names the Vulkan backend, because ggmlR's functions do; outside `ag/engine/backends` only their exports (`ag`) and the
-messages of `ag.names` do so, too.  Called by users, by `ag.doctor` and by the command line.
+Knows devices by what the registry says of them, and opens none.  Names the Vulkan backend, because ggmlR's functions
+do; outside `ag/engine/backends` only their exports (`ag`) and the messages of `ag.names` do so, too.  Users,
+`ag.doctor` and the command line call it.
 """
 
 from __future__ import annotations

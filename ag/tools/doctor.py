@@ -1,8 +1,8 @@
 """The doctor: what this machine has to train on, whether it works, how exactly and how fast, and what is missing.
 
-Puts together what the registry of backends, `ag.tools.probe`, `ag.tools.transport_selftest`,
-`ag.tools.graphics_cards` and `ag.tools.mpi_probe` find in one report, for people and for programs.  Called by users and
-by `python -m ag doctor`.
+Puts together what the registry of backends, `ag.tools.probe`, `ag.tools.transport_selftest`, `ag.tools.graphics_cards`
+and `ag.tools.mpi_probe` find in one report, for people and for programs.  Knows what they found, not how, and no
+training.  Users and `python -m ag doctor` call it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The standards leave Vulkan drivers much freedom (division within 2.5 units in the last place, subnormal numbers kept or
 not), and what a device does with it is seen only by trying.  Runs ordinary ops on tiny tensors and compares with numpy;
-knows nothing of how a device works.  Called by `ag.doctor` and by the command line.
+knows nothing of how a device works.  `ag.doctor` and the command line call it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Transport between devices, tried: does what is sent from one device arrive on the other, and how fast.
 
 Tensors move through the host, which is right on every pair; this shows it, and would show a device that returns
-something else than it was given.  Knows tensors only; `ag.doctor` reports what is found.
+something else than it was given.  Knows tensors and names of devices only; users and `ag.doctor` call it.
 """
 
 from __future__ import annotations

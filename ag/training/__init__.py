@@ -1,8 +1,9 @@
 """Training in one call: `fit`, what it measures, what it calls, and estimators for scikit-learn.
 
 `fit` is `ag.fit`, too.  `AgClassifier` and `AgRegressor` need scikit-learn, which is imported when one of them is first
-asked for.  Above everything else: nothing in `ag` calls what is here.  Steps are made by `dp_train`, in
-`ag.parallel.trainer`.
+asked for.  Knows data, metrics and epochs; no gradient, and not how a step is made, which `dp_train` knows
+(`ag.parallel.trainer`).  Users call it; it lies above everything else, and of `ag` only the list of public names
+imports it.
 """
 
 import typing as _typing

@@ -8,7 +8,7 @@ loss is one, too.  Samples are on the last axis, as everywhere below the edge of
                                        [0.7 0.1 0.7 0.3]]
 
 `Mean` averages over batches of any sizes: each counts as often as it has samples.  Knows arrays and numbers; no model
-and no loop.  `ag.training.measuring` computes them.
+and no loop.  `ag.training.measuring` calls them.
 """
 
 from __future__ import annotations

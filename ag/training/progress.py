@@ -2,7 +2,7 @@
 
     epoch 2/5: 100%|██████████| 1437/1437 [00:01<00:00, 1290 samples/s, loss=0.31, val_loss=0.4, val_accuracy=0.95]
 
-Knows numbers and a screen; nothing of models.  `fit` shows it as the first of its callbacks.
+Knows numbers and a screen; nothing of models.  `fit` makes it, the last of its callbacks.
 """
 
 from __future__ import annotations

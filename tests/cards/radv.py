@@ -2,8 +2,9 @@
 
 Mesa's driver takes the chip from RADV_FORCE_FAMILY and then needs no hardware.  `statistics.c`, built here, has it
 compile kernels and prints registers, spills, scratch memory and instructions (VK_KHR_pipeline_executable_properties).
-Which chips there are depends on Mesa: 22.3 of Debian 12 knows RDNA 3 as gfx1100, newer ones as navi31, and none of
-RDNA 4.  Knows manifest and specialization constants of kernels; `test_radv.py` holds what follows.
+Which chips there are depends on Mesa: 22.3 of Debian 12 knows RDNA 3 as gfx1100 and none of RDNA 4, newer ones know
+navi31 and gfx1201.  `tools/setup.sh` unpacks a newer Mesa beside it.  Knows manifest and specialization constants of
+kernels; `test_radv.py` holds what follows.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from ag.engine.kernels.fused import Chain, fused
 
 SPV = Path(ag.engine.backends.vulkan.__file__).parent / "spv"
 SOURCE = Path(__file__).with_name("statistics.c")
-FOLDERS = (Path("/usr/share/vulkan/icd.d"), Path("/usr/local/share/vulkan/icd.d"), Path("/etc/vulkan/icd.d"))
+ROOTS = (Path("/usr/share"), Path("/usr/local/share"), Path("/etc"))
+NEWER = Path(__file__).parents[2] / ".drivers" / "mesa"  # into which packages of a newer Mesa are unpacked
 CHIPS = {  # the names that some Mesa or other has for a chip
     "RDNA 4": ("gfx1201",), "RDNA 3": ("navi31", "gfx1100"), "RDNA 2": ("navi21", "gfx1030"),
     "Vega": ("vega10", "gfx900"), "Polaris": ("polaris10",),
@@ -62,20 +64,46 @@ class Compiled(NamedTuple):
         return f"{self.kernel} {self.tile} {constants}".strip()
 
 
+class Mesa(NamedTuple):
+    """A Mesa that is here: the folder with descriptions of its drivers, and that of its libraries if not installed."""
+
+    drivers: Path
+    libraries: str = ""
+
+    def environment(self, driver: str) -> dict[str, str]:
+        """What to start a process with, for the loader to find one driver of this Mesa."""
+        file = str(self.description(driver))
+        changed = {"VK_ICD_FILENAMES": file, "VK_DRIVER_FILES": file, "VK_LOADER_LAYERS_DISABLE": "*"}
+        if self.libraries:
+            changed["LD_LIBRARY_PATH"] = self.libraries
+        return {**{k: v for k, v in os.environ.items() if k != "VK_INSTANCE_LAYERS"}, **changed}
+
+    def description(self, driver: str) -> Path | None:
+        """The file of a driver, ``radeon`` or ``lvp``, that the loader reads; None if it is not there."""
+        names = (f"{driver}_icd.{platform.machine()}.json", f"{driver}_icd.json")
+        return next((self.drivers / name for name in names if (self.drivers / name).is_file()), None)
+
+
+def installed() -> Mesa | None:
+    """The system's Mesa, if it has RADV."""
+    found = (Mesa(root / "vulkan" / "icd.d") for root in ROOTS)
+    return next((mesa for mesa in found if mesa.description("radeon")), None)
+
+
+def newer() -> Mesa | None:
+    """The Mesa that the set-up has unpacked beside the installed one."""
+    found = Mesa(NEWER / "usr/share/vulkan/icd.d", os.pathsep.join(map(str, NEWER.glob("usr/lib/*-linux-*"))))
+    return found if found.description("radeon") else None
+
+
 def missing() -> str:
     """Why RADV cannot be asked here; empty if it can."""
-    if driver() is None:
+    if installed() is None:
         return "there is no RADV here (Debian's package mesa-vulkan-drivers)"
     if shutil.which("gcc") is None or not any(Path(p, "vulkan/vulkan.h").is_file()
                                               for p in ("/usr/include", "/usr/local/include")):
         return "there is no gcc, or there are no headers of Vulkan (Debian's packages gcc and libvulkan-dev)"
     return ""
-
-
-def driver() -> Path | None:
-    """The description of RADV that the loader reads."""
-    names = (f"radeon_icd.{platform.machine()}.json", "radeon_icd.json")
-    return next((path for path in (folder / name for folder in FOLDERS for name in names) if path.is_file()), None)
 
 
 def built(folder: Path) -> Path:
@@ -86,10 +114,8 @@ def built(folder: Path) -> Path:
     return program
 
 
-def _asked(program: Path, family: str, lines: str, *options: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "RADV_FORCE_FAMILY": family, "VK_ICD_FILENAMES": str(driver()),
-                   "VK_DRIVER_FILES": str(driver()), "VK_LOADER_LAYERS_DISABLE": "*"}
-    environment.pop("VK_INSTANCE_LAYERS", None)
+def _asked(program: Path, mesa: Mesa, family: str, lines: str, *options: str) -> subprocess.CompletedProcess[str]:
+    environment = {**mesa.environment("radeon"), "RADV_FORCE_FAMILY": family}
     return subprocess.run([program, *options], input=lines, env=environment, capture_output=True, text=True)
 
 
@@ -98,23 +124,26 @@ class Chip(NamedTuple):
 
     family: str
     product: str
-    mesa: str
+    version: str
     modes: tuple[Mode, ...]
+    mesa: Mesa
 
 
-def _known(program: Path, family: str) -> Chip | None:
-    done = _asked(program, family, "")
+def _known(program: Path, mesa: Mesa, family: str) -> Chip | None:
+    done = _asked(program, mesa, family, "")
     if done.returncode != 0:
         return None
     name, version, nan, nearest = done.stdout.splitlines()[0].split("\t")
-    mesa = f"{int(version) >> 22}.{int(version) >> 12 & 0x3FF}.{int(version) & 0xFFF}"
-    return Chip(family, name, mesa, modes_of({"preserves_nan": nan == "1", "rounds_to_nearest": nearest == "1"}))
+    number = f"{int(version) >> 22}.{int(version) >> 12 & 0x3FF}.{int(version) & 0xFFF}"
+    modes = modes_of({"preserves_nan": nan == "1", "rounds_to_nearest": nearest == "1"})
+    return Chip(family, name, number, modes, mesa)
 
 
 @cache
-def chip_of(program: Path, name: str) -> Chip | None:
-    """A chip of `CHIPS`; None if this Mesa does not know it."""
-    return next(filter(None, (_known(program, family) for family in CHIPS[name])), None)
+def chip_of(program: Path, name: str, mesa: Mesa | None = None) -> Chip | None:
+    """A chip of `CHIPS`; None if this Mesa, by default the installed one, does not know it."""
+    asked = mesa or installed()
+    return asked and next(filter(None, (_known(program, asked, family) for family in CHIPS[name])), None)
 
 
 # ---------------------------------------------------------------------------------------------- what is compiled
@@ -138,7 +167,7 @@ def variants(kernel: str, tiles: Collection[str] = TILES) -> Iterator[tuple[str,
 def compiled(program: Path, chip: Chip, kernels: Collection[str], tiles: Collection[str] = TILES) -> list[Compiled]:
     """All variants of kernels, in the chosen kinds of tiles, for a chip."""
     lines, made = _lines(program, chip, kernels, tiles)
-    done = _asked(program, chip.family, "\n".join(lines) + "\n")
+    done = _asked(program, chip.mesa, chip.family, "\n".join(lines) + "\n")
     assert done.returncode == 0, done.stderr
     found = [_numbers(line) for line in done.stdout.splitlines()[1:]]
     return [Compiled(*what, told) for what, told in zip(made, found, strict=True)]
@@ -147,7 +176,7 @@ def compiled(program: Path, chip: Chip, kernels: Collection[str], tiles: Collect
 def machine_code(program: Path, chip: Chip, kernels: Iterable[tuple[str, str]]) -> Iterator[tuple[Compiled, str]]:
     """The first variant of each kernel, in tiles of a kind, and its instructions as RADV writes them."""
     asked = [_lines(program, chip, [kernel], [tile or "S"]) for kernel, tile in kernels]
-    done = _asked(program, chip.family, "".join(f"{lines[0]}\n" for lines, _ in asked), "--code")
+    done = _asked(program, chip.mesa, chip.family, "".join(f"{lines[0]}\n" for lines, _ in asked), "--code")
     assert done.returncode == 0, done.stderr
     answers = done.stdout.partition("\n")[2].split("\nend\n")
     for (_, made), answer in zip(asked, answers[:-1], strict=True):

@@ -54,7 +54,7 @@ def chips(program: Path) -> list[str]:
 
 def mesa(program: Path) -> str:
     """The version whose compiler the numbers are of."""
-    return next(iter(known(program).values())).mesa
+    return next(iter(known(program).values())).version
 
 
 def tables(program: Path) -> str:

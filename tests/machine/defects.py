@@ -11,31 +11,31 @@ comes of it, that guard is taken out, too.  Prints a table; the exit status is 1
 All are found on a CPU device, after so many steps from seed 0:
 
     A1: captured steps
-    work on another device is not recorded                       183
+    work on another device is not recorded                      1585
     a replay leaves no gradient                                   82
     a gradient of before is that of the first call               352
-    the gradients that are added to need not be there            142
-    optimizers and devices move parameters unseen               1762
+    the gradients that are added to need not be there            160
+    optimizers and devices move parameters unseen               1752
     an array of the step's own stands for its argument           155
     an argument may be changed in the step                       746
-    the values of an argument may be read                        142
-    work of threads is not recorded                              142
+    the values of an argument may be read                        562
+    work of threads is not recorded                             3226
     settings of layers may change                                914
     items of lists may change                                    134
     what names mean may change                                   307
     whether a parameter is trained may change                    301
-    the default device may change                               1775
-    the default type may change                                  124
-    the generator is seeded in the step                         1535
+    the default device may change                               1765
+    the default type may change                                18755
+    the generator is seeded in the step                         3033
     a replay draws from the generator of another thread          277
     results are the program's memory                              82
     large results are the program's memory                        82
     gradients are the program's memory                           344
     recordings are not compared                                  142
     numbers of two recordings are not compared                   142
-    a step may keep its results                                 2737
-    a step may keep its arguments                               6708
-    what a step sets is not set by a replay                     2107
+    a step may keep its results                                 5669
+    a step may keep its arguments                               2727
+    what a step sets is not set by a replay                     2097
     A2: recompute
     random numbers are drawn again by recompute                  124
     A3: shared buffers
@@ -105,6 +105,7 @@ _ARGUMENTS, _NOTES = "ag/autograd/captured/arguments.py", "ag/autograd/captured/
 _TAKEN = (_NOTES, "if (taken := self._reader.taken()) is not None:", "if (taken := None) is not None:")
 # A list in which a step keeps something has changed, so its recording would not be replayed.
 _CHANGED = (_NOTES, "self.own_change = self._changed_now()", "self.own_change = None")
+_UNWATCHED = (_CALL, " or effects.difference(self.notes.effects)", "")
 _MEANINGS = "ag/autograd/captured/meanings.py"
 _CAPTURE, _RECORDING = "ag/autograd/capture.py", "ag/engine/program.py"
 _TAPE, _BACKEND = "ag/autograd/tape.py", "ag/engine/backend.py"
@@ -192,9 +193,14 @@ DEFECTS = [
         "a step may keep its results",
         *("ag/engine/compile/ownership.py", "    if kept is not None:\n        raise", "    if False:\n        raise"),
         *_CHANGED,
-        *(_CALL, " or effects.difference(self.notes.effects)", ""),
+        *_UNWATCHED,
     ),
-    Defect("a step may keep its arguments", _CALL, "    stand_ins.clear()\n", "    return stand_ins.clear()\n"),
+    Defect(
+        "a step may keep its arguments",
+        *(_CALL, "    stand_ins.clear()\n", "    return stand_ins.clear()\n"),
+        *_CHANGED,
+        *_UNWATCHED,
+    ),
     Defect("what a step sets is not set by a replay", _PROGRAM, "self.effects.repeat()", "pass"),
     # ---------------------------------------------------------------------------------------- A2: recompute
     Defect(

@@ -36,6 +36,7 @@ HOSTILE = {
     "keeps its argument": "box.append(x)",
     "keeps a result": "box.append(ag.ag_mean(ag.ag_tensor(x) * 0.5))",
     "keeps a result in an empty box": "box.append(ag.ag_mean(ag.ag_tensor(x) * 0.5))",
+    "keeps its argument in an empty box": "box.append(x)",
     "sets an attribute": "model.stage = 2",
     "assigns": "next(iter(model.parameters().values())).data = start",
     "own tensor": "penalty = ag.ag_mean(ag.ag_tensor([[0.5, 0.25]]))",
@@ -47,7 +48,7 @@ HOSTILE = {
 READ = {"global": "shift", "dict": "scale", "raises": "trouble", "closure tensor": "new weights",
         "sets an attribute": "stage"}
 # Before these the loop empties the box, so a replay finds it as the recording did.
-EMPTIED = ("keeps a result in an empty box",)
+EMPTIED = ("keeps a result in an empty box", "keeps its argument in an empty box")
 RETURNS = {
     "loss": "loss",
     "tuple": "loss, pred",

@@ -1,12 +1,17 @@
 """Effects: attributes of layers and optimizers that a step sets, which every replay sets again.
 
-What an eager call would leave is another object each time where the step made one, so a list or dict is made anew:
+Knows no layer and no launch; `ag.autograd.captured.notes` makes one `Effects` per recording.
+
+Where the step made the object, an eager call would leave a new one each time; so a list or dict is made anew:
 
     self.log = [x.shape]       each replay sets a new list with the same items, which callers may change or keep
     self.best = self.blocks[0] an object that was there before: the same each time
     self.cache = Cache()       nobody can make another one: the step is refused
 
-Knows no layer and no launch; `ag.autograd.captured.notes` has one `Effects` per recording.
+A value that differs from call to call (``self.count += 1``) is recorded anew each time and never replayed, as what the
+step reads has changed; if the step does not read it, the comparison of two calls refuses the step.  Attributes of
+objects other than layers and optimizers are no effects: `ag.autograd.captured.notes` finds such a change, and the
+recording is not replayed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,10 @@
 """Names: what a function reads that is not its own, found in its bytecode before it runs.
 
+Knows functions, values and the bytecode of the user's code; no tensor, no launch, and not what becomes of a difference.
+`ag.autograd.captured.notes` asks before a step, while it runs and after it; `ag.autograd.captured.meanings` compares.
+Sources that are found on the way (`ag.autograd.captured.sources`) are kept here with their states, and `taken` says
+whether the step took something from one.
+
 A step reads more than its arguments.  Each of these is a place, a name in it, and what the name means now:
 
     rate = 0.1                        the module's globals    "rate"
@@ -14,8 +19,7 @@ Bytecode does not tell of what object an attribute is loaded: it may have been h
 So every name that some code loads as an attribute is looked up in every object, class and module that was found, and
 functions among what it means are read in turn, until nothing new is found.  A name that an object does not have is
 noted, too, as it may come to have it.  Names that are set count like those that are loaded; code of installed packages
-is not read.  `ag.autograd.captured.notes` asks before a recording; `ag.autograd.captured.meanings` compares, before a
-replay.
+is not read.
 """
 
 from __future__ import annotations
@@ -70,6 +74,7 @@ class _Loaded(NamedTuple):
 
 @cache
 def _loaded(code: CodeType) -> _Loaded:
+    """The names that code loads or sets, from its bytecode."""
     codes = [code]
     for c in codes:
         codes += [inner for inner in c.co_consts if isinstance(inner, CodeType)]

@@ -2,7 +2,8 @@
 
 Registers name what instructions read: 0 to 3 are the operands, 4 + k is the result of instruction k
 (`ag.engine.kernels.fused`).  For example relu(x + b) has operands (x, b) and steps ``("add", 0, 1, 0.0)``,
-``("relu", 4, 4, 0.0)``.  Elementwise and epilogue fusion both use it.
+``("relu", 4, 4, 0.0)``.  Knows the primitives `fused` and `fused_pair`, and which others are declared `fusable`; none
+of these by name.  Elementwise and epilogue fusion both use it.
 """
 
 from __future__ import annotations

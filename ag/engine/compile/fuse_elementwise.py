@@ -4,7 +4,8 @@
 
 A launch goes into the launch that reads its result if nobody else reads it, or, for one result per chain, if all others
 read it later: then the chain stores it as well.  What a chain computes, and in which order, does not change, so the
-bits are the same.  `ag.engine.compile.pipeline` runs the pass; `ag.engine.kernels.fused` says what is elementwise.
+bits are the same.  `ag.engine.compile.pipeline` runs the pass; it knows of primitives only which are declared `fusable`
+(`ag.engine.kernels.fused`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     p = matmul(W, x); y = fused(add, relu)(p, b)   ->   y = matmul_chain(add, relu)(W, x, b)
 
 The product puts each element through the chain before it stores it, so p is never written to memory.  What others read
-of p later is stored as well (``matmul_chain_pair``).  `ag.engine.kernels.epilogue` declares which products can;
-`ag.engine.compile.pipeline` runs the pass where the target wants it.
+of p later is stored as well (``matmul_chain_pair``).  `ag.engine.compile.pipeline` runs the pass where the target wants
+it; it knows no product by name, as `ag.engine.kernels.epilogue` declares which can.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ block that somebody holds, and that the program overwrites as a whole, is free, 
 its old values are lost in any case, so the memory of gradients serves the forward pass.  What is left goes to a heap of
 the program's own.
 
+`ag.engine.compile.pipeline` runs the pass, last, as blocks of the graph then share memory; it knows of primitives only
+which operand an output may take the place of.
+
     launch       0  1  2  3  4
     a (64 KB)    ========                     heap:   0 ..  64 KB   a, then c
     b (32 KB)       ========          ->             64 ..  96 KB   b
@@ -13,9 +16,6 @@ the program's own.
 Launches keep their order; whoever runs them sees from the addresses what may not overlap.  Nobody frees a result: after
 its last reader its place is another's.  A heap is a block of the arena that only the program's launches hold, and
 goes back when the program is closed, or dies.
-
-`ag.engine.compile.pipeline` runs the pass, last, as blocks of the graph then share memory; it knows of primitives only
-which operand an output may take the place of.
 
 References: Pisarchyk, Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020 (greedy by size).
 """

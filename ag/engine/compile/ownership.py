@@ -1,5 +1,8 @@
 """Who holds the memory of a recording: the program alone, or somebody who may look at it later.
 
+Knows buffers and launches, and no primitive.  `compile_program` (`ag.engine.compile.pipeline`) calls `settle`, once,
+before the first pass.
+
 A block has *escaped* if anything outside the recording holds it: a tensor, an optimizer, an input slot, a caller.  The
 passes may do with all other blocks what they like.  To find out, `take_over` lets go of everything the recording holds,
 while the arena keeps the memory pinned, and looks through weak references at what is still alive.  So nothing counts
@@ -8,10 +11,9 @@ references, and no code that makes or keeps tensors has to report anything.
 Example: in ``y = exp(x); z = y * 2``, returned as ``z``, the caller holds x and z.  Let go, they stay alive: both have
 escaped.  y dies, and comes back in the same place, known only to the program.
 
-`compile_program` (`ag.engine.compile.pipeline`) calls `settle`, once, before the first pass.  That is `take_over`,
-again after a garbage collection where something still seems held; then a tensor that the step computed and somebody
-keeps is refused, unless it is one of the recording's results, which count as escaped.  Knows buffers and launches, and
-no primitive.
+`settle` calls `take_over`.  Where the recording names its results, these alone may outlast it: if somebody seems to
+hold a tensor that the step computed, `settle` collects garbage and calls `take_over` once more, and refuses the
+recording if the tensor is held still.  The results count as escaped.
 """
 
 from __future__ import annotations

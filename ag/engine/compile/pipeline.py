@@ -1,16 +1,18 @@
-"""The compiler's door: `record` collects launches, `compile_program` makes a program of them.
+"""The compiler's door: `record` collects launches; `compile_program` makes fewer, the backend a program of these.
 
     with record(backend) as recording:
         step()                          # runs as always, and every launch is noted
     recording.finished().run()          # the same launches again, fewer and in less memory
 
+`Recording.finished` calls `compile_program`.  Other rooms import `record` and nothing else of `ag.engine.compile`: a
+captured step (`ag.autograd.captured.call`) and the trainer's optimizers on the host
+(`ag.parallel.trainer.host_optimizer`) record.  The compiler knows no op and no tensor.
+
 Passes run in the order of `PASSES`, each over the same `Graph`: a pass is a function ``(graph, target)`` that returns
 nothing, and changes the graph by its methods, which keep readers, writers and spans up to date.  To add one, put it
 there, with what says whether it is wanted, ``wanted(recording, target)``.  What passes may assume of a device is in its
 `Target`; what they leave behind in memory that somebody holds is the same, to the bit, as what the recorded launches
-did.  Other rooms import `record` and `compile_program` from here and nothing else of `ag.engine.compile`: a captured
-step (`ag.autograd.captured.call`) and the trainer's optimizer on the host (`ag.parallel.trainer.host_optimizer`)
-record.  The compiler knows no op and no tensor.
+did.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
 """What primitives compute: per name one numpy function here, one shader in `shaders`, and maybe one kernel in C.
 
+What is here knows neither tensors nor gradients nor devices.  Everything that computes on devices makes launches of it:
+`ag.ops`, the tape, random generators, optimizers, replicas, and the compiler in place of other launches.  Importing the
+package declares all primitives: `ag.engine.primitive.PRIMITIVES` is the list of what a backend must run.
+
 All that a new one needs, say a reduction ``variance``; docs/adding_an_op.md goes through it with an example::
 
     ag/engine/kernels/reduce.py                 the numpy function, which is the reference for the others
@@ -14,9 +18,7 @@ All that a new one needs, say a reduction ``variance``; docs/adding_an_op.md goe
 A shader is a file ``shaders/<name>.comp``, or, if its primitive is `fusable`, the function ``<name>_of`` in
 ``shaders/functions.glsl``; for a few there are several, of which the backend chooses.  ``kernels_build.py`` compiles
 them; what is built is not committed.  Where there is no kernel in C the CPU runs the numpy function; of a `fusable`
-primitive the GLSL function becomes C by itself.  What is here knows neither tensors nor gradients nor devices;
-`ag.ops`, the optimizers and the compiler launch it.  Importing the package declares all primitives:
-`ag.engine.primitive.PRIMITIVES` is the list of what a backend must run.
+primitive the GLSL function becomes C by itself.
 """
 
 from ag.engine.kernels import (

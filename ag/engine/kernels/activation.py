@@ -1,7 +1,8 @@
 """Activation functions, element by element, and their gradients: ``f_grad(v, g)`` is ``g f'``.
 
 `v` is the output y where that gives the derivative (relu, sigmoid, tanh), as the next layer keeps it anyway, else the
-input x.  All are `fusable`, so their kernels are rows of shaders/functions.glsl.  `ag.ops.activation` launches them.
+input x.  All are `fusable`, so their kernels are rows of shaders/functions.glsl.  Knows arrays; no tensor and no
+device.  `ag.ops.activation` makes the launches.
 """
 
 from __future__ import annotations

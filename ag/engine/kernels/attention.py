@@ -1,7 +1,7 @@
 """The primitives of attention, over [features, time, batch] with the features of heads side by side.
 
 The numpy functions work on one matrix per sample and head, some of them at a time, and in as many threads as there are.
-`ag.ops.attention` launches them.
+Knows arrays; no tensor and no device.  `ag.ops.attention` makes the launches.
 """
 
 from __future__ import annotations

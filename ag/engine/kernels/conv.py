@@ -1,8 +1,9 @@
 """Convolution kernels on ``[channels, height, width, batch]``, as matrix products of what the taps see.
 
 The batch is the last axis, so a tap of a window sees whole rows of memory and no layout is ever changed.  The
-references gather what the taps see as ``[channels * taps, places * batch]``; convolution and gradients are then
-matrix products.  A backend may have several kernels for one of these and chooses itself.  `ag.ops.conv` launches them.
+references gather what the taps see as ``[channels * taps, places * batch]``; convolution and gradients are then matrix
+products.  A backend may have several kernels for one of these and chooses itself.  Knows arrays and windows; no tensor
+and no device.  `ag.ops.conv` makes the launches.
 """
 
 from __future__ import annotations

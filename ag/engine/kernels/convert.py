@@ -1,7 +1,9 @@
 """Conversions between float32 and the 16-bit types f16 and bf16, which are for storage: nothing is computed in them.
 
 Rounding is to the nearest, ties to even, with the same bits on every device.  `widen` and `narrow` convert buffers;
-backends convert host values with `stored` and `loaded`.  `ag.autograd.mixed_precision` decides when.
+backends convert host values with `stored` and `loaded`.  Knows arrays and buffers; no tensor and no device.
+`ag.autograd.mixed_precision` decides when operands of ops are converted; casts, loss scales, optimizers and files call
+it themselves.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Elementwise arithmetic and functions: copy, + - * /, exp, log, square root, power, absolute value, clamp.
 
 Most are `fusable`: their kernels are rows of shaders/functions.glsl, and a chain of them runs as one launch
-(`ag.engine.kernels.fused`).  `copy`, `pow`, `clamp` and their gradients have shaders of their own.  Ops, the tape and
-the optimizers launch them.
+(`ag.engine.kernels.fused`).  `copy`, `pow`, `clamp` and their gradients have shaders of their own.  Knows arrays and
+buffers; no tensor and no device.  Ops, the tape, the optimizers and replicas make the launches.
 """
 
 from __future__ import annotations

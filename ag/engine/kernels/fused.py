@@ -6,8 +6,9 @@ functions are the primitives declared `fusable`, so a chain computes what their 
 
     relu(a * b + c)    is    ("mul", 0, 1, 0.0), ("add", 4, 2, 0.0), ("relu", 5, 5, 0.0)
 
-The pass `ag.engine.compile.fuse_elementwise` makes the launches.  The kernel's text has all functions, and its
-specialization constants say which it applies (shaders/chain.glsl).
+Knows which primitives are declared `fusable`; no compiler and no device.  The pass `ag.engine.compile.fuse_elementwise`
+makes the launches.  The kernel's text has all functions, and its specialization constants say which it applies
+(shaders/chain.glsl).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Kernels that move elements: slices, concatenation, transposition, columns by their ids.
 
-A step may be negative: places along an axis are ``start, start + step, ...``.  `ag.ops.indexing`, `ag.ops.reshape` and
-`ag.ops.embedding` launch them.
+A step may be negative: places along an axis are ``start, start + step, ...``.  Knows arrays; no tensor and no device.
+`ag.ops.indexing`, `ag.ops.reshape`, `ag.ops.embedding` and `ag.ops.attention` make the launches.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Matrix products: one, one with row sums, and a batch of them in pieces of the inner axis.
 
-How long the pieces are is a parameter; `ag.ops.matmul` asks the device's target for it and adds the pieces up.
+Knows arrays; no tensor and no device: how long the pieces are is a parameter.  `ag.ops.matmul` asks the device's target
+for it, makes the launches and adds the pieces up.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Layer norm takes mean and variance over the features of each sample, in one launch.  Batch norm takes them over the
 samples of each feature: `norm_statistics` of pieces of the rows, `joined_statistics` of the rows, then `normalize`.
 Variances take two passes, so that a large mean costs no digits.  The numpy functions go through a matrix in blocks that
-stay in a core's cache.  `ag.ops.norm` launches them.
+stay in a core's cache.  Knows arrays; no tensor and no device.  `ag.ops.norm` makes the launches.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """The optimizers' primitives: one launch updates a flat run of parameters in place.
 
+Knows arrays; no tensor, no device and no optimizer.  `ag.optim` and ZeRO (`ag.parallel.replicas.zero`) make the
+launches, and `ag.autograd.loss_scale` those that loss scales need.
+
     Adam:  m += (1 - beta1) (g - m)     v += (1 - beta2) (g^2 - v)     c1 = 1 - beta1^t     c2 = 1 - beta2^t
            p = (1 - lr weight_decay) p - lr (m / c1) / (sqrt(v / c2) + eps)
            where g is 2^64 with its sign, less a digit, if it is finite and larger, so that its square is finite, too
@@ -14,7 +17,7 @@ that comes late is corrected as a first one.  `places` says which elements are w
     N   end of parameter 0 ... N-1   parameter of element 0, of element 64, of element 128, ...
 
 Gradients are multiplied with `factor` first, in place; `bad` is how many of them are not finite: if any, neither
-parameters nor state change.  `ag.optim` launches these, and `ag.autograd.loss_scale` what loss scales need.
+parameters nor state change.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Pooling: the largest value or the mean under a window, and their gradients.
 
 Images are [channels, height, width, batch].  Each tap of the window, one of its places, sees whole rows of memory, so
-the numpy functions go from tap to tap (`ag.engine.window.taps`) and not from place to place.  `ag.ops.pool` launches
-them.
+the numpy functions go from tap to tap (`ag.engine.window.taps`) and not from place to place.  Knows arrays and windows;
+no tensor and no device.  `ag.ops.pool` makes the launches.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Counter-based random numbers (Philox) and dropout, which draws its mask from them.
 
 A number is a function of a key (the seed), a stream and a position, so every device draws the same ones and nothing is
-kept between draws but the number of the next stream (`rng_draw`).  `ag.engine.random` draws streams on a
-device and words on the host; `ag.ops.dropout` launches `dropout`, and attention drops weights by the same numbers.
+kept between draws but the number of the next stream (`rng_draw`).  Knows arrays and keys; no tensor and no device.
+`ag.engine.random` calls it to draw streams on a device and words on the host; `ag.ops.dropout` and `ag.ops.attention`
+launch `dropout`; the kernels of attention and the order of samples (`ag.parallel.trainer.samples`) use the same
+numbers.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ An axis is cut into pieces of `chunk` elements, each of which becomes one elemen
     out[.., k, ..] = scale * sum of x[.., k chunk : (k + 1) chunk, ..]
 
 `sum_over` and `sum_to` launch sums over several axes; the tape undoes broadcasting with `sum_to`.  The numpy functions
-make sums that may be long with `total` or along the last axis, so that float32 keeps its digits.  `ag.ops.reduce` has
-the public ops; clipping and loss scales launch them, too.  Reductions that only optimizers launch are in
-`ag.engine.kernels.optimizer`.
+make sums that may be long with `total` or along the last axis, so that float32 keeps its digits.  Knows arrays and
+buffers; no tensor and no device.  `ag.ops.reduce` has the public ops; losses, products, norms, clipping and loss scales
+use them, too.  Reductions that only optimizers launch are in `ag.engine.kernels.optimizer`.
 """
 
 from __future__ import annotations

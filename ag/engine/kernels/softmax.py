@@ -4,8 +4,8 @@
     log_softmax:      y = x - max x - log sum exp(x - max x)          gradient: g - exp(y) sum g
     cross-entropy:    sum t (lse - x), where lse = log sum exp x      gradient: softmax(x) sum t - t
 
-Nothing overflows, as the maximum is subtracted first.  The losses of a batch and their gradient are one launch.
-`ag.ops.activation` and `ag.ops.loss` launch these.
+Nothing overflows, as the maximum is subtracted first.  The losses of a batch and their gradient are one launch.  Knows
+arrays; no tensor and no device.  `ag.ops.activation`, `ag.ops.loss` and `ag.ops.attention` make the launches.
 """
 
 from __future__ import annotations

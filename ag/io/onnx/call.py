@@ -1,7 +1,7 @@
 """How a model is called that is exported: its inputs by name, made of an example, for batches of any size.
 
 Batches of other sizes repeat the example's samples and have other values, so that what a model computes in plain Python
-from values or sizes shows.  `ag.io.onnx.export` calls it.
+from values or sizes shows.  Knows the model's arguments; nothing of what it computes.  `ag.io.onnx.export` calls it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The model runs three times, with the example and with two batches of other sizes made of it, and what it computes is
 what all three have in common (`ag.io.onnx.program`).  Its mode, its tensors and the tape stay as they were.  The
-package onnx is loaded when it is needed.  `ag.io.onnx_file` calls it.
+package onnx is loaded when it is needed.  Knows no op by name.  `ag.io.onnx_file` calls it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """How convolution, pooling and batch norm are written: ONNX has the batch first, then channels, `ag` the batch last.
 
 Transposes stand around every operator; `ag.io.onnx.layout` takes out those that cancel, which leaves one at the
-beginning and one at the end of a convolutional network.  `ag.io.onnx.operators` lists what is here.
+beginning and one at the end of a convolutional network.  Knows operators of ONNX and a graph; no model.
+`ag.io.onnx.operators` lists what is here, `ag.io.onnx.write` calls it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """How losses are written: sums over classes, means over samples.
 
-Means are operators of their own, so they follow the batch.  `ag.io.onnx.operators` lists what is here.
+Means are operators of their own, so they follow the batch.  Knows operators of ONNX and a graph; no model.
+`ag.io.onnx.operators` lists what is here, `ag.io.onnx.write` calls it.
 """
 
 from __future__ import annotations

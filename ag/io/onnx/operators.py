@@ -5,8 +5,9 @@ A writer gets the graph, the op's operands and its other arguments, and returns 
     ag_relu(x)          Relu(x)                         affine(W, x, b)     Gemm(W, x, b), the weight as it is
     _conv2d(x, w)       Transpose, Conv, Transpose      as images are [channels, height, width, batch] here
 
-16-bit tensors are float32 to writers.  Images, sequences and losses have files of their own.  Whoever adds an op adds a
-row here, or a reason to `REFUSED`; until then exporting it is a named error.
+16-bit tensors are float32 to writers.  Images, sequences and losses have files of their own.  Knows every op, and no
+model; `ag.io.onnx.write` calls the writers.  Whoever adds an op adds a row here, or a reason to `REFUSED`; until then
+exporting it is a named error.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     attention of [heads * d, time, batch]:   Reshape, Transpose to [batch, heads, time, d]
                                              MatMul, Mul by 1 / sqrt(d), Where causal, Softmax, MatMul, and back
 
-`ag.io.onnx.operators` lists what is here.
+Knows operators of ONNX and a graph; no model.  `ag.io.onnx.operators` lists what is here, `ag.io.onnx.write` calls it.
 """
 
 from __future__ import annotations

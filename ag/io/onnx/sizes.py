@@ -3,8 +3,8 @@
     batches of 4, 5, 7 samples:    3, 3, 3 -> 3      4, 5, 7 -> Size(0, 1)      12, 15, 21 -> Size(0, 3)
                                    6, 7, 9 -> Size(2, 1)      16, 25, 49 -> nothing: no graph can say that
 
-The third batch tells a square from a straight line.  Pure arithmetic; `ag.io.onnx.program` and `ag.io.onnx.graph` call
-it.
+The third batch tells a square from a straight line.  Knows numbers only; `ag.io.onnx.program` and `ag.io.onnx.graph`
+call it.
 """
 
 from __future__ import annotations

@@ -8,5 +8,6 @@
     batches and samples          tree: their arrays
     whether devices work         device_threads: a thread for each       shared_cores  failed_devices
 
-Knows arrays, tensors and names of devices; no model, no optimizer and no trainer.
+Knows arrays, tensors and names of devices; no model, no optimizer and no trainer.  The other folders of `ag.parallel`,
+`ag.training` and `ag.tools` import it.
 """

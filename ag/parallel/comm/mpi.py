@@ -7,6 +7,8 @@ have set.  Its others, Revoke and Shrink, crash when a second rank is lost meanw
 communicator does in Open MPI 5.0; so ranks tell each other that a group is broken, agree on who is left, bit by bit,
 and go on in the same communicator, with other tags.  Only ``split`` makes one.
 
+Knows arrays and mpi4py; no tensor, no device.  `DistributedWorld` makes the group of all processes.
+
 Every call begins with a few bytes from each rank to each, so who does not come, or calls something else, is named.  To
 wait is to look, and to sleep ever longer in between.
 
@@ -18,8 +20,6 @@ moves arrays, and rank 1 has all it needs:
 
 The first answer says that somebody is lost, to both of them; and a commit that failed so is the first Agree of
 `survivors`.  An Agree in which a loss shows that not all ranks knew of is an error on all of them, and made again.
-
-Knows arrays and mpi4py; no tensor, no device.  `DistributedWorld` makes the group of all processes.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
     tree_unflatten(treedef, [c, d])       ->   {"x": c, "y": [d, 3]}
     tree_map(f, {"x": a, "y": [b, 3]})    ->   {"x": f(a), "y": [f(b), 3]}
 
-Leaves are tensors and numpy arrays; everything else belongs to the treedef.  The names are those of JAX.  Knows
-nothing of devices and training; `scatter`, `DataParallel` and the trainer's replicas call it for batches and samples.
+Leaves are tensors and numpy arrays; everything else belongs to the treedef.  The names are those of JAX.  Knows nothing
+of devices and training.  The trainer's plans take samples apart and put them together; `scatter`, `DataParallel`, the
+trainer's replicas and the ranks of `train_distributed` ask for leaves or map over them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,12 @@
 """The reduction tree: sums over samples in one fixed binary tree, wherever the samples were computed.
 
-The samples of a step are its leaves, numbered 0, 1, 2, ...; an aligned block of 2**k leaves is a node, and its sum is
-the sum of its two halves.  A replica adds up the nodes that lie inside its shard; the host goes on with the nodes of
-all replicas.  Seven samples, of which replica 0 has 0-2 and replica 1 has 3-6:
+Knows numbers and how to add two of them; no tensor, no device, no replica.  Communicators, the trainer, its replicas
+and ranks, and whoever deals samples out call it.
+
+Its leaves are the samples of a step, or its stacks of samples, numbered 0, 1, 2, ... by their place in the step; an
+aligned block of 2**k leaves is a node, and its sum is the sum of its two halves.  A replica adds up the nodes that lie
+inside its shard; the host goes on with the nodes of all replicas.  Seven samples, of which replica 0 has 0-2 and
+replica 1 has 3-6:
 
     samples       0   1   2   3   4   5   6
     replica 0     (0 + 1)   2                               nodes 0-1 and 2
@@ -17,8 +21,6 @@ same, bit for bit, for every way to deal the samples out.  Who calls what:
     tree_sum       values that are all there: communicators, `DataParallel`, synchronized batch norm
     shard_sizes    how many of n samples each gets: ranks (`ag.parallel.trainer.ranks`), the replicas of a rank
                    (`ag.parallel.trainer.load_balance`), and whoever else cuts something, as `scatter` does
-
-Knows numbers and how to add two of them; no tensor, no device, no replica.
 """
 
 from __future__ import annotations

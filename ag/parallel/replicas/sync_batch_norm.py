@@ -2,7 +2,8 @@
 
 Each replica adds up its own samples, the replicas exchange these sums, and all normalise with the mean and variance of
 the whole batch.  Knows its group (`ag.parallel.replicas.replica_group`) and not who made it: `parallel_apply`, or the
-trainer where samples of a step run together.  Outside a group it is a plain `BatchNorm`.
+trainer where samples of a step run together.  Outside a group it is a plain `BatchNorm`.  Users put it into models or
+call `convert`, as the trainer does.
 """
 
 from __future__ import annotations

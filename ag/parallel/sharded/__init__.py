@@ -1,1 +1,4 @@
-"""One model cut into parts that lie on several devices."""
+"""One model cut into parts that lie on several devices.
+
+Knows models and devices; no replica and no trainer.  Users call it; `ag.parallel.elastic` imports it.
+"""

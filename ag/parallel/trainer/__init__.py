@@ -1,5 +1,7 @@
 """Data-parallel training: `dp_train` and its parts.
 
+Knows models by their parameters and devices by their names; no backend's inside.  Users and `ag.training` call it.
+
     the loop over steps       dp_train      start: the same under other names      arguments  result  checkpoint
     between two steps         callbacks
     samples of a step         samples: their order      stacks: which are passed at once

@@ -3,7 +3,8 @@
 Weights, buffers, states of optimizers and schedules, losses so far, the seed, and how samples are dealt out (`Dealt`).
 The samples of the next step, and the random numbers that they draw, follow from these: a resumed training goes on bit
 for bit, on any number of replicas with the same batch and stacks.  Knows arrays and a file; no replica, no optimizer.
-`dp_train` saves, `ag.parallel.trainer.ranks` loads.  Loops of users' own have `ag.io.checkpoint`.
+`dp_train` saves it, `ag.parallel.trainer.ranks` loads it, and `fit` (`ag.training.epochs`) reads which epochs are done.
+Loops of users' own have `ag.io.checkpoint`.
 """
 
 from __future__ import annotations

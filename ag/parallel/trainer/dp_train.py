@@ -1,5 +1,9 @@
 """`dp_train`: data-parallel training; one replica per device, one optimizer step on the host, equal bits everywhere.
 
+This module runs the loop: samples, schedules, checkpoints, callbacks, Ctrl-C; and a step again if a device or a rank
+was lost before it was done.  It does not know how gradients come about, which the `Trainer` knows.  Users, `start`,
+`fit` and `find_lr` call it.
+
 A step of 8 samples on two devices, each of which has a shard of 4:
 
     cpu      samples 0-3, forward, backward   ->  gradients of 0-3
@@ -7,12 +11,9 @@ A step of 8 samples on two devices, each of which has a shard of 4:
     host     tree sum, / 8, clip, optimizers  ->  weights, to cpu and cpu:1
 
 All devices start before any is waited for.  Gradients are summed in one fixed tree (`ag.parallel.comm.tree_reduction`)
-and divided once by the number of samples; the optimizers step once, on the host; the new weights and buffers go to
-every replica.  So replicas stay equal to the bit, on any mix of devices, and any number of them gives the same result.
-
-This module runs the loop: samples, schedules, checkpoints, callbacks, Ctrl-C; and a step again if a device or a rank
-was lost before it was done.  It does not know how gradients come about, which the `Trainer` knows.  Users, `start`,
-`fit` and `find_lr` call it.
+and divided once by what the samples count together: their number, unless `weight_fn` says otherwise; the optimizers
+step once, on the host; the new weights and buffers go to every replica.  So replicas stay equal to the bit, on any mix
+of devices, and any number of them gives the same result.
 """
 
 from __future__ import annotations

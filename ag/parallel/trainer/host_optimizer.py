@@ -6,7 +6,8 @@ has that layout itself; several have flat buffers of their own, to and from whic
     layout     | W1 | b1 | W2 | b2 |      AdamW of W1, W2: | W1 | W2 |      SGD of b1, b2: | b1 | b2 |
 
 Each is an ordinary `Optimizer` on the CPU, whose step is recorded once and replayed.  Knows arrays, optimizers and
-schedules; no device but the host's.  The trainer steps them once per step, `dp_train` the schedules.
+schedules; no device but the host's.  The trainer makes the optimizers and steps them once per step; `dp_train` makes
+and steps the schedules.
 """
 
 from __future__ import annotations

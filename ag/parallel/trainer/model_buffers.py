@@ -6,7 +6,7 @@ is summed as these are, and the step moves the buffers by the mean of all sample
 samples move to 1.2 and 1.6, moves by (0.2 + 0.6) / 2, to 1.4: it depends neither on the replicas that have the samples
 nor on their order.
 
-Knows buffers of models and flat arrays; neither gradients nor weights.  A replica has a `ReplicaBuffers`, the trainer
+Knows buffers of models and flat arrays; neither gradients nor weights.  A replica makes a `ReplicaBuffers`, the trainer
 the `HostBuffers`.
 """
 

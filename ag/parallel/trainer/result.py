@@ -1,6 +1,6 @@
 """What `dp_train` hands out: a `DPStep` to the callback after every step, a `DPResult` at the end.
 
-Knows nothing but their fields.
+Knows nothing but their fields.  `dp_train` makes them; users' callbacks and `ag.training` read them.
 """
 
 from __future__ import annotations

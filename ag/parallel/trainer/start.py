@@ -1,6 +1,7 @@
 """Start: `dp_train` under the names of ResNetImageNet.jl, for samples that are pairs of input and target.
 
 Knows nothing of devices or replicas but how many there are, on this rank and all others; `dp_train` does the work.
+Users call it.
 """
 
 from __future__ import annotations

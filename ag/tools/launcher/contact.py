@@ -1,5 +1,7 @@
 """Which ranks of a job are there: the launcher's end of their calls, which it answers: go on, leave or end.
 
+Knows sockets and outcomes.  A `Job` asks it, and says what to answer.
+
     rank 0    called 0.1 s ago
     rank 1    called 0.3 s ago      done: its script has come to its end
     rank 2    called 16 s ago       silent: it has ended itself, or is stopped, or cut off
@@ -14,8 +16,6 @@ Until all ranks have joined each other, none can go on without one that was lost
     rank 0    called 0.2 s ago, joining              waits for all ranks, in the start of MPI
     rank 1    hung up                                over: it was killed as the job started
     rank 2    called 0.4 s ago                       slow: it still imports, and will join nobody
-
-Knows sockets and outcomes.  A `Job` asks it, and says what to answer.
 """
 
 from __future__ import annotations

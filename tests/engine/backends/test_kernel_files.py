@@ -21,8 +21,9 @@ DEFECTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a manifest without kernels": (lambda spv: (spv / MANIFEST).write_text("{}"), "no manifest of kernels (KeyError"),
     "a manifest of nothing": (lambda spv: (spv / MANIFEST).write_text('{"kernels": {}}'), "lists no kernel"),
     "a manifest of an older version": (
-        lambda spv: (spv / MANIFEST).write_text('{"kernels": {"a": {"sha256": ""}}}'), "does not say grid, local_size"),
+        lambda spv: (spv / MANIFEST).write_text('{"kernels": {"a": {"sha256": ""}}}'), "does not say fixed, grid"),
     "a kernel that is gone": (lambda spv: (spv / "b.spv").unlink(), "lists kernel b and its file is not there"),
+    "the other form of a kernel is gone": (lambda spv: (spv / "b.fixed.spv").unlink(), "lists kernel b.fixed and"),
     "a kernel that is text": (lambda spv: (spv / "b.spv").write_text("#version 450"), "b.spv is no SPIR-V"),
     "a kernel that is empty": (lambda spv: (spv / "b.spv").write_bytes(b""), "b.spv is no SPIR-V"),
 }
@@ -34,8 +35,8 @@ def spv(tmp_path: Path) -> Path:
     folder = tmp_path / "spv"
     folder.mkdir()
     (folder / MANIFEST).write_text(json.dumps(
-        {"kernels": {"a": ENTRY, "b": ENTRY}, "left_out": [], "compiler": "none"}))
-    for name in "ab":
+        {"kernels": {"a": ENTRY, "b": {**ENTRY, "fixed": True}}, "left_out": [], "compiler": "none"}))
+    for name in ("a", "b", "b.fixed"):
         (folder / f"{name}.spv").write_bytes(bytes.fromhex("0302230700000100"))
     return folder
 

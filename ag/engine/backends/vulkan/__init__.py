@@ -1,7 +1,7 @@
 """The Vulkan backend, on Kompute, whose binding `kp` (the extension `_kp`) is loaded when devices are listed or opened.
 
-Nothing outside this folder imports `_kp`, and nothing here the compiler or another backend.  The registry imports this
-package when a device of its name is first asked for.
+Nothing outside this folder imports `_kp`, and nothing here knows the compiler or another backend.  The registry imports
+this package when a device of its name is first asked for.
 """
 
 from ag.engine.backend import DeviceInfo

@@ -3,7 +3,7 @@
 A launch evaluates the shape rule, allocates outputs, packs offsets into push constants and hands the command to the
 recorder; nothing waits before a download.  A program is the same commands in sequences of their own.  It runs whatever
 primitive it is given and must not know one by name: which kernel runs is the matter of `pipelines` and `tiles`.
-`ag.engine.device` opens it.
+`ag.engine.backends.vulkan` makes it, when `ag.engine.device` opens a device.
 """
 
 from __future__ import annotations

@@ -69,6 +69,7 @@ class Entry(TypedDict):
     work: str
     turns: str
     strict: bool
+    fixed: bool
     whole: bool
     local_size: list[int]
     shared_bytes: int
@@ -107,10 +108,10 @@ def check_files(folder: Path) -> None:
         if lacking := sorted(Entry.__required_keys__ - entry.keys()):
             raise KernelError(f"Vulkan: {folder.name}/manifest.json does not say {', '.join(lacking)} of kernel "
                               f"{kernel}, as another version of ag has made it; {BUILD}.")
-        path = _file(folder, kernel)
-        with path.open("rb") as file:
-            if file.read(len(_SPIRV)) != _SPIRV:
-                raise KernelError(f"Vulkan: {path.name} is no SPIR-V; {BUILD}.")
+        for path in _file(folder, kernel), *([_file(folder, f"{kernel}.fixed")] if entry["fixed"] else []):
+            with path.open("rb") as file:
+                if file.read(len(_SPIRV)) != _SPIRV:
+                    raise KernelError(f"Vulkan: {path.name} is no SPIR-V; {BUILD}.")
 
 
 def _file(folder: Path, kernel: str) -> Path:

@@ -1,7 +1,7 @@
 """What ag uses of `kp`, Kompute's Python binding, as types: it is compiled, to the extension `_kp`, and has none.
 
-Nothing here runs, and `_kp` is not imported.  third_party/kp/README.md says what the calls do; every file of this
-folder that is handed an object of `kp` names its type from here.
+Nothing here runs, and it knows no backend and imports no `_kp`.  third_party/kp/README.md says what the calls do; every
+file of this folder that is handed an object of `kp` takes its type from here.
 """
 
 from __future__ import annotations

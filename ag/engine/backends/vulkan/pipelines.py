@@ -145,7 +145,7 @@ def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[s
                               f"shaders/functions.glsl, and {BUILD}.")
     values: Params = {**dict(params), **primitive.layout(*shapes, **dict(params))}
     name = _variant(primitive, values, tiles)
-    file = name + (tiles.suffix if _in_tiles(kernels[name]) else "")
+    file = name + (tiles.suffix if kernels[name]["fixed"] else "")
     entry = kernels[kernel := file.partition(".")[0]]
     refuse_stale(_SPV, kernel, entry["sha256"])
     names = tuple(o["name"] for o in entry["operands"])

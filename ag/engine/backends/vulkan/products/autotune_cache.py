@@ -2,8 +2,8 @@
 
 Later processes make the same choices without measuring anything.  The file says for which device, driver and kernels it
 holds, and is begun anew when one of them is another.  Devices are told apart by their product's name, so that like
-devices choose alike and add up in the same order, as dp_train promises.  `ag.engine.backends.vulkan.products.autotune`
-asks; what a choice means is its business.
+devices choose alike and add up in the same order, as dp_train promises.  Knows choices as names, and not what they
+mean; `ag.engine.backends.vulkan.products.autotune` asks.
 """
 
 from __future__ import annotations
