@@ -54,8 +54,13 @@ _WRAPPERS: dict[type, str] = {property: "fget", staticmethod: "__func__", classm
 
 
 @cache
-def _is_installed(module: str | None) -> bool:
-    """Whether a module is of this package, another one that is installed, or Python's own."""
+def _is_installed(module: object) -> bool:
+    """Whether a module is of this package, another one that is installed, or Python's own, as where there is none.
+
+    A class may have something else in the place of its module's name, as Cython's functions do; then it is not known.
+    """
+    if not isinstance(module, str | None):
+        return False
     package = (module or "builtins").partition(".")[0]
     if package == __name__.partition(".")[0] or (package in sys.stdlib_module_names and package != "__main__"):
         return True

@@ -47,6 +47,18 @@ def handed_on() -> tuple[Read, Change]:
     return lambda: rate_of(config), to(config)
 
 
+def beside_an_object_without_a_module() -> tuple[Read, Change]:
+    """Compiled functions of Cython have a class whose ``__module__`` is no text."""
+    config, strange = Config(), type("Strange", (), {"__module__": property(lambda self: "m"), "rate": 1.0})()
+    return lambda: config.rate * strange.rate, to(config)
+
+
+def of_a_class_without_a_module() -> tuple[Read, Change]:
+    strange = type("Strange", (), {"__module__": property(lambda self: "m"), "rate": 1.0})
+    made = strange()
+    return lambda: made.rate, to(strange)
+
+
 def returned() -> tuple[Read, Change]:
     config = Config()
 
@@ -334,7 +346,8 @@ def grown() -> tuple[Read, Change]:
 
 
 CASES: list[Case] = [
-    handed_on, returned, from_an_attribute, from_a_default, from_a_partial, from_a_dict, given_to_a_layer,
+    handed_on, beside_an_object_without_a_module, of_a_class_without_a_module, returned, from_an_attribute,
+    from_a_default, from_a_partial, from_a_dict, given_to_a_layer,
     of_the_second_closure, of_the_last_default, of_a_class, of_a_static_method, of_a_singleton, of_a_metaclass,
     of_an_object_made_in_the_step, of_the_type_of_a_layer, of_a_submodule, imported_within, of_a_subclass_of_dict,
     of_a_context, deep, objects_in_an_array, absent, absent_from_a_layer, absent_from_the_class_of_a_layer,
