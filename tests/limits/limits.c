@@ -11,6 +11,7 @@
 //   AG_LIMITS_ALLOCATIONS=<n>      a device may have so many allocations in all, and then too many objects
 //   AG_LIMITS_TYPE=<n>             device type: 1 integrated, 2 discrete, 3 virtual, 4 CPU
 //   AG_LIMITS_NAME, AG_LIMITS_UUID=<text>; AG_LIMITS_DRIVER=<n>, a VkDriverId; AG_LIMITS_VENDOR=<n>
+//   AG_LIMITS_SIZES=<n>            sizes of tiles are lost: specialization constants n to 6 keep their defaults
 //   AG_LIMITS_PIPELINES=<file>     a byte is appended for every compute pipeline that is made
 //   AG_LIMITS_DEVICES=<file>       a byte is appended for every VkDevice that is made
 //
@@ -216,7 +217,24 @@ static VkResult VKAPI_CALL CreateComputePipelines(VkDevice handle, VkPipelineCac
                                                   const VkAllocationCallbacks *callbacks, VkPipeline *out)
 {
     count("AG_LIMITS_PIPELINES", n);
-    return deviceOf(handle)->pipelines(handle, cache, n, info, callbacks, out);
+    Device *device = deviceOf(handle);
+    unsigned long long first;
+    VkSpecializationMapEntry kept[MOST];
+    VkSpecializationInfo fewer;
+    VkComputePipelineCreateInfo other;
+    const VkSpecializationInfo *given = n == 1 ? info->stage.pSpecializationInfo : NULL;
+    if (device->limited && number("AG_LIMITS_SIZES", &first) && given && given->mapEntryCount <= MOST) {
+        fewer = *given;
+        fewer.pMapEntries = kept;
+        fewer.mapEntryCount = 0;
+        for (uint32_t i = 0; i < given->mapEntryCount; i++)
+            if (given->pMapEntries[i].constantID < first || given->pMapEntries[i].constantID > 6)
+                kept[fewer.mapEntryCount++] = given->pMapEntries[i];
+        other = *info;
+        other.stage.pSpecializationInfo = &fewer;
+        info = &other;
+    }
+    return device->pipelines(handle, cache, n, info, callbacks, out);
 }
 
 // ---- the layer's place in the chain: each Create call takes its link and passes the rest on ------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -92,6 +93,46 @@ def test_a_kind_of_tiles_that_is_forced_and_does_not_fit(limited: Limited) -> No
     said = limited(FORCED, {"AG_MATMUL_TILE": "L"}, SHARED=16384)
     with expect_error("tiles that need more than the device has", ag.KernelError, "matmul", "16896 bytes of shared",
                       "has 16384"):
+        raise getattr(ag, said["error"][0])(said["error"][1])
+
+
+SIZED = """
+import logging
+logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+from ag.engine.device import backend_of
+def products():
+    device = backend_of(DEVICE)
+    rng, wrong = np.random.default_rng(0), 0
+    for rows, inner, cols in ((130, 36, 100), (512, 64, 512), (4, 64, 300), (300, 64, 4), (64, 64, 64)):
+        a, b = rng.integers(-8, 9, (rows, inner)), rng.integers(-8, 9, (inner, cols))
+        with ag.ag_device(DEVICE):
+            wrong += not np.array_equal(ag.ag_matmul(a.astype(np.float32), b.astype(np.float32)).numpy(), a @ b)
+    said["wrong"] = wrong
+    tiles = device._kernels.tiles
+    said["kinds"] = "fixed" if tiles.fixed else "".join(sorted(kind for kind, _ in tiles.rates)) + "V" * tiles.skinny
+said["error"] = error_of(products)
+"""
+
+
+@pytest.mark.parametrize(("lost", "kinds"), [({}, "L2MM1SV"), ({"SIZES": 1}, "SV"), ({"SIZES": 0}, "fixed")],
+                         ids=["none", "sizes", "sizes and threads"])
+def test_kinds_of_tiles_that_come_out_wrong_are_not_used(limited: Limited, tmp_path: Path, lost: dict[str, int],
+                                                         kinds: str) -> None:
+    """A driver that loses sizes, as MoltenVK did before 1.3: kind S has the default ones, by which V's workgroups make
+    too much, and there is a kernel of one size, for drivers that do not even get the size of a workgroup right.
+    """
+    for _ in range(2):  # the second time by what was kept
+        said = limited(SIZED, {"XDG_CACHE_HOME": str(tmp_path)}, TYPE=DISCRETE, **lost)
+        assert (said["error"], said["wrong"], said["kinds"]) == (None, 0, kinds)
+    kept = json.loads(next((tmp_path / "ag").glob("*.json")).read_text("utf-8"))["choices"]
+    right = [kind for kind, verdict in sorted(kept.items()) if verdict == "right"]
+    assert "".join(kind.removeprefix("trial ") for kind in right) == kinds
+
+
+def test_a_kind_that_is_forced_and_wrong(limited: Limited, tmp_path: Path) -> None:
+    own = {"XDG_CACHE_HOME": str(tmp_path), "AG_MATMUL_TILE": "M"}
+    said = limited(SIZED, own, TYPE=DISCRETE, SIZES=1)
+    with expect_error("tiles that come out wrong", ag.KernelError, "llvmpipe", "tiles of kind M", "AG_MATMUL_TILE"):
         raise getattr(ag, said["error"][0])(said["error"][1])
 
 

@@ -27,6 +27,7 @@ from ag.engine.backends.vulkan.pipelines import Kernels, check_kernels
 from ag.engine.backends.vulkan.products.autotune import Tune
 from ag.engine.backends.vulkan.products.cooperative import Cooperative
 from ag.engine.backends.vulkan.products.tiles import Rule
+from ag.engine.backends.vulkan.products.trial import tried
 from ag.engine.backends.vulkan.recorder import Recorder
 from ag.engine.backends.vulkan.shadow import Shadow
 from ag.engine.backends.vulkan.timestamps import Stopwatch
@@ -163,6 +164,7 @@ class VulkanBackend(Backend):
         self.target = self._kernels.target(_REST)
         self.recorder = Recorder(self._manager, self.name, self.arena.segments, Budget(self.info.kind))
         self.timestamps = self.recorder.timestamps
+        self._kernels.tiles = tried(self, self._kernels.tiles)
         tuned = os.environ.get("AG_TUNE") == "1" and not self._kernels.tiles.forced
         self._tune = Tune(self, self._kernels.tiles, properties) if tuned else None
         self._cooperative = Cooperative(self, self._manager, self._kernels.tiles)
