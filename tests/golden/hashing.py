@@ -34,9 +34,9 @@ def bits(losses: Iterable[Any]) -> list[str]:
 def costs(captured: ag.CapturedStep, *args: Any) -> Found:
     """What one replay costs: numbers of the program, and how often it runs its kernels, the most frequent first."""
     program: Any = captured.program
-    recorder: Any = getattr(getattr(program, "_backend", None), "recorder", None)
-    if recorder is not None:  # an upload that met the end of a staging chunk would take two transfers: begin another
-        recorder._room = recorder._room[0], recorder._chunks[0][1].size
+    transfers: Any = getattr(getattr(program, "_backend", None), "transfers", None)
+    if transfers is not None:  # an upload that met the end of a staging chunk would take two transfers: begin another
+        transfers._room = transfers._room[0], transfers._chunks[0][1].size
     with ag.profile() as seen:
         captured(*args)
     calls = Counter(event.kernel for event in seen.events)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from helpers.errors import expect_error
 import ag
 from ag.engine.backends.vulkan import pipelines
 
-FAULT = Path(__file__).parents[3] / "third_party" / "kp" / "fault"
 Run = Callable[..., dict[str, Any]]
 
 
@@ -29,14 +27,6 @@ Run = Callable[..., dict[str, Any]]
 def run() -> Run:
     """`run_code`: a process of its own."""
     return run_code
-
-
-@pytest.fixture
-def faulty(tmp_path: Path, lavapipe: str) -> dict[str, str]:
-    """Environment with the fault layer, built here."""
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libkpfault.so", FAULT / "fault.c"], check=True)
-    (tmp_path / "VkLayer_kpfault.json").write_text((FAULT / "VkLayer_kpfault.json").read_text())
-    return {"VK_LAYER_PATH": str(tmp_path), "VK_INSTANCE_LAYERS": "VK_LAYER_KP_fault"}
 
 
 def expect(situation: str, found: list[str] | None, error: type[BaseException], *fragments: str) -> None:
@@ -68,9 +58,9 @@ with ag.ag_device(DEVICE):
 
 @pytest.mark.vulkan
 @pytest.mark.parametrize("driver", ["lavapipe", "swiftshader"])
-def test_out_of_memory(run: Run, faulty: dict[str, str], driver: str, request: pytest.FixtureRequest) -> None:
+def test_out_of_memory(run: Run, layer: dict[str, str], driver: str, request: pytest.FixtureRequest) -> None:
     device = request.getfixturevalue(driver)
-    said = run(OUT_OF_MEMORY.replace("DEVICE", repr(device)), **faulty, KPFAULT_ALLOC_LIMIT=str(100 << 20))
+    said = run(OUT_OF_MEMORY.replace("DEVICE", repr(device)), **layer, KPFAULT_ALLOC_LIMIT=str(100 << 20))
     expect("a device runs out of memory", said["error"], ag.ArenaError, "4194304 bytes", "in use", "smaller batches")
     assert 10 <= said["kept"] < 25
     assert said["right"] and said["again"] == 1 << 21 and said["small"] == 3 << 20
@@ -98,9 +88,9 @@ said["closed"] = error_of(ag.ag_shutdown)
 
 @pytest.mark.vulkan
 @pytest.mark.parametrize("number", [0, 1])
-def test_device_lost(run: Run, faulty: dict[str, str], number: int, swiftshader: str) -> None:
+def test_device_lost(run: Run, layer: dict[str, str], number: int, swiftshader: str) -> None:
     lost, healthy = f"vulkan:{number}", f"vulkan:{1 - number}"
-    said = run(OPENED + DEVICE_LOST.replace("DEVICES", repr((lost, healthy))), **faulty,
+    said = run(OPENED + DEVICE_LOST.replace("DEVICES", repr((lost, healthy))), **layer,
                KPFAULT_LOST_AFTER="10", KPFAULT_DEVICE=str(number))
     for situation in ("error", "later", "upload"):
         expect("a device is lost", said[situation], ag.DeviceError, f"{lost}: the device was lost", "checkpoint",
@@ -122,13 +112,13 @@ def train():
 
 
 @pytest.mark.vulkan
-def test_device_lost_in_dp_train(run: Run, faulty: dict[str, str], swiftshader: str) -> None:
+def test_device_lost_in_dp_train(run: Run, layer: dict[str, str], swiftshader: str) -> None:
     said = run(TRAIN.replace("STEPS", "60") + """
 said["error"] = error_of(train)
 said["default"] = ag.ag_default_device()
 with ag.ag_device("cpu"):
     said["cpu"] = ag.ag_sum(ag.ag_tensor([1.0, 2.0])).item()
-""", **faulty, AG_SOFTWARE="1", KPFAULT_LOST_AFTER="30", KPFAULT_DEVICE="1")
+""", **layer, AG_SOFTWARE="1", KPFAULT_LOST_AFTER="30", KPFAULT_DEVICE="1")
     assert said["error"] is None and said["devices"] == ["vulkan:0"]
     assert said["default"] == "cpu" and said["cpu"] == 3.0
     assert "dp_train: vulkan:1 failed in step" in said["err"] and "1 of 2 replicas go on" in said["err"]
@@ -156,11 +146,11 @@ said["closed"] = error_of(ag.ag_shutdown)
 
 @pytest.mark.vulkan
 @pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_device_lost_in_train_distributed(run: Run, faulty: dict[str, str], number: int, swiftshader: str,
+def test_device_lost_in_train_distributed(run: Run, layer: dict[str, str], number: int, swiftshader: str,
                                           tmp_path: Path) -> None:
     """The job goes on without the device."""
     code = RESTART.replace("PATH", repr(str(tmp_path / "job.safetensors"))).replace("LOST", str(number))
-    said = run(OPENED + code, **faulty, KPFAULT_LOST_AFTER="100", KPFAULT_DEVICE=str(number))
+    said = run(OPENED + code, **layer, KPFAULT_LOST_AFTER="100", KPFAULT_DEVICE=str(number))
     survivor = f"vulkan:{1 - number}"
     assert said["devices"] == [survivor] * 2 and said["places"] == [survivor]
     assert said["steps"] == [60, 60] and said["off"] < 1e-4

@@ -33,7 +33,6 @@ from ag.engine.kernels.optimizer import adam_update
 from ag.engine.primitive import PRIMITIVES, Params, Primitive
 from ag.engine.shape import Shape
 
-FAULT = Path(__file__).parents[3] / "third_party" / "kp" / "fault"
 CARD = Tiles(132, (), "L")
 MOST = Budget("integrated").seconds
 NOTHING: Any = None
@@ -261,14 +260,6 @@ with ag.ag_device("vulkan:0"):
         said["error"] = str(error)
 print("RESULT" + json.dumps(said))
 """
-
-
-@pytest.fixture
-def layer(tmp_path: Path, lavapipe: str) -> dict[str, str]:
-    """Environment with the layer of third_party/kp/fault, built here."""
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libkpfault.so", FAULT / "fault.c"], check=True)
-    (tmp_path / "VkLayer_kpfault.json").write_text((FAULT / "VkLayer_kpfault.json").read_text())
-    return {"VK_LAYER_PATH": str(tmp_path), "VK_INSTANCE_LAYERS": "VK_LAYER_KP_fault"}
 
 
 @pytest.mark.vulkan

@@ -6,6 +6,8 @@
 //   KPFAULT_TDR_MS=<ms>          a watchdog: the device is lost when a submission has taken longer; submissions wait
 //   KPFAULT_DELAY_US=<us>        no fence is seen to be signalled before its submission is that old
 //   KPFAULT_NULL=1               nothing that is submitted runs, so that what is left is the host's time
+//   KPFAULT_LINK_GBPS=<n>        with that, a submission ends when the bytes it copies between buffers have passed
+//                                at so many GB/s, after those of the submissions before it
 //   KPFAULT_DEVICE=<k>           only the k-th device created, from 0, is at fault; else every device
 //
 // Settings are looked at in every call, so a process may change its own.
@@ -21,7 +23,7 @@
 #include <vulkan/vk_layer.h>
 #include <vulkan/vulkan.h>
 
-enum { MAX_DEVICES = 64, MAX_FENCES = 256 };
+enum { MAX_DEVICES = 64, MAX_FENCES = 256, MAX_BUFFERS = 4096 };
 
 // What we know of one VkDevice.  A device and its queues begin with the same pointer, the loader's
 // dispatch table, which serves as the key.
@@ -32,13 +34,18 @@ typedef struct {
     PFN_vkWaitForFences waitForFences;
     PFN_vkQueueSubmit queueSubmit;
     PFN_vkQueueWaitIdle queueWaitIdle;
+    PFN_vkBeginCommandBuffer beginCommandBuffer;
+    PFN_vkCmdCopyBuffer cmdCopyBuffer;
     unsigned long long allocated; // bytes, in all
     long waits;
     int killed; // by the watchdog
-    struct { VkFence fence; double since; } submitted[MAX_FENCES]; // in turn
+    struct { VkFence fence; double since, ends; } submitted[MAX_FENCES]; // in turn
     unsigned submissions;
+    double busy; // until when the link is
 } Device;
 
+static struct { VkCommandBuffer handle; double bytes; } copies[MAX_BUFFERS]; // what each command buffer copies
+static int bufferCount;
 static Device devices[MAX_DEVICES];
 static int deviceCount;
 static VkInstance instance;
@@ -75,14 +82,27 @@ static double now_s(void)
     return now.tv_sec + 1e-9 * now.tv_nsec;
 }
 
-// When a fence was last given to a submission.
-static double submitted_s(const Device *device, VkFence fence)
+// The latest submission that a fence was given to: when it was, and when its copies have passed.
+static double submitted_s(const Device *device, VkFence fence, double *ends)
 {
     double since = 0;
     for (int i = 0; i < MAX_FENCES; i++)
-        if (device->submitted[i].fence == fence && device->submitted[i].since > since)
+        if (device->submitted[i].fence == fence && device->submitted[i].since > since) {
             since = device->submitted[i].since;
+            *ends = device->submitted[i].ends;
+        }
     return since;
+}
+
+static double *copied_by(VkCommandBuffer handle)
+{
+    for (int i = 0; i < bufferCount; i++)
+        if (copies[i].handle == handle)
+            return &copies[i].bytes;
+    if (bufferCount == MAX_BUFFERS)
+        abort();
+    copies[bufferCount].handle = handle;
+    return &copies[bufferCount++].bytes;
 }
 
 // Whether that time came within so many nanoseconds.  Spins at the end, as sleeping takes 50 us longer than asked for.
@@ -121,9 +141,26 @@ static VkResult VKAPI_CALL WaitForFences(VkDevice handle, uint32_t count, const 
     if (lost(device))
         return VK_ERROR_DEVICE_LOST;
     const char *delay = setting("KPFAULT_DELAY_US", device);
-    if (delay && result == VK_SUCCESS && !sleep_until(submitted_s(device, fences[0]) + 1e-6 * atof(delay), timeout))
+    double ends = 0, since = submitted_s(device, fences[0], &ends);
+    if (delay && result == VK_SUCCESS && !sleep_until(since + 1e-6 * atof(delay), timeout))
+        return VK_TIMEOUT;
+    if (ends > 0 && result == VK_SUCCESS && !sleep_until(ends, timeout))
         return VK_TIMEOUT;
     return result;
+}
+
+static VkResult VKAPI_CALL BeginCommandBuffer(VkCommandBuffer buffer, const VkCommandBufferBeginInfo *info)
+{
+    *copied_by(buffer) = 0;
+    return find(buffer)->beginCommandBuffer(buffer, info);
+}
+
+static void VKAPI_CALL CmdCopyBuffer(VkCommandBuffer buffer, VkBuffer from, VkBuffer to, uint32_t count,
+                                     const VkBufferCopy *regions)
+{
+    for (uint32_t i = 0; i < count; i++)
+        *copied_by(buffer) += regions[i].size;
+    find(buffer)->cmdCopyBuffer(buffer, from, to, count, regions);
 }
 
 static VkResult VKAPI_CALL QueueSubmit(VkQueue queue, uint32_t count, const VkSubmitInfo *submits,
@@ -133,9 +170,18 @@ static VkResult VKAPI_CALL QueueSubmit(VkQueue queue, uint32_t count, const VkSu
     if (lost(device))
         return VK_ERROR_DEVICE_LOST;
     const char *limit = setting("KPFAULT_TDR_MS", device);
+    const char *link = setting("KPFAULT_LINK_GBPS", device);
     const double begin = now_s();
-    device->submitted[device->submissions % MAX_FENCES].fence = fence;
-    device->submitted[device->submissions++ % MAX_FENCES].since = begin;
+    double bytes = 0;
+    for (uint32_t i = 0; link && i < count; i++)
+        for (uint32_t k = 0; k < submits[i].commandBufferCount; k++)
+            bytes += *copied_by(submits[i].pCommandBuffers[k]);
+    if (bytes > 0)
+        device->busy = (begin > device->busy ? begin : device->busy) + bytes / (1e9 * atof(link));
+    const int at = device->submissions++ % MAX_FENCES;
+    device->submitted[at].fence = fence;
+    device->submitted[at].since = begin;
+    device->submitted[at].ends = link ? device->busy : 0;
     if (setting("KPFAULT_NULL", device))
         return device->queueSubmit(queue, 0, NULL, fence);
     VkResult result = device->queueSubmit(queue, count, submits, fence);
@@ -184,6 +230,8 @@ static VkResult VKAPI_CALL CreateDevice(VkPhysicalDevice physical, const VkDevic
             .waitForFences = (PFN_vkWaitForFences)deviceProc(*out, "vkWaitForFences"),
             .queueSubmit = (PFN_vkQueueSubmit)deviceProc(*out, "vkQueueSubmit"),
             .queueWaitIdle = (PFN_vkQueueWaitIdle)deviceProc(*out, "vkQueueWaitIdle"),
+            .beginCommandBuffer = (PFN_vkBeginCommandBuffer)deviceProc(*out, "vkBeginCommandBuffer"),
+            .cmdCopyBuffer = (PFN_vkCmdCopyBuffer)deviceProc(*out, "vkCmdCopyBuffer"),
         };
     return result;
 }
@@ -214,6 +262,8 @@ static PFN_vkVoidFunction own(const char *name)
         {"vkAllocateMemory", AllocateMemory},
         {"vkWaitForFences", WaitForFences},
         {"vkQueueSubmit", QueueSubmit},
+        {"vkBeginCommandBuffer", BeginCommandBuffer},
+        {"vkCmdCopyBuffer", CmdCopyBuffer},
     };
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
         if (!strcmp(name, calls[i].name))

@@ -31,6 +31,7 @@ from ag.engine.backends.vulkan.products.trial import tried
 from ag.engine.backends.vulkan.recorder import Recorder
 from ag.engine.backends.vulkan.shadow import Shadow
 from ag.engine.backends.vulkan.timestamps import Stopwatch
+from ag.engine.backends.vulkan.transfers import Transfers
 from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.dtype import BF16, F16, F32, I32, U32
 from ag.engine.kernels.convert import loaded, stored
@@ -162,7 +163,8 @@ class VulkanBackend(Backend):
         self._kept.load()
         self._kernels = Kernels(self._manager, self.info)
         self.target = self._kernels.target(_REST)
-        self.recorder = Recorder(self._manager, self.name, self.arena.segments, Budget(self.info.kind))
+        self.recorder = Recorder(self._manager, self.name, Budget(self.info.kind))
+        self.transfers = Transfers(self._manager, self.recorder, self.arena.segments)
         self.timestamps = self.recorder.timestamps
         self._kernels.tiles = tried(self, self._kernels.tiles)
         tuned = os.environ.get("AG_TUNE") == "1" and not self._kernels.tiles.forced
@@ -189,13 +191,13 @@ class VulkanBackend(Backend):
             dense = np.append(dense, dense.dtype.type(0))
         if dense.size:
             with self.lock:
-                self.recorder.upload(into.address, dense.view(np.uint32))
+                self.transfers.upload(into.address, dense.view(np.uint32))
 
     def copy(self, target: Buffer, source: Buffer) -> None:
         settle(source)
         if source.size:
             with self.lock:
-                self.recorder.assign(target.address, source.address, source.nbytes // 4)
+                self.transfers.assign(target.address, source.address, source.nbytes // 4)
 
     def download(self, buffer: Buffer) -> Array:
         self.refuse_while_recording("reads a tensor on the host")
@@ -203,17 +205,17 @@ class VulkanBackend(Backend):
         if not buffer.size:
             return loaded(np.empty(buffer.shape, _NUMPY[buffer.dtype]), buffer.dtype)
         with self.lock:
-            words = self.recorder.download(buffer.address, buffer.nbytes // 4)
+            words = self.transfers.download(buffer.address, buffer.nbytes // 4)
         elements = words.view(_NUMPY[buffer.dtype])[: buffer.size]
         return loaded(elements.reshape(buffer.shape), buffer.dtype)
 
     def _write_bytes(self, address: int, content: bytes) -> None:
         with self.lock:
-            self.recorder.upload(address, np.frombuffer(content, np.uint32))
+            self.transfers.upload(address, np.frombuffer(content, np.uint32))
 
     def _read_bytes(self, address: int, nbytes: int) -> bytes:
         with self.lock:
-            return bytes(self.recorder.download(address, nbytes // 4).tobytes())
+            return bytes(self.transfers.download(address, nbytes // 4).tobytes())
 
     # -------------------------------------------------------------------------------------- launches
 
@@ -297,7 +299,7 @@ class VulkanBackend(Backend):
             super().let_go(why)
             if DRIVERS.inherited:
                 _INHERITED.append(self.__dict__.copy())  # destroying what is the parent's would hang
-            for name in ("recorder", "_kept", "_kernels", "_manager", "_cooperative", "_tune", "_shadow"):
+            for name in ("recorder", "transfers", "_kept", "_kernels", "_manager", "_cooperative", "_tune", "_shadow"):
                 setattr(self, name, _LetGo(why))
 
     def forked(self) -> None:

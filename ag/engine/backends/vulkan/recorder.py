@@ -1,6 +1,6 @@
 """The command stream: the only file that makes sequences of Kompute of commands, submits them and waits.
 
-Uploads pass through a ring of staging chunks.  Commands go into an open batch; `submit` makes a sequence of it and
+Commands go into an open batch; `submit` makes a sequence of it and
 starts that, and nothing waits until a host needs a value.  Batches have tickets, growing numbers; waiting for one waits
 for everything before it too, as one queue runs in order.  While a profile is active,
 `ag.engine.backends.vulkan.timestamps` makes the sequences, and runs an empty one to set its clock.  A barrier is
@@ -21,14 +21,11 @@ from collections import deque
 from contextlib import suppress
 from time import perf_counter
 
-import numpy as np
-
-from ag.engine.arena import OFFSET_BITS
 from ag.engine.backend import Event, Meter
 from ag.engine.backends.vulkan.commands import Batch, Command, Copy, Recorded, costliest
 from ag.engine.backends.vulkan.cost import Budget
 from ag.engine.backends.vulkan.hazards import HazardTracker
-from ag.engine.backends.vulkan.kp_types import Manager, Sequence, Tensor, Words
+from ag.engine.backends.vulkan.kp_types import Manager, Sequence, Tensor
 from ag.engine.backends.vulkan.loader import DRIVERS, kompute
 from ag.engine.backends.vulkan.timestamps import Counter, Stopwatch
 from ag.errors import DeviceError
@@ -37,10 +34,6 @@ __all__ = ["Recorder"]
 
 _COMMANDS_PER_SUBMIT = 256  # start the device while the host goes on recording
 _MOST_IN_FLIGHT = 8
-_STAGING_BYTES = 4 << 20
-_STAGING_CHUNKS = 4
-_LANDING = (-_STAGING_BYTES, 0)  # the landing buffer's range for the hazard tracker: no address of an arena
-_OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
 
 class Recorder:
@@ -51,16 +44,13 @@ class Recorder:
     manager : kp.Manager
     name : str
         The device's name, for messages.
-    segments : list of (int, kp.Tensor)
-        The arena's segments.
     budget : Budget
         How much goes into a submission.
     """
 
-    def __init__(self, manager: Manager, name: str, segments: list[tuple[int, Tensor]], budget: Budget) -> None:
+    def __init__(self, manager: Manager, name: str, budget: Budget) -> None:
         self._manager = manager
         self._name = name
-        self._segments = segments
         self.budget = budget
         self._done = 0.0  # when a submission was last found to have ended
         self._kp = kompute()
@@ -72,11 +62,6 @@ class Recorder:
         self.timestamps = self._counter.bits > 0
         self._idle: dict[object, list[Sequence]] = {}  # by what they have timestamps for
         self._batches = deque([Batch()])  # what was not waited for, in order; the last is open
-        # Staging memory, and views of it: made now, so that whoever runs out of memory can still read results.
-        self._landing = self._host_tensor()
-        self._landed: object = None  # the latest download
-        self._chunks = [self._host_tensor() for _ in range(_STAGING_CHUNKS)]
-        self._room = (0, 0)  # the chunk in use, and how much of it is
         self.barriers = 0
         self.submits = 0
         self.lost = False
@@ -193,6 +178,15 @@ class Recorder:
         while batch in self._batches and batch.started:
             self._wait_oldest()
 
+    def wait_for_users(self, staging: Tensor) -> None:
+        """Have all copies to or from a tensor end that were recorded."""
+        for batch in reversed(list(self._batches)):  # for the last is for all
+            if any(staging is command.source or staging is command.target for command in reversed(batch.commands)
+                   if isinstance(command, Copy)):
+                self.submit()
+                self._wait_for(batch)
+                return
+
     def wait(self) -> None:
         """Submit, and wait for everything."""
         self.submit()
@@ -274,68 +268,3 @@ class Recorder:
         """Start built sequences after everything recorded so far; does not wait."""
         self._batches.extend([*map(Batch, sequences), Batch()])  # all or none of them
         self.submit()
-
-    # -------------------------------------------------------------------------------------- transfers
-
-    def upload(self, address: int, words: Words) -> None:
-        """Copy host words to an arena address, through the staging ring; does not wait for the device."""
-        start = 0
-        while start < words.size:
-            chunk, at, count = self._staging_room(words.size - start)
-            tensor, view = self._chunks[chunk]
-            view[at : at + count] = words[start : start + count]
-            begin = address + 4 * start
-            self.record(Copy(self._kp.OpCopy, tensor, self._segment(begin), (4 * at, begin & _OFFSET_MASK, 4 * count),
-                              [], [(begin, begin + 4 * count)]))
-            start += count
-
-    def _staging_room(self, wanted: int) -> tuple[int, int, int]:
-        """A chunk, where its unused words begin, and how many of them are the caller's."""
-        capacity = _STAGING_BYTES // 4
-        while True:
-            before = self._room
-            chunk, used = before
-            if used >= capacity:
-                chunk, used = (chunk + 1) % _STAGING_CHUNKS, 0
-                self._wait_for_readers(self._chunks[chunk][0])
-            count = min(wanted, capacity - used)
-            after = chunk, used + count
-            if self._room is before:  # or a signal's handler has taken the room
-                self._room = after
-                return chunk, used, count
-
-    def _wait_for_readers(self, chunk: Tensor) -> None:
-        for batch in list(self._batches):
-            if any(command.source is chunk for command in batch.commands if isinstance(command, Copy)):
-                self.submit()
-                self._wait_for(batch)
-
-    def _host_tensor(self) -> tuple[Tensor, Words]:
-        tensor = self._manager.tensor_t(np.zeros(_STAGING_BYTES // 4, np.uint32), self._kp.TensorTypes.host)
-        return tensor, tensor.data()
-
-    def _segment(self, address: int) -> Tensor:
-        return self._segments[address >> OFFSET_BITS][1]
-
-    def assign(self, target: int, source: int, count: int) -> None:
-        """Copy words between arena addresses; does not wait."""
-        region = (source & _OFFSET_MASK, target & _OFFSET_MASK, 4 * count)
-        self.record(Copy(self._kp.OpCopy, self._segment(source), self._segment(target), region,
-                          [(source, source + 4 * count)], [(target, target + 4 * count)]))
-
-    def download(self, address: int, count: int) -> Words:
-        """Words at an arena address; waits."""
-        tensor, view = self._landing
-        result = np.empty(count, np.uint32)
-        start = 0
-        while start < count:
-            self._landed = mine = object()
-            length = min(view.size, count - start)
-            begin = address + 4 * start
-            self.record(Copy(self._kp.OpCopy, self._segment(begin), tensor, (begin & _OFFSET_MASK, 0, 4 * length),
-                              [(begin, begin + 4 * length)], [_LANDING], self._kp.OpBarrier))
-            self.wait()
-            result[start : start + length] = view[:length]
-            if self._landed is mine:  # or a signal's handler has read something else: once more
-                start += length
-        return result

@@ -26,6 +26,7 @@ from ag.engine.backends.vulkan.pipelines import Product, product_of, products_ha
 from ag.engine.backends.vulkan.products.autotune_cache import Choices, choices_of
 from ag.engine.backends.vulkan.products.tiles import TILES, Rule, Tiles
 from ag.engine.backends.vulkan.recorder import Recorder
+from ag.engine.backends.vulkan.transfers import Transfers
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32, DType
 from ag.engine.primitive import Array, Params, Primitive
@@ -50,6 +51,7 @@ class TunedBackend(Protocol):
     name: str
     info: DeviceInfo
     recorder: Recorder
+    transfers: Transfers
 
     def alloc(self, shape: Shape, dtype: DType) -> Buffer: ...
 

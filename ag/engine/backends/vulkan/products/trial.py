@@ -98,5 +98,5 @@ def _is_right(backend: TunedBackend, rule: Tiles) -> bool:
     command = backend.command(matmul, buffers, {"ta": False, "tb": False}, rule)
     assert command is not None  # as there are elements
     backend.recorder.record(command._replace(kernel=""))  # so that a profile does not list it
-    found = backend.recorder.download(buffers[0].address, buffers[0].size).view(np.float32)
+    found = backend.transfers.download(buffers[0].address, buffers[0].size).view(np.float32)
     return bool(np.array_equal(found.reshape(_ROWS, _COLS), a @ b))

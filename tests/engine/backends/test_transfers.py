@@ -1,0 +1,138 @@
+"""Uploads and downloads in chunks: every word arrives, whatever the sizes and whoever interrupts, and the host and the
+link between it and the device work at the same time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.interrupts import at_place
+
+from ag.engine.backends.vulkan import transfers
+from ag.engine.device import backend_of
+from ag.engine.dtype import F32
+
+CHUNK = 1 << 20  # words
+
+
+def in_transfers(frame: FrameType) -> bool:
+    return frame.f_code.co_filename == transfers.__file__
+
+
+@pytest.mark.parametrize("words", [1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 5 * CHUNK // 2, 9 * CHUNK + 3])
+def test_every_word_arrives(vulkan: str, words: int) -> None:
+    backend: Any = backend_of(vulkan)
+    numbers = np.random.default_rng(words).integers(0, 1 << 30, words, np.uint32).view(np.float32)
+    for before in (0, 3):  # the ring then begins elsewhere in a chunk
+        backend.upload(np.ones(before, np.float32), backend.alloc((before,), F32))
+        buffer = backend.alloc((words,), F32)
+        backend.upload(numbers, buffer)
+        assert backend.download(buffer).tobytes() == numbers.tobytes()
+
+
+def test_a_ring_of_chunks_is_used_in_turn(vulkan: str) -> None:
+    """Many uploads without a wait: no chunk is written again before the device has read it."""
+    backend: Any = backend_of(vulkan)
+    sizes = [CHUNK // 3, 2 * CHUNK, 5, CHUNK, 3 * CHUNK + 1, 7]
+    made = []
+    for k in range(18):
+        numbers = np.full(sizes[k % len(sizes)], k, np.float32)
+        made.append((backend.alloc(numbers.shape, F32), numbers))
+        backend.upload(numbers, made[-1][0])
+        numbers = np.zeros(1, np.float32)
+    assert all(np.array_equal(backend.download(buffer), numbers) for buffer, numbers in made)
+
+
+@pytest.mark.parametrize("at", [1, 7, 20, 45, 90, 160, 300])
+def test_a_handler_that_downloads_changes_nothing(vulkan: str, at: int) -> None:
+    """At the `at`-th place in a download of several pieces, a handler reads and writes something else."""
+    backend: Any = backend_of(vulkan)
+    numbers = np.arange(5 * CHUNK // 2, dtype=np.float32)
+    buffer, other = (backend.alloc(numbers.shape, F32) for _ in range(2))
+    backend.upload(numbers, buffer)
+    backend.upload(-numbers, other)
+    found = []
+
+    def handler() -> None:
+        found.append(backend.download(other))
+
+    with at_place(at, handler, in_transfers):
+        downloaded = backend.download(buffer)
+    assert np.array_equal(downloaded, numbers)
+    assert all(np.array_equal(x, -numbers) for x in found)
+
+
+def test_interrupted_transfers_leave_the_device_well(vulkan: str) -> None:
+    backend: Any = backend_of(vulkan)
+    numbers = np.arange(9 * CHUNK // 4, dtype=np.float32)
+    buffer, other = (backend.alloc(numbers.shape, F32) for _ in range(2))
+    backend.upload(numbers, buffer)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    for at in range(1, 60, 3):
+        with pytest.raises(KeyboardInterrupt), at_place(at, interrupt, in_transfers):
+            backend.download(buffer)
+            backend.upload(-numbers, other)
+            raise KeyboardInterrupt  # it was shorter than that
+        assert np.array_equal(backend.download(buffer), numbers)
+    backend.upload(-numbers, other)
+    assert np.array_equal(backend.download(other), -numbers)
+
+
+OVERLAPPED = """
+import json, os, time
+import numpy as np
+import ag
+from ag.engine.device import backend_of
+from ag.engine.dtype import F32
+
+backend = backend_of("vulkan:0")
+numbers = np.ones(32 << 20, np.float32)
+buffers = [backend.alloc(numbers.shape, F32) for _ in range(2)]  # together 256 MiB, more than some devices can bind
+
+def up():
+    for buffer in buffers:
+        backend.upload(numbers, buffer)
+    backend.synchronize()
+
+def down():
+    for buffer in buffers:
+        backend.download(buffer)
+
+def seconds(call):
+    took = []
+    for _ in range(7):
+        begin = time.perf_counter()
+        call()
+        took.append(time.perf_counter() - begin)
+    return min(took)
+
+os.environ["KPFAULT_NULL"] = "1"
+found = []
+for what, call in (("up", up), ("down", down)):
+    for gbps in (25, 5):
+        os.environ.pop("KPFAULT_LINK_GBPS", None)
+        copy = seconds(call)
+        os.environ["KPFAULT_LINK_GBPS"] = str(gbps)
+        found.append((what, gbps, copy, 2 * numbers.nbytes / gbps / 1e9, seconds(call)))
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_host_and_link_work_at_the_same_time(layer: dict[str, str]) -> None:
+    """256 MiB over links of 25 and 5 GB/s take as long as the slower of the two, but for 15 %."""
+    done = subprocess.run([sys.executable, "-c", OVERLAPPED], text=True, timeout=300, capture_output=True,
+                          env={**os.environ, **layer})
+    assert done.returncode == 0, done.stdout + done.stderr
+    for what, gbps, copy, link, took in json.loads(done.stdout):
+        assert took <= 1.15 * max(copy, link), f"{what} at {gbps} GB/s: {took:.4f} s, copy {copy:.4f}, link {link:.4f}"
