@@ -44,7 +44,7 @@ from ag.engine.target import Target
 from ag.errors import ArenaError, CaptureError, DeviceError, DtypeError
 from ag.names.signatures import Making
 
-__all__ = ["Backend", "DeviceInfo", "Event", "Meter", "Settings", "closed"]
+__all__ = ["Backend", "DeviceInfo", "Event", "Finding", "Meter", "Settings", "closed"]
 
 _GUARD_BYTE = 0xA5
 _NOTHING = nullcontext()
@@ -88,6 +88,15 @@ class Event(NamedTuple):
     kernel: str
     begin: int
     end: int
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What an examination of a device found: the subject, what is so, and the remedy where that is not good."""
+
+    subject: str
+    found: str
+    remedy: str = ""
 
 
 class Settings:
@@ -353,6 +362,10 @@ class Backend(ABC):
     def meter(self, meter: Meter | None) -> None:
         """From now on add the device's time to this meter, if it has `timestamps`; None: to none.  Does not wait."""
         return
+
+    def examine(self) -> list[Finding]:
+        """What is particular to this device and its driver, for the doctor; may take a second."""
+        return []
 
     @abstractmethod
     def program(self, launches: list[Launch]) -> Program:

@@ -18,9 +18,9 @@ from typing import NamedTuple
 from ag.engine.backend import Backend, DeviceInfo
 from ag.errors import DeviceError, KernelError
 
-__all__ = ["Family", "accelerator_titles", "devices_of", "example_names", "families", "family_named", "list_devices",
-           "missing_devices", "preferred_devices", "register_backend", "say_once", "unregister_backend",
-           "unusable_devices"]
+__all__ = ["Family", "accelerator_titles", "complaints", "devices_of", "example_names", "families", "family_named",
+           "list_devices", "missing_devices", "preferred_devices", "register_backend", "say_once",
+           "unregister_backend", "unusable_devices"]
 
 _PACKAGE = "ag.engine.backends"
 
@@ -50,6 +50,8 @@ class Family(NamedTuple):
     find : callable, optional
         The number of the device that a text behind the colon means; raises `DeviceError` if there is none.  Default:
         only numbers may stand there.
+    complaints : callable, optional
+        Sentences about drivers that are there and cannot be used; may take a second.  Default: none.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Family(NamedTuple):
     bare: bool = False
     preferred: Callable[[], list[DeviceInfo]] | None = None
     find: Callable[[str], int] | None = None
+    complaints: Callable[[], list[str]] | None = None
 
     @property
     def is_accelerator(self) -> bool:
@@ -82,9 +85,10 @@ _families: dict[str, Family] = {}  # process-wide, like the devices; by name, as
 def register_backend(family: str, list_devices: Callable[[], list[DeviceInfo]], open: Callable[[int], Backend], *,
                      title: str = "", priority: int = 0, bare: bool = False,
                      preferred: Callable[[], list[DeviceInfo]] | None = None,
-                     find: Callable[[str], int] | None = None) -> None:
+                     find: Callable[[str], int] | None = None,
+                     complaints: Callable[[], list[str]] | None = None) -> None:
     """Add a family of devices; the parameters are the attributes of `Family`."""
-    _families[family] = Family(family, title or family, list_devices, open, priority, bare, preferred, find)
+    _families[family] = Family(family, title or family, list_devices, open, priority, bare, preferred, find, complaints)
 
 
 def unregister_backend(family: str) -> None:
@@ -143,6 +147,11 @@ def preferred_devices() -> list[DeviceInfo]:
 def missing_devices() -> list[str]:
     """For every family without a device on this machine: what is missing, and how to get it."""
     return [why for family in families() if (why := devices_of(family.name)[1])]
+
+
+def complaints() -> list[str]:
+    """What is said of drivers that are there and cannot be used, of all families."""
+    return [line for family in families() if family.complaints is not None for line in family.complaints()]
 
 
 def devices_of(name: str) -> tuple[list[DeviceInfo], str]:

@@ -15,9 +15,9 @@ from importlib.metadata import PackageNotFoundError, version
 import numpy as np
 
 import ag.parallel  # noqa: F401  # whole, before a file of it, as in ag/training
-from ag.engine.backend import DeviceInfo
+from ag.engine.backend import DeviceInfo, Finding
 from ag.engine.device import backend_of, is_software
-from ag.engine.registry import accelerator_titles, list_devices, missing_devices
+from ag.engine.registry import accelerator_titles, complaints, list_devices, missing_devices
 from ag.errors import AgError
 from ag.parallel.comm.shared_cores import blas_threads
 from ag.tools.device_table import device_table
@@ -36,12 +36,13 @@ _OPTIONAL = {  # distribution: (what is not there without it, how to get it)
 
 @dataclass(frozen=True)
 class Checked:
-    """A device: what is known of it, what is wrong with it, how exactly it computes, the bytes in use."""
+    """A device: what is known of it, what is wrong with it, how exactly it computes, the bytes in use, its driver."""
 
     info: DeviceInfo
     fault: str
     precision: Accuracy | None
     reserved_bytes: int
+    findings: list[Finding]
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class Diagnosis:
     system : dict of str to str
         Versions of Python, numpy and the platform, and how many threads numpy's BLAS uses.
     devices : list of Checked
-        With ``info``, ``fault`` (empty if it works), ``precision`` and ``reserved_bytes``.
+        With ``info``, ``fault`` (empty if it works), ``precision``, ``reserved_bytes`` and ``findings``: what is
+        particular to the device and its driver, each with a subject and, where it is not good, a remedy.
     transport : list of Transport
         Of every ordered pair of devices that work.
     packages : dict of str to (str or None)
@@ -86,6 +88,7 @@ class Diagnosis:
         parts = [", ".join(f"{name} {number}" for name, number in self.system.items()),
                  device_table([d.info for d in self.devices]),
                  "\n".join(f"{d.info.name}: {_said(d)}" for d in self.devices),
+                 *(f"{d.info.name}, {d.info.description}:\n{_found(d)}" for d in self.devices if d.findings),
                  "\n".join(map(_link, self.transport)) or "One device: there is nothing to move values between.",
                  f"MPI: {self.mpi or 'none'}",
                  "\n".join(self.missing) or "Nothing is missing.",
@@ -104,8 +107,9 @@ def doctor() -> Diagnosis:
 
     Notes
     -----
-    Takes a few seconds at most: every device multiplies, divides and takes roots of a few thousand numbers, and sends
-    some megabytes to every other.  Without Vulkan the report is about the CPU and says what to install.
+    Takes a few seconds: every device multiplies, divides and takes roots of a few thousand numbers, sends some
+    megabytes to every other, and tells of its driver, memory and kernels.  Without Vulkan the report is about the CPU
+    and says what to install.
 
     References
     ----------
@@ -131,13 +135,14 @@ def doctor() -> Diagnosis:
 
 
 def _checked(info: DeviceInfo) -> Checked:
-    fault, precision = fault_of(info.name), None
+    fault = fault_of(info.name)
     if not fault:
         try:
-            precision = accuracy_of(info.name)
+            precision, device = accuracy_of(info.name), backend_of(info.name)
+            return Checked(info, "", precision, device.arena.stats().reserved, device.examine())
         except AgError as error:
             fault = str(error)
-    return Checked(info, fault, precision, 0 if fault else backend_of(info.name).arena.stats().reserved)
+    return Checked(info, fault, None, 0, [])
 
 
 def _without_a_card() -> list[str]:
@@ -149,7 +154,7 @@ def _without_a_card() -> list[str]:
     software = (f"All {accelerator_titles()} devices ({names}) are software: they compute on the processor, more "
                 f"slowly than the device cpu does, and are used only by name, or with AG_SOFTWARE=1. No graphics card "
                 f"was found.")
-    return [software, *card_nodes()] if found else card_nodes()
+    return [*([software] if found else []), *card_nodes(), *complaints()]
 
 
 def _version_of(distribution: str) -> str | None:
@@ -168,6 +173,16 @@ def _said(device: Checked) -> str:
     return ", ".join([*exact, "fused multiply-add" if p.fma else "separate multiply and add",
                       "denormals kept" if p.denormals else "denormals become zero",
                       f"{device.reserved_bytes / 2**20:.0f} MiB in use here"])
+
+
+def _found(device: Checked) -> str:
+    """A line for each finding, and one for each remedy."""
+    lines = []
+    for x in device.findings:
+        lines.append(f"  {x.subject:18}{x.found}")
+        if x.remedy:
+            lines.append(f"  {'':18}-> {x.remedy}")
+    return "\n".join(lines)
 
 
 def _link(link: Transport) -> str:

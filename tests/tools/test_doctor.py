@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +18,9 @@ from helpers.devices import EXTENSION, WITHOUT_EXTENSION
 
 import ag
 from ag.__main__ import main
+from ag.engine.backend import Finding
+from ag.engine.backends.vulkan import examination
+from ag.engine.device import backend_of
 from ag.tools import probe
 from ag.tools.mpi_probe import mpi_report
 
@@ -116,3 +122,58 @@ def test_a_machine_without_a_driver() -> None:
     pytest.importorskip(EXTENSION, reason="without it that is what is reported; see the test above")
     text = doctor_in_a_process("", VK_ICD_FILENAMES="/nonexistent.json", VK_DRIVER_FILES="/nonexistent.json")
     assert "mesa-vulkan-drivers" in text and text.endswith("Healthy: every device works.\n")
+
+
+# ---------------------------------------------------------------------------------------------- drivers
+
+
+def findings_of(device: str) -> dict[str, Finding]:
+    return {found.subject: found for found in backend_of(device).examine()}
+
+
+def test_what_is_said_of_a_driver(vulkan: str) -> None:
+    found = findings_of(vulkan)
+    assert {"driver", "memory", "largest tensor", "kernels", "tiles", "NaN and infinity", "subgroups, clock", "cache",
+            "speed"} <= found.keys()
+    assert ", Vulkan 1." in found["driver"].found and found["kernels"].found.endswith(" fit")
+    assert found["tiles"].found == "of one size, for software drivers" and not found["tiles"].remedy
+    copied, multiplied = (float(x) for x in re.findall(r"([\d.]+) GB/s|([\d.]+) GFLOP/s", found["speed"].found)
+                          for x in x if x)
+    assert copied > 0 and multiplied > 0
+
+
+def test_the_report_has_it(vulkan: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    assert f"\n{vulkan}, {backend_of(vulkan).info.description}:\n  driver            " in text
+    assert main(["doctor", "--json"]) == 0
+    device = next(d for d in json.loads(capsys.readouterr().out)["devices"] if d["info"]["name"] == vulkan)
+    assert set(device["findings"][0]) == {"subject", "found", "remedy"}
+    assert backend_of("cpu").examine() == []
+
+
+def test_a_cache_that_cannot_be_written(lavapipe: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    found = findings_of(lavapipe)["cache"]
+    assert f"{tmp_path}/file cannot be written" in found.remedy and "XDG_CACHE_HOME" in found.remedy
+
+
+def test_the_watchdog_of_amd(lavapipe: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    backend = backend_of(lavapipe)
+    assert "watchdog" not in findings_of(lavapipe)
+    (tmp_path / "timeout").write_text("2000\n")
+    monkeypatch.setattr(examination, "_WATCHDOG", tmp_path / "timeout")
+    monkeypatch.setattr(backend, "info", replace(backend.info, vendor="AMD"))
+    assert "lockup_timeout is 2000 (ms); submissions are kept below" in findings_of(lavapipe)["watchdog"].found
+
+
+def test_a_driver_that_cannot_be_loaded(lavapipe: str, tmp_path: Path) -> None:
+    """The loader passes over it without a word, unless it is asked."""
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"ICD": {"api_version": "1.3.0", "library_path": "/nowhere/libnone.so"}, '
+                      '"file_format_version": "1.0.0"}')
+    icds = os.pathsep.join([str(broken), os.environ["VK_ICD_FILENAMES"]])
+    text = doctor_in_a_process("", VK_ICD_FILENAMES=icds, VK_DRIVER_FILES=icds)
+    assert "The Vulkan loader says: " in text and "/nowhere/libnone.so" in text
+    assert "The Vulkan loader says" not in doctor_in_a_process("")

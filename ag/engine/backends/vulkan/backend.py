@@ -15,9 +15,10 @@ from typing import NoReturn
 import numpy as np
 
 from ag.engine.arena import OFFSET_BITS, Arena
-from ag.engine.backend import Backend, Meter, closed
+from ag.engine.backend import Backend, Finding, Meter, closed
 from ag.engine.backends.vulkan.commands import Command, Recorded, groups_of
 from ag.engine.backends.vulkan.cost import Budget, seconds_of
+from ag.engine.backends.vulkan.examination import examined
 from ag.engine.backends.vulkan.hazards import Range
 from ag.engine.backends.vulkan.kp_types import Tensor
 from ag.engine.backends.vulkan.limits import largest_segment, spare_bytes
@@ -284,6 +285,10 @@ class VulkanBackend(Backend):
     def meter(self, meter: Meter | None) -> None:
         with self.lock:
             self.recorder.meter(meter)
+
+    def examine(self) -> list[Finding]:
+        with self.lock:
+            return examined(self, self._manager, self._kernels.tiles)
 
     def close(self) -> None:
         try:

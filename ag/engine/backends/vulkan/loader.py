@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
+import sys
 from types import ModuleType
 
 from ag.engine.backend import DeviceInfo
@@ -19,7 +21,7 @@ from ag.engine.backends.vulkan.selection import Listed
 from ag.errors import DeviceError
 from ag.version import install_line
 
-__all__ = ["DRIVERS", "Drivers", "kompute"]
+__all__ = ["DRIVERS", "Drivers", "complaints", "kompute"]
 
 _VENDORS = {
     0x10DE: "NVIDIA", 0x1002: "AMD", 0x8086: "Intel", 0x106B: "Apple", 0x13B5: "Arm", 0x5143: "Qualcomm",
@@ -27,6 +29,7 @@ _VENDORS = {
 }
 _MOLTENVK = 14  # a VkDriverId; it gives the two dies of a card one UUID
 _KINDS = {1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
+_PATIENCE, _COMPLAINTS = 60.0, 5  # seconds, and lines
 _EXTENSION = f"{__package__}._kp"
 _INSTALL_DRIVER = "install libvulkan1 and your card's driver, or mesa-vulkan-drivers for a software device"
 
@@ -125,6 +128,18 @@ class Drivers:
     def device_info(self, index: int) -> DeviceInfo:
         """What the driver tells about a device."""
         return self.listed()[index].info
+
+
+def complaints() -> list[str]:
+    """What the Vulkan loader says of drivers that it cannot use, in its own words: it tells a new process only."""
+    code = f"from {__name__} import kompute; kompute().list_devices()"
+    try:
+        done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "VK_LOADER_DEBUG": "error"}, text=True,
+                              capture_output=True, timeout=_PATIENCE)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    said = [" ".join(line.split()) for line in done.stderr.splitlines() if "ERROR" in line]
+    return [f"The Vulkan loader says: {line}" for line in dict.fromkeys(said)][:_COMPLAINTS]
 
 
 DRIVERS = Drivers()  # of the process, as devices are

@@ -25,7 +25,7 @@ import numpy as np
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.float_modes import modes_of, with_modes
 from ag.engine.backends.vulkan.kernel_files import BUILD, Entry, Manifest, check_files, read_manifest, refuse_stale
-from ag.engine.backends.vulkan.kp_types import Algorithm, Manager, Tensor
+from ag.engine.backends.vulkan.kp_types import Algorithm, Manager, Properties, Tensor
 from ag.engine.backends.vulkan.limits import MOST_GROUPS as _MOST_GROUPS
 from ag.engine.backends.vulkan.limits import Needs, lacking
 from ag.engine.backends.vulkan.products.tiles import TILES, Rule, tiles_of
@@ -35,7 +35,8 @@ from ag.engine.shape import Shape
 from ag.engine.target import Target
 from ag.errors import KernelError
 
-__all__ = ["Kernels", "Plan", "Product", "check_kernels", "compiled_by", "kernel_state", "product_of", "products_hash"]
+__all__ = ["Kernels", "Plan", "Product", "check_kernels", "compiled_by", "kernel_state", "left_out", "product_of",
+           "products_hash", "unfit"]
 
 _SPV = Path(__file__).parent / "spv"
 _PLANS_KEPT = 4096
@@ -227,6 +228,22 @@ def kernel_state(name: str) -> str:
     if name in _manifest()["kernels"]:
         return "compiled"
     return "left out" if name in _manifest()["left_out"] else "none"
+
+
+def left_out() -> list[str]:
+    """Names of the kernels that the compiler did not know."""
+    return _manifest()["left_out"]
+
+
+def unfit(limits: Properties) -> tuple[dict[str, str], int]:
+    """What kernels need that a device does not have, by their names, and how many kernels there are in all.
+
+    Of products, whose sizes are those of a kind of tiles, what they need is `tiles_of`'s matter.
+    """
+    kernels = _manifest()["kernels"]
+    lacks = {name: lacking(Needs(0, 0, len(entry["operands"])) if _in_tiles(entry) else _needs(entry), limits)
+             for name, entry in kernels.items()}
+    return {name: what for name, what in lacks.items() if what}, len(kernels)
 
 
 def compiled_by() -> str:
