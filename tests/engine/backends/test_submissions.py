@@ -422,3 +422,22 @@ def test_a_device_of_vulkan_1_0_makes_launches_whole(lavapipe: str, monkeypatch:
     assert not backend.command(matmul, operands, {"ta": False, "tb": False}).whole
     monkeypatch.setattr(backend, "_makes_parts", False)
     assert backend.command(matmul, operands, {"ta": False, "tb": False}).whole
+
+
+@pytest.mark.parametrize(("kind", "after"), [("discrete", [8, 24, 56, 120, 248, 504, 760]), ("cpu", [256, 512, 768])])
+def test_a_card_is_started_early(vulkan: str, monkeypatch: pytest.MonkeyPatch, kind: str, after: list[int]) -> None:
+    """After 8 commands, then twice as many each time; anew once it was waited for."""
+    recorder: Any = getattr(backend_of(vulkan), "recorder", None)
+    monkeypatch.setattr(recorder, "budget", Budget(kind))
+    x = ag.ag_tensor(np.ones(4), device=vulkan)
+    for _ in range(2):
+        x.numpy()
+        y, started = x, []
+        for k in range(1, 800):
+            before = recorder.submits
+            y = y + x
+            if recorder.submits != before:
+                started.append(k)
+        assert started == after
+        assert y.numpy()[0, 0] == 800
+    monkeypatch.setattr(recorder, "_most", 256)

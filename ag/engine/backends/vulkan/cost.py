@@ -14,7 +14,7 @@ from math import inf
 
 from ag.errors import DeviceError
 
-__all__ = ["SECONDS_PER_BYTE", "Budget", "seconds_of"]
+__all__ = ["MOST_COMMANDS", "SECONDS_PER_BYTE", "Budget", "seconds_of"]
 
 _MULTIPLY_ADDS = 50e9  # per second; what kernels reach on the processor graphics of a laptop, about a fifth of its peak
 _BYTES = 10e9  # per second; a third of two channels of DDR4
@@ -22,6 +22,8 @@ SECONDS_PER_BYTE = 2 / _BYTES  # of a copy, which reads it and writes it
 _SECONDS = 0.1  # of a submission
 _QUICKER = {"discrete": 8}  # kinds of devices of which the slowest do so much more
 _SLOWEST = 1 / 32  # of what is allowed at first: what is measured on a busy machine must not stop the device
+MOST_COMMANDS = 256  # of a submission
+_FIRST = 8
 _VARIABLE = "AG_SUBMIT_MS"
 
 
@@ -44,6 +46,9 @@ class Budget:
         The most, as `seconds_of` counts.
     long : float
         Seconds that no submission should take.
+    first : int
+        Commands after which a device that has nothing to do is started.  A card then computes while the host records;
+        a software device would take the host's cores.
 
     Raises
     ------
@@ -55,6 +60,7 @@ class Budget:
         self.seconds = _asked() or _SECONDS * _QUICKER.get(kind, 1)
         self._least = self.seconds * _SLOWEST
         self.long = 2 * _SECONDS if kind != "cpu" else inf
+        self.first = _FIRST if kind != "cpu" else MOST_COMMANDS
 
     def note(self, cost: float, took: float) -> None:
         """Allow half as much from now on if a submission that cost much has taken long."""

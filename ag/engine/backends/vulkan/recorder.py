@@ -23,7 +23,7 @@ from time import perf_counter
 
 from ag.engine.backend import Event, Meter
 from ag.engine.backends.vulkan.commands import Batch, Command, Copy, Recorded, costliest
-from ag.engine.backends.vulkan.cost import Budget
+from ag.engine.backends.vulkan.cost import MOST_COMMANDS, Budget
 from ag.engine.backends.vulkan.hazards import HazardTracker
 from ag.engine.backends.vulkan.kp_types import Manager, Sequence, Tensor
 from ag.engine.backends.vulkan.loader import DRIVERS, kompute
@@ -32,7 +32,6 @@ from ag.errors import DeviceError
 
 __all__ = ["Recorder"]
 
-_COMMANDS_PER_SUBMIT = 256  # start the device while the host goes on recording
 _MOST_IN_FLIGHT = 8
 
 
@@ -62,6 +61,7 @@ class Recorder:
         self.timestamps = self._counter.bits > 0
         self._idle: dict[object, list[Sequence]] = {}  # by what they have timestamps for
         self._batches = deque([Batch()])  # what was not waited for, in order; the last is open
+        self._most = budget.first  # commands of the open batch
         self.barriers = 0
         self.submits = 0
         self.lost = False
@@ -78,7 +78,8 @@ class Recorder:
         batch.cost = cost
         # Looked up again: if a signal's handler has submitted that batch meanwhile, another one is open now.
         self._batches[-1].commands.append(command)
-        if len(batch.commands) >= _COMMANDS_PER_SUBMIT:
+        if len(batch.commands) >= self._most:
+            self._most = min(2 * self._most, MOST_COMMANDS)
             self.submit()
 
     def _record_costly(self, command: Command | Copy) -> None:
@@ -157,6 +158,8 @@ class Recorder:
         if self._batches[0] is not done:
             return
         self._batches.popleft()
+        if not self._batches[0].started:
+            self._most = self.budget.first
         assert done.recorded is not None
         sequence, kernels, stopwatch, *_ = done.recorded
         now = perf_counter()
