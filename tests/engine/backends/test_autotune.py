@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from ag.engine.backends.vulkan.products.autotune import Tune, class_of
 from ag.engine.backends.vulkan.products.autotune_cache import Choices, choices_of
 from ag.engine.backends.vulkan.products.tiles import TILES, Tiles
 from ag.engine.compile.pipeline import record
+from ag.engine.device import backend_of
 from ag.engine.kernels.conv import conv2d, conv2d_weight_grad
 from ag.engine.kernels.matmul import batched_matmul, matmul
 from ag.engine.window import Window
@@ -71,7 +73,22 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return 1.0 / grids[-1]
 
     monkeypatch.setattr(tune, "seconds_of", seconds)
+    monkeypatch.setattr(tune, "_WARM_SECONDS", 0.0)
     return grids
+
+
+def test_a_card_is_warm_before_it_is_timed(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its clock rises with work, the first of several kinds would be found slow."""
+    backend: Any = backend_of(lavapipe)
+    played = []
+    usual = tune._timed
+    monkeypatch.setattr(tune, "_timed", lambda recorder, sequence: played.append(usual(recorder, sequence)))
+    a, out = on(backend, np.ones((4, 4))), blank(backend, (4, 4))
+    begin = perf_counter()
+    tune.warm_up(backend.recorder, backend.command(matmul, (out, a, a), {"ta": False, "tb": False}))
+    assert perf_counter() - begin >= tune._WARM_SECONDS and len(played) > 3
+    tune.warm_up(backend.recorder, None)
+    assert np.array_equal(backend.download(out), np.full((4, 4), 4.0))
 
 
 def product(backend: Any, rows: int = 13, inner: int = 30, cols: int = 16) -> None:

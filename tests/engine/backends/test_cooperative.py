@@ -7,6 +7,7 @@ in the place of bfloat16 if the device knows no better.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import shutil
@@ -196,9 +197,10 @@ def injected(swiftshader: str, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
             words[2] -= 0 if right else 1  # inner: one product is left out of every sum
             return made._replace(push=words.tobytes())
 
-        times = iter([seconds, 1.0])  # of this kernel, and of the usual one
+        times = itertools.cycle([seconds, 1.0])  # of this kernel, and of the usual one
         monkeypatch.setattr(backend, "command", command)
         monkeypatch.setattr(cooperative, "seconds_of", lambda recorder, command: next(times))
+        monkeypatch.setattr(cooperative, "warm_up", lambda recorder, command: None)
         return backend
 
     return open_one
@@ -305,8 +307,9 @@ def test_the_kernels_are_right(
     matrix_device: Any, precision: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """On every device that can run them; whether they are fast is another matter."""
-    times = iter([0.5, 1.0] * 2)
+    times = itertools.cycle([0.5, 1.0])
     monkeypatch.setattr(cooperative, "seconds_of", lambda recorder, command: next(times))
+    monkeypatch.setattr(cooperative, "warm_up", lambda recorder, command: None)
     backend, rng = matrix_device, np.random.default_rng(5)
     with ag.ag_matmul_precision(precision), caplog.at_level(logging.WARNING, "ag"):
         product(backend)
