@@ -11,8 +11,9 @@ many, and ``// turns:`` how often an invocation's loops turn, where that grows w
 kernel that counts the workgroups of its launch (shaders/ticket.glsl) is `whole`: no launch is made in parts.
 This script needs the standard library, glslangValidator and SPIRV-Tools, and knows nothing of `ag`.  ``make``, CI and
 developers call it; unchanged shaders are not compiled again.
-Shaders with cooperative matrices (``*_coop.comp``) need newer tools than the others and are left out, so that there is
-no ``.spv`` of theirs, where the tools do not know them.
+Shaders with cooperative matrices (``*_coop.comp``) need newer tools than the others.  Where the tools do not know them,
+what ``kernels_build.py --prebuild`` has left in shaders/prebuilt/ is taken: SPIR-V that newer tools have made of the
+same text, with a hash of that, of itself, and the tools' versions.  If that is not so, there is no ``.spv`` of theirs.
 
 A shader with the line ``// floats: relaxed`` leaves float32 to the driver: the backend asks for no float modes
 (`ag.engine.backends.vulkan.float_modes`).  A shader that asks whether ``FIXED`` is defined is compiled twice:
@@ -44,6 +45,7 @@ OUT = ROOT / "ag" / "engine" / "backends" / "vulkan" / "spv"
 
 FORMAT = 7  # of the manifest; raise it when what is below writes something else
 TARGET = "vulkan1.0"  # SPIR-V 1.0, which every driver takes
+PREBUILT = "prebuilt"  # in the folder of shaders
 COOPERATIVE_TARGET = "vulkan1.1"  # of shaders with cooperative matrices, which no driver of 1.0 has
 MAX_PUSH_WORDS = 32  # Vulkan's guaranteed minimum of 128 bytes; drivers do not refuse more, they misbehave
 MAX_INVOCATIONS = 256  # the largest workgroup that every driver of ours accepts
@@ -402,6 +404,9 @@ def compile_shader(shader: Path, spv: Path) -> dict[str, Any]:
     One that is `fixed` is compiled again with FIXED defined, its tuning constants being constants: some software
     drivers do not unroll loops over specialization constants, and are ten times slower then.
     """
+    if cooperative(shader) and not knows_cooperative() and (made := prebuilt_entry(shader)) is not None:
+        shutil.copyfile(shader.parent / PREBUILT / spv.name, spv)
+        return made
     target = COOPERATIVE_TARGET if cooperative(shader) else TARGET
     with tempfile.TemporaryDirectory() as folder:
         for name, text in written(shader.parent).items():
@@ -424,9 +429,45 @@ def read_manifest(out: Path) -> Manifest:
 
 
 def wanted(shaders: Path, known: Collection[str]) -> list[Path]:
-    """The shaders that the tools can compile; without tools, all but cooperative ones that are not compiled already."""
+    """The shaders that can be had; without tools, all but cooperative ones that are not compiled already."""
     return [path for path in kernels(shaders)
-            if not cooperative(path) or (path.stem in known if missing_tools() else knows_cooperative())]
+            if not cooperative(path) or prebuilt_entry(path) is not None
+            or (path.stem in known if missing_tools() else knows_cooperative())]
+
+
+def prebuilt_entry(shader: Path) -> dict[str, Any] | None:
+    """The manifest entry of a shader that newer tools have compiled; None if that was another text, or is broken."""
+    folder = shader.parent / PREBUILT
+    try:
+        entry: dict[str, Any] = json.loads((folder / f"{shader.stem}.json").read_text("utf-8"))
+        spirv = (folder / f"{shader.stem}.spv").read_bytes()
+        hashes = entry.pop("spirv_sha256"), entry["sha256"], entry.pop("format")
+        entry.pop("compiler")
+    except (OSError, ValueError, KeyError):
+        return None
+    return entry if hashes == (hashlib.sha256(spirv).hexdigest(), source_hash(shader), FORMAT) else None
+
+
+def prebuild(shaders: Path = SHADERS) -> list[str]:
+    """Compile the cooperative shaders into shaders/prebuilt/, and return their names.
+
+    Raises
+    ------
+    ShaderError
+        If the tools do not know cooperative matrices of bfloat16, or a shader is refused.
+    """
+    if not knows_cooperative():
+        raise ShaderError(f"these tools ({compiler_version()}) do not know cooperative matrices of bfloat16; glslang "
+                          f"16.6 and SPIRV-Tools 2026.4 do.")
+    found = [path for path in kernels(shaders) if cooperative(path)]
+    (shaders / PREBUILT).mkdir(exist_ok=True)
+    for shader in found:
+        spv = shaders / PREBUILT / f"{shader.stem}.spv"
+        entry = {**compile_shader(shader, spv), "format": FORMAT, "compiler": compiler_version(),
+                 "spirv_sha256": hashlib.sha256(spv.read_bytes()).hexdigest()}
+        text = json.dumps(entry, indent=1, sort_keys=True) + "\n"
+        spv.with_suffix(".json").write_text(text, "utf-8")
+    return [path.stem for path in found]
 
 
 def stale(shaders: Path, out: Path, manifest: Manifest, compiler: str) -> list[str]:
@@ -484,9 +525,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0 done, 1 a shader was refused or is stale, 2 tools are missing."""
     parser = argparse.ArgumentParser(description="Compile the compute shaders.")
     parser.add_argument("--check", action="store_true", help="only say whether something is stale")
+    parser.add_argument("--prebuild", action="store_true", help="compile into shaders/prebuilt/ what needs newer tools")
     parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help="where the SPIR-V goes")
     options = parser.parse_args(arguments)
     try:
+        if options.prebuild:
+            print(f"prebuilt with {compiler_version()}: {', '.join(prebuild())}")
+            return 0
         return _check(options.out) if options.check else _build(options.out)
     except ShaderError as error:
         print(f"kernels_build.py: {error}", file=sys.stderr)

@@ -38,7 +38,9 @@ _FMA = re.compile(r"v_(?:dual_|pk_)?(?:fma|fmac|mad|mac)\w*_f32\w*")
 _INSTRUCTION = re.compile(r"\s+[sv]_|\s+(ds|buffer|global)_")
 CHAIN: Chain = (("add", 0, 1, 0.0), ("relu", 4, 4, 0.0))  # what most fully connected layers end with
 CHOICES = {"blocks": (1, 2, 4), "dropped": (0, 1), "ta": (0, 1), "tb": (0, 1)}  # values that make other code
-KERNELS: dict[str, Any] = json.loads((SPV / "manifest.json").read_text("utf-8"))["kernels"]
+# Those on matrix units choose their sizes by what a device has.
+KERNELS: dict[str, Any] = {name: entry for name, entry in json.loads((SPV / "manifest.json").read_text("utf-8"))[
+    "kernels"].items() if not name.endswith("_coop")}
 
 
 class Compiled(NamedTuple):

@@ -18,7 +18,7 @@ from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.products.tiles import tiles_of
 from ag.engine.kernels.attention import attention
 
-FILES = sorted(SPV.glob("*.spv"))
+FILES = sorted(path for path in SPV.glob("*.spv") if not path.stem.endswith("_coop"))  # Metal has none of these
 SPECIALIZED = {48, 49, 50, 51, 52}  # OpSpecConstantTrue, ..., OpSpecConstantOp
 ARRAY = 28
 LARGEST_HEAD = 128  # features, up to which attention has kernels

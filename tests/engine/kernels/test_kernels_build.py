@@ -243,17 +243,63 @@ def test_better_tools_add_what_was_left_out(mixed: Path, out: Path, monkeypatch:
     assert kernels_build.read_manifest(out)["left_out"] == []
 
 
+COOPERATIVE = [path for path in kernels_build.kernels(kernels_build.SHADERS) if kernels_build.cooperative(path)]
+
+
+@pytest.mark.parametrize("shader", COOPERATIVE, ids=lambda path: path.stem)
+def test_what_newer_tools_have_made_is_of_the_same_text(shader: Path) -> None:
+    """Else run ``python kernels_build.py --prebuild`` with glslang 16.6 or newer; until then the kernel is left out."""
+    entry = kernels_build.prebuilt_entry(shader)
+    assert entry is not None
+    assert [constant["name"] for constant in entry["spec"]][-4:] == ["TERMS", "M", "N", "K"]
+    built = kernels_build.read_manifest(kernels_build.OUT)["kernels"][shader.stem]
+    assert built == entry  # with these tools or others
+
+
+@pytest.mark.parametrize("shader", COOPERATIVE, ids=lambda path: path.stem)
+def test_what_newer_tools_have_made_is_taken(shader: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shaders = tmp_path / "shaders"
+    shutil.copytree(kernels_build.SHADERS, shaders)
+    monkeypatch.setattr(kernels_build, "knows_cooperative", lambda: False)
+    mine, prebuilt = shaders / shader.name, shaders / kernels_build.PREBUILT / f"{shader.stem}.spv"
+
+    def is_taken() -> bool:
+        return mine in kernels_build.wanted(shaders, ()) and kernels_build.prebuilt_entry(mine) is not None
+
+    assert is_taken()
+    entry = kernels_build.compile_shader(mine, tmp_path / prebuilt.name)
+    assert (tmp_path / prebuilt.name).read_bytes() == prebuilt.read_bytes()
+    assert entry["sha256"] == kernels_build.source_hash(mine)
+    spirv, text = prebuilt.read_bytes(), mine.read_text("utf-8")
+    mine.write_text(text + "// changed\n", "utf-8")
+    assert not is_taken()
+    mine.write_text(text, "utf-8")
+    prebuilt.write_bytes(spirv[:-4])
+    assert not is_taken()
+    prebuilt.write_bytes(spirv)
+    assert is_taken()
+    prebuilt.with_suffix(".json").write_text("{}")
+    assert not is_taken()
+
+
+def test_old_tools_prebuild_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                    capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(kernels_build, "knows_cooperative", lambda: False)
+    monkeypatch.setattr(kernels_build, "compiler_version", lambda: "Glslang 12")
+    assert kernels_build.main(["--prebuild"]) == 1
+    assert "these tools (Glslang 12) do not know cooperative matrices of bfloat16" in capsys.readouterr().err
+
+
 @needs_tools
 @pytest.mark.skipif(not kernels_build.missing_tools() and not kernels_build.knows_cooperative(),
                     reason="these tools do not know cooperative matrices of bfloat16")
 def test_the_cooperative_shaders_compile(tmp_path: Path) -> None:
-    shaders = [path for path in kernels_build.SHADERS.glob("*.comp") if kernels_build.cooperative(path)]
-    for shader in shaders:
+    for shader in COOPERATIVE:
         spv = tmp_path / f"{shader.stem}.spv"
         entry = kernels_build.compile_shader(shader, spv)
         constants = [constant["name"] for constant in entry["spec"]]
         assert constants[-4:] == ["TERMS", "M", "N", "K"] and spv.stat().st_size > 0
-    assert len(shaders) == 2
+    assert len(COOPERATIVE) == 2
 
 
 # ---------------------------------------------------------------------------------------------- functions
@@ -480,7 +526,7 @@ def test_a_shader_fits_its_primitive(kernels: dict[str, Any], kernel: str) -> No
     assert names <= {*known, *(constant["name"] for constant in entry["spec"])}
 
 
-@pytest.mark.parametrize("path", sorted(kernels_build.SHADERS.iterdir()), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(kernels_build.SHADERS.glob("*.*")), ids=lambda path: path.name)
 def test_a_shader_is_short_and_begins_with_what_it_does(path: Path) -> None:
     lines = path.read_text("utf-8").splitlines()
     assert len(lines) <= (300 if path.name == "functions.glsl" else 90)  # that one is a table, a few lines per op
@@ -524,8 +570,8 @@ def shared_bytes(spirv: bytes, values: dict[int, int]) -> int:
         at += length
         if code == 71 and given[1] == 1:  # OpDecorate SpecId
             numbers[given[0]] = given[2]
-        elif code in (20, 21, 22):  # bool, int, float
-            nbytes[given[0]] = 4
+        elif code in (20, 21, 22):  # bool, int, float; the latter two with their bits
+            nbytes[given[0]] = given[1] // 8 if code > 20 else 4
         elif code == 23:  # vector
             nbytes[given[0]] = nbytes[given[1]] * given[2]
         elif code == 28:  # array
