@@ -8,7 +8,10 @@
 layout(constant_id = 0) const uint blocks = 4;   // of 32 features: at least d and dv
 layout(constant_id = 1) const uint dropped = 0;  // whether there is dropout
 
-#ifdef FIXED  // for software drivers: Mesa 25's lavapipe compiles unrolled sums of products for minutes
+// For software drivers: Mesa 25's lavapipe compiles sums of products that are all unrolled for minutes.  Each turn of a
+// loop counts, though: an older lavapipe ends all loops of an invocation, silently, after 65,535, of which the gradient
+// takes up to 13 per column (_TURNS_PER_COLUMN in ag/engine/backends/vulkan/pipelines.py).
+#ifdef FIXED
 #define ROLLED [[dont_unroll]]
 #else
 #define ROLLED

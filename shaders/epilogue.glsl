@@ -25,6 +25,8 @@ uint word_of(uint along, uint row, uint col) {
     return ((along & ALONG_ROWS) != 0 ? row * step : 0) + ((along & ALONG_COLS) != 0 ? col : 0);
 }
 
+float register_of(uint i) { return r[i]; }
+
 float chained(uint row, uint col, float element) {
     r[0] = element;
     r[1] = c[c_at + word_of(c_along, row, col)];

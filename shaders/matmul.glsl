@@ -1,8 +1,8 @@
 // out[product] = op(A) op(B), where op transposes if its flag is set, of matrices that lie one after the other.
 // The kernel defines before including this: PARAMS, further push-constant members; PRODUCTS, their number; MATRIX, the
 // number of the matrices of a product; FIRST and END, its part of the inner axis.  With CHAIN, a chain of functions of
-// the product is stored in its place, and with ALSO another of the chain's registers; with ROW_SUMS, the sums of the
-// rows of A are stored, too.
+// the product is stored in its place (epilogue.glsl), and with ALSO another of the chain's registers; with ROW_SUMS,
+// the sums of the rows of A are stored, too.
 #include "matrices.glsl"
 #define A_ALONG_K (ta == 0)
 #define B_ALONG_K (tb != 0)
@@ -11,8 +11,9 @@
 #else
 #include "product.glsl"
 #endif
-#ifdef CHAIN
-#include "epilogue.glsl"
+#ifdef CHAIN  // in epilogue.glsl, which the kernel includes behind this, so that the others depend on no function
+float chained(uint row, uint col, float element);
+float register_of(uint i);
 #endif
 
 uint out_0, a_0, b_0;
@@ -66,7 +67,7 @@ void put(uint row, uint col, vec4 quad) {
     for (uint n = 0; n < 4; n++) {
         quad[n] = chained(row, min(col + n, cols - 1), quad[n]);
 #ifdef ALSO
-        also_quad[n] = r[kept];
+        also_quad[n] = register_of(kept);
 #endif
     }
 #endif

@@ -12,3 +12,4 @@
 #define FIRST 0
 #define END inner
 #include "matmul.glsl"
+#include "epilogue.glsl"

@@ -13,3 +13,4 @@
 #define FIRST 0
 #define END inner
 #include "matmul.glsl"
+#include "epilogue.glsl"

@@ -542,8 +542,8 @@ mutant("installed", "one software device is no card", "ag/tools/doctor.py", "if 
 mutant("installed", "a card counts under each of its drivers", "ag/engine/backends/vulkan/selection.py",
        "for device in _once(devices) if", "for device in devices if",
        "limits/test_devices.py::test_the_order_of_a_machine")
-mutant("kernel", "attention is launched where it does not fit", "ag/engine/target.py",
-       "return self.holds_heads and features", "return features",
+mutant("kernel", "attention is launched where it does not fit", "ag/engine/backends/vulkan/pipelines.py",
+       'longest_sequence=fits["heads"] and ', "longest_sequence=",
        "limits/test_kernels.py::test_what_does_not_fit_is_not_chosen[128]")
 
 FAMILIES = ("gradient rule", "kernel", "barrier", "pass", "rounding", "random stream", "capture", "tape", "optimizer",

@@ -10,6 +10,7 @@ backend's own choice, and not asked here.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 __all__ = ["Target"]
@@ -23,7 +24,6 @@ _MOST_FEATURES = 128  # of an attention head, in the kernels that hold a tile of
 # Words that lie a batch apart are a sector of 8 words each for a card.  Putting samples first costs about one such read
 # of every word, and attention reads each once per 32 to 64 times: below, it does not pay, as far as can be counted.
 _FEWEST_SAMPLES, _FEWEST_TIMES = 4, 128  # by counting, not yet measured
-_LONGEST_SEQUENCE = 1 << 13  # a driver ends an invocation's loops after 65,535 turns
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class Target:
     rest : int
         For how many launches memory rests before it is used again: where several launches run at once, whoever gets it
         earlier waits for its last reader.
-    holds_heads : bool
-        Whether the attention kernels fit the device.
+    longest_sequence : int
+        Of the attention kernels: to how many times an invocation's loops may go; 0 where the kernels do not fit.
     """
 
     units: int = 1
     fuse_from: int = 1
     epilogues: bool = True
     rest: int = 0
-    holds_heads: bool = True
+    longest_sequence: int = sys.maxsize
 
     def split_inner(self, inner: int, rows: int, cols: int, count: int) -> int:
         """Split-K: the length of the pieces into which the inner axis of `count` products is cut.
@@ -70,7 +70,7 @@ class Target:
 
         They hold a tile of every head in fast memory; larger ones are composed of products.
         """
-        return self.holds_heads and features <= _MOST_FEATURES and times <= _LONGEST_SEQUENCE
+        return features <= _MOST_FEATURES and times <= self.longest_sequence
 
     def samples_first(self, samples: int, times: int) -> bool:
         """Whether attention over so many times puts samples before times, so that its neighbours lie side by side."""

@@ -80,12 +80,20 @@ def test_queries_that_are_the_keys_and_values(device: str) -> None:
 
 
 @pytest.mark.slow_on("lavapipe", "swiftshader")
-@pytest.mark.parametrize(("queries", "keys"), [(1, 8192), (8192, 1)])
-def test_the_longest_sequences(device: str, queries: int, keys: int) -> None:
-    arrays = operands(1, 128, 128, queries, keys, 1)
-    for got, want in zip(step(device, arrays, 1, causal=False, rate=0.0),
-                         step("cpu", arrays, 1, "f64", causal=False, rate=0.0), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=512 * EPS["f32"] * max(1, np.abs(want).max()))
+@pytest.mark.parametrize("times", [5000, 5001, 20_000])  # lavapipe, which counts turns of loops, tiles up to 5000
+@pytest.mark.parametrize("rate", [0.0, 0.25])
+def test_the_longest_sequences(device: str, times: int, rate: float) -> None:
+    for queries, keys in (1, times), (times, 1):
+        arrays = operands(1, 128, 128, queries, keys, 1)
+        for got, want in zip(step(device, arrays, 1, causal=False, rate=rate),
+                             step("cpu", arrays, 1, "f64", causal=False, rate=rate), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=times * EPS["f32"] * max(1, np.abs(want).max()))
+
+
+def test_a_device_that_counts_turns_tiles_shorter_sequences(lavapipe: str) -> None:
+    tiled = backend_of(lavapipe).target.tiled_attention
+    assert tiled(128, 5000) and not tiled(128, 5001) and not tiled(129, 1)
+    assert backend_of("cpu").target.tiled_attention(128, 1 << 20)
 
 
 def test_three_launches_and_no_matrix_of_weights() -> None:

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from ag.engine.backends.vulkan.kp_types import Properties
 
-__all__ = ["MOST_GROUPS", "Needs", "lacking", "largest_segment", "spare_bytes"]
+__all__ = ["MOST_GROUPS", "Needs", "lacking", "largest_segment", "most_turns", "spare_bytes"]
 
 MOST_GROUPS = 65535  # per axis of a grid, the least that any driver offers
 _COUNTED = 1 << 32  # Kompute counts bytes in 32 bits
 _LAVAPIPE = 13  # its VkDriverId
-_TURNS = 65_000  # it ends all loops of an invocation after 65,535, of which short loops take some
+_TURNS = 65_000  # it ended all loops of an invocation after 65,535 before Mesa 25, of which short loops take some
 _PAGE = 4096  # drivers round allocations up to pages at most
 
 
@@ -44,12 +44,16 @@ class Needs(NamedTuple):
 def lacking(needs: Needs, limits: Properties) -> str:
     """What a kernel needs and the device does not have; empty if it fits."""
     threads = min(limits["max_work_group_invocations"], limits["max_work_group_size"][0])
-    turns = _TURNS if limits["driver_id"] == _LAVAPIPE else sys.maxsize
     rows = ((needs.bindings, limits["max_storage_buffers"], "storage buffers"),
             (needs.threads, threads, "invocations per workgroup"),
             (needs.shared_bytes, limits["max_shared_memory"], "bytes of shared memory"),
-            (needs.turns, turns, "turns of an invocation's loops"))
+            (needs.turns, most_turns(limits), "turns of an invocation's loops"))
     return " and ".join(f"{wanted} {what} where the device has {most}" for wanted, most, what in rows if wanted > most)
+
+
+def most_turns(limits: Properties) -> int:
+    """How often all loops of an invocation may turn, together."""
+    return _TURNS if limits["driver_id"] == _LAVAPIPE else sys.maxsize
 
 
 def largest_segment(limits: Properties) -> tuple[int, str]:

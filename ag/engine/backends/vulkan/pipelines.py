@@ -27,7 +27,7 @@ from ag.engine.backends.vulkan.float_modes import modes_of, with_modes
 from ag.engine.backends.vulkan.kernel_files import BUILD, Entry, Manifest, check_files, read_manifest, refuse_stale
 from ag.engine.backends.vulkan.kp_types import Algorithm, Manager, Properties, Tensor
 from ag.engine.backends.vulkan.limits import MOST_GROUPS as _MOST_GROUPS
-from ag.engine.backends.vulkan.limits import Needs, lacking
+from ag.engine.backends.vulkan.limits import Needs, lacking, most_turns
 from ag.engine.backends.vulkan.products.tiles import TILES, Rule, tiles_of
 from ag.engine.kernels.fused import Chain
 from ag.engine.primitive import Params, Primitive
@@ -40,6 +40,7 @@ __all__ = ["Kernels", "Plan", "Product", "check_kernels", "compiled_by", "kernel
 
 _SPV = Path(__file__).parent / "spv"
 _PLANS_KEPT = 4096
+_TURNS_PER_COLUMN = 13  # of attention: at 128 features, measured where loops are counted
 # What ops and the compiler can do without: `Target` tells them.
 _DISPENSABLE = {"heads": ("attention", "attention_grad"), "chains": ("fused", "fused_pair"),
                 "epilogues": ("matmul_chain", "matmul_chain_pair", "conv2d_chain", "conv2d_input_grad_chain")}
@@ -317,7 +318,8 @@ class Kernels:
         fits = {what: not any(lacking(_needs(kernels[name]), self._limits) for name in names if name in kernels)
                 for what, names in _DISPENSABLE.items()}
         return Target(units=self.tiles.units, fuse_from=1 if fits["chains"] else sys.maxsize,
-                      epilogues=fits["epilogues"], rest=rest, holds_heads=fits["heads"])
+                      epilogues=fits["epilogues"], rest=rest,
+                      longest_sequence=fits["heads"] and most_turns(self._limits) // _TURNS_PER_COLUMN)
 
     def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params, words: list[int],
              tiles: Rule | None = None) -> Plan:
