@@ -122,12 +122,14 @@ def _asked(program: Path, mesa: Mesa, family: str, lines: str, *options: str) ->
 
 
 class Chip(NamedTuple):
-    """A chip as RADV has it: the name to force it by, what a device of it is called, Mesa's version, float modes."""
+    """A chip as RADV has it: the name to force it by, what a device of it is called, Mesa's version, float modes of
+    kernels that multiply little, and much.
+    """
 
     family: str
     product: str
     version: str
-    modes: tuple[Mode, ...]
+    modes: tuple[tuple[Mode, ...], ...]
     mesa: Mesa
 
 
@@ -135,10 +137,11 @@ def _known(program: Path, mesa: Mesa, family: str) -> Chip | None:
     done = _asked(program, mesa, family, "")
     if done.returncode != 0:
         return None
-    name, version, nan, nearest = done.stdout.splitlines()[0].split("\t")
+    name, version, *offered = done.stdout.splitlines()[0].split("\t")
     number = f"{int(version) >> 22}.{int(version) >> 12 & 0x3FF}.{int(version) & 0xFFF}"
-    modes = modes_of({"preserves_nan": nan == "1", "rounds_to_nearest": nearest == "1"})
-    return Chip(family, name, number, modes, mesa)
+    told: Any = {name: flag == "1" for name, flag in zip(
+        ("preserves_nan", "rounds_to_nearest", "keeps_denormals"), offered, strict=True)}
+    return Chip(family, name, number, (modes_of(told, multiplies=False), modes_of(told, multiplies=True)), mesa)
 
 
 @cache
@@ -202,7 +205,7 @@ def _lines(program: Path, chip: Chip, kernels: Collection[str],
     for kernel in kernels:
         entry, file = KERNELS[kernel], program.parent / f"{kernel}.spv"
         spirv = (SPV / file.name).read_bytes()
-        file.write_bytes(with_modes(spirv, chip.modes) if entry["strict"] else spirv)
+        file.write_bytes(with_modes(spirv, chip.modes[bool(entry["work"])]) if entry["strict"] else spirv)
         push = 4 * sum(member["count"] for member in entry["push"])
         for kind, constants in variants(kernel, tiles):
             words = list(constants.values())

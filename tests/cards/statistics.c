@@ -50,8 +50,8 @@ static void open_device(void) {
         vkGetDeviceProcAddr(device, "vkGetPipelineExecutableStatisticsKHR");
     representations_of = (PFN_vkGetPipelineExecutableInternalRepresentationsKHR)
         vkGetDeviceProcAddr(device, "vkGetPipelineExecutableInternalRepresentationsKHR");
-    printf("%s\t%u\t%u\t%u\n", about.properties.deviceName, about.properties.driverVersion, floats.shaderSignedZeroInfNanPreserveFloat32,
-           floats.shaderRoundingModeRTEFloat32);
+    printf("%s\t%u\t%u\t%u\t%u\n", about.properties.deviceName, about.properties.driverVersion, floats.shaderSignedZeroInfNanPreserveFloat32,
+           floats.shaderRoundingModeRTEFloat32, floats.shaderDenormPreserveFloat32);
 }
 
 static VkShaderModule module_of(const char *path) {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import struct
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,17 +15,19 @@ import pytest
 import ag
 from ag.engine.backends.vulkan.float_modes import Mode, modes_of, with_modes
 from ag.engine.backends.vulkan.kernel_files import read_manifest
+from ag.engine.device import backend_of
 
-PRESERVES, ROUNDS = Mode(4466, 4461), Mode(4467, 4462)
+PRESERVES, ROUNDS, DENORMALS = Mode(4466, 4461), Mode(4467, 4462), Mode(4464, 4459)
 SPV = Path(ag.__file__).parent / "engine" / "backends" / "vulkan" / "spv"
 FILES = sorted(SPV.glob("*.spv"))
 
 
 def test_a_device_gets_what_it_offers() -> None:
-    for nan in (False, True):
-        for nearest in (False, True):
-            offered = {"preserves_nan": nan, "rounds_to_nearest": nearest}
-            assert modes_of(offered) == (PRESERVES,) * nan + (ROUNDS,) * nearest  # type: ignore[arg-type]
+    for nan, nearest, small in itertools.product((False, True), repeat=3):
+        offered: Any = {"preserves_nan": nan, "rounds_to_nearest": nearest, "keeps_denormals": small}
+        wanted = (PRESERVES,) * nan + (ROUNDS,) * nearest
+        assert modes_of(offered, multiplies=True) == wanted
+        assert modes_of(offered, multiplies=False) == wanted + (DENORMALS,) * small
 
 
 def instructions(spirv: bytes) -> list[tuple[int, ...]]:
@@ -51,7 +55,7 @@ def test_every_kernel_stays_valid(tmp_path: Path) -> None:
     changed = tmp_path / "changed.spv"
     for path in FILES:
         if "_coop" not in path.name:
-            changed.write_bytes(with_modes(path.read_bytes(), (PRESERVES, ROUNDS)))
+            changed.write_bytes(with_modes(path.read_bytes(), (PRESERVES, ROUNDS, DENORMALS)))
             done = subprocess.run(["spirv-val", "--target-env", "vulkan1.2", changed], capture_output=True, text=True)
             assert done.returncode == 0, f"{path.name}: {done.stdout}{done.stderr}"
 
@@ -77,3 +81,15 @@ def test_nan_is_not_lost(op: object, vulkan: str) -> None:
     run(x)
     x[3, 5] = np.nan
     assert np.isnan(run(x).numpy()).any() and np.isnan(op(ag.ag_tensor(x)).numpy()).any()
+
+
+@pytest.mark.vulkan
+def test_small_numbers_are_kept_where_the_driver_says_so(vulkan: str) -> None:
+    """Through a sum, a product of elements, and a chain; a device that promises nothing may make them zero."""
+    manager: Any = getattr(backend_of(vulkan), "_manager", None)
+    small = np.full((4, 4), 2.0**-130, np.float32)
+    x = ag.ag_tensor(small, device=vulkan)
+    found = [(x + x).numpy(), (x * 2.0).numpy(), ag.ag_capture(lambda x: ag.ag_relu(x + x))(x).numpy()]
+    if manager.get_device_properties()["keeps_denormals"]:
+        assert all(np.array_equal(y, 2 * small) for y in found)
+    assert all(np.isin(y, (0, 2 * small[0, 0])).all() for y in found)

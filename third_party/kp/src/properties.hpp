@@ -84,6 +84,7 @@ deviceProperties(const vk::PhysicalDevice& device)
     d["subgroup_size"] = subgroup.subgroupSize;
     d["preserves_nan"] = (bool)floats.shaderSignedZeroInfNanPreserveFloat32; // if a shader asks for it
     d["rounds_to_nearest"] = (bool)floats.shaderRoundingModeRTEFloat32;      // likewise
+    d["keeps_denormals"] = (bool)floats.shaderDenormPreserveFloat32;         // likewise
     d["timestamps_supported"] = timestampBits(device) != 0;
     d["timestamp_valid_bits"] = timestampBits(device);
     d["timestamp_period"] = limits.timestampPeriod; // nanoseconds per tick

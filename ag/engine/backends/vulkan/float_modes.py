@@ -1,5 +1,5 @@
-"""What a shader asks of float32 arithmetic where its driver lets it choose: NaN, infinity and -0 are kept, and sums
-round to the nearest.
+"""What a shader asks of float32 arithmetic where its driver lets it choose: NaN, infinity and -0 are kept, sums round
+to the nearest, and small numbers do not become zero.
 
 A driver may otherwise take for granted that there is no NaN and no infinity: NVIDIA's makes ``x < 0 ? 0 : x`` the
 larger of x and 0, which is 0 for NaN, so that a relu would hide that a training has diverged.  A shader asks by an
@@ -12,6 +12,9 @@ for nothing, and `with_modes` adds it to their SPIR-V as they are loaded::
     OpEntryPoint GLCompute %4 "main"          OpEntryPoint GLCompute %4 "main"
                                               OpExecutionMode %4 SignedZeroInfNanPreserve 32
     OpExecutionMode %4 LocalSize 128 1 1      OpExecutionMode %4 LocalSize 128 1 1
+
+Denormals, below 1.2e-38, are kept by kernels that are bound by memory.  Where many products are added up they may
+become zero: on older chips of AMD the multiply-add that keeps them takes four times as long.
 
 Knows words, no kernel and no device.  `ag.engine.backends.vulkan.pipelines` calls it.
 """
@@ -40,11 +43,14 @@ class Mode(NamedTuple):
 
 _PRESERVES_NAN = Mode(4466, 4461)  # SignedZeroInfNanPreserve
 _ROUNDS_TO_NEAREST = Mode(4467, 4462)  # RoundingModeRTE
+_KEEPS_DENORMALS = Mode(4464, 4459)  # DenormPreserve
 
 
-def modes_of(device: Properties) -> tuple[Mode, ...]:
-    """The modes that a device offers, of those that kernels want."""
-    return (_PRESERVES_NAN,) * device["preserves_nan"] + (_ROUNDS_TO_NEAREST,) * device["rounds_to_nearest"]
+def modes_of(device: Properties, multiplies: bool) -> tuple[Mode, ...]:
+    """The modes that a device offers, of those that a kernel wants which `multiplies` much, or does not."""
+    offered = ((_PRESERVES_NAN, device["preserves_nan"]), (_ROUNDS_TO_NEAREST, device["rounds_to_nearest"]),
+               (_KEEPS_DENORMALS, device["keeps_denormals"] and not multiplies))
+    return tuple(mode for mode, there in offered if there)
 
 
 def with_modes(spirv: bytes, modes: tuple[Mode, ...]) -> bytes:

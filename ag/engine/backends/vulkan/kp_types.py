@@ -28,6 +28,7 @@ class Properties(TypedDict):
     driver_name: str
     driver_version: int
     features: dict[str, bool]
+    keeps_denormals: bool
     max_allocation_size: int
     max_buffer_size: int
     max_shared_memory: int

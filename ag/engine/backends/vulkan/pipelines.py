@@ -308,7 +308,7 @@ class Kernels:
         self._manager, self._where = manager, f"{device.name} ({device.description})"
         self._limits = limits = manager.get_device_properties()
         self.tiles = tiles_of(device, lambda tile: not lacking(Needs(tile.threads, tile.shared_bytes), limits))
-        self._modes = modes_of(limits)
+        self._modes = [modes_of(limits, multiplies) for multiplies in (False, True)]
         self._algorithms: dict[tuple[str, tuple[int, ...]], dict[tuple[int, ...], Algorithm]] = {}  # by segments
         self._spirv: dict[str, bytes] = {}
 
@@ -354,8 +354,9 @@ class Kernels:
         spirv = self._spirv.get(plan.file)
         if spirv is None:
             spirv = (_SPV / f"{plan.file}.spv").read_bytes()
-            if _manifest()["kernels"][plan.file.partition(".")[0]]["strict"]:
-                spirv = with_modes(spirv, self._modes)
+            entry = _manifest()["kernels"][plan.file.partition(".")[0]]
+            if entry["strict"]:
+                spirv = with_modes(spirv, self._modes[bool(entry["work"])])
             self._spirv[plan.file] = spirv
         try:
             return self._manager.algorithm(tensors, spirv, plan.grid, np.array(plan.spec, np.uint32),
