@@ -252,6 +252,12 @@ mutant("rounding", "a state does not say who adopted last", "ag/optim/optimizer.
 mutant("rounding", "a replay does not see that another optimizer has adopted", "ag/autograd/loss_scale.py",
        "if scale is not None and any(scale.later(params)) else None", "if False else None",
        f"{OWNERS}::test_a_step_adopts_again_what_a_state_took[cpu-captured]")
+mutant("capture", "a handler's call takes the slots of the call it interrupts", "ag/autograd/capture.py",
+       "            if self._busy:", "            if self._gave_up:",
+       "autograd/captured/test_inputs.py::test_whoever_calls_the_step_in_the_middle_of_a_call[cpu]")
+mutant("capture", "what moved is copied from where it was", "ag/engine/backends/vulkan/transfers.py",
+       "if sources != self._sources:", "if self._sources is None:",
+       "autograd/captured/test_inputs.py::test_many_calls_at_once[lavapipe-3]")
 mutant("capture", "a later position does not see all keys", "ag/nn/attention.py", "causal_mask = call.is_first", "pass",
        "nn/test_key_value_cache.py::test_logits_are_those_of_the_whole_sequence[cpu-5-1]")
 mutant("capture", "weights may change", "ag/nn/key_value_cache.py",
@@ -293,7 +299,7 @@ mutant("capture", "numbers are not checked", "ag/autograd/captured/arguments.py"
        "for check in ():",
        "autograd/test_capture.py::test_integer_labels_are_checked_before_anything_runs[cpu]")
 mutant("capture", "a tensor's slot is not filled", "ag/autograd/captured/arguments.py",
-       "self.target.backend.copy(self.target, value.buffer)", "pass",
+       "return [(self.target, value.buffer)]", "return []",
        "autograd/test_capture.py::test_arrays_and_tensors_fill_the_slots[cpu]")
 mutant("capture", "objects of a layer's own are not looked into", "ag/autograd/captured/notes.py",
        "self._reader.values(value)", "pass",

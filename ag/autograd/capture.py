@@ -108,7 +108,7 @@ class CapturedStep(Generic[P, R]):
         self._own_change: str | None = None  # what the step has changed itself, so that a recording was of no use
         self._gave_up = False
         self._thread = -1  # that has called it; 0: several
-        self._lock = RLock()
+        self._lock, self._busy = RLock(), False
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(f"ag_capture: {self!r} cannot be copied or pickled, as what it recorded lies on a device; copy "
@@ -138,23 +138,32 @@ class CapturedStep(Generic[P, R]):
                                           "nest. Call the function itself inside the step."))
             return self._step(*args)
         with self._lock:
-            if self._thread != get_ident() and self._thread != 0:
-                self.close()  # what was lent to the other thread alone must not be overwritten while it is used
-                self._thread = get_ident() if self._thread == -1 else 0
-            key = _kind(args)
-            change: str | None = None
-            for trusted in reversed(self._programs):
-                if trusted.key == key and (change := trusted.program.change()) is None:
-                    return self._call(trusted, args)
-            if self._in_vain == _IN_VAIN:
-                if not self._gave_up:
-                    self._gave_up = True
-                    log.warning("ag_capture: a step was recorded %d times and not replayed since, now as %s; it runs "
-                                "uncaptured from here on, which is quicker than to record it again and again.",
-                                _IN_VAIN, change or self._own_change or "its arguments are of yet another kind")
-                    self.close()
+            if self._busy:  # this is a signal's handler in the middle of a call, whose arguments are in the slots
                 return self._step(*args)
-            return self._record(key, args)
+            self._busy = True
+            try:
+                return self._replay_or_record(args)
+            finally:
+                self._busy = False
+
+    def _replay_or_record(self, args: Args) -> Any:
+        if self._thread != get_ident() and self._thread != 0:
+            self.close()  # what was lent to the other thread alone must not be overwritten while it is used
+            self._thread = get_ident() if self._thread == -1 else 0
+        key = _kind(args)
+        change: str | None = None
+        for trusted in reversed(self._programs):
+            if trusted.key == key and (change := trusted.program.change()) is None:
+                return self._call(trusted, args)
+        if self._in_vain == _IN_VAIN:
+            if not self._gave_up:
+                self._gave_up = True
+                log.warning("ag_capture: a step was recorded %d times and not replayed since, now as %s; it runs "
+                            "uncaptured from here on, which is quicker than to record it again and again.",
+                            _IN_VAIN, change or self._own_change or "its arguments are of yet another kind")
+                self.close()
+            return self._step(*args)
+        return self._record(key, args)
 
     def _record(self, key: object, args: Args) -> Any:
         self._in_vain += 1

@@ -11,7 +11,7 @@ primitive by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import get_ident
 from typing import Any, Protocol
@@ -22,7 +22,7 @@ from ag.engine.dtype import DType
 from ag.engine.primitive import Array, Params, Primitive
 from ag.errors import CaptureError
 
-__all__ = ["OPEN", "Launch", "Program", "Recording", "held_bytes", "recording_here"]
+__all__ = ["OPEN", "Given", "Launch", "Program", "Recording", "held_bytes", "put", "recording_here"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,18 @@ class Launch:
         return self.buffers[: self.primitive.outputs] + updated
 
 
+Given = Sequence[tuple[Buffer, Array | Buffer]]  # buffers, and what is put there: host arrays, or other buffers
+
+
+def put(given: Given) -> None:
+    """Put values into buffers, one after the other."""
+    for target, value in given:
+        if isinstance(value, Buffer):
+            target.backend.copy(target, value)
+        else:
+            target.backend.upload(value, target)
+
+
 class Program(Protocol):
     """Recorded launches that can be run again.
 
@@ -84,8 +96,8 @@ class Program(Protocol):
     @property
     def nbytes(self) -> int: ...
 
-    def run(self) -> None:
-        """Launch everything again, in order; does not wait."""
+    def run(self, given: Given = ()) -> None:
+        """Put values into buffers, and launch everything again, in order; does not wait."""
 
     def close(self) -> None:
         """Let go of the memory; the program cannot run any more."""

@@ -21,6 +21,7 @@ from curves.workloads import SMALL_BATCH
 
 import ag
 from ag.engine.backend import Backend
+from ag.engine.backends.vulkan.transfers import Inputs
 from ag.engine.device import backend_of
 
 COUNTS = {  # workload: launches on the CPU and on Vulkan, and barriers inside the program
@@ -48,10 +49,13 @@ class Traffic:
 def counting(backend: Backend) -> Iterator[Traffic]:
     """Note transfers and allocations of a backend."""
     seen, arena = Traffic(), backend.arena
-    upload, download, alloc = backend.upload, backend.download, arena.alloc
+    upload, download, alloc, fill = backend.upload, backend.download, arena.alloc, Inputs.fill
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend, "upload", lambda array, into: (seen.uploads.append(into.nbytes), upload(array, into)))
         patch.setattr(backend, "download", lambda buffer: (seen.downloads.append(buffer.nbytes), download(buffer))[1])
+        if hasattr(backend, "recorder"):
+            patch.setattr(Inputs, "fill", lambda self, given, *rest: (seen.uploads.extend(
+                value.nbytes for _, _, value in given if not isinstance(value, int)), fill(self, given, *rest))[1])
         patch.setattr(arena, "alloc", lambda nbytes: (seen.allocations.append(nbytes), alloc(nbytes))[1])
         yield seen
 

@@ -50,6 +50,17 @@ def test_copy_of_regions(rig):
     assert np.array_equal(got, want)
 
 
+def test_a_copy_that_is_no_object(rig):
+    host, back = rig.host(VALUES), rig.host(np.zeros(1000, np.uint32))
+    sequence = rig.manager.sequence()
+    sequence.copy(host, rig.arena, 2000, 400, 2000)
+    sequence.copy(rig.arena, back, 400, 40, 2000, barrier=True, host=True)
+    sequence.eval()
+    want = np.zeros(1000, np.uint32)
+    want[10:510] = VALUES[500:]
+    assert np.array_equal(back.data(), want)
+
+
 BAD_REGIONS = [(0, 0, 4001), (4000, 0, 4), (0, 4 * 65536, 4), (2**63, 0, 2**63), (0, 0, 0)]
 
 
@@ -57,6 +68,8 @@ BAD_REGIONS = [(0, 0, 4001), (4000, 0, 4), (0, 4 * 65536, 4), (2**63, 0, 2**63),
 def test_copy_out_of_range_is_refused(rig, region):
     with pytest.raises(IndexError, match="does not fit tensors of 4000 and 262144 bytes"):
         rig.kp.OpCopy(rig.host(VALUES), rig.arena, [region])
+    with pytest.raises(IndexError, match="does not fit tensors of 4000 and 262144 bytes"):
+        rig.manager.sequence().copy(rig.host(VALUES), rig.arena, *region)
 
 
 def test_copy_of_nothing_is_refused(rig):

@@ -17,7 +17,7 @@ from ag.autograd.tensor import Tensor
 from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array
-from ag.engine.program import Recording, recording_here
+from ag.engine.program import Given, Recording, recording_here
 from ag.errors import CaptureError
 
 __all__ = ["Args", "Arguments"]
@@ -31,15 +31,15 @@ class _TensorSlot:
     def __init__(self, example: Tensor) -> None:
         device = example.buffer.backend
         self.target = device.alloc(example.shape, example.buffer.dtype)
-        self.fill(example)
+        device.copy(self.target, example.buffer)
 
     def stand_in(self) -> Tensor:
         """What the step gets."""
         return Tensor(self.target)
 
-    def fill(self, value: Tensor) -> None:
-        """Copy the values into the slot."""
-        self.target.backend.copy(self.target, value.buffer)
+    def given(self, value: Tensor) -> list[tuple[Buffer, Buffer]]:
+        """The slot, and where its values are."""
+        return [(self.target, value.buffer)]
 
 
 class _ArraySlot:
@@ -80,10 +80,9 @@ class _ArraySlot:
         for check in self.checks:
             check(value)
 
-    def fill(self, value: Array) -> None:
-        """Upload the values to where the step uses them."""
-        for target in self.targets:
-            target.backend.upload(value if value.shape == target.shape else value.reshape(target.shape), target)
+    def given(self, value: Array) -> list[tuple[Buffer, Array]]:
+        """Where the step uses the values, and they in the shape that they have there."""
+        return [(t, value if value.shape == t.shape else value.reshape(t.shape)) for t in self.targets]
 
 
 class Arguments:
@@ -154,7 +153,6 @@ class Arguments:
         for i, slot in self._checked:
             slot.check(args[i])
 
-    def fill(self, args: Args) -> None:
-        """Put the values of a call into the slots."""
-        for slot, value in zip(self._slots, args, strict=True):
-            slot.fill(value)
+    def given(self, args: Args) -> Given:
+        """The slots, and the values of a call for them."""
+        return [pair for slot, value in zip(self._slots, args, strict=True) for pair in slot.given(value)]

@@ -144,9 +144,8 @@ class CapturedProgram:
             if block.leases is not leases:  # more than gradients that nobody has looked at, which may be overwritten
                 vacate(block)
                 vacated = True
-        self._arguments.fill(args)
         self._writes.note()
-        self.program.run()
+        self.program.run(self._arguments.given(args))
         for leaf, before in changed:
             self.backend.assign(before.buffer, leaf.slot.buffer)
         for x, grad in others:

@@ -79,7 +79,7 @@ def test_what_cannot_be_cut_is_not() -> None:
 
 
 def test_copies_are_cut_at_pages() -> None:
-    copy = Copy(NOTHING, NOTHING, NOTHING, (512, 1024, 1_000_003), [], [])
+    copy = Copy(NOTHING, NOTHING, (512, 1024, 1_000_003), [], [])
     parts = copy.parts(copy.cost / 7)
     assert len(parts) == 8 and all(part.cost <= copy.cost / 7 for part in parts)
     source, target = 512, 1024

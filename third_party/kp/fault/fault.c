@@ -5,7 +5,8 @@
 //   KPFAULT_LOST_AFTER=<n>       the device is lost after n fence waits: later waits and submits fail
 //   KPFAULT_TDR_MS=<ms>          a watchdog: the device is lost when a submission has taken longer; submissions wait
 //   KPFAULT_DELAY_US=<us>        no fence is seen to be signalled before its submission is that old
-//   KPFAULT_NULL=1               nothing that is submitted runs, so that what is left is the host's time
+//   KPFAULT_NULL=1               nothing that is submitted runs, and it ends at once, so that what is left is the host's
+//                                time; no driver's thread is woken for it
 //   KPFAULT_LINK_GBPS=<n>        with that, a submission ends when the bytes it copies between buffers have passed
 //                                at so many GB/s, after those of the submissions before it
 //   KPFAULT_DEVICE=<k>           only the k-th device created, from 0, is at fault; else every device
@@ -25,6 +26,12 @@
 
 enum { MAX_DEVICES = 64, MAX_FENCES = 256, MAX_BUFFERS = 4096 };
 
+typedef struct {
+    VkFence fence;
+    double since, ends; // when it was made, and when its copies have passed
+    int null;           // the driver does not know of it
+} Submission;
+
 // What we know of one VkDevice.  A device and its queues begin with the same pointer, the loader's
 // dispatch table, which serves as the key.
 typedef struct {
@@ -39,7 +46,7 @@ typedef struct {
     unsigned long long allocated; // bytes, in all
     long waits;
     int killed; // by the watchdog
-    struct { VkFence fence; double since, ends; } submitted[MAX_FENCES]; // in turn
+    Submission submitted[MAX_FENCES]; // in turn
     unsigned submissions;
     double busy; // until when the link is
 } Device;
@@ -82,16 +89,14 @@ static double now_s(void)
     return now.tv_sec + 1e-9 * now.tv_nsec;
 }
 
-// The latest submission that a fence was given to: when it was, and when its copies have passed.
-static double submitted_s(const Device *device, VkFence fence, double *ends)
+// The latest submission that a fence was given to.
+static Submission latest_of(const Device *device, VkFence fence)
 {
-    double since = 0;
+    Submission latest = {0};
     for (int i = 0; i < MAX_FENCES; i++)
-        if (device->submitted[i].fence == fence && device->submitted[i].since > since) {
-            since = device->submitted[i].since;
-            *ends = device->submitted[i].ends;
-        }
-    return since;
+        if (device->submitted[i].fence == fence && device->submitted[i].since > latest.since)
+            latest = device->submitted[i];
+    return latest;
 }
 
 static double *copied_by(VkCommandBuffer handle)
@@ -137,14 +142,14 @@ static VkResult VKAPI_CALL WaitForFences(VkDevice handle, uint32_t count, const 
     Device *device = find(handle);
     device->waits++;
     // A device that is really lost has stopped working; this one must be let finish, or its owner frees what it uses.
-    VkResult result = device->waitForFences(handle, count, fences, all, timeout);
+    const Submission last = latest_of(device, fences[0]);
+    VkResult result = last.null ? VK_SUCCESS : device->waitForFences(handle, count, fences, all, timeout);
     if (lost(device))
         return VK_ERROR_DEVICE_LOST;
     const char *delay = setting("KPFAULT_DELAY_US", device);
-    double ends = 0, since = submitted_s(device, fences[0], &ends);
-    if (delay && result == VK_SUCCESS && !sleep_until(since + 1e-6 * atof(delay), timeout))
+    if (delay && result == VK_SUCCESS && !sleep_until(last.since + 1e-6 * atof(delay), timeout))
         return VK_TIMEOUT;
-    if (ends > 0 && result == VK_SUCCESS && !sleep_until(ends, timeout))
+    if (last.ends > 0 && result == VK_SUCCESS && !sleep_until(last.ends, timeout))
         return VK_TIMEOUT;
     return result;
 }
@@ -178,12 +183,11 @@ static VkResult VKAPI_CALL QueueSubmit(VkQueue queue, uint32_t count, const VkSu
             bytes += *copied_by(submits[i].pCommandBuffers[k]);
     if (bytes > 0)
         device->busy = (begin > device->busy ? begin : device->busy) + bytes / (1e9 * atof(link));
-    const int at = device->submissions++ % MAX_FENCES;
-    device->submitted[at].fence = fence;
-    device->submitted[at].since = begin;
-    device->submitted[at].ends = link ? device->busy : 0;
-    if (setting("KPFAULT_NULL", device))
-        return device->queueSubmit(queue, 0, NULL, fence);
+    const int null = setting("KPFAULT_NULL", device) != NULL;
+    device->submitted[device->submissions++ % MAX_FENCES] =
+        (Submission){.fence = fence, .since = begin, .ends = link ? device->busy : 0, .null = null};
+    if (null)
+        return VK_SUCCESS;
     VkResult result = device->queueSubmit(queue, count, submits, fence);
     if (limit && result == VK_SUCCESS) {
         result = device->queueWaitIdle(queue);

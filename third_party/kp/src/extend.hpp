@@ -1,4 +1,4 @@
-// Binds what this project adds to kp: exceptions, operations, Sequence.dispatch and .wait, and the
+// Binds what this project adds to kp: exceptions, operations, Sequence.dispatch, .copy and .wait, and the
 // Manager's queries.  Called once from kp's main.cpp, when its own classes are bound.
 #pragma once
 #include "ops.hpp"
@@ -102,6 +102,32 @@ bindSequence(Class<kp::Sequence>& sequence)
       py::arg("barrier") = true,
       py::arg("first_x") = 0,
       py::arg("first_y") = 0);
+    sequence.def(
+      "copy",
+      [](kp::Sequence& self,
+         std::shared_ptr<kp::Tensor> source,
+         std::shared_ptr<kp::Tensor> destination,
+         uint64_t from,
+         uint64_t to,
+         uint64_t size,
+         bool barrier,
+         bool host) {
+          self.record(std::make_shared<OpCopy>(std::move(source),
+                                               std::move(destination),
+                                               std::vector<OpCopy::Region>{ { from, to, size } },
+                                               barrier));
+          if (host)
+              self.record(std::make_shared<OpBarrier>(true));
+      },
+      "Record a copy of one region, in bytes, after a barrier unless told otherwise; if host, another makes\n"
+      "it visible to the host.",
+      py::arg("src").none(false),
+      py::arg("dst").none(false),
+      py::arg("src_offset"),
+      py::arg("dst_offset"),
+      py::arg("nbytes"),
+      py::arg("barrier") = true,
+      py::arg("host") = false);
     sequence.def("eval_async_after",
                  &kp::Sequence::evalAsyncAfter,
                  "Submit other sequences and then this one, all at once; whoever waits for one waits for all.",

@@ -24,7 +24,7 @@ from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Call, Params, Primitive
-from ag.engine.program import Launch, Program, held_bytes
+from ag.engine.program import Given, Launch, Program, held_bytes, put
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 
@@ -84,8 +84,9 @@ class NumpyProgram:
         """Arena bytes of all blocks held."""
         return held_bytes(self._launches)
 
-    def run(self) -> None:
+    def run(self, given: Given = ()) -> None:
         """Make all calls again."""
+        put(given)
         with quiet():
             if self._backend.settings.events is None:
                 for call in self._calls:

@@ -16,7 +16,7 @@ from ag.engine.backends.cpu.backend import NumpyBackend, NumpyProgram, quiet
 from ag.engine.backends.cpu.library import Library
 from ag.engine.buffer import Buffer
 from ag.engine.primitive import Call, Params, Primitive
-from ag.engine.program import Launch, Program
+from ag.engine.program import Given, Launch, Program, put
 
 __all__ = ["NativeBackend"]
 
@@ -39,11 +39,12 @@ class NativeProgram(NumpyProgram):
             else:
                 self._runs.append(partial(quietly, [call for call, _ in group]))
 
-    def run(self) -> None:
+    def run(self, given: Given = ()) -> None:
         """Make all launches again, one by one where they are timed."""
         if self._backend.settings.events is not None:
-            super().run()
+            super().run(given)
             return
+        put(given)
         for call in self._runs:
             call()
 

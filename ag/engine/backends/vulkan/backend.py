@@ -32,12 +32,12 @@ from ag.engine.backends.vulkan.products.trial import tried
 from ag.engine.backends.vulkan.recorder import Recorder
 from ag.engine.backends.vulkan.shadow import Shadow
 from ag.engine.backends.vulkan.timestamps import Stopwatch
-from ag.engine.backends.vulkan.transfers import Transfers
+from ag.engine.backends.vulkan.transfers import Inputs, Transfers, whole_words
 from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.dtype import BF16, F16, F32, I32, U32
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Params, Primitive
-from ag.engine.program import Launch, Program, held_bytes
+from ag.engine.program import Given, Launch, Program, held_bytes
 from ag.engine.shape import Shape
 from ag.errors import DeviceError, DtypeError
 
@@ -65,6 +65,15 @@ class _LetGo:
         raise DeviceError(self._why)
 
 
+def _words(target: Buffer, value: Array | Buffer) -> tuple[int, int, Array | int]:
+    """An address, how many bytes, and what goes there: elements, or what lies at another address."""
+    if isinstance(value, Buffer):
+        settle(value)
+        return target.address, target.nbytes, value.address
+    exact = value.dtype == _NUMPY[target.dtype] and target.dtype is not BF16  # of which numpy knows the words only
+    return target.address, target.nbytes, value if exact else stored(value, target.dtype)
+
+
 class VulkanProgram:
     """Recorded sequences, with `barriers` barriers; the launches keep their buffers alive."""
 
@@ -74,13 +83,13 @@ class VulkanProgram:
         self.launches = len(commands)
         self._commands = commands
         # By what they have timestamps for, and the most that they may cost: the next to be started comes first.
-        self._built: dict[tuple[object, float], list[list[Recorded]]] = {}
+        self._built: dict[tuple[object, float], list[tuple[Inputs, list[Recorded]]]] = {}
         before = backend.recorder.barriers
         self._sequences()
         self.barriers: int = backend.recorder.barriers - before
 
-    def _sequences(self) -> list[Recorded]:
-        """Those with the timestamps that somebody asks for now, built when first needed.
+    def _sequences(self) -> tuple[Inputs, list[Recorded]]:
+        """Those with the timestamps that somebody asks for now, built when first needed, and what they are given.
 
         None can be started while it runs, so there are two of each if need be: the device then has the next step when
         it ends one.
@@ -93,10 +102,10 @@ class VulkanProgram:
                 if isinstance(timing, Stopwatch) or limit != most:  # of an earlier profile, or too long
                     self._built.pop((timing, limit), None)
         built = self._built.setdefault(key, [])
-        if not built or (built[0] and recorder.runs(built[0][-1])):
+        if not built or (built[0][1] and recorder.runs(built[0][1][-1])):
             if len(built) < _IN_TURN:
                 groups = groups_of(self._commands, most, _COMMANDS_PER_SEQUENCE)
-                built.insert(0, [recorder.build(some) for some in groups])
+                built.insert(0, (Inputs(), [recorder.build(some) for some in groups]))
             else:
                 built.reverse()
         return built[0]
@@ -106,10 +115,16 @@ class VulkanProgram:
         """Arena bytes of all blocks held."""
         return held_bytes(self._launches)
 
-    def run(self) -> None:
-        """Start all sequences, in order; does not wait."""
+    def run(self, given: Given = ()) -> None:
+        """Start all sequences, in order, after the copies of what is given; waits for their last run only."""
         with self._backend.lock:
-            self._backend.recorder.play(self._sequences())
+            inputs, sequences = self._sequences()
+            recorder = self._backend.recorder
+            if given and sequences:
+                recorder.finish(sequences[-1])
+                words = [_words(*pair) for pair in given if pair[0].size]
+                sequences = [*inputs.fill(words, self._backend.transfers, recorder), *sequences]
+            recorder.play(sequences)
 
     def close(self) -> None:
         """Wait until the device is done with them, then forget sequences and buffers."""
@@ -187,12 +202,10 @@ class VulkanBackend(Backend):
 
     def upload(self, array: Array, into: Buffer) -> None:
         note_written(into)
-        dense: Array = np.ascontiguousarray(stored(array, into.dtype)).reshape(-1)
-        if dense.nbytes % 4:
-            dense = np.append(dense, dense.dtype.type(0))
-        if dense.size:
+        words = whole_words(stored(array, into.dtype))
+        if words.size:
             with self.lock:
-                self.transfers.upload(into.address, dense.view(np.uint32))
+                self.transfers.upload(into.address, words)
 
     def copy(self, target: Buffer, source: Buffer) -> None:
         settle(source)

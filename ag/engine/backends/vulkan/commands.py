@@ -7,9 +7,9 @@ they go into a sequence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from math import ceil, prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ag.engine.backend import Meter
 from ag.engine.backends.vulkan.cost import SECONDS_PER_BYTE
@@ -19,7 +19,6 @@ from ag.engine.backends.vulkan.limits import MOST_GROUPS as _MOST_GROUPS
 from ag.engine.backends.vulkan.timestamps import Stopwatch
 
 __all__ = ["Batch", "Command", "Copy", "Recorded", "costliest", "groups_of"]
-
 
 
 class Command(NamedTuple):
@@ -71,15 +70,14 @@ class Command(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """A copy of a region (offsets in bytes, and how many), for the host to read if `host` makes a barrier for that."""
+    """A copy of a region (offsets in bytes, and how many), with a barrier for the `host` if that is to read it."""
 
-    operation: Callable[..., object]
     source: Tensor
     target: Tensor
     region: tuple[int, int, int]
     reads: list[Range]
     writes: list[Range]
-    host: Callable[..., object] | None = None
+    host: bool = False
 
     @property
     def cost(self) -> float:
@@ -96,14 +94,15 @@ class Copy(NamedTuple):
 
     def record(self, sequence: Sequence, barrier: bool) -> None:
         """Add it to a sequence."""
-        sequence.record(self.operation(self.source, self.target, [self.region], barrier))
-        if self.host is not None:
-            sequence.record(self.host(host=True))
+        sequence.copy(self.source, self.target, *self.region, barrier, self.host)
 
     @property
     def kernels(self) -> list[str]:
         """The kernel of every operation that it is; a barrier has no event."""
-        return ["transfer"] if self.host is None else ["transfer", ""]
+        return ["transfer", ""] if self.host else ["transfer"]
+
+
+Kind = TypeVar("Kind", Command, Copy)
 
 
 class Recorded(NamedTuple):
@@ -114,7 +113,7 @@ class Recorded(NamedTuple):
     sequence: Sequence
     kernels: list[str]
     stopwatch: Stopwatch | None
-    commands: list[Command] | list[Command | Copy]
+    commands: list[Command] | list[Copy] | list[Command | Copy]
     cost: float
 
 
@@ -154,9 +153,9 @@ class Batch:
         self.meter: Meter | None = None
 
 
-def groups_of(commands: list[Command], most: float, length: int) -> list[list[Command]]:
+def groups_of(commands: list[Kind], most: float, length: int) -> list[list[Kind]]:
     """Commands in their order, in groups of at most so many that cost at most so much, where none alone costs more."""
-    groups: list[list[Command]] = []
+    groups: list[list[Kind]] = []
     cost = 0.0
     for part in (part for command in commands for part in command.parts(most)):
         if not groups or len(groups[-1]) == length or cost + part.cost > most:

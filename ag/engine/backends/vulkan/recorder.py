@@ -22,7 +22,7 @@ from contextlib import suppress
 from time import perf_counter
 
 from ag.engine.backend import Event, Meter
-from ag.engine.backends.vulkan.commands import Batch, Command, Copy, Recorded, costliest
+from ag.engine.backends.vulkan.commands import Batch, Command, Copy, Recorded, costliest, groups_of
 from ag.engine.backends.vulkan.cost import MOST_COMMANDS, Budget
 from ag.engine.backends.vulkan.hazards import HazardTracker
 from ag.engine.backends.vulkan.kp_types import Manager, Sequence, Tensor
@@ -252,7 +252,8 @@ class Recorder:
 
     # -------------------------------------------------------------------------------------- programs
 
-    def build(self, commands: list[Command] | list[Command | Copy], unused: Sequence | None = None) -> Recorded:
+    def build(self, commands: list[Command] | list[Copy] | list[Command | Copy],
+              unused: Sequence | None = None) -> Recorded:
         """A sequence that can be played many times."""
         kernels = [] if self._stopwatch is None else [kernel for command in commands for kernel in command.kernels]
         sequence = unused or self._sequence(len(kernels))
@@ -266,6 +267,23 @@ class Recorder:
     def runs(self, recorded: Recorded) -> bool:
         """Whether it was started and not waited for, as far as anybody has looked."""
         return recorded in [batch.recorded for batch in list(self._batches)]
+
+    def rebuild(self, commands: list[Copy], old: list[Recorded], longest: int) -> list[Recorded]:
+        """Sequences for other commands in place of those, of which none runs."""
+        groups = groups_of(commands, self.budget.seconds, longest)
+        if len(groups) != 1 or len(old) != 1 or old[0].stopwatch is not None:
+            return [self.build(some) for some in groups]
+        old[0].sequence.clear()
+        return [self.build(groups[0], old[0].sequence)]
+
+    def finish(self, recorded: Recorded) -> None:
+        """Have a sequence end, if it runs."""
+        for batch in reversed(list(self._batches)):
+            if batch.recorded is recorded:
+                if not batch.started:
+                    self.submit()
+                self._wait_for(batch)
+                return
 
     def play(self, sequences: list[Recorded]) -> None:
         """Start built sequences after everything recorded so far; does not wait."""

@@ -19,21 +19,26 @@ host reads it, the piece is fetched once more.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from ag.engine.arena import OFFSET_BITS
-from ag.engine.backends.vulkan.commands import Copy
+from ag.engine.arena import OFFSET_BITS, Arena, Block
+from ag.engine.backends.vulkan.commands import Copy, Recorded
 from ag.engine.backends.vulkan.hazards import Range
 from ag.engine.backends.vulkan.kp_types import Manager, Tensor, Words
 from ag.engine.backends.vulkan.loader import kompute
 from ag.engine.backends.vulkan.recorder import Recorder
+from ag.engine.primitive import Array
+from ag.errors import ArenaError
 
-__all__ = ["Transfers"]
+__all__ = ["Inputs", "Transfers", "whole_words"]
 
 _CHUNK_BYTES = 4 << 20
 _CHUNKS, _LANDINGS = 4, 2
+_KEPT_BYTES = 1 << 20  # the largest array that has staging memory of its own
+_LONGEST = 512  # commands of a sequence
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
 
@@ -54,6 +59,13 @@ class _Piece(NamedTuple):
     landing: _Landing
 
 
+class Place:
+    """Staging memory that somebody keeps: a block of it, the tensor that it is in, where, and the array that it is."""
+
+    def __init__(self, block: Block, tensor: Tensor, start: int, array: Array) -> None:
+        self.block, self.tensor, self.start, self.array = block, tensor, start, array
+
+
 class Transfers:
     """Transfers of one device.
 
@@ -67,14 +79,14 @@ class Transfers:
     """
 
     def __init__(self, manager: Manager, recorder: Recorder, segments: list[tuple[int, Tensor]]) -> None:
-        self._manager = manager
         self._recorder = recorder
         self._segments = segments
-        self._kp = kompute()
+        made = partial(_host_tensor, manager)  # no method: the arena below would be a cycle then, which is freed late
         # Staging memory, and views of it: made now, so that whoever runs out of memory can still read results.
-        self._landings = [_Landing(*self._host_tensor(), (-(k + 1) * _CHUNK_BYTES, -k * _CHUNK_BYTES))
+        self._landings = [_Landing(*made(_CHUNK_BYTES), (-(k + 1) * _CHUNK_BYTES, -k * _CHUNK_BYTES))
                           for k in range(_LANDINGS)]
-        self._chunks = [self._host_tensor() for _ in range(_CHUNKS)]
+        self._chunks = [made(_CHUNK_BYTES) for _ in range(_CHUNKS)]
+        self._kept = Arena(made, first_bytes=_KEPT_BYTES, max_segment_bytes=_CHUNK_BYTES)
         self._room = (0, 0)  # the chunk in use, and how much of it is
 
     def upload(self, address: int, words: Words) -> None:
@@ -108,9 +120,7 @@ class Transfers:
 
     def assign(self, target: int, source: int, count: int) -> None:
         """Copy words between arena addresses; does not wait."""
-        region = (source & _OFFSET_MASK, target & _OFFSET_MASK, 4 * count)
-        self._copy(self._segment(source), self._segment(target), region,
-                   [(source, source + 4 * count)], [(target, target + 4 * count)])
+        self._recorder.record(self.inside(source, target, 4 * count))
 
     def download(self, address: int, count: int) -> Words:
         """Words at an arena address; waits."""
@@ -141,14 +151,92 @@ class Transfers:
                    [(begin, begin + nbytes)], [piece.landing.place], to_host=True)
         self._recorder.submit()
 
+    def place(self, like: Array) -> Place | None:
+        """Staging memory for an array, for somebody to keep; None if there is no room."""
+        try:
+            block = self._kept.alloc(like.nbytes)
+        except ArenaError:
+            return None
+        tensor, view = self._kept.segments[block.address >> OFFSET_BITS][1]
+        start = block.address & _OFFSET_MASK
+        array = view.view(np.uint8)[start : start + like.nbytes].view(like.dtype).reshape(like.shape)
+        return Place(block, tensor, start, array)
+
+    def to_arena(self, place: Place, target: int, nbytes: int) -> Copy:
+        """The copy of what lies in such a place to an arena address."""
+        return Copy(place.tensor, self._segment(target), (place.start, target & _OFFSET_MASK, nbytes), [],
+                    [(target, target + nbytes)])
+
+    def inside(self, source: int, target: int, nbytes: int) -> Copy:
+        """A copy between arena addresses."""
+        region = (source & _OFFSET_MASK, target & _OFFSET_MASK, nbytes)
+        return Copy(self._segment(source), self._segment(target), region, [(source, source + nbytes)],
+                    [(target, target + nbytes)])
+
     def _copy(self, source: Tensor, target: Tensor, region: tuple[int, int, int], reads: list[Range],
               writes: list[Range], to_host: bool = False) -> None:
-        host = self._kp.OpBarrier if to_host else None
-        self._recorder.record(Copy(self._kp.OpCopy, source, target, region, reads, writes, host))
+        self._recorder.record(Copy(source, target, region, reads, writes, to_host))
 
     def _segment(self, address: int) -> Tensor:
         return self._segments[address >> OFFSET_BITS][1]
 
-    def _host_tensor(self) -> tuple[Tensor, Words]:
-        tensor = self._manager.tensor_t(np.zeros(_CHUNK_BYTES // 4, np.uint32), self._kp.TensorTypes.host)
-        return tensor, tensor.data()
+
+def _host_tensor(manager: Manager, nbytes: int) -> tuple[Tensor, Words]:
+    """Staging memory, and a view of it."""
+    tensor = manager.tensor_t(np.zeros(nbytes // 4, np.uint32), kompute().TensorTypes.host)
+    return tensor, tensor.data()
+
+
+class Inputs:
+    """What a program is given before it runs: values of the host, and what lies elsewhere in the arena.
+
+    The copies to where the program finds them are recorded once, and again when something lies elsewhere than before,
+    so that a step whose batches come from the host, or whose batch stays where it is, costs the host a `numpy.copyto`
+    per array.  Values of the host lie in staging memory of their own, as a copy that was recorded always reads the same
+    place; large ones go by the chunks of `Transfers`.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[int, Place | None] = {}  # by where the values go
+        self._sources: list[int | Place] | None = None  # where all is copied from that was recorded
+        self._recorded: list[Recorded] = []
+
+    def fill(self, given: list[tuple[int, int, Array | int]], transfers: Transfers,
+             recorder: Recorder) -> list[Recorded]:
+        """What is to be played before the program, on the device that it always is.
+
+        Given are addresses, how many bytes, and what goes there: an array, or what lies at another address.  Nothing
+        that this has returned may run.
+        """
+        sources: list[int | Place] = []
+        copied: list[tuple[int, int]] = []
+        for target, nbytes, value in given:
+            source: int | Place | None
+            if isinstance(value, int):
+                source = value
+            else:
+                source = self._places.get(target)
+                if source is None and value.nbytes <= _KEPT_BYTES:
+                    source = self._places[target] = transfers.place(value)
+                if source is None:
+                    transfers.upload(target, whole_words(value))
+                    continue
+                np.copyto(source.array, value)
+            sources.append(source)
+            copied.append((target, nbytes))
+        if sources != self._sources:
+            self._sources = None
+            self._recorded = recorder.rebuild(
+                [transfers.inside(source, target, nbytes) if isinstance(source, int)
+                 else transfers.to_arena(source, target, nbytes)
+                 for source, (target, nbytes) in zip(sources, copied, strict=True)], self._recorded, _LONGEST)
+            self._sources = sources
+        return self._recorded
+
+
+def whole_words(array: Array) -> Words:
+    """The elements of an array, one behind the other, and zero to the end of the last word."""
+    dense: Array = np.ascontiguousarray(array).reshape(-1)
+    if dense.nbytes % 4:
+        dense = np.append(dense, dense.dtype.type(0))
+    return dense.view(np.uint32)
