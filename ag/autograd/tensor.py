@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from itertools import count
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from ag.names.signatures import Making
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Array", "ArrayLike", "Node", "PendingGrad", "Tensor", "TensorLike",
+__all__ = ["Array", "ArrayLike", "Node", "PendingGrad", "Tensor", "TensorLike", "grads_of",
            "tensor_given"]
 
 ArrayLike = Any  # whatever numpy.asarray accepts
@@ -100,6 +101,14 @@ def _stored(cotangents: Iterable[tuple[Tensor, Cotangent | None]], made_of: DTyp
     for x, g in cotangents:
         if g is not None and x.requires_grad:
             yield x, stored_for(x, whole(shaped_like(x, g)), made_of)
+
+
+def grads_of(tensors: Iterable[Tensor]) -> Iterator[Tensor | PendingGrad | None]:
+    """``.grad`` of each, as it was left; looking is not noted."""
+    return map(_GRAD, tensors)
+
+
+_GRAD: Callable[[Tensor], Tensor | PendingGrad | None] = attrgetter("_grad")
 
 
 class PendingGrad:

@@ -20,6 +20,8 @@ from ag.errors import CaptureError, DeviceError, DtypeError
 
 __all__ = ["CLASS_RULE", "checked_ids", "refuse_outside"]
 
+_UNSIGNED = {np.dtype(f"i{size}"): np.dtype(f"u{size}") for size in (1, 2, 4, 8)} | {
+    np.dtype(f"u{size}"): np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 CLASS_RULE = "labels are 0-based class numbers"
 
 
@@ -31,8 +33,9 @@ def refuse_outside(function: str, count: int, noun: str, rule: str, values: Arra
     IndexError
         Naming the first that is not, as a `noun`, and the `rule`.
     """
-    if values.dtype.kind in "iu" and values.size and values.min() >= 0 and values.max() < count:
-        return  # as nearly always, and every replay checks
+    unsigned = _UNSIGNED.get(values.dtype)
+    if unsigned is not None and values.size and np.maximum.reduce(values.view(unsigned), axis=None) < count:
+        return  # as nearly always, and every replay checks: a negative number is a very large one there
     with np.errstate(invalid="ignore"):
         whole = values.astype(np.int32)
     wrong = values[(whole != values) | (whole < 0) | (whole >= count)]

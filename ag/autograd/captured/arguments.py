@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import numpy as np
+
 from ag.autograd.captured.step_argument import StepArgument
 from ag.autograd.captured.trace import Label
 from ag.autograd.tensor import Tensor
@@ -82,6 +84,8 @@ class _ArraySlot:
 
     def given(self, value: Array) -> list[tuple[Buffer, Array]]:
         """Where the step uses the values, and they in the shape that they have there."""
+        if self.checks and value.dtype.kind in "iu":  # so they fit
+            value = value.astype(np.int32)
         return [(t, value if value.shape == t.shape else value.reshape(t.shape)) for t in self.targets]
 
 

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import itemgetter
+from itertools import repeat
+from operator import is_, itemgetter
 from typing import Any, NamedTuple, cast
 from weakref import ref
 
 from ag.autograd.captured.arguments import Args
 from ag.autograd.captured.call import ENDED, RecordedCall, filled
-from ag.autograd.tensor import PendingGrad, Tensor
+from ag.autograd.tensor import PendingGrad, Tensor, grads_of
 from ag.engine.arena import Block
 from ag.engine.buffer import Buffer, Device, Writes, leased, vacate
 from ag.engine.dtype import U32, DType
@@ -35,6 +36,7 @@ from ag.errors import CaptureError
 
 __all__ = ["CapturedProgram"]
 
+_NONE = repeat(None)
 _SMALL = 4096  # bytes of results that are copied at once
 
 
@@ -62,7 +64,9 @@ class CapturedProgram:
         self._arguments, self._notes, self._guards = call.arguments, notes, [*recording.guards.values()]
         self.backend = cast(Device, recording.backend)
         results = _Results(recording)
-        self._read = [(leaf.tensor, leaf.slot is None) for leaf in notes.leaves.values() if leaf.read]
+        read = [leaf for leaf in notes.leaves.values() if leaf.read]
+        self._with, self._without = ([leaf.tensor for leaf in read if (leaf.slot is None) is none]
+                                     for none in (False, True))  # a gradient
         self._slots = [leaf for leaf in notes.leaves.values() if leaf.slot is not None]
         changed = {id(b.block) for launch in recording.launches for b in launch.written}
         self._copied_back = [leaf for leaf in self._slots if id(leaf.slot.buffer.block) in changed]
@@ -108,15 +112,17 @@ class CapturedProgram:
         self._blocks = list({id(b.block): b.block for b in (*written, *slots)}.values())
         self._leases: list[tuple[Block, Sequence[object]]] = []  # of each block, when the last call was over
         self._writes = Writes(_stretches([b for b in written if id(b.block) not in recording.made]))
+        self._leaves, self._left = [x for x, _ in self._grads], [grad for _, grad in self._grads]
         for x, grad in self._grads:
             x.set_grad(grad)
         self._lend()
 
     def change(self) -> str | None:
         """What the recording depends on and has changed since, in words; None if it holds."""
-        for x, was_none in self._read:
-            if (x.peek_grad() is None) is not was_none:
-                return "a gradient is there that was not" if was_none else "a gradient that was there is not"
+        if not all(map(is_, grads_of(self._without), _NONE)):
+            return "a gradient is there that was not"
+        if any(map(is_, grads_of(self._with), _NONE)):
+            return "a gradient that was there is not"
         for guard in self._guards:
             if (found := guard()) is not None:
                 return found
@@ -136,7 +142,9 @@ class CapturedProgram:
         for leaf in self._slots:
             self.backend.assign(leaf.slot.buffer, leaf.tensor.peek_grad().buffer)
         changed = [(leaf, leaf.tensor.grad) for leaf in self._copied_back]
-        others = [(x, grad) for x, grad in self._grads if x.peek_grad() is not grad]
+        others: list[tuple[Tensor, Tensor | PendingGrad | None]] = []
+        if not all(map(is_, grads_of(self._leaves), self._left)):
+            others = [(x, grad) for x, grad in self._grads if x.peek_grad() is not grad]
         for x, _ in others:
             x.set_grad(None)
         vacated = False

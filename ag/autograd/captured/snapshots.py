@@ -58,11 +58,14 @@ def held(value: object) -> object:
 
 def items_of(x: object) -> list[object] | None:
     """What is in a container, in a copy, as other threads may change it: keys and values of a dict, ...; else None."""
+    if type(x) is dict:  # first, as every replay asks for optimizers' states
+        copy = x.copy()
+        return [*copy, *copy.values()]
     if isinstance(x, np.ndarray):
         return x.ravel().tolist() if x.dtype == object else None
     if isinstance(x, (dict, MappingProxyType)):
-        copy = x.copy()
-        return [*copy, *copy.values()]
+        copied = x.copy()
+        return [*copied, *copied.values()]
     if isinstance(x, (list, tuple, frozenset)):
         return [*x]
     if isinstance(x, (deque, set)):
@@ -137,12 +140,10 @@ def contents(value: object) -> Iterator[Contents]:
 
 def has_other_items(container: object, items: object) -> bool:
     """Whether something else is in a container than was."""
-    if isinstance(items, bytes):
-        return bytes_of(container) != items
-    if isinstance(items, int):
-        return _length(container) != items
-    now = container if type(container) is list else items_of(container)
-    return not (type(now) is list and type(items) is list and len(now) == len(items) and all(map(is_, now, items)))
+    if type(items) is list:
+        now = container if type(container) is list else items_of(container)
+        return type(now) is not list or len(now) != len(items) or not all(map(is_, now, items))
+    return (bytes_of(container) if isinstance(items, bytes) else _length(container)) != items
 
 
 def _length(container: object) -> int:

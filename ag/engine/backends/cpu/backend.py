@@ -134,9 +134,11 @@ class NumpyBackend(Backend):
         native = into.native
         if array.dtype == native.dtype and into.dtype is not BF16:
             native[...] = array
-            return
-        with quiet():  # what is too large becomes infinite
-            native[...] = array if into.dtype in (F32, F64) else stored(array, into.dtype)
+        elif not into.dtype.is_float:
+            native[...] = stored(array, into.dtype)
+        else:
+            with quiet():  # what is too large becomes infinite
+                native[...] = array if into.dtype in (F32, F64) else stored(array, into.dtype)
 
     def copy(self, target: Buffer, source: Buffer) -> None:
         settle(source)
