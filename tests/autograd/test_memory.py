@@ -27,10 +27,11 @@ ROOM_BYTES = 100_000
 
 
 def resident_bytes() -> int:
-    """Memory of this process."""
+    """Memory of this process, without pages of files, which the system takes and gives back as it likes."""
     gc.collect()
     with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        _, resident, shared, *_ = map(int, file.read().split())
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def training() -> Callable[[ag.Tensor, np.ndarray], ag.Tensor]:
