@@ -22,7 +22,7 @@ from ag.engine.dtype import DType
 from ag.engine.primitive import Array, Params, Primitive
 from ag.errors import CaptureError
 
-__all__ = ["OPEN", "Given", "Launch", "Program", "Recording", "held_bytes", "put", "recording_here"]
+__all__ = ["OPEN", "Given", "Launch", "Program", "Recording", "held_bytes", "recording_here"]
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,6 @@ class Launch:
 
 
 Given = Sequence[tuple[Buffer, Array | Buffer]]  # buffers, and what is put there: host arrays, or other buffers
-
-
-def put(given: Given) -> None:
-    """Put values into buffers, one after the other."""
-    for target, value in given:
-        if isinstance(value, Buffer):
-            target.backend.copy(target, value)
-        else:
-            target.backend.upload(value, target)
 
 
 class Program(Protocol):

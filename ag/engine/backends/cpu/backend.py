@@ -24,7 +24,7 @@ from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Call, Params, Primitive
-from ag.engine.program import Given, Launch, Program, held_bytes, put
+from ag.engine.program import Given, Launch, Program, held_bytes
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 
@@ -86,7 +86,7 @@ class NumpyProgram:
 
     def run(self, given: Given = ()) -> None:
         """Make all calls again."""
-        put(given)
+        self._backend.put(given)
         with quiet():
             if self._backend.settings.events is None:
                 for call in self._calls:
@@ -131,6 +131,9 @@ class NumpyBackend(Backend):
 
     def upload(self, array: Array, into: Buffer) -> None:
         note_written(into)
+        self._fill(into, array)
+
+    def _fill(self, into: Buffer, array: Array) -> None:
         native = into.native
         if array.dtype == native.dtype and into.dtype is not BF16:
             native[...] = array
@@ -143,6 +146,14 @@ class NumpyBackend(Backend):
     def copy(self, target: Buffer, source: Buffer) -> None:
         settle(source)
         target.native[...] = source.native
+
+    def put(self, given: Given) -> None:
+        """Put values into buffers of a program's own, of which nobody else has to know that they changed."""
+        for target, value in given:
+            if isinstance(value, Buffer):
+                self.copy(target, value)
+            else:
+                self._fill(target, value)
 
     def download(self, buffer: Buffer) -> Array:
         self.refuse_while_recording("reads a tensor on the host")

@@ -16,7 +16,7 @@ from ag.engine.backends.cpu.backend import NumpyBackend, NumpyProgram, quiet
 from ag.engine.backends.cpu.library import Library
 from ag.engine.buffer import Buffer
 from ag.engine.primitive import Call, Params, Primitive
-from ag.engine.program import Given, Launch, Program, put
+from ag.engine.program import Given, Launch, Program
 
 __all__ = ["NativeBackend"]
 
@@ -44,7 +44,7 @@ class NativeProgram(NumpyProgram):
         if self._backend.settings.events is not None:
             super().run(given)
             return
-        put(given)
+        self._backend.put(given)
         for call in self._runs:
             call()
 
