@@ -22,6 +22,7 @@ from curves.workloads import SMALL_BATCH
 import ag
 from ag.engine.backend import Backend
 from ag.engine.backends.vulkan.transfers import Inputs
+from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 
 COUNTS = {  # workload: launches on the CPU and on Vulkan, and barriers inside the program
@@ -56,6 +57,10 @@ def counting(backend: Backend) -> Iterator[Traffic]:
         if hasattr(backend, "recorder"):
             patch.setattr(Inputs, "fill", lambda self, given, *rest: (seen.uploads.extend(
                 value.nbytes for _, _, value in given if not isinstance(value, int)), fill(self, given, *rest))[1])
+        else:
+            put = backend.put  # type: ignore[attr-defined]
+            patch.setattr(backend, "put", lambda given: (seen.uploads.extend(
+                target.nbytes for target, value in given if not isinstance(value, Buffer)), put(given))[1])
         patch.setattr(arena, "alloc", lambda nbytes: (seen.allocations.append(nbytes), alloc(nbytes))[1])
         yield seen
 
