@@ -252,6 +252,9 @@ class Arena:
                 loan = dead.popleft()
             except IndexError:  # another thread was quicker
                 return
+            if self.pinned:  # since this one has looked, so it may have died after that
+                dead.appendleft(loan)
+                return
             try:
                 address, size = loans.pop(loan)
             except (KeyError, TypeError):  # it never was in the books, or is out of them

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import threading
+from collections import deque
 from itertools import pairwise
 from typing import Any
 
@@ -317,3 +318,27 @@ def test_threads_never_share_a_byte() -> None:
     blocks = [block for mine in kept for block in mine]
     assert_apart(blocks, 0, memory.segments)
     assert a.stats().live == sum(block.nbytes for block in blocks)
+
+
+def test_what_dies_between_another_threads_look_and_its_grasp_can_be_revived() -> None:
+    """One thread has seen that nothing is pinned; before it takes a dead block, a second pins, and lets one die."""
+    memory, _ = arena()
+    blocks: list[Block] = []
+
+    class Dead(deque[Any]):
+        def popleft(self) -> Any:
+            if blocks and not memory.pinned:
+                memory.pinned = True
+                blocks.clear()
+            return self.pop() if memory.pinned else super().popleft()
+
+    memory._dead = Dead(memory._dead)
+    memory._died = memory._dead.append
+    blocks.append(memory.alloc(64))
+    memory.alloc(64)  # which dies at once
+    place = blocks[0].address
+    memory._take_back()
+    (revived,) = memory.revive([place])
+    memory.pinned = False
+    others = [memory.alloc(64).address for _ in range(3)]
+    assert revived.address == place and place not in others
