@@ -63,14 +63,8 @@ class _Trusted:
     def is_due(self, args: Args) -> bool:
         """Count a call; whether it has to be compared."""
         self.calls += 1
-        if self.calls >= self._due:
-            return True
-        if self._first is None:
-            return False
-        for x, same in zip(args, self._same, strict=bool(self._same)):
-            if x is not same():
-                return True
-        return not self._same
+        return self.calls >= self._due or (self._first is not None and not (
+            self._same and all(x is same() for x, same in zip(args, self._same, strict=True))))
 
     def agreed(self, args: Args) -> None:
         """A call made the same launches; if its arguments were other ones, what is computed does not depend on them."""

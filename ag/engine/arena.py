@@ -247,12 +247,12 @@ class Arena:
     def _take_back(self) -> None:
         """Put the memory of dead blocks into the bins."""
         loans, dead, bins = self._loans, self._dead, self._bins  # bins as of now: later ones know what is free now
-        while dead and not self.pinned:
+        while dead:
             try:
                 loan = dead.popleft()
             except IndexError:  # another thread was quicker
                 return
-            if self.pinned:  # since this one has looked, so it may have died after that
+            if self.pinned:  # asked now, and not before: it may have died after that
                 dead.appendleft(loan)
                 return
             try:

@@ -20,8 +20,7 @@ from ag.errors import CaptureError, DeviceError, DtypeError
 
 __all__ = ["CLASS_RULE", "checked_ids", "refuse_outside"]
 
-_UNSIGNED = {np.dtype(f"i{size}"): np.dtype(f"u{size}") for size in (1, 2, 4, 8)} | {
-    np.dtype(f"u{size}"): np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+_UNSIGNED = {np.dtype(kind + size): np.dtype("u" + size) for kind in "iu" for size in "1248"}
 CLASS_RULE = "labels are 0-based class numbers"
 
 

@@ -147,17 +147,11 @@ class Meanings:
         """What means something else, in words; None if nothing does."""
         gone, single = len(self._gone), self._single
         doubtful: list[_Group] = []
-        for place, name, number in zip(single.places, single.names, single.ids, strict=True):
-            try:
-                value = place.cell_contents if type(place) is CellType else meaning(held(place), name)
-            except ValueError:
-                value = MISSING
-            if gone or id(value) != number:
-                doubtful.append(single)
-                break
+        if single.ids and (gone or single.ids != [id(meaning(held(place), name)) for place, name in zip(
+                single.places, single.names, strict=True)]):
+            doubtful.append(single)
         for place, names, ids, absent, group in self._places:
-            own = place if isinstance(place, dict) else getattr(
-                place() if type(place) is ref else place, "__dict__", {})
+            own = place if isinstance(place, dict) else getattr(held(place), "__dict__", {})
             if gone or (names and [*map(id, map(own.get, names, _NOTHING))] != ids) or (
                     absent and not own.keys().isdisjoint(absent)):
                 doubtful.append(group)

@@ -112,7 +112,7 @@ class CapturedProgram:
         self._blocks = list({id(b.block): b.block for b in (*written, *slots)}.values())
         self._leases: list[tuple[Block, Sequence[object]]] = []  # of each block, when the last call was over
         self._writes = Writes(_stretches([b for b in written if id(b.block) not in recording.made]))
-        self._leaves, self._left = [x for x, _ in self._grads], [grad for _, grad in self._grads]
+        self._leaves = [x for x, _ in self._grads]
         for x, grad in self._grads:
             x.set_grad(grad)
         self._lend()
@@ -142,9 +142,7 @@ class CapturedProgram:
         for leaf in self._slots:
             self.backend.assign(leaf.slot.buffer, leaf.tensor.peek_grad().buffer)
         changed = [(leaf, leaf.tensor.grad) for leaf in self._copied_back]
-        others: list[tuple[Tensor, Tensor | PendingGrad | None]] = []
-        if not all(map(is_, grads_of(self._leaves), self._left)):
-            others = [(x, grad) for x, grad in self._grads if x.peek_grad() is not grad]
+        others = [leaf for leaf, now in zip(self._grads, grads_of(self._leaves), strict=True) if now is not leaf[1]]
         for x, _ in others:
             x.set_grad(None)
         vacated = False

@@ -80,14 +80,15 @@ def test_queries_that_are_the_keys_and_values(device: str) -> None:
 
 
 @pytest.mark.slow_on("lavapipe", "swiftshader")
-@pytest.mark.parametrize("times", [5000, 5001, 20_000])  # lavapipe, which counts turns of loops, tiles up to 5000
+@pytest.mark.parametrize("times", [5000, 5001, 8192, 20_000])  # lavapipe, which counts turns of loops, tiles up to 5000
 @pytest.mark.parametrize("rate", [0.0, 0.25])
 def test_the_longest_sequences(device: str, times: int, rate: float) -> None:
+    room = 512 if rate == 0 else 2048  # with dropout, slopes of a single key are what two sums differ by
     for queries, keys in (1, times), (times, 1):
         arrays = operands(1, 128, 128, queries, keys, 1)
         for got, want in zip(step(device, arrays, 1, causal=False, rate=rate),
                              step("cpu", arrays, 1, "f64", causal=False, rate=rate), strict=True):
-            np.testing.assert_allclose(got, want, rtol=1e-4, atol=times * EPS["f32"] * max(1, np.abs(want).max()))
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=room * EPS["f32"] * max(1, np.abs(want).max()))
 
 
 def test_a_device_that_counts_turns_tiles_shorter_sequences(lavapipe: str) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backend import Backend, Finding, Meter, closed
-from ag.engine.backends.vulkan.commands import Command, Recorded, groups_of
+from ag.engine.backends.vulkan.commands import Command, Recorded
 from ag.engine.backends.vulkan.cost import Budget, seconds_of
 from ag.engine.backends.vulkan.examination import examined
 from ag.engine.backends.vulkan.hazards import Range
@@ -49,7 +49,6 @@ _FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
 _VULKAN_1_1 = 1 << 22 | 1 << 12  # which has vkCmdDispatchBase
 _REST = 3  # launches for which memory rests, as several may run at once
 _IN_TURN = 2  # of the sequences of a program: one that runs, and one that is next
-_COMMANDS_PER_SEQUENCE = 512  # at most: long submissions are cut by what they cost
 
 
 _INHERITED: list[object] = []  # of the process that this one was forked from; never freed
@@ -104,8 +103,7 @@ class VulkanProgram:
         built = self._built.setdefault(key, [])
         if not built or (built[0][1] and recorder.runs(built[0][1][-1])):
             if len(built) < _IN_TURN:
-                groups = groups_of(self._commands, most, _COMMANDS_PER_SEQUENCE)
-                built.insert(0, (Inputs(), [recorder.build(some) for some in groups]))
+                built.insert(0, (Inputs(), recorder.build_all(self._commands)))
             else:
                 built.reverse()
         return built[0]

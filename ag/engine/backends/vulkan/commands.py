@@ -7,7 +7,7 @@ they go into a sequence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from math import ceil, prod
 from typing import NamedTuple, TypeVar
 
@@ -18,7 +18,7 @@ from ag.engine.backends.vulkan.kp_types import Algorithm, Sequence, Tensor
 from ag.engine.backends.vulkan.limits import MOST_GROUPS as _MOST_GROUPS
 from ag.engine.backends.vulkan.timestamps import Stopwatch
 
-__all__ = ["Batch", "Command", "Copy", "Recorded", "costliest", "groups_of"]
+__all__ = ["Batch", "Command", "Copy", "Kind", "Recorded", "costliest", "groups_of"]
 
 
 class Command(NamedTuple):
@@ -113,7 +113,7 @@ class Recorded(NamedTuple):
     sequence: Sequence
     kernels: list[str]
     stopwatch: Stopwatch | None
-    commands: list[Command] | list[Copy] | list[Command | Copy]
+    commands: Collection[Command | Copy]
     cost: float
 
 

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Collection
 from contextlib import suppress
 from time import perf_counter
 
 from ag.engine.backend import Event, Meter
-from ag.engine.backends.vulkan.commands import Batch, Command, Copy, Recorded, costliest, groups_of
+from ag.engine.backends.vulkan.commands import Batch, Command, Copy, Kind, Recorded, costliest, groups_of
 from ag.engine.backends.vulkan.cost import MOST_COMMANDS, Budget
 from ag.engine.backends.vulkan.hazards import HazardTracker
 from ag.engine.backends.vulkan.kp_types import Manager, Sequence, Tensor
@@ -33,6 +34,7 @@ from ag.errors import DeviceError
 __all__ = ["Recorder"]
 
 _MOST_IN_FLIGHT = 8
+_LONGEST = 512  # commands of a sequence that is played; what they cost cuts most before
 
 
 class Recorder:
@@ -252,8 +254,7 @@ class Recorder:
 
     # -------------------------------------------------------------------------------------- programs
 
-    def build(self, commands: list[Command] | list[Copy] | list[Command | Copy],
-              unused: Sequence | None = None) -> Recorded:
+    def build(self, commands: Collection[Command | Copy], unused: Sequence | None = None) -> Recorded:
         """A sequence that can be played many times."""
         kernels = [] if self._stopwatch is None else [kernel for command in commands for kernel in command.kernels]
         sequence = unused or self._sequence(len(kernels))
@@ -268,13 +269,13 @@ class Recorder:
         """Whether it was started and not waited for, as far as anybody has looked."""
         return recorded in [batch.recorded for batch in list(self._batches)]
 
-    def rebuild(self, commands: list[Copy], old: list[Recorded], longest: int) -> list[Recorded]:
-        """Sequences for other commands in place of those, of which none runs."""
-        groups = groups_of(commands, self.budget.seconds, longest)
-        if len(groups) != 1 or len(old) != 1 or old[0].stopwatch is not None:
-            return [self.build(some) for some in groups]
-        old[0].sequence.clear()
-        return [self.build(groups[0], old[0].sequence)]
+    def build_all(self, commands: list[Kind], old: list[Recorded] | None = None) -> list[Recorded]:
+        """Sequences that each fit a submission, perhaps in place of old ones, of which none runs."""
+        groups = groups_of(commands, self.budget.seconds, _LONGEST)
+        if old and len(old) == len(groups) == 1 and old[0].stopwatch is None:
+            old[0].sequence.clear()
+            return [self.build(groups[0], old[0].sequence)]
+        return [self.build(some) for some in groups]
 
     def finish(self, recorded: Recorded) -> None:
         """Have a sequence end, if it runs."""

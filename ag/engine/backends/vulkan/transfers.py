@@ -38,7 +38,6 @@ __all__ = ["Inputs", "Transfers", "whole_words"]
 _CHUNK_BYTES = 4 << 20
 _CHUNKS, _LANDINGS = 4, 2
 _KEPT_BYTES = 1 << 20  # the largest array that has staging memory of its own
-_LONGEST = 512  # commands of a sequence
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
 
@@ -226,10 +225,10 @@ class Inputs:
             copied.append((target, nbytes))
         if sources != self._sources:
             self._sources = None
-            self._recorded = recorder.rebuild(
+            self._recorded = recorder.build_all(
                 [transfers.inside(source, target, nbytes) if isinstance(source, int)
                  else transfers.to_arena(source, target, nbytes)
-                 for source, (target, nbytes) in zip(sources, copied, strict=True)], self._recorded, _LONGEST)
+                 for source, (target, nbytes) in zip(sources, copied, strict=True)], self._recorded)
             self._sources = sources
         return self._recorded
 
