@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import random
+import sys
 import threading
 from collections.abc import Callable
 from itertools import pairwise
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 import ag
+from ag.autograd.watched import CHANGES
 from ag.engine.device import backend_of
 
 software = pytest.mark.slow_on("lavapipe", "swiftshader")
@@ -21,17 +24,31 @@ RNG = np.random.default_rng(8)
 X = RNG.standard_normal((4, 8)).astype(np.float32)
 LABELS = RNG.integers(0, 3, 8)
 
-# A leak grows in every part of a run, the allocators of Python and C only now and then: of three parts, the one that
-# grows least is looked at. In 3,000 steps, 100 KB are 34 bytes a step; no Python object is that small.
-ROOM_BYTES = 100_000
+# A leak grows in every part of a run, the tables and caches of Python, C and drivers only now and then: of three parts,
+# the one that grows least is looked at. In 3,000 steps, 24 KB are 8 bytes a step; no Python object is that small.
+ROOM_BYTES = 24_000
+PYTHON_BLOCK_BYTES = 32  # what a block of Python's own allocator is taken for; few are smaller
 
 
-def resident_bytes() -> int:
-    """Memory of this process, without pages of files, which the system takes and gives back as it likes."""
+class MallocInfo(ctypes.Structure):
+    """`struct mallinfo2` of glibc."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")]
+
+
+mallinfo2 = ctypes.CDLL(None).mallinfo2
+mallinfo2.restype = MallocInfo
+
+
+def used_bytes() -> int:
+    """Memory that this process has asked for and not given back. What the system counts as resident is no measure: a
+    driver asks for aligned blocks of a megabyte again and again, and among what others keep each may lie elsewhere.
+    """
     gc.collect()
-    with open("/proc/self/statm") as file:
-        _, resident, shared, *_ = map(int, file.read().split())
-    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+    CHANGES._dropped, CHANGES._entries = CHANGES.position, []  # the log of attributes that were set; it has a bound
+    info = mallinfo2()
+    return info.uordblks + info.hblkhd + PYTHON_BLOCK_BYTES * sys.getallocatedblocks()
 
 
 def training() -> Callable[[ag.Tensor, np.ndarray], ag.Tensor]:
@@ -56,12 +73,12 @@ def assert_flat(device: str, step: Callable[[], object], warm: int, steps: int) 
     backend.synchronize()
     sleep(0.05)  # a thread of `dp_train` lets go of its last call some milliseconds after the caller goes on
     gc.collect()  # what is left in circles
-    sizes, arena = [resident_bytes()], backend.arena.stats()
+    sizes, arena = [used_bytes()], backend.arena.stats()
     for _ in range(3):
         for _ in range(steps // 3):
             step()
         backend.synchronize()
-        sizes.append(resident_bytes())
+        sizes.append(used_bytes())
     sleep(0.05)
     gc.collect()
     after = backend.arena.stats()

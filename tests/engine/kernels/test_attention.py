@@ -83,7 +83,8 @@ def test_queries_that_are_the_keys_and_values(device: str) -> None:
 @pytest.mark.parametrize("times", [5000, 5001, 8192, 20_000])  # lavapipe, which counts turns of loops, tiles up to 5000
 @pytest.mark.parametrize("rate", [0.0, 0.25])
 def test_the_longest_sequences(device: str, times: int, rate: float) -> None:
-    room = 512 if rate == 0 else 2048  # with dropout, slopes of a single key are what two sums differ by
+    # Slopes of a single key are 0, and what is found instead is the rounding of a sum of so many terms.
+    room = (512 if rate == 0 else 2048) * max(1, times / 8192)
     for queries, keys in (1, times), (times, 1):
         arrays = operands(1, 128, 128, queries, keys, 1)
         for got, want in zip(step(device, arrays, 1, causal=False, rate=rate),
