@@ -350,6 +350,11 @@ mutant("optimizer", "clip: coefficient", UPDATES, "max_norm / norm, 1.0)", "1.0 
        "optim/test_clip.py::test_clip_grad_norm[cpu]")
 mutant("optimizer", "some parameters: a run's length", "ag/optim/flat.py", "last.length + length", "length",
        "optim/test_optimizers.py::test_neighbours_in_the_flat_buffer_are_updated_together[cpu]")
+mutant("optimizer", "a flat buffer that the device does not address", "ag/optim/flat.py", "end + length > room",
+       "end > room", "optim/test_large_models.py::test_groups_fit[cpu]")
+mutant("optimizer", "a group without gradients counts no step of its neighbours", "ag/optim/optimizer.py",
+       "if slots not in stepped:", "if slots in stepped:",
+       "optim/test_large_models.py::test_they_train_as_one[cpu-optimizer_adam-f32-eager]")
 mutant("scheduler", "cosine: period", "ag/optim/schedule.py", "cos(pi * k / self.T_max)",
        "cos(pi * k / (self.T_max + 1))", "optim/test_schedule.py::test_cosine_begins_at_lr_and_ends_at_lr_min")
 mutant("scheduler", "step: a step early", "ag/optim/schedule.py", "(k // self.step_size)",

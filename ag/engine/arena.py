@@ -205,6 +205,12 @@ class Arena:
                 return block
             del self._loans[loan]  # the index was made anew before this loan was known, and may offer the same memory
 
+    @property
+    def largest_block(self) -> int:
+        """Bytes of the largest block that the device can address."""
+        most = self._max_segment_bytes if self._limit_bytes is None else min(self._max_segment_bytes, self._limit_bytes)
+        return (most - 2 * self.guard) & -self.align
+
     def stats(self) -> ArenaStats:
         """The current fill; freed blocks are coalesced first."""
         with self._lock:

@@ -18,6 +18,7 @@ import numpy as np
 from ag.autograd.create import lift
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32, F64, I32
+from ag.engine.kernels.elementwise import copy
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.primitive import Array
 from ag.errors import DtypeError
@@ -77,9 +78,14 @@ class DeviceState:
         self.group.backend.upload(np.array([rate, *settings[1:]], np.float64), self.settings)
 
     def read_counts(self) -> tuple[Array, dict[str, Array]]:
-        """The optimizer's own counts, and those of the parameters that have others; waits for the device."""
-        own, *others = self.group.backend.download(self.state)[1:].reshape(-1, self._counts)
-        return own, {name: row for name, row in zip(self.group.params, others, strict=False) if (row != own).any()}
+        """The optimizer's own counts, and those of parameters, if each has some; waits for the device."""
+        own, *rows = self.group.backend.download(self.state)[1:].reshape(-1, self._counts)
+        return own, dict(zip(self.group.params, rows, strict=False))
+
+    def count_as(self, other: DeviceState) -> None:
+        """Take over the optimizer's own counts from another group of this device; does not wait."""
+        theirs, mine = (slots.state.view((self._counts,), 1) for slots in (other, self))
+        self.group.backend.launch(copy, theirs, into=mine)
 
     def change_counts(self, change: Callable[[Array], Array]) -> None:
         """Let a function of all rows, in float64, make new ones; waits for the device."""

@@ -5,10 +5,11 @@ Gradients are gathered into another one of the same layout.  For W of 6 elements
 
     W W W W W W . . b b b .      each begins at a multiple of 16 bytes, the padding is 0
 
-Parameters of a 16-bit type are views of a flat buffer of that type, and `values` holds their master weights, in
-float32: that is what an optimizer updates.  A `Run` is a stretch of neighbours that have gradients, which one launch
-updates.  Knows no update rule.  Optimizers call it, and `ag.parallel`, which moves all gradients, or all weights, of a
-replica in one transfer.
+Where a device cannot address so large a buffer, the parameters that no longer fit have another one, which `continues`
+the first.  Parameters of a 16-bit type are views of a flat buffer of that type, and `values` holds their master
+weights, in float32: that is what an optimizer updates.  A `Run` is a stretch of neighbours that have gradients, which
+one launch updates.  Knows no update rule.  Optimizers call it, and `ag.parallel`, which moves all gradients, or all
+weights, of a replica in one transfer.
 """
 
 from __future__ import annotations
@@ -100,6 +101,8 @@ class FlatGroup:
     Attributes
     ----------
     params : dict of str to Tensor
+    continues : bool
+        Whether these are parameters that had no room in the flat buffer of the group before.
     backend : Device
     size : int
         Elements of the flat buffer; parameters are padded to multiples of 16 bytes with zeros.
@@ -113,12 +116,13 @@ class FlatGroup:
         The flat buffer that the parameters are views of: `values`, unless they are of a 16-bit type.
     """
 
-    def __init__(self, params: Mapping[str, Tensor]) -> None:
+    def __init__(self, params: Mapping[str, Tensor], continues: bool = False) -> None:
         self.params = dict(params)
+        self.continues = continues
         first = next(iter(self.params.values())).buffer
         self.backend: Device = first.backend
         self.stored_dtype: DType = first.dtype
-        self.dtype: DType = F32 if first.dtype.is_half else first.dtype
+        self.dtype: DType = _updated_in(first.dtype)
         self._align = ALIGN // self.stored_dtype.itemsize
         self.offsets, self.size = flat_layout({name: p.size for name, p in self.params.items()}, self._align)
         self.values = self.zeros()
@@ -211,8 +215,33 @@ class FlatGroup:
 
 
 def flat_groups(params: Mapping[str, Tensor]) -> list[FlatGroup]:
-    """Parameters grouped by device and element type."""
+    """Parameters grouped by device and element type, and by what fits into one buffer of the device.
+
+    With W of 6 elements, b of 3, V of 20 and c of 2, in float32, and a device whose buffers have at most 96 bytes,
+    which are 24 elements: W and b take 12 and V would end at 32, so V and c are a group that `continues` the first.
+    """
     by_place: dict[tuple[str, DType], dict[str, Tensor]] = {}
     for name, p in params.items():
         by_place.setdefault((p.device, p.buffer.dtype), {})[name] = p
-    return [FlatGroup(group) for group in by_place.values()]
+    return [FlatGroup(part, continues=i > 0) for group in by_place.values() for i, part in enumerate(_fitting(group))]
+
+
+def _fitting(params: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Neighbours whose flat buffer the device can address; a parameter that needs more is alone."""
+    first = next(iter(params.values())).buffer
+    room = first.backend.arena.largest_block // _updated_in(first.dtype).itemsize
+    parts: list[dict[str, Tensor]] = []
+    end = room
+    for name, p in params.items():
+        length = _padded(p.size, ALIGN // first.dtype.itemsize)
+        if end + length > room:
+            parts.append({})
+            end = 0
+        parts[-1][name] = p
+        end += length
+    return parts
+
+
+def _updated_in(stored: DType) -> DType:
+    """The type in which an optimizer updates parameters of a type."""
+    return F32 if stored.is_half else stored

@@ -111,7 +111,7 @@ class Optimizer(Settings):
     @property
     def t(self) -> int:
         """Steps taken so far; waits for the device."""
-        return max(int(slots.read_counts()[0][-1]) for slots in self._slots)
+        return max(int(_steps(slots.read_counts()[0])) for slots in self._slots)
 
     @property
     def loss_scale(self) -> float | None:
@@ -171,6 +171,13 @@ class Optimizer(Settings):
         bad = self._unfit(work) if self._scale is not None or is_scaled(self._params[name] for name in given) else {}
         for slots, runs in work:
             self.update(slots.group, slots.grads, runs, bad.get(slots.group.backend))
+        if len(work) < len(self._slots):
+            stepped = [slots for slots, _ in work]
+            for parts in self._states.values():  # the parts of one state count every step that one of them takes
+                for latest in [slots for slots in parts if slots in stepped][:1]:
+                    for slots in parts:
+                        if slots not in stepped:
+                            slots.count_as(latest)
 
     def _unfit(self, work: list[tuple[DeviceState, list[Run]]]) -> dict[Device, Buffer]:
         """How many gradients are not finite, on every device; the loss scale follows."""
@@ -203,7 +210,7 @@ class Optimizer(Settings):
 
     def count_alike(self) -> None:
         """Let groups without a gradient in some steps count these, too; for shards of one parameter on many devices."""
-        latest = max((slots.read_counts()[0] for slots in self._slots), key=lambda own: float(own[-1]))
+        latest = max((slots.read_counts()[0] for slots in self._slots), key=_steps)
         for slots in self._slots:
             if (slots.read_counts()[0] != latest).any():
                 slots.change_counts(lambda rows: np.concatenate([latest[None], rows[1:]]))
@@ -230,10 +237,11 @@ class Optimizer(Settings):
         is how many optimizers of f16 parameters have adopted each one since, if any has.
         """
         state: dict[str, Array] = {}
-        for name, slots in self._states.items():
-            own, others = slots.read_counts()
+        for name, parts in self._states.items():
+            rows = [slots.read_counts() for slots in parts]
+            own = max((own for own, _ in rows), key=_steps)
             state[name] = np.concatenate([np.array([self.lr], own.dtype), own])
-            state |= {f"count.{name}": row for name, row in others.items()}
+            state |= {f"count.{p}": row for _, counts in rows for p, row in counts.items() if (row != own).any()}
         for slots in self._slots:
             state |= {name: slots.group.backend.download(view) for name, view in slots.per_parameter().items()}
         if self._scale is not None:
@@ -246,15 +254,29 @@ class Optimizer(Settings):
 
     def follow(self) -> None:
         """Work where the parameters are now; the state there is a new one, for `load_state_dict` to fill."""
-        self._slots = [slots if slots.group.is_where_its_parameters_are() else
-                       self._state_of(FlatGroup(slots.group.params)) for slots in self._slots]
+        self._slots = [new for slots in self._slots for new in self._following(slots)]
         if self._scale is not None:
             self._scale.place(self._scaled_devices())
 
+    def _following(self, slots: DeviceState) -> list[DeviceState]:
+        """The slots, or new ones where their parameters are; a group may not fit into one buffer there."""
+        group = slots.group
+        if group.is_where_its_parameters_are():
+            return [slots]
+        moved = flat_groups(group.params)
+        moved[0].continues = group.continues
+        return [self._state_of(each) for each in moved]
+
     @property
-    def _states(self) -> dict[str, DeviceState]:
-        """The groups by the names that their states have in a state dict."""
-        return {f"state{i}" if i > 1 else "state": slots for i, slots in enumerate(self._slots, 1)}
+    def _states(self) -> dict[str, list[DeviceState]]:
+        """The groups by the names that their states have in a state dict; one that continues another has none."""
+        states: list[list[DeviceState]] = []
+        for slots in self._slots:
+            if slots.group.continues:
+                states[-1].append(slots)
+            else:
+                states.append([slots])
+        return {f"state{i}" if i > 1 else "state": parts for i, parts in enumerate(states, 1)}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Take over what `state_dict` returned; nothing changes if it does not fit.
@@ -310,7 +332,7 @@ class Optimizer(Settings):
 
     def _take(self, arrays: Mapping[str, Array]) -> None:
         self._set(**self._settings_in(arrays))
-        for name, slots in self._states.items():
+        for name, slots in ((name, slots) for name, parts in self._states.items() for slots in parts):
             others = {p: arrays[f"count.{p}"] for p in slots.group.params if f"count.{p}" in arrays}
             slots.write_counts(arrays[name][1:], others)
             for own_name, view in slots.per_parameter().items():
@@ -327,6 +349,10 @@ class Optimizer(Settings):
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)}" for name in self.settings)
         return f"{type(self).__name__}({len(self._params)} parameters, {shown})"
+
+
+def _steps(counts: Array) -> float:
+    return float(counts[-1])
 
 
 def _again(kind: type[Optimizer], params: dict[str, Tensor], lr: float, made_with: dict[str, Any],

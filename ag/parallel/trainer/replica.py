@@ -14,6 +14,7 @@ other replica, no optimizer.  The trainer calls it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from time import perf_counter
 from typing import Any
 
@@ -47,6 +48,7 @@ Node = tuple[int, int, Array]  # first stack, number of stacks, their summed row
 
 LOSS_WORDS = 4  # behind the gradients: the loss, and what counts, padded to 16 bytes
 METERED_EVERY = 16  # steps
+_ROWS, _ROWS_BYTES = 8, 4 << 20  # how many rows, and of how many bytes at most, lie side by side
 _BEYOND = 1 << 62  # streams of samples that draw more often than the first, a million for each
 _EACH = 1 << 20
 
@@ -81,6 +83,11 @@ class Replica:
                                 f"a model needs forward(x) and parameters().")
         self.params = named_parameters(self.model, "dp_train")
         groups = flat_groups(self.params)
+        if len(groups) > 1 and all(group.continues for group in groups[1:]):
+            raise CommError(f"dp_train: the {sum(group.size for group in groups)} parameters of replica {index} do not "
+                            f"fit into one buffer, of which {self.device} addresses "
+                            f"{self.backend.arena.largest_block} bytes; make a smaller model, or train this one with "
+                            f"ag_capture on one device, or with ZeroOptimizer.")
         if len(groups) != 1 or groups[0].backend is not self.backend:
             places = ", ".join(sorted({f"{p.device} ({p.dtype})" for p in self.params.values()}))
             raise CommError(f"dp_train: the model of replica {index} has parameters on {places}; make_model must "
@@ -99,7 +106,7 @@ class Replica:
         self._loss_view = self._work.view((), self.group.size)
         self._count(self._work, 1.0)
         self._moved_view = self._work.view((self.buffers.size,), ahead)
-        self._rows: list[Buffer] = []  # of one buffer, for the nodes of the tree
+        self._rows: list[Buffer] = []  # for the nodes of the tree
         self._tree: TreeSum[Buffer] = TreeSum(self._added)
         self.collected: list[Node] = []
         self.began = self.ended = 0.0
@@ -140,7 +147,6 @@ class Replica:
             Random streams that a stack is expected to draw; None for the first of the job, which says so.
         """
         self._tree = TreeSum(self._added)
-        self._reserve(len(stacks), max((len(stack.samples) for stack in stacks), default=1))
         for stack in stacks:
             if stack.passes:
                 known = draws if stack.heads else 0  # the rest of a stack draws from streams of its own
@@ -184,19 +190,19 @@ class Replica:
     def add_up(self, rows: Sequence[tuple[Stack, Buffer]]) -> None:
         """Sum these rows for `collect`; each comes with its stack."""
         self._tree = TreeSum(self._added)
-        self._reserve(len(rows), 1)
         with self.backend.quiet():
             for stack, row in rows:
-                depth = self._rows[len(self._tree.nodes)]
-                self._tree.push(stack.place, stack.parts, self.backend.launch(copy, row, into=depth))
+                into = self._row(len(self._tree.nodes))
+                self._tree.push(stack.place, stack.parts, self.backend.launch(copy, row, into=into))
 
-    def _reserve(self, stacks: int, samples: int) -> None:
-        """Have a row for every node that can be left when a shard is summed: at most two of each size, and of parts."""
-        most = 2 + 2 * stacks.bit_length() + (2 * samples.bit_length() if samples > 1 else 0)
-        if len(self._rows) < most:
+    def _row(self, depth: int) -> Buffer:
+        """The memory for nodes at this depth; small rows lie side by side, so that one transfer brings several."""
+        while len(self._rows) <= depth:
             length = self._work.size
-            rows = self.backend.alloc((most, length), self.group.dtype)
-            self._rows = [rows.view((length,), i * length) for i in range(most)]
+            count = min(max(1, _ROWS_BYTES // (length * self.group.dtype.itemsize)), _ROWS)
+            rows = self.backend.alloc((count, length), self.group.dtype)
+            self._rows += [rows.view((length,), i * length) for i in range(count)]
+        return self._rows[depth]
 
     def _count(self, row: Buffer, weight: float) -> None:
         """Note in a row what its stack counts."""
@@ -205,25 +211,26 @@ class Replica:
     def _weighed(self, stack: Stack, depth: int, alone: bool) -> Buffer:
         """The row that was just computed, times what the stack counts, in the memory for nodes at this depth."""
         weight = stack.weight
-        into = self._rows[depth]
         if weight != 1.0:
-            return self.backend.launch(scale, self._work, factor=weight, into=into)
-        return self._work if alone else self.backend.launch(copy, self._work, into=into)
+            return self.backend.launch(scale, self._work, factor=weight, into=self._row(depth))
+        return self._work if alone else self.backend.launch(copy, self._work, into=self._row(depth))
 
     def _added(self, left: Buffer, right: Buffer) -> Buffer:
         result: Buffer = self.backend.launch(add, left, right, into=left)
         return result
 
     def collect(self) -> list[Node]:
-        """The sums that `run` started, on the host, in one transfer; waits for the device."""
+        """The sums that `run` started, on the host, in one transfer if they are small; waits for the device."""
         nodes = self._tree.nodes
         if not nodes:
             return []
         if len(nodes) == 1:
             start, count, row = nodes[0]
             return [(start, count, self.backend.download(row))]
-        first = nodes[0][2]
-        rows = self.backend.download(first.view((len(nodes), first.size)))  # node i is in row i
+        rows: list[Array] = []
+        for _, side_by_side in groupby((row for _, _, row in nodes), lambda row: row.block):  # node i is in row i
+            first, *others = side_by_side
+            rows.extend(self.backend.download(first.view((1 + len(others), first.size))))
         return [(start, count, row) for (start, count, _), row in zip(nodes, rows, strict=True)]
 
     def loss_of(self, sample: Tree) -> float:
