@@ -5,8 +5,8 @@ The steps are in the order in which they run:
 1. `STEPS` make files in the source tree, which package-data in pyproject.toml takes into the wheel.  `compile_shaders`:
    shaders/ to SPIR-V and its manifest, in ag/engine/backends/vulkan/spv (kernels_build.py).  `cpu_kernels.update`:
    the CPU's kernels in C, to libraries in ag/engine/backends/cpu/built (tools/cpu_kernels.py).
-2. `BuildExtension`: third_party/kp, the patched Kompute, to ag/engine/backends/vulkan/_kp, with the compiler that
-   setuptools chose for this Python.
+2. `BuildExtensions`, with the compiler that setuptools chose for this Python: third_party/kp, the patched Kompute, to
+   ag/engine/backends/vulkan/_kp, and what a replay asks first to ag/autograd/captured/_unchanged.
 
 No step is an error: one that cannot be done returns why, in one line.  That line goes into ``not_built.txt`` in the
 folder of the backend, from where ag's messages, `python -m ag devices` and `python -m ag doctor` take it, as pip shows
@@ -36,6 +36,7 @@ import kernels_build
 ROOT = Path(__file__).resolve().parent
 KP = Path("third_party", "kp")
 VULKAN, CPU = Path("ag", "engine", "backends", "vulkan"), Path("ag", "engine", "backends", "cpu")
+CAPTURED = Path("ag", "autograd", "captured")
 NOTE = "not_built.txt"
 
 # ---------------------------------------------------------------------------------------------- files in the tree
@@ -102,7 +103,7 @@ def one_line(what: str, error: Exception) -> str:
     return f"{what} ({' '.join(str(error).split())[:300]})"
 
 
-# ---------------------------------------------------------------------------------------------- the extension
+# ---------------------------------------------------------------------------------------------- the extensions
 
 MACROS = {
     "KOMPUTE_BUILD_PYTHON": "1",
@@ -125,8 +126,15 @@ NEEDED = (
 )
 
 
-def extension() -> Extension:
-    """The one extension module, for this platform."""
+def extensions() -> list[Extension]:
+    """What is compiled for this platform: Kompute, and the comparisons of replays."""
+    quick = [] if sys.platform == "win32" else ["-fvisibility=hidden", "-O2", "-g0"]
+    return [kompute(), Extension(".".join([*CAPTURED.parts, "_unchanged"]), [str(CAPTURED / "unchanged.c")],
+                                 extra_compile_args=quick)]
+
+
+def kompute() -> Extension:
+    """The extension module of the Vulkan backend."""
     ours = [path for folder in ("src", "patches") for path in sorted((ROOT / KP / folder).iterdir())]
     depends = [str(path.relative_to(ROOT)) for path in ours]
     kp = Extension(".".join([*VULKAN.parts, "_kp"]), [str(KP / "src" / "unity.cpp")], language="c++", depends=depends,
@@ -146,24 +154,25 @@ def extension() -> Extension:
     return kp
 
 
-class BuildExtension(setuptools.command.build_ext.build_ext):
-    """Compiles the extension where that is possible, and else notes why not."""
+class BuildExtensions(setuptools.command.build_ext.build_ext):
+    """Compiles extensions where that is possible, and else notes why not."""
 
-    why = ""  # it cannot be built
+    whys = "", ""  # Kompute and the comparisons cannot be built
 
     def run(self) -> None:
         self.force = self.force or bool(os.environ.get("KP_STATIC_CXX"))  # which no file's time tells
         super().run()
-        note(Path(ROOT if self.inplace else self.build_lib) / VULKAN, "extension", self.why)
+        target = Path(ROOT if self.inplace else self.build_lib)
+        note(target / VULKAN, "extension", self.whys[0])
+        note(target / CPU, "replays", self.whys[1])
 
     def build_extensions(self) -> None:
-        self.why = self._missing() or self._compiled()
-        if self.why:
-            self.extensions = []  # nothing to copy
+        kp, unchanged = self.extensions
+        self.whys = self._missing(kp) or self._compiled(kp), self._compiled(unchanged)
+        self.extensions = [each for each, why in zip((kp, unchanged), self.whys, strict=True) if not why]  # are copied
 
-    def _missing(self) -> str:
-        """What the compiler does not find."""
-        (kp,) = self.extensions
+    def _missing(self, kp: Extension) -> str:
+        """What the compiler does not find of what Kompute needs."""
         try:
             import pybind11
         except ImportError:
@@ -179,13 +188,13 @@ class BuildExtension(setuptools.command.build_ext.build_ext):
                 return f"{lacking}; install with: apt install {package}"
         return ""
 
-    def _compiled(self) -> str:
+    def _compiled(self, module: Extension) -> str:
         """Compile and link; why it failed."""
-        (kp,) = self.extensions
         try:
-            source = recipe.prepare(Path(self.build_temp))
-            kp.include_dirs += [str(source), str(source / "src/include"), str(source / "python/src")]
-            super().build_extensions()
+            if module.language == "c++":
+                source = recipe.prepare(Path(self.build_temp))
+                module.include_dirs += [str(source), str(source / "src/include"), str(source / "python/src")]
+            self.build_extension(module)
         except (CCompilerError, BaseError, OSError, ValueError) as error:
             return one_line("the extension does not compile", error)
         return ""
@@ -230,4 +239,4 @@ class SourceArchive(setuptools.command.sdist.sdist):
         super().run()
 
 
-COMMANDS = {"build_py": BuildFiles, "build_ext": BuildExtension, "sdist": SourceArchive}
+COMMANDS = {"build_py": BuildFiles, "build_ext": BuildExtensions, "sdist": SourceArchive}

@@ -11,4 +11,4 @@ sys.path[:0] = [str(here), str(here / "third_party" / "kp"), str(here / "tools")
 import native_build  # noqa: E402
 
 setup(long_description=native_build.description(), long_description_content_type="text/markdown",
-      ext_modules=[native_build.extension()], cmdclass=native_build.COMMANDS)
+      ext_modules=native_build.extensions(), cmdclass=native_build.COMMANDS)

@@ -24,7 +24,8 @@ import kernels_build  # noqa: E402
 
 BACKEND = "ag/engine/backends/vulkan/"
 KERNELS = f"{BACKEND}spv/"
-EXTENSION = re.compile(rf"{BACKEND}_kp\.[^/]*(so|pyd)")
+EXTENSIONS = {name: re.compile(rf"{folder}{name}\.[^/]*(so|pyd)")
+              for folder, name in ((BACKEND, "_kp"), ("ag/autograd/captured/", "_unchanged"))}
 IN_C = "ag/engine/backends/cpu/built/"
 COMPILED = re.compile(rf"{IN_C}(kernels(\.v\d)?\.so|manifest\.json)")
 NOTE = re.compile(r"ag/engine/backends/\w+/not_built\.txt")
@@ -35,7 +36,8 @@ def faults(wheel: zipfile.ZipFile, cpu_only: bool) -> Iterator[str]:
     """What is wrong with a wheel, a sentence each."""
     names = [name for name in wheel.namelist() if not name.endswith("/")]
     info = next((name.partition("/")[0] for name in names if name.endswith(".dist-info/METADATA")), "none")
-    extensions = [name for name in names if EXTENSION.fullmatch(name)]
+    built = {module: [name for name in names if pattern.fullmatch(name)] for module, pattern in EXTENSIONS.items()}
+    extensions = [name for found in built.values() for name in found]
     notes = [name for name in names if NOTE.fullmatch(name)]
     known = {*extensions, *notes, f"{KERNELS}manifest.json", "ag/py.typed"}
     for name in names:
@@ -51,8 +53,9 @@ def faults(wheel: zipfile.ZipFile, cpu_only: bool) -> Iterator[str]:
         if extensions or f"{BACKEND}not_built.txt" not in notes:
             yield "it should have no extension and say why"
     else:
-        if len(extensions) != 1:
-            yield f"it has {len(extensions)} extensions {extensions}; one is required"
+        for module, found in built.items():
+            if len(found) != 1:
+                yield f"it has {len(found)} extensions {module} {found}; one is required"
         for name in notes:
             yield f"the build left out: {wheel.read(name).decode().strip()}"
         yield from kernel_faults(wheel, names)

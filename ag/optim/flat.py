@@ -231,10 +231,10 @@ def _fitting(params: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
     first = next(iter(params.values())).buffer
     room = first.backend.arena.largest_block // _updated_in(first.dtype).itemsize
     parts: list[dict[str, Tensor]] = []
-    end = room
+    end = 0
     for name, p in params.items():
         length = _padded(p.size, ALIGN // first.dtype.itemsize)
-        if end + length > room:
+        if not parts or end + length > room:
             parts.append({})
             end = 0
         parts[-1][name] = p

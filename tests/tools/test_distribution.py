@@ -82,6 +82,7 @@ def files() -> Iterator[Files]:
     found |= {f"{INFO}/licenses/{name}": "" for name in ("LICENSE", "third_party/kp/LICENSE", "third_party/kp/NOTICE")}
     yield {**found, f"{SPV}manifest.json": json.dumps({"kernels": kernels, "left_out": []}), "ag/py.typed": "",
             f"{check_wheel.BACKEND}_kp.cpython-311-x86_64-linux-gnu.so": "", f"{INFO}/METADATA": METADATA,
+            "ag/autograd/captured/_unchanged.cpython-311-x86_64-linux-gnu.so": "",
             f"{INFO}/entry_points.txt": "[console_scripts]\nag = ag.__main__:main\n", f"{INFO}/RECORD": ""}
     patch.undo()
 
@@ -108,7 +109,8 @@ def changed(name: str, old: str, new: str) -> Callable[[Files], Files]:
 
 
 DEFECTS: dict[str, tuple[Callable[[Files], Files], str]] = {
-    "no extension": (lambda f: {n: t for n, t in f.items() if "_kp." not in n}, "it has 0 extensions"),
+    "no extension": (lambda f: {n: t for n, t in f.items() if "_kp." not in n}, "it has 0 extensions _kp"),
+    "no comparisons": (lambda f: {n: t for n, t in f.items() if "_unchanged." not in n}, "it has 0 extensions _unch"),
     "two extensions": (lambda f: {**f, f"{check_wheel.BACKEND}_kp.cpython-312-x86_64-linux-gnu.so": ""}, "it has 2"),
     "no kernels": (without(f"{SPV}manifest.json"), "the manifest of the kernels is missing"),
     "no libraries in C": (without(f"{check_wheel.IN_C}manifest.json"), "the manifest of the CPU's kernels is missing"),
@@ -138,7 +140,7 @@ def test_a_wrong_wheel_is_refused(files: Files, tmp_path: Path, defect: str) -> 
 
 
 def test_a_wheel_for_the_cpu_must_say_why(files: Files, tmp_path: Path) -> None:
-    bare = {name: text for name, text in files.items() if "/vulkan/spv/" not in name and "_kp." not in name}
+    bare = {name: text for name, text in files.items() if "/vulkan/spv/" not in name and "linux-gnu" not in name}
     assert faults(bare, tmp_path, cpu_only=True) == ["it should have no extension and say why"]
     assert faults({**bare, f"{check_wheel.BACKEND}not_built.txt": "extension: no"}, tmp_path, cpu_only=True) == []
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from weakref import ref
 
 from ag.autograd.captured.snapshots import MISSING, held, same, shown, snapshot, weak
+from ag.autograd.captured.unchanged import Rows
 
 __all__ = ["Meanings", "Name", "Own", "key_of", "meaning"]
 
@@ -142,6 +143,12 @@ class Meanings:
             if held(place) is not None:
                 self._places.append((place, group.names, group.ids, group.absent, group))
         self._groups = {}
+
+    def rows(self) -> tuple[Rows, Rows, list[object]]:
+        """For `ag.autograd.captured.unchanged`: names by their places, those with places of their own, what is gone."""
+        single = self._single
+        return ([(place, names, ids, absent, tuple(absent)) for place, names, ids, absent, _ in self._places],
+                [(single.places, single.names, single.ids)], self._gone)
 
     def change(self) -> str | None:
         """What means something else, in words; None if nothing does."""

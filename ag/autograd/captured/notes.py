@@ -10,7 +10,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar
 from weakref import ref
@@ -21,6 +21,7 @@ from ag.autograd.captured.effects import Effects
 from ag.autograd.captured.meanings import Meanings
 from ag.autograd.captured.names import MOST, NameReader
 from ag.autograd.captured.snapshots import MISSING, Contents, contents, has_other_items, same, shown, snapshot
+from ag.autograd.captured.unchanged import HAS_CODE, is_quick, unchanged
 from ag.autograd.tensor import Tensor
 from ag.autograd.watched import CHANGES, Noted, Watched, start_noting
 from ag.engine.buffer import Buffer
@@ -83,6 +84,7 @@ class Notes:
         self._trained: list[tuple[Noted, bool, str | None]] = []  # tensors that no op made: ``requires_grad``, name
         self._names = Meanings()
         self._reader = NameReader(Watched)
+        self._slow: list[Contents] = []  # what of `_flat` no compiled code compares
         self.effects = Effects()
         self.own_change: str | None = None
         self.leaves: dict[int, Leaf] = {}
@@ -134,8 +136,20 @@ class Notes:
                 if x.node is None:
                     self._trained.append((x, x.requires_grad, x.name))
 
-    def change(self) -> str | None:
-        """What is not as it was noted, in words; None if all is."""
+    def quickly(self, without: list[Tensor]) -> Callable[[], bool]:
+        """What says whether surely all is as it was noted that no log tells, and tensors still without a gradient."""
+        if not HAS_CODE:
+            return bool
+        tensors, flags, called = ([x[i] for x in self._trained] for i in range(3))
+        attributes = vars(Tensor)
+        slots = [(attributes["requires_grad"], tensors, flags), (attributes["name"], tensors, called),
+                 (attributes["_grad"], without, [None] * len(without))]
+        quick = [pair for pair in self._flat if is_quick(pair)]
+        self._slow = [pair for pair in self._flat if not is_quick(pair)]
+        return unchanged(slots, quick, *self._names.rows())
+
+    def change(self, surely: bool = False) -> str | None:
+        """What is not as it was noted, in words; None if all is. `surely`: what `quickly` has said."""
         position = CHANGES.position
         if position != self._position:
             changes = CHANGES.since(self._position)
@@ -146,7 +160,7 @@ class Notes:
                 if (found := self._changed(key)) is not None:
                     return found
             self._position = position
-        return self._changed_now()
+        return _other_items(self._slow) if surely else self._changed_now()
 
     def _changed_now(self) -> str | None:
         """`change` of what no log tells."""
@@ -157,10 +171,7 @@ class Notes:
                 return f"the name of {_called(tensor)} was {name!r}"
         if (found := self._names.change()) is not None:
             return found
-        for container, items in self._flat:
-            if has_other_items(container, items):
-                return f"a {type(container).__name__} that the step reads has other items"
-        return None
+        return _other_items(self._flat)
 
     def _changed(self, key: tuple[int, str]) -> str | None:
         number, name = key
@@ -236,6 +247,13 @@ class Notes:
         """The step sets the gradient of `x`."""
         if id(x) not in self.leaves and not self._is_new(x.buffer):
             self.leaves[id(x)] = Leaf(x, read=False)
+
+
+def _other_items(pairs: list[Contents]) -> str | None:
+    for container, items in pairs:
+        if has_other_items(container, items):
+            return f"a {type(container).__name__} that the step reads has other items"
+    return None
 
 
 def _called(x: Noted) -> str:

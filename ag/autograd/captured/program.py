@@ -116,17 +116,19 @@ class CapturedProgram:
         for x, grad in self._grads:
             x.set_grad(grad)
         self._lend()
+        self._surely = notes.quickly(self._without)
 
     def change(self) -> str | None:
         """What the recording depends on and has changed since, in words; None if it holds."""
-        if not all(map(is_, grads_of(self._without), _NONE)):
+        surely = self._surely()
+        if not surely and not all(map(is_, grads_of(self._without), _NONE)):
             return "a gradient is there that was not"
-        if any(map(is_, grads_of(self._with), _NONE)):
+        if self._with and any(map(is_, grads_of(self._with), _NONE)):
             return "a gradient that was there is not"
         for guard in self._guards:
             if (found := guard()) is not None:
                 return found
-        return self._notes.change()
+        return self._notes.change(surely)
 
     @property
     def own_change(self) -> str | None:

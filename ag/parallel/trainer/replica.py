@@ -84,10 +84,9 @@ class Replica:
         self.params = named_parameters(self.model, "dp_train")
         groups = flat_groups(self.params)
         if len(groups) > 1 and all(group.continues for group in groups[1:]):
-            raise CommError(f"dp_train: the {sum(group.size for group in groups)} parameters of replica {index} do not "
-                            f"fit into one buffer, of which {self.device} addresses "
-                            f"{self.backend.arena.largest_block} bytes; make a smaller model, or train this one with "
-                            f"ag_capture on one device, or with ZeroOptimizer.")
+            raise CommError(f"dp_train: {sum(group.size for group in groups)} parameters of replica {index} do not fit "
+                            f"into a buffer, of which {self.device} addresses {self.backend.arena.largest_block} "
+                            f"bytes; make a smaller model, or train it with ag_capture or ZeroOptimizer.")
         if len(groups) != 1 or groups[0].backend is not self.backend:
             places = ", ".join(sorted({f"{p.device} ({p.dtype})" for p in self.params.values()}))
             raise CommError(f"dp_train: the model of replica {index} has parameters on {places}; make_model must "
@@ -198,10 +197,9 @@ class Replica:
     def _row(self, depth: int) -> Buffer:
         """The memory for nodes at this depth; small rows lie side by side, so that one transfer brings several."""
         while len(self._rows) <= depth:
-            length = self._work.size
-            count = min(max(1, _ROWS_BYTES // (length * self.group.dtype.itemsize)), _ROWS)
-            rows = self.backend.alloc((count, length), self.group.dtype)
-            self._rows += [rows.view((length,), i * length) for i in range(count)]
+            count = min(max(1, _ROWS_BYTES // self._work.nbytes), _ROWS)
+            rows = self.backend.alloc((count, self.row_size), self.group.dtype)
+            self._rows += [rows.view((self.row_size,), i * self.row_size) for i in range(count)]
         return self._rows[depth]
 
     def _count(self, row: Buffer, weight: float) -> None:

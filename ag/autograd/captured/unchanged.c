@@ -1,0 +1,296 @@
+/* Whether everything that a captured step has read is as it was: what a replay asks first, in one call of compiled code.
+
+It compares identities, and of names strings. "True" means that nothing has changed; "False" that something may have: then Python looks again,
+which alone decides, and finds the words for it (`ag.autograd.captured.notes`). So without a compiler everything works,
+and takes some microseconds longer. It is given rows of what was noted, once; the lists in a row stay those of the
+notes, which bring them up to date:
+
+    slots       (descriptor, objects, values)          x.requires_grad is what it was, for each of many tensors
+    names       (place, names, ids, absent, absent)    the globals of a module, or an object's own attributes
+    single      (places, names, ids)                   variables of enclosing functions, defaults of functions
+    contents    (container, items)                     a list, or a dict: first its keys, then its values
+
+`absent` is a set of names that a place does not have, and the same as a tuple. Knows no tensor and no layer;
+`unchanged.py` beside it makes one for each program. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#ifndef Py_T_OBJECT_EX /* before Python 3.12 */
+#define Py_T_OBJECT_EX T_OBJECT_EX
+#endif
+
+enum { UNSURE, SURE, FAILED = -1 }; /* what every comparison answers */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *slots, *names, *single, *contents;
+    PyObject *gone;    /* a list: not empty once something is gone that a name meant, and ids say nothing */
+    PyObject *missing; /* what stands for the meaning of a name that is nowhere */
+} Unchanged;
+
+#define ITEM PyTuple_GET_ITEM
+
+/* ---------------------------------------------------------------------------------------------- slots */
+
+/* A string is made anew when a model is asked for its parameters. */
+static int is_same(PyObject *now, PyObject *then) {
+    return now == then || (now != NULL && PyUnicode_CheckExact(now) && PyUnicode_CheckExact(then) &&
+                           PyUnicode_Compare(now, then) == 0);
+}
+
+static int slots_hold(PyObject *row) {
+    PyObject *descriptor = ITEM(row, 0), *objects = ITEM(row, 1), *values = ITEM(row, 2);
+    PyMemberDef *member = ((PyMemberDescrObject *)descriptor)->d_member;
+    if (member->type != Py_T_OBJECT_EX || PyList_GET_SIZE(objects) != PyList_GET_SIZE(values))
+        return UNSURE;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(objects); i++) {
+        PyObject *x = PyList_GET_ITEM(objects, i);
+        if (!PyObject_TypeCheck(x, ((PyDescrObject *)descriptor)->d_type) ||
+            !is_same(*(PyObject **)((char *)x + member->offset), PyList_GET_ITEM(values, i)))
+            return UNSURE;
+    }
+    return SURE;
+}
+
+/* ---------------------------------------------------------------------------------------------- names */
+
+/* What a weak reference refers to, and anything else itself; a new reference. */
+static PyObject *held(PyObject *x) {
+    PyObject *found;
+    if (!PyWeakref_CheckRefExact(x))
+        return Py_NewRef(x);
+#if PY_VERSION_HEX >= 0x030D0000
+    if (PyWeakref_GetRef(x, &found) == 0)
+        found = Py_NewRef(Py_None);
+#else
+    found = Py_NewRef(PyWeakref_GetObject(x));
+#endif
+    return found;
+}
+
+/* The dict in which the names of a place stand, a new reference; NULL where there is none, perhaps with an error. */
+static PyObject *names_of(PyObject *place) {
+    if (PyDict_Check(place))
+        return Py_NewRef(place);
+    PyObject *owner = held(place), *own = NULL;
+    if (owner != NULL && PyType_Check(owner)) {
+#if PY_VERSION_HEX >= 0x030C0000
+        own = PyType_GetDict((PyTypeObject *)owner);
+#else
+        own = Py_XNewRef(((PyTypeObject *)owner)->tp_dict);
+#endif
+    } else if (owner != NULL) {
+        own = PyObject_GetAttrString(owner, "__dict__"); /* which may run Python, and so end with an interrupt */
+        if (own == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
+            PyErr_Clear();
+    }
+    Py_XDECREF(owner);
+    if (own != NULL && !PyDict_Check(own))
+        Py_CLEAR(own);
+    return own;
+}
+
+/* Whether two objects are one, as `id` tells. */
+static int is_noted(PyObject *now, PyObject *id) { return now == PyLong_AsVoidPtr(id); }
+
+/* Whether a dict has none of some names, going through the smaller of both. */
+static int has_none(PyObject *own, PyObject *absent, PyObject *listed) {
+    PyObject *name, *value;
+    if (PyTuple_GET_SIZE(listed) <= PyDict_GET_SIZE(own)) {
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(listed); i++) {
+            int found = PyDict_Contains(own, ITEM(listed, i));
+            if (found)
+                return found > 0 ? UNSURE : FAILED;
+        }
+        return SURE;
+    }
+    for (Py_ssize_t at = 0; PyDict_Next(own, &at, &name, &value);) {
+        int found = PyUnicode_CheckExact(name) ? PySet_Contains(absent, name) : 1; /* 1: its hash may run any code */
+        if (found)
+            return found > 0 ? UNSURE : FAILED;
+    }
+    return SURE;
+}
+
+static int names_hold(PyObject *row, PyObject *missing) {
+    PyObject *names = ITEM(row, 1), *ids = ITEM(row, 2), *own = names_of(ITEM(row, 0));
+    if (own == NULL)
+        return PyErr_Occurred() ? FAILED : UNSURE;
+    int answer = PyList_GET_SIZE(names) == PyList_GET_SIZE(ids) ? SURE : UNSURE;
+    for (Py_ssize_t i = 0; answer == SURE && i < PyList_GET_SIZE(names); i++) {
+        PyObject *now = PyDict_GetItemWithError(own, PyList_GET_ITEM(names, i));
+        if (now == NULL && PyErr_Occurred())
+            answer = FAILED;
+        else if (!is_noted(now == NULL ? missing : now, PyList_GET_ITEM(ids, i)))
+            answer = UNSURE;
+    }
+    if (answer == SURE)
+        answer = has_none(own, ITEM(row, 3), ITEM(row, 4));
+    Py_DECREF(own);
+    return answer;
+}
+
+/* What a name means that is no global and no own attribute, a new reference; NULL with an error if that fails. */
+static PyObject *meaning(PyObject *place, PyObject *name, PyObject *missing) {
+    PyObject *now;
+    if (PyCell_Check(place)) {
+        now = PyCell_GET(place);
+        return Py_NewRef(now == NULL ? missing : now);
+    }
+    if (PyContextVar_CheckExact(place))
+        return PyContextVar_Get(place, missing, &now) < 0 ? NULL : now;
+    now = PyObject_GetAttr(place, name);
+    if (now == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+        return Py_NewRef(missing);
+    }
+    return now;
+}
+
+static int single_holds(PyObject *row, PyObject *missing) {
+    PyObject *places = ITEM(row, 0), *names = ITEM(row, 1), *ids = ITEM(row, 2);
+    Py_ssize_t count = PyList_GET_SIZE(places);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (PyList_GET_SIZE(places) != count || PyList_GET_SIZE(names) != count || PyList_GET_SIZE(ids) != count)
+            return UNSURE;
+        PyObject *place = held(PyList_GET_ITEM(places, i));
+        PyObject *now = place == NULL ? NULL : meaning(place, PyList_GET_ITEM(names, i), missing);
+        Py_XDECREF(place);
+        if (now == NULL)
+            return FAILED;
+        int noted = is_noted(now, PyList_GET_ITEM(ids, i));
+        Py_DECREF(now);
+        if (!noted)
+            return UNSURE;
+    }
+    return SURE;
+}
+
+/* ---------------------------------------------------------------------------------------------- contents */
+
+static int dict_has(PyObject *container, PyObject *items) {
+    Py_ssize_t count = PyDict_GET_SIZE(container), i = 0;
+    if (PyList_GET_SIZE(items) != 2 * count)
+        return UNSURE;
+    PyObject *key, *value;
+    for (Py_ssize_t at = 0; PyDict_Next(container, &at, &key, &value); i++)
+        if (key != PyList_GET_ITEM(items, i) || value != PyList_GET_ITEM(items, count + i))
+            return UNSURE;
+    return SURE;
+}
+
+static int list_has(PyObject *container, PyObject *items) {
+    Py_ssize_t count = PyList_GET_SIZE(container);
+    if (PyList_GET_SIZE(items) != count)
+        return UNSURE;
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (PyList_GET_ITEM(container, i) != PyList_GET_ITEM(items, i))
+            return UNSURE;
+    return SURE;
+}
+
+static int contents_hold(PyObject *row) {
+    PyObject *container = ITEM(row, 0), *items = ITEM(row, 1);
+    return PyDict_CheckExact(container)   ? dict_has(container, items)
+           : PyList_CheckExact(container) ? list_has(container, items)
+                                          : UNSURE;
+}
+
+/* ---------------------------------------------------------------------------------------------- the type */
+
+static PyObject *call(Unchanged *self, PyObject *args, PyObject *named) {
+    int answer = PyList_GET_SIZE(self->gone) ? UNSURE : SURE;
+    for (Py_ssize_t i = 0; answer == SURE && i < PyTuple_GET_SIZE(self->slots); i++)
+        answer = slots_hold(ITEM(self->slots, i));
+    for (Py_ssize_t i = 0; answer == SURE && i < PyTuple_GET_SIZE(self->names); i++)
+        answer = names_hold(ITEM(self->names, i), self->missing);
+    for (Py_ssize_t i = 0; answer == SURE && i < PyTuple_GET_SIZE(self->single); i++)
+        answer = single_holds(ITEM(self->single, i), self->missing);
+    for (Py_ssize_t i = 0; answer == SURE && i < PyTuple_GET_SIZE(self->contents); i++)
+        answer = contents_hold(ITEM(self->contents, i));
+    return answer == FAILED ? NULL : PyBool_FromLong(answer);
+}
+
+static int traverse(Unchanged *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->slots);
+    Py_VISIT(self->names);
+    Py_VISIT(self->single);
+    Py_VISIT(self->contents);
+    Py_VISIT(self->gone);
+    Py_VISIT(self->missing);
+    return 0;
+}
+
+static int clear(Unchanged *self) {
+    Py_CLEAR(self->slots);
+    Py_CLEAR(self->names);
+    Py_CLEAR(self->single);
+    Py_CLEAR(self->contents);
+    Py_CLEAR(self->gone);
+    Py_CLEAR(self->missing);
+    return 0;
+}
+
+static void dealloc(Unchanged *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* The rows as a tuple, a new reference, if each is what `format` says of its items. */
+static PyObject *checked(PyObject *rows, const char *format, PyTypeObject **types) {
+    PyObject *x[5], *found = PySequence_Tuple(rows);
+    for (Py_ssize_t i = 0; found != NULL && i < PyTuple_GET_SIZE(found); i++) {
+        PyObject *row = ITEM(found, i);
+        if (!PyTuple_Check(row))
+            PyErr_Format(PyExc_TypeError, "Unchanged: a row is a %.100s; a tuple is required.", Py_TYPE(row)->tp_name);
+        if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, format, types[0], &x[0], types[1], &x[1], types[2], &x[2],
+                                                     types[3], &x[3], types[4], &x[4]))
+            Py_CLEAR(found);
+    }
+    return found;
+}
+
+static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
+    PyObject *slots, *names, *single, *contents, *gone, *missing;
+    if (!PyArg_ParseTuple(args, "OOOOO!O:Unchanged", &slots, &names, &single, &contents, &PyList_Type, &gone, &missing))
+        return NULL;
+    Unchanged *self = (Unchanged *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    PyTypeObject *list = &PyList_Type, *any = &PyBaseObject_Type;
+    PyTypeObject *of_slots[5] = {&PyMemberDescr_Type, list, list}, *of_single[5] = {list, list, list},
+                 *of_names[5] = {any, list, list, &PyFrozenSet_Type, &PyTuple_Type}, *of_contents[5] = {any, list};
+    self->gone = Py_NewRef(gone);
+    self->missing = Py_NewRef(missing);
+    if ((self->slots = checked(slots, "O!O!O!", of_slots)) == NULL ||
+        (self->names = checked(names, "O!O!O!O!O!", of_names)) == NULL ||
+        (self->single = checked(single, "O!O!O!", of_single)) == NULL ||
+        (self->contents = checked(contents, "O!O!", of_contents)) == NULL)
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, call},   {Py_tp_dealloc, dealloc},
+                                   {Py_tp_traverse, traverse}, {Py_tp_clear, clear}, {0, NULL}};
+static PyType_Spec spec = {"ag.autograd.captured._unchanged.Unchanged", sizeof(Unchanged), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, type_slots};
+
+static int execute(PyObject *module) {
+    PyObject *type = PyType_FromSpec(&spec);
+    if (type == NULL)
+        return -1;
+    int status = PyModule_AddType(module, (PyTypeObject *)type);
+    Py_DECREF(type);
+    return status;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_unchanged", .m_slots = module_slots};
+
+PyMODINIT_FUNC PyInit__unchanged(void) { return PyModuleDef_Init(&definition); }
