@@ -30,7 +30,7 @@ from ag.autograd.tensor import PendingGrad, Tensor, grads_of
 from ag.engine.arena import Block
 from ag.engine.buffer import Buffer, Device, Writes, leased, vacate
 from ag.engine.dtype import U32, DType
-from ag.engine.program import Recording
+from ag.engine.program import Program, Recording
 from ag.engine.shape import Shape
 from ag.errors import CaptureError
 
@@ -105,7 +105,7 @@ class CapturedProgram:
             elif result.tensor is not None:
                 maker = partial(_itself, result.tensor)
             else:
-                maker = partial(_result, results.buffer(result), thread, result.needs_grad)
+                maker = partial(_result, self.program, results.buffer(result), thread, result.needs_grad)
             self._makers.append((maker, firsts[i]))
         slots = [*self._arguments.targets(), *(leaf.slot.buffer for leaf in self._slots)]
         written = [b for launch in recording.launches for b in launch.written]
@@ -285,10 +285,10 @@ def _itself(tensor: Tensor, args: Args) -> Tensor:
     return tensor
 
 
-def _result(buffer: Buffer, thread: int, needs_grad: bool, args: Args) -> Tensor:
+def _result(program: Program, buffer: Buffer, thread: int, needs_grad: bool, args: Args) -> Tensor:
     if buffer.block.nbytes <= _SMALL:
         lent = buffer.backend.alloc(buffer.shape, buffer.dtype)  # sooner than later: most are held until the next call
-        buffer.backend.copy(lent, buffer)
+        program.copy_out(lent, buffer)
     else:
         lent = leased(buffer, thread)
     return Tensor(lent, needs_grad, ENDED if needs_grad else None)

@@ -116,3 +116,39 @@ def test_whoever_calls_the_step_in_the_middle_of_a_call(device: str) -> None:
     found = interrupted(True, every)
     assert len(found) > 1
     assert found <= interrupted(False, every)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3, 20], ids=lambda n: f"{n} kept")
+def test_results_of_many_calls(device: str, kept: int) -> None:
+    """However long they are held, whether they are read at once or much later, and while steps are timed."""
+    step = ag.ag_capture(lambda x: (ag.ag_sum(x), x[0, :5] * 2.0))
+    held: list[tuple[float, list[ag.Tensor]]] = []
+    for k in range(60):
+        results = [*step(ag.ag_tensor(np.full((2, 9), float(k)))), *step(ag.ag_tensor(np.full((2, 9), k + 0.5)))]
+        if RNG.random() < 0.3:
+            with ag.profile():
+                results += step(ag.ag_tensor(np.full((2, 9), k + 0.25)))
+        held.append((float(k), results))
+        del results
+        if len(held) > kept:
+            number, (total, part, total2, part2, *timed) = held.pop(int(RNG.integers(len(held))))
+            assert (total.item(), total2.item()) == (18 * number, 18 * (number + 0.5))
+            assert np.array_equal(part.numpy(), [2 * number] * 5) and np.array_equal(part2.numpy(), [2 * number + 1] * 5)
+            assert not timed or timed[0].item() == 18 * (number + 0.25)
+            del total, part, total2, part2, timed
+
+
+@pytest.mark.vulkan
+def test_a_loop_records_nothing(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither for its arguments nor for its results, which come to the same places again and again."""
+    recorder = backend_of(lavapipe).recorder
+    built: list[object] = []
+    build = type(recorder).build
+    monkeypatch.setattr(type(recorder), "build", lambda self, *given: built.append(given) or build(self, *given))
+    step, x = ag.ag_capture(lambda x: ag.ag_sum(x * 2.0)), ag.ag_tensor(np.ones((3, 3)), lavapipe)
+    loss = None
+    for k in range(100):
+        if k == 40:  # after the call that is compared
+            built.clear()
+        loss = step(x)
+    assert not built and loss is not None and loss.item() == 18.0

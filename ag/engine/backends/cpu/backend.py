@@ -95,6 +95,10 @@ class NumpyProgram:
                 for launch, call in zip(self._launches, self._calls, strict=True):
                     self._backend.timed(launch.primitive, call)
 
+    def copy_out(self, into: Buffer, result: Buffer) -> None:
+        """Copy a result of the last run."""
+        self._backend.copy(into, result)
+
     def close(self) -> None:
         """Forget calls and buffers."""
         self._calls.clear()

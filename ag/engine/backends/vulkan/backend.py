@@ -32,7 +32,7 @@ from ag.engine.backends.vulkan.products.trial import tried
 from ag.engine.backends.vulkan.recorder import Recorder
 from ag.engine.backends.vulkan.shadow import Shadow
 from ag.engine.backends.vulkan.timestamps import Stopwatch
-from ag.engine.backends.vulkan.transfers import Inputs, Transfers, whole_words
+from ag.engine.backends.vulkan.transfers import Inputs, Results, Transfers, whole_words
 from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.dtype import BF16, F16, F32, I32, U32
 from ag.engine.kernels.convert import loaded, stored
@@ -83,6 +83,7 @@ class VulkanProgram:
         self._commands = commands
         # By what they have timestamps for, and the most that they may cost: the next to be started comes first.
         self._built: dict[tuple[object, float], list[tuple[Inputs, list[Recorded]]]] = {}
+        self._results = Results()
         before = backend.recorder.barriers
         self._sequences()
         self.barriers: int = backend.recorder.barriers - before
@@ -123,6 +124,14 @@ class VulkanProgram:
                 words = [_words(*pair) for pair in given if pair[0].size]
                 sequences = [*inputs.fill(words, self._backend.transfers, recorder), *sequences]
             recorder.play(sequences)
+
+    def copy_out(self, into: Buffer, result: Buffer) -> None:
+        """Copy a result of the last run; does not wait."""
+        settle(result)
+        if result.size:
+            with self._backend.lock:
+                self._results.copy(into.address, result.address, result.nbytes, self._backend.transfers,
+                                   self._backend.recorder)
 
     def close(self) -> None:
         """Wait until the device is done with them, then forget sequences and buffers."""

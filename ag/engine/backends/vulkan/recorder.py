@@ -286,7 +286,11 @@ class Recorder:
                 self._wait_for(batch)
                 return
 
+    def enqueue(self, sequences: list[Recorded]) -> None:
+        """Have built sequences run after everything recorded so far, as soon as anybody submits."""
+        self._batches.extend([*map(Batch, sequences), Batch()])  # all or none of them
+
     def play(self, sequences: list[Recorded]) -> None:
         """Start built sequences after everything recorded so far; does not wait."""
-        self._batches.extend([*map(Batch, sequences), Batch()])  # all or none of them
+        self.enqueue(sequences)
         self.submit()

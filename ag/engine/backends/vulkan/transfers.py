@@ -33,11 +33,12 @@ from ag.engine.backends.vulkan.recorder import Recorder
 from ag.engine.primitive import Array
 from ag.errors import ArenaError
 
-__all__ = ["Inputs", "Transfers", "whole_words"]
+__all__ = ["Inputs", "Results", "Transfers", "whole_words"]
 
 _CHUNK_BYTES = 4 << 20
 _CHUNKS, _LANDINGS = 4, 2
 _KEPT_BYTES = 1 << 20  # the largest array that has staging memory of its own
+_PLACES, _AT_ONCE = 8, 3  # of a program's results: places that are remembered, and copies to each
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
 
@@ -231,6 +232,35 @@ class Inputs:
                  for source, (target, nbytes) in zip(sources, copied, strict=True)], self._recorded)
             self._sources = sources
         return self._recorded
+
+
+class Results:
+    """Copies of a program's results, recorded once for each place that they go to, as those of a loop go to few.
+
+    Of each there are up to three, used in turn: by the time that a place comes again, its last copy may still run.
+    """
+
+    def __init__(self) -> None:
+        self._recorded: dict[tuple[int, int, int], list[Recorded]] = {}  # of places that came at least once
+
+    def copy(self, target: int, source: int, nbytes: int, transfers: Transfers, recorder: Recorder) -> None:
+        """Copy what lies at an address to another one; does not wait."""
+        place = target, source, nbytes
+        if place not in self._recorded:
+            if len(self._recorded) == _PLACES:
+                self._recorded.pop(next(iter(self._recorded)), None)
+            self._recorded[place] = []
+        elif recorder.timing is None:
+            built = self._recorded[place]
+            for recorded in built:
+                if not recorder.runs(recorded):
+                    recorder.enqueue([recorded])
+                    return
+            if len(built) < _AT_ONCE:
+                built += recorder.build_all([transfers.inside(source, target, nbytes)])
+                recorder.enqueue(built[-1:])
+                return
+        transfers.assign(target, source, nbytes // 4)
 
 
 def whole_words(array: Array) -> Words:
