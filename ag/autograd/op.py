@@ -158,6 +158,11 @@ class _Function(Generic[S]):
         self.signature = inspect.Signature(
             [p.replace(annotation=_PUBLISHED[p.annotation]) if p.annotation in _PUBLISHED else p for p in visible],
             return_annotation="Tensor")
+        # By how many arguments are given by position: the others with their defaults, and which of them must be given.
+        ordinary = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in visible)
+        self._behind = [([(p.name, p.default) for p in rest], frozenset(p.name for p in rest),
+                         frozenset(p.name for p in rest if p.default is p.empty))
+                        for rest in (visible[k:] for k in range(len(visible) + 1)) if ordinary]
 
     def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
         """All arguments in order, defaults filled in; `axis` and `keepdims` are taken for `dim` and `keepdim`."""
@@ -167,6 +172,10 @@ class _Function(Generic[S]):
                     raise TypeError(f"{self.name}: {ours} is {kwargs[ours]} and {theirs} {kwargs[theirs]}, which mean "
                                     f"the same; give one of them.")
                 kwargs[ours] = kwargs.pop(theirs)
+        if len(args) < len(self._behind):  # most calls need no `inspect`, which takes as long as a launch
+            rest, known, needed = self._behind[len(args)]
+            if needed <= kwargs.keys() <= known:
+                return *args, *[kwargs.get(name, default) for name, default in rest]
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:

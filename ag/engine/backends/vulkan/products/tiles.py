@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from ag.engine.backend import DeviceInfo
@@ -167,6 +168,14 @@ class Tiles:
     fixed: bool = False
     direct_rows: int = _THIN
     skinny: bool = True
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.units, self.rates, self.forced, self.fixed, self.direct_rows, self.skinny))
+
+    def __hash__(self) -> int:
+        """Every launch looks up its plan by it."""
+        return self._hash
 
     def is_direct(self, rows: int) -> bool:
         """Whether to make a product of so many rows element by element, by a kernel without tiles, if there is one."""
