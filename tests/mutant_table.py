@@ -291,7 +291,7 @@ mutant("random stream", "another thread's generator is not noticed", "ag/engine/
 mutant("capture", "guards are not asked", "ag/autograd/captured/program.py", "for guard in self._guards:",
        "for guard in ():",
        "engine/test_threads.py::test_a_step_captured_with_another_generator_is_recorded_anew[cpu]")
-mutant("capture", "what was read is not compared", "ag/autograd/captured/program.py", "return self._notes.change()",
+mutant("capture", "what was read is not compared", "ag/autograd/captured/program.py", "return self._notes.change(surely)",
        "return None", "autograd/test_capture_guards.py::test_another_mode[cpu]")
 mutant("capture", "recordings are not compared", "ag/autograd/capture.py", "if difference is not None:", "if False:",
        "autograd/test_capture_contract.py::test_a_branch[cpu]")
@@ -355,6 +355,12 @@ mutant("optimizer", "a flat buffer that the device does not address", "ag/optim/
 mutant("optimizer", "a group without gradients counts no step of its neighbours", "ag/optim/optimizer.py",
        "if slots not in stepped:", "if slots in stepped:",
        "optim/test_large_models.py::test_they_train_as_one[cpu-optimizer_adam-f32-eager]")
+mutant("capture", "compiled comparison: requires_grad", "ag/autograd/captured/notes.py",
+       '(attributes["requires_grad"], tensors, flags), ', "",
+       "autograd/captured/test_unchanged.py::test_what_changes_is_noticed[6-compiled]")
+mutant("capture", "compiled comparison: names of other places", "ag/autograd/captured/meanings.py",
+       "for place, names, ids, absent, _ in self._places],", "for place, names, ids, absent, _ in self._places[:1]],",
+       "autograd/captured/test_unchanged.py::test_what_changes_is_noticed[9-compiled]")
 mutant("scheduler", "cosine: period", "ag/optim/schedule.py", "cos(pi * k / self.T_max)",
        "cos(pi * k / (self.T_max + 1))", "optim/test_schedule.py::test_cosine_begins_at_lr_and_ends_at_lr_min")
 mutant("scheduler", "step: a step early", "ag/optim/schedule.py", "(k // self.step_size)",
