@@ -291,8 +291,8 @@ mutant("random stream", "another thread's generator is not noticed", "ag/engine/
 mutant("capture", "guards are not asked", "ag/autograd/captured/program.py", "for guard in self._guards:",
        "for guard in ():",
        "engine/test_threads.py::test_a_step_captured_with_another_generator_is_recorded_anew[cpu]")
-mutant("capture", "what was read is not compared", "ag/autograd/captured/program.py", "return self._notes.change(surely)",
-       "return None", "autograd/test_capture_guards.py::test_another_mode[cpu]")
+mutant("capture", "what was read is not compared", "ag/autograd/captured/program.py",
+       "return self._notes.change(surely)", "return None", "autograd/test_capture_guards.py::test_another_mode[cpu]")
 mutant("capture", "recordings are not compared", "ag/autograd/capture.py", "if difference is not None:", "if False:",
        "autograd/test_capture_contract.py::test_a_branch[cpu]")
 mutant("capture", "numbers are not checked", "ag/autograd/captured/arguments.py", "for check in self.checks:",

@@ -133,9 +133,10 @@ def test_results_of_many_calls(device: str, kept: int) -> None:
         if len(held) > kept:
             number, (total, part, total2, part2, *timed) = held.pop(int(RNG.integers(len(held))))
             assert (total.item(), total2.item()) == (18 * number, 18 * (number + 0.5))
-            assert np.array_equal(part.numpy(), [2 * number] * 5) and np.array_equal(part2.numpy(), [2 * number + 1] * 5)
+            for found, want in ((part, 2 * number), (part2, 2 * number + 1)):
+                assert np.array_equal(found.numpy(), [want] * 5)
             assert not timed or timed[0].item() == 18 * (number + 0.25)
-            del total, part, total2, part2, timed
+            del total, part, total2, part2, timed, found
 
 
 @pytest.mark.vulkan
