@@ -138,7 +138,15 @@ def ops_table(name: str) -> list[str]:
               f'| {row["x_torch"]:.2f} |' for row in rows if row["op"].split()[-1] not in ("high", "medium"))]
 
 
-TABLES = {"step": step_table, "parallel": parallel_table, "comm": comm_table, "ops": ops_table}
+def host_table(name: str) -> list[str]:
+    rows = json.loads((RESULTS / name).read_text("utf-8"))["results"]
+    return ["| the host's part, in µs | captured step | its launches | an eager launch |",
+            "| --- | ---: | ---: | ---: |",
+            *(f'| {WORKLOADS[row["workload"]]} | {row["captured_us"]:.0f} | {row["launches"]:.0f} | '
+              f'{row["launch_us"]:.1f} |' for row in rows)]
+
+
+TABLES = {"step": step_table, "parallel": parallel_table, "comm": comm_table, "ops": ops_table, "host": host_table}
 
 
 def where(name: str) -> str:
