@@ -1,9 +1,9 @@
 /* Whether everything that a captured step has read is as it was: what a replay asks first, in one call of compiled code.
 
-It compares identities, and of names strings. "True" means that nothing has changed; "False" that something may have: then Python looks again,
-which alone decides, and finds the words for it (`ag.autograd.captured.notes`). So without a compiler everything works,
-and takes some microseconds longer. It is given rows of what was noted, once; the lists in a row stay those of the
-notes, which bring them up to date:
+It compares identities, and strings. "True" means that nothing has changed; "False" that something may have: then
+Python looks again, which alone decides, and finds the words for it (`ag.autograd.captured.notes`). So without a
+compiler everything works, and takes some microseconds longer. It is given rows of what was noted, once; the lists in a
+row stay those of the notes, which bring them up to date:
 
     slots       (descriptor, objects, values)          x.requires_grad is what it was, for each of many tensors
     names       (place, names, ids, absent, absent)    the globals of a module, or an object's own attributes
