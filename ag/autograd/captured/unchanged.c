@@ -70,7 +70,8 @@ static PyObject *held(PyObject *x) {
     return found;
 }
 
-/* The dict in which the names of a place stand, a new reference; NULL where there is none, perhaps with an error. */
+/* The dict in which the names of a place stand, a new reference: an empty one where it has none, as an object with slots,
+or is gone; NULL where that is no dict, perhaps with an error. */
 static PyObject *names_of(PyObject *place) {
     if (PyDict_Check(place))
         return Py_NewRef(place);
@@ -83,8 +84,10 @@ static PyObject *names_of(PyObject *place) {
 #endif
     } else if (owner != NULL) {
         own = PyObject_GetAttrString(owner, "__dict__"); /* which may run Python, and so end with an interrupt */
-        if (own == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
+        if (own == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
             PyErr_Clear();
+            own = PyDict_New();
+        }
     }
     Py_XDECREF(owner);
     if (own != NULL && !PyDict_Check(own))

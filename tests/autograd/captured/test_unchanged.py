@@ -117,6 +117,13 @@ def test_a_place_that_is_gone() -> None:
 
 
 @needs_code
+def test_an_object_without_a_dict_has_no_names() -> None:
+    slotted = Slotted(1)
+    assert of(names=[names_row(slotted, {}, ["nowhere"], {"x", "y"})])()
+    assert not of(names=[names_row(slotted, {"x": 1}, ["x"], set())])()
+
+
+@needs_code
 def test_keys_whose_hash_runs_code_are_left_to_python() -> None:
     class Odd(str):
         def __hash__(self) -> int:
