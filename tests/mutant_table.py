@@ -353,7 +353,7 @@ mutant("optimizer", "some parameters: a run's length", "ag/optim/flat.py", "last
 mutant("optimizer", "a flat buffer that the device does not address", "ag/optim/flat.py", "end + length > room",
        "end > room", "optim/test_large_models.py::test_groups_fit[cpu]")
 mutant("optimizer", "a group without gradients counts no step of its neighbours", "ag/optim/optimizer.py",
-       "if slots not in stepped:", "if slots in stepped:",
+       "if slots not in took:", "if slots in took:",
        "optim/test_large_models.py::test_they_train_as_one[cpu-optimizer_adam-f32-eager]")
 mutant("capture", "compiled comparison: requires_grad", "ag/autograd/captured/notes.py",
        '(attributes["requires_grad"], tensors, flags), ', "",

@@ -172,12 +172,15 @@ class Optimizer(Settings):
         for slots, runs in work:
             self.update(slots.group, slots.grads, runs, bad.get(slots.group.backend))
         if len(work) < len(self._slots):
-            stepped = [slots for slots, _ in work]
-            for parts in self._states.values():  # the parts of one state count every step that one of them takes
-                for latest in [slots for slots in parts if slots in stepped][:1]:
-                    for slots in parts:
-                        if slots not in stepped:
-                            slots.count_as(latest)
+            self._count_together([slots for slots, _ in work])
+
+    def _count_together(self, stepped: list[DeviceState]) -> None:
+        """Let the parts of a state count a step that only some of them have taken."""
+        for parts in self._states.values():
+            took = [slots for slots in parts if slots in stepped]
+            for slots in parts if took else ():
+                if slots not in took:
+                    slots.count_as(took[0])
 
     def _unfit(self, work: list[tuple[DeviceState, list[Run]]]) -> dict[Device, Buffer]:
         """How many gradients are not finite, on every device; the loss scale follows."""

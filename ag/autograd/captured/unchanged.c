@@ -23,9 +23,11 @@ row stay those of the notes, which bring them up to date:
 
 enum { UNSURE, SURE, FAILED = -1 }; /* what every comparison answers */
 
+enum { SLOTS, NAMES, SINGLE, CONTENTS, KINDS }; /* of rows */
+
 typedef struct {
     PyObject_HEAD
-    PyObject *slots, *names, *single, *contents;
+    PyObject *rows[KINDS];
     PyObject *gone;    /* a list: not empty once something is gone that a name meant, and ids say nothing */
     PyObject *missing; /* what stands for the meaning of a name that is nowhere */
 } Unchanged;
@@ -40,7 +42,7 @@ static int is_same(PyObject *now, PyObject *then) {
                            PyUnicode_Compare(now, then) == 0);
 }
 
-static int slots_hold(PyObject *row) {
+static int slots_hold(PyObject *row, PyObject *missing) {
     PyObject *descriptor = ITEM(row, 0), *objects = ITEM(row, 1), *values = ITEM(row, 2);
     PyMemberDef *member = ((PyMemberDescrObject *)descriptor)->d_member;
     if (member->type != Py_T_OBJECT_EX || PyList_GET_SIZE(objects) != PyList_GET_SIZE(values))
@@ -70,8 +72,8 @@ static PyObject *held(PyObject *x) {
     return found;
 }
 
-/* The dict in which the names of a place stand, a new reference: an empty one where it has none, as an object with slots,
-or is gone; NULL where that is no dict, perhaps with an error. */
+/* The dict in which the names of a place stand, a new reference: an empty one where it has none, as an object with
+slots, or is gone; NULL where that is no dict, perhaps with an error. */
 static PyObject *names_of(PyObject *place) {
     if (PyDict_Check(place))
         return Py_NewRef(place);
@@ -194,7 +196,7 @@ static int list_has(PyObject *container, PyObject *items) {
     return SURE;
 }
 
-static int contents_hold(PyObject *row) {
+static int contents_hold(PyObject *row, PyObject *missing) {
     PyObject *container = ITEM(row, 0), *items = ITEM(row, 1);
     return PyDict_CheckExact(container)   ? dict_has(container, items)
            : PyList_CheckExact(container) ? list_has(container, items)
@@ -203,35 +205,37 @@ static int contents_hold(PyObject *row) {
 
 /* ---------------------------------------------------------------------------------------------- the type */
 
+/* What tells whether a row holds, and what is in one, as `PyArg_ParseTuple` has it. */
+static const struct {
+    int (*holds)(PyObject *row, PyObject *missing);
+    const char *format;
+} KIND[KINDS] = {
+    [SLOTS] = {slots_hold, "O!O!O!"},
+    [NAMES] = {names_hold, "O!O!O!O!O!"},
+    [SINGLE] = {single_holds, "O!O!O!"},
+    [CONTENTS] = {contents_hold, "O!O!"},
+};
+
 static PyObject *call(Unchanged *self, PyObject *args, PyObject *named) {
     int answer = PyList_GET_SIZE(self->gone) ? UNSURE : SURE;
-    for (Py_ssize_t i = 0; answer == SURE && i < PyTuple_GET_SIZE(self->slots); i++)
-        answer = slots_hold(ITEM(self->slots, i));
-    for (Py_ssize_t i = 0; answer == SURE && i < PyTuple_GET_SIZE(self->names); i++)
-        answer = names_hold(ITEM(self->names, i), self->missing);
-    for (Py_ssize_t i = 0; answer == SURE && i < PyTuple_GET_SIZE(self->single); i++)
-        answer = single_holds(ITEM(self->single, i), self->missing);
-    for (Py_ssize_t i = 0; answer == SURE && i < PyTuple_GET_SIZE(self->contents); i++)
-        answer = contents_hold(ITEM(self->contents, i));
+    for (int kind = 0; kind < KINDS; kind++)
+        for (Py_ssize_t i = 0; answer == SURE && i < PyTuple_GET_SIZE(self->rows[kind]); i++)
+            answer = KIND[kind].holds(ITEM(self->rows[kind], i), self->missing);
     return answer == FAILED ? NULL : PyBool_FromLong(answer);
 }
 
 static int traverse(Unchanged *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->slots);
-    Py_VISIT(self->names);
-    Py_VISIT(self->single);
-    Py_VISIT(self->contents);
+    for (int kind = 0; kind < KINDS; kind++)
+        Py_VISIT(self->rows[kind]);
     Py_VISIT(self->gone);
     Py_VISIT(self->missing);
     return 0;
 }
 
 static int clear(Unchanged *self) {
-    Py_CLEAR(self->slots);
-    Py_CLEAR(self->names);
-    Py_CLEAR(self->single);
-    Py_CLEAR(self->contents);
+    for (int kind = 0; kind < KINDS; kind++)
+        Py_CLEAR(self->rows[kind]);
     Py_CLEAR(self->gone);
     Py_CLEAR(self->missing);
     return 0;
@@ -245,37 +249,41 @@ static void dealloc(Unchanged *self) {
     Py_DECREF(type);
 }
 
-/* The rows as a tuple, a new reference, if each is what `format` says of its items. */
-static PyObject *checked(PyObject *rows, const char *format, PyTypeObject **types) {
+/* The rows as a tuple, a new reference, if each is what is said of its kind. */
+static PyObject *checked(PyObject *rows, int kind) {
+    PyTypeObject *list = &PyList_Type, *any = &PyBaseObject_Type; /* no constants, where Python is another library */
+    PyTypeObject *of[KINDS][5] = {[SLOTS] = {&PyMemberDescr_Type, list, list},
+                                  [NAMES] = {any, list, list, &PyFrozenSet_Type, &PyTuple_Type},
+                                  [SINGLE] = {list, list, list},
+                                  [CONTENTS] = {any, list}};
+    PyTypeObject **types = of[kind];
     PyObject *x[5], *found = PySequence_Tuple(rows);
     for (Py_ssize_t i = 0; found != NULL && i < PyTuple_GET_SIZE(found); i++) {
         PyObject *row = ITEM(found, i);
         if (!PyTuple_Check(row))
             PyErr_Format(PyExc_TypeError, "Unchanged: a row is a %.100s; a tuple is required.", Py_TYPE(row)->tp_name);
-        if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, format, types[0], &x[0], types[1], &x[1], types[2], &x[2],
-                                                     types[3], &x[3], types[4], &x[4]))
+        if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, KIND[kind].format, types[0], &x[0], types[1], &x[1],
+                                                     types[2], &x[2], types[3], &x[3], types[4], &x[4]))
             Py_CLEAR(found);
     }
     return found;
 }
 
 static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
-    PyObject *slots, *names, *single, *contents, *gone, *missing;
-    if (!PyArg_ParseTuple(args, "OOOOO!O:Unchanged", &slots, &names, &single, &contents, &PyList_Type, &gone, &missing))
+    PyObject *rows[KINDS], *gone, *missing;
+    if (!PyArg_ParseTuple(args, "OOOOO!O:Unchanged", &rows[SLOTS], &rows[NAMES], &rows[SINGLE], &rows[CONTENTS],
+                          &PyList_Type, &gone, &missing))
         return NULL;
     Unchanged *self = (Unchanged *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
-    PyTypeObject *list = &PyList_Type, *any = &PyBaseObject_Type;
-    PyTypeObject *of_slots[5] = {&PyMemberDescr_Type, list, list}, *of_single[5] = {list, list, list},
-                 *of_names[5] = {any, list, list, &PyFrozenSet_Type, &PyTuple_Type}, *of_contents[5] = {any, list};
     self->gone = Py_NewRef(gone);
     self->missing = Py_NewRef(missing);
-    if ((self->slots = checked(slots, "O!O!O!", of_slots)) == NULL ||
-        (self->names = checked(names, "O!O!O!O!O!", of_names)) == NULL ||
-        (self->single = checked(single, "O!O!O!", of_single)) == NULL ||
-        (self->contents = checked(contents, "O!O!", of_contents)) == NULL)
-        Py_CLEAR(self);
+    for (int kind = 0; kind < KINDS; kind++)
+        if ((self->rows[kind] = checked(rows[kind], kind)) == NULL) {
+            Py_DECREF(self);
+            return NULL;
+        }
     return (PyObject *)self;
 }
 
