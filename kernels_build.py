@@ -16,7 +16,7 @@ what ``kernels_build.py --prebuild`` has left in shaders/prebuilt/ is taken: SPI
 same text, with a hash of that, of itself, and the tools' versions.  If that is not so, there is no ``.spv`` of theirs.
 
 A shader with the line ``// floats: relaxed`` leaves float32 to the driver: the backend asks for no float modes
-(`ag.engine.backends.vulkan.float_modes`).  A shader that asks whether ``FIXED`` is defined is compiled twice:
+(`ag.engine.backends.vulkan.spirv.float_modes`).  A shader that asks whether ``FIXED`` is defined is compiled twice:
 ``<name>.fixed.spv``, where it is, is for software drivers, and has tiles of one size known to the compiler
 (shaders/tiles.glsl) and loops that stay loops (shaders/attention.glsl).
 """

@@ -121,9 +121,11 @@ class Arena:
     first_bytes : int, optional
         Size of the first segment; each further one doubles, up to `max_segment_bytes`.
     max_segment_bytes : int, optional
-        Largest segment the device can address; also the largest single block.
+        Largest segment for several blocks.
+    max_block_bytes : int or None, optional
+        Largest single block, which has a segment to itself if it is larger than that; None: it cannot be.
     bound : str, optional
-        What allows no larger one, for messages.
+        What allows no larger block, for messages.
     limit_bytes : int or None, optional
         Never reserve more than this in all.
     budget : callable, optional
@@ -149,6 +151,7 @@ class Arena:
         *,
         first_bytes: int = 16 << 20,
         max_segment_bytes: int = 1 << 32,
+        max_block_bytes: int | None = None,
         bound: str = "the largest segment",
         limit_bytes: int | None = None,
         budget: Callable[[], int] | None = None,
@@ -158,6 +161,7 @@ class Arena:
         self._grow = grow
         self._first_bytes = self._next_bytes = first_bytes
         self._max_segment_bytes = self._most_bytes = max_segment_bytes
+        self._max_block_bytes = max(max_segment_bytes, max_block_bytes or 0)
         self._granted = 0  # segments of _most_bytes since that changed
         self._bound = bound
         self._budget = budget
@@ -208,7 +212,7 @@ class Arena:
     @property
     def largest_block(self) -> int:
         """Bytes of the largest block that the device can address."""
-        most = self._max_segment_bytes if self._limit_bytes is None else min(self._max_segment_bytes, self._limit_bytes)
+        most = self._max_block_bytes if self._limit_bytes is None else min(self._max_block_bytes, self._limit_bytes)
         return (most - 2 * self.guard) & -self.align
 
     def stats(self) -> ArenaStats:
@@ -321,11 +325,11 @@ class Arena:
 
     def _add_segment(self, size: int) -> None:
         reserved = self._reserved()
-        if size > self._max_segment_bytes:
+        if size > self._max_block_bytes:
             raise ArenaError(
-                f"arena: a block of {size} bytes was asked for and {self._max_segment_bytes} bytes are the most that "
+                f"arena: a block of {size} bytes was asked for and {self._max_block_bytes} bytes are the most that "
                 f"one may have on this device ({self._bound}); use smaller batches, or several tensors in its place.")
-        room = self._max_segment_bytes
+        room = max(self._max_segment_bytes, size)
         if self._limit_bytes is not None:
             room = min(room, self._limit_bytes - reserved)
         if size > room:

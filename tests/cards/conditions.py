@@ -122,3 +122,17 @@ def poisoned_memory() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(VulkanBackend, "alloc", poisoned)
         yield
+
+
+@contextmanager
+def found_by_address() -> Iterator[None]:
+    """In devices that are opened meanwhile, descriptors cover no memory: kernels find all of it by its address."""
+    make = pipelines.Kernels.__init__
+
+    def uncovered(self: pipelines.Kernels, *args: Any) -> None:
+        make(self, *args)
+        self.covered = 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipelines.Kernels, "__init__", uncovered)
+        yield

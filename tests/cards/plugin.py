@@ -1,8 +1,8 @@
 """A plugin of pytest: all tests of a run under conditions of a card, ``PYTHONPATH=tests pytest -p cards.plugin``.
 
 The environment says which: AG_CARD has devices choose tiles as that card of conditions.py does, AG_ORDER runs launches
-between two barriers ``reversed`` or in ``random`` order, with AG_POISON=1 new memory is full of NaN.  Devices must not
-be open yet.  `test_conditions.py` runs tests so; to look into a failure, do the same by hand.
+between two barriers ``reversed`` or in ``random`` order, with AG_POISON=1 new memory is full of NaN, with
+AG_ADDRESSED=1 no descriptor covers memory.  Devices must not be open yet.  `test_conditions.py` runs tests so; to look into a failure, do the same by hand.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _active = ExitStack()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Bring the conditions about, until the run ends."""
-    from cards.conditions import chosen_for, order_between_barriers, poisoned_memory
+    from cards.conditions import chosen_for, found_by_address, order_between_barriers, poisoned_memory
 
     if card := os.environ.get("AG_CARD"):
         _active.enter_context(chosen_for(card))
@@ -25,6 +25,8 @@ def pytest_configure(config: pytest.Config) -> None:
         _active.enter_context(order_between_barriers(order))
     if os.environ.get("AG_POISON") == "1":
         _active.enter_context(poisoned_memory())
+    if os.environ.get("AG_ADDRESSED") == "1":
+        _active.enter_context(found_by_address())
 
 
 def pytest_unconfigure() -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import ag.engine.backends.vulkan
-from ag.engine.backends.vulkan.float_modes import Mode, modes_of, with_modes
+from ag.engine.backends.vulkan.spirv.float_modes import Mode, modes_of, with_modes
 from ag.engine.backends.vulkan.products.tiles import TILES
 from ag.engine.kernels.fused import Chain, fused
 

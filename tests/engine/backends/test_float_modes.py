@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ag
-from ag.engine.backends.vulkan.float_modes import Mode, modes_of, with_modes
+from ag.engine.backends.vulkan.spirv.float_modes import Mode, modes_of, with_modes
 from ag.engine.backends.vulkan.kernel_files import read_manifest
 from ag.engine.device import backend_of
 

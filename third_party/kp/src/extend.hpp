@@ -169,15 +169,24 @@ bindManager(Class<kp::Manager>& manager)
            },
            "[(m, n, k, types of A, B, C and the result, scope)], by Vulkan's numbers.")
       .def("arena",
-           [](kp::Manager& self, uint32_t words) {
+           [](kp::Manager& self, uint32_t words, bool addressed) {
+               if (addressed && !self.features().at("buffer_device_address"))
+                   throw std::runtime_error("Manager.arena: the device has no addresses of buffers");
                return self.tensor(nullptr,
                                   words,
                                   sizeof(uint32_t),
                                   kp::Tensor::TensorDataTypes::eUnsignedInt,
-                                  kp::Tensor::TensorTypes::eStorage);
+                                  addressed ? kp::Tensor::TensorTypes::eAddressed
+                                            : kp::Tensor::TensorTypes::eStorage);
            },
-           "A storage tensor of 4-byte words: one allocation, no staging twin, not initialised.",
-           py::arg("words"))
+           "A storage tensor of 4-byte words: one allocation, no staging twin, not initialised; if addressed,\n"
+           "shaders may be given its address.",
+           py::arg("words"),
+           py::arg("addressed") = false)
+      .def("address",
+           [](kp::Manager&, kp::Tensor& tensor) { return tensor.address(); },
+           "Where shaders find the memory of an addressed tensor.",
+           py::arg("tensor"))
       .def("bound",
            &kp::Manager::bound,
            "The pipeline of an Algorithm, bound to other tensors, as many as it has.",

@@ -59,6 +59,8 @@ struct Features
         ask(mFloat16Int8, core12, "VK_KHR_shader_float16_int8");
         ask(mSubgroupTypes, core12, "VK_KHR_shader_subgroup_extended_types");
         ask(mMemoryModel, core12, "VK_KHR_vulkan_memory_model");
+        if (core12) // the call that tells an address has another name before
+            ask(mAddress, core12, "VK_KHR_buffer_device_address");
         ask(mSubgroupSize, false, "VK_EXT_subgroup_size_control");
         ask(mAtomicFloat, false, "VK_EXT_shader_atomic_float");
         ask(mCooperativeMatrix, false, "VK_KHR_cooperative_matrix");
@@ -70,6 +72,10 @@ struct Features
         vk::PhysicalDeviceFeatures2 found;
         found.pNext = chain;
         device.getFeatures2(&found);
+
+        // To capture and replay addresses is for debuggers, and several devices are not used as one.
+        mAddress.bufferDeviceAddressCaptureReplay = VK_FALSE;
+        mAddress.bufferDeviceAddressMultiDevice = VK_FALSE;
 
         // Of the 1.0 features, only what compute shaders use: robustBufferAccess would cost speed.
         mCore.pNext = chain;
@@ -88,6 +94,7 @@ struct Features
             { "subgroup_extended_types", mSubgroupTypes.shaderSubgroupExtendedTypes },
             { "subgroup_size_control", mSubgroupSize.subgroupSizeControl },
             { "vulkan_memory_model", mMemoryModel.vulkanMemoryModel },
+            { "buffer_device_address", mAddress.bufferDeviceAddress },
             { "atomic_float32_add", mAtomicFloat.shaderBufferFloat32AtomicAdd },
             { "cooperative_matrix", mCooperativeMatrix.cooperativeMatrix },
             { "bfloat16", mBfloat16.shaderBFloat16Type },
@@ -112,6 +119,9 @@ struct Features
     };
     VkPhysicalDeviceVulkanMemoryModelFeatures mMemoryModel{
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES
+    };
+    VkPhysicalDeviceBufferDeviceAddressFeatures mAddress{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES
     };
     VkPhysicalDeviceSubgroupSizeControlFeatures mSubgroupSize{
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES

@@ -21,7 +21,7 @@ from ag.engine.backends.vulkan.cost import Budget, seconds_of
 from ag.engine.backends.vulkan.examination import examined
 from ag.engine.backends.vulkan.hazards import Range
 from ag.engine.backends.vulkan.kp_types import Tensor
-from ag.engine.backends.vulkan.limits import largest_segment, spare_bytes
+from ag.engine.backends.vulkan.limits import largest_block, largest_segment, spare_bytes
 from ag.engine.backends.vulkan.loader import DRIVERS
 from ag.engine.backends.vulkan.pipeline_cache import KeptPipelines
 from ag.engine.backends.vulkan.pipelines import Kernels, check_kernels
@@ -171,11 +171,12 @@ class VulkanBackend(Backend):
         self.lock = threading.RLock()
         properties = self._manager.get_device_properties()
         heap = self.info.memory_bytes
-        largest, bound = largest_segment(properties)
+        largest, bound = largest_block(properties, self._manager.features()["buffer_device_address"])
         self.arena = Arena(
             self._grow,
             first_bytes=_FIRST_BYTES,
-            max_segment_bytes=largest,
+            max_segment_bytes=largest_segment(properties)[0],
+            max_block_bytes=largest,
             bound=bound,
             limit_bytes=heap * 15 // 16 if heap else None,  # software drivers enforce no limit of their own
             budget=self._budget if heap and self._manager.memory_budget() else None,
@@ -201,7 +202,7 @@ class VulkanBackend(Backend):
     # -------------------------------------------------------------------------------------- memory
 
     def _grow(self, nbytes: int) -> Tensor:
-        return self._manager.arena(nbytes // 4)
+        return self._manager.arena(nbytes // 4, nbytes > self._kernels.covered)
 
     def _budget(self) -> int:
         """Bytes of the arena's heap that the driver would still give to this process."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from ag.engine.backend import Finding
 from ag.engine.backends.vulkan.kp_types import Manager, Properties
-from ag.engine.backends.vulkan.limits import largest_segment, spare_bytes
+from ag.engine.backends.vulkan.limits import largest_block, spare_bytes
 from ag.engine.backends.vulkan.loader import DRIVERS
 from ag.engine.backends.vulkan.pipelines import compiled_by, left_out, unfit
 from ag.engine.backends.vulkan.products.autotune import TunedBackend, seconds_of
@@ -83,7 +83,7 @@ def _memory(manager: Manager, limits: Properties) -> Iterator[Finding]:
     little = bool(budget) and free < _LITTLE * own
     yield Finding("memory", f"{_size(own)} of its own, {rest}",
                   "close what else uses the card, or take smaller batches" if little else "")
-    most, name = largest_segment(limits)
+    most, name = largest_block(limits, manager.features()["buffer_device_address"])
     yield Finding("largest tensor", f"{_size(most)} ({name})")
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ag.engine.backends.vulkan.kp_types import Properties
 
-__all__ = ["MOST_GROUPS", "Needs", "lacking", "largest_segment", "most_turns", "spare_bytes"]
+__all__ = ["MOST_GROUPS", "Needs", "lacking", "largest_block", "largest_segment", "most_turns", "spare_bytes"]
 
 MOST_GROUPS = 65535  # per axis of a grid, the least that any driver offers
 _COUNTED = 1 << 32  # Kompute counts bytes in 32 bits
@@ -57,9 +57,16 @@ def most_turns(limits: Properties) -> int:
 
 
 def largest_segment(limits: Properties) -> tuple[int, str]:
-    """How large a segment of the arena may be, and the limit that says so."""
+    """How large a segment of the arena may be that descriptors cover, and the limit that says so."""
+    covered = limits["max_storage_buffer_range"] & -_PAGE, "Vulkan's maxStorageBufferRange"
+    return min(covered, largest_block(limits, addresses=True), key=lambda limit: limit[0])
+
+
+def largest_block(limits: Properties, addresses: bool) -> tuple[int, str]:
+    """How large a block may be, and the limit that says so; where buffers have addresses, no descriptor need cover it."""
+    if not addresses:
+        return largest_segment(limits)
     largest = {
-        "Vulkan's maxStorageBufferRange": limits["max_storage_buffer_range"],
         "Vulkan's maxMemoryAllocationSize": limits["max_allocation_size"],
         "Vulkan's maxBufferSize": limits["max_buffer_size"],
         "Kompute counts bytes in 32 bits": _COUNTED - 1,

@@ -23,12 +23,14 @@ from typing import cast
 import numpy as np
 
 from ag.engine.backend import DeviceInfo
-from ag.engine.backends.vulkan.float_modes import modes_of, with_modes
 from ag.engine.backends.vulkan.kernel_files import BUILD, Entry, Manifest, check_files, read_manifest, refuse_stale
 from ag.engine.backends.vulkan.kp_types import Algorithm, Manager, Properties, Tensor
 from ag.engine.backends.vulkan.limits import MOST_GROUPS as _MOST_GROUPS
 from ag.engine.backends.vulkan.limits import Needs, lacking, most_turns
+from ag.engine.backends.vulkan.loader import kompute
 from ag.engine.backends.vulkan.products.tiles import TILES, Rule, tiles_of
+from ag.engine.backends.vulkan.spirv.addresses import with_addresses
+from ag.engine.backends.vulkan.spirv.float_modes import modes_of, with_modes
 from ag.engine.kernels.fused import Chain
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
@@ -302,15 +304,23 @@ class Kernels:
     manager : kp.Manager
     device : DeviceInfo
         Decides the tiles of products of matrices.
+
+    Attributes
+    ----------
+    covered : int
+        Bytes of a segment that a descriptor covers at most; larger ones are found by their address.
     """
 
     def __init__(self, manager: Manager, device: DeviceInfo) -> None:
         self._manager, self._where = manager, f"{device.name} ({device.description})"
         self._limits = limits = manager.get_device_properties()
         self.tiles = tiles_of(device, lambda tile: not lacking(Needs(tile.threads, tile.shared_bytes), limits))
+        self.covered = limits["max_storage_buffer_range"]
         self._modes = [modes_of(limits, multiplies) for multiplies in (False, True)]
         self._algorithms: dict[tuple[str, tuple[int, ...]], dict[tuple[int, ...], Algorithm]] = {}  # by segments
-        self._spirv: dict[str, bytes] = {}
+        self._pipelines: dict[tuple[str, tuple[int, ...], tuple[int, ...]], Algorithm] = {}  # the first with each
+        self._addresses: dict[int, Tensor] = {}  # of segments that no descriptor covers
+        self._spirv: dict[tuple[str, tuple[int, ...]], bytes] = {}
 
     def target(self, rest: int) -> Target:
         """What the device wants of the compiler and of ops: they do without kernels that do not fit it."""
@@ -337,27 +347,43 @@ class Kernels:
         bound = self._algorithms.setdefault((plan.file, plan.spec), {})
         found = bound.get(segments)
         if found is None:
-            tensors = [of_arena[s][1] for s in segments]
-            made = next(iter(bound.values()), None)
-            found = bound[segments] = self._pipeline(plan, tensors) if made is None else self._manager.bound(
-                made, tensors)
+            far = tuple([i for i, s in enumerate(segments) if of_arena[s][0] > self.covered])
+            tensors = [self._address(s, of_arena[s][1]) if i in far else of_arena[s][1]
+                       for i, s in enumerate(segments)]
+            key = plan.file, plan.spec, far
+            made = self._pipelines.get(key)
+            if made is None:
+                found = self._pipelines[key] = self._pipeline(plan, tensors, far)
+            else:
+                found = self._manager.bound(made, tensors)
+            bound[segments] = found
         return found
+
+    def _address(self, segment: int, tensor: Tensor) -> Tensor:
+        """What is bound in the place of a segment: eight bytes, its address."""
+        if segment not in self._addresses:
+            address = self._manager.address(tensor)
+            self._addresses[segment] = self._manager.tensor_t(np.array([address], "<u8").view(np.uint32),
+                                                              kompute().TensorTypes.host)
+        return self._addresses[segment]
 
     def _refuse_what_does_not_fit(self, plan: Plan) -> None:
         if lacks := lacking(plan.needs, self._limits):
             raise KernelError(f"Vulkan: kernel {plan.kernel} does not fit {self._where}: it needs {lacks}; run it on "
                               f"another device, such as 'cpu'.")
 
-    def _pipeline(self, plan: Plan, tensors: list[Tensor]) -> Algorithm:
-        """The first Algorithm of a kernel and specialization: the driver compiles it."""
+    def _pipeline(self, plan: Plan, tensors: list[Tensor], far: tuple[int, ...]) -> Algorithm:
+        """The first Algorithm of a kernel and specialization, with some operands found by address: the driver compiles
+        it.
+        """
         self._refuse_what_does_not_fit(plan)
-        spirv = self._spirv.get(plan.file)
+        spirv = self._spirv.get((plan.file, far))
         if spirv is None:
             spirv = (_SPV / f"{plan.file}.spv").read_bytes()
             entry = _manifest()["kernels"][plan.file.partition(".")[0]]
             if entry["strict"]:
                 spirv = with_modes(spirv, self._modes[bool(entry["work"])])
-            self._spirv[plan.file] = spirv
+            spirv = self._spirv[plan.file, far] = with_addresses(spirv, far)
         try:
             return self._manager.algorithm(tensors, spirv, plan.grid, np.array(plan.spec, np.uint32),
                                            np.array(plan.words, np.uint32))

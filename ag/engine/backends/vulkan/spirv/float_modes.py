@@ -22,14 +22,13 @@ Knows words, no kernel and no device.  `ag.engine.backends.vulkan.pipelines` cal
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from ag.engine.backends.vulkan.kp_types import Properties
+from ag.engine.backends.vulkan.spirv.module import code_of, instruction, read, written
 
 __all__ = ["Mode", "modes_of", "with_modes"]
 
-_HEADER = 5  # words
 _EXTENSION, _ENTRY_POINT, _EXECUTION_MODE, _CAPABILITY = 10, 15, 16, 17  # instructions
 _NAME = b"SPV_KHR_float_controls".ljust(24, b"\0")
 
@@ -57,29 +56,15 @@ def with_modes(spirv: bytes, modes: tuple[Mode, ...]) -> bytes:
     """The same module, whose entry point asks for these modes in 32 bits."""
     if not modes:
         return spirv
-    words = struct.unpack(f"<{len(spirv) // 4}I", spirv)
-    made = list(words[:_HEADER])
-    capabilities_end = max(end for code, _, end in _instructions(words) if code == _CAPABILITY)
-    for code, begin, end in _instructions(words):
-        made += words[begin:end]
-        if end == capabilities_end:
+    header, instructions = read(spirv)
+    last = max(i for i, x in enumerate(instructions) if code_of(x) == _CAPABILITY)
+    made = []
+    for i, x in enumerate(instructions):
+        made.append(x)
+        if i == last:
             for mode in modes:
-                made += _instruction(_CAPABILITY, mode.capability)
-            made += _instruction(_EXTENSION, *struct.unpack("<6I", _NAME))
-        if code == _ENTRY_POINT:  # of which a kernel has one
-            for mode in modes:
-                made += _instruction(_EXECUTION_MODE, words[begin + 2], mode.execution, 32)
-    return struct.pack(f"<{len(made)}I", *made)
-
-
-def _instructions(words: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
-    """(number, first word, word behind the end) of each instruction."""
-    at = _HEADER
-    while at < len(words):
-        end = at + (words[at] >> 16)
-        yield words[at] & 0xFFFF, at, end
-        at = end
-
-
-def _instruction(code: int, *operands: int) -> tuple[int, ...]:
-    return (len(operands) + 1) << 16 | code, *operands
+                made += [instruction(_CAPABILITY, mode.capability),
+                         instruction(_EXTENSION, *struct.unpack("<6I", _NAME))]
+        if code_of(x) == _ENTRY_POINT:  # of which a kernel has one
+            made += [instruction(_EXECUTION_MODE, x[2], mode.execution, 32) for mode in modes]
+    return written(header, made)
