@@ -6,6 +6,7 @@ their own, under several conditions at once, as each of them costs a minute.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 from cards.conditions import CARDS, ORDERS, order_between_barriers, poisoned_memory, tiles_of_a_card
 from golden.entries import measured
+from helpers.devices import run_code
 
 import ag
 from ag.engine.backends.vulkan import hazards
@@ -67,6 +69,21 @@ def test_an_element_that_nobody_writes_is_nan(lavapipe: str) -> None:
     backend = backend_of(lavapipe)
     with poisoned_memory():
         assert np.isnan(backend.download(backend.alloc((33,), ag.engine.dtype.F32))).all()
+
+
+def test_memory_found_by_address(lavapipe: str) -> None:
+    said = run_code(f"""
+sys.path.insert(0, {str(ROOT / "tests")!r})
+from cards.conditions import found_by_address
+from golden.entries import measured
+from ag.engine.device import backend_of
+with found_by_address():
+    kernels = backend_of({lavapipe!r})._kernels
+said["result"] = measured("W1 captured", {lavapipe!r})
+said["pipelines"] = [len(far) for *_, far in kernels._pipelines]
+""")
+    assert said["result"] == json.loads(json.dumps(undisturbed("W1 captured", lavapipe)))
+    assert min(said["pipelines"]) >= 2 and len(said["pipelines"]) > 5
 
 
 @pytest.mark.parametrize("card", CARDS)
@@ -130,6 +147,7 @@ RUNS = {  # what is tried together: the plugin's settings, files, which of their
     "RX 7900, random": ({"AG_CARD": "RX 7900", "AG_ORDER": "random"}, [TABLE[-1], COUNTERS], PRODUCTS, 20),
     "Arc, random, poisoned": ({"AG_CARD": "Arc", "AG_ORDER": "random", "AG_POISON": "1"},
                               [TABLE[-1], COUNTERS], PRODUCTS, 20),
+    "by address": ({"AG_ADDRESSED": "1"}, ["tests/engine/kernels", TABLE[-1], COUNTERS], "lavapipe", 400),
 }
 
 

@@ -16,6 +16,7 @@ from cards.radv import KERNELS, SPV
 
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.products.tiles import tiles_of
+from ag.engine.backends.vulkan.spirv.addresses import with_addresses
 from ag.engine.kernels.attention import attention
 
 FILES = sorted(path for path in SPV.glob("*.spv") if not path.stem.endswith("_coop"))  # Metal has none of these
@@ -59,11 +60,15 @@ def test_old_ones_get_kernels_of_one_size(driver: str, suffix: str) -> None:
     assert tiles_of(apple(driver)).suffix == suffix
 
 
-def test_all_are_translated(tmp_path: Path) -> None:
+@pytest.mark.parametrize("addresses", [False, True])
+def test_all_are_translated(addresses: bool, tmp_path: Path) -> None:
     if (tool := shutil.which("spirv-cross")) is None:
         pytest.skip("there is no spirv-cross here (Debian's package spirv-cross; make setup-test installs it)")
     for path in FILES:
-        done = subprocess.run([tool, "--msl", "--msl-version", "20300", path, "--output", tmp_path / "kernel.metal"],
+        operands = range(len(KERNELS[path.name.partition(".")[0]]["operands"]))
+        given = tmp_path / "kernel.spv"
+        given.write_bytes(with_addresses(path.read_bytes(), operands if addresses else ()))
+        done = subprocess.run([tool, "--msl", "--msl-version", "20300", given, "--output", tmp_path / "kernel.metal"],
                               capture_output=True, text=True)
         assert done.returncode == 0, f"{path.name}: {done.stderr}"
         assert "kernel void main0(" in (tmp_path / "kernel.metal").read_text("utf-8")

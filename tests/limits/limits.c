@@ -4,6 +4,7 @@
 //   AG_LIMITS_SHARED=<bytes>       maxComputeSharedMemorySize
 //   AG_LIMITS_INVOCATIONS=<n>      maxComputeWorkGroupInvocations, and maxComputeWorkGroupSize along x and y
 //   AG_LIMITS_RANGE=<bytes>        maxStorageBufferRange
+//   AG_LIMITS_ADDRESSES=0          no bufferDeviceAddress
 //   AG_LIMITS_BINDINGS=<n>         maxPerStageDescriptorStorageBuffers
 //   AG_LIMITS_ALLOC=<bytes>        maxMemoryAllocationSize and maxBufferSize; a larger allocation fails
 //   AG_LIMITS_ALLOC_UNSAID=<bytes> a larger allocation fails, and no limit tells
@@ -36,6 +37,7 @@ typedef struct {
     PFN_vkGetPhysicalDeviceProperties properties;
     PFN_vkGetPhysicalDeviceProperties2 properties2;
     PFN_vkGetPhysicalDeviceMemoryProperties2 memory2;
+    PFN_vkGetPhysicalDeviceFeatures2 features2;
     PFN_vkEnumerateDeviceExtensionProperties extensions;
     VkInstance handle;
 } Instance;
@@ -158,6 +160,16 @@ static void VKAPI_CALL GetPhysicalDeviceProperties2(VkPhysicalDevice device, VkP
         }
 }
 
+static void VKAPI_CALL GetPhysicalDeviceFeatures2(VkPhysicalDevice device, VkPhysicalDeviceFeatures2 *all)
+{
+    unsigned long long n;
+    instanceOf(device)->features2(device, all);
+    for (VkBaseOutStructure *more = all->pNext; more; more = more->pNext)
+        if (more->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES &&
+            number("AG_LIMITS_ADDRESSES", &n))
+            ((VkPhysicalDeviceBufferDeviceAddressFeatures *)more)->bufferDeviceAddress = n != 0;
+}
+
 static void VKAPI_CALL GetPhysicalDeviceMemoryProperties2(VkPhysicalDevice device,
                                                           VkPhysicalDeviceMemoryProperties2 *all)
 {
@@ -257,6 +269,7 @@ static VkResult VKAPI_CALL CreateInstance(const VkInstanceCreateInfo *info,
             .properties = (PFN_vkGetPhysicalDeviceProperties)latest(*out, "vkGetPhysicalDeviceProperties"),
             .properties2 = (PFN_vkGetPhysicalDeviceProperties2)latest(*out, "vkGetPhysicalDeviceProperties2"),
             .memory2 = (PFN_vkGetPhysicalDeviceMemoryProperties2)latest(*out, "vkGetPhysicalDeviceMemoryProperties2"),
+            .features2 = (PFN_vkGetPhysicalDeviceFeatures2)latest(*out, "vkGetPhysicalDeviceFeatures2"),
             .extensions = (PFN_vkEnumerateDeviceExtensionProperties)latest(*out, "vkEnumerateDeviceExtensionProperties"),
             .handle = *out,
         };
@@ -319,6 +332,8 @@ static PFN_vkVoidFunction own(const char *name)
         {"vkGetPhysicalDeviceProperties", GetPhysicalDeviceProperties},
         {"vkGetPhysicalDeviceProperties2", GetPhysicalDeviceProperties2},
         {"vkGetPhysicalDeviceProperties2KHR", GetPhysicalDeviceProperties2},
+        {"vkGetPhysicalDeviceFeatures2", GetPhysicalDeviceFeatures2},
+        {"vkGetPhysicalDeviceFeatures2KHR", GetPhysicalDeviceFeatures2},
         {"vkGetPhysicalDeviceMemoryProperties2", GetPhysicalDeviceMemoryProperties2},
         {"vkGetPhysicalDeviceMemoryProperties2KHR", GetPhysicalDeviceMemoryProperties2},
         {"vkEnumerateDeviceExtensionProperties", EnumerateDeviceExtensionProperties},

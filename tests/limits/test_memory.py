@@ -11,7 +11,7 @@ from limits.conftest import Limited
 
 import ag
 from ag.engine.backends.vulkan.kp_types import Properties
-from ag.engine.backends.vulkan.limits import largest_segment, spare_bytes
+from ag.engine.backends.vulkan.limits import largest_block, largest_segment, spare_bytes
 
 MIB = 1 << 20
 MODEL = """
@@ -74,7 +74,7 @@ with ag.ag_device(DEVICE):
 """
 
 
-@pytest.mark.parametrize(("limit", "name"), [({"RANGE": 100 * MIB}, "maxStorageBufferRange"),
+@pytest.mark.parametrize(("limit", "name"), [({"RANGE": 100 * MIB, "ADDRESSES": 0}, "maxStorageBufferRange"),
                                              ({"ALLOC": 100 * MIB}, "maxMemoryAllocationSize")])
 def test_a_tensor_above_a_limit_is_refused_by_its_name(limited: Limited, limit: dict[str, int], name: str) -> None:
     said = limited(TOO_LARGE, **limit)
@@ -103,6 +103,63 @@ def test_too_many_allocations_are_no_memory(limited: Limited) -> None:
     assert 3 < said["kept"] < 200 and said["right"]
 
 
+LARGE = """
+from ag.engine.device import backend_of
+device = backend_of(DEVICE)
+
+class Words(ag.Layer):  # an embedding of 205 kB, whose transpose finds the next word
+    def __init__(self):
+        super().__init__()
+        self.table = ag.ag_embedding(800, 64)
+        self.middle = ag.ag_linear(64, 64, activation="tanh")
+
+    def forward(self, ids):
+        return ag.ag_transpose(self.table.weight) @ self.middle(self.table(ids))
+
+def trained(mode, optimizer):
+    ag.ag_seed(1)
+    model = Words()
+    optimizer = optimizer(model, lr=0.01)
+
+    def step(ids, labels):
+        with ag.with_grad_tape():
+            loss = ag.ag_softmax_cross_entropy_loss(model(ids), labels)
+        grads = ag.backward(loss)
+        ag.clip_grad_norm(model, grads, 1.0)
+        optimizer.step(grads)
+        return loss
+
+    if mode == "captured":
+        step = ag.ag_capture(step)
+    rng = np.random.default_rng(2)
+    losses = [step(*rng.integers(0, 800, (2, 48))).item().hex() for _ in range(3)]
+    return losses, [p.numpy().tobytes().hex()[:4000] for p in model.parameters().values()]
+
+def kept():
+    tensors = [ag.ag_tensor(np.full((100, 1000), i, np.float32)) for i in range(4)]  # 400 kB
+    del tensors[1]
+    total = tensors[0] + 2.0 * tensors[1] - tensors[2]
+    small = [ag.ag_tensor(np.full(100, i, np.float32)) for i in range(50)]  # some where a large one was
+    return [float(total.numpy().min()), float(total.numpy().max()), sum(float(t.numpy().sum()) for t in small)]
+
+with ag.ag_device(DEVICE):
+    for mode in ("eager", "captured"):
+        for name in ("optimizer_adam", "optimizer_sgd"):
+            said[mode + name] = trained(mode, getattr(ag, name))
+    said["kept"] = kept()
+said["largest block"] = device.arena.largest_block
+said["addresses"] = len(device._kernels._addresses)
+"""
+
+
+def test_tensors_larger_than_a_descriptor_covers(limited: Limited) -> None:
+    """They are found by their address, with the same bits; each has a segment to itself."""
+    covered, by_address = limited(LARGE), limited(LARGE, RANGE=MIB // 8)
+    assert covered.pop("addresses") == 0 and by_address.pop("addresses") >= 3
+    assert by_address["largest block"] == covered["largest block"]
+    assert by_address == covered
+
+
 # ---------------------------------------------------------------------------------------------- the numbers
 
 
@@ -120,7 +177,18 @@ def properties(**limits: int) -> Properties:
     ({"max_allocation_size": 4294967292}, (1 << 32) - 4096, ""),
 ])
 def test_the_largest_segment(limits: dict[str, int], largest: int, name: str) -> None:
-    found, bound = largest_segment(properties(**limits))
+    given = properties(**limits)
+    for found, bound in largest_segment(given), largest_block(given, addresses=False):
+        assert found == largest and name in bound
+
+
+@pytest.mark.parametrize(("limits", "largest", "name"), [
+    ({}, (1 << 32) - 4096, "32 bits"),
+    ({"max_storage_buffer_range": 1 << 27, "max_allocation_size": 1 << 31}, 1 << 31, "maxMemoryAllocationSize"),
+    ({"max_storage_buffer_range": 1 << 27, "max_buffer_size": 1 << 30}, 1 << 30, "maxBufferSize"),
+])
+def test_the_largest_block_where_buffers_have_addresses(limits: dict[str, int], largest: int, name: str) -> None:
+    found, bound = largest_block(properties(**limits), addresses=True)
     assert found == largest and name in bound
 
 

@@ -62,9 +62,8 @@ def with_modes(spirv: bytes, modes: tuple[Mode, ...]) -> bytes:
     for i, x in enumerate(instructions):
         made.append(x)
         if i == last:
-            for mode in modes:
-                made += [instruction(_CAPABILITY, mode.capability),
-                         instruction(_EXTENSION, *struct.unpack("<6I", _NAME))]
+            made += [instruction(_CAPABILITY, mode.capability) for mode in modes]
+            made.append(instruction(_EXTENSION, *struct.unpack("<6I", _NAME)))
         if code_of(x) == _ENTRY_POINT:  # of which a kernel has one
             made += [instruction(_EXECUTION_MODE, x[2], mode.execution, 32) for mode in modes]
     return written(header, made)
