@@ -7,8 +7,7 @@ maps it over arrays, and from all together ``apply.glsl``, by which a chain appl
 A shader is its own interface: the push-constant block ``Args``, the buffers, the specialization constants
 and the comment ``// grid:`` are read from the source and written to ``manifest.json``, from which the Vulkan
 backend packs arguments by name.  A comment ``// work:`` says how many multiply-adds a launch makes, where they are
-many, and ``// turns:`` how often an invocation's loops turn, where that grows with the operands without a bound.  A
-kernel that counts the workgroups of its launch (shaders/ticket.glsl) is `whole`: no launch is made in parts.
+many, and ``// turns:`` how often an invocation's loops turn, where that grows with the operands without a bound.
 This script needs the standard library, glslangValidator and SPIRV-Tools, and knows nothing of `ag`.  ``make``, CI and
 developers call it; unchanged shaders are not compiled again.
 Shaders with cooperative matrices (``*_coop.comp``) need newer tools than the others.  Where the tools do not know them,
@@ -43,7 +42,7 @@ ROOT = Path(__file__).resolve().parent
 SHADERS = ROOT / "shaders"
 OUT = ROOT / "ag" / "engine" / "backends" / "vulkan" / "spv"
 
-FORMAT = 7  # of the manifest; raise it when what is below writes something else
+FORMAT = 8  # of the manifest; raise it when what is below writes something else
 TARGET = "vulkan1.0"  # SPIR-V 1.0, which every driver takes
 PREBUILT = "prebuilt"  # in the folder of shaders
 COOPERATIVE_TARGET = "vulkan1.1"  # of shaders with cooperative matrices, which no driver of 1.0 has
@@ -270,7 +269,7 @@ def interface(source: str, text: str) -> dict[str, Any]:
         "work": _stated(source, "work", "multiply-adds"),
         "turns": _stated(source, "turns", "of an invocation's loops"),
         "local_size": _local_size(text, spec), "shared_bytes": _shared_bytes(text),
-        "strict": not re.search(r"^// floats: relaxed$", source, re.M), "whole": "is_last_reader(" in text,
+        "strict": not re.search(r"^// floats: relaxed$", source, re.M),
     }
 
 

@@ -80,7 +80,7 @@ void main() {
         v[v_at + i] = v_i;
         p[p_at + i] = p_i;
     }
-    if (skip || !is_last_reader(state_at)) return;
+    if (skip || !is_last_reader(state_at, groups_of(n))) return;
     const uint me = gl_LocalInvocationID.x;
     for (uint k = me; k < count; k += gl_WorkGroupSize.x) advance(counts_at(first + k), rate1, rate2);
     if (me != 0) return;

@@ -42,7 +42,7 @@ void main() {
         p_i -= lr * d;
         p[p_at + i] = p_i;
     }
-    if (skip || last == 0 || !is_last_reader(state_at) || gl_LocalInvocationID.x != 0) return;
+    if (skip || last == 0 || !is_last_reader(state_at, groups_of(n)) || gl_LocalInvocationID.x != 0) return;
     state[state_at + 1] = floatBitsToUint(uintBitsToFloat(state[state_at + 1]) + 1.0);
     state[state_at] = 0;
 }

@@ -12,3 +12,9 @@ layout(constant_id = TURNS) const uint turns = 1;
 uint element(uint turn) {
     return (workgroup() * turns + turn) * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
 }
+
+// Workgroups that have elements.
+uint groups_of(uint elements) {
+    const uint each = turns * gl_WorkGroupSize.x;
+    return (elements + each - 1) / each;
+}

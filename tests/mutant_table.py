@@ -352,6 +352,18 @@ mutant("optimizer", "some parameters: a run's length", "ag/optim/flat.py", "last
        "optim/test_optimizers.py::test_neighbours_in_the_flat_buffer_are_updated_together[cpu]")
 mutant("optimizer", "a flat buffer that the device does not address", "ag/optim/flat.py", "end + length > room",
        "end > room", "optim/test_large_models.py::test_groups_fit[cpu]")
+shader("the tickets of a part of a launch", "ticket.glsl", "== groups - 1;",
+       "== gl_NumWorkGroups.x * gl_NumWorkGroups.y - 1;", ("adam_update",),
+       "engine/kernels/test_edges.py::test_the_state_moves_on_once_per_launch[lavapipe]")
+mutant("kernel", "by address: the alignment of what is reached", "ag/engine/backends/vulkan/spirv/addresses.py",
+       "mask | _ALIGNED, alignment", "mask | _ALIGNED, 2 * alignment",
+       "engine/backends/test_addresses.py::test_quads_are_aligned_as_such")
+mutant("kernel", "by address: which operands", "ag/engine/backends/vulkan/pipelines.py",
+       "if of_arena[s][0] > self.covered]", "if of_arena[s][0] > 4 * self.covered]",
+       "limits/test_memory.py::test_tensors_larger_than_a_descriptor_covers")
+mutant("kernel", "by address: one pipeline for all sets of operands", "ag/engine/backends/vulkan/pipelines.py",
+       "key = plan.file, plan.spec, far", "key = plan.file, plan.spec, far[:0]",
+       "limits/test_memory.py::test_tensors_larger_than_a_descriptor_covers")
 mutant("optimizer", "a group without gradients counts no step of its neighbours", "ag/optim/optimizer.py",
        "if slots not in took:", "if slots in took:",
        "optim/test_large_models.py::test_they_train_as_one[cpu-optimizer_adam-f32-eager]")

@@ -2,7 +2,8 @@
 
 The environment says which: AG_CARD has devices choose tiles as that card of conditions.py does, AG_ORDER runs launches
 between two barriers ``reversed`` or in ``random`` order, with AG_POISON=1 new memory is full of NaN, with
-AG_ADDRESSED=1 no descriptor covers memory.  Devices must not be open yet.  `test_conditions.py` runs tests so; to look into a failure, do the same by hand.
+AG_ADDRESSED=1 no descriptor covers memory.  Devices must not be open yet.  `test_conditions.py` runs tests so; to look
+into a failure, do the same by hand.
 """
 
 from __future__ import annotations

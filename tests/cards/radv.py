@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import ag.engine.backends.vulkan
-from ag.engine.backends.vulkan.spirv.float_modes import Mode, modes_of, with_modes
 from ag.engine.backends.vulkan.products.tiles import TILES
+from ag.engine.backends.vulkan.spirv.float_modes import Mode, modes_of, with_modes
 from ag.engine.kernels.fused import Chain, fused
 
 SPV = Path(ag.engine.backends.vulkan.__file__).parent / "spv"

@@ -8,6 +8,7 @@
 //   AG_LIMITS_BINDINGS=<n>         maxPerStageDescriptorStorageBuffers
 //   AG_LIMITS_ALLOC=<bytes>        maxMemoryAllocationSize and maxBufferSize; a larger allocation fails
 //   AG_LIMITS_ALLOC_UNSAID=<bytes> a larger allocation fails, and no limit tells
+//   AG_LIMITS_HEAP=<bytes>         the first memory heap has so many; the driver gives what the machine has
 //   AG_LIMITS_BUDGET=<bytes>       VK_EXT_memory_budget is there; usage is what was allocated (frees are not counted)
 //   AG_LIMITS_ALLOCATIONS=<n>      a device may have so many allocations in all, and then too many objects
 //   AG_LIMITS_TYPE=<n>             device type: 1 integrated, 2 discrete, 3 virtual, 4 CPU
@@ -36,6 +37,7 @@ typedef struct {
     PFN_vkGetInstanceProcAddr getProc;
     PFN_vkGetPhysicalDeviceProperties properties;
     PFN_vkGetPhysicalDeviceProperties2 properties2;
+    PFN_vkGetPhysicalDeviceMemoryProperties memory;
     PFN_vkGetPhysicalDeviceMemoryProperties2 memory2;
     PFN_vkGetPhysicalDeviceFeatures2 features2;
     PFN_vkEnumerateDeviceExtensionProperties extensions;
@@ -170,11 +172,26 @@ static void VKAPI_CALL GetPhysicalDeviceFeatures2(VkPhysicalDevice device, VkPhy
             ((VkPhysicalDeviceBufferDeviceAddressFeatures *)more)->bufferDeviceAddress = n != 0;
 }
 
+static void enlarge(VkPhysicalDeviceMemoryProperties *memory)
+{
+    unsigned long long n;
+    if (number("AG_LIMITS_HEAP", &n))
+        memory->memoryHeaps[0].size = n;
+}
+
+static void VKAPI_CALL GetPhysicalDeviceMemoryProperties(VkPhysicalDevice device,
+                                                         VkPhysicalDeviceMemoryProperties *memory)
+{
+    instanceOf(device)->memory(device, memory);
+    enlarge(memory);
+}
+
 static void VKAPI_CALL GetPhysicalDeviceMemoryProperties2(VkPhysicalDevice device,
                                                           VkPhysicalDeviceMemoryProperties2 *all)
 {
     unsigned long long budget;
     instanceOf(device)->memory2(device, all);
+    enlarge(&all->memoryProperties);
     for (VkBaseOutStructure *more = all->pNext; more; more = more->pNext)
         if (more->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT &&
             number("AG_LIMITS_BUDGET", &budget)) {
@@ -268,6 +285,7 @@ static VkResult VKAPI_CALL CreateInstance(const VkInstanceCreateInfo *info,
             .getProc = latest,
             .properties = (PFN_vkGetPhysicalDeviceProperties)latest(*out, "vkGetPhysicalDeviceProperties"),
             .properties2 = (PFN_vkGetPhysicalDeviceProperties2)latest(*out, "vkGetPhysicalDeviceProperties2"),
+            .memory = (PFN_vkGetPhysicalDeviceMemoryProperties)latest(*out, "vkGetPhysicalDeviceMemoryProperties"),
             .memory2 = (PFN_vkGetPhysicalDeviceMemoryProperties2)latest(*out, "vkGetPhysicalDeviceMemoryProperties2"),
             .features2 = (PFN_vkGetPhysicalDeviceFeatures2)latest(*out, "vkGetPhysicalDeviceFeatures2"),
             .extensions = (PFN_vkEnumerateDeviceExtensionProperties)latest(*out, "vkEnumerateDeviceExtensionProperties"),
@@ -334,6 +352,7 @@ static PFN_vkVoidFunction own(const char *name)
         {"vkGetPhysicalDeviceProperties2KHR", GetPhysicalDeviceProperties2},
         {"vkGetPhysicalDeviceFeatures2", GetPhysicalDeviceFeatures2},
         {"vkGetPhysicalDeviceFeatures2KHR", GetPhysicalDeviceFeatures2},
+        {"vkGetPhysicalDeviceMemoryProperties", GetPhysicalDeviceMemoryProperties},
         {"vkGetPhysicalDeviceMemoryProperties2", GetPhysicalDeviceMemoryProperties2},
         {"vkGetPhysicalDeviceMemoryProperties2KHR", GetPhysicalDeviceMemoryProperties2},
         {"vkEnumerateDeviceExtensionProperties", EnumerateDeviceExtensionProperties},

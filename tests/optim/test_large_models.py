@@ -160,10 +160,11 @@ def test_rows_apart_are_summed_alike(device: str, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 @pytest.mark.vulkan
 def test_forty_million_parameters_on_a_driver_that_binds_128_mib(lavapipe: str) -> None:
-    assert backend_of(lavapipe).arena.largest_block == 128 << 20
+    """Their flat buffers have 160 MB each, and are found by their address."""
     params = {name: ag.ag_param(np.full((20_000_000,), 1.0, np.float32), device=lavapipe) for name in "ab"}
     optimizer = ag.optimizer_adam(params, lr=0.5)
-    assert len(optimizer.groups) == 2
+    assert len(optimizer.groups) == 1
     optimizer.step({name: ag.ag_tensor(np.full((20_000_000,), 2.0, np.float32), lavapipe) for name in "ab"})
     for p in params.values():
         np.testing.assert_allclose(p.numpy()[::999_983], 0.5, rtol=1e-6)
+    assert max(nbytes for nbytes, _ in backend_of(lavapipe).arena.segments) >= 160_000_000 > 128 << 20

@@ -44,7 +44,7 @@ def command(cost: float, grid: tuple[int, int, int], whole: bool = False) -> Com
 
 def of_plan(plan: Plan, shapes: tuple[Shape, ...]) -> Command:
     """The command of a launch, of which only what it costs and its grid are looked at."""
-    return command(seconds_of(plan.work, 4 * sum(int(np.prod(s)) for s in shapes)), plan.grid, plan.whole)
+    return command(seconds_of(plan.work, 4 * sum(int(np.prod(s)) for s in shapes)), plan.grid)
 
 
 def numbers_of(part: Command) -> Iterator[int]:
@@ -87,11 +87,6 @@ def test_copies_are_cut_at_pages() -> None:
         assert part.region[:2] == (source, target)
         source, target = source + part.region[2], target + part.region[2]
     assert source == 512 + 1_000_003
-
-
-def test_optimizers_that_count_their_workgroups_are_whole() -> None:
-    """The last workgroup moves the counts on, so there must be one last."""
-    assert next(_plans([(adam_update, *_adam(1 << 20))]))[0].whole
 
 
 # ---------------------------------------------------------------------------------------------- plans

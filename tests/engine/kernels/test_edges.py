@@ -10,7 +10,8 @@ from helpers.guarded import Launch, check, guarded, reference, run
 from table.rows import EPS, Array
 
 from ag.engine.backend import Backend
-from ag.engine.backends.vulkan import pipelines
+from ag.engine.backends.vulkan import commands, pipelines
+from ag.engine.backends.vulkan.cost import seconds_of
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.kernels.random import philox
 from ag.engine.primitive import PRIMITIVES
@@ -141,9 +142,10 @@ def test_dropout_draws_the_bits_of_philox(backend: Backend) -> None:
             np.testing.assert_array_equal(out != 0, uniform >= rate + shift)
 
 
-def test_the_state_moves_on_once_per_launch(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where workgroups are folded, and some of those behind the end take tickets, too."""
-    monkeypatch.setattr(pipelines, "_MOST_GROUPS", 97)
+def test_the_state_moves_on_once_per_launch(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where workgroups are folded, so that some are behind the end, and in parts, which are rows of workgroups."""
+    for module in pipelines, commands:
+        monkeypatch.setattr(module, "_MOST_GROUPS", 97)
     pipelines._plan.cache_clear()
     n, steps = 98 * 128 * 3, 10
     ends = [4, 1000, 1000, 20000, n]  # of parameters, of which one is empty; the first is not in the launch
@@ -162,10 +164,16 @@ def test_the_state_moves_on_once_per_launch(backend: Backend, monkeypatch: pytes
         return arrays
 
     got, again, want = (stepped(one) for one in (lambda x: run(backend, x), lambda x: run(backend, x), reference))
+    before = backend.recorder.submits
+    monkeypatch.setattr(backend.recorder.budget, "seconds", seconds_of(0, 4 * 4 * size) / 20)
+    in_parts = stepped(lambda x: run(backend, x))
+    assert backend.recorder.submits - before >= 20 * steps
     pipelines._plan.cache_clear()
     assert got[3][0] == 0
     assert got[3][1:].reshape(-1, 3)[:, 2].tolist() == [13, 4, 10, 11, 13, 13]
     np.testing.assert_allclose(got[3], want[3], rtol=16 * E)
     for k in range(3):
         np.testing.assert_allclose(got[k], want[k], rtol=32 * E, atol=8 * E)
-        np.testing.assert_array_equal(again[k], got[k])
+        for other in again, in_parts:
+            np.testing.assert_array_equal(other[k], got[k])
+    np.testing.assert_array_equal(in_parts[3], got[3])

@@ -81,7 +81,7 @@ def test_the_manifest_describes_the_shader(shaders: Path, out: Path) -> None:
     assert entry["spec"] == [{"name": "last", "id": 0, "type": "uint", "default": 0},
                              {"name": "TILE", "id": 1, "type": "int", "default": -4}]
     assert entry["grid"] == {"unit": "workgroups", "axes": ["n / 4", "3"]}
-    assert (entry["work"], entry["turns"], entry["whole"]) == ("", "", False)
+    assert (entry["work"], entry["turns"]) == ("", "")
     assert entry["local_size"] == [16, 8, 1] and entry["shared_bytes"] == 0
     assert entry["sha256"] == kernels_build.source_hash(shaders / "twice.comp")
     assert (out / "twice.spv").read_bytes()[:4] == bytes.fromhex("03022307")
@@ -126,12 +126,6 @@ def test_what_a_launch_costs(shaders: Path, out: Path, line: str) -> None:
     edit(shaders, "#version", f"{line}\n#version")
     with pytest.raises(ShaderError, match="may stand there"):
         build(shaders, out)
-
-
-def test_kernels_that_count_their_workgroups_are_whole() -> None:
-    known = kernels_build.read_manifest(kernels_build.OUT)["kernels"]
-    counting = {path.stem for path in kernels_build.SHADERS.glob("*.comp") if "ticket.glsl" in path.read_text()}
-    assert {name for name, entry in known.items() if entry["whole"]} == counting >= {"adam_update", "sgd_update"}
 
 
 @needs_tools

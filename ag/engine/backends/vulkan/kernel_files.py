@@ -70,7 +70,6 @@ class Entry(TypedDict):
     turns: str
     strict: bool
     fixed: bool
-    whole: bool
     local_size: list[int]
     shared_bytes: int
     sha256: str

@@ -63,7 +63,7 @@ def largest_segment(limits: Properties) -> tuple[int, str]:
 
 
 def largest_block(limits: Properties, addresses: bool) -> tuple[int, str]:
-    """How large a block may be, and the limit that says so; where buffers have addresses, no descriptor need cover it."""
+    """The same of a single block, which no descriptor need cover where buffers have addresses."""
     if not addresses:
         return largest_segment(limits)
     largest = {

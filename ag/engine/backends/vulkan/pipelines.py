@@ -73,8 +73,6 @@ class Plan:
         Bytes of every operand; empty where some may be 16-bit, which their shapes do not say.
     work : int
         Multiply-adds, where they take more time than reading and writing the operands.
-    whole : bool
-        Whether it can only be made at once.
     needs : Needs
         What the device must have.
     """
@@ -88,7 +86,6 @@ class Plan:
     writes: tuple[bool, ...]
     sizes: tuple[int, ...]
     work: int
-    whole: bool
     needs: Needs
 
     @cached_property
@@ -183,7 +180,7 @@ def _plan(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[s
     sizes = () if "bfloat" in primitive.params else tuple(4 * prod(shape) for shape in shapes)
     work = _evaluate(entry["work"], values) if entry["work"] else 0
     return Plan(name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes, sizes, work,
-                entry["whole"], needs)
+                needs)
 
 
 def _needs(entry: Entry) -> Needs:

@@ -69,7 +69,7 @@ class _Module:
         return self.types[pointer][3]
 
     def alignment(self, element: int) -> int:
-        """Bytes of which an element's place in a buffer is a multiple: of a number its own, of a vector what divides it."""
+        """Bytes of which an element's place in a buffer is a multiple: all of a number's, and of 4 or 2 numbers'."""
         x = self.types[element]
         if code_of(x) in (_TYPE_INT, _TYPE_FLOAT):
             return x[2] // 8
