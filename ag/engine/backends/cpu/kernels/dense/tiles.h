@@ -80,12 +80,16 @@ HIDDEN void ag_turn(float *to, int64_t step_to, const float *from, int64_t step_
 #else
 #define LANES_OF(f, m) f(0, m), f(1, m), f(2, m), f(3, m)
 #endif
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLED(x, y, f, m) __builtin_shufflevector(x, y, LANES_OF(f, m))
+#else
+#define SHUFFLED(x, y, f, m) __builtin_shuffle(x, y, (mask){LANES_OF(f, m)})
+#endif
 #define FIRST_LANE(l, m) ((l) & (m) ? WIDTH + (l) - (m) : (l))
 #define SECOND_LANE(l, m) ((l) & (m) ? WIDTH + (l) : (l) + (m))
 
 // Of two rows of a square, blocks of m x m lanes: those on the diagonal and those off it change places.
 #define EXCHANGED(x, y, m, first, second) \
-    const reg first = __builtin_shuffle(x, y, (mask){LANES_OF(FIRST_LANE, m)}), \
-              second = __builtin_shuffle(x, y, (mask){LANES_OF(SECOND_LANE, m)})
+    const reg first = SHUFFLED(x, y, FIRST_LANE, m), second = SHUFFLED(x, y, SECOND_LANE, m)
 
 #endif
