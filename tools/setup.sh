@@ -57,6 +57,9 @@ validation|vulkan-validationlayers|no Vulkan validation layer, so the synchroniz
 radv|mesa-vulkan-drivers|no RADV driver, so the tests that compile kernels for chips of AMD do not run
 metal|spirv-cross|no spirv-cross, so the test that translates kernels to Metal does not run
 ip|iproute2|no ip, so the tests that cut links between hosts do not run
+arm_gcc|gcc-aarch64-linux-gnu|no compiler for aarch64, so the CPU's kernels are not tried as they are there
+arm_libc|libc6-dev-arm64-cross|no C library for aarch64, so the CPU's kernels are not tried as they are there
+qemu|qemu-user|no qemu-aarch64, so the CPU's kernels are not tried as they are on aarch64
 END
 }
 
@@ -74,6 +77,10 @@ has_validation()  { validation_layer >/dev/null; }
 has_radv()        { vulkan_file "icd.d/radeon_icd*.json" >/dev/null; }
 has_metal()       { command -v spirv-cross >/dev/null; }
 has_ip()          { command -v ip >/dev/null; }
+is_arm()          { [ "$(uname -m)" = aarch64 ]; }  # where all tests of kernels are such
+has_arm_gcc()     { is_arm || command -v aarch64-linux-gnu-gcc >/dev/null; }
+has_arm_libc()    { is_arm || [ -f /usr/aarch64-linux-gnu/include/stdio.h ]; }
+has_qemu()        { is_arm || command -v qemu-aarch64 >/dev/null; }
 has_headers() {  # where the compiler looks, and native_build.py
     local root
     for root in /usr/include /usr/local/include "${VULKAN_SDK:-}/include"; do
