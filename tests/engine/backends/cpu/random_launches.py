@@ -1,4 +1,7 @@
-"""Launches of random shapes for the CPU's kernels in C: `MAKERS` has a function of a random generator per primitive."""
+"""Launches of random shapes for the CPU's kernels in C: `MAKERS` has a function of a random generator per primitive.
+
+`put_special_values` strews NaN, infinities and zeros of both signs over what they made.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,12 @@ from ag.engine.kernels.indexing import resized
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.primitive import PRIMITIVES
 
-__all__ = ["MAKERS"]
+__all__ = ["MAKERS", "put_special_values"]
 
 Random = np.random.Generator
 MOST = 30_000  # elements of an operand
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0], np.float32)
+HELD = {"state", "settings", "places", "factor", "bad", "scaling"}  # what an optimizer or a loss scale decides itself
 
 
 def size(rng: Random, most: int) -> int:
@@ -348,3 +353,11 @@ MAKERS: dict[str, Maker] = {
     "scale_update": scale_update,
     **PRODUCTS,
 }
+
+
+def put_special_values(launch: Launch, rng: Random) -> None:
+    """Put NaN, infinities and zeros into its operands, in some places; they may become all of a small one."""
+    names = launch.primitive.operands[launch.primitive.outputs :]
+    for operand, x in zip(names, launch.operands, strict=True):
+        if x.dtype == np.float32 and operand not in HELD and x.size > 1:
+            x[rng.random(x.shape) < min(0.3, 10 / x.size)] = rng.choice(SPECIAL)
