@@ -1,5 +1,6 @@
 """Runs every kernel of a folder at random shapes, each operand in memory of its own, so that a sanitizer sees its ends.
 
+The values are ordinary ones first, then NaN and infinities are among them, which no integer may be made of.
 `test_sanitizers.py` starts it in a process with the sanitizer's library: ``python sanitized.py FOLDER EXAMPLES``.
 """
 
@@ -10,7 +11,7 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-from engine.backends.cpu.random_launches import MAKERS
+from engine.backends.cpu.random_launches import MAKERS, put_special_values
 from helpers.guarded import Launch
 
 from ag.engine.backends.cpu.library import Library, load
@@ -42,10 +43,14 @@ def main(folder: str, examples: str) -> None:
     library = load(Path(folder))
     assert library is not None, f"no kernels in {folder}"
     backend = NativeBackend(library)
-    for name in sorted(library.kernels.keys() & MAKERS.keys()):
+    for name in sorted(library.kernels):
         rng = np.random.default_rng(zlib.crc32(name.encode()))
         for _ in range(int(examples)):
-            run(library, backend, MAKERS[name](rng))
+            launch = MAKERS[name](rng)
+            run(library, backend, launch)
+            put_special_values(launch, rng)
+            run(library, backend, launch)
+    print(f"{len(library.kernels)} kernels, {int(examples)} shapes of each")
 
 
 if __name__ == "__main__":
