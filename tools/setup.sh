@@ -60,6 +60,8 @@ ip|iproute2|no ip, so the tests that cut links between hosts do not run
 arm_gcc|gcc-aarch64-linux-gnu|no compiler for aarch64, so the CPU's kernels are not tried as they are there
 arm_libc|libc6-dev-arm64-cross|no C library for aarch64, so the CPU's kernels are not tried as they are there
 qemu|qemu-user|no qemu-aarch64, so the CPU's kernels are not tried as they are on aarch64
+clang|clang|no clang, so the test that compiles as macOS does does not run
+mingw|g++-mingw-w64-x86-64-posix|no MinGW, so the test that compiles as Windows does does not run
 END
 }
 
@@ -81,6 +83,8 @@ is_arm()          { [ "$(uname -m)" = aarch64 ]; }  # where all tests of kernels
 has_arm_gcc()     { is_arm || command -v aarch64-linux-gnu-gcc >/dev/null; }
 has_arm_libc()    { is_arm || [ -f /usr/aarch64-linux-gnu/include/stdio.h ]; }
 has_qemu()        { is_arm || command -v qemu-aarch64 >/dev/null; }
+has_clang()       { command -v clang++ >/dev/null; }
+has_mingw()       { [ "$(uname -m)" != x86_64 ] || command -v x86_64-w64-mingw32-g++-posix >/dev/null; }
 has_headers() {  # where the compiler looks, and native_build.py
     local root
     for root in /usr/include /usr/local/include "${VULKAN_SDK:-}/include"; do
