@@ -34,8 +34,9 @@ def kompute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
         pytest.skip("there are no headers of Vulkan here (Debian's package libvulkan-dev; make setup installs it)")
     for folder in ROOT, ROOT / "tools", ROOT / "third_party/kp":
         monkeypatch.syspath_prepend(folder)
-    import native_build
     import recipe
+
+    import native_build
 
     source = recipe.prepare(tmp_path)
     folders = [ROOT / "third_party/kp/src", source, source / "src/include", source / "python/src",

@@ -1,7 +1,7 @@
 """A module of SPIR-V as its instructions, and back.
 
 An instruction is a tuple of 32-bit words: the first holds how many there are and which instruction it is.  Knows the
-form of modules, and what no instruction means.  `float_modes` and `addresses` change modules with it.
+form of modules, and what no instruction means.  `float_modes` and `addresses` use it.
 """
 
 from __future__ import annotations
