@@ -147,7 +147,7 @@ def kompute() -> Extension:
         return kp
     kp.extra_compile_args += ["-std=c++17", "-fvisibility=hidden", "-O2", "-g0"]
     if sys.platform == "linux":
-        kp.libraries += ["dl"]
+        kp.libraries += ["dl", "pthread"]  # which C libraries before glibc 2.34 have apart
         kp.extra_link_args += ["-Wl,-s"]
         if os.environ.get("KP_STATIC_CXX"):  # a wheel for machines with an older libstdc++
             kp.extra_link_args += ["-static-libstdc++", "-static-libgcc"]

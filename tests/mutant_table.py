@@ -142,6 +142,15 @@ shader("philox: keys change places", "philox.glsl", "uvec2(0x9E3779B9u, 0xBB67AE
 shader("half: ties upwards", "half.glsl", "0xFFFu + (size >> 13 & 1u)", "0x1000u", ("narrow", "widen"),
        "autograd/test_mixed_precision.py::test_rounding_is_to_the_nearest_ties_to_even[lavapipe-f16]")
 
+# ---------------------------------------------------------------------------------------------- pipelines
+
+TOGETHER = "engine/backends/test_pipelines_together.py::test_a_program_asks_for_all_that_it_lacks"
+mutant("capture", "a program's pipelines are made one by one", "ag/engine/backends/vulkan/backend.py",
+       "self._kernels.make([(plan, segments) for _, plan, segments, _ in planned], self.arena.segments)", "pass",
+       TOGETHER)
+mutant("capture", "pipelines that were made are not kept", "ag/engine/backends/vulkan/pipelines.py",
+       "if algorithm is not None:", "if algorithm is None:", TOGETHER)
+
 # ---------------------------------------------------------------------------------------------- barriers
 
 HAZARDS, RECORDER = "ag/engine/backends/vulkan/hazards.py", "ag/engine/backends/vulkan/recorder.py"
@@ -359,10 +368,10 @@ mutant("kernel", "by address: the alignment of what is reached", "ag/engine/back
        "mask | _ALIGNED, alignment", "mask | _ALIGNED, 2 * alignment",
        "engine/backends/test_addresses.py::test_quads_are_aligned_as_such")
 mutant("kernel", "by address: which operands", "ag/engine/backends/vulkan/pipelines.py",
-       "if of_arena[s][0] > self.covered]", "if of_arena[s][0] > 4 * self.covered]",
+       "of_arena[segment][0] > self.covered]", "of_arena[segment][0] > 4 * self.covered]",
        "limits/test_memory.py::test_tensors_larger_than_a_descriptor_covers")
 mutant("kernel", "by address: one pipeline for all sets of operands", "ag/engine/backends/vulkan/pipelines.py",
-       "key = plan.file, plan.spec, far", "key = plan.file, plan.spec, far[:0]",
+       "return plan.file, plan.spec, far", "return plan.file, plan.spec, far[:0]",
        "limits/test_memory.py::test_tensors_larger_than_a_descriptor_covers")
 mutant("optimizer", "a group without gradients counts no step of its neighbours", "ag/optim/optimizer.py",
        "if slots not in took:", "if slots in took:",

@@ -23,8 +23,8 @@ import numpy as np
 
 from ag.engine.primitive import Call
 
-__all__ = ["BLOCK", "WIDE", "WorkerThread", "available", "cut", "in_blocks", "makes", "one_by_one", "one_thread",
-           "scratch", "shares", "together"]
+__all__ = ["BLOCK", "WIDE", "WorkerThread", "available", "cores", "cut", "in_blocks", "makes", "one_by_one",
+           "one_thread", "scratch", "shares", "together"]
 
 T = TypeVar("T")
 
@@ -32,12 +32,16 @@ BLOCK = 1 << 15  # elements: a handful of arrays of 128 KiB stay in the second-l
 WIDE = 1 << 17  # where several threads work: they take turns in Python, and a call must last longer than a turn
 
 
+def cores() -> int:
+    """How many cores the process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @lru_cache(maxsize=1)
 def threads() -> int:
     """How many threads work at once: one per core, or what AG_THREADS says, or else OMP_NUM_THREADS."""
     given = os.environ.get("AG_THREADS") or os.environ.get("OMP_NUM_THREADS", "")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, int(given)) if given.isdigit() and int(given) > 0 else cores
+    return min(cores(), int(given)) if given.isdigit() and int(given) > 0 else cores()
 
 
 class _Work:

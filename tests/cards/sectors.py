@@ -17,8 +17,7 @@ import numpy as np
 from cards.interpreter import Array, Workgroup, parsed
 
 import ag.engine.backends.vulkan
-from ag.engine.backends.vulkan import pipelines
-from ag.engine.backends.vulkan.pipelines import Plan
+from ag.engine.backends.vulkan import plans
 from ag.engine.backends.vulkan.products.tiles import TILES, Rate, Tiles
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.primitive import PRIMITIVES
@@ -45,17 +44,17 @@ class Launch(NamedTuple):
     tile: str = "L2"
 
 
-def planned(launch: Launch) -> Plan:
+def planned(launch: Launch) -> plans.Plan:
     """How a card would run a launch."""
     rule = Tiles(UNITS, ((launch.tile, Rate(1.0)),), launch.tile)
-    return pipelines._plan(PRIMITIVES[launch.primitive], tuple(x.shape for x in launch.operands),
+    return plans.planned(PRIMITIVES[launch.primitive], tuple(x.shape for x in launch.operands),
                            tuple(launch.params.items()), rule, True)
 
 
 def run(launch: Launch, most: int | None = None) -> tuple[list[Array], Workgroup]:
     """The operands afterwards and what was touched, by all workgroups or by the `most` in the middle."""
     plan = planned(launch)
-    entry = pipelines._manifest()["kernels"][plan.kernel]
+    entry = plans.manifest()["kernels"][plan.kernel]
     names = [constant["name"] for constant in entry["spec"]]
     size = plan.spec[names.index("THREADS")] if "THREADS" in names else prod(entry["local_size"])
     buffers = [np.ascontiguousarray(x).view(np.uint32).reshape(-1).copy() for x in launch.operands]

@@ -17,7 +17,7 @@ import pytest
 from helpers.tiled import blank, normal, on
 
 import ag
-from ag.engine.backends.vulkan.pipelines import Product
+from ag.engine.backends.vulkan.plans import Product
 from ag.engine.backends.vulkan.products import autotune as tune
 from ag.engine.backends.vulkan.products.autotune import Tune, class_of
 from ag.engine.backends.vulkan.products.autotune_cache import Choices, choices_of

@@ -23,7 +23,7 @@ from helpers.tiled import blank, normal, on
 
 import ag
 import kernels_build
-from ag.engine.backends.vulkan import pipelines as kernels
+from ag.engine.backends.vulkan import plans as kernels
 from ag.engine.backends.vulkan.products import cooperative
 from ag.engine.backends.vulkan.products.autotune_cache import choices_of
 from ag.engine.backends.vulkan.products.cooperative import CooperativeTile, CooperativeTiles, sizes_of
@@ -293,11 +293,11 @@ def matrix_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[A
         backend._cooperative._sizes = sizes_of(matrices)
     elif kernels.kernel_state("matmul_coop") != "compiled":
         pytest.skip("the kernels were compiled by tools that do not know cooperative matrices")
-    for cache in (kernels._manifest, kernels._plan, kernels.product_of):
+    for cache in (kernels.manifest, kernels.planned, kernels.product_of):
         cache.cache_clear()
     yield backend
     backend.synchronize()
-    for cache in (kernels._manifest, kernels._plan, kernels.product_of):
+    for cache in (kernels.manifest, kernels.planned, kernels.product_of):
         cache.cache_clear()
 
 

@@ -18,7 +18,7 @@ from helpers.devices import EXTENSION, WITHOUT_EXTENSION, run_code
 from helpers.errors import expect_error
 
 import ag
-from ag.engine.backends.vulkan import pipelines
+from ag.engine.backends.vulkan import plans
 
 Run = Callable[..., dict[str, Any]]
 
@@ -222,8 +222,8 @@ def test_the_kp_of_pypi_is_not_used(run: Run) -> None:
 
 NO_KERNELS = """
 from pathlib import Path
-from ag.engine.backends.vulkan import pipelines
-pipelines._SPV = Path(PATH)
+from ag.engine.backends.vulkan import plans
+plans._SPV = Path(PATH)
 """
 
 
@@ -232,7 +232,7 @@ pipelines._SPV = Path(PATH)
 def test_a_device_without_kernels_does_not_count(run: Run, lavapipe: str, tmp_path: Path, name: str) -> None:
     """Counts, "auto" and dp_train go on with the CPU, and each says so in one line."""
     spv = tmp_path / "spv"
-    shutil.copytree(pipelines._SPV, spv)
+    shutil.copytree(plans._SPV, spv)
     (spv / name).unlink()
     said = run(NO_KERNELS.replace("PATH", repr(str(spv))) + TRAIN.replace("STEPS", "2") + LOOK + "train()\n")
     expect("ag_device('gpu') without kernels", said["gpu"], ag.DeviceError, "'gpu'", "no Vulkan device")

@@ -23,7 +23,7 @@ from helpers.errors import expect_error
 import ag
 from ag.engine.backends.vulkan.commands import Command, Copy, groups_of
 from ag.engine.backends.vulkan.cost import Budget, seconds_of
-from ag.engine.backends.vulkan.pipelines import Plan, _plan
+from ag.engine.backends.vulkan.plans import Plan, planned
 from ag.engine.backends.vulkan.products.tiles import TILES, Tiles
 from ag.engine.device import backend_of
 from ag.engine.kernels.attention import attention, attention_grad
@@ -102,7 +102,7 @@ def _adam(n: int) -> tuple[tuple[Shape, ...], Params]:
 
 def _plans(launches: Launches) -> Iterator[tuple[Plan, tuple[Shape, ...]]]:
     for primitive, shapes, params in launches:
-        yield _plan(primitive, shapes, tuple(params.items()), CARD, True), shapes
+        yield planned(primitive, shapes, tuple(params.items()), CARD, True), shapes
 
 
 def recorded(name: str) -> Launches:

@@ -20,7 +20,7 @@ import pytest
 from helpers.errors import expect_error
 
 import ag
-from ag.engine.backends.vulkan import pipelines as kernels
+from ag.engine.backends.vulkan import plans as kernels
 from ag.engine.backends.vulkan.backend import VulkanBackend
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32, F64, I32, U32
@@ -218,7 +218,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "spv"
     shutil.copytree(kernels._SPV, folder)
     monkeypatch.setattr(kernels, "_SPV", folder)
-    caches = (kernels._manifest, kernels._plan)
+    caches = (kernels.manifest, kernels.planned)
     for cache in caches:
         cache.cache_clear()
     yield folder

@@ -10,7 +10,7 @@ from helpers.guarded import Launch, check, guarded, reference, run
 from table.rows import EPS, Array
 
 from ag.engine.backend import Backend
-from ag.engine.backends.vulkan import commands, pipelines
+from ag.engine.backends.vulkan import commands, plans
 from ag.engine.backends.vulkan.cost import seconds_of
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.kernels.random import philox
@@ -78,13 +78,13 @@ def test_products_of_more_than_65535_tiles_along_an_axis(lavapipe: str, name: st
 def test_grids_are_folded_that_are_too_long_on_any_axis(monkeypatch: pytest.MonkeyPatch, vulkan: str, name: str,
                                                         a: tuple[int, ...], b: tuple[int, ...],
                                                         params: dict[str, int]) -> None:
-    monkeypatch.setattr(pipelines, "_MOST_GROUPS", 65535 >> 10)
-    pipelines._plan.cache_clear()
+    monkeypatch.setattr(plans, "_MOST_GROUPS", 65535 >> 10)
+    plans.planned.cache_clear()
     a, b = (a[0] >> 10, *a[1:]), (b[0] if len(b) == 2 else b[0] >> 10, *b[1:])
     try:
         compare(guarded(vulkan), name, normal(*a), normal(*b, seed=1), ulp=8, atol=16 * E, ta=False, tb=False, **params)
     finally:
-        pipelines._plan.cache_clear()
+        plans.planned.cache_clear()
 
 
 @pytest.mark.parametrize(("a", "b"), [((2, 1, 4, 1), (3, 1, 129)), ((2, 1) * 4, (1, 2) * 4)])
@@ -144,9 +144,9 @@ def test_dropout_draws_the_bits_of_philox(backend: Backend) -> None:
 
 def test_the_state_moves_on_once_per_launch(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where workgroups are folded, so that some are behind the end, and in parts, which are rows of workgroups."""
-    for module in pipelines, commands:
+    for module in plans, commands:
         monkeypatch.setattr(module, "_MOST_GROUPS", 97)
-    pipelines._plan.cache_clear()
+    plans.planned.cache_clear()
     n, steps = 98 * 128 * 3, 10
     ends = [4, 1000, 1000, 20000, n]  # of parameters, of which one is empty; the first is not in the launch
     counts = [[0.3, 0.004, 3], [0.4, 0.005, 4], [0, 0, 0], [0.1, 0.001, 1], [0.3, 0.004, 3], [0.3, 0.004, 3]]
@@ -168,7 +168,7 @@ def test_the_state_moves_on_once_per_launch(backend: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(backend.recorder.budget, "seconds", seconds_of(0, 4 * 4 * size) / 20)
     in_parts = stepped(lambda x: run(backend, x))
     assert backend.recorder.submits - before >= 20 * steps
-    pipelines._plan.cache_clear()
+    plans.planned.cache_clear()
     assert got[3][0] == 0
     assert got[3][1:].reshape(-1, 3)[:, 2].tolist() == [13, 4, 10, 11, 13, 13]
     np.testing.assert_allclose(got[3], want[3], rtol=16 * E)

@@ -22,7 +22,7 @@ from table.rows import EPS, TINY, Array, loss_of, restart_generator, tensor, wei
 import ag
 from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend
-from ag.engine.backends.vulkan.pipelines import _manifest
+from ag.engine.backends.vulkan.plans import manifest
 from ag.engine.backends.vulkan.products.tiles import Tiles
 from ag.engine.dtype import F32, as_dtype
 from ag.engine.primitive import PRIMITIVES, Primitive
@@ -236,7 +236,7 @@ def test_an_overwritten_guard_word_is_found(backend: Backend) -> None:
 
 # ---------------------------------------------------------------------------------------------- turns
 
-TAKES_TURNS = sorted(name for name, entry in _manifest()["kernels"].items() if name in PRIMITIVES
+TAKES_TURNS = sorted(name for name, entry in manifest()["kernels"].items() if name in PRIMITIVES
                      and any(constant["name"] == "turns" for constant in entry["spec"]))
 
 

@@ -15,7 +15,7 @@ from helpers.tiled import KINDS, blank, launched_twice, normal, on, tiled_backen
 
 import ag
 from ag.engine.backend import DeviceInfo
-from ag.engine.backends.vulkan import pipelines as kernels
+from ag.engine.backends.vulkan import plans
 from ag.engine.backends.vulkan.products.tiles import TILES, Tile, Tiles, tiles_of
 from ag.engine.buffer import Buffer
 from ag.engine.compile.pipeline import record
@@ -64,12 +64,12 @@ def test_random_products(backend: Any, kind: str, shapes: int) -> None:
 @pytest.mark.vulkan
 @pytest.mark.parametrize("kind", ["S", "V"], indirect=True)
 def test_a_long_line_of_tiles_is_folded(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "_MOST_GROUPS", 11)
-    kernels._plan.cache_clear()
+    monkeypatch.setattr(plans, "_MOST_GROUPS", 11)
+    plans.planned.cache_clear()
     rng = np.random.default_rng(5)
     a, b = normal(rng, 2, 3, 5), normal(rng, 2, 5, 400)
     got = backend.download(backend.launch(batched_matmul, on(backend, a), on(backend, b), ta=False, tb=False, chunk=5))
-    kernels._plan.cache_clear()
+    plans.planned.cache_clear()
     assert_product(got[0], a, b, False, False)
 
 

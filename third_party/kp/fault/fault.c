@@ -9,6 +9,9 @@
 //                                time; no driver's thread is woken for it
 //   KPFAULT_LINK_GBPS=<n>        with that, a submission ends when the bytes it copies between buffers have passed
 //                                at so many GB/s, after those of the submissions before it
+//   KPFAULT_PIPELINE_MS=<ms>     a pipeline takes so much longer to make
+//   KPFAULT_PIPELINES=<file>     for each, the number of those that are being made is appended, in a line
+//   KPFAULT_NO_PIPELINES=1       none can be made
 //   KPFAULT_DEVICE=<k>           only the k-th device created, from 0, is at fault; else every device
 //
 // Settings are looked at in every call, so a process may change its own.
@@ -18,6 +21,8 @@
 //
 // Not thread-safe: the caller must not create devices in two threads at once.
 
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -43,6 +48,7 @@ typedef struct {
     PFN_vkQueueWaitIdle queueWaitIdle;
     PFN_vkBeginCommandBuffer beginCommandBuffer;
     PFN_vkCmdCopyBuffer cmdCopyBuffer;
+    PFN_vkCreateComputePipelines createPipelines;
     unsigned long long allocated; // bytes, in all
     long waits;
     int killed; // by the watchdog
@@ -55,6 +61,7 @@ static struct { VkCommandBuffer handle; double bytes; } copies[MAX_BUFFERS]; // 
 static int bufferCount;
 static Device devices[MAX_DEVICES];
 static int deviceCount;
+static atomic_int making; // pipelines
 static VkInstance instance;
 static PFN_vkGetInstanceProcAddr nextInstanceProc;
 
@@ -196,6 +203,27 @@ static VkResult VKAPI_CALL QueueSubmit(VkQueue queue, uint32_t count, const VkSu
     return result;
 }
 
+static VkResult VKAPI_CALL CreateComputePipelines(VkDevice handle, VkPipelineCache cache, uint32_t count,
+                                                  const VkComputePipelineCreateInfo *infos,
+                                                  const VkAllocationCallbacks *callbacks, VkPipeline *out)
+{
+    Device *device = find(handle);
+    const char *late = setting("KPFAULT_PIPELINE_MS", device), *path = setting("KPFAULT_PIPELINES", device);
+    const int now = atomic_fetch_add(&making, 1) + 1;
+    FILE *file = path ? fopen(path, "a") : NULL;
+    if (file) {
+        fprintf(file, "%d\n", now);
+        fclose(file);
+    }
+    if (late)
+        sleep_until(now_s() + 1e-3 * atof(late), UINT64_MAX);
+    VkResult result = VK_ERROR_INITIALIZATION_FAILED;
+    if (!setting("KPFAULT_NO_PIPELINES", device))
+        result = device->createPipelines(handle, cache, count, infos, callbacks, out);
+    atomic_fetch_sub(&making, 1);
+    return result;
+}
+
 // ---- the layer's place in the chain: each Create call takes its link and passes the rest on ------
 
 static VkResult VKAPI_CALL CreateInstance(const VkInstanceCreateInfo *info,
@@ -236,6 +264,7 @@ static VkResult VKAPI_CALL CreateDevice(VkPhysicalDevice physical, const VkDevic
             .queueWaitIdle = (PFN_vkQueueWaitIdle)deviceProc(*out, "vkQueueWaitIdle"),
             .beginCommandBuffer = (PFN_vkBeginCommandBuffer)deviceProc(*out, "vkBeginCommandBuffer"),
             .cmdCopyBuffer = (PFN_vkCmdCopyBuffer)deviceProc(*out, "vkCmdCopyBuffer"),
+            .createPipelines = (PFN_vkCreateComputePipelines)deviceProc(*out, "vkCreateComputePipelines"),
         };
     return result;
 }
@@ -268,6 +297,7 @@ static PFN_vkVoidFunction own(const char *name)
         {"vkQueueSubmit", QueueSubmit},
         {"vkBeginCommandBuffer", BeginCommandBuffer},
         {"vkCmdCopyBuffer", CmdCopyBuffer},
+        {"vkCreateComputePipelines", CreateComputePipelines},
     };
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
         if (!strcmp(name, calls[i].name))

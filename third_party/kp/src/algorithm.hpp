@@ -34,6 +34,19 @@ withConstants(const pybind11::object& constants, F f)
                          std::string(py::str(py::array(constants).dtype())));
 }
 
+/// The words of a shader for these tensors; refuses what is none.
+inline std::vector<uint32_t>
+spirvWords(const std::vector<std::shared_ptr<kp::Tensor>>& tensors, const std::string& code)
+{
+    if (tensors.empty() || code.empty() || code.size() % 4)
+        throw std::runtime_error("Manager.algorithm: needs a tensor and SPIR-V of whole words, got " +
+                                 std::to_string(tensors.size()) + " tensors and " +
+                                 std::to_string(code.size()) + " bytes");
+    std::vector<uint32_t> words(code.size() / 4);
+    std::memcpy(words.data(), code.data(), code.size());
+    return words;
+}
+
 inline std::shared_ptr<kp::Algorithm>
 algorithm(kp::Manager& manager,
           const std::vector<std::shared_ptr<kp::Tensor>>& tensors,
@@ -42,13 +55,7 @@ algorithm(kp::Manager& manager,
           const pybind11::object& specConstants,
           const pybind11::object& pushConstants)
 {
-    const std::string code = spirv;
-    if (tensors.empty() || code.empty() || code.size() % 4)
-        throw std::runtime_error("Manager.algorithm: needs a tensor and SPIR-V of whole words, got " +
-                                 std::to_string(tensors.size()) + " tensors and " +
-                                 std::to_string(code.size()) + " bytes");
-    std::vector<uint32_t> words(code.size() / 4);
-    std::memcpy(words.data(), code.data(), code.size());
+    const std::vector<uint32_t> words = spirvWords(tensors, spirv);
     return withConstants(specConstants, [&](const auto& spec) {
         return withConstants(pushConstants, [&](const auto& push) {
             return manager.algorithm(tensors, words, workgroup, spec, push);

@@ -3,6 +3,7 @@
 #pragma once
 #include "ops.hpp"
 #include "properties.hpp"
+#include "together.hpp"
 #include <kompute/Kompute.hpp>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -192,6 +193,12 @@ bindManager(Class<kp::Manager>& manager)
            "The pipeline of an Algorithm, bound to other tensors, as many as it has.",
            py::arg("algorithm").none(false),
            py::arg("tensors"))
+      .def("algorithms",
+           &algorithms,
+           "Algorithms, each from (tensors, SPIR-V, workgroup, specialization and push constants of uint32), made by so\n"
+           "many threads; None for one that cannot be made.",
+           py::arg("wanted"),
+           py::arg("threads"))
       .def("pipelines", &kp::Manager::pipelines, "How many pipelines were made.")
       .def("pipeline_cache",
            [](const kp::Manager& self) {

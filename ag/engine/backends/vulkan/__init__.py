@@ -7,7 +7,7 @@ this package when a device of its name is first asked for.
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.backend import VulkanBackend
 from ag.engine.backends.vulkan.loader import DRIVERS, complaints
-from ag.engine.backends.vulkan.pipelines import check_kernels
+from ag.engine.backends.vulkan.plans import check_kernels
 from ag.engine.backends.vulkan.selection import find, preferred
 from ag.engine.registry import register_backend
 

@@ -2,7 +2,7 @@
 
 A launch evaluates the shape rule, allocates outputs, packs offsets into push constants and hands the command to the
 recorder; nothing waits before a download.  A program is the same commands in sequences of their own.  It runs whatever
-primitive it is given and must not know one by name: which kernel runs is the matter of `pipelines` and `tiles`.
+primitive it is given and must not know one by name: which kernel runs is the matter of `plans` and `tiles`.
 `ag.engine.backends.vulkan` makes it, when `ag.engine.device` opens a device.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import NoReturn
 
 import numpy as np
 
@@ -22,9 +21,10 @@ from ag.engine.backends.vulkan.examination import examined
 from ag.engine.backends.vulkan.hazards import Range
 from ag.engine.backends.vulkan.kp_types import Tensor
 from ag.engine.backends.vulkan.limits import largest_block, largest_segment, spare_bytes
-from ag.engine.backends.vulkan.loader import DRIVERS
+from ag.engine.backends.vulkan.loader import DRIVERS, LetGo
 from ag.engine.backends.vulkan.pipeline_cache import KeptPipelines
-from ag.engine.backends.vulkan.pipelines import Kernels, check_kernels
+from ag.engine.backends.vulkan.pipelines import Kernels
+from ag.engine.backends.vulkan.plans import Plan, check_kernels
 from ag.engine.backends.vulkan.products.autotune import Tune
 from ag.engine.backends.vulkan.products.cooperative import Cooperative
 from ag.engine.backends.vulkan.products.tiles import Rule
@@ -39,7 +39,7 @@ from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.program import Given, Launch, Program, held_bytes
 from ag.engine.shape import Shape
-from ag.errors import DeviceError, DtypeError
+from ag.errors import DtypeError
 
 __all__ = ["VulkanBackend"]
 
@@ -52,16 +52,6 @@ _IN_TURN = 2  # of the sequences of a program: one that runs, and one that is ne
 
 
 _INHERITED: list[object] = []  # of the process that this one was forked from; never freed
-
-
-class _LetGo:
-    """Stands for the parts of a device that was closed."""
-
-    def __init__(self, why: str) -> None:
-        self._why = why
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise DeviceError(self._why)
 
 
 def _words(target: Buffer, value: Array | Buffer) -> tuple[int, int, Array | int]:
@@ -260,25 +250,35 @@ class VulkanBackend(Backend):
 
     def program(self, launches: list[Launch]) -> Program:
         with self.lock:
-            commands = [self.command(x.primitive, x.buffers, x.params) for x in launches]
+            planned = [(x.buffers, *self._planned(x.primitive, x.buffers, x.params)) for x in launches]
+            self._kernels.make([(plan, segments) for _, plan, segments, _ in planned], self.arena.segments)
+            commands = [self._bound(*each) for each in planned]
             return VulkanProgram(self, launches, [c for c in commands if c is not None])
 
     def command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
                 tiles: Rule | None = None) -> Command | None:
         """The dispatch of a launch, in tiles by the device's rule unless another is given; None if nothing is to do."""
+        return self._bound(buffers, *self._planned(primitive, buffers, params, tiles))
+
+    def _planned(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
+                 tiles: Rule | None = None) -> tuple[Plan, tuple[int, ...], list[int]]:
+        """How to run it, the segments that its operands lie in, and where in these, in words."""
         addresses = [b.address for b in buffers]
         words = [(address & _OFFSET_MASK) >> 2 for address in addresses]
         shapes = tuple([b.shape for b in buffers])
         plan = self._kernels.plan(primitive, shapes, params, words, tiles or self._rule(primitive, shapes, params))
+        return plan, tuple([address >> OFFSET_BITS for address in addresses]), words
+
+    def _bound(self, buffers: tuple[Buffer, ...], plan: Plan, segments: tuple[int, ...],
+               words: list[int]) -> Command | None:
         if not plan.grid[0]:
             return None
-        segments = tuple([address >> OFFSET_BITS for address in addresses])
         algorithm = self._kernels.algorithm(plan, segments, self.arena.segments)
         reads: list[Range] = []
         writes: list[Range] = []
         sizes = plan.sizes or [b.nbytes for b in buffers]
-        for address, size, written in zip(addresses, sizes, plan.writes, strict=True):
-            (writes if written else reads).append((address, address + size))
+        for b, size, written in zip(buffers, sizes, plan.writes, strict=True):
+            (writes if written else reads).append((b.address, b.address + size))
         return Command(plan.kernel, algorithm, plan.push(words), plan.grid, reads, writes,
                        seconds_of(plan.work, sum(sizes)), not self._makes_parts)
 
@@ -326,7 +326,7 @@ class VulkanBackend(Backend):
             if DRIVERS.inherited:
                 _INHERITED.append(self.__dict__.copy())  # destroying what is the parent's would hang
             for name in ("recorder", "transfers", "_kept", "_kernels", "_manager", "_cooperative", "_tune", "_shadow"):
-                setattr(self, name, _LetGo(why))
+                setattr(self, name, LetGo(why))
 
     def forked(self) -> None:
         self.lock = threading.RLock()

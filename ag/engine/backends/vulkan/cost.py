@@ -3,7 +3,7 @@
 A driver's watchdog ends a submission that runs for 2 to 10 seconds, and the device with it, so none should take longer
 than about 100 ms.  Nobody knows how quick a device is before it has worked: `seconds_of` counts as if it were a slow
 integrated one, and `Budget` lowers what it allows where submissions turn out to take longer.  How commands are cut
-changes no bit of their results.  Knows no command and no kernel; `commands` and `pipelines` count with it, and the
+changes no bit of their results.  Knows no command and no kernel; `commands` and the backend count with it, and the
 recorder asks it.
 """
 

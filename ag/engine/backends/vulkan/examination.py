@@ -22,7 +22,7 @@ from ag.engine.backend import Finding
 from ag.engine.backends.vulkan.kp_types import Manager, Properties
 from ag.engine.backends.vulkan.limits import largest_block, spare_bytes
 from ag.engine.backends.vulkan.loader import DRIVERS
-from ag.engine.backends.vulkan.pipelines import compiled_by, left_out, unfit
+from ag.engine.backends.vulkan.plans import compiled_by, left_out, unfit
 from ag.engine.backends.vulkan.products.autotune import TunedBackend, seconds_of
 from ag.engine.backends.vulkan.products.cooperative import sizes_of
 from ag.engine.backends.vulkan.products.tiles import Tiles, tiles_of

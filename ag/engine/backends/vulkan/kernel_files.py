@@ -1,7 +1,7 @@
 """The compiled kernels as files, and the note that the build left where it could not make something.
 
 kernels_build.py writes the files: a manifest, which describes every kernel, and the SPIR-V.  native_build.py writes the
-note.  Knows no device and no driver.  `pipelines` reads the manifest here, the loader the note.
+note.  Knows no device and no driver.  `plans` reads the manifest here, the loader the note.
 """
 
 from __future__ import annotations

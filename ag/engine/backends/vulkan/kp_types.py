@@ -11,7 +11,7 @@ from typing import Protocol, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Algorithm", "Manager", "Properties", "Sequence", "Tensor", "Words"]
+__all__ = ["Algorithm", "Asked", "Manager", "Properties", "Sequence", "Tensor", "Words"]
 
 Words = npt.NDArray[np.uint32]
 
@@ -57,6 +57,9 @@ class Algorithm(Protocol):
     """A pipeline bound to tensors; it is only handed on."""
 
 
+Asked = tuple[list[Tensor], bytes, tuple[int, int, int], Words, Words]  # what `Manager.algorithm` takes
+
+
 class Sequence(Protocol):
     """A command buffer."""
 
@@ -90,6 +93,8 @@ class Manager(Protocol):
 
     def algorithm(self, tensors: list[Tensor], spirv: bytes, grid: tuple[int, int, int], constants: Words,
                   push: Words) -> Algorithm: ...
+
+    def algorithms(self, wanted: list[Asked], threads: int) -> list[Algorithm | None]: ...
 
     def bound(self, algorithm: Algorithm, tensors: list[Tensor]) -> Algorithm: ...
 

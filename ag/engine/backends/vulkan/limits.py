@@ -1,7 +1,7 @@
 """What a device allows: how large its allocations may be, and what a kernel may need.
 
 The numbers are the driver's own (`Properties`); nothing here is measured.  Knows no buffer and no primitive.  The
-backend asks before it makes an arena, `pipelines` and `tiles` before they choose a kernel.
+backend asks before it makes an arena, `plans` and `tiles` before they choose a kernel.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 One `kp.Manager` per device for the life of the process: making a second one on the same device would double its
 memory bookkeeping, and drivers dislike being torn down.  Devices are listed without opening any: that may take seconds
-and wakes cards.  A forked child inherits handles it cannot use, so it is
-refused.  Knows no buffer and no kernel.  The registry lists devices through it, and the backend opens its own.
+and wakes cards.  A forked child inherits handles it cannot use, so it is refused; what stands for the parts of a closed
+device says that it was closed.  Knows no buffer and no kernel.  The registry lists devices through it, and the backend
+opens its own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import subprocess
 import sys
 from types import ModuleType
+from typing import NoReturn
 
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.kernel_files import not_built
@@ -21,7 +23,7 @@ from ag.engine.backends.vulkan.selection import Listed
 from ag.errors import DeviceError
 from ag.version import install_line
 
-__all__ = ["DRIVERS", "Drivers", "complaints", "kompute"]
+__all__ = ["DRIVERS", "Drivers", "LetGo", "complaints", "kompute"]
 
 _VENDORS = {
     0x10DE: "NVIDIA", 0x1002: "AMD", 0x8086: "Intel", 0x106B: "Apple", 0x13B5: "Arm", 0x5143: "Qualcomm",
@@ -163,3 +165,13 @@ def _version(vendor_id: int, packed: int) -> str:
     if vendor_id == 0x10DE:  # NVIDIA packs 10.8.8.6 bits
         return f"{packed >> 22}.{packed >> 14 & 0xFF}.{packed >> 6 & 0xFF}"
     return f"{packed >> 22}.{packed >> 12 & 0x3FF}.{packed & 0xFFF}"
+
+
+class LetGo:
+    """Stands for the parts of a device that was closed."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise DeviceError(self._why)

@@ -1,9 +1,9 @@
-"""What a driver keeps of the kernels that it compiled, in a file per kind of device in the user's cache directory.
+"""How a driver compiles kernels: several at once, and what it keeps of them, in a file per kind of device.
 
 A driver compiles a kernel in 1 to 500 ms, and takes what it finds in its pipeline cache in much less; drivers that keep
-files of their own lose them in containers.  The file is a gain and never a condition: one that is broken, another
-driver's or cannot be written is passed over without a word.  Knows no kernel.  The Vulkan backend reads it when a
-device is opened, and writes it when one is closed that has compiled something.
+files of their own lose them in containers.  The file, in the user's cache directory, is a gain and never a condition:
+one that is broken, another driver's or cannot be written is passed over without a word.  Knows no kernel by name.  The
+Vulkan backend reads the file when a device is opened, and writes it when one is closed that has compiled something.
 """
 
 from __future__ import annotations
@@ -16,15 +16,23 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from ag.engine.backends.vulkan.kp_types import Manager
+from ag.engine.backends.vulkan.kp_types import Algorithm, Asked, Manager
+from ag.engine.cpu_threads import cores
 
-__all__ = ["KeptPipelines"]
+__all__ = ["KeptPipelines", "compiled"]
 
 _MAGIC = b"ag pipelines 1\n"
 _DIGEST = 32
 _HEADER = struct.Struct("<IIII16s")  # of what a driver writes: length, version 1, vendor, device, its UUID for caches
+_MOST_THREADS = 8  # some drivers take a hundred megabytes while they compile a kernel
 
 log = logging.getLogger("ag")
+
+
+def compiled(manager: Manager, asked: list[Asked]) -> list[Algorithm | None]:
+    """What was asked for, made in as many threads as the process may use cores; None for what was not made."""
+    threads = min(cores(), _MOST_THREADS, len(asked))
+    return manager.algorithms(asked, threads) if threads > 1 else [None] * len(asked)
 
 
 class KeptPipelines:

@@ -5,5 +5,5 @@
     trial            which kinds of tiles a new driver makes right
     cooperative      which products run on matrix units, after a test
 
-Knows sizes and what a driver says of its device; `ag.engine.backends.vulkan.pipelines` and the backend ask.
+Knows sizes and what a driver says of its device; `ag.engine.backends.vulkan.plans` and the backend ask.
 """

@@ -22,7 +22,7 @@ from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.commands import Command, Recorded
 from ag.engine.backends.vulkan.kp_types import Properties
 from ag.engine.backends.vulkan.limits import Needs, lacking
-from ag.engine.backends.vulkan.pipelines import Product, product_of, products_hash
+from ag.engine.backends.vulkan.plans import Product, product_of, products_hash
 from ag.engine.backends.vulkan.products.autotune_cache import Choices, choices_of
 from ag.engine.backends.vulkan.products.tiles import TILES, Rule, Tiles
 from ag.engine.backends.vulkan.recorder import Recorder

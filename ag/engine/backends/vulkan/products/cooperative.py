@@ -16,7 +16,7 @@ import numpy as np
 
 from ag.engine.backends.vulkan.kp_types import Manager, Properties
 from ag.engine.backends.vulkan.limits import Needs, lacking
-from ag.engine.backends.vulkan.pipelines import compiled_by, kernel_state, product_of
+from ag.engine.backends.vulkan.plans import compiled_by, kernel_state, product_of
 from ag.engine.backends.vulkan.products.autotune import TunedBackend, choices_for, seconds_of, warm_up
 from ag.engine.backends.vulkan.products.tiles import Tiles
 from ag.engine.buffer import Buffer

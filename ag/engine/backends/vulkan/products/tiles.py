@@ -4,7 +4,7 @@ shaders/product.glsl takes the sizes below as specialization constants.  Large t
 ones keep more of the device busy; `Tiles.choose` weighs the two.  Nothing here is measured at run time, so one device
 always makes the same choice, and results are the same to the bit from run to run.  Kinds that do not fit the device
 (shared memory, invocations) are not chosen from.
-`ag.engine.backends.vulkan.pipelines` asks.
+`ag.engine.backends.vulkan.plans` asks.
 """
 
 from __future__ import annotations

@@ -1,0 +1,209 @@
+"""The pipelines of a program are made by several threads: each once, with the same errors, and interrupted at any time.
+
+The layer of third_party/kp/fault makes a pipeline take a while, counts how many are made at once, and refuses them.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.devices import run_code
+from helpers.errors import expect_error
+
+import ag
+from ag.engine.backends.vulkan import pipeline_cache, pipelines
+from ag.engine.backends.vulkan.backend import VulkanBackend
+from ag.engine.backends.vulkan.kp_types import Algorithm, Asked, Manager
+from ag.engine.compile.pipeline import record
+from ag.engine.device import backend_of
+from ag.engine.dtype import F32
+from ag.engine.kernels.activation import relu
+from ag.engine.kernels.elementwise import add, exp
+
+pytestmark = pytest.mark.vulkan
+Run = Callable[..., dict[str, Any]]
+
+# Chains differ in their numbers of functions, so the program has COUNT pipelines of its own.
+STEP = """
+import os, signal, threading
+from time import perf_counter, sleep
+from ag.engine.backends.vulkan import pipeline_cache
+from ag.engine.compile.pipeline import record
+from ag.engine.device import backend_of
+from ag.engine.dtype import F32
+from ag.engine.kernels.activation import relu
+from ag.engine.kernels.elementwise import add
+
+COUNT, THREADS = 5, 3
+pipeline_cache.cores = lambda: THREADS
+backend = backend_of(DEVICE)
+kernels, manager = backend._kernels, backend._manager
+x = backend.alloc((40,), F32)
+value = np.arange(40, dtype=np.float32) - 20
+backend.upload(value, x)
+programs = []
+
+def captured():
+    '''A program of COUNT chains, and its results.'''
+    with record(backend) as recording:
+        results = []
+        for count in range(COUNT):
+            y = backend.launch(relu, x)
+            for _ in range(count + 1):
+                y = backend.launch(add, y, x)
+            results.append(y)
+        del y
+    programs.append(recording.finished())
+    return results
+
+def right(results):
+    return [bool((backend.download(y) == np.maximum(value, 0) + (k + 1) * value).all())
+            for k, y in enumerate(results)]
+
+captured()  # what is made when launches are recorded one by one
+programs.clear()
+for known in kernels._algorithms, kernels._pipelines:  # forget those of chains
+    for key in [key for key in known if "fused" in key[0]]:
+        del known[key]
+os.environ.update(FAULTS)
+before = manager.pipelines()
+
+def differing():
+    return sum("fused" in key[0] and bool(made) for key, made in kernels._algorithms.items())
+"""
+
+
+@pytest.fixture
+def run(layer: dict[str, str], lavapipe: str) -> Run:
+    """Run code after STEP in a process of its own, with these faults from the making of the program on."""
+
+    def run(code: str, **faults: str) -> dict[str, Any]:
+        return run_code(f"DEVICE, FAULTS = {lavapipe!r}, {faults!r}\n{STEP}{code}", **layer)
+
+    return run
+
+
+def at_once(path: Path) -> list[int]:
+    return [int(line) for line in path.read_text().split()]
+
+
+def test_each_once_by_several_threads(run: Run, tmp_path: Path) -> None:
+    said = run("said['right'] = right(captured())\nprograms[0].run()\n"
+               "said['made'] = [manager.pipelines() - before, differing(), programs[0].launches]\n"
+               "captured()\nsaid['again'] = manager.pipelines() - before",
+               KPFAULT_PIPELINE_MS="100", KPFAULT_PIPELINES=str(tmp_path / "made"))
+    assert said["made"] == [5, 5, 5] and said["again"] == 5 and said["right"] == [True] * 5
+    assert len(at_once(tmp_path / "made")) == 5 and max(at_once(tmp_path / "made")) == 3
+    assert said["err"] == ""
+
+
+def test_a_program_asks_for_all_that_it_lacks(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = backend_of(lavapipe)
+    assert isinstance(shared, VulkanBackend)
+    backend = VulkanBackend(shared._index)
+    x = backend.alloc((4,), F32)
+    backend.upload(np.arange(4, dtype=np.float32), x)
+    asked: list[int] = []
+
+    def compiled(manager: Manager, wanted: list[Asked]) -> list[Algorithm | None]:
+        asked.append(len(wanted))
+        return pipeline_cache.compiled(manager, wanted)
+
+    monkeypatch.setattr(pipelines, "compiled", compiled)
+    monkeypatch.setattr(pipeline_cache, "cores", lambda: 4)
+    for _ in range(2):
+        with record(backend) as recording:
+            results = [backend.launch(kernel, backend.launch(add, x, x)) for kernel in (relu, exp)]
+        before = backend._manager.pipelines()
+        recording.finished().run()
+        assert [backend.download(y)[0] for y in results] == [0, 1]
+    assert asked == [2, 0] and backend._manager.pipelines() == before
+    assert before == len(backend._kernels._algorithms)  # none was made twice
+
+
+def test_one_core(run: Run, tmp_path: Path) -> None:
+    said = run("THREADS = 1\nsaid['right'] = right(captured())\nsaid['made'] = manager.pipelines() - before",
+               KPFAULT_PIPELINE_MS="30", KPFAULT_PIPELINES=str(tmp_path / "made"))
+    assert said["made"] == 5 and said["right"] == [True] * 5 and at_once(tmp_path / "made") == [1] * 5
+
+
+def test_eager_launches_make_one_at_a_time(run: Run, tmp_path: Path) -> None:
+    said = run("kernels._algorithms.clear(); kernels._pipelines.clear()\nbackend.launch(add, backend.launch(relu, x), x)\n"
+               "said['made'] = manager.pipelines() - before",
+               KPFAULT_PIPELINE_MS="30", KPFAULT_PIPELINES=str(tmp_path / "made"))
+    assert said["made"] == 2 and at_once(tmp_path / "made") == [1, 1]
+
+
+def test_what_a_driver_does_not_compile_is_the_same_error(run: Run) -> None:
+    said = run("said['error'] = error_of(captured)\nsaid['made'] = manager.pipelines() - before\n"
+               "del os.environ['KPFAULT_NO_PIPELINES']\nsaid['right'] = right(captured())\n"
+               "said['again'] = manager.pipelines() - before", KPFAULT_NO_PIPELINES="1")
+    with expect_error("a driver that does not compile", ag.KernelError, "does not compile kernel fused",
+                      "storage buffers", "update the driver"):
+        raise getattr(ag, said["error"][0])(said["error"][1])
+    assert said["made"] == 0 and said["again"] == 5 and said["right"] == [True] * 5
+
+
+INTERRUPTED = """
+def sender():
+    sleep(0.25)
+    os.kill(os.getpid(), signal.SIGINT)
+
+def interrupted():
+    began = perf_counter()
+    threading.Thread(target=sender).start()
+    try:
+        captured()
+    except KeyboardInterrupt:
+        return perf_counter() - began
+"""
+
+
+def test_interrupted(run: Run) -> None:
+    """It is heard before all are made, those in work end, and what is called next is right."""
+    said = run(f"{INTERRUPTED}\nsaid['seconds'] = interrupted()\nsaid['kept'] = differing()\n"
+               "os.environ['KPFAULT_PIPELINE_MS'] = '0'\nsaid['right'] = right(captured())\n"
+               "said['differ'] = differing()", KPFAULT_PIPELINE_MS="400")
+    assert said["seconds"] is not None and said["seconds"] >= 0.3  # two turns would take 0.8 s
+    assert said["kept"] == 0 and said["differ"] == 5 and said["right"] == [True] * 5
+
+
+def test_a_handler_that_uses_the_device_meanwhile(run: Run) -> None:
+    said = run(f"""
+heard = []
+
+def handler(number, frame):
+    heard.append(backend.download(backend.launch(relu, x)).tolist() == np.maximum(value, 0).tolist())
+
+signal.signal(signal.{signal.SIGUSR1.name}, handler)
+threading.Timer(0.25, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+said['right'] = right(captured())
+said['heard'] = heard
+said['made'] = manager.pipelines() - before
+""", KPFAULT_PIPELINE_MS="200")
+    assert said["heard"] == [True] and said["right"] == [True] * 5 and said["made"] == 5
+
+
+def test_other_threads_run_meanwhile(run: Run) -> None:
+    said = run("""
+ticks, ended = [], threading.Event()
+
+def tick():
+    while not ended.wait(0.01):
+        ticks.append(perf_counter())
+
+thread = threading.Thread(target=tick)
+thread.start()
+began = perf_counter()
+recorded = captured()
+ended.set()
+thread.join()
+said['longest'] = max(b - a for a, b in zip(ticks, ticks[1:]))
+said['took'] = perf_counter() - began
+""", KPFAULT_PIPELINE_MS="500")
+    assert said["took"] > 1 and said["longest"] < 0.5, "Python's lock was held while pipelines were made"
