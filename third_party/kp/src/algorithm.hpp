@@ -1,7 +1,9 @@
 // Manager.algorithm() for Python.  kp 0.9.0 reads the push constants with the element type of the
 // specialization constants, and turns an integer array given alone into floats; here each argument
-// keeps its own type.  A plain list still means floats.  Bound by kp's main.cpp.
+// keeps its own type.  A plain list still means floats.  A shader that depends on the size of its
+// subgroups says so, which kp 0.9.0 leaves to the driver.  Bound by kp's main.cpp.
 #pragma once
+#include "properties.hpp"
 #include <kompute/Kompute.hpp>
 #include <memory>
 #include <pybind11/numpy.h>
@@ -47,18 +49,34 @@ spirvWords(const std::vector<std::shared_ptr<kp::Tensor>>& tensors, const std::s
     return words;
 }
 
+/// Refuses a size of subgroups that the device does not let a pipeline require; 0 requires none.
+inline void
+requireSubgroups(kp::Manager& manager, uint32_t subgroupSize)
+{
+    if (!subgroupSize)
+        return;
+    const SubgroupSizes sizes = subgroupSizes(manager.physicalDevice());
+    if (!sizes.has(subgroupSize))
+        throw std::runtime_error("Manager.algorithm: a pipeline may require subgroups of " +
+                                 std::to_string(sizes.least) + " to " + std::to_string(sizes.most) +
+                                 " invocations, a power of two, not of " +
+                                 std::to_string(subgroupSize));
+}
+
 inline std::shared_ptr<kp::Algorithm>
 algorithm(kp::Manager& manager,
           const std::vector<std::shared_ptr<kp::Tensor>>& tensors,
           const pybind11::bytes& spirv,
           const kp::Workgroup& workgroup,
           const pybind11::object& specConstants,
-          const pybind11::object& pushConstants)
+          const pybind11::object& pushConstants,
+          uint32_t subgroupSize)
 {
     const std::vector<uint32_t> words = spirvWords(tensors, spirv);
+    requireSubgroups(manager, subgroupSize);
     return withConstants(specConstants, [&](const auto& spec) {
         return withConstants(pushConstants, [&](const auto& push) {
-            return manager.algorithm(tensors, words, workgroup, spec, push);
+            return manager.algorithm(tensors, words, workgroup, spec, push, subgroupSize);
         });
     });
 }

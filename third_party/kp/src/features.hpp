@@ -93,6 +93,7 @@ struct Features
             { "storage16", mStorage16.storageBuffer16BitAccess },
             { "subgroup_extended_types", mSubgroupTypes.shaderSubgroupExtendedTypes },
             { "subgroup_size_control", mSubgroupSize.subgroupSizeControl },
+            { "full_subgroups", mSubgroupSize.computeFullSubgroups },
             { "vulkan_memory_model", mMemoryModel.vulkanMemoryModel },
             { "buffer_device_address", mAddress.bufferDeviceAddress },
             { "atomic_float32_add", mAtomicFloat.shaderBufferFloat32AtomicAdd },

@@ -28,6 +28,38 @@ extensionsOf(const vk::PhysicalDevice& device)
     return names;
 }
 
+/// Which sizes of subgroups a compute pipeline may require, all invocations being active; 0 to 0: none.
+struct SubgroupSizes
+{
+    uint32_t least = 0;
+    uint32_t most = 0;
+    uint32_t perWorkgroup = 0; // how many subgroups a workgroup may have then
+
+    bool has(uint32_t size) const
+    {
+        return least && size >= least && size <= most && !(size & (size - 1));
+    }
+};
+
+inline SubgroupSizes
+subgroupSizes(const vk::PhysicalDevice& device)
+{
+    if (!extensionsOf(device).count("VK_EXT_subgroup_size_control"))
+        return {};
+    vk::PhysicalDeviceSubgroupSizeControlFeatures can;
+    vk::PhysicalDeviceFeatures2 features;
+    features.pNext = &can;
+    device.getFeatures2(&features);
+    vk::PhysicalDeviceSubgroupSizeControlProperties sizes;
+    vk::PhysicalDeviceProperties2 properties;
+    properties.pNext = &sizes;
+    device.getProperties2(&properties);
+    const bool stage(sizes.requiredSubgroupSizeStages & vk::ShaderStageFlagBits::eCompute);
+    if (!can.subgroupSizeControl || !can.computeFullSubgroups || !stage)
+        return {};
+    return { sizes.minSubgroupSize, sizes.maxSubgroupSize, sizes.maxComputeWorkgroupSubgroups };
+}
+
 inline pybind11::dict
 deviceProperties(const vk::PhysicalDevice& device)
 {
@@ -82,6 +114,9 @@ deviceProperties(const vk::PhysicalDevice& device)
     d["max_push_constants_size"] = limits.maxPushConstantsSize;
     d["max_allocations"] = limits.maxMemoryAllocationCount;
     d["subgroup_size"] = subgroup.subgroupSize;
+    const SubgroupSizes sizes = subgroupSizes(device);
+    d["required_subgroup_sizes"] = py::make_tuple(sizes.least, sizes.most); // (0, 0): none
+    d["max_required_subgroups"] = sizes.perWorkgroup;                       // of a workgroup, then
     d["preserves_nan"] = (bool)floats.shaderSignedZeroInfNanPreserveFloat32; // if a shader asks for it
     d["rounds_to_nearest"] = (bool)floats.shaderRoundingModeRTEFloat32;      // likewise
     d["keeps_denormals"] = (bool)floats.shaderDenormPreserveFloat32;         // likewise

@@ -104,21 +104,27 @@ class Together
 };
 
 using Constants = pybind11::array_t<uint32_t, pybind11::array::c_style>;
-using Wanted =
-  std::tuple<std::vector<std::shared_ptr<kp::Tensor>>, pybind11::bytes, kp::Workgroup, Constants, Constants>;
+using Wanted = std::tuple<std::vector<std::shared_ptr<kp::Tensor>>,
+                          pybind11::bytes,
+                          kp::Workgroup,
+                          Constants,
+                          Constants,
+                          uint32_t>;
 
 inline std::vector<std::shared_ptr<kp::Algorithm>>
 algorithms(kp::Manager& manager, const std::vector<Wanted>& wanted, unsigned threads)
 {
     std::vector<std::shared_ptr<kp::Algorithm>> found;
     Together together(manager);
-    for (const auto& [tensors, spirv, workgroup, spec, push] : wanted)
-        together.all.push_back({ manager.unmade(),
+    for (const auto& [tensors, spirv, workgroup, spec, push, subgroupSize] : wanted) {
+        requireSubgroups(manager, subgroupSize);
+        together.all.push_back({ manager.unmade(subgroupSize),
                                  tensors,
                                  spirvWords(tensors, spirv),
                                  workgroup,
                                  Together::Words(spec.data(), spec.data() + spec.size()),
                                  Together::Words(push.data(), push.data() + push.size()) });
+    }
     together.make(threads);
     for (const Together::One& one : together.all) {
         manager.made(one.made);
