@@ -580,6 +580,12 @@ mutant("installed", "one software device is no card", "ag/tools/doctor.py", "if 
 mutant("installed", "a card counts under each of its drivers", "ag/engine/backends/vulkan/selection.py",
        "for device in _once(devices) if", "for device in devices if",
        "limits/test_devices.py::test_the_order_of_a_machine")
+mutant("kernel", "a kernel on matrix units leaves the size of subgroups to the driver",
+       "ag/engine/backends/vulkan/pipelines.py", "required_subgroup(plan.needs, self._limits))", "0)",
+       "limits/test_subgroups.py::test_what_the_driver_is_told[offered]")
+mutant("kernel", "a size of subgroups is required that no pipeline may", "ag/engine/backends/vulkan/limits.py",
+       "return needs.subgroup if least <= needs.subgroup <= most else 0", "return needs.subgroup",
+       "engine/backends/test_subgroups.py::test_a_size_is_required_where_it_is_offered[64-0]")
 mutant("kernel", "attention is launched where it does not fit", "ag/engine/backends/vulkan/pipelines.py",
        'longest_sequence=fits["heads"] and ', "longest_sequence=",
        "limits/test_kernels.py::test_what_does_not_fit_is_not_chosen[128]")

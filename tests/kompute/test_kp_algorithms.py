@@ -10,7 +10,7 @@ NONE, FOUR = np.zeros(0, np.uint32), np.zeros(4, np.uint32)
 
 
 def asked(rig, code, push=FOUR):
-    return [rig.arena, rig.arena], code, (1, 1, 1), NONE, push
+    return [rig.arena, rig.arena], code, (1, 1, 1), NONE, push, 0
 
 
 def test_they_are_like_those_made_alone(rig, spirv_file, expected):
@@ -61,7 +61,7 @@ import numpy as np, os, signal, threading, time
 spirv = open({spirv!r}, "rb").read()
 m = kp.Manager()
 arena = m.arena(1 << 16)
-asked = [([arena, arena], spirv, (1, 1, 1), np.zeros(0, np.uint32), np.zeros(4, np.uint32))] * 6
+asked = [([arena, arena], spirv, (1, 1, 1), np.zeros(0, np.uint32), np.zeros(4, np.uint32), 0)] * 6
 os.environ["KPFAULT_PIPELINE_MS"] = "100"
 """
 

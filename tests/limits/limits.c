@@ -11,10 +11,13 @@
 //   AG_LIMITS_HEAP=<bytes>         the first memory heap has so many; the driver gives what the machine has
 //   AG_LIMITS_BUDGET=<bytes>       VK_EXT_memory_budget is there; usage is what was allocated (frees are not counted)
 //   AG_LIMITS_ALLOCATIONS=<n>      a device may have so many allocations in all, and then too many objects
+//   AG_LIMITS_SUBGROUP=<n>         maxSubgroupSize, the largest that a pipeline may require
 //   AG_LIMITS_TYPE=<n>             device type: 1 integrated, 2 discrete, 3 virtual, 4 CPU
 //   AG_LIMITS_NAME, AG_LIMITS_UUID=<text>; AG_LIMITS_DRIVER=<n>, a VkDriverId; AG_LIMITS_VENDOR=<n>
 //   AG_LIMITS_SIZES=<n>            sizes of tiles are lost: specialization constants n to 6 keep their defaults
+//   AG_LIMITS_WITHOUT=<name>       an extension of devices that is not there
 //   AG_LIMITS_PIPELINES=<file>     a byte is appended for every compute pipeline that is made
+//   AG_LIMITS_STAGES=<file>        likewise a line: the subgroup size that it requires, 0 if none, and the stage's flags
 //   AG_LIMITS_DEVICES=<file>       a byte is appended for every VkDevice that is made
 //
 // Build:  cc -shared -fPIC -o libaglimits.so limits.c      (Vulkan headers only)
@@ -148,6 +151,10 @@ static void VKAPI_CALL GetPhysicalDeviceProperties2(VkPhysicalDevice device, VkP
             if (number("AG_LIMITS_ALLOC", &n))
                 ((VkPhysicalDeviceMaintenance4Properties *)more)->maxBufferSize = n;
             break;
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES:
+            if (number("AG_LIMITS_SUBGROUP", &n))
+                ((VkPhysicalDeviceSubgroupSizeControlProperties *)more)->maxSubgroupSize = n;
+            break;
         case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES:
             if (getenv("AG_LIMITS_UUID"))
                 strncpy((char *)((VkPhysicalDeviceIDProperties *)more)->deviceUUID, getenv("AG_LIMITS_UUID"),
@@ -203,15 +210,24 @@ static void VKAPI_CALL GetPhysicalDeviceMemoryProperties2(VkPhysicalDevice devic
 static VkResult VKAPI_CALL EnumerateDeviceExtensionProperties(VkPhysicalDevice device, const char *layer, uint32_t *n,
                                                               VkExtensionProperties *names)
 {
-    if (layer || !getenv("AG_LIMITS_BUDGET"))
+    const char *without = getenv("AG_LIMITS_WITHOUT");
+    if (layer || !(without || getenv("AG_LIMITS_BUDGET")))
         return instanceOf(device)->extensions(device, layer, n, names);
-    const uint32_t room = *n;
-    uint32_t own = names && room ? room - 1 : 0;
-    VkResult result = instanceOf(device)->extensions(device, NULL, &own, names);
-    *n = own + 1;
-    if (names && result == VK_SUCCESS && room > own)
-        names[own] = (VkExtensionProperties){.extensionName = "VK_EXT_memory_budget", .specVersion = 1};
-    return result;
+    VkExtensionProperties all[MOST + 1];
+    uint32_t found = MOST, kept = 0;
+    VkResult result = instanceOf(device)->extensions(device, NULL, &found, all);
+    if (result != VK_SUCCESS)
+        return result;
+    if (getenv("AG_LIMITS_BUDGET"))
+        all[found++] = (VkExtensionProperties){.extensionName = "VK_EXT_memory_budget", .specVersion = 1};
+    for (uint32_t i = 0; i < found; i++)
+        if (!without || strcmp(without, all[i].extensionName))
+            all[kept++] = all[i];
+    const uint32_t given = !names || *n > kept ? kept : *n;
+    if (names)
+        memcpy(names, all, given * sizeof *all);
+    *n = given;
+    return given < kept ? VK_INCOMPLETE : VK_SUCCESS;
 }
 
 // ---- what is refused, and what is counted --------------------------------------------------------
@@ -241,11 +257,27 @@ static void VKAPI_CALL FreeMemory(VkDevice handle, VkDeviceMemory memory, const 
     device->free(handle, memory, callbacks);
 }
 
+static void note_stage(const VkPipelineShaderStageCreateInfo *stage)
+{
+    const char *path = getenv("AG_LIMITS_STAGES");
+    FILE *file = path ? fopen(path, "a") : NULL;
+    if (!file)
+        return;
+    uint32_t size = 0;
+    for (const VkBaseInStructure *more = stage->pNext; more; more = more->pNext)
+        if (more->sType == VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO)
+            size = ((const VkPipelineShaderStageRequiredSubgroupSizeCreateInfo *)more)->requiredSubgroupSize;
+    fprintf(file, "%u %u\n", size, stage->flags);
+    fclose(file);
+}
+
 static VkResult VKAPI_CALL CreateComputePipelines(VkDevice handle, VkPipelineCache cache, uint32_t n,
                                                   const VkComputePipelineCreateInfo *info,
                                                   const VkAllocationCallbacks *callbacks, VkPipeline *out)
 {
     count("AG_LIMITS_PIPELINES", n);
+    for (uint32_t i = 0; i < n; i++)
+        note_stage(&info[i].stage);
     Device *device = deviceOf(handle);
     unsigned long long first;
     VkSpecializationMapEntry kept[MOST];

@@ -288,5 +288,6 @@ def test_kinds_that_do_not_fit_the_device(opened: Callable[[], Any]) -> None:
     for limits, kinds in (({"max_work_group_invocations": 64, "max_shared_memory": 16384}, ["S"]),
                           ({"max_work_group_invocations": 128, "max_shared_memory": 10000}, ["S"]),
                           ({"max_work_group_invocations": 128, "max_shared_memory": 16384}, ["S", "V"])):
-        limits |= {"max_work_group_size": (1024, 1024, 64), "max_storage_buffers": 16, "driver_id": 0}
+        limits |= {"max_work_group_size": (1024, 1024, 64), "max_storage_buffers": 16, "driver_id": 0,
+                   "required_subgroup_sizes": (0, 0)}
         assert list(Tune(backend, rule, limits)._rules) == kinds

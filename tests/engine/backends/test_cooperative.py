@@ -119,7 +119,8 @@ def test_the_largest_matrices_of_bfloat16_are_taken() -> None:
 @pytest.mark.parametrize("subgroup", [8, 16, 32, 64])
 def test_tiles_fit(precision: str, sizes: tuple[int, int, int], subgroup: int) -> None:
     limits = {"subgroup_size": subgroup, "max_work_group_invocations": 1024, "max_shared_memory": 32768,
-              "max_work_group_size": (1024, 1024, 64), "max_storage_buffers": 16, "driver_id": 0}
+              "max_work_group_size": (1024, 1024, 64), "max_storage_buffers": 16, "driver_id": 0,
+              "required_subgroup_sizes": (8, 64), "max_required_subgroups": 8}
     tiles = cooperative._tiles(precision, sizes, limits)
     assert [t.rows for t in tiles] == [128, 64]
     for tile in tiles:
@@ -128,6 +129,8 @@ def test_tiles_fit(precision: str, sizes: tuple[int, int, int], subgroup: int) -
         assert (tile.rows // tile.down) * (tile.cols // tile.across) == tile.subgroups
         assert tile.fits and constants["TERMS"] == {"high": 3, "medium": 1}[precision]
     few = cooperative._tiles(precision, sizes, {**limits, "max_work_group_invocations": 4 * subgroup})
+    assert [t.rows for t in few] == [64]
+    few = cooperative._tiles(precision, sizes, {**limits, "max_required_subgroups": 4})
     assert [t.rows for t in few] == [64]
     assert not cooperative._tiles(precision, sizes, {**limits, "max_shared_memory": 4096})
 
@@ -219,7 +222,7 @@ def test_a_right_and_fast_kernel_is_used_and_not_tested_again(injected: Callable
     with ag.ag_matmul_precision("high"):
         assert grid(first) == (5, 2, 1)
         product(first)
-        assert verdicts(tmp_path) == {"matmul high": "used"} and first.tested == 2
+        assert verdicts(tmp_path) == {"matmul high in subgroups of 4": "used"} and first.tested == 2
         second = injected()
         assert grid(second) == (5, 2, 1) and second.tested == 0
     assert grid(first) == (2, 2, 1)
@@ -235,7 +238,7 @@ def test_a_wrong_or_slow_kernel_is_not_used(
     with ag.ag_matmul_precision("medium"):
         assert grid(backend) == (2, 2, 1)
         product(backend)
-    assert verdicts(tmp_path) == {"matmul medium": verdict}
+    assert verdicts(tmp_path) == {"matmul medium in subgroups of 4": verdict}
     (record,) = caplog.records
     assert f"the kernel on cooperative matrices was {verdict} in a test" in record.message
 
@@ -263,7 +266,7 @@ def test_a_captured_step_is_the_eager_one(injected: Callable[..., Any], tmp_path
             recording.finished().run()
             np.testing.assert_array_equal(backend.download(out), eager)
             assert [launch.primitive.name for launch in recording.launches] == names
-    assert verdicts(tmp_path) == {"matmul high": "used"}
+    assert verdicts(tmp_path) == {"matmul high in subgroups of 4": "used"}
 
 
 # ---------------------------------------------------------------------------------------------- devices with

@@ -66,7 +66,7 @@ def test_an_op_that_does_not_fit_is_refused_before_it_writes(lavapipe: str) -> N
 
 def test_only_drivers_that_end_loops_have_the_limit() -> None:
     limits: Any = {"max_work_group_invocations": 256, "max_work_group_size": (256, 1, 1), "max_storage_buffers": 8,
-                   "max_shared_memory": 16384, "driver_id": 4}
+                   "max_shared_memory": 16384, "driver_id": 4, "required_subgroup_sizes": (0, 0)}
     needs = Needs(128, 0, 2, TURNS + 1)
     assert lacking(needs, limits) == ""
     assert "65001 turns" in lacking(needs, {**limits, "driver_id": 13})

@@ -31,6 +31,7 @@ class Properties(TypedDict):
     keeps_denormals: bool
     max_allocation_size: int
     max_buffer_size: int
+    max_required_subgroups: int
     max_shared_memory: int
     max_storage_buffer_range: int
     max_storage_buffers: int
@@ -39,6 +40,7 @@ class Properties(TypedDict):
     memory_heaps: list[tuple[int, bool]]
     pipeline_cache_uuid: bytes
     preserves_nan: bool
+    required_subgroup_sizes: tuple[int, int]
     rounds_to_nearest: bool
     subgroup_size: int
     timestamp_period: float
@@ -57,7 +59,7 @@ class Algorithm(Protocol):
     """A pipeline bound to tensors; it is only handed on."""
 
 
-Asked = tuple[list[Tensor], bytes, tuple[int, int, int], Words, Words]  # what `Manager.algorithm` takes
+Asked = tuple[list[Tensor], bytes, tuple[int, int, int], Words, Words, int]  # what `Manager.algorithm` takes
 
 
 class Sequence(Protocol):
@@ -92,7 +94,7 @@ class Manager(Protocol):
     def tensor_t(self, values: Words, kind: object) -> Tensor: ...
 
     def algorithm(self, tensors: list[Tensor], spirv: bytes, grid: tuple[int, int, int], constants: Words,
-                  push: Words) -> Algorithm: ...
+                  push: Words, subgroup_size: int = 0) -> Algorithm: ...
 
     def algorithms(self, wanted: list[Asked], threads: int) -> list[Algorithm | None]: ...
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from ag.engine.backends.vulkan.kp_types import Properties
 
-__all__ = ["MOST_GROUPS", "Needs", "lacking", "largest_block", "largest_segment", "most_turns", "spare_bytes"]
+__all__ = ["MOST_GROUPS", "Needs", "lacking", "largest_block", "largest_segment", "most_turns", "required_subgroup",
+           "spare_bytes"]
 
 MOST_GROUPS = 65535  # per axis of a grid, the least that any driver offers
 _COUNTED = 1 << 32  # Kompute counts bytes in 32 bits
@@ -33,22 +34,36 @@ class Needs(NamedTuple):
         Storage buffers.
     turns : int
         Of an invocation's loops, where they grow with the operands.
+    subgroup : int
+        Invocations of every subgroup, where the kernel depends on it; 0: it does not.
     """
 
     threads: int
     shared_bytes: int
     bindings: int = 0
     turns: int = 0
+    subgroup: int = 0
 
 
 def lacking(needs: Needs, limits: Properties) -> str:
     """What a kernel needs and the device does not have; empty if it fits."""
     threads = min(limits["max_work_group_invocations"], limits["max_work_group_size"][0])
-    rows = ((needs.bindings, limits["max_storage_buffers"], "storage buffers"),
+    rows = [(needs.bindings, limits["max_storage_buffers"], "storage buffers"),
             (needs.threads, threads, "invocations per workgroup"),
             (needs.shared_bytes, limits["max_shared_memory"], "bytes of shared memory"),
-            (needs.turns, most_turns(limits), "turns of an invocation's loops"))
+            (needs.turns, most_turns(limits), "turns of an invocation's loops")]
+    if size := required_subgroup(needs, limits):
+        rows.append((needs.threads // size, limits["max_required_subgroups"], f"subgroups of {size} invocations"))
     return " and ".join(f"{wanted} {what} where the device has {most}" for wanted, most, what in rows if wanted > most)
+
+
+def required_subgroup(needs: Needs, limits: Properties) -> int:
+    """What a pipeline must require for the subgroups that its kernel was planned for; 0: nothing, or it cannot.
+
+    A driver that is not told may make others than the size that it reports, as Intel's does.
+    """
+    least, most = limits["required_subgroup_sizes"]
+    return needs.subgroup if least <= needs.subgroup <= most else 0
 
 
 def most_turns(limits: Properties) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.kp_types import Algorithm, Asked, Manager, Tensor
-from ag.engine.backends.vulkan.limits import Needs, lacking, most_turns
+from ag.engine.backends.vulkan.limits import lacking, most_turns, required_subgroup
 from ag.engine.backends.vulkan.loader import kompute
 from ag.engine.backends.vulkan.pipeline_cache import compiled
 from ag.engine.backends.vulkan.plans import Plan, manifest, needs_of, planned, spirv_of
@@ -55,7 +55,7 @@ class Kernels:
     def __init__(self, manager: Manager, device: DeviceInfo) -> None:
         self._manager, self._where = manager, f"{device.name} ({device.description})"
         self._limits = limits = manager.get_device_properties()
-        self.tiles = tiles_of(device, lambda tile: not lacking(Needs(tile.threads, tile.shared_bytes), limits))
+        self.tiles = tiles_of(device, lambda tile: not lacking(tile.needs, limits))
         self.covered = limits["max_storage_buffer_range"]
         self._modes = [modes_of(limits, multiplies) for multiplies in (False, True)]
         self._algorithms: dict[tuple[str, tuple[int, ...]], dict[tuple[int, ...], Algorithm]] = {}  # by segments
@@ -146,7 +146,7 @@ class Kernels:
                 spirv = with_modes(spirv, self._modes[bool(entry["work"])])
             spirv = self._spirv[plan.file, far] = with_addresses(spirv, far)
         return (self._tensors(segments, of_arena), spirv, plan.grid, np.array(plan.spec, np.uint32),
-                np.array(plan.words, np.uint32))
+                np.array(plan.words, np.uint32), required_subgroup(plan.needs, self._limits))
 
     def _pipeline(self, plan: Plan, segments: tuple[int, ...], of_arena: Segments) -> Algorithm:
         """The first Algorithm of a kernel and specialization: the driver compiles it."""

@@ -153,7 +153,7 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
     needs = needs_of(entry)
     if "TILE_ROWS" in constants:
         tile = tiles.choose(values["rows"], values["cols"], _count(entry, values))
-        needs = needs._replace(threads=tile.threads, shared_bytes=tile.shared_bytes)
+        needs = tile.needs._replace(bindings=needs.bindings)
         values |= tile.constants()
         values["vector"] = values["vector"] and aligned
     if "turns" in constants:

@@ -21,7 +21,7 @@ import numpy as np
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.commands import Command, Recorded
 from ag.engine.backends.vulkan.kp_types import Properties
-from ag.engine.backends.vulkan.limits import Needs, lacking
+from ag.engine.backends.vulkan.limits import lacking
 from ag.engine.backends.vulkan.plans import Product, product_of, products_hash
 from ag.engine.backends.vulkan.products.autotune_cache import Choices, choices_of
 from ag.engine.backends.vulkan.products.tiles import TILES, Rule, Tiles
@@ -81,7 +81,7 @@ class Tune:
         self._rule = rule
         self._rules = {_FIXED: rule} if rule.fixed else {}
         self._rules |= {kind: replace(rule, forced=kind, fixed=False) for kind, tile in TILES.items()
-                        if not lacking(Needs(tile.threads, tile.shared_bytes), limits)}
+                        if not lacking(tile.needs, limits)}
         info = backend.info
         self._classes: dict[str, Tiles] = {}
         self._choices = choices_of(info.description, f"{info.vendor} {info.driver}", products_hash())

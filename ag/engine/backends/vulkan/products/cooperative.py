@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ag.engine.backends.vulkan.kp_types import Manager, Properties
-from ag.engine.backends.vulkan.limits import Needs, lacking
+from ag.engine.backends.vulkan.limits import Needs, lacking, required_subgroup
 from ag.engine.backends.vulkan.plans import compiled_by, kernel_state, product_of
 from ag.engine.backends.vulkan.products.autotune import TunedBackend, choices_for, seconds_of, warm_up
 from ag.engine.backends.vulkan.products.tiles import Tiles
@@ -69,6 +69,11 @@ class CooperativeTile:
         """Shared memory of a workgroup, at most: slices lie one way or the other, and lines have 16 bytes more."""
         lines = sum(max(side * (self.depth + 8), self.depth * (side + 8)) for side in (self.rows, self.cols))
         return 2 * min(self.terms, 2) * lines + 4 * self.subgroups * self.sizes[0] * self.sizes[1]
+
+    @property
+    def needs(self) -> Needs:
+        """What the device must have."""
+        return Needs(self.threads, self.shared_bytes, subgroup=self.subgroup)
 
     @property
     def fits(self) -> bool:
@@ -128,7 +133,7 @@ def _tiles(precision: str, sizes: Sizes, limits: Properties) -> tuple[Cooperativ
     depth = 32 if terms == 1 else max(16, sizes[2])
     tiles = (CooperativeTile(side, side, depth, down, 32, limits["subgroup_size"], terms, sizes)
              for side, down in ((128, 64), (64, 32)))
-    return tuple(t for t in tiles if t.fits and not lacking(Needs(t.threads, t.shared_bytes), limits))
+    return tuple(t for t in tiles if t.fits and not lacking(t.needs, limits))
 
 
 class Cooperative:
@@ -177,6 +182,8 @@ class Cooperative:
                           f"of bfloat16 that are of use")
         rule = CooperativeTiles(tiles, self._usual.units)
         choices, name = choices_for(self._backend.info), f"{primitive.name} {precision}"
+        if size := required_subgroup(tiles[0].needs, self._limits):
+            name += f" in subgroups of {size}"
         with choices.lock:
             verdict = choices.get(name)
             if verdict not in (_USED, _WRONG, _SLOW):

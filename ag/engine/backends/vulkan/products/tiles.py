@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from ag.engine.backend import DeviceInfo
+from ag.engine.backends.vulkan.limits import Needs
 from ag.errors import KernelError
 
 __all__ = ["TILES", "Rate", "Rule", "Tile", "Tiles", "tiles_of"]
@@ -62,6 +63,11 @@ class Tile:
     def shared_bytes(self) -> int:
         """Shared memory of a workgroup."""
         return 4 * self.depth * (self.rows + self.cols + 8)
+
+    @property
+    def needs(self) -> Needs:
+        """What the device must have."""
+        return Needs(self.threads, self.shared_bytes)
 
     def turned(self) -> Tile:
         """The same for the transposed result."""
