@@ -163,6 +163,8 @@ mutant("barrier", "none for a write after a read", HAZARDS, "or _overlap(writes,
        f"{TWO}[write after read]")
 mutant("barrier", "a barrier settles nothing", HAZARDS, "if needed:", "if not needed:",
        "engine/backends/test_hazards.py::test_random_programs[0]")
+mutant("barrier", "a program does not wait for copies before it", RECORDER, "copies or i == 0)", "copies)",
+       "engine/backends/test_hazards.py::test_a_barrier_is_for_copies_where_there_may_be_some")
 mutant("barrier", "none at the start of a sequence", RECORDER, "or i == 0 or", "or",
        "engine/backends/test_hazards.py::test_a_sequence_begins_with_a_barrier")
 

@@ -14,6 +14,9 @@
 //   AG_LIMITS_SUBGROUP=<n>         maxSubgroupSize, the largest that a pipeline may require
 //   AG_LIMITS_TYPE=<n>             device type: 1 integrated, 2 discrete, 3 virtual, 4 CPU
 //   AG_LIMITS_NAME, AG_LIMITS_UUID=<text>; AG_LIMITS_DRIVER=<n>, a VkDriverId; AG_LIMITS_VENDOR=<n>
+//   AG_LIMITS_QUEUES=<flags:bits,...>  queue families with these VkQueueFlags and bits of timestamps, a queue in each; all
+//                                  are the driver's first family
+//   AG_LIMITS_FAMILIES=<file>      for every queue that is got and every command pool that is made: its family, a digit
 //   AG_LIMITS_SIZES=<n>            sizes of tiles are lost: specialization constants n to 6 keep their defaults
 //   AG_LIMITS_WITHOUT=<name>       an extension of devices that is not there
 //   AG_LIMITS_PIPELINES=<file>     a byte is appended for every compute pipeline that is made
@@ -44,6 +47,7 @@ typedef struct {
     PFN_vkGetPhysicalDeviceMemoryProperties2 memory2;
     PFN_vkGetPhysicalDeviceFeatures2 features2;
     PFN_vkEnumerateDeviceExtensionProperties extensions;
+    PFN_vkGetPhysicalDeviceQueueFamilyProperties families;
     VkInstance handle;
 } Instance;
 
@@ -53,6 +57,8 @@ typedef struct {
     PFN_vkAllocateMemory allocate;
     PFN_vkFreeMemory free;
     PFN_vkCreateComputePipelines pipelines;
+    PFN_vkGetDeviceQueue queue;
+    PFN_vkCreateCommandPool commandPool;
     int limited;
     long allocations;
 } Device;
@@ -87,15 +93,20 @@ static int number(const char *name, unsigned long long *found)
     return text != NULL;
 }
 
-static void count(const char *name, uint32_t times)
+static void note(const char *name, uint32_t times, int letter)
 {
     const char *path = getenv(name);
     FILE *file = path ? fopen(path, "a") : NULL;
     if (!file)
         return;
     while (times--)
-        fputc('x', file);
+        fputc(letter, file);
     fclose(file);
+}
+
+static void count(const char *name, uint32_t times)
+{
+    note(name, times, 'x');
 }
 
 // ---- limits and identity -------------------------------------------------------------------------
@@ -230,6 +241,44 @@ static VkResult VKAPI_CALL EnumerateDeviceExtensionProperties(VkPhysicalDevice d
     return given < kept ? VK_INCOMPLETE : VK_SUCCESS;
 }
 
+// ---- families of queues --------------------------------------------------------------------------
+
+static void VKAPI_CALL GetPhysicalDeviceQueueFamilyProperties(VkPhysicalDevice device, uint32_t *n,
+                                                              VkQueueFamilyProperties *found)
+{
+    const char *text = getenv("AG_LIMITS_QUEUES");
+    if (!text) {
+        instanceOf(device)->families(device, n, found);
+        return;
+    }
+    VkQueueFamilyProperties first;
+    uint32_t one = 1, room = found ? *n : MOST;
+    instanceOf(device)->families(device, &one, &first);
+    first.queueCount = 1;
+    for (*n = 0; *n < room && *text; text += *text == ',') {
+        first.queueFlags = strtoul(text, (char **)&text, 0);
+        first.timestampValidBits = strtoul(text + 1, (char **)&text, 0);
+        if (found)
+            found[*n] = first;
+        ++*n;
+    }
+}
+
+static void VKAPI_CALL GetDeviceQueue(VkDevice handle, uint32_t family, uint32_t index, VkQueue *queue)
+{
+    note("AG_LIMITS_FAMILIES", 1, '0' + family);
+    deviceOf(handle)->queue(handle, getenv("AG_LIMITS_QUEUES") ? 0 : family, index, queue);
+}
+
+static VkResult VKAPI_CALL CreateCommandPool(VkDevice handle, const VkCommandPoolCreateInfo *info,
+                                             const VkAllocationCallbacks *callbacks, VkCommandPool *pool)
+{
+    note("AG_LIMITS_FAMILIES", 1, '0' + info->queueFamilyIndex);
+    VkCommandPoolCreateInfo first = *info;
+    first.queueFamilyIndex = getenv("AG_LIMITS_QUEUES") ? 0 : info->queueFamilyIndex;
+    return deviceOf(handle)->commandPool(handle, &first, callbacks, pool);
+}
+
 // ---- what is refused, and what is counted --------------------------------------------------------
 
 static VkResult VKAPI_CALL AllocateMemory(VkDevice handle, const VkMemoryAllocateInfo *info,
@@ -321,6 +370,8 @@ static VkResult VKAPI_CALL CreateInstance(const VkInstanceCreateInfo *info,
             .memory2 = (PFN_vkGetPhysicalDeviceMemoryProperties2)latest(*out, "vkGetPhysicalDeviceMemoryProperties2"),
             .features2 = (PFN_vkGetPhysicalDeviceFeatures2)latest(*out, "vkGetPhysicalDeviceFeatures2"),
             .extensions = (PFN_vkEnumerateDeviceExtensionProperties)latest(*out, "vkEnumerateDeviceExtensionProperties"),
+            .families = (PFN_vkGetPhysicalDeviceQueueFamilyProperties)latest(
+                *out, "vkGetPhysicalDeviceQueueFamilyProperties"),
             .handle = *out,
         };
     return result;
@@ -341,7 +392,13 @@ static VkResult VKAPI_CALL CreateDevice(VkPhysicalDevice physical, const VkDevic
     VkPhysicalDeviceProperties own;
     instance->properties(physical, &own);
     PFN_vkCreateDevice create = (PFN_vkCreateDevice)instanceProc(instance->handle, "vkCreateDevice");
-    VkResult result = create(physical, info, callbacks, out);
+    VkDeviceCreateInfo other = *info;
+    VkDeviceQueueCreateInfo queue = *info->pQueueCreateInfos;
+    if (getenv("AG_LIMITS_QUEUES")) {
+        queue.queueFamilyIndex = 0;
+        other.pQueueCreateInfos = &queue;
+    }
+    VkResult result = create(physical, &other, callbacks, out);
     if (result == VK_SUCCESS) {
         count("AG_LIMITS_DEVICES", 1);
         devices[deviceCount++] = (Device){
@@ -350,6 +407,8 @@ static VkResult VKAPI_CALL CreateDevice(VkPhysicalDevice physical, const VkDevic
             .allocate = (PFN_vkAllocateMemory)deviceProc(*out, "vkAllocateMemory"),
             .free = (PFN_vkFreeMemory)deviceProc(*out, "vkFreeMemory"),
             .pipelines = (PFN_vkCreateComputePipelines)deviceProc(*out, "vkCreateComputePipelines"),
+            .queue = (PFN_vkGetDeviceQueue)deviceProc(*out, "vkGetDeviceQueue"),
+            .commandPool = (PFN_vkCreateCommandPool)deviceProc(*out, "vkCreateCommandPool"),
             .limited = concerns(own.deviceName),
         };
     }
@@ -387,6 +446,9 @@ static PFN_vkVoidFunction own(const char *name)
         {"vkGetPhysicalDeviceMemoryProperties", GetPhysicalDeviceMemoryProperties},
         {"vkGetPhysicalDeviceMemoryProperties2", GetPhysicalDeviceMemoryProperties2},
         {"vkGetPhysicalDeviceMemoryProperties2KHR", GetPhysicalDeviceMemoryProperties2},
+        {"vkGetPhysicalDeviceQueueFamilyProperties", GetPhysicalDeviceQueueFamilyProperties},
+        {"vkGetDeviceQueue", GetDeviceQueue},
+        {"vkCreateCommandPool", CreateCommandPool},
         {"vkEnumerateDeviceExtensionProperties", EnumerateDeviceExtensionProperties},
         {"vkAllocateMemory", AllocateMemory},
         {"vkFreeMemory", FreeMemory},

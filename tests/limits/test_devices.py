@@ -89,6 +89,41 @@ def test_the_environment_chooses_and_orders(limited: Limited, swiftshader: str) 
         raise getattr(ag, said["error"][0])(said["error"][1])
 
 
+QUEUE = """
+x = ag.ag_tensor([1.0, 2.0], DEVICE)
+said["right"] = (x + x).numpy().tolist()
+backend = ag.engine.device.backend_of(DEVICE)
+(said["queue"],) = [found.found for found in backend.examine() if found.subject == "queue"]
+said["bits"], said["timed"] = backend._manager.get_device_properties()["timestamp_valid_bits"], backend.timestamps
+"""
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize(("families", "used"), [
+    ([(7, 64)], "0, which draws, too"),
+    ([(7, 64), (6, 64)], "1, which only computes"),  # as AMD's are
+    ([(7, 64), (4, 64), (6, 32)], "2, which only computes"),  # as NVIDIA's
+    ([(4, 64), (7, 64), (1, 64)], "1, which draws, too"),
+    ([(6, 64), (7, 64), (6, 64)], "0, which only computes"),
+    ([(7, 64), (6, 0)], "0, which draws, too"),  # or no time could be told
+    ([(7, 0), (6, 0)], "1, which only computes"),
+])
+def test_a_queue_that_does_not_draw(limited: Limited, tmp_path: Path, families: list[tuple[int, int]],
+                                    used: str) -> None:
+    text = ",".join(f"{flags}:{bits}" for flags, bits in families)
+    said = limited(QUEUE, QUEUES=text, FAMILIES=tmp_path / "families")
+    assert said["right"] == [[2.0], [4.0]] and said["queue"] == f"family {used}"
+    bits = families[int(used[0])][1]
+    assert said["bits"] == bits and said["timed"] == (bits > 0)
+    assert {*(tmp_path / "families").read_text()} == {used[0]}
+
+
+def test_no_queue_that_computes(limited: Limited) -> None:
+    said = limited("said['error'] = error_of(lambda: ag.ag_tensor([1.0], DEVICE))", QUEUES="1:64,4:64")
+    with expect_error("a device that cannot compute", ag.DeviceError, "Compute queue is not supported"):
+        raise getattr(ag, said["error"][0])(said["error"][1])
+
+
 # ---------------------------------------------------------------------------------------------- without a driver
 
 

@@ -133,8 +133,8 @@ def findings_of(device: str) -> dict[str, Finding]:
 
 def test_what_is_said_of_a_driver(vulkan: str) -> None:
     found = findings_of(vulkan)
-    assert {"driver", "memory", "largest tensor", "kernels", "tiles", "NaN and infinity", "subgroups, clock", "cache",
-            "speed"} <= found.keys()
+    assert {"driver", "memory", "largest tensor", "kernels", "tiles", "NaN and infinity", "subgroups, clock", "queue",
+            "cache", "speed"} <= found.keys()
     assert ", Vulkan 1." in found["driver"].found and found["kernels"].found.endswith(" fit")
     assert found["tiles"].found == "of one size, for software drivers" and not found["tiles"].remedy
     copied, multiplied = (float(x) for x in re.findall(r"([\d.]+) GB/s|([\d.]+) GFLOP/s", found["speed"].found)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ag
-from ag.engine.backends.vulkan.commands import Command
+from ag.engine.backends.vulkan.commands import Command, Copy
 from ag.engine.backends.vulkan.hazards import HazardTracker, Range
 from ag.engine.backends.vulkan.recorder import Recorder
 from ag.engine.device import backend_of
@@ -144,6 +144,40 @@ def test_a_sequence_begins_with_a_barrier(recorder: Recorder, monkeypatch: pytes
     _ = ag.ag_exp(x)
     recorder.wait()
     assert barriers[-1] == 1 and min(barriers) == 1  # of `ag_exp`, the step as it was recorded, and its program
+
+
+class Noting:
+    """A sequence that notes of each command whether a barrier is before it, and for what."""
+
+    def __init__(self) -> None:
+        self.barriers: list[str] = []
+
+    def dispatch(self, *arguments: Any) -> None:
+        *_, barrier, _x, _y, copies = arguments
+        self.barriers.append(("all" if copies else "launches") if barrier else "none")
+
+    def copy(self, *arguments: Any) -> None:
+        self.barriers.append("all" if arguments[-2] else "none")
+
+
+@pytest.mark.vulkan
+def test_a_barrier_is_for_copies_where_there_may_be_some(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "_barrier_always", False)
+
+    def built(*commands: Command | Copy) -> list[str]:
+        noting: Any = Noting()
+        recorder.build(commands, noting)
+        barriers: list[str] = noting.barriers
+        return barriers
+
+    def launch(reads: int, writes: int) -> Command:
+        nothing: Any = None
+        return Command("add", nothing, b"", (1, 1, 1), [(reads, reads + 4)], [(writes, writes + 4)])
+
+    nothing: Any = None
+    copy = Copy(nothing, nothing, (0, 0, 4), [(8, 12)], [(16, 20)])
+    assert built(launch(0, 4), launch(4, 8), launch(0, 12)) == ["all", "launches", "none"]
+    assert built(launch(0, 4), launch(4, 8), copy, launch(16, 4)) == ["all", "all", "all", "all"]
 
 
 @pytest.mark.vulkan

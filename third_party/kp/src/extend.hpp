@@ -86,15 +86,17 @@ bindSequence(Class<kp::Sequence>& sequence)
          uint32_t z,
          bool barrier,
          uint32_t firstX,
-         uint32_t firstY) {
+         uint32_t firstY,
+         bool copies) {
           self.record(std::make_shared<OpDispatch>(std::move(algorithm),
                                                    std::string(push),
                                                    kp::Workgroup{ x, y, z },
                                                    barrier,
-                                                   kp::Workgroup{ firstX, firstY, 0 }));
+                                                   kp::Workgroup{ firstX, firstY, 0 },
+                                                   copies));
       },
       "Record one launch of x*y*z workgroups, after a barrier unless told otherwise; or a part of one,\n"
-      "whose workgroups count from first_x and first_y.",
+      "whose workgroups count from first_x and first_y.  The barrier is between launches only without copies.",
       py::arg("algorithm").none(false),
       py::arg("push_consts"),
       py::arg("x"),
@@ -102,7 +104,8 @@ bindSequence(Class<kp::Sequence>& sequence)
       py::arg("z") = 1,
       py::arg("barrier") = true,
       py::arg("first_x") = 0,
-      py::arg("first_y") = 0);
+      py::arg("first_y") = 0,
+      py::arg("copies") = true);
     sequence.def(
       "copy",
       [](kp::Sequence& self,

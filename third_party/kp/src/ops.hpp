@@ -12,16 +12,23 @@
 namespace ag {
 
 /// All that shaders and copies wrote before is visible to shaders and copies after, and to the host
-/// after the submission's fence if `host`.
+/// after the submission's fence if `host`.  Not to copies, nor what they wrote, without `copies`: some
+/// drivers make these as drawings, and empty the caches of drawing for them.
 inline void
-recordBarrier(const vk::CommandBuffer& commands, bool host)
+recordBarrier(const vk::CommandBuffer& commands, bool host, bool copies = true)
 {
     using Stage = vk::PipelineStageFlagBits;
     using Access = vk::AccessFlagBits;
-    const vk::PipelineStageFlags device = Stage::eComputeShader | Stage::eTransfer;
-    const vk::AccessFlags writes = Access::eShaderWrite | Access::eTransferWrite;
+    vk::PipelineStageFlags device = Stage::eComputeShader;
+    vk::AccessFlags writes = Access::eShaderWrite;
+    vk::AccessFlags reads = Access::eShaderRead;
+    if (copies) {
+        device |= Stage::eTransfer;
+        writes |= Access::eTransferWrite;
+        reads |= Access::eTransferRead;
+    }
     vk::PipelineStageFlags after = device;
-    vk::AccessFlags uses = writes | Access::eShaderRead | Access::eTransferRead;
+    vk::AccessFlags uses = writes | reads;
     if (host) {
         after |= Stage::eHost;
         uses |= Access::eHostRead;
@@ -61,12 +68,14 @@ class OpDispatch : public Op
                std::string push,
                std::optional<kp::Workgroup> workgroup,
                bool barrier,
-               kp::Workgroup first = { 0, 0, 0 })
+               kp::Workgroup first = { 0, 0, 0 },
+               bool copies = true)
       : mAlgorithm(std::move(algorithm))
       , mPush(std::move(push))
       , mWorkgroup(workgroup ? *workgroup : mAlgorithm->getWorkgroup())
       , mFirst(first)
       , mBarrier(barrier)
+      , mCopies(copies)
     {
         if (mPush.size() != mAlgorithm->pushConstantsBytes())
             throw std::runtime_error("OpDispatch: " + std::to_string(mPush.size()) +
@@ -82,7 +91,7 @@ class OpDispatch : public Op
         if (!mAlgorithm->isInit())
             throw std::runtime_error("OpDispatch: the algorithm has no pipeline");
         if (mBarrier)
-            recordBarrier(commands, false);
+            recordBarrier(commands, false, mCopies);
         mAlgorithm->recordLaunch(commands, mPush, mWorkgroup, mFirst);
     }
 
@@ -90,7 +99,7 @@ class OpDispatch : public Op
     std::shared_ptr<kp::Algorithm> mAlgorithm;
     std::string mPush;
     kp::Workgroup mWorkgroup, mFirst;
-    bool mBarrier;
+    bool mBarrier, mCopies;
 };
 
 /// Copies byte regions from one tensor's buffer to another's.

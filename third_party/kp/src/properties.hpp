@@ -1,6 +1,7 @@
 // What Python learns about a device: identity, limits, memory heaps.  kp 0.9.0 tells the name and the
 // workgroup limits only.  Used by extend.hpp.
 #pragma once
+#include "queues.hpp"
 #include <kompute/Kompute.hpp>
 #include <pybind11/pybind11.h>
 #include <set>
@@ -8,16 +9,6 @@
 #include <vector>
 
 namespace ag {
-
-/// Bits of a timestamp on the first queue family with compute, which is the one kp uses; 0: none.
-inline uint32_t
-timestampBits(const vk::PhysicalDevice& device)
-{
-    for (const vk::QueueFamilyProperties& family : device.getQueueFamilyProperties())
-        if (family.queueFlags & vk::QueueFlagBits::eCompute)
-            return family.timestampValidBits;
-    return 0;
-}
 
 inline std::set<std::string>
 extensionsOf(const vk::PhysicalDevice& device)
@@ -91,6 +82,10 @@ deviceProperties(const vk::PhysicalDevice& device)
     auto three = [](const auto& v) { return py::make_tuple(v[0], v[1], v[2]); };
     auto uuid = [](const auto& v) { return py::bytes((const char*)&v[0], VK_UUID_SIZE); };
 
+    const std::vector<vk::QueueFamilyProperties> families = device.getQueueFamilyProperties();
+    const std::optional<uint32_t> family = kp::computeFamily(families); // none: no Manager can be made
+    const uint32_t bits = family ? families[*family].timestampValidBits : 0;
+
     py::dict d;
     d["device_name"] = std::string(p.deviceName.data());
     d["device_type"] = (int)p.deviceType; // VkPhysicalDeviceType: 1 integrated, 2 discrete, 4 CPU
@@ -120,8 +115,10 @@ deviceProperties(const vk::PhysicalDevice& device)
     d["preserves_nan"] = (bool)floats.shaderSignedZeroInfNanPreserveFloat32; // if a shader asks for it
     d["rounds_to_nearest"] = (bool)floats.shaderRoundingModeRTEFloat32;      // likewise
     d["keeps_denormals"] = (bool)floats.shaderDenormPreserveFloat32;         // likewise
-    d["timestamps_supported"] = timestampBits(device) != 0;
-    d["timestamp_valid_bits"] = timestampBits(device);
+    d["queue_family"] = family ? (int)*family : -1; // that launches go to
+    d["queue_draws"] = family && (families[*family].queueFlags & vk::QueueFlagBits::eGraphics);
+    d["timestamps_supported"] = bits != 0;
+    d["timestamp_valid_bits"] = bits;
     d["timestamp_period"] = limits.timestampPeriod; // nanoseconds per tick
     return d;
 }

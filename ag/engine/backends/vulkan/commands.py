@@ -37,12 +37,9 @@ class Command(NamedTuple):
     whole: bool = True
     first: tuple[int, int] = (0, 0)
 
-    def record(self, sequence: Sequence, barrier: bool) -> None:
-        """Add it to a sequence."""
-        if self.first == (0, 0):
-            sequence.dispatch(self.algorithm, self.push, *self.grid, barrier)
-        else:
-            sequence.dispatch(self.algorithm, self.push, *self.grid, barrier, *self.first)
+    def record(self, sequence: Sequence, barrier: bool, copies: bool) -> None:
+        """Add it to a sequence, after a barrier if need be, which is for copies, too, or for launches only."""
+        sequence.dispatch(self.algorithm, self.push, *self.grid, barrier, *self.first, copies)
 
     def parts(self, most: float) -> list[Command]:
         """The same in dispatches of which none costs more, as far as that is possible.
@@ -92,8 +89,9 @@ class Copy(NamedTuple):
             return [self]
         return [self._replace(region=(source + i, target + i, min(size, nbytes - i))) for i in range(0, nbytes, size)]
 
-    def record(self, sequence: Sequence, barrier: bool) -> None:
-        """Add it to a sequence."""
+    def record(self, sequence: Sequence, barrier: bool, copies: bool) -> None:
+        """Add it to a sequence, after a barrier if need be, which is always for `copies`, too."""
+        assert copies
         sequence.copy(self.source, self.target, *self.region, barrier, self.host)
 
     @property

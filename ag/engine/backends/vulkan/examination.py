@@ -117,6 +117,8 @@ def _habits(limits: Properties) -> Iterator[Finding]:
     bits = limits["timestamp_valid_bits"]
     yield Finding("subgroups, clock", f"{limits['subgroup_size'] or 'unknown number of'} invocations, {bits} bits",
                   "" if bits else "the device tells no times, so profiles have those of the host")
+    does = "draws, too" if limits["queue_draws"] else "only computes"
+    yield Finding("queue", f"family {limits['queue_family']}, which {does}")
 
 
 def _kept() -> Finding:

@@ -40,6 +40,8 @@ class Properties(TypedDict):
     memory_heaps: list[tuple[int, bool]]
     pipeline_cache_uuid: bytes
     preserves_nan: bool
+    queue_draws: bool
+    queue_family: int
     required_subgroup_sizes: tuple[int, int]
     rounds_to_nearest: bool
     subgroup_size: int
@@ -65,8 +67,8 @@ Asked = tuple[list[Tensor], bytes, tuple[int, int, int], Words, Words, int]  # w
 class Sequence(Protocol):
     """A command buffer."""
 
-    def dispatch(self, algorithm: Algorithm, push: bytes, x: int, y: int, z: int, barrier: bool, first_x: int = 0,
-                 first_y: int = 0) -> object: ...
+    def dispatch(self, algorithm: Algorithm, push: bytes, x: int, y: int, z: int, barrier: bool, first_x: int,
+                 first_y: int, copies: bool) -> object: ...
 
     def copy(self, source: Tensor, target: Tensor, start: int, to: int, nbytes: int, barrier: bool,
              host: bool) -> object: ...

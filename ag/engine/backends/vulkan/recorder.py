@@ -259,10 +259,11 @@ class Recorder:
         kernels = [] if self._stopwatch is None else [kernel for command in commands for kernel in command.kernels]
         sequence = unused or self._sequence(len(kernels))
         tracker = HazardTracker()
+        copies = any(isinstance(command, Copy) for command in commands)
         for i, c in enumerate(commands):
             barrier = tracker.launch(c.reads, c.writes) or i == 0 or self._barrier_always
             self.barriers += barrier
-            c.record(sequence, barrier)
+            c.record(sequence, barrier, copies or i == 0)  # the first waits for other sequences' copies
         return Recorded(sequence, kernels, self._stopwatch, commands, sum(command.cost for command in commands))
 
     def runs(self, recorded: Recorded) -> bool:
