@@ -280,7 +280,7 @@ class VulkanBackend(Backend):
         for b, size, written in zip(buffers, sizes, plan.writes, strict=True):
             (writes if written else reads).append((b.address, b.address + size))
         return Command(plan.kernel, algorithm, plan.push(words), plan.grid, reads, writes,
-                       seconds_of(plan.work, sum(sizes)), not self._makes_parts)
+                       plan.seconds if plan.sizes else seconds_of(plan.work, sum(sizes)), not self._makes_parts)
 
     def _rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params) -> Rule | None:
         """The tiles of a product where they are not those of the device's table."""

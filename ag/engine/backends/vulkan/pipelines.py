@@ -17,7 +17,7 @@ from ag.engine.backends.vulkan.kp_types import Algorithm, Asked, Manager, Tensor
 from ag.engine.backends.vulkan.limits import lacking, most_turns, required_subgroup
 from ag.engine.backends.vulkan.loader import kompute
 from ag.engine.backends.vulkan.pipeline_cache import compiled
-from ag.engine.backends.vulkan.plans import Plan, manifest, needs_of, planned, spirv_of
+from ag.engine.backends.vulkan.plans import Compiled, Plan, manifest, needs_of, planned, spirv_of
 from ag.engine.backends.vulkan.products.tiles import Rule, tiles_of
 from ag.engine.backends.vulkan.spirv.addresses import with_addresses
 from ag.engine.backends.vulkan.spirv.float_modes import modes_of, with_modes
@@ -58,7 +58,7 @@ class Kernels:
         self.tiles = tiles_of(device, lambda tile: not lacking(tile.needs, limits))
         self.covered = limits["max_storage_buffer_range"]
         self._modes = [modes_of(limits, multiplies) for multiplies in (False, True)]
-        self._algorithms: dict[tuple[str, tuple[int, ...]], dict[tuple[int, ...], Algorithm]] = {}  # by segments
+        self._algorithms: dict[Compiled, dict[tuple[int, ...], Algorithm]] = {}  # by segments
         self._pipelines: dict[Pipeline, Algorithm] = {}  # the first with each
         self._addresses: dict[int, Tensor] = {}  # of segments that no descriptor covers
         self._spirv: dict[tuple[str, tuple[int, ...]], bytes] = {}
@@ -85,8 +85,8 @@ class Kernels:
 
     def algorithm(self, plan: Plan, segments: tuple[int, ...], of_arena: Segments) -> Algorithm:
         """The Algorithm for a plan, bound to the segments its operands lie in."""
-        bound = self._algorithms.setdefault((plan.file, plan.spec), {})
-        found = bound.get(segments)
+        bound = self._algorithms.get(plan.compiled)
+        found = bound.get(segments) if bound is not None else None
         if found is None:
             key = self._key(plan, segments, of_arena)
             made = self._pipelines.get(key)
@@ -94,7 +94,7 @@ class Kernels:
                 found = self._pipelines[key] = self._pipeline(plan, segments, of_arena)
             else:
                 found = self._manager.bound(made, self._tensors(segments, of_arena))
-            bound[segments] = found
+            self._algorithms.setdefault(plan.compiled, {})[segments] = found
         return found
 
     def make(self, wanted: list[tuple[Plan, tuple[int, ...]]], of_arena: Segments) -> None:
@@ -108,7 +108,7 @@ class Kernels:
         for (key, (plan, segments)), algorithm in zip(missing.items(), made, strict=True):
             if algorithm is not None:
                 self._pipelines[key] = algorithm
-                self._algorithms.setdefault((plan.file, plan.spec), {})[segments] = algorithm
+                self._algorithms.setdefault(plan.compiled, {})[segments] = algorithm
 
     def _key(self, plan: Plan, segments: tuple[int, ...], of_arena: Segments) -> Pipeline:
         """What there is a pipeline for, with the operands that it finds by their address."""

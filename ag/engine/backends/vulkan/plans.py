@@ -12,7 +12,7 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from hashlib import sha256
 from math import prod
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import cast
 
 import numpy as np
 
+from ag.engine.backends.vulkan.cost import seconds_of
 from ag.engine.backends.vulkan.kernel_files import BUILD, Entry, Manifest, check_files, read_manifest, refuse_stale
 from ag.engine.backends.vulkan.kp_types import Properties
 from ag.engine.backends.vulkan.limits import MOST_GROUPS as _MOST_GROUPS
@@ -30,13 +31,26 @@ from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
 from ag.errors import KernelError
 
-__all__ = ["Plan", "Product", "check_kernels", "compiled_by", "kernel_state", "left_out", "manifest", "needs_of",
-           "planned", "product_of", "products_hash", "spirv_of", "unfit"]
+__all__ = ["Compiled", "Plan", "Product", "check_kernels", "compiled_by", "kernel_state", "left_out", "manifest",
+           "needs_of", "planned", "product_of", "products_hash", "spirv_of", "unfit"]
 
 _SPV = Path(__file__).parent / "spv"
 _PLANS_KEPT = 4096
 
 Grid = tuple[int, int, int]
+
+
+class Compiled(tuple[str, tuple[int, ...]]):
+    """The file of a kernel and its specialization, which are looked up for every launch: as quickly as an object."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+
+
+@cache
+def _compiled(file: str, spec: tuple[int, ...]) -> Compiled:
+    """The one object of a pair, so that equal ones have the same hash."""
+    return Compiled((file, spec))
 
 
 @dataclass(frozen=True)
@@ -64,6 +78,8 @@ class Plan:
         Multiply-adds, where they take more time than reading and writing the operands.
     needs : Needs
         What the device must have.
+    compiled : tuple of (str, tuple of int)
+        File and specialization, the same object for all plans of which these are equal.
     """
 
     kernel: str
@@ -76,6 +92,12 @@ class Plan:
     sizes: tuple[int, ...]
     work: int
     needs: Needs
+    compiled: Compiled
+
+    @cached_property
+    def seconds(self) -> float:
+        """What a launch costs, if the plan knows the sizes of operands."""
+        return seconds_of(self.work, sum(self.sizes))
 
     @cached_property
     def _pack(self) -> Callable[..., bytes]:
@@ -176,7 +198,7 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
     sizes = () if "bfloat" in primitive.params else tuple(4 * prod(shape) for shape in shapes)
     work = _evaluate(entry["work"], values) if entry["work"] else 0
     return Plan(name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes, sizes, work,
-                needs)
+                needs, _compiled(file, spec))
 
 
 def needs_of(entry: Entry) -> Needs:
