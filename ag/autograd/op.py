@@ -163,9 +163,15 @@ class _Function(Generic[S]):
         self._behind = [([(p.name, p.default) for p in rest], frozenset(p.name for p in rest),
                          frozenset(p.name for p in rest if p.default is p.empty))
                         for rest in (visible[k:] for k in range(len(visible) + 1)) if ordinary]
+        # Where the last one is `*sizes`: from how many on arguments that are given by position alone are in order.
+        *before, last = visible
+        self._in_order_from = (len(before) if last.kind is last.VAR_POSITIONAL and
+                               all(p.kind is p.POSITIONAL_OR_KEYWORD for p in before) else None)
 
     def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
         """All arguments in order, defaults filled in; `axis` and `keepdims` are taken for `dim` and `keepdim`."""
+        if self._in_order_from is not None and len(args) >= self._in_order_from and not kwargs:
+            return args
         for theirs, ours in _NUMPYS.items():
             if theirs in kwargs and ours in self.signature.parameters:
                 if ours in kwargs:

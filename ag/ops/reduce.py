@@ -7,6 +7,7 @@ batch norm of several devices call it; it knows no layer and no device.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 from ag.autograd.op import Cotangents, Need, Result, Run, along_axes, op
@@ -28,12 +29,15 @@ def _reduce(run: Run, x: Buffer, dim: Dim, keepdim: bool, mean: bool, function: 
     if mean and count == 0:
         raise ShapeError(f"{function}: x is {x.shape} and dim is {dim}; a mean needs at least one element.")
     factor = 1.0 / count if mean else 1.0
-    total = sum_over(run, x, axes, factor)
-    return total if keepdim else total.view(_without(axes, x.shape)), (x.shape, total.shape, factor)
+    of_sum, rest = _shapes(x.shape, axes)
+    return sum_over(run, x, axes, factor, of_sum if keepdim else rest), (x.shape, of_sum, factor)
 
 
-def _without(axes: Shape, shape: Shape) -> Shape:
-    return tuple(n for a, n in enumerate(shape) if a not in axes)
+@lru_cache(maxsize=1024)
+def _shapes(shape: Shape, axes: Shape) -> tuple[Shape, Shape]:
+    """Of a result whose `axes` stay with size 1, and of one without them."""
+    return (tuple([1 if a in axes else n for a, n in enumerate(shape)]),
+            tuple([n for a, n in enumerate(shape) if a not in axes]))
 
 
 def _reduce_vjp(run: Run, g: Buffer, saved: Reduced) -> Cotangents:
@@ -165,7 +169,7 @@ def ag_max(run: Run, x: Buffer, dim: Dim = None, keepdim: bool = False) -> Resul
     if prod(x.shape[a] for a in axes) == 0:
         raise ShapeError(f"ag_max: x is {x.shape} and dim is {dim}; a maximum needs at least one element.")
     largest = _max_over(run, x, axes)
-    return largest if keepdim else largest.view(_without(axes, x.shape)), (x, largest, axes)
+    return largest if keepdim else largest.view(_shapes(x.shape, axes)[1]), (x, largest, axes)
 
 
 @ag_max.vjp

@@ -154,3 +154,16 @@ for draws in (False, True):
     freed.append(device() is None)
 print(*freed)
 """
+
+
+def test_sizes_in_order_are_not_bound_by_inspect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes as long as a launch; by name, and wrong, they are."""
+    x, bind = ag.ag_tensor(np.zeros((2, 3))), inspect.Signature.bind
+    asked: list[object] = []
+    monkeypatch.setattr(inspect.Signature, "bind", lambda *args, **named: asked.append(args) or bind(*args, **named))
+    assert ag.ag_reshape(x, 3, 2).shape == ag.ag_reshape(x, (3, 2)).shape and not asked
+    with pytest.raises(TypeError, match="ag_reshape"):
+        ag.ag_reshape(x, size=(3, 2))
+    with pytest.raises(TypeError, match="ag_reshape"):
+        ag.ag_reshape()
+    assert len(asked) == 2

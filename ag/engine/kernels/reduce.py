@@ -95,24 +95,32 @@ def ones(n: int, dtype: np.dtype[Any]) -> Array:
     return np.ones(n, dtype)
 
 
-def sum_over(run: Run, x: Buffer, axes: Shape, scale: float = 1.0) -> Buffer:
-    """`scale` times the sum of `x` over `axes`, which stay as axes of size 1."""
-    shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
-    for first, last in reversed(runs(axes)):
-        # Neighbouring axes are one long axis; views cost nothing.
-        length = prod(x.shape[first : last + 1])
-        x = x.view((*x.shape[:first], length, *x.shape[last + 1 :]))
-        if length > LONGEST_ROW:
-            x = run(sum, x, axis=first, chunk=CHUNK, scale=1.0)
-        x = run(sum, x, axis=first, chunk=x.shape[first], scale=scale)
+def sum_over(run: Run, x: Buffer, axes: Shape, scale: float = 1.0, shape: Shape | None = None) -> Buffer:
+    """`scale` times the sum of `x` over `axes`, which stay as axes of size 1, or are left out in `shape`."""
+    stages, kept = _stages(x.shape, axes)
+    for viewed, axis in stages:
+        if viewed != x.shape:
+            x = x.view(viewed)
+        if viewed[axis] > LONGEST_ROW:
+            x = run(sum, x, axis=axis, chunk=CHUNK, scale=1.0)
+        x = run(sum, x, axis=axis, chunk=x.shape[axis], scale=scale)
         scale = 1.0
-        x = x.view((*x.shape[:first], *(1,) * (last + 1 - first), *x.shape[first + 1 :]))
-    return x.view(shape)
+    return x.view(kept if shape is None else shape)
+
+
+@lru_cache(maxsize=1024)
+def _stages(shape: Shape, axes: Shape) -> tuple[list[tuple[Shape, int]], Shape]:
+    """The sums one by one, each over one axis of a view: neighbouring axes are one long axis. And what is left."""
+    kept, stages = shape, []
+    for first, last in reversed(runs(axes)):
+        stages.append(((*kept[:first], prod(kept[first : last + 1]), *kept[last + 1 :]), first))
+        kept = *kept[:first], *(1,) * (last + 1 - first), *kept[last + 1 :]
+    return stages, kept
 
 
 def sum_to(run: Run, x: Buffer, shape: Shape) -> Buffer:
     """The adjoint of broadcasting: `x` summed back to `shape`."""
-    return sum_over(run, x, broadcast_axes(shape, x.shape)).view(shape)
+    return sum_over(run, x, broadcast_axes(shape, x.shape), shape=shape)
 
 
 def runs(axes: Shape) -> list[tuple[int, int]]:
