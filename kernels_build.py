@@ -10,9 +10,10 @@ backend packs arguments by name.  A comment ``// work:`` says how many multiply-
 many, and ``// turns:`` how often an invocation's loops turn, where that grows with the operands without a bound.
 This script needs the standard library, glslangValidator and SPIRV-Tools, and knows nothing of `ag`.  ``make``, CI and
 developers call it; unchanged shaders are not compiled again.
-Shaders with cooperative matrices (``*_coop.comp``) need newer tools than the others.  Where the tools do not know them,
-what ``kernels_build.py --prebuild`` has left in shaders/prebuilt/ is taken: SPIR-V that newer tools have made of the
-same text, with a hash of that, of itself, and the tools' versions.  If that is not so, there is no ``.spv`` of theirs.
+Shaders with cooperative matrices (``*_coop.comp``, ``*_coop_f16.comp``) need newer tools than the others.  Where the
+tools do not know them, what ``kernels_build.py --prebuild`` has left in shaders/prebuilt/ is taken: SPIR-V that newer
+tools have made of the same text, with a hash of that, of itself, and the tools' versions.  If that is not so, there is
+no ``.spv`` of theirs.
 
 A shader with the line ``// floats: relaxed`` leaves float32 to the driver: the backend asks for no float modes
 (`ag.engine.backends.vulkan.spirv.float_modes`).  A shader that asks whether ``FIXED`` is defined is compiled twice:

@@ -14,7 +14,12 @@ uint first, end;
 
 shared vec4 made[SUBGROUPS * M * N / 4];  // on the way to memory, a matrix per subgroup
 vec4 a_next[A_QUADS], b_next[B_QUADS];
-coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> sums[HIGH_M * WIDE_N];
+SUM_MATRIX sums[HIGH_M * WIDE_N];
+#ifdef BANDS
+#include "bands.glsl"
+#else
+#define ADDED_TO sums
+#endif
 
 void fetch(uint top, uint left, uint k) {
     [[unroll]] for (uint q = 0; q < A_QUADS; q++) a_next[q] = a_quad(top + a_place(q).x, k + a_place(q).y);
@@ -42,10 +47,10 @@ void multiply(uint row, uint col, uint k) {
         [[unroll]] for (uint i = 0; i < HIGH_M; i++) {
             const uint s = i * WIDE_N + j;
             if (TERMS > 1) {  // the small ones first
-                sums[s] = coopMatMulAdd(a_low[i], b_high, sums[s]);
-                sums[s] = coopMatMulAdd(a_high[i], b_low, sums[s]);
+                ADDED_TO[s] = coopMatMulAdd(a_low[i], b_high, ADDED_TO[s]);
+                ADDED_TO[s] = coopMatMulAdd(a_high[i], b_low, ADDED_TO[s]);
             }
-            sums[s] = coopMatMulAdd(a_high[i], b_high, sums[s]);
+            ADDED_TO[s] = coopMatMulAdd(a_high[i], b_high, ADDED_TO[s]);
         }
     }
 }
@@ -55,9 +60,14 @@ void main() {
     if (at.z >= PRODUCTS || gl_NumSubgroups != SUBGROUPS) return;  // the latter is found by the backend's self-test
     const uint row = gl_SubgroupID / WIDE * DOWN, col = gl_SubgroupID % WIDE * ACROSS;
     const uint mine = gl_SubgroupID * (M * N / 4);
-    [[unroll]] for (uint s = 0; s < HIGH_M * WIDE_N; s++)
-        sums[s] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0.0);
+    [[unroll]] for (uint s = 0; s < HIGH_M * WIDE_N; s++) sums[s] = SUM_MATRIX(0.0);
     begin(at.z);
+#ifdef BANDS
+    for (uint k_0 = first; k_0 < end; k_0 += DEPTH) {
+        fetch(at.x, at.y, k_0);
+        add_in_bands(row, col);
+    }
+#else
     fetch(at.x, at.y, first);
     for (uint k_0 = first; k_0 < end; k_0 += DEPTH) {
         barrier();
@@ -66,6 +76,7 @@ void main() {
         if (k_0 + DEPTH < end) fetch(at.x, at.y, k_0 + DEPTH);
         [[unroll]] for (uint k = 0; k < DEPTH; k += K) multiply(row, col, k);
     }
+#endif
     [[unroll]] for (uint i = 0; i < HIGH_M; i++) {
         [[unroll]] for (uint j = 0; j < WIDE_N; j++) {
             barrier();

@@ -1,6 +1,6 @@
 // Slices of both operands of a product in 16 bits, in shared memory, and the sizes of what is multiplied.  Used by
 // cooperative.glsl alone.
-#ifdef FLOAT16  // for tests on devices without bfloat16: its range is too small for gradients
+#ifdef FLOAT16  // whose range is too small for gradients: with BANDS, or for tests on devices without bfloat16
 #define HALF float16_t
 #define HALVES f16vec4
 #define DROPPED 13
@@ -24,6 +24,7 @@ shared HALVES high[A_SIZE + B_SIZE], low[TERMS > 1 ? A_SIZE + B_SIZE : 2];
 #define MATRIX_OF(use, rows, cols) coopmat<HALF, gl_ScopeSubgroup, rows, cols, use>
 #define A_MATRIX MATRIX_OF(gl_MatrixUseA, M, K)
 #define B_MATRIX MATRIX_OF(gl_MatrixUseB, K, N)
+#define SUM_MATRIX coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
 const int A_LAYOUT = A_ALONG_K ? gl_CooperativeMatrixLayoutRowMajor : gl_CooperativeMatrixLayoutColumnMajor;
 const int B_LAYOUT = B_ALONG_K ? gl_CooperativeMatrixLayoutColumnMajor : gl_CooperativeMatrixLayoutRowMajor;
 

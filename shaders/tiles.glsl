@@ -23,7 +23,9 @@ const uint WIDE = TILE_COLS / ACROSS, HIGH = TILE_ROWS / DOWN, LANES = WIDE * HI
 const uint A_QUADS = TILE_ROWS * DEPTH / 4 / THREADS, B_QUADS = TILE_COLS * DEPTH / 4 / THREADS;
 const uint A_PITCH = TILE_ROWS / 4 + 1, B_PITCH = TILE_COLS / 4 + 1;  // a quad more spreads columns over the banks
 const uint B_AT = DEPTH * A_PITCH;
+#ifndef COOPERATIVE
 shared vec4 slice[DEPTH * (A_PITCH + B_PITCH)];
+#endif
 
 // Tiles are numbered in bands, so that those that run together use the same parts of A and B: 8 rows of tiles, one
 // column after the other.  A grid that is too long for one axis comes folded, with workgroups behind the end.
@@ -49,6 +51,7 @@ uvec2 b_place(uint q) { return in_slice(q, B_ALONG_K, TILE_COLS); }
 uvec2 word_place(uint n) {
     return uvec2(gl_LocalInvocationID.x / DEPTH + n * (THREADS / DEPTH), gl_LocalInvocationID.x % DEPTH);
 }
+#ifndef COOPERATIVE
 void keep_word(float x, uvec2 at) { slice[at.y * A_PITCH + at.x / 4][at.x % 4] = x; }
 
 // In shared memory the inner axis is always the outer one.
@@ -56,3 +59,4 @@ void keep(vec4 quad, uvec2 at, bool along_k, uint start, uint pitch) {
     if (!along_k) slice[start + at.y * pitch + at.x / 4] = quad;
     else [[unroll]] for (uint c = 0; c < 4; c++) slice[start + (at.y + c) * pitch + at.x / 4][at.x % 4] = quad[c];
 }
+#endif

@@ -585,6 +585,10 @@ mutant("installed", "a card counts under each of its drivers", "ag/engine/backen
 mutant("kernel", "a kernel on matrix units leaves the size of subgroups to the driver",
        "ag/engine/backends/vulkan/pipelines.py", "required_subgroup(plan.needs, self._limits))", "0)",
        "limits/test_subgroups.py::test_what_the_driver_is_told[offered]")
+mutant("kernel", "float16 takes the place of bfloat16 in three products, too",
+       "ag/engine/backends/vulkan/products/cooperative.py", 'if precision == "medium" and sizes is None',
+       "if sizes is None",
+       "engine/backends/test_cooperative.py::test_float16_takes_the_place_of_bfloat16_for_medium_alone")
 mutant("kernel", "a size of subgroups is required that no pipeline may", "ag/engine/backends/vulkan/limits.py",
        "return needs.subgroup if least <= needs.subgroup <= most else 0", "return needs.subgroup",
        "engine/backends/test_subgroups.py::test_a_size_is_required_where_it_is_offered[64-0]")

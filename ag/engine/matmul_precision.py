@@ -22,7 +22,8 @@ def ag_matmul_precision(name: str | None = None) -> PreviousSetting:
     ----------
     name : str, optional
         ``"highest"``, the default: in float32.  ``"high"``: from three products in bfloat16, with about 16 bits of
-        every operand.  ``"medium"``: from one product in bfloat16, with 8 bits.  Without a name nothing changes.
+        every operand.  ``"medium"``: from one product in bfloat16, with 8 bits; where there is no bfloat16, in float16,
+        with 11 bits, scaled so that its range is that of float32.  Without a name nothing changes.
 
     Returns
     -------
@@ -39,10 +40,11 @@ def ag_matmul_precision(name: str | None = None) -> PreviousSetting:
     Notes
     -----
     The lower precisions are allowed, not promised: they change `ag_matmul` and what is made of it, forward and
-    backward, on Vulkan devices with cooperative matrices of bfloat16, for which the kernels were compiled, and on which
-    these were right and faster in a test at first use; the log says once where they are not used.  Convolutions, the
-    weight gradients of linear layers, attention and the CPU stay in float32.  Sums are in float32 always.  A captured
-    step keeps the precision with which it was captured, and is not fused into its products below ``"highest"``.
+    backward, on Vulkan devices with cooperative matrices of these types, for which the kernels were compiled, and
+    on which these were right and faster in a test at first use; the log says once where they are not used.
+    Convolutions, the weight gradients of linear layers, attention and the CPU stay in float32.  Sums are in float32
+    always.  A captured step keeps the precision with which it was captured, and is not fused into its products
+    below ``"highest"``.
     Infinities in operands may become NaN.
 
     References

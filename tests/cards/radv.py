@@ -40,7 +40,7 @@ CHAIN: Chain = (("add", 0, 1, 0.0), ("relu", 4, 4, 0.0))  # what most fully conn
 CHOICES = {"blocks": (1, 2, 4), "dropped": (0, 1), "ta": (0, 1), "tb": (0, 1)}  # values that make other code
 # Those on matrix units choose their sizes by what a device has.
 KERNELS: dict[str, Any] = {name: entry for name, entry in json.loads((SPV / "manifest.json").read_text("utf-8"))[
-    "kernels"].items() if not name.endswith("_coop")}
+    "kernels"].items() if "_coop" not in name}
 
 
 class Compiled(NamedTuple):
@@ -176,6 +176,17 @@ def compiled(program: Path, chip: Chip, kernels: Collection[str], tiles: Collect
     assert done.returncode == 0, done.stderr
     found = [_numbers(line) for line in done.stdout.splitlines()[1:]]
     return [Compiled(*what, told) for what, told in zip(made, found, strict=True)]
+
+
+def on_matrix_units(program: Path, chip: Chip, kernel: str, chosen: dict[str, int]) -> dict[str, int]:
+    """What the driver tells of a kernel on matrix units, in a tile's constants."""
+    entry = json.loads((SPV / "manifest.json").read_text("utf-8"))["kernels"][kernel]
+    words = [{"vector": 1, **chosen}.get(c["name"], c["default"]) for c in entry["spec"]]
+    pushed = 4 * sum(member["count"] for member in entry["push"])
+    line = [SPV / f"{kernel}.spv", pushed, len(entry["operands"]), len(words), *words]
+    done = _asked(program, chip.mesa, chip.family, " ".join(map(str, line)) + "\n")
+    assert done.returncode == 0, done.stderr
+    return _numbers(done.stdout.splitlines()[1])
 
 
 def machine_code(program: Path, chip: Chip, kernels: Iterable[tuple[str, str]]) -> Iterator[tuple[Compiled, str]]:

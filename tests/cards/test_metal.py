@@ -19,7 +19,7 @@ from ag.engine.backends.vulkan.products.tiles import tiles_of
 from ag.engine.backends.vulkan.spirv.addresses import with_addresses
 from ag.engine.kernels.attention import attention
 
-FILES = sorted(path for path in SPV.glob("*.spv") if not path.stem.endswith("_coop"))  # Metal has none of these
+FILES = sorted(path for path in SPV.glob("*.spv") if "_coop" not in path.stem)  # Metal has none of these
 SPECIALIZED = {48, 49, 50, 51, 52}  # OpSpecConstantTrue, ..., OpSpecConstantOp
 ARRAY = 28
 LARGEST_HEAD = 128  # features, up to which attention has kernels

@@ -8,9 +8,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cards.radv import CHIPS, KERNELS, Chip, Mesa, built, chip_of, compiled, installed, missing, newer
+from cards.radv import (
+    CHIPS,
+    KERNELS,
+    Chip,
+    Mesa,
+    built,
+    chip_of,
+    compiled,
+    installed,
+    missing,
+    newer,
+    on_matrix_units,
+)
 
 from ag.engine.backend import DeviceInfo
+from ag.engine.backends.vulkan.products.cooperative import CooperativeTile
 from ag.engine.backends.vulkan.products.tiles import TILES, Tiles, tiles_of
 
 LEAST_WAVES = 2  # per SIMD, of products in tiles that are chosen: while one waits for memory, another computes
@@ -77,6 +90,20 @@ def test_nothing_spills(chip: Chip, program: Path) -> None:
     let_be = LET_BE if "GFX11" in chip.product and int(chip.version.partition(".")[0]) < 24 else {}
     assert not [f"{x}: {x.told}" for x in found if x.told["Spilled VGPRs"] > let_be.get(x.kernel, 0)
                 or (x.spills and x.kernel not in let_be)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["matmul_coop_f16", "batched_matmul_coop_f16"])
+@pytest.mark.parametrize("name", ["RDNA 3", "RDNA 4"])
+def test_float16_on_matrix_units_has_room(program: Path, name: str, kernel: str) -> None:
+    mesa = newer()
+    chip = chip_of(program, name, mesa) if mesa else None
+    if chip is None:
+        pytest.skip(f"there is no newer Mesa here, or it does not know {name}")
+    for side, down in ((128, 64), (64, 32)):
+        tile = CooperativeTile(side, side, 32, down, 32, 64, 1, (16, 16, 16))
+        told = on_matrix_units(program, chip, kernel, tile.constants())
+        assert told["Spilled VGPRs"] + told["Scratch size"] == 0 and told["Subgroups per SIMD"] >= LEAST_WAVES, told
 
 
 def test_spills_would_be_seen(program: Path) -> None:

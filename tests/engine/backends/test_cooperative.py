@@ -36,6 +36,7 @@ from ag.engine.window import Window
 
 SIZES = [(16, 16, 16), (8, 16, 16), (8, 8, 8)]  # NVIDIA and AMD, Intel, lavapipe
 KERNELS = {"matmul_coop", "batched_matmul_coop"}
+FLOAT16 = 0  # its VkComponentTypeKHR
 BOUND = {"highest": 1e-6, "high": 1e-4, "medium": 1e-2}
 
 
@@ -111,6 +112,7 @@ def test_the_largest_matrices_of_bfloat16_are_taken() -> None:
     assert sizes_of([(16, 16, 16, 0, 0, 1, 1, subgroup)]) is None  # of float16
     assert sizes_of([(16, 16, 16, bfloat16, bfloat16, bfloat16, bfloat16, subgroup)]) is None  # with rounded sums
     right = (bfloat16, bfloat16, f32, f32, subgroup)
+    assert sizes_of([(16, 16, 16, FLOAT16, FLOAT16, f32, f32, subgroup)], FLOAT16) == (16, 16, 16)
     assert sizes_of([(16, 8, 16, *right), (16, 16, 16, *right), (64, 64, 16, *right)]) == (16, 16, 16)
 
 
@@ -170,7 +172,8 @@ def test_a_device_without_the_extension(
     monkeypatch.setattr(cooperative, "kernel_state", lambda name: "compiled")
     with ag.ag_matmul_precision("medium"):
         product(opened(swiftshader))
-    assert "SwiftShader" in caplog.text and "has no cooperative matrices of bfloat16 that are of use" in caplog.text
+    assert "SwiftShader" in caplog.text
+    assert "has no cooperative matrices of bfloat16 or float16 that are of use" in caplog.text
 
 
 # ---------------------------------------------------------------------------------------------- the test at first use
@@ -179,10 +182,11 @@ def test_a_device_without_the_extension(
 @pytest.fixture
 def injected(swiftshader: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Opens a backend on which the float32 kernels in tiles of kind V pass for those on cooperative matrices."""
-    monkeypatch.setattr(cooperative, "kernel_state", lambda name: "compiled" if name in KERNELS else "none")
+    known = {*KERNELS, *(f"{name}_f16" for name in KERNELS)}
+    monkeypatch.setattr(cooperative, "kernel_state", lambda name: "compiled" if name in known else "none")
     monkeypatch.setattr(cooperative, "_TIMED", 64)
     monkeypatch.setattr(cooperative, "_TESTED", ((20, 33, 20, 0, 0),))
-    monkeypatch.setattr(cooperative, "CooperativeTiles", lambda tiles, units: Tiles(1, (), "V"))
+    monkeypatch.setattr(cooperative, "CooperativeTiles", lambda tiles, units, suffix: Tiles(1, (), "V"))
 
     def open_one(right: bool = True, seconds: float = 0.5) -> Any:
         choices_of.cache_clear()
@@ -222,7 +226,7 @@ def test_a_right_and_fast_kernel_is_used_and_not_tested_again(injected: Callable
     with ag.ag_matmul_precision("high"):
         assert grid(first) == (5, 2, 1)
         product(first)
-        assert verdicts(tmp_path) == {"matmul high in subgroups of 4": "used"} and first.tested == 2
+        assert verdicts(tmp_path) == {"matmul high in subgroups of 4": "used"} and first.tested == 3
         second = injected()
         assert grid(second) == (5, 2, 1) and second.tested == 0
     assert grid(first) == (2, 2, 1)
@@ -241,6 +245,20 @@ def test_a_wrong_or_slow_kernel_is_not_used(
     assert verdicts(tmp_path) == {"matmul medium in subgroups of 4": verdict}
     (record,) = caplog.records
     assert f"the kernel on cooperative matrices was {verdict} in a test" in record.message
+
+
+@pytest.mark.vulkan
+def test_float16_takes_the_place_of_bfloat16_for_medium_alone(
+    injected: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = injected()
+    backend._cooperative._sizes, backend._cooperative._sizes_in_float16 = None, (8, 8, 8)
+    with ag.ag_matmul_precision("medium"):
+        assert grid(backend) == (5, 2, 1)
+    assert verdicts(tmp_path) == {"matmul medium in subgroups of 4 in float16": "used"} and not caplog.records
+    with ag.ag_matmul_precision("high"):
+        assert grid(backend) == (2, 2, 1)
+    assert "has no cooperative matrices of bfloat16 that are of use" in caplog.text
 
 
 @pytest.mark.vulkan
@@ -292,8 +310,7 @@ def matrix_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[A
             kernels_build._to_spirv(shader, spv, kernels_build.COOPERATIVE_TARGET, "-DFLOAT16")
         (folder / "manifest.json").write_text(json.dumps(manifest))
         monkeypatch.setattr(kernels, "_SPV", folder)
-        monkeypatch.setattr(cooperative, "_BFLOAT16", 0)
-        backend._cooperative._sizes = sizes_of(matrices)
+        backend._cooperative._sizes = sizes_of(matrices, FLOAT16)
     elif kernels.kernel_state("matmul_coop") != "compiled":
         pytest.skip("the kernels were compiled by tools that do not know cooperative matrices")
     for cache in (kernels.manifest, kernels.planned, kernels.product_of):
@@ -327,3 +344,58 @@ def test_the_kernels_are_right(
             assert np.all(abs(found - a @ b) <= BOUND[precision] * (abs(a) @ abs(b)))
     backend.check_guards()
     assert not caplog.records
+
+
+def spread(rng: Any, exponents: int, *shape: int) -> Any:
+    """Normal numbers times powers of two, up and down."""
+    return (rng.standard_normal(shape) * 2.0 ** rng.integers(-exponents, exponents + 1, shape)).astype(np.float32)
+
+
+RANGES: dict[str, Callable[[Any], tuple[Any, Any]]] = {
+    "normal": lambda rng: (spread(rng, 0, 50, 40), spread(rng, 0, 40, 45)),
+    "too small and too large for float16": lambda rng: (
+        np.float32(1e-30) * spread(rng, 0, 50, 40), np.float32(1e30) * spread(rng, 0, 40, 45)),
+    "several bands in both": lambda rng: (spread(rng, 60, 50, 40), spread(rng, 60, 40, 45)),
+    "nearly all of float32": lambda rng: (spread(rng, 115, 50, 40), spread(rng, 5, 40, 45)),
+    "zeros": lambda rng: (np.zeros((50, 40), np.float32), spread(rng, 0, 40, 45)),
+}
+
+
+@pytest.fixture
+def float16_device() -> Iterator[Callable[[Any, Any], Any]]:
+    """Multiplies matrices on a device with matrices of float16, in small tiles, which software compiles in a second."""
+    backend = opened(NAMED or vulkan_device("lavapipe"))
+    sizes = backend._cooperative._sizes_in_float16
+    if sizes is None or kernels.kernel_state("matmul_coop_f16") != "compiled":
+        pytest.skip(f"{backend.info.description} ({backend.info.driver}) has no cooperative matrices of float16")
+    m, n, k = sizes
+    subgroup = backend._cooperative._limits["subgroup_size"]
+    tile = CooperativeTile(4 * m, 4 * n, max(k, subgroup // m), 2 * m, 2 * n, subgroup, 1, sizes)
+    assert tile.fits
+
+    def multiply(a: Any, b: Any) -> Any:
+        out = blank(backend, (len(a), b.shape[1]))
+        backend.recorder.record(backend.command(matmul, (out, on(backend, a), on(backend, b)),
+                                                {"ta": False, "tb": False}, CooperativeTiles((tile,), 1, "_coop_f16")))
+        return backend.download(out)
+
+    yield multiply
+    backend.check_guards()
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("name", RANGES)
+def test_float16_has_the_range_of_float32(float16_device: Callable[[Any, Any], Any], name: str) -> None:
+    a, b = RANGES[name](np.random.default_rng(7))
+    exact, magnitudes = a.astype(float) @ b, abs(a.astype(float)) @ abs(b)
+    assert np.all(abs(float16_device(a, b) - exact) <= 2.0**-10 * 1.01 * magnitudes)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_float16_hides_nothing_that_is_not_finite(float16_device: Callable[[Any, Any], Any], value: float) -> None:
+    rng = np.random.default_rng(8)
+    for a in (spread(rng, 60, 50, 40), np.zeros((50, 40), np.float32)):
+        a[3, 5] = value
+        found = np.isfinite(float16_device(a, spread(rng, 0, 40, 45)))
+        assert not found[3].any() and found[[*range(3), *range(4, 50)]].all()

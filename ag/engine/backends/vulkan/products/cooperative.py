@@ -1,6 +1,7 @@
 """Products on cooperative matrices, the matrix units of a card, for ag_matmul_precision "high" and "medium".
 
 There, operands are rounded to bfloat16, or to the sum of two, and sums are in float32 (shaders/cooperative.glsl).
+Where there is no bfloat16, "medium" is in float16, scaled so that the range suffices (shaders/bands.glsl).
 Drivers are young here, so a kernel is used after a test on the device only: right within what rounding can explain, and
 faster than the float32 kernel.  The result is kept with the measured choices.  Where it is not used, the log says why,
 once.  Knows products by their sizes, no primitive by name.  The Vulkan backend asks before it plans a launch, unless
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -26,13 +28,15 @@ from ag.engine.shape import Shape
 
 __all__ = ["Cooperative", "CooperativeTile", "CooperativeTiles", "sizes_of"]
 
-_BFLOAT16, _FLOAT32, _SUBGROUP = 1000141000, 1, 3  # VkComponentTypeKHR, VkScopeKHR
+_BFLOAT16, _FLOAT16, _FLOAT32, _SUBGROUP = 1000141000, 0, 1, 3  # VkComponentTypeKHR, VkScopeKHR
+_EXTREMES = 16  # bytes of shared memory, of exponents
 _SMALLEST = 16  # rows and columns; below, most of a matrix would be padding
-_SUFFIX = "_coop"
+_SUFFIX, _IN_FLOAT16 = "_coop", "_coop_f16"
 _TERMS = {"high": 3, "medium": 1}  # products per product
-_ROUNDING = {"high": 3 * 2.0**-16, "medium": 2.0**-7 + 2.0**-16}  # error of a product, relative
+_ROUNDING = {"high": 3 * 2.0**-16, "medium": 2.0**-7 + 2.0**-16}  # error of a product, relative; less in float16
 _SUMMING = 2.0**-22  # of every addition, and twice what float32 has: matrix units do not all round to nearest
 _TESTED = ((64, 64, 64, 0, 0), (65, 33, 130, 0, 1), (130, 100, 36, 1, 0), (17, 1, 19, 1, 1), (200, 300, 132, 0, 0))
+_SPREADS = (0, 40)  # exponents along the inner axis, of the one operand up and of the other down
 _TIMED, _TURNS = 1024, 2
 _USED, _WRONG, _SLOW = "used", "wrong", "slow"
 
@@ -68,7 +72,8 @@ class CooperativeTile:
     def shared_bytes(self) -> int:
         """Shared memory of a workgroup, at most: slices lie one way or the other, and lines have 16 bytes more."""
         lines = sum(max(side * (self.depth + 8), self.depth * (side + 8)) for side in (self.rows, self.cols))
-        return 2 * min(self.terms, 2) * lines + 4 * self.subgroups * self.sizes[0] * self.sizes[1]
+        matrices = 4 * self.subgroups * self.sizes[0] * self.sizes[1]
+        return 2 * min(self.terms, 2) * lines + matrices + (_EXTREMES if self.terms == 1 else 0)
 
     @property
     def needs(self) -> Needs:
@@ -121,9 +126,9 @@ class CooperativeTiles:
         return self.tiles[-1]
 
 
-def sizes_of(matrices: list[tuple[int, ...]]) -> Sizes | None:
-    """The largest (m, n, k) of bfloat16 matrices with float32 sums among those that a device has."""
-    types = (_BFLOAT16, _BFLOAT16, _FLOAT32, _FLOAT32, _SUBGROUP)
+def sizes_of(matrices: list[tuple[int, ...]], of: int = _BFLOAT16) -> Sizes | None:
+    """The largest (m, n, k) of matrices of a type, usually bfloat16, with float32 sums, that a device has."""
+    types = (of, of, _FLOAT32, _FLOAT32, _SUBGROUP)
     found = [(m, n, k) for m, n, k, *rest in matrices if tuple(rest) == types and m <= 32 and n <= 32 and k <= 32]
     return max(found, key=lambda sizes: (sizes[0] * sizes[1] * sizes[2], sizes), default=None)
 
@@ -151,20 +156,21 @@ class Cooperative:
         self._backend = backend
         self._usual = usual
         self._limits = manager.get_device_properties()
-        self._sizes = sizes_of(manager.cooperative_matrices())
+        matrices = manager.cooperative_matrices()
+        self._sizes = sizes_of(matrices)
+        self._sizes_in_float16 = sizes_of(matrices, _FLOAT16) if manager.features()["float16"] else None
         self._rules: dict[tuple[str, str], CooperativeTiles | None] = {}
         self._told: set[str] = set()
 
     def rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params,
              precision: str) -> CooperativeTiles | None:
         """The rule for a launch, or None if it runs in float32; tests a kernel that was not used before."""
-        product = product_of(primitive, shapes, tuple(params.items()), self._usual)
-        if product is None or min(product.rows, product.cols) < _SMALLEST:
+        found = product_of(primitive, shapes, tuple(params.items()), self._usual)
+        if found is None or min(found.rows, found.cols) < _SMALLEST:
             return None
         key = primitive.name, precision
         if key not in self._rules:
-            found, why = self._tested(primitive, precision)
-            self._rules[key] = found
+            self._rules[key], why = self._tested(primitive, precision)
             if why and why not in self._told:
                 self._told.add(why)
                 log.warning("%s: %s runs in float32 although the precision is %r: %s.", self._backend.name,
@@ -173,17 +179,22 @@ class Cooperative:
 
     def _tested(self, primitive: Primitive, precision: str) -> tuple[CooperativeTiles | None, str]:
         """The rule, or why there is none."""
-        state = kernel_state(primitive.name + _SUFFIX)
+        suffix, sizes, types = _SUFFIX, self._sizes, "bfloat16"
+        if precision == "medium" and sizes is None:
+            suffix, sizes, types = _IN_FLOAT16, self._sizes_in_float16, "bfloat16 or float16"
+        state = kernel_state(primitive.name + suffix)
         if state != "compiled":
             return None, "" if state == "none" else f"its kernel was left out of the build with {compiled_by()}"
-        tiles = () if self._sizes is None else _tiles(precision, self._sizes, self._limits)
+        tiles = () if sizes is None else _tiles(precision, sizes, self._limits)
         if not tiles:
             return None, (f"{self._backend.info.description} ({self._backend.info.driver}) has no cooperative matrices "
-                          f"of bfloat16 that are of use")
-        rule = CooperativeTiles(tiles, self._usual.units)
+                          f"of {types} that are of use")
+        rule = CooperativeTiles(tiles, self._usual.units, suffix)
         choices, name = choices_for(self._backend.info), f"{primitive.name} {precision}"
         if size := required_subgroup(tiles[0].needs, self._limits):
             name += f" in subgroups of {size}"
+        if suffix == _IN_FLOAT16:
+            name += " in float16"
         with choices.lock:
             verdict = choices.get(name)
             if verdict not in (_USED, _WRONG, _SLOW):
@@ -193,13 +204,16 @@ class Cooperative:
     def _verdict(self, primitive: Primitive, precision: str, rule: CooperativeTiles) -> str:
         batched = "chunk" in primitive.params
         rng = np.random.default_rng(0)
-        for rows, inner, cols, ta, tb in _TESTED:
+        for (rows, inner, cols, ta, tb), spread in product(_TESTED, _SPREADS):
             batch = (2,) if batched else ()
-            a = rng.standard_normal((*batch, *((inner, rows) if ta else (rows, inner))))
-            b = rng.standard_normal((*batch, *((cols, inner) if tb else (inner, cols))))
+            scale = 2.0 ** rng.integers(-spread, spread + 1, inner)
+            a = rng.standard_normal((*batch, rows, inner)) * scale
+            b = rng.standard_normal((*batch, cols, inner)) / scale
+            a = np.ascontiguousarray(a.swapaxes(-1, -2) if ta else a, np.float32)
+            b = np.ascontiguousarray(b if tb else b.swapaxes(-1, -2), np.float32)
             params = {"ta": bool(ta), "tb": bool(tb), **({"chunk": 64} if batched else {})}
             allowed = _ROUNDING[precision] + (_TERMS[precision] * inner + 1) * _SUMMING
-            if not self._is_right(primitive, a.astype(np.float32), b.astype(np.float32), params, rule, allowed):
+            if not self._is_right(primitive, a, b, params, rule, allowed):
                 return _WRONG
         shape = (4, _TIMED // 2, _TIMED // 2) if batched else (_TIMED, _TIMED)
         x = rng.standard_normal(shape, np.float32)
