@@ -152,6 +152,8 @@ def test_what_a_driver_does_not_compile_is_the_same_error(run: Run) -> None:
 
 
 INTERRUPTED = """
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it
+
 def sender():
     sleep(0.25)
     os.kill(os.getpid(), signal.SIGINT)
