@@ -373,7 +373,7 @@ mutant("kernel", "by address: which operands", "ag/engine/backends/vulkan/pipeli
        "of_arena[segment][0] > self.covered]", "of_arena[segment][0] > 4 * self.covered]",
        "limits/test_memory.py::test_tensors_larger_than_a_descriptor_covers")
 mutant("kernel", "by address: one pipeline for all sets of operands", "ag/engine/backends/vulkan/pipelines.py",
-       "return plan.file, plan.spec, far", "return plan.file, plan.spec, far[:0]",
+       "return plan.compiled, far", "return plan.compiled, far[:0]",
        "limits/test_memory.py::test_tensors_larger_than_a_descriptor_covers")
 mutant("optimizer", "a group without gradients counts no step of its neighbours", "ag/optim/optimizer.py",
        "if slots not in took:", "if slots in took:",

@@ -25,16 +25,16 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
-import numpy as np
+sys.path[:0] = map(str, Path(__file__).resolve().parents[1:3])  # tests, and the root
 
-import ag
-from ag import nn, ops, optim
-from ag.engine.backends.vulkan.cost import seconds_of
-from ag.engine.device import backend_of
+import numpy as np  # noqa: E402
+from helpers.devices import LAYERS, built_layers  # noqa: E402
 
-ROOT = Path(__file__).resolve().parents[2]
-LAYERS = {"VK_LAYER_AG_limits": (ROOT / "tests/limits/limits.c", "libaglimits.so"),
-          "VK_LAYER_KP_fault": (ROOT / "third_party/kp/fault/fault.c", "libkpfault.so")}
+import ag  # noqa: E402
+from ag import nn, ops, optim  # noqa: E402
+from ag.engine.backends.vulkan.cost import seconds_of  # noqa: E402
+from ag.engine.device import backend_of  # noqa: E402
+
 VOCABULARY, WIDTH, HEADS = 50257, 768, 12
 HEAP = 8 << 30  # of a card; lavapipe says 2 GiB, and gives what there is
 WATCHDOG_S = 0.1  # of work, as costs are counted
@@ -105,18 +105,13 @@ def step_of(options: argparse.Namespace) -> dict[str, Any]:
             "loss": loss.item(), "loss of a guess": log(VOCABULARY), "s": round(took, 1),
             "submissions": backend.recorder.submits - before, "watchdog_ms": round(1e3 * slow * WATCHDOG_S),
             "largest segment": max(segments), "reserved": sum(segments),
-            "by address": sum(bool(far) for *_, far in backend._kernels._pipelines)}
+            "by address": sum(bool(far) for _, far in backend._kernels._pipelines)}
 
 
 def under_layers(arguments: list[str]) -> int:
     """This program in a process of its own, in which the layers are between it and the driver; its exit status."""
     with TemporaryDirectory() as folder:
-        for source, library in LAYERS.values():
-            subprocess.run(["cc", "-shared", "-fPIC", "-o", Path(folder) / library, source], check=True)
-        for source, _ in LAYERS.values():
-            for manifest in source.parent.glob("VkLayer_*.json"):
-                (Path(folder) / manifest.name).write_text(manifest.read_text())
-        settings = {"VK_LAYER_PATH": folder, "VK_INSTANCE_LAYERS": ":".join(LAYERS), "AG_LIMITS_HEAP": str(HEAP),
+        settings = {**built_layers(Path(folder), *LAYERS), "AG_LIMITS_HEAP": str(HEAP),
                     "AG_SUBMIT_MS": str(250 * WATCHDOG_S)}
         return subprocess.run([sys.executable, __file__, *arguments], env={**os.environ, **settings}).returncode
 

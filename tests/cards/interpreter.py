@@ -8,12 +8,13 @@ as they do on a card.  Knows the instructions that kernels here are made of, and
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from ag.engine.backends.vulkan.spirv.module import code_of, read
 
 Array = np.ndarray[Any, Any]
 _PHI, _VARIABLE, _RETURN = 245, 59, 253
@@ -66,11 +67,7 @@ class Module:
 
 def instructions(spirv: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Each instruction's number and operands."""
-    words, at = struct.unpack(f"<{len(spirv) // 4}I", spirv), 5
-    while at < len(words):
-        end = at + (words[at] >> 16)
-        yield words[at] & 0xFFFF, words[at + 1 : end]
-        at = end
+    return ((code_of(x), x[1:]) for x in read(spirv)[1])
 
 
 def parsed(spirv: bytes, spec: Sequence[int]) -> Module:

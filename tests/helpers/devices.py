@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from time import thread_time
 from typing import Any
 
@@ -17,6 +18,9 @@ import pytest
 import ag
 
 DRIVERS = {"lavapipe": "llvmpipe", "swiftshader": "SwiftShader"}  # name in tests -> part of the product's name
+ROOT = Path(__file__).parents[2]
+LAYERS = {"VK_LAYER_AG_limits": ROOT / "tests" / "limits" / "limits.c",  # which stand between programs and drivers
+          "VK_LAYER_KP_fault": ROOT / "third_party" / "kp" / "fault" / "fault.c"}
 NAMED = os.environ.get("AG_TEST_DEVICE")
 EXTENSION = "ag.engine.backends.vulkan._kp"  # the binding to Vulkan
 WITHOUT_EXTENSION = f"import sys\nsys.modules[{EXTENSION!r}] = None"  # begins the code of a process that has none
@@ -34,6 +38,17 @@ def vulkan_device(driver: str) -> str:
     if {"lavapipe": "lvp", "swiftshader": "swiftshader"}[driver] in promised.lower():
         pytest.fail(f"AG_TEST_ICDS promises {driver}, and no such Vulkan device was found")
     pytest.skip(f"the Vulkan driver {driver} is not installed here")
+
+
+def built_layers(folder: Path, *names: str) -> dict[str, str]:
+    """Compile layers into a folder; the environment that loads them."""
+    for name in names:
+        (manifest,) = LAYERS[name].parent.glob("VkLayer_*.json")
+        text = manifest.read_text("utf-8")
+        library = folder / json.loads(text)["layer"]["library_path"]
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, LAYERS[name]], check=True)
+        (folder / manifest.name).write_text(text, "utf-8")
+    return {"VK_LAYER_PATH": str(folder), "VK_INSTANCE_LAYERS": os.pathsep.join(names)}
 
 
 ADDITIONS_S = 0.05  # a million of them in Python, where limits of times were set

@@ -14,7 +14,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from helpers.devices import EXTENSION
+from helpers.devices import EXTENSION, built_layers
 
 RECIPE = Path(__file__).parents[2] / "third_party" / "kp"
 ASKED = [path for path in os.environ.get("AG_TEST_ICDS", "").split(os.pathsep) if path]
@@ -153,7 +153,4 @@ def python(kp: ModuleType, icd: str):
 @pytest.fixture
 def fault_layer(tmp_path: Path) -> dict[str, str]:
     """Environment that loads the fault-injection layer, compiled here."""
-    source, library = RECIPE / "fault", tmp_path / "libkpfault.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source / "fault.c"], check=True)
-    (tmp_path / "VkLayer_kpfault.json").write_text((source / "VkLayer_kpfault.json").read_text())
-    return {"VK_LAYER_PATH": str(tmp_path), "VK_INSTANCE_LAYERS": "VK_LAYER_KP_fault"}
+    return built_layers(tmp_path, "VK_LAYER_KP_fault")

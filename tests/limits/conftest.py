@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.devices import run_code
+from helpers.devices import built_layers, run_code
 
 Limited = Callable[..., dict[str, Any]]
 
@@ -16,10 +14,7 @@ Limited = Callable[..., dict[str, Any]]
 @pytest.fixture(scope="session")
 def limits_layer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Environment that loads the layer, compiled here."""
-    folder, here = tmp_path_factory.mktemp("limits"), Path(__file__).parent
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / "libaglimits.so", here / "limits.c"], check=True)
-    (folder / "VkLayer_ag_limits.json").write_text((here / "VkLayer_ag_limits.json").read_text())
-    return {"VK_LAYER_PATH": str(folder), "VK_INSTANCE_LAYERS": "VK_LAYER_AG_limits"}
+    return built_layers(tmp_path_factory.mktemp("limits"), "VK_LAYER_AG_limits")
 
 
 @pytest.fixture

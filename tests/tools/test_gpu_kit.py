@@ -19,6 +19,7 @@ from time import sleep
 from typing import Any
 
 import pytest
+from helpers.devices import built_layers
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("bash", "cat", "date", "dirname", "env", "mkdir", "rm", "sed", "tee", "timeout")
@@ -39,9 +40,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for command in COMMANDS:
         (disk / "bin" / command).symlink_to(shutil.which(command) or command)
     (disk / "bin" / "python3").symlink_to(PYTHON)
-    limits = ROOT / "tests" / "limits"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", disk / "layer" / "libaglimits.so", limits / "limits.c"], check=True)
-    shutil.copy(limits / "VkLayer_ag_limits.json", disk / "layer")
+    built_layers(disk / "layer", "VK_LAYER_AG_limits")
     done = subprocess.run([sys.executable, ROOT / "tools" / "gpu_kit" / "build.py", "--to", disk / "packed" / "gpu-kit",
                            PYTHON], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

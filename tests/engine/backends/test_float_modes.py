@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import struct
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 import ag
 from ag.engine.backends.vulkan.kernel_files import read_manifest
 from ag.engine.backends.vulkan.spirv.float_modes import Mode, modes_of, with_modes
+from ag.engine.backends.vulkan.spirv.module import read
 from ag.engine.device import backend_of
 
 PRESERVES, ROUNDS, DENORMALS = Mode(4466, 4461), Mode(4467, 4462), Mode(4464, 4459)
@@ -30,19 +30,11 @@ def test_a_device_gets_what_it_offers() -> None:
         assert modes_of(offered, multiplies=False) == wanted + (DENORMALS,) * small
 
 
-def instructions(spirv: bytes) -> list[tuple[int, ...]]:
-    words, at, found = struct.unpack(f"<{len(spirv) // 4}I", spirv), 5, []
-    while at < len(words):
-        found.append(words[at : at + (words[at] >> 16)])
-        at += words[at] >> 16
-    return found
-
-
 @pytest.mark.skipif(not FILES, reason="the kernels are not compiled")
 def test_four_instructions_are_added_and_none_is_changed() -> None:
     spirv = (SPV / "relu.spv").read_bytes()
     assert with_modes(spirv, ()) == spirv
-    before, after = instructions(spirv), instructions(with_modes(spirv, (PRESERVES, ROUNDS)))
+    (_, before), (_, after) = read(spirv), read(with_modes(spirv, (PRESERVES, ROUNDS)))
     added = [words for words in after if words not in before]
     assert [words[0] & 0xFFFF for words in added] == [17, 17, 10, 16, 16]
     assert [words for words in after if words in before] == before

@@ -73,19 +73,23 @@ def most_turns(limits: Properties) -> int:
 
 def largest_segment(limits: Properties) -> tuple[int, str]:
     """How large a segment of the arena may be that descriptors cover, and the limit that says so."""
-    covered = limits["max_storage_buffer_range"] & -_PAGE, "Vulkan's maxStorageBufferRange"
-    return min(covered, largest_block(limits, addresses=True), key=lambda limit: limit[0])
+    return _least({"Vulkan's maxStorageBufferRange": limits["max_storage_buffer_range"], **_of_allocations(limits)})
 
 
 def largest_block(limits: Properties, addresses: bool) -> tuple[int, str]:
     """The same of a single block, which no descriptor need cover where buffers have addresses."""
-    if not addresses:
-        return largest_segment(limits)
-    largest = {
+    return _least(_of_allocations(limits)) if addresses else largest_segment(limits)
+
+
+def _of_allocations(limits: Properties) -> dict[str, int]:
+    return {
         "Vulkan's maxMemoryAllocationSize": limits["max_allocation_size"],
         "Vulkan's maxBufferSize": limits["max_buffer_size"],
         "Kompute counts bytes in 32 bits": _COUNTED - 1,
     }
+
+
+def _least(largest: dict[str, int]) -> tuple[int, str]:
     told = [(nbytes & -_PAGE, name) for name, nbytes in largest.items() if nbytes]  # 0: the driver does not tell
     return min(told, key=lambda limit: limit[0])
 

@@ -34,7 +34,7 @@ _DISPENSABLE = {"heads": ("attention", "attention_grad"), "chains": ("fused", "f
                 "epilogues": ("matmul_chain", "matmul_chain_pair", "conv2d_chain", "conv2d_input_grad_chain")}
 
 Segments = Sequence[tuple[int, Tensor]]
-Pipeline = tuple[str, tuple[int, ...], tuple[int, ...]]  # file, specialization, operands that are found by address
+Pipeline = tuple[Compiled, tuple[int, ...]]  # and the operands that are found by their address
 
 
 class Kernels:
@@ -113,7 +113,7 @@ class Kernels:
     def _key(self, plan: Plan, segments: tuple[int, ...], of_arena: Segments) -> Pipeline:
         """What there is a pipeline for, with the operands that it finds by their address."""
         far = tuple([i for i, segment in enumerate(segments) if of_arena[segment][0] > self.covered])
-        return plan.file, plan.spec, far
+        return plan.compiled, far
 
     def _tensors(self, segments: tuple[int, ...], of_arena: Segments) -> list[Tensor]:
         """What is bound: segments, or, in the place of one that no descriptor covers, eight bytes: its address."""
@@ -137,7 +137,7 @@ class Kernels:
     def _asked(self, plan: Plan, segments: tuple[int, ...], of_arena: Segments) -> Asked:
         """What the driver is to compile."""
         self._refuse_what_does_not_fit(plan)
-        *_, far = self._key(plan, segments, of_arena)
+        _, far = self._key(plan, segments, of_arena)
         spirv = self._spirv.get((plan.file, far))
         if spirv is None:
             spirv = spirv_of(plan.file)

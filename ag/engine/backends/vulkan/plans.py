@@ -78,8 +78,6 @@ class Plan:
         Multiply-adds, where they take more time than reading and writing the operands.
     needs : Needs
         What the device must have.
-    compiled : tuple of (str, tuple of int)
-        File and specialization, the same object for all plans of which these are equal.
     """
 
     kernel: str
@@ -92,7 +90,11 @@ class Plan:
     sizes: tuple[int, ...]
     work: int
     needs: Needs
-    compiled: Compiled
+
+    @cached_property
+    def compiled(self) -> Compiled:
+        """File and specialization, the same object for all plans of which these are equal."""
+        return _compiled(self.file, self.spec)
 
     @cached_property
     def seconds(self) -> float:
@@ -198,7 +200,7 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
     sizes = () if "bfloat" in primitive.params else tuple(4 * prod(shape) for shape in shapes)
     work = _evaluate(entry["work"], values) if entry["work"] else 0
     return Plan(name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes, sizes, work,
-                needs, _compiled(file, spec))
+                needs)
 
 
 def needs_of(entry: Entry) -> Needs:
