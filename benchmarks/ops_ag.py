@@ -37,9 +37,12 @@ Work = Callable[[], Any]  # launches, and returns what must stay alive
 rng = np.random.default_rng(1)
 
 
+drawn = rng.standard_normal(1 << 20, np.float32)
+
+
 def tensor(*shape: int) -> ag.Tensor:
-    values = rng.standard_normal(shape, np.float32)
-    return ag.ag_tensor(values)
+    """Random numbers, a million of them again and again: to draw them all takes longer than what is measured."""
+    return ag.ag_tensor(np.resize(drawn, shape))
 
 
 def gradient(y: ag.Tensor, *inputs: int) -> Work:
