@@ -3,7 +3,7 @@
 `device` runs a test on each of them, `vulkan` on the Vulkan ones; `lavapipe` and `swiftshader` give one of them by
 name.  A driver that `AG_TEST_ICDS` promises must be there; without that variable a missing driver skips its tests, with
 the reason.  `AG_TEST_DEVICE=vulkan:0` puts another device, such as a graphics card, in the place of the two in `device`
-and `vulkan`.
+and `vulkan`.  Words go straight to lavapipe's memory, and by way of staging memory to SwiftShader's.
 
 The quick leg tries both drivers where kernels, ops and backends are tested; what is built on them does not know
 drivers, and runs on lavapipe there, on SwiftShader in the slow leg.
@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import pytest
 from helpers.devices import VULKAN, slowness, vulkan_device
 
 import ag
+from ag.engine.backends.vulkan.kp_types import Words
+from ag.engine.backends.vulkan.transfers import Transfers
 
 TESTS = Path(__file__).parent
 LONGEST_S = 5.0  # of a test that is not marked slow; the summary of a leg names its longest
@@ -72,6 +75,24 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     params = item.callspec.params.values() if hasattr(item, "callspec") else ()
     if slow & {x for x in params if isinstance(x, str)}:
         item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def seen() -> Iterator[Callable[..., Any]]:
+    """The host does not see SwiftShader's memory, as that of many cards, so that tests transfer in either way.
+
+    Gives what `Transfers` has instead for itself.
+    """
+    sees = Transfers._sees
+
+    def on_cards(self: Transfers, address: int) -> tuple[Words | None, bool]:
+        if "apart" not in vars(self):
+            vars(self)["apart"] = "SwiftShader" in self._manager.get_device_properties()["device_name"]
+        return (None, False) if vars(self)["apart"] else sees(self, address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Transfers, "_sees", on_cards)
+        yield sees
 
 
 @pytest.fixture(params=["cpu", *VULKAN])

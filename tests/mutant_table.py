@@ -151,6 +151,23 @@ mutant("capture", "a program's pipelines are made one by one", "ag/engine/backen
 mutant("capture", "pipelines that were made are not kept", "ag/engine/backends/vulkan/pipelines.py",
        "if algorithm is not None:", "if algorithm is None:", TOGETHER)
 
+# ---------------------------------------------------------------------------------------- memory that the host sees
+
+TRANSFERS, SEEN = "ag/engine/backends/vulkan/transfers.py", "engine/backends/test_seen_memory.py"
+mutant("barrier", "the host overtakes what is on its way", TRANSFERS, "if free and recorder", "if recorder",
+       f"{SEEN}::test_what_is_on_its_way_comes_first")
+mutant("barrier", "the host overtakes what a handler launches", TRANSFERS, "if free and recorder.changes == changes:",
+       "if free:", f"{SEEN}::test_a_handler_in_the_middle")
+mutant("barrier", "the host reads while a handler's launch writes", TRANSFERS,
+       "if self._recorder.changes == changes:", "if view is not None:",
+       f"{SEEN}::test_what_is_launched_while_the_host_reads_is_read_again")
+mutant("barrier", "the host reads what a lost device has left", TRANSFERS, "if self._recorder.idle:", "if count < 0:",
+       f"{SEEN}::test_nothing_is_copied_by_the_device")
+mutant("barrier", "none for the host", "ag/engine/backends/vulkan/recorder.py", "            sequence.to_host()\n",
+       "            pass\n", f"{SEEN}::test_a_command_list_ends_with_a_barrier_for_the_host")
+mutant("barrier", "reads on their way do not count", "ag/engine/backends/vulkan/recorder.py",
+       "in (*command.reads, *command.writes))", "in command.writes)", f"{SEEN}::test_what_is_on_its_way_comes_first")
+
 # ---------------------------------------------------------------------------------------------- barriers
 
 HAZARDS, RECORDER = "ag/engine/backends/vulkan/hazards.py", "ag/engine/backends/vulkan/recorder.py"

@@ -159,6 +159,9 @@ class Noting:
     def copy(self, *arguments: Any) -> None:
         self.barriers.append("all" if arguments[-2] else "none")
 
+    def to_host(self) -> None:
+        """Of another test."""
+
 
 @pytest.mark.vulkan
 def test_a_barrier_is_for_copies_where_there_may_be_some(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,9 +51,9 @@ def test_a_meter_has_the_time_of_what_is_launched_under_it(vulkan: str, replayed
             step(x)
         backend.meter(None)
         assert step(x).numpy()[0, 0] == pytest.approx(np.e + 1)
-    *commands, _ = [e for e in seen.events if e.device == vulkan]  # the last one is the download
-    of_one = len(commands) // 5
-    assert of_one * 5 == len(commands)
+    commands = [e for e in seen.events if e.device == vulkan]
+    of_one, download = divmod(len(commands), 5)  # the last is the download, unless the host reads the memory itself
+    assert of_one and download <= 1
     assert meter.seconds * 1e9 == pytest.approx(sum(e.end - e.begin for e in commands[of_one : 4 * of_one]), rel=0.02)
 
 

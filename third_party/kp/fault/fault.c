@@ -2,6 +2,7 @@
 //
 //   KPFAULT_ALLOC_LIMIT=<bytes>  vkAllocateMemory fails once a device has been given that much in all
 //                                (memory that is freed is not counted back)
+//   KPFAULT_MAP_LIMIT=<bytes>    of more memory than that nothing can be mapped at once: as if the host did not see it
 //   KPFAULT_LOST_AFTER=<n>       the device is lost after n fence waits: later waits and submits fail
 //   KPFAULT_TDR_MS=<ms>          a watchdog: the device is lost when a submission has taken longer; submissions wait
 //   KPFAULT_DELAY_US=<us>        no fence is seen to be signalled before its submission is that old
@@ -49,6 +50,7 @@ typedef struct {
     PFN_vkBeginCommandBuffer beginCommandBuffer;
     PFN_vkCmdCopyBuffer cmdCopyBuffer;
     PFN_vkCreateComputePipelines createPipelines;
+    PFN_vkMapMemory mapMemory;
     unsigned long long allocated; // bytes, in all
     long waits;
     int killed; // by the watchdog
@@ -141,6 +143,16 @@ static VkResult VKAPI_CALL AllocateMemory(VkDevice handle, const VkMemoryAllocat
     if (result == VK_SUCCESS)
         device->allocated += info->allocationSize;
     return result;
+}
+
+static VkResult VKAPI_CALL MapMemory(VkDevice handle, VkDeviceMemory memory, VkDeviceSize offset, VkDeviceSize size,
+                                     VkMemoryMapFlags flags, void **out)
+{
+    Device *device = find(handle);
+    const char *limit = setting("KPFAULT_MAP_LIMIT", device);
+    if (limit && size > strtoull(limit, NULL, 0)) // VK_WHOLE_SIZE is more, too
+        return VK_ERROR_MEMORY_MAP_FAILED;
+    return device->mapMemory(handle, memory, offset, size, flags, out);
 }
 
 static VkResult VKAPI_CALL WaitForFences(VkDevice handle, uint32_t count, const VkFence *fences,
@@ -264,6 +276,7 @@ static VkResult VKAPI_CALL CreateDevice(VkPhysicalDevice physical, const VkDevic
             .queueWaitIdle = (PFN_vkQueueWaitIdle)deviceProc(*out, "vkQueueWaitIdle"),
             .beginCommandBuffer = (PFN_vkBeginCommandBuffer)deviceProc(*out, "vkBeginCommandBuffer"),
             .cmdCopyBuffer = (PFN_vkCmdCopyBuffer)deviceProc(*out, "vkCmdCopyBuffer"),
+            .mapMemory = (PFN_vkMapMemory)deviceProc(*out, "vkMapMemory"),
             .createPipelines = (PFN_vkCreateComputePipelines)deviceProc(*out, "vkCreateComputePipelines"),
         };
     return result;
@@ -297,6 +310,7 @@ static PFN_vkVoidFunction own(const char *name)
         {"vkQueueSubmit", QueueSubmit},
         {"vkBeginCommandBuffer", BeginCommandBuffer},
         {"vkCmdCopyBuffer", CmdCopyBuffer},
+        {"vkMapMemory", MapMemory},
         {"vkCreateComputePipelines", CreateComputePipelines},
     };
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)

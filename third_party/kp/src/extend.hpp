@@ -1,6 +1,7 @@
 // Binds what this project adds to kp: exceptions, operations, Sequence.dispatch, .copy and .wait, and the
 // Manager's queries.  Called once from kp's main.cpp, when its own classes are bound.
 #pragma once
+#include "memory.hpp"
 #include "ops.hpp"
 #include "properties.hpp"
 #include "together.hpp"
@@ -132,6 +133,10 @@ bindSequence(Class<kp::Sequence>& sequence)
       py::arg("nbytes"),
       py::arg("barrier") = true,
       py::arg("host") = false);
+    sequence.def(
+      "to_host",
+      [](kp::Sequence& self) { self.record(std::make_shared<OpBarrier>(true)); },
+      "Record a barrier that makes all writes so far visible to the host, and to what follows.");
     sequence.def("eval_async_after",
                  &kp::Sequence::evalAsyncAfter,
                  "Submit other sequences and then this one, all at once; whoever waits for one waits for all.",
@@ -191,6 +196,15 @@ bindManager(Class<kp::Manager>& manager)
            [](kp::Manager&, kp::Tensor& tensor) { return tensor.address(); },
            "Where shaders find the memory of an addressed tensor.",
            py::arg("tensor"))
+      .def("host_sees",
+           [](const kp::Manager& self) {
+               return kp::visibleType(self.physicalDevice().getMemoryProperties(), UINT32_MAX).has_value();
+           },
+           "Whether the host may see the memory of arenas.")
+      .def("host_access",
+           [](const kp::Manager&, const kp::Tensor& arena) { return py::make_tuple(arena.mapped(), arena.cached()); },
+           "Whether the host sees the memory of this arena, and whether it reads that at full speed.",
+           py::arg("arena"))
       .def("bound",
            &kp::Manager::bound,
            "The pipeline of an Algorithm, bound to other tensors, as many as it has.",

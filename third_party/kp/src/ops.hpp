@@ -11,8 +11,8 @@
 
 namespace ag {
 
-/// All that shaders and copies wrote before is visible to shaders and copies after, and to the host
-/// after the submission's fence if `host`.  Not to copies, nor what they wrote, without `copies`: some
+/// All that shaders and copies wrote before is visible to shaders and copies after, and to the host,
+/// which may overwrite it, after the submission's fence if `host`.  Not to copies, nor what they wrote, without `copies`: some
 /// drivers make these as drawings, and empty the caches of drawing for them.
 inline void
 recordBarrier(const vk::CommandBuffer& commands, bool host, bool copies = true)
@@ -31,7 +31,7 @@ recordBarrier(const vk::CommandBuffer& commands, bool host, bool copies = true)
     vk::AccessFlags uses = writes | reads;
     if (host) {
         after |= Stage::eHost;
-        uses |= Access::eHostRead;
+        uses |= Access::eHostRead | Access::eHostWrite; // the host may write where the device has
     }
     commands.pipelineBarrier(
       device, after, vk::DependencyFlags(), vk::MemoryBarrier(writes, uses), nullptr, nullptr);

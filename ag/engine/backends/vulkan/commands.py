@@ -18,7 +18,7 @@ from ag.engine.backends.vulkan.kp_types import Algorithm, Sequence, Tensor
 from ag.engine.backends.vulkan.limits import MOST_GROUPS as _MOST_GROUPS
 from ag.engine.backends.vulkan.timestamps import Stopwatch
 
-__all__ = ["Batch", "Command", "Copy", "Kind", "Recorded", "costliest", "groups_of"]
+__all__ = ["Batch", "Check", "Command", "Copy", "Kind", "Operation", "Recorded", "costliest", "groups_of"]
 
 
 class Command(NamedTuple):
@@ -100,6 +100,28 @@ class Copy(NamedTuple):
         return ["transfer", ""] if self.host else ["transfer"]
 
 
+class Check(NamedTuple):
+    """Nothing to do: a submission that tells whether the device is still there."""
+
+    reads: list[Range]
+    writes: list[Range]
+    cost: float = 0.0
+
+    def parts(self, _most: float) -> list[Check]:
+        """It is made at once."""
+        return [self]
+
+    def record(self, sequence: Sequence, _barrier: bool, _copies: bool) -> None:
+        """Add it to a sequence."""
+        sequence.to_host()
+
+    @property
+    def kernels(self) -> list[str]:
+        """The kernel of every operation that it is; a barrier has no event."""
+        return [""]
+
+
+Operation = Command | Copy | Check
 Kind = TypeVar("Kind", Command, Copy)
 
 
@@ -111,13 +133,13 @@ class Recorded(NamedTuple):
     sequence: Sequence
     kernels: list[str]
     stopwatch: Stopwatch | None
-    commands: Collection[Command | Copy]
+    commands: Collection[Operation]
     cost: float
 
 
-def costliest(commands: Iterable[Command | Copy]) -> str:
+def costliest(commands: Iterable[Operation]) -> str:
     """The kernel of the command that costs most."""
-    return max(((command.cost, command.kernels[0]) for command in commands), default=(0.0, "nothing"))[1]
+    return max(((command.cost, command.kernels[0]) for command in commands), default=(0.0, ""))[1] or "nothing"
 
 
 class Batch:
@@ -125,7 +147,7 @@ class Batch:
 
     Attributes
     ----------
-    commands : list of Command or Copy
+    commands : list of Operation
     cost : float
         Of all commands, in seconds.
     recorded : Recorded or None
@@ -141,8 +163,8 @@ class Batch:
 
     __slots__ = ("began", "commands", "cost", "meter", "played", "recorded", "started", "timing", "waited_for")
 
-    def __init__(self, recorded: Recorded | None = None, command: Command | Copy | None = None) -> None:
-        self.commands: list[Command | Copy] = [] if command is None else [command]
+    def __init__(self, recorded: Recorded | None = None, command: Operation | None = None) -> None:
+        self.commands: list[Operation] = [] if command is None else [command]
         self.cost = self.began = 0.0
         self.recorded, self.played = recorded, recorded is not None
         self.started: list[Sequence] = []

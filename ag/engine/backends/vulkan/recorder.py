@@ -4,7 +4,8 @@ Commands go into an open batch; `submit` makes a sequence of it and
 starts that, and nothing waits until a host needs a value.  Batches have tickets, growing numbers; waiting for one waits
 for everything before it too, as one queue runs in order.  While a profile is active,
 `ag.engine.backends.vulkan.timestamps` makes the sequences, and runs an empty one to set its clock.  A barrier is
-recorded only where the hazard tracker asks for one, and at the start of every sequence.  Knows addresses and commands,
+recorded only where the hazard tracker asks for one, and at the start of every sequence; and at its end, where the host
+sees the device's memory and may read and write there what was waited for.  Knows addresses and commands,
 and no buffer or primitive; the Vulkan backend calls it.
 
 An interrupt may come anywhere, and a signal's handler may use the device in the middle of a call.  So a command is in
@@ -23,7 +24,7 @@ from contextlib import suppress
 from time import perf_counter
 
 from ag.engine.backend import Event, Meter
-from ag.engine.backends.vulkan.commands import Batch, Command, Copy, Kind, Recorded, costliest, groups_of
+from ag.engine.backends.vulkan.commands import Batch, Copy, Kind, Operation, Recorded, costliest, groups_of
 from ag.engine.backends.vulkan.cost import MOST_COMMANDS, Budget
 from ag.engine.backends.vulkan.hazards import HazardTracker
 from ag.engine.backends.vulkan.kp_types import Manager, Sequence, Tensor
@@ -64,14 +65,17 @@ class Recorder:
         self._idle: dict[object, list[Sequence]] = {}  # by what they have timestamps for
         self._batches = deque([Batch()])  # what was not waited for, in order; the last is open
         self._most = budget.first  # commands of the open batch
+        self._host_sees = manager.host_sees()
         self.barriers = 0
         self.submits = 0
+        self.changes = 0  # grows with whatever is recorded or played
         self.lost = False
 
     # -------------------------------------------------------------------------------------- commands
 
-    def record(self, command: Command | Copy) -> None:
+    def record(self, command: Operation) -> None:
         """Have a command run after all before it."""
+        self.changes += 1
         batch = self._batches[-1]
         cost = batch.cost + command.cost
         if cost > self.budget.seconds:
@@ -84,7 +88,7 @@ class Recorder:
             self._most = min(2 * self._most, MOST_COMMANDS)
             self.submit()
 
-    def _record_costly(self, command: Command | Copy) -> None:
+    def _record_costly(self, command: Operation) -> None:
         """`record`, in submissions of its own: all of its parts or none."""
         self._batches.extend([*[Batch(command=part) for part in command.parts(self.budget.seconds)], Batch()])
         self.submit()
@@ -192,6 +196,17 @@ class Recorder:
                 self._wait_for(batch)
                 return
 
+    @property
+    def idle(self) -> bool:
+        """Whether all was waited for that was recorded."""
+        return len(self._batches) == 1 and not self._batches[0].commands
+
+    def touches(self, start: int, end: int) -> bool:
+        """Whether anything that was recorded, and was not waited for, reads or writes between these addresses."""
+        return any(a < end and start < b for batch in list(self._batches)
+                   for command in list(batch.recorded.commands if batch.recorded is not None else batch.commands)
+                   for a, b in (*command.reads, *command.writes))
+
     def wait(self) -> None:
         """Submit, and wait for everything."""
         self.submit()
@@ -254,16 +269,18 @@ class Recorder:
 
     # -------------------------------------------------------------------------------------- programs
 
-    def build(self, commands: Collection[Command | Copy], unused: Sequence | None = None) -> Recorded:
+    def build(self, commands: Collection[Operation], unused: Sequence | None = None) -> Recorded:
         """A sequence that can be played many times."""
         kernels = [] if self._stopwatch is None else [kernel for command in commands for kernel in command.kernels]
-        sequence = unused or self._sequence(len(kernels))
+        sequence = unused or self._sequence(len(kernels) - self._host_sees)  # the last event has the last barrier
         tracker = HazardTracker()
         copies = any(isinstance(command, Copy) for command in commands)
         for i, c in enumerate(commands):
             barrier = tracker.launch(c.reads, c.writes) or i == 0 or self._barrier_always
             self.barriers += barrier
             c.record(sequence, barrier, copies or i == 0)  # the first waits for other sequences' copies
+        if self._host_sees:
+            sequence.to_host()
         return Recorded(sequence, kernels, self._stopwatch, commands, sum(command.cost for command in commands))
 
     def runs(self, recorded: Recorded) -> bool:
@@ -289,6 +306,7 @@ class Recorder:
 
     def enqueue(self, sequences: list[Recorded]) -> None:
         """Have built sequences run after everything recorded so far, as soon as anybody submits."""
+        self.changes += 1
         self._batches.extend([*map(Batch, sequences), Batch()])  # all or none of them
 
     def play(self, sequences: list[Recorded]) -> None:

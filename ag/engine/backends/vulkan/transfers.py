@@ -1,4 +1,4 @@
-"""Words between the host and a device's arena, by way of staging memory, which both can read and write.
+"""Words between the host and a device's arena: by way of staging memory, which both read and write, or straight.
 
 Knows addresses in the arena; no buffer and no primitive.  The Vulkan backend calls it; the recorder starts the copies.
 
@@ -10,6 +10,9 @@ A large transfer goes in chunks, so that the host and the device work at the sam
 
 A chunk is submitted as soon as it is full, and written again once it was fetched: there are four, used in turn.  On the
 way down there are two landing places: the device fills one while the host reads the other.
+
+Memory of the device that the host sees, too, it writes and reads itself, without a copy by the device: what it writes
+no command on its way may touch, and what it reads must be cached by the processor, or a read takes 40 times as long.
 
 An interrupt may come anywhere, and a signal's handler may use the device in the middle of a call.  So a chunk's room is
 taken by one assignment, and a landing place says what it was last filled for: where that is something else when the
@@ -25,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ag.engine.arena import OFFSET_BITS, Arena, Block
-from ag.engine.backends.vulkan.commands import Copy, Recorded
+from ag.engine.backends.vulkan.commands import Check, Copy, Recorded
 from ag.engine.backends.vulkan.hazards import Range
 from ag.engine.backends.vulkan.kp_types import Manager, Tensor, Words
 from ag.engine.backends.vulkan.loader import kompute
@@ -38,6 +41,7 @@ __all__ = ["Inputs", "Results", "Transfers", "whole_words"]
 _CHUNK_BYTES = 4 << 20
 _CHUNKS, _LANDINGS = 4, 2
 _KEPT_BYTES = 1 << 20  # the largest array that has staging memory of its own
+_LOOKED_THROUGH = 1 << 20  # bytes: in less time they are staged than all commands on their way are looked through
 _PLACES, _AT_ONCE = 8, 3  # of a program's results: places that are remembered, and copies to each
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
@@ -88,9 +92,37 @@ class Transfers:
         self._chunks = [made(_CHUNK_BYTES) for _ in range(_CHUNKS)]
         self._kept = Arena(made, first_bytes=_KEPT_BYTES, max_segment_bytes=_CHUNK_BYTES)
         self._room = (0, 0)  # the chunk in use, and how much of it is
+        self._manager = manager
+        self._seen: dict[int, tuple[Words | None, bool]] = {}  # by segment: what the host sees, and reads quickly
+
+    def _sees(self, address: int) -> tuple[Words | None, bool]:
+        """The segment of an address, if the host sees its memory, and whether it also reads it at full speed."""
+        if self._recorder.lost or address & 3:  # what a lost device has left is anything; staged, it is an error
+            return None, False
+        number = address >> OFFSET_BITS
+        if number not in self._seen:
+            mapped, cached = self._manager.host_access(segment := self._segments[number][1])
+            self._seen[number] = segment.data() if mapped else None, cached
+        return self._seen[number]
+
+    def _write(self, address: int, words: Words) -> bool:
+        """Write to memory that the host sees, if nothing on its way touches these words; False if nothing was done."""
+        view, _ = self._sees(address)
+        recorder = self._recorder
+        if view is None or not (recorder.idle or words.nbytes >= _LOOKED_THROUGH):
+            return False
+        changes, at = recorder.changes, (address & _OFFSET_MASK) >> 2
+        end, free = at + words.size, not recorder.touches(address, address + words.nbytes)
+        # Python does not look for signals between these two lines, so no handler records anything there.
+        if free and recorder.changes == changes:
+            view[at:end] = words
+            return True
+        return False
 
     def upload(self, address: int, words: Words) -> None:
         """Copy host words to an arena address; does not wait for the device but for the chunk that it needs."""
+        if self._write(address, words):
+            return
         start = 0
         while start < words.size:
             chunk, at, count = self._staging_room(words.size - start)
@@ -124,6 +156,16 @@ class Transfers:
 
     def download(self, address: int, count: int) -> Words:
         """Words at an arena address; waits."""
+        view, quickly = self._sees(address)
+        at = (address & _OFFSET_MASK) >> 2
+        while view is not None and quickly:
+            if self._recorder.idle:  # who reads hears if the device was lost, which a submission tells
+                self._recorder.record(Check([], []))
+            changes = self._recorder.changes
+            self._recorder.wait()
+            copied = view[at : at + count].copy()
+            if self._recorder.changes == changes:  # or a signal's handler has recorded something
+                return copied
         result = np.empty(count, np.uint32)
         size = _CHUNK_BYTES // 4
         coming: deque[_Piece] = deque()

@@ -1,0 +1,275 @@
+"""Memory of the device that the host sees: it reads and writes there itself, if nothing on its way touches the place.
+
+Software drivers have no other memory.  What is compared is always what the same calls gave by way of staging memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.devices import run_code
+from helpers.interrupts import at_place
+
+import ag
+from ag.engine.backends.vulkan import recorder, transfers
+from ag.engine.backends.vulkan.commands import Copy
+from ag.engine.buffer import Buffer
+from ag.engine.device import backend_of
+from ag.engine.dtype import F32
+from ag.engine.kernels.elementwise import add
+
+pytestmark = pytest.mark.vulkan
+LARGE = 1 << 17  # elements, for which commands on their way are looked through
+
+
+@pytest.fixture
+def backend(vulkan: str, seen: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    found: Any = backend_of(vulkan)
+    found.synchronize()
+    monkeypatch.setattr(transfers.Transfers, "_sees", seen)
+    return found
+
+
+@pytest.fixture
+def staged(backend: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How many words were copied by the device, from and to staging memory."""
+    counted: list[int] = []
+    copy = backend.transfers._copy
+
+    def counting(*arguments: Any, **more: Any) -> None:
+        counted.append(arguments[2][2] // 4)
+        copy(*arguments, **more)
+
+    monkeypatch.setattr(backend.transfers, "_copy", counting)
+    yield counted
+
+
+def made(backend: Any, values: np.ndarray[Any, np.dtype[np.float32]]) -> Buffer:
+    buffer: Buffer = backend.alloc(values.shape, F32)
+    backend.upload(values, buffer)
+    return buffer
+
+
+def ramp(count: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.random.default_rng(seed).standard_normal(count).astype(np.float32)
+
+
+@pytest.mark.parametrize("count", [1, 7, 1000, 3 * LARGE])
+def test_nothing_is_copied_by_the_device(backend: Any, staged: list[int], count: int) -> None:
+    values = ramp(count)
+    x = made(backend, values)
+    before = backend.recorder.submits
+    assert np.array_equal(backend.download(x), values)
+    assert backend.recorder.submits == before + 1  # which tells if the device is lost
+    y = backend.launch(add, x, x)
+    assert np.array_equal(backend.download(y), values + values)
+    assert staged == []
+
+
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize("count", [8, 2 * LARGE])
+def test_what_is_on_its_way_comes_first(backend: Any, staged: list[int], count: int, started: bool) -> None:
+    """Reads and writes of the place that were recorded or run see what was there before, and are not overtaken."""
+    old, new = ramp(count), ramp(count, 1)
+    x, y = made(backend, old), made(backend, np.zeros(count, np.float32))
+    assert staged == []
+    read = backend.launch(add, x, x)
+    if started:
+        backend.submit()
+    backend.upload(new, x)
+    backend.launch(add, y, x, into=y)
+    backend.upload(old, y)
+    assert sum(staged) == 2 * count
+    assert np.array_equal(backend.download(read), old + old)
+    assert np.array_equal(backend.download(x), new) and np.array_equal(backend.download(y), old)
+
+
+def test_other_places_are_written_meanwhile(backend: Any, staged: list[int]) -> None:
+    values = ramp(2 * LARGE)
+    x = made(backend, values)
+    y = backend.launch(add, x, x)
+    backend.submit()
+    z = made(backend, values)
+    assert staged == []
+    small = made(backend, values[:5])  # for which nobody looks
+    assert staged == [5]
+    assert all(np.array_equal(backend.download(b), v)
+               for b, v in ((y, 2 * values), (z, values), (small, values[:5])))
+
+
+def test_memory_that_is_used_again(backend: Any) -> None:
+    """A block that was given back while commands still read it is written to after them."""
+    for k in range(40):
+        values = ramp(2 * LARGE, k)
+        x = made(backend, values)
+        y = backend.launch(add, x, x)
+        backend.submit()
+        del x
+        z = made(backend, -values)  # often where x was
+        assert np.array_equal(backend.download(y), 2 * values) and np.array_equal(backend.download(z), -values)
+
+
+@pytest.mark.parametrize("size", [8, 1024])
+def test_a_captured_step(backend: Any, size: int) -> None:
+    """Arguments, values that are assigned and results that are kept, between replays that nobody waits for."""
+    def trained(straight: bool) -> list[bytes]:
+        with pytest.MonkeyPatch.context() as patch, ag.ag_device(backend.name):
+            if not straight:
+                patch.setattr(transfers.Transfers, "_sees", lambda self, address: (None, False))
+            ag.ag_seed(3)
+            W = ag.ag_param(ramp(size * size).reshape(size, size))
+            optimizer = ag.optimizer_adam({"W": W}, lr=0.1)
+
+            def step(x: ag.Tensor) -> ag.Tensor:
+                with ag.with_grad_tape():
+                    loss = ag.ag_mean(ag.ag_relu(W @ x) * x)
+                optimizer.step(ag.backward(loss))
+                return loss
+
+            captured, kept = ag.ag_capture(step), []
+            for k in range(12):
+                kept.append(captured(ramp(4 * size, k).reshape(size, 4)))
+                if k % 4 == 3:
+                    W.data = W.numpy() + np.float32(0.5)  # while the step may run
+                if k % 5 == 4:
+                    kept.append(ag.ag_tensor(ramp(size * size, k)) + 0)
+            return [t.numpy().tobytes() for t in (*kept, W)]
+
+    assert trained(True) == trained(False)
+
+
+def in_files(*modules: Any) -> Callable[[FrameType], bool]:
+    files = {module.__file__ for module in modules}
+    return lambda frame: frame.f_code.co_filename in files
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_handler_in_the_middle(backend: Any, wait: bool) -> None:
+    """Wherever a handler launches what reads and writes the place, calls are in one order or the other."""
+    count, within = 2 * LARGE, in_files(transfers, recorder)
+    old, new = ramp(count), ramp(count, 1)
+    for at in range(1, 200, 7):
+        x, seen = made(backend, old), []
+
+        def handler(x: Buffer = x, seen: list[Buffer] = seen) -> None:
+            seen.append(backend.launch(add, x, x))
+            backend.launch(add, x, x, into=x)
+            if wait:
+                backend.synchronize()
+            else:
+                backend.submit()
+
+        with at_place(at, handler, within) as places:
+            backend.upload(new, x)
+            found = backend.download(x)
+        if not seen:
+            assert places[0] < at and np.array_equal(found, new)
+            return
+        read, after = backend.download(seen[0]), backend.download(x)
+        if np.array_equal(read, 2 * old):  # before the upload
+            assert np.array_equal(found, new) and np.array_equal(after, new)
+        else:
+            assert np.array_equal(read, 2 * new) and np.array_equal(after, 2 * new)
+            assert np.array_equal(found, new) or np.array_equal(found, 2 * new)
+    pytest.fail("a transfer has more places than were tried")
+
+
+def test_interrupted_anywhere(backend: Any) -> None:
+    """An upload that was interrupted is there or is not, whole."""
+    count, within = 2 * LARGE, in_files(transfers, recorder)
+    old, new = ramp(count), ramp(count, 1)
+    x = made(backend, old)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    for at in range(1, 200):
+        try:
+            with at_place(at, interrupt, within):
+                backend.upload(new, x)
+        except KeyboardInterrupt:
+            found = backend.download(x)
+            assert np.array_equal(found, old) or np.array_equal(found, new)
+            backend.upload(old, x)
+            continue
+        assert np.array_equal(backend.download(x), new)
+        return
+    pytest.fail("an upload has more places than were tried")
+
+
+def test_a_command_list_ends_with_a_barrier_for_the_host(backend: Any) -> None:
+    """What the device has written the host may read, and overwrite, as soon as it was waited for."""
+    class Noting:
+        def __init__(self) -> None:
+            self.calls: list[str] = []
+
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            return lambda *arguments: self.calls.append(name)
+
+    noting, nothing = Noting(), None
+    copy: Any = Copy(nothing, nothing, (0, 0, 4), [(8, 12)], [(16, 20)])  # type: ignore[arg-type]
+    backend.recorder.build([copy, copy], noting)
+    assert noting.calls == ["copy", "copy", "to_host"]
+
+
+def test_what_is_launched_while_the_host_reads_is_read_again(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler's launch may have run meanwhile, so part of what was read may be older than the rest."""
+    x = made(backend, np.ones(5, np.float32))
+    sees, launched = transfers.Transfers._sees, []
+
+    class View:
+        def __init__(self, words: Any) -> None:
+            self.words = words
+
+        def __getitem__(self, place: slice) -> View:
+            return View(self.words[place])
+
+        def copy(self) -> Any:
+            read = self.words.copy()
+            if not launched:
+                launched.append(backend.launch(add, x, x, into=x))
+            return read
+
+    monkeypatch.setattr(transfers.Transfers, "_sees", lambda self, address: (View(sees(self, address)[0]), True))
+    assert backend.download(x).tolist() == [2.0] * 5
+
+
+LOST = """
+import os
+x = ag.ag_tensor([1.0, 2.0], DEVICE)
+x.numpy()
+os.environ["KPFAULT_LOST_AFTER"] = "0"
+said["errors"] = [error_of(call) for call in (x.numpy, x.numpy, lambda: ag.ag_tensor([1.0], DEVICE).numpy())]
+"""
+
+
+def test_a_lost_device_tells_nothing(layer: dict[str, str], lavapipe: str) -> None:
+    """Its memory is still there, with anything in it."""
+    said = run_code(f"DEVICE = {lavapipe!r}{LOST}", **layer)
+    assert [found and found[0] for found in said["errors"]] == ["DeviceError"] * 3
+
+
+def test_a_place_between_two_words_is_staged(backend: Any) -> None:
+    x = made(backend, ramp(8))
+    assert backend.transfers._sees(x.address)[0] is not None
+    assert backend.transfers._sees(x.address + 2) == (None, False)
+
+
+UNSEEN = """
+from ag.engine.device import backend_of
+x = ag.ag_tensor(np.arange(100_000, dtype=np.float32), DEVICE)
+backend = backend_of(DEVICE)
+said["sees"] = [backend.transfers._sees(number << 48)[0] is not None for number in range(len(backend.arena.segments))]
+said["sum"] = float((x + x).numpy().sum())
+"""
+
+
+def test_memory_that_cannot_be_mapped(layer: dict[str, str], lavapipe: str) -> None:
+    code = f"DEVICE = {lavapipe!r}{UNSEEN}"
+    for faults, seen in (({"KPFAULT_MAP_LIMIT": str(8 << 20)}, False), ({}, True)):
+        said = run_code(code, **layer, **faults)
+        assert said["sees"] == [seen] and said["sum"] == pytest.approx(9999900000.0)
