@@ -9,6 +9,10 @@
 //   AG_LIMITS_ALLOC=<bytes>        maxMemoryAllocationSize and maxBufferSize; a larger allocation fails
 //   AG_LIMITS_ALLOC_UNSAID=<bytes> a larger allocation fails, and no limit tells
 //   AG_LIMITS_HEAP=<bytes>         the first memory heap has so many; the driver gives what the machine has
+//   AG_LIMITS_MEMORY=<bytes:flags:...,...>  heaps of so many bytes, each with types of memory with these
+//                                  VkMemoryPropertyFlags; all types are the driver's first
+//   AG_LIMITS_FULL=<n>             there is no memory of type n left
+//   AG_LIMITS_TYPES=<file>         the type of every allocation, a digit
 //   AG_LIMITS_BUDGET=<bytes>       VK_EXT_memory_budget is there; usage is what was allocated (frees are not counted)
 //   AG_LIMITS_ALLOCATIONS=<n>      a device may have so many allocations in all, and then too many objects
 //   AG_LIMITS_SUBGROUP=<n>         maxSubgroupSize, the largest that a pipeline may require
@@ -55,6 +59,7 @@ typedef struct {
     void *key;
     PFN_vkGetDeviceProcAddr getProc;
     PFN_vkAllocateMemory allocate;
+    PFN_vkGetBufferMemoryRequirements requirements;
     PFN_vkFreeMemory free;
     PFN_vkCreateComputePipelines pipelines;
     PFN_vkGetDeviceQueue queue;
@@ -190,9 +195,23 @@ static void VKAPI_CALL GetPhysicalDeviceFeatures2(VkPhysicalDevice device, VkPhy
             ((VkPhysicalDeviceBufferDeviceAddressFeatures *)more)->bufferDeviceAddress = n != 0;
 }
 
-static void enlarge(VkPhysicalDeviceMemoryProperties *memory)
+static void describe(VkPhysicalDeviceMemoryProperties *memory)
 {
     unsigned long long n;
+    const char *text = getenv("AG_LIMITS_MEMORY");
+    if (text)
+        memory->memoryHeapCount = memory->memoryTypeCount = 0;
+    for (; text && *text; text += *text == ',') {
+        VkMemoryHeap *heap = &memory->memoryHeaps[memory->memoryHeapCount++];
+        *heap = (VkMemoryHeap){.size = strtoull(text, (char **)&text, 0)};
+        while (*text == ':') {
+            VkMemoryType *type = &memory->memoryTypes[memory->memoryTypeCount++];
+            type->propertyFlags = strtoul(text + 1, (char **)&text, 0);
+            type->heapIndex = memory->memoryHeapCount - 1;
+            if (type->propertyFlags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT)
+                heap->flags = VK_MEMORY_HEAP_DEVICE_LOCAL_BIT;
+        }
+    }
     if (number("AG_LIMITS_HEAP", &n))
         memory->memoryHeaps[0].size = n;
 }
@@ -201,7 +220,7 @@ static void VKAPI_CALL GetPhysicalDeviceMemoryProperties(VkPhysicalDevice device
                                                          VkPhysicalDeviceMemoryProperties *memory)
 {
     instanceOf(device)->memory(device, memory);
-    enlarge(memory);
+    describe(memory);
 }
 
 static void VKAPI_CALL GetPhysicalDeviceMemoryProperties2(VkPhysicalDevice device,
@@ -209,7 +228,7 @@ static void VKAPI_CALL GetPhysicalDeviceMemoryProperties2(VkPhysicalDevice devic
 {
     unsigned long long budget;
     instanceOf(device)->memory2(device, all);
-    enlarge(&all->memoryProperties);
+    describe(&all->memoryProperties);
     for (VkBaseOutStructure *more = all->pNext; more; more = more->pNext)
         if (more->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT &&
             number("AG_LIMITS_BUDGET", &budget)) {
@@ -292,11 +311,23 @@ static VkResult VKAPI_CALL AllocateMemory(VkDevice handle, const VkMemoryAllocat
             return VK_ERROR_OUT_OF_DEVICE_MEMORY;
         if (number("AG_LIMITS_ALLOCATIONS", &most) && device->allocations >= (long)most)
             return VK_ERROR_TOO_MANY_OBJECTS;
+        if (number("AG_LIMITS_FULL", &most) && info->memoryTypeIndex == most)
+            return VK_ERROR_OUT_OF_DEVICE_MEMORY;
     }
-    VkResult result = device->allocate(handle, info, callbacks, memory);
+    note("AG_LIMITS_TYPES", 1, '0' + info->memoryTypeIndex);
+    VkMemoryAllocateInfo first = *info;
+    first.memoryTypeIndex = getenv("AG_LIMITS_MEMORY") ? 0 : info->memoryTypeIndex;
+    VkResult result = device->allocate(handle, &first, callbacks, memory);
     device->allocations += result == VK_SUCCESS;
     allocated += result == VK_SUCCESS ? info->allocationSize : 0;
     return result;
+}
+
+static void VKAPI_CALL GetBufferMemoryRequirements(VkDevice handle, VkBuffer buffer, VkMemoryRequirements *needed)
+{
+    deviceOf(handle)->requirements(handle, buffer, needed);
+    if (getenv("AG_LIMITS_MEMORY"))
+        needed->memoryTypeBits = UINT32_MAX;
 }
 
 static void VKAPI_CALL FreeMemory(VkDevice handle, VkDeviceMemory memory, const VkAllocationCallbacks *callbacks)
@@ -405,6 +436,7 @@ static VkResult VKAPI_CALL CreateDevice(VkPhysicalDevice physical, const VkDevic
             .key = *(void **)*out,
             .getProc = deviceProc,
             .allocate = (PFN_vkAllocateMemory)deviceProc(*out, "vkAllocateMemory"),
+            .requirements = (PFN_vkGetBufferMemoryRequirements)deviceProc(*out, "vkGetBufferMemoryRequirements"),
             .free = (PFN_vkFreeMemory)deviceProc(*out, "vkFreeMemory"),
             .pipelines = (PFN_vkCreateComputePipelines)deviceProc(*out, "vkCreateComputePipelines"),
             .queue = (PFN_vkGetDeviceQueue)deviceProc(*out, "vkGetDeviceQueue"),
@@ -451,6 +483,7 @@ static PFN_vkVoidFunction own(const char *name)
         {"vkCreateCommandPool", CreateCommandPool},
         {"vkEnumerateDeviceExtensionProperties", EnumerateDeviceExtensionProperties},
         {"vkAllocateMemory", AllocateMemory},
+        {"vkGetBufferMemoryRequirements", GetBufferMemoryRequirements},
         {"vkFreeMemory", FreeMemory},
         {"vkCreateComputePipelines", CreateComputePipelines},
     };

@@ -178,7 +178,7 @@ class VulkanBackend(Backend):
         self._kernels = Kernels(self._manager, self.info)
         self.target = self._kernels.target(_REST)
         self.recorder = Recorder(self._manager, self.name, Budget(self.info.kind))
-        self.transfers = Transfers(self._manager, self.recorder, self.arena.segments)
+        self.transfers = Transfers(self._manager, self.recorder, self.arena.segments, self.info.kind)
         self.timestamps = self.recorder.timestamps
         self._kernels.tiles = tried(self, self._kernels.tiles)
         tuned = os.environ.get("AG_TUNE") == "1" and not self._kernels.tiles.forced

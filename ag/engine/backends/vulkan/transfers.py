@@ -13,6 +13,8 @@ way down there are two landing places: the device fills one while the host reads
 
 Memory of the device that the host sees, too, it writes and reads itself, without a copy by the device: what it writes
 no command on its way may touch, and what it reads must be cached by the processor, or a read takes 40 times as long.
+Over a bus it writes little itself.  A core stores there at some 10 GB/s and can do nothing else meanwhile; in chunks,
+it writes memory of its own while the card's copy engine fetches the last one at the link's full rate (25 or 50 GB/s).
 
 An interrupt may come anywhere, and a signal's handler may use the device in the middle of a call.  So a chunk's room is
 taken by one assignment, and a landing place says what it was last filled for: where that is something else when the
@@ -23,6 +25,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +45,7 @@ _CHUNK_BYTES = 4 << 20
 _CHUNKS, _LANDINGS = 4, 2
 _KEPT_BYTES = 1 << 20  # the largest array that has staging memory of its own
 _LOOKED_THROUGH = 1 << 20  # bytes: in less time they are staged than all commands on their way are looked through
+_OVER_A_BUS = 64 << 10  # bytes: in less time they are written than a copy of them is recorded, submitted and made
 _PLACES, _AT_ONCE = 8, 3  # of a program's results: places that are remembered, and copies to each
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
@@ -80,9 +84,11 @@ class Transfers:
         Of the same device.
     segments : list of (int, kp.Tensor)
         The arena's segments.
+    kind : str
+        Of the device, as in `DeviceInfo`: whether its memory is the host's own or lies behind a bus.
     """
 
-    def __init__(self, manager: Manager, recorder: Recorder, segments: list[tuple[int, Tensor]]) -> None:
+    def __init__(self, manager: Manager, recorder: Recorder, segments: list[tuple[int, Tensor]], kind: str) -> None:
         self._recorder = recorder
         self._segments = segments
         made = partial(_host_tensor, manager)  # no method: the arena below would be a cycle then, which is freed late
@@ -93,6 +99,7 @@ class Transfers:
         self._kept = Arena(made, first_bytes=_KEPT_BYTES, max_segment_bytes=_CHUNK_BYTES)
         self._room = (0, 0)  # the chunk in use, and how much of it is
         self._manager = manager
+        self._most_written = inf if kind in ("integrated", "cpu") else _OVER_A_BUS  # bytes, by the host itself
         self._seen: dict[int, tuple[Words | None, bool]] = {}  # by segment: what the host sees, and reads quickly
 
     def _sees(self, address: int) -> tuple[Words | None, bool]:
@@ -109,7 +116,8 @@ class Transfers:
         """Write to memory that the host sees, if nothing on its way touches these words; False if nothing was done."""
         view, _ = self._sees(address)
         recorder = self._recorder
-        if view is None or not (recorder.idle or words.nbytes >= _LOOKED_THROUGH):
+        looks = recorder.idle or words.nbytes >= _LOOKED_THROUGH
+        if view is None or not looks or words.nbytes > self._most_written:
             return False
         changes, at = recorder.changes, (address & _OFFSET_MASK) >> 2
         end, free = at + words.size, not recorder.touches(address, address + words.nbytes)
