@@ -159,14 +159,34 @@ def test_constants_keep_their_type(rig, spirv_file, dtype):
     assert rig.read(8, at=1024).all()
 
 
-def test_storage_has_no_host_data(rig):
-    assert rig.arena.is_init()
-    with pytest.raises(RuntimeError, match="host"):
-        rig.arena.data()
+def test_storage_that_the_host_sees(rig, expected):
+    """All memory of a software driver: what the host writes there launches read, and what they write it reads."""
+    assert rig.arena.is_init() and rig.manager.host_sees() and rig.manager.host_access(rig.arena) == (True, True)
+    values = np.arange(1000, dtype=np.uint32)
+    rig.arena.data()[:1000] = values
+    sequence = rig.manager.sequence()
+    rig.step(sequence, 0, 1024, 1000)
+    sequence.to_host()
+    sequence.eval()
+    assert np.array_equal(rig.arena.data()[1024:2024], expected(values, 1))
     rig.arena.destroy()
-    assert not rig.arena.is_init()
+    assert not rig.arena.is_init() and rig.manager.host_access(rig.arena) == (False, False)
     with pytest.raises(IndexError):
         rig.kp.OpCopy(rig.arena, rig.arena, [(0, 0, 4)])
+
+
+def test_storage_that_the_host_does_not_see(python, fault_layer):
+    out = python("""
+m = kp.Manager()
+arena = m.arena(1 << 12)
+print(arena.is_init(), m.host_access(arena))
+try:
+    arena.data()
+except RuntimeError as error:
+    print(error)
+arena.destroy()
+""", **fault_layer, KPFAULT_MAP_LIMIT="4096")
+    assert out.splitlines() == ["True (False, False)", "Kompute Tensor has no data the host can see"]
 
 
 def test_device_description(rig):
