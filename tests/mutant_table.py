@@ -165,6 +165,8 @@ mutant("barrier", "the host reads what a lost device has left", TRANSFERS, "if s
        f"{SEEN}::test_nothing_is_copied_by_the_device")
 mutant("barrier", "none for the host", "ag/engine/backends/vulkan/recorder.py", "            sequence.to_host()\n",
        "            pass\n", f"{SEEN}::test_a_command_list_ends_with_a_barrier_for_the_host")
+mutant("barrier", "the host writes much over a bus", TRANSFERS, " or words.nbytes > self._most_written", "",
+       "limits/test_seen_memory.py::test_words_go_the_quickest_way[resizable BAR]")
 mutant("barrier", "reads on their way do not count", "ag/engine/backends/vulkan/recorder.py",
        "in (*command.reads, *command.writes))", "in command.writes)", f"{SEEN}::test_what_is_on_its_way_comes_first")
 

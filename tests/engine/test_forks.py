@@ -146,6 +146,7 @@ def test_vulkan_is_refused_in_a_child_at_once(vulkan: str) -> None:
     held.wait()
     try:
         for use in (lambda: (x + x).numpy(), lambda: x.numpy(), lambda: step(x), lambda: ag.ag_tensor([1.0], vulkan),
+                    lambda: setattr(x, "data", np.zeros((3, 3))),
                     lambda: ag.ag_shutdown() or ag.ag_tensor([1.0], vulkan)):
             said = in_child(use)
             assert said.startswith("DeviceError") and "forked child" in said and "spawn" in said, said

@@ -76,6 +76,15 @@ def test_words_go_the_quickest_way(limited: Limited, tmp_path: Path, name: str) 
     assert "".join(sorted(set((tmp_path / "types").read_text("utf-8")))) == card.types
 
 
+@pytest.mark.parametrize("name", ["resizable BAR", "shared and cached"])
+def test_segments_with_addresses(limited: Limited, name: str) -> None:
+    """Where a descriptor covers 1 MiB, each large tensor has such a segment to itself."""
+    card = CARDS[name]
+    said = limited(WAYS + 'said["addressed"] = bool(device._manager.address(device.arena.segments[-1][1]))',
+                   TYPE=card.kind, MEMORY=card.memory, RANGE=1 << 20)
+    assert said["addressed"] and said["small"] == [card.few, card.down] and said["large"] == [card.many, card.down]
+
+
 def test_memory_that_the_host_sees_is_used_up(limited: Limited, tmp_path: Path) -> None:
     """Segments are then made of what it does not see."""
     card = CARDS["resizable BAR"]
