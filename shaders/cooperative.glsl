@@ -15,22 +15,24 @@ uint first, end;
 shared vec4 made[SUBGROUPS * M * N / 4];  // on the way to memory, a matrix per subgroup
 vec4 a_next[A_QUADS], b_next[B_QUADS];
 SUM_MATRIX sums[HIGH_M * WIDE_N];
+void fetch(uint top, uint left, uint k) {
+    [[unroll]] for (uint q = 0; q < A_QUADS; q++) a_next[q] = a_quad(top + a_half(q).x, k + a_half(q).y);
+    [[unroll]] for (uint q = 0; q < B_QUADS; q++) b_next[q] = b_quad(k + b_half(q).y, left + b_half(q).x);
+}
+
+// Puts the fetched slices into shared memory, as A_MAP(quad) and B_MAP(quad) have them.
+#define AS_IT_IS(quad) quad
+#define KEEP_FETCHED(A_MAP, B_MAP) \
+    [[unroll]] for (uint q = 0; q < A_QUADS; q += 2) \
+        keep_halves(A_MAP(a_next[q]), A_MAP(a_next[q + 1]), in_line(a_half(q), A_ALONG_K, A_LINE)); \
+    [[unroll]] for (uint q = 0; q < B_QUADS; q += 2) \
+        keep_halves(B_MAP(b_next[q]), B_MAP(b_next[q + 1]), A_SIZE + in_line(b_half(q), B_ALONG_K, B_LINE));
+
 #ifdef BANDS
 #include "bands.glsl"
 #else
 #define ADDED_TO sums
 #endif
-
-void fetch(uint top, uint left, uint k) {
-    [[unroll]] for (uint q = 0; q < A_QUADS; q++) a_next[q] = a_quad(top + a_place(q).x, k + a_place(q).y);
-    [[unroll]] for (uint q = 0; q < B_QUADS; q++) b_next[q] = b_quad(k + b_place(q).y, left + b_place(q).x);
-}
-
-void keep_fetched() {
-    [[unroll]] for (uint q = 0; q < A_QUADS; q++) keep_halves(a_next[q], in_line(a_place(q), A_ALONG_K, A_LINE));
-    [[unroll]] for (uint q = 0; q < B_QUADS; q++)
-        keep_halves(b_next[q], A_SIZE + in_line(b_place(q), B_ALONG_K, B_LINE));
-}
 
 void multiply(uint row, uint col, uint k) {
     A_MATRIX a_high[HIGH_M], a_low[HIGH_M];
@@ -71,7 +73,7 @@ void main() {
     fetch(at.x, at.y, first);
     for (uint k_0 = first; k_0 < end; k_0 += DEPTH) {
         barrier();
-        keep_fetched();
+        KEEP_FETCHED(AS_IT_IS, AS_IT_IS)
         barrier();
         if (k_0 + DEPTH < end) fetch(at.x, at.y, k_0 + DEPTH);
         [[unroll]] for (uint k = 0; k < DEPTH; k += K) multiply(row, col, k);

@@ -85,7 +85,7 @@ class CooperativeTile:
         """Whether matrices fill the parts and invocations load equal shares."""
         m, n, k = self.sizes
         even = not (self.down % m or self.across % n or self.depth % k or n % 4)
-        return even and not (self.rows * self.depth % (4 * self.threads) or self.cols * self.depth % (4 * self.threads))
+        return even and not (self.rows * self.depth % (8 * self.threads) or self.cols * self.depth % (8 * self.threads))
 
     def constants(self) -> dict[str, int]:
         """The specialization constants of shaders/tiles.glsl and shaders/halves.glsl."""
