@@ -2,7 +2,8 @@
 
 A launch evaluates the shape rule, allocates outputs, packs offsets into push constants and hands the command to the
 recorder; nothing waits before a download.  A program is the same commands in sequences of their own.  It runs whatever
-primitive it is given and must not know one by name: which kernel runs is the matter of `plans` and `tiles`.
+primitive it is given and must not know one by name, but for the one that copies: which kernel runs is the matter of
+`plans` and `tiles`.
 `ag.engine.backends.vulkan` makes it, when `ag.engine.device` opens a device.
 """
 
@@ -13,9 +14,9 @@ import threading
 
 import numpy as np
 
-from ag.engine.arena import OFFSET_BITS, Arena
+from ag.engine.arena import OFFSET_BITS, Arena, Block
 from ag.engine.backend import Backend, Finding, Meter, closed
-from ag.engine.backends.vulkan.commands import Command, Recorded
+from ag.engine.backends.vulkan.commands import TRANSFER, Command, Recorded
 from ag.engine.backends.vulkan.cost import Budget, seconds_of
 from ag.engine.backends.vulkan.examination import examined
 from ag.engine.backends.vulkan.hazards import Range
@@ -36,6 +37,7 @@ from ag.engine.backends.vulkan.transfers import Inputs, Results, Transfers, whol
 from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.dtype import BF16, F16, F32, I32, U32
 from ag.engine.kernels.convert import loaded, stored
+from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.program import Given, Launch, Program, held_bytes
 from ag.engine.shape import Shape
@@ -178,7 +180,8 @@ class VulkanBackend(Backend):
         self._kernels = Kernels(self._manager, self.info)
         self.target = self._kernels.target(_REST)
         self.recorder = Recorder(self._manager, self.name, Budget(self.info.kind))
-        self.transfers = Transfers(self._manager, self.recorder, self.arena.segments, self.info.kind)
+        self.transfers = Transfers(self._manager, self.recorder, self.arena.segments, self.info.kind,
+                                   self._moving)
         self.timestamps = self.recorder.timestamps
         self._kernels.tiles = tried(self, self._kernels.tiles)
         tuned = os.environ.get("AG_TUNE") == "1" and not self._kernels.tiles.forced
@@ -281,6 +284,13 @@ class VulkanBackend(Backend):
             (writes if written else reads).append((b.address, b.address + size))
         return Command(plan.kernel, algorithm, plan.push(words), plan.grid, reads, writes,
                        plan.seconds if plan.sizes else seconds_of(plan.work, sum(sizes)), not self._makes_parts)
+
+    def _moving(self, source: int, target: int, nbytes: int) -> Command:
+        """The launch that copies whole words between arena addresses."""
+        to, words = (Buffer(self, Block(address, nbytes), address, (nbytes // 4,), U32) for address in (target, source))
+        command = self.command(copy, (to, words), {})
+        assert command is not None
+        return command._replace(kernel=TRANSFER)
 
     def _rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params) -> Rule | None:
         """The tiles of a product where they are not those of the device's table."""

@@ -18,7 +18,9 @@ from ag.engine.backends.vulkan.kp_types import Algorithm, Sequence, Tensor
 from ag.engine.backends.vulkan.limits import MOST_GROUPS as _MOST_GROUPS
 from ag.engine.backends.vulkan.timestamps import Stopwatch
 
-__all__ = ["Batch", "Check", "Command", "Copy", "Kind", "Operation", "Recorded", "costliest", "groups_of"]
+__all__ = ["TRANSFER", "Batch", "Check", "Command", "Copy", "Kind", "Operation", "Recorded", "costliest", "groups_of"]
+
+TRANSFER = "transfer"  # what copies are in a profile
 
 
 class Command(NamedTuple):
@@ -97,7 +99,7 @@ class Copy(NamedTuple):
     @property
     def kernels(self) -> list[str]:
         """The kernel of every operation that it is; a barrier has no event."""
-        return ["transfer", ""] if self.host else ["transfer"]
+        return [TRANSFER, ""] if self.host else [TRANSFER]
 
 
 class Check(NamedTuple):
@@ -122,7 +124,7 @@ class Check(NamedTuple):
 
 
 Operation = Command | Copy | Check
-Kind = TypeVar("Kind", Command, Copy)
+Kind = TypeVar("Kind", Command, Copy, Command | Copy)
 
 
 class Recorded(NamedTuple):

@@ -135,9 +135,9 @@ def sizes_of(matrices: list[tuple[int, ...]], of: int = _BFLOAT16) -> Sizes | No
 
 def _tiles(precision: str, sizes: Sizes, limits: Properties) -> tuple[CooperativeTile, ...]:
     terms = _TERMS[precision]
-    depth = 32 if terms == 1 else max(16, sizes[2])
-    tiles = (CooperativeTile(side, side, depth, down, 32, limits["subgroup_size"], terms, sizes)
-             for side, down in ((128, 64), (64, 32)))
+    across, depth = (32, 32) if terms == 1 else (64, 16)  # of the large tile: as its sums leave registers for operands
+    tiles = (CooperativeTile(*tile, limits["subgroup_size"], terms, sizes)
+             for tile in ((128, 128, max(depth, sizes[2]), 64, across), (64, 64, 32, 32, 32)))
     return tuple(t for t in tiles if t.fits and not lacking(t.needs, limits))
 
 
