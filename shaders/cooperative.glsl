@@ -6,7 +6,9 @@
 
 void begin(uint product);
 vec4 a_quad(uint row, uint k);
+vec4 a_inside(vec4 quad, uint row, uint k);
 vec4 b_quad(uint k, uint col);
+vec4 b_inside(vec4 quad, uint k, uint col);
 void put(uint row, uint col, vec4 quad);
 uint first, end;
 
@@ -15,19 +17,7 @@ uint first, end;
 shared vec4 made[SUBGROUPS * M * N / 4];  // on the way to memory, a matrix per subgroup
 vec4 a_next[A_QUADS], b_next[B_QUADS];
 SUM_MATRIX sums[HIGH_M * WIDE_N];
-void fetch(uint top, uint left, uint k) {
-    [[unroll]] for (uint q = 0; q < A_QUADS; q++) a_next[q] = a_quad(top + a_half(q).x, k + a_half(q).y);
-    [[unroll]] for (uint q = 0; q < B_QUADS; q++) b_next[q] = b_quad(k + b_half(q).y, left + b_half(q).x);
-}
-
-// Puts the fetched slices into shared memory, as A_MAP(quad) and B_MAP(quad) have them.
-#define AS_IT_IS(quad) quad
-#define KEEP_FETCHED(A_MAP, B_MAP) \
-    [[unroll]] for (uint q = 0; q < A_QUADS; q += 2) \
-        keep_halves(A_MAP(a_next[q]), A_MAP(a_next[q + 1]), in_line(a_half(q), A_ALONG_K, A_LINE)); \
-    [[unroll]] for (uint q = 0; q < B_QUADS; q += 2) \
-        keep_halves(B_MAP(b_next[q]), B_MAP(b_next[q + 1]), A_SIZE + in_line(b_half(q), B_ALONG_K, B_LINE));
-
+#include "half_slices.glsl"
 #ifdef BANDS
 #include "bands.glsl"
 #else
@@ -67,11 +57,13 @@ void main() {
 #ifdef BANDS
     for (uint k_0 = first; k_0 < end; k_0 += DEPTH) {
         fetch(at.x, at.y, k_0);
+        drop_outside(at.x, at.y, k_0);
         add_in_bands(row, col);
     }
 #else
     fetch(at.x, at.y, first);
     for (uint k_0 = first; k_0 < end; k_0 += DEPTH) {
+        drop_outside(at.x, at.y, k_0);
         barrier();
         KEEP_FETCHED(AS_IT_IS, AS_IT_IS)
         barrier();
