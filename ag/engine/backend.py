@@ -319,6 +319,13 @@ class Backend(ABC):
     def download(self, buffer: Buffer) -> Array:
         """A host copy; waits for everything launched before."""
 
+    def look(self, buffer: Buffer) -> Array:
+        """What `download` returns, for who has read it before anybody writes to the buffer again.
+
+        Where the host has the device's memory, it is that memory: nothing is copied, and it cannot be written to.
+        """
+        return self.download(buffer)
+
     @abstractmethod
     def submit(self) -> None:
         """Start whatever was launched and is not yet running; does not wait."""
@@ -336,7 +343,7 @@ class Backend(ABC):
         def refuse(*args: object, **kwargs: object) -> NoReturn:
             raise DeviceError(why)
 
-        for name in ("check_open", "alloc", "launch", "upload", "download", "assign", "program"):
+        for name in ("check_open", "alloc", "launch", "upload", "download", "look", "assign", "program"):
             setattr(self, name, refuse)
         for name in ("submit", "synchronize", "retime", "meter"):  # nothing is left to wait for
             setattr(self, name, _nothing)

@@ -24,7 +24,7 @@ import numpy as np
 from ag.engine.primitive import Call
 
 __all__ = ["BLOCK", "WIDE", "WorkerThread", "available", "cores", "cut", "in_blocks", "makes", "one_by_one",
-           "one_thread", "scratch", "shares", "together"]
+           "one_thread", "overwrite", "scratch", "shares", "together"]
 
 T = TypeVar("T")
 
@@ -213,6 +213,15 @@ def cut(size: int) -> list[slice]:
 def makes(pieces: Sequence[slice]) -> Callable[[Sequence[Call]], None]:
     """How to make the calls over pieces from `cut`."""
     return together if len(pieces) > 1 and pieces[0].stop > BLOCK else one_by_one
+
+
+def overwrite(out: Any, array: Any) -> None:
+    """``out[...] = array``, with a thread per core where that is large and in one piece of memory."""
+    if out.size < 2 * WIDE or not (out.flags.c_contiguous and array.flags.c_contiguous and out.shape == array.shape):
+        out[...] = array
+        return
+    pieces, there, here = cut(out.size), out.reshape(-1), array.reshape(-1)
+    makes(pieces)([partial(np.copyto, there[p], here[p]) for p in pieces])
 
 
 class _Scratch(local):

@@ -26,7 +26,7 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
 
             return call
 
-        for name in ("launch", "upload", "download"):
+        for name in ("launch", "upload", "download", "look"):
             monkeypatch.setattr(backend, name, failing(getattr(backend, name)))
 
     return fail

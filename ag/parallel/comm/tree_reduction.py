@@ -16,8 +16,8 @@ replica 1 has 3-6:
 Floating-point addition is not associative, but every node is the same addition wherever it is made: the result is the
 same, bit for bit, for every way to deal the samples out.  Who calls what:
 
-    TreeSum        nodes that arrive in order: the trainer's replicas on their device, trainer and ranks on the host
-    RowSums        the addition of two rows on the host, in buffers that stay: the trainer, and `Ranks` for other ranks'
+    TreeSum        nodes that arrive in order: the trainer's replicas on their device
+    add_up         the rows of nodes that are all there, on the host: the trainer, and ranks by `RowSums`
     tree_sum       values that are all there: communicators, `DataParallel`, synchronized batch norm
     shard_sizes    how many of n samples each gets: ranks (`ag.parallel.trainer.ranks`), the replicas of a rank
                    (`ag.parallel.trainer.load_balance`), and whoever else cuts something, as `scatter` does
@@ -31,13 +31,14 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from ag.engine.cpu_threads import cut, makes
+from ag.engine.cpu_threads import cut, makes, scratch
 from ag.engine.primitive import Array
 from ag.errors import CommError
 
-__all__ = ["PART", "RowSums", "TreeSum", "add_rows", "shard_sizes", "tree_sum"]
+__all__ = ["PART", "Node", "RowSums", "TreeSum", "add_rows", "add_up", "shard_sizes", "tree_sum"]
 
 V = TypeVar("V")
+Node = tuple[int, int, Array]  # first sample, number of samples, their summed row
 
 PART = -1  # in the place of a number of samples
 
@@ -129,25 +130,89 @@ def add_rows(left: Array, right: Array, out: Array) -> Array:
     return out
 
 
+def add_up(nodes: Sequence[Node], out: Array, count: float = 1.0) -> bool:
+    """Write the sum of the rows of all nodes of a tree, divided by `count`, to `out`; whether all of that is finite.
+
+    All cores take part, and each goes on with a piece until it is done, while it is in the cache.  The rows themselves
+    are not written to, but for one that is `out` itself.
+
+    Raises
+    ------
+    CommError
+        If there is no node.
+    """
+    additions, partial_sums = _additions(tuple([(start, samples) for start, samples, _ in nodes]))
+    in_place = len(nodes) == 1 and np.may_share_memory(nodes[0][2], out)
+    bad: list[slice] = []
+
+    def add(piece: slice) -> None:
+        total = out[piece]
+        rows = [row[piece] for _, _, row in nodes]
+        rows += total, *(scratch(out.dtype, [total.shape] * partial_sums) if partial_sums else ())
+        for left, right, into in additions:
+            np.add(rows[left], rows[right], out=rows[into])
+        if additions or count != 1 or not in_place:
+            np.divide(total if additions else rows[0], count, out=total)
+        if not np.isfinite(total).all():
+            bad.append(piece)
+
+    pieces = cut(out.size)
+    with np.errstate(all="ignore"):  # who calls deals with infinities and NaN
+        makes(pieces)([partial(add, piece) for piece in pieces])
+    return not bad
+
+
+@lru_cache(maxsize=64)
+def _additions(places: tuple[tuple[int, int], ...]) -> tuple[list[tuple[int, int, int]], int]:
+    """What makes the total of nodes at these places, and how many partial sums there are besides it at most.
+
+    An addition is (left, right, sum), numbers in a list of the nodes' rows, the total and the partial sums.  Nodes 0,
+    1, 2 and 3 of a sample each:  0 + 1 -> 4,  2 + 3 -> 5,  4 + 5 -> 4.
+    """
+    total = len(places)
+    additions: list[tuple[int, int, int]] = []
+    free, known = list[int](), total
+
+    def added(left: int, right: int) -> int:
+        nonlocal known
+        free.extend(x for x in (right, left) if x >= total)
+        if not free:
+            free.append(known)
+            known += 1
+        into = free.pop()
+        additions.append((left, right, into))
+        return into
+
+    tree: TreeSum[int] = TreeSum(added)
+    for i, (start, samples) in enumerate(places):
+        tree.push(start, samples, i)
+    tree.total()
+    if additions:
+        additions[-1] = *additions[-1][:2], total  # wherever partial sums are, this is the last time
+    return additions, max(0, known - total - 1)
+
+
 class RowSums:
-    """Adds rows in buffers that are reused from step to step; the rows themselves are not written to."""
+    """Sums of rows in arrays that are reused from step to step; the rows themselves are not written to."""
 
     def __init__(self) -> None:
         self._rows: list[Array] = []
-        self._used = 0
 
-    def restart(self) -> None:
-        """Reuse the buffers: the sums of the last step are not needed any more."""
-        self._used = 0
+    def joined(self, nodes: Sequence[Node]) -> list[Node]:
+        """As few nodes as these make; their sums are there until the next call."""
+        tree: TreeSum[list[Node]] = TreeSum(list.__add__)
+        for node in nodes:
+            tree.push(node[0], node[1], [node])
+        return [(start, samples, self._sum(i, parts)) for i, (start, samples, parts) in enumerate(tree.nodes)]
 
-    def added(self, left: Array, right: Array) -> Array:
-        """The sum of two rows, written over `left` if that is a sum itself; all cores take part."""
-        if any(left is row for row in self._rows[: self._used]):
-            out = left
-        else:
-            if self._used == len(self._rows):
-                self._rows.append(np.empty_like(left))
-            out = self._rows[self._used]
-            self._used += 1
-        with np.errstate(all="ignore"):  # who calls deals with infinities and NaN
-            return add_rows(left, right, out)
+    def total(self, nodes: Sequence[Node]) -> Array:
+        """The sum of all nodes of a tree, until the next call."""
+        return self._sum(0, nodes)
+
+    def _sum(self, i: int, nodes: Sequence[Node]) -> Array:
+        if len(nodes) == 1:
+            return nodes[0][2]
+        while len(self._rows) <= i:
+            self._rows.append(np.empty_like(nodes[0][2]))
+        add_up(nodes, self._rows[i])
+        return self._rows[i]

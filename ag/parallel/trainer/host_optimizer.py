@@ -15,14 +15,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from math import isfinite
+from threading import get_ident
 from typing import Any, cast
 
 from ag.autograd.create import ag_param, lift
 from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, leased, note_written
 from ag.engine.compile.pipeline import record
 from ag.engine.dtype import F16, F32
 from ag.engine.kernels.elementwise import copy
@@ -75,6 +77,8 @@ class HostOptimizers:
         Of the host.
     tells : bool
         Whether this rank names parameters in the log that are frozen or that no sample uses.
+    gradient : Buffer or None
+        Memory of the host's to find gradients in, where some is there already.
 
     Attributes
     ----------
@@ -87,7 +91,8 @@ class HostOptimizers:
         Whether gradients have a loss scale.
     """
 
-    def __init__(self, replica: FlatGroup, make: MakeOptimizer, max_norm: float, device: str, tells: bool) -> None:
+    def __init__(self, replica: FlatGroup, make: MakeOptimizer, max_norm: float, device: str, tells: bool,
+                 gradient: Buffer | None = None) -> None:
         self.params: dict[str, Tensor] = {}
         for name, p in replica.params.items():
             self.params[name] = ag_param(p.numpy(), device=device, dtype=p.dtype)
@@ -102,13 +107,13 @@ class HostOptimizers:
         self._offsets = replica.offsets
         whole = self.optimizers[0].groups[0]
         if len(self.optimizers) == 1 and whole.offsets == self._offsets:
-            self.values, self._grads = whole.values, self.optimizers[0].flat_gradients(whole)
-            self._parts = [self._part(self.optimizers[0], places=[])]
+            self.values, self._grads = whole.values, gradient or self.optimizers[0].flat_gradients(whole)
+            self._parts = [self._part(self.optimizers[0], self._grads, places=[])]
         else:
             apart = FlatGroup({name: ag_param(p.numpy(), device=device, dtype=p.dtype)
                                for name, p in self.params.items()})
-            self.values, self._grads = apart.values, apart.zeros()
-            self._parts = [self._part(o) for o in self.optimizers]
+            self.values, self._grads = apart.values, gradient or apart.zeros()
+            self._parts = [self._part(o, o.flat_gradients(o.groups[0])) for o in self.optimizers]
         self._trained = {name: p for name, p in self.params.items() if name in owners}
         self._trained_grads = {name: Tensor(self._grads.view(p.shape, self._offsets[name]))
                                for name, p in self._trained.items()}
@@ -152,13 +157,13 @@ class HostOptimizers:
                 owners[name] = optimizer
         return owners
 
-    def _part(self, optimizer: Optimizer, places: list[tuple[int, int, int]] | None = None) -> _Part:
+    def _part(self, optimizer: Optimizer, grads: Buffer, places: list[tuple[int, int, int]] | None = None) -> _Part:
         (group,) = optimizer.groups  # all copies are on one device and of one type
         known = {p.id: name for name, p in self.params.items()}
         names = {known[p.id]: own for own, p in group.params.items()}
         if places is None:
             places = [(self._offsets[name], group.offsets[own], group.params[own].size) for name, own in names.items()]
-        return _Part(optimizer, group, optimizer.flat_gradients(group), names, places)
+        return _Part(optimizer, group, grads, names, places)
 
     # -------------------------------------------------------------------------------------- a step
 
@@ -170,9 +175,17 @@ class HostOptimizers:
             log.warning("dp_train: no sample so far uses %s; they keep their values.", ", ".join(unused))
             self._tells = False
 
-    def step(self, gradient: Array) -> None:
-        """Clip and step, given all gradients; recorded once, replayed until other parameters or settings are used."""
-        self._grads.backend.upload(gradient, self._grads)
+    @property
+    def gradient(self) -> Array:
+        """Where `step` finds all gradients, in the flat layout: memory to write to, and of no use after the step."""
+        array: Array = self._grads.native
+        return array
+
+    def step(self) -> None:
+        """Clip and step, after `gradient` was written; recorded once, replayed until other parameters or settings are
+        used.
+        """
+        note_written(self._grads, self.values)
         if isfinite(self._max_norm):
             clip_grad_norm(self._trained, self._trained_grads, self._max_norm)
         settings: list[object] = [getattr(o, name) for o in self.optimizers for name in o.settings if name != "lr"]
@@ -228,9 +241,16 @@ class HostOptimizers:
             self.values.backend.upload(p.numpy(), self.values.view(p.shape, self._offsets[name]))
 
     def weights(self) -> Array:
-        """All parameters, with all their digits, in the flat layout."""
-        array: Array = self.values.backend.download(self.values)
+        """All parameters, with all their digits, in the flat layout, for who has read them before the next step."""
+        array: Array = self.values.backend.look(self.values)
         return array
+
+    def lend(self) -> Callable[[], Array]:
+        """What returns `weights` as they are now, whatever becomes of them.
+
+        They are copied if they change while somebody still holds this.
+        """
+        return partial(self.values.backend.look, leased(self.values, get_ident()))
 
     # -------------------------------------------------------------------------------------- checkpoints
 

@@ -36,7 +36,7 @@ from ag.engine.random import ag_seed, current_seed
 from ag.errors import CommError, RankLostError
 from ag.parallel.comm.comm import Comm, Json, comm_of, everyone
 from ag.parallel.comm.membership import Member, Membership, shared_device, this_process
-from ag.parallel.comm.tree_reduction import RowSums, TreeSum, shard_sizes
+from ag.parallel.comm.tree_reduction import Node, RowSums, shard_sizes
 from ag.parallel.trainer.checkpoint import DPState, load_state
 from ag.parallel.trainer.replica import Replica
 from ag.version import __version__
@@ -84,7 +84,7 @@ class Ranks(Member):
         self.leaves = False
         self._told: set[str] = set()  # names in `used` that this rank has told the others
         self._shares: list[list[float]] = []  # of every rank, the weights of its replicas
-        self._sums = RowSums()
+        self._rows, self._parts = RowSums(), RowSums()  # of this rank's replicas, and of all ranks
         self._exchange_s, self._sent = 0.0, 0
 
     @property
@@ -120,7 +120,7 @@ class Ranks(Member):
     def _has_shrunk(self) -> bool:
         if self.begun:
             self._shares = [self._shares[i] for i in self._members.old_ranks]
-            self._sums = RowSums()  # parts are longer now
+            self._parts = RowSums()  # which are longer now
         return self.begun
 
     def _part(self) -> None:
@@ -132,7 +132,7 @@ class Ranks(Member):
             self._shares = [self._shares[i] for i in self._members.old_ranks]
             raise
         self._shares = [shares for shares in self._shares if bool(shares) is stays]
-        self._sums = RowSums()
+        self._parts = RowSums()
         self._over = not stays
 
     def exchange(self, value: Json = None) -> list[Json]:
@@ -262,12 +262,12 @@ class Ranks(Member):
         start = sum(counts[: self.rank])
         return range(start, start + counts[self.rank])
 
-    def total(self, tree: TreeSum[Array], used: Iterable[set[str]], leave: bool = False) -> Array:
-        """The sum of a step's rows over all ranks, the same to the bit on each.
+    def nodes(self, nodes: Sequence[Node], used: Iterable[set[str]], leave: bool = False) -> Sequence[Node]:
+        """What is to be added up of a step's rows: these, or the sum over all ranks, the same to the bit on each.
 
         Parameters
         ----------
-        tree : TreeSum of ndarray
+        nodes : sequence of Node
             The rows of this rank, of which there may be none.
         used : iterable of set of str
             Parameters that this rank's samples have used.
@@ -281,28 +281,25 @@ class Ranks(Member):
         """
         self.leaves = leave
         if self.size == 1:
-            return tree.total()
+            return nodes
+        joined = self._rows.joined(nodes)
         new = set().union(*used) - self._told
-        layouts = self.exchange([[(start, count) for start, count, _ in tree.nodes], sorted(new), leave])
+        layouts = self.exchange([[(start, count) for start, count, _ in joined], sorted(new), leave])
         self._told |= new
         self.used.update(name for _, names, _ in layouts for name in names)
         self.leaves = any(leaves for *_, leaves in layouts)
         began = perf_counter()
-        total = self._agreed(partial(self._added_up, tree, [nodes for nodes, *_ in layouts]))
+        total = self._agreed(partial(self._added_up, joined, [places for places, *_ in layouts]))
         self._exchange_s += perf_counter() - began
-        return total
+        return [(0, 1, total)]
 
-    def _added_up(self, tree: TreeSum[Array], layouts: list[list[tuple[int, int]]], comm: Comm) -> Array:
+    def _added_up(self, nodes: Sequence[Node], layouts: list[list[tuple[int, int]]], comm: Comm) -> Array:
         """The sum of the nodes of all ranks, whose samples are in `layouts`."""
-        self._sums.restart()
-        whole: TreeSum[Array] = TreeSum(self._sums.added)
-        parts = comm.all_to_all([row for _, _, row in tree.nodes])
-        for nodes, theirs in zip(layouts, parts, strict=True):
-            for (start, count), part in zip(nodes, theirs, strict=True):
-                whole.push(start, count, part)
-        part = whole.total()
+        parts = comm.all_to_all([row for _, _, row in nodes])
+        part = self._parts.total([(start, count, part) for places, theirs in zip(layouts, parts, strict=True)
+                                  for (start, count), part in zip(places, theirs, strict=True)])
         self._sent = part.nbytes * (comm.size - 1) + sum(row.nbytes - theirs.nbytes for (_, _, row), theirs in zip(
-            tree.nodes, parts[comm.rank], strict=True))
+            nodes, parts[comm.rank], strict=True))
         return comm.all_gather(part)
 
     def share(self, weights: Sequence[float]) -> None:

@@ -35,17 +35,15 @@ from ag.nn.layer import Model
 from ag.ops.arithmetic import ag_scale
 from ag.optim.flat import FlatGroup, flat_groups, named_parameters
 from ag.parallel.comm.tree import Tree, tree_leaves, tree_map
-from ag.parallel.comm.tree_reduction import TreeSum
+from ag.parallel.comm.tree_reduction import Node, TreeSum
 from ag.parallel.trainer.model_buffers import ReplicaBuffers
 from ag.parallel.trainer.plans import CapturePolicy, Plans
 from ag.parallel.trainer.stacks import Stack
 
-__all__ = ["LOSS_WORDS", "DeviceClock", "LossOf", "MakeModel", "Node", "Replica"]
+__all__ = ["LOSS_WORDS", "DeviceClock", "LossOf", "MakeModel", "Replica"]
 
 LossOf = Callable[[Model, Tree], Tensor]  # (model, sample) -> loss
 MakeModel = Callable[[], Model]
-Node = tuple[int, int, Array]  # first stack, number of stacks, their summed row: gradients, loss, movement of buffers
-
 LOSS_WORDS = 4  # behind the gradients: the loss, and what counts, padded to 16 bytes
 METERED_EVERY = 16  # steps
 _ROWS, _ROWS_BYTES = 8, 4 << 20  # how many rows, and of how many bytes at most, lie side by side
@@ -101,6 +99,7 @@ class Replica:
         ahead = self.group.size + LOSS_WORDS
         self._work = self.backend.zeros((ahead + self.buffers.size,), self.group.dtype)
         self.row_size = self._work.size
+        self.gradient = self._work.view((self.group.size,))
         self._grad_views = self.group.split(self._work)
         self._loss_view = self._work.view((), self.group.size)
         self._count(self._work, 1.0)
@@ -218,17 +217,20 @@ class Replica:
         return result
 
     def collect(self) -> list[Node]:
-        """The sums that `run` started, on the host, in one transfer if they are small; waits for the device."""
+        """The sums that `run` started, on the host, in one transfer if they are small; waits for the device.
+
+        They may be the replica's own memory, which the next `run` writes to.
+        """
         nodes = self._tree.nodes
         if not nodes:
             return []
         if len(nodes) == 1:
             start, count, row = nodes[0]
-            return [(start, count, self.backend.download(row))]
+            return [(start, count, self.backend.look(row))]
         rows: list[Array] = []
         for _, side_by_side in groupby((row for _, _, row in nodes), lambda row: row.block):  # node i is in row i
             first, *others = side_by_side
-            rows.extend(self.backend.download(first.view((1 + len(others), first.size))))
+            rows.extend(self.backend.look(first.view((1 + len(others), first.size))))
         return [(start, count, row) for (start, count, _), row in zip(nodes, rows, strict=True)]
 
     def loss_of(self, sample: Tree) -> float:

@@ -23,9 +23,10 @@ from ag.errors import CommError, DeviceError
 from ag.nn.layer import buffers_of, load_into
 from ag.nn.mode import ag_eval, modes_kept
 from ag.parallel.comm.device_threads import DeviceThreads, Task
+from ag.parallel.comm.tree_reduction import Node
 from ag.parallel.trainer.checkpoint import Dealt
 from ag.parallel.trainer.load_balance import Balance
-from ag.parallel.trainer.replica import Node, Replica
+from ag.parallel.trainer.replica import Replica
 from ag.parallel.trainer.stacks import Shard, Stack, cut, why_not_stacked
 from ag.parallel.trainer.synchronized_samples import SynchronizedSamples
 
@@ -103,7 +104,7 @@ class Replicas:
                 for end, size in zip(accumulate(sizes), sizes, strict=True)]
 
     def compute(self, k: int, shards: Sequence[list[Stack]], first: int, draws: int | None) -> list[list[Node]]:
-        """The sums of every replica's samples.
+        """The sums of every replica's samples, to be used before the next call.
 
         Each device has a thread that launches its work and waits for it, so no device waits for the launches of
         another, and each is timed on its own.

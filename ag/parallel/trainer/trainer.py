@@ -23,7 +23,7 @@ from ag.errors import DeviceError
 from ag.nn.mode import ag_train
 from ag.parallel.comm.comm import Json
 from ag.parallel.comm.failed_devices import failed_among
-from ag.parallel.comm.tree_reduction import RowSums, TreeSum
+from ag.parallel.comm.tree_reduction import Node, add_up
 from ag.parallel.trainer.callbacks import Endings, Observed
 from ag.parallel.trainer.checkpoint import Dealt, DPState
 from ag.parallel.trainer.host_optimizer import HostOptimizers, MakeOptimizer
@@ -31,7 +31,7 @@ from ag.parallel.trainer.load_balance import Balance
 from ag.parallel.trainer.model_buffers import HostBuffers
 from ag.parallel.trainer.plans import CapturePolicy
 from ag.parallel.trainer.ranks import Ranks
-from ag.parallel.trainer.replica import LOSS_WORDS, LossOf, MakeModel, Node, Replica
+from ag.parallel.trainer.replica import LOSS_WORDS, LossOf, MakeModel, Replica
 from ag.parallel.trainer.replicas import Replicas, digest
 from ag.parallel.trainer.stacks import Shard
 
@@ -73,7 +73,9 @@ class Trainer:
         ranks.begin_alike(first)
         self.seed = current_seed()  # chosen now, if there is none yet, for all threads
         self._ranks = ranks
-        self.optimizers = HostOptimizers(first.group, make_optimizer, max_norm, ranks.host, tells=ranks.rank == 0)
+        alone = len(devices) == ranks.size == 1 and first.device == ranks.host  # nobody else needs its row as it is
+        self.optimizers = HostOptimizers(first.group, make_optimizer, max_norm, ranks.host, tells=ranks.rank == 0,
+                                         gradient=first.gradient if alone else None)
         self._buffers = HostBuffers(first.buffers, ranks.host)
         self.replicas.share_constants()
         self.endings = Endings()
@@ -81,7 +83,6 @@ class Trainer:
         self._draws: int | None = None
         self._used = 0
         self._reduce_s = 0.0
-        self._sums = RowSums()
         for replica in self.replicas:
             ag_train(replica.model)
             replica.scale_gradients(self.optimizers.loss_scale)
@@ -119,11 +120,8 @@ class Trainer:
             ag_seed(self.seed)
         nodes = self._compute(k, shard, dealt)
         begin = perf_counter()
-        self._sums.restart()
-        total = self._mean(k, nodes)
-        size = self.replicas.first.group.size
-        gradient, loss, moved = total[:size], float(total[size]), total[size + LOSS_WORDS :]
-        finite = isfinite(float(total.dot(total))) or bool(np.isfinite(total).all())
+        rest, finite = self._mean(k, nodes)
+        loss, moved = float(rest[0]), rest[LOSS_WORDS:]
         overflow = not finite and self.optimizers.scaled and isfinite(loss) and bool(np.isfinite(moved).all())  # of f16
         if not finite and not overflow:
             self._nonfinite(k, nodes)
@@ -131,7 +129,8 @@ class Trainer:
         def end() -> None:
             if finite:
                 self._note_used()
-                self.optimizers.step(gradient)
+                del self._sent  # or they would be copied before they change
+                self.optimizers.step()
                 self._buffers.move(moved)
                 self._move_scale(0.0)
                 self._broadcast()
@@ -144,21 +143,24 @@ class Trainer:
 
         self.endings.end_of_step(end)
 
-    def _mean(self, k: int, nodes: list[list[Node]]) -> Array:
-        """The mean over all samples of a step, in the layout of a row."""
-        tree: TreeSum[Array] = TreeSum(self._sums.added)
-        for of_replica in nodes:
-            for node in of_replica:
-                tree.push(*node)
-        total = self._ranks.total(tree, [r.used for r in self.replicas], self.endings.asked)
-        count = float(total[self.replicas.first.group.size + 1])
+    def _mean(self, k: int, nodes: list[list[Node]]) -> tuple[Array, bool]:
+        """The mean over all samples of a step, and whether it is finite.
+
+        Gradients go to where the optimizers want them; what is behind them in a row is returned.
+        """
+        rows = self._ranks.nodes([node for of_replica in nodes for node in of_replica],
+                                 [r.used for r in self.replicas], self.endings.asked)
+        size = self.replicas.first.group.size
+        rest = np.empty(self.replicas.first.row_size - size, self.optimizers.gradient.dtype)
+        add_up([(start, stacks, row[size:]) for start, stacks, row in rows], rest)
+        count = float(rest[1])
         if count == 0:
             raise ValueError(f"dp_train: the weights of the samples of step {k} add up to 0, so there is no mean; "
                              f"at least one must count.")
-        if count != 1:
-            with np.errstate(all="ignore"):  # the caller deals with infinities and NaN
-                total /= count
-        return total
+        with np.errstate(all="ignore"):  # the caller deals with infinities and NaN
+            rest /= count
+        finite = add_up([(start, stacks, row[:size]) for start, stacks, row in rows], self.optimizers.gradient, count)
+        return rest, finite and bool(np.isfinite(rest).all())
 
     def _compute(self, k: int, shard: Shard, dealt: Dealt) -> list[list[Node]]:
         """The sums of every replica's samples."""
@@ -183,7 +185,8 @@ class Trainer:
         self.replicas.send(lambda replica: replica.scale_gradients(self.optimizers.loss_scale))
 
     def _broadcast(self) -> None:
-        weights, buffers = self._sent = self.optimizers.weights(), self._buffers.read()
+        weights, buffers = self.optimizers.weights(), self._buffers.read()
+        self._sent = self.optimizers.lend(), buffers  # in case that a callback sets others
         self.replicas.send(lambda replica: replica.load(weights, buffers))
 
     def follow(self, observed: Observed, since: int) -> None:
@@ -193,7 +196,8 @@ class Trainer:
         if not (self.optimizers.changed_since(since) or any(r.changed_since(since) for r in self.replicas)):
             return
         found = [(self.optimizers.followed(), self._buffers.read()), *[r.followed() for r in self.replicas]]
-        weights, buffers = observed.values(self._sent, found)
+        sent, buffers = self._sent
+        weights, buffers = observed.values((sent(), buffers), found)
         self._buffers.take(buffers)
         self.replicas.compare("buffers", buffers, [r.buffers.read() for r in self.replicas],
                               "and a callback has set them there only; set them on all models")

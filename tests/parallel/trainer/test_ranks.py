@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import ag
 from ag.engine.random import current_seed
 from ag.parallel.comm.comm import Comm, SoloComm
-from ag.parallel.comm.tree_reduction import TreeSum, tree_sum
+from ag.parallel.comm.tree_reduction import TreeSum, add_up, tree_sum
 from ag.parallel.trainer.ranks import Ranks
 
 
@@ -231,9 +231,11 @@ def test_the_total_is_that_of_one_tree(sizes: list[int], length: int, seed: int)
 
     def work(comm: Comm) -> Any:
         ranks, tree = Ranks(comm), TreeSum(np.add)
-        for k in range(starts[comm.rank], starts[comm.rank + 1]):
-            tree.push(k, 1, rows[k])
-        total = ranks.total(tree, [{f"of rank {comm.rank}"}])
+        mine = [(k, 1, rows[k]) for k in range(starts[comm.rank], starts[comm.rank + 1])]
+        for node in mine:
+            tree.push(*node)
+        total = np.empty_like(rows[0])
+        add_up(ranks.nodes(mine, [{f"of rank {comm.rank}"}]), total)
         own = len(range(length)[comm.shares_of(length)[comm.rank]])
         sent = 4 * (len(tree.nodes) * (length - own) + own * (comm.size - 1)) if comm.size > 1 else 0
         assert ranks.report()["wire_bytes_per_step"] == sent

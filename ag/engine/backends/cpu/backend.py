@@ -21,6 +21,7 @@ from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backend import Backend, DeviceInfo, Event, closed
 from ag.engine.backends.cpu.library import library
 from ag.engine.buffer import Buffer, note_written, settle
+from ag.engine.cpu_threads import overwrite
 from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Call, Params, Primitive
@@ -140,7 +141,7 @@ class NumpyBackend(Backend):
     def _fill(self, into: Buffer, array: Array) -> None:
         native = into.native
         if array.dtype == native.dtype and into.dtype is not BF16:
-            native[...] = array
+            overwrite(native, array)
         elif not into.dtype.is_float:
             native[...] = stored(array, into.dtype)
         else:
@@ -149,7 +150,7 @@ class NumpyBackend(Backend):
 
     def copy(self, target: Buffer, source: Buffer) -> None:
         settle(source)
-        target.native[...] = source.native
+        overwrite(target.native, source.native)
 
     def put(self, given: Given) -> None:
         """Put values into buffers of a program's own, of which nobody else has to know that they changed."""
@@ -163,6 +164,13 @@ class NumpyBackend(Backend):
         self.refuse_while_recording("reads a tensor on the host")
         settle(buffer)
         return loaded(buffer.native.copy(), buffer.dtype)
+
+    def look(self, buffer: Buffer) -> Array:
+        self.refuse_while_recording("reads a tensor on the host")
+        settle(buffer)
+        memory: Array = buffer.native.view()
+        memory.flags.writeable = False
+        return loaded(memory, buffer.dtype)
 
     # -------------------------------------------------------------------------------------- launches
 
