@@ -438,8 +438,8 @@ TRAINER, DP_TRAIN = "ag/parallel/trainer", "parallel/trainer/test_dp_train.py"
 SAME_BITS = f"{DP_TRAIN}::test_any_number_of_replicas_gives_the_same_bits[cpu-eager]"
 mutant("trainer", "a replica's rows lie on each other", f"{TRAINER}/replica.py",
        "self._weighed(stack, len(self._tree.nodes)", "self._weighed(stack, 0", SAME_BITS)
-mutant("trainer", "not divided by the number of samples", f"{TRAINER}/trainer.py", "total /= count",
-       "total /= len(self.replicas)", SAME_BITS)
+mutant("trainer", "not divided by the number of samples", f"{TRAINER}/trainer.py",
+       "add_up(nodes, self._mean, count)", "add_up(nodes, self._mean, len(self.replicas))", SAME_BITS)
 mutant("trainer", "a shard begins a sample early", f"{TRAINER}/replicas.py", "shard.part(end - size, end)",
        "shard.part(end - size, end) if end == size else shard.part(end - size - 1, end - 1)",
        f"{DP_TRAIN}::test_uneven_shares_give_the_same_bits[cpu]")

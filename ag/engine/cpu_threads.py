@@ -216,12 +216,19 @@ def makes(pieces: Sequence[slice]) -> Callable[[Sequence[Call]], None]:
 
 
 def overwrite(out: Any, array: Any) -> None:
-    """``out[...] = array``, with a thread per core where that is large and in one piece of memory."""
+    """``out[...] = array``, of one type, with a thread per core where that is large and in one piece of memory.
+
+    Ctrl-C comes before or after it.
+    """
     if out.size < 2 * WIDE or not (out.flags.c_contiguous and array.flags.c_contiguous and out.shape == array.shape):
         out[...] = array
         return
     pieces, there, here = cut(out.size), out.reshape(-1), array.reshape(-1)
-    makes(pieces)([partial(np.copyto, there[p], here[p]) for p in pieces])
+    try:
+        makes(pieces)([partial(np.copyto, there[p], here[p]) for p in pieces])
+    except BaseException:
+        out[...] = array
+        raise
 
 
 class _Scratch(local):

@@ -101,6 +101,31 @@ def test_pieces_cover_an_array(threads: int, size: int) -> None:
         assert len(blocks.cut(size)) % threads == 0
 
 
+LARGE = 2 * blocks.WIDE + 5
+
+
+@pytest.mark.parametrize("array", [normal(7), normal(LARGE), normal(5, LARGE)[:, ::5].T, normal(2, LARGE)[:, ::2]],
+                         ids=["small", "large", "columns", "with holes"])
+def test_an_array_over_another(threads: int, array: Any) -> None:
+    for out in (np.zeros(array.shape, np.float32), np.zeros(array.shape[::-1], np.float32).T):
+        blocks.overwrite(out, array)
+        assert np.array_equal(out, array)
+
+
+def test_an_interrupt_does_not_leave_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C between two pieces."""
+    def interrupted(calls: Any) -> None:
+        calls[0]()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(blocks, "threads", lambda: 2)
+    monkeypatch.setattr(blocks, "together", interrupted)
+    out, array = np.zeros(LARGE, np.float32), normal(LARGE)
+    with pytest.raises(KeyboardInterrupt):
+        blocks.overwrite(out, array)
+    assert np.array_equal(out, array)
+
+
 def test_scratch_arrays_are_apart_and_of_this_thread() -> None:
     first, second = blocks.scratch(np.dtype("f4"), [(3, 4), (5,)])
     first.fill(1)

@@ -134,16 +134,19 @@ def add_up(nodes: Sequence[Node], out: Array, count: float = 1.0) -> bool:
     """Write the sum of the rows of all nodes of a tree, divided by `count`, to `out`; whether all of that is finite.
 
     All cores take part, and each goes on with a piece until it is done, while it is in the cache.  The rows themselves
-    are not written to, but for one that is `out` itself.
+    are not written to, but for a single one that is `out` itself.
 
     Raises
     ------
     CommError
         If there is no node.
     """
-    additions, partial_sums = _additions(tuple([(start, samples) for start, samples, _ in nodes]))
-    in_place = len(nodes) == 1 and np.may_share_memory(nodes[0][2], out)
     bad: list[slice] = []
+    pieces = cut(out.size)
+    if len(nodes) == 1 and count == 1.0 and np.may_share_memory(nodes[0][2], out):  # it is there already
+        makes(pieces)([partial(_look, out, piece, bad) for piece in pieces])
+        return not bad
+    additions, partial_sums = _additions(tuple([(start, samples) for start, samples, _ in nodes]))
 
     def add(piece: slice) -> None:
         total = out[piece]
@@ -151,15 +154,18 @@ def add_up(nodes: Sequence[Node], out: Array, count: float = 1.0) -> bool:
         rows += total, *(scratch(out.dtype, [total.shape] * partial_sums) if partial_sums else ())
         for left, right, into in additions:
             np.add(rows[left], rows[right], out=rows[into])
-        if additions or count != 1 or not in_place:
-            np.divide(total if additions else rows[0], count, out=total)
-        if not np.isfinite(total).all():
-            bad.append(piece)
+        np.divide(total if additions else rows[0], count, out=total)
+        _look(out, piece, bad)
 
-    pieces = cut(out.size)
     with np.errstate(all="ignore"):  # who calls deals with infinities and NaN
         makes(pieces)([partial(add, piece) for piece in pieces])
     return not bad
+
+
+def _look(array: Array, piece: slice, bad: list[slice]) -> None:
+    """Note a piece of an array that is not finite."""
+    if not np.isfinite(array[piece]).all():
+        bad.append(piece)
 
 
 @lru_cache(maxsize=64)

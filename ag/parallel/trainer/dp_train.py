@@ -489,10 +489,10 @@ class _Job:
         end = False
         if self._callback is not None:
             models = [r.model for r in self._trainer.replicas]
-            observed, since = Observed([*self._trainer.replicas]), now()
+            observed, since, sent = Observed([*self._trainer.replicas]), now(), self._trainer.sent()
             returned = self._callback(DPStep(k, float(self._losses[k]), models, self._ranks))
             end = isinstance(returned, (bool, np.bool_)) and not returned
-            self._trainer.follow(observed, since)
+            self._trainer.follow(observed, since, sent)
         self._seen = k + 1
         return any(self._ranks.gather(end))
 

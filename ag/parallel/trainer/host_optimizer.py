@@ -70,6 +70,8 @@ class HostOptimizers:
     ----------
     replica : FlatGroup
         The parameters of a replica, to be copied; their layout is that of all flat arrays here.
+    gradient : Buffer
+        Where `step` finds all gradients, and may write.
     make : callable
         ``make(params)``: an optimizer over some of the copies, or a sequence of them.
     max_norm : float
@@ -77,8 +79,6 @@ class HostOptimizers:
         Of the host.
     tells : bool
         Whether this rank names parameters in the log that are frozen or that no sample uses.
-    gradient : Buffer or None
-        Memory of the host's to find gradients in, where some is there already.
 
     Attributes
     ----------
@@ -91,8 +91,8 @@ class HostOptimizers:
         Whether gradients have a loss scale.
     """
 
-    def __init__(self, replica: FlatGroup, make: MakeOptimizer, max_norm: float, device: str, tells: bool,
-                 gradient: Buffer | None = None) -> None:
+    def __init__(self, replica: FlatGroup, gradient: Buffer, make: MakeOptimizer, max_norm: float, device: str,
+                 tells: bool) -> None:
         self.params: dict[str, Tensor] = {}
         for name, p in replica.params.items():
             self.params[name] = ag_param(p.numpy(), device=device, dtype=p.dtype)
@@ -104,15 +104,15 @@ class HostOptimizers:
         self._frozen = [name for name in self.params if name not in owners]
         if self._frozen and tells:
             log.warning("dp_train: no optimizer has %s; they keep their values.", ", ".join(self._frozen))
-        self._offsets = replica.offsets
+        self._offsets, self._grads = replica.offsets, gradient
         whole = self.optimizers[0].groups[0]
         if len(self.optimizers) == 1 and whole.offsets == self._offsets:
-            self.values, self._grads = whole.values, gradient or self.optimizers[0].flat_gradients(whole)
-            self._parts = [self._part(self.optimizers[0], self._grads, places=[])]
+            self.values = whole.values
+            self._parts = [self._part(self.optimizers[0], gradient, places=[])]
         else:
             apart = FlatGroup({name: ag_param(p.numpy(), device=device, dtype=p.dtype)
                                for name, p in self.params.items()})
-            self.values, self._grads = apart.values, gradient or apart.zeros()
+            self.values = apart.values
             self._parts = [self._part(o, o.flat_gradients(o.groups[0])) for o in self.optimizers]
         self._trained = {name: p for name, p in self.params.items() if name in owners}
         self._trained_grads = {name: Tensor(self._grads.view(p.shape, self._offsets[name]))
@@ -175,15 +175,10 @@ class HostOptimizers:
             log.warning("dp_train: no sample so far uses %s; they keep their values.", ", ".join(unused))
             self._tells = False
 
-    @property
-    def gradient(self) -> Array:
-        """Where `step` finds all gradients, in the flat layout: memory to write to, and of no use after the step."""
-        array: Array = self._grads.native
-        return array
-
     def step(self) -> None:
-        """Clip and step, after `gradient` was written; recorded once, replayed until other parameters or settings are
-        used.
+        """Clip and step, with the gradients that are there now.
+
+        Recorded once, replayed until other parameters or settings are used.
         """
         note_written(self._grads, self.values)
         if isfinite(self._max_norm):

@@ -65,6 +65,11 @@ class Replica:
         ``loss_of(model, sample)``: the sample's loss.
     policy : CapturePolicy
         Shared by the replicas of a training.
+
+    Attributes
+    ----------
+    row : Buffer
+        Of the stack that was passed last.
     """
 
     def __init__(self, index: int, device: str, make_model: MakeModel, loss_of: LossOf,
@@ -97,16 +102,15 @@ class Replica:
         self.plans = Plans(self.backend, self._gradients, policy, (loss_of, getattr(self.model, "forward", None)))
         self.buffers = ReplicaBuffers(self.model, self.backend, self.group.dtype)
         ahead = self.group.size + LOSS_WORDS
-        self._work = self.backend.zeros((ahead + self.buffers.size,), self.group.dtype)
-        self.row_size = self._work.size
-        self.gradient = self._work.view((self.group.size,))
-        self._grad_views = self.group.split(self._work)
-        self._loss_view = self._work.view((), self.group.size)
-        self._count(self._work, 1.0)
-        self._moved_view = self._work.view((self.buffers.size,), ahead)
+        self.row = self.backend.zeros((ahead + self.buffers.size,), self.group.dtype)
+        self.row_size = self.row.size
+        self._grad_views = self.group.split(self.row)
+        self._loss_view = self.row.view((), self.group.size)
+        self._moved_view = self.row.view((self.buffers.size,), ahead)
         self._rows: list[Buffer] = []  # for the nodes of the tree
         self._tree: TreeSum[Buffer] = TreeSum(self._added)
         self.collected: list[Node] = []
+        self.begin_anew()
         self.began = self.ended = 0.0
         self._samples = self._shard = 0
         self.clock = DeviceClock()
@@ -177,7 +181,7 @@ class Replica:
         set_stream(self.backend, stream)
         weight = stack.weight
         self._gradients(stack.together, weight)
-        row: Buffer = self.backend.launch(copy, self._work)
+        row: Buffer = self.backend.launch(copy, self.row)
         if weight != 1.0:
             moved = row.view((self.buffers.size,), self.group.size + LOSS_WORDS)
             if self.buffers.size:
@@ -196,7 +200,7 @@ class Replica:
     def _row(self, depth: int) -> Buffer:
         """The memory for nodes at this depth; small rows lie side by side, so that one transfer brings several."""
         while len(self._rows) <= depth:
-            count = min(max(1, _ROWS_BYTES // self._work.nbytes), _ROWS)
+            count = min(max(1, _ROWS_BYTES // self.row.nbytes), _ROWS)
             rows = self.backend.alloc((count, self.row_size), self.group.dtype)
             self._rows += [rows.view((self.row_size,), i * self.row_size) for i in range(count)]
         return self._rows[depth]
@@ -209,8 +213,8 @@ class Replica:
         """The row that was just computed, times what the stack counts, in the memory for nodes at this depth."""
         weight = stack.weight
         if weight != 1.0:
-            return self.backend.launch(scale, self._work, factor=weight, into=self._row(depth))
-        return self._work if alone else self.backend.launch(copy, self._work, into=self._row(depth))
+            return self.backend.launch(scale, self.row, factor=weight, into=self._row(depth))
+        return self.row if alone else self.backend.launch(copy, self.row, into=self._row(depth))
 
     def _added(self, left: Buffer, right: Buffer) -> Buffer:
         result: Buffer = self.backend.launch(add, left, right, into=left)
@@ -281,6 +285,15 @@ class Replica:
         return {"replica": self.index, "device": self.device, "driver": self.backend.info.driver,
                 "samples": self._samples, "shard": self._shard, "clock": "device" if timed else "host",
                 "compute_ms": compute_s * 1e3, "elapsed_ms": self._elapsed_s * 1e3, "wait_ms": self._wait_s * 1e3}
+
+    def begin_anew(self) -> None:
+        """Forget what a step that is left out has done to the model's buffers and, where no pass writes, to the row.
+
+        Its padding is 0 and stays so, but for NaN; a sample counts 1.
+        """
+        self.backend.upload(np.zeros(self.row.shape, np.float32), self.row)
+        self._count(self.row, 1.0)
+        self.buffers.begin()
 
     def settle(self) -> None:
         """Forget what an interrupted step has left behind, but for weights and buffers."""

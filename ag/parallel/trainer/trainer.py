@@ -10,6 +10,7 @@ host's optimizers; not where samples come from, no file and no user's argument. 
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Callable
 from math import isfinite
 from time import perf_counter
@@ -17,13 +18,14 @@ from typing import Any
 
 import numpy as np
 
+from ag.engine.device import backend_of
 from ag.engine.primitive import Array
 from ag.engine.random import ag_seed, current_seed
 from ag.errors import DeviceError
 from ag.nn.mode import ag_train
 from ag.parallel.comm.comm import Json
 from ag.parallel.comm.failed_devices import failed_among
-from ag.parallel.comm.tree_reduction import Node, add_up
+from ag.parallel.comm.tree_reduction import Node, TreeSum, add_up
 from ag.parallel.trainer.callbacks import Endings, Observed
 from ag.parallel.trainer.checkpoint import Dealt, DPState
 from ag.parallel.trainer.host_optimizer import HostOptimizers, MakeOptimizer
@@ -36,6 +38,8 @@ from ag.parallel.trainer.replicas import Replicas, digest
 from ag.parallel.trainer.stacks import Shard
 
 __all__ = ["Trainer"]
+
+Sent = tuple[Callable[[], Array], Array]  # what returns the weights, and the buffers
 
 log = logging.getLogger("ag")
 
@@ -73,9 +77,11 @@ class Trainer:
         ranks.begin_alike(first)
         self.seed = current_seed()  # chosen now, if there is none yet, for all threads
         self._ranks = ranks
-        alone = len(devices) == ranks.size == 1 and first.device == ranks.host  # nobody else needs its row as it is
-        self.optimizers = HostOptimizers(first.group, make_optimizer, max_norm, ranks.host, tells=ranks.rank == 0,
-                                         gradient=first.gradient if alone else None)
+        alone = len(devices) == ranks.size == 1 and first.device == ranks.host  # so nobody needs its row as it was
+        row = first.row if alone else backend_of(ranks.host).zeros(first.row.shape, first.row.dtype)
+        self._mean: Array = row.native  # over all samples of a step
+        self.optimizers = HostOptimizers(first.group, row.view((first.group.size,)), make_optimizer, max_norm,
+                                         ranks.host, tells=ranks.rank == 0)
         self._buffers = HostBuffers(first.buffers, ranks.host)
         self.replicas.share_constants()
         self.endings = Endings()
@@ -120,8 +126,9 @@ class Trainer:
             ag_seed(self.seed)
         nodes = self._compute(k, shard, dealt)
         begin = perf_counter()
-        rest, finite = self._mean(k, nodes)
-        loss, moved = float(rest[0]), rest[LOSS_WORDS:]
+        finite = self._reduce(k, nodes)
+        size = self.replicas.first.group.size
+        loss, moved = float(self._mean[size]), self._mean[size + LOSS_WORDS :]
         overflow = not finite and self.optimizers.scaled and isfinite(loss) and bool(np.isfinite(moved).all())  # of f16
         if not finite and not overflow:
             self._nonfinite(k, nodes)
@@ -129,7 +136,6 @@ class Trainer:
         def end() -> None:
             if finite:
                 self._note_used()
-                del self._sent  # or they would be copied before they change
                 self.optimizers.step()
                 self._buffers.move(moved)
                 self._move_scale(0.0)
@@ -138,29 +144,24 @@ class Trainer:
             else:
                 if overflow:
                     self._move_scale(1.0)
-                self.replicas.send(lambda replica: replica.buffers.begin())
+                self.replicas.send(lambda replica: replica.begin_anew())
             done(loss)
 
         self.endings.end_of_step(end)
 
-    def _mean(self, k: int, nodes: list[list[Node]]) -> tuple[Array, bool]:
-        """The mean over all samples of a step, and whether it is finite.
-
-        Gradients go to where the optimizers want them; what is behind them in a row is returned.
-        """
-        rows = self._ranks.nodes([node for of_replica in nodes for node in of_replica],
-                                 [r.used for r in self.replicas], self.endings.asked)
-        size = self.replicas.first.group.size
-        rest = np.empty(self.replicas.first.row_size - size, self.optimizers.gradient.dtype)
-        add_up([(start, stacks, row[size:]) for start, stacks, row in rows], rest)
-        count = float(rest[1])
+    def _reduce(self, k: int, computed: list[list[Node]]) -> bool:
+        """Make the mean over all samples of a step, in the layout of a row; whether all of it is finite."""
+        nodes = self._ranks.nodes([node for of_replica in computed for node in of_replica],
+                                  [r.used for r in self.replicas], self.endings.asked)
+        word = self.replicas.first.group.size + 1
+        counts: TreeSum[Any] = TreeSum(operator.add)
+        for start, stacks, row in nodes:
+            counts.push(start, stacks, row[word])
+        count = float(counts.total())
         if count == 0:
             raise ValueError(f"dp_train: the weights of the samples of step {k} add up to 0, so there is no mean; "
                              f"at least one must count.")
-        with np.errstate(all="ignore"):  # the caller deals with infinities and NaN
-            rest /= count
-        finite = add_up([(start, stacks, row[:size]) for start, stacks, row in rows], self.optimizers.gradient, count)
-        return rest, finite and bool(np.isfinite(rest).all())
+        return add_up(nodes, self._mean, count)
 
     def _compute(self, k: int, shard: Shard, dealt: Dealt) -> list[list[Node]]:
         """The sums of every replica's samples."""
@@ -186,18 +187,20 @@ class Trainer:
 
     def _broadcast(self) -> None:
         weights, buffers = self.optimizers.weights(), self._buffers.read()
-        self._sent = self.optimizers.lend(), buffers  # in case that a callback sets others
         self.replicas.send(lambda replica: replica.load(weights, buffers))
 
-    def follow(self, observed: Observed, since: int) -> None:
-        """Let what a callback has set since then (`ag.engine.arena.now`) hold for all replicas."""
+    def sent(self) -> Sent:
+        """Weights and buffers as all replicas have them now, whatever becomes of them."""
+        return self.optimizers.lend(), self._buffers.read()
+
+    def follow(self, observed: Observed, since: int, sent: Sent) -> None:
+        """Let what a callback has set since then (`ag.engine.arena.now`), when all had `sent`, hold for all."""
         observed.spread_settings()
         self.endings.renew()
         if not (self.optimizers.changed_since(since) or any(r.changed_since(since) for r in self.replicas)):
             return
         found = [(self.optimizers.followed(), self._buffers.read()), *[r.followed() for r in self.replicas]]
-        sent, buffers = self._sent
-        weights, buffers = observed.values((sent(), buffers), found)
+        weights, buffers = observed.values((sent[0](), sent[1]), found)
         self._buffers.take(buffers)
         self.replicas.compare("buffers", buffers, [r.buffers.read() for r in self.replicas],
                               "and a callback has set them there only; set them on all models")

@@ -140,6 +140,38 @@ def test_weights_of_the_hosts_optimizer_may_be_set_too() -> None:
     assert {float(v) for p in result.params.values() for v in np.unique(p.numpy())} == {0.125}
 
 
+@pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
+@pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_host_and_a_model_may_be_set_at_once(replicas: int, several: bool, captured: bool) -> None:
+    """Whatever weight is set, and wherever, holds; all others stay as the step has left them."""
+    made: list[Any] = []
+    set_to: list[Any] = []
+    devices = places("cpu", replicas)
+
+    def make(params: dict[str, ag.Tensor]) -> Any:
+        halves = [dict([*params.items()][:2]), dict([*params.items()][2:])] if several else [params]
+        made[:] = [ag.optimizer_sgd(half, lr=0.1) for half in halves]
+        return made if several else made[0]
+
+    def change(models: list[Any]) -> None:
+        def of_the_host(gradient: ag.Tensor) -> ag.Tensor:
+            made[0].step({"first_W": gradient})
+            return gradient
+
+        step = ag.ag_capture(of_the_host) if captured else of_the_host
+        host = made[0].params["first_W"]
+        for _ in range(3):
+            step(ag.ag_tensor(np.ones(host.shape)))
+        set_to.append(host.numpy())
+        models[-1].last.W.data = np.full(models[-1].last.W.shape, 0.25)
+
+    plain, found = train(devices, optimizer=make), train(devices, at(7, change), optimizer=make)
+    for name, p in found.params.items():
+        expected = {"first_W": set_to[0], "last_W": np.full(p.shape, 0.25)}
+        assert np.array_equal(p.numpy(), expected.get(name, plain.params[name].numpy())), name
+
+
 def test_its_rate_and_settings_take_effect() -> None:
     def run(**changes: float) -> ag.DPResult:
         made: list[Any] = []

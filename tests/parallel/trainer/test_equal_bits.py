@@ -51,6 +51,65 @@ def test_any_number_of_replicas_gives_the_same_bits(options: dict[str, Any], ste
     assert one.loss_history[-10:].mean() < one.loss_history[:10].mean()
 
 
+def halves(params: dict[str, ag.Tensor]) -> list[ag.Adam]:
+    names = [*params]
+    return [ag.optimizer_adam({name: params[name] for name in part}, lr=0.01) for part in (names[::2], names[1::2])]
+
+
+@pytest.mark.parametrize("options", [{}, {"max_norm": 0.05}, {"optimizer": halves}], ids=["plain", "clipped", "halves"])
+@pytest.mark.parametrize("width", [6, 700])  # of models that one thread copies, and that several do
+@pytest.mark.parametrize("others", [0, 1, "vulkan"])
+def test_what_somebody_keeps_of_a_step_does_not_change(others: Any, width: int, options: dict[str, Any],
+                                                       request: pytest.FixtureRequest) -> None:
+    """Weights, gradients, states: however many steps follow; and keeping them changes nothing."""
+    devices = ["cpu", *([request.getfixturevalue("lavapipe")] if others == "vulkan" else ["cpu:1"] * others)]
+    kept: list[tuple[Any, Any]] = []
+    made: list[Any] = []
+
+    def model() -> ag.Layer:
+        return ag.ag_sequential(ag.ag_linear(4, width, activation="tanh"), ag.ag_linear(width, width),
+                                ag.ag_linear(width, 3))
+
+    def make(params: dict[str, ag.Tensor]) -> Any:
+        made[:] = [options.get("optimizer", ag.optimizer_adam)(params)]
+        return made[0]
+
+    def keep(step: ag.DPStep) -> None:
+        found: list[Any] = []
+        for net in step.models:
+            with ag.with_grad_tape():
+                loss = ag.ag_softmax_cross_entropy_loss(net(ag.ag_tensor(DATA[0][0], net[0].W.device)), DATA[0][1])
+            grads = ag.backward(loss)
+            for p in net.parameters().values():
+                found += p.numpy(), p * 1.0, grads[p]
+                p.grad = None
+            found += net.state_dict().values()
+        for optimizer in made[0] if isinstance(made[0], list) else made:
+            found += optimizer.state_dict().values()
+            found += [p.numpy() for p in optimizer.params.values()]
+        kept.extend((x, np.array(np.asarray(x), copy=True)) for x in found)
+
+    settings = {**options, "make": model, "n_iter": 5, "batch": 2 * len(devices), "optimizer": make}
+    result = train(devices, callback=keep, **settings)
+    assert_equal(result, train(devices, **settings))
+    assert kept and all(np.array_equal(np.asarray(x), then) for x, then in kept)
+
+
+def test_weights_beyond_float32_spoil_no_later_step() -> None:
+    """What samples count is infinite in the second step, which is left out; the others are as without it."""
+    def run(devices: list[str]) -> ag.DPResult:
+        done: list[ag.DPStep] = []
+        return train(devices, batch=8, n_iter=4, on_nonfinite="skip", callback=done.append,
+                     weight_fn=lambda _: 1e39 if len(done) == 1 else 2.0)
+
+    one = run(["cpu"])
+    assert np.isfinite(one.loss_history).tolist() == [True, False, True, True]
+    two = run(["cpu", "cpu:1"])
+    assert np.array_equal(one.loss_history, two.loss_history, equal_nan=True)
+    for name, p in one.params.items():
+        assert np.array_equal(p.numpy(), two.params[name].numpy()), name
+
+
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_with_accumulation_too(options: dict[str, Any]) -> None:
     options = {**options, "n_iter": 30}
