@@ -472,6 +472,22 @@ mutant("random stream", "further draws of a sample share streams", f"{TRAINER}/r
        "parallel/trainer/test_stacks.py::test_samples_may_draw_differently_often[cpu-[1, 2, 2, 2, 1, 3]]")
 mutant("trainer", "buffers do not move", f"{TRAINER}/trainer.py", "self._buffers.move(moved)", "pass",
        "parallel/trainer/test_model_buffers.py::test_a_step_moves_them_by_the_mean_over_its_samples[cpu]")
+mutant("trainer", "what spoils a step stays in the row", f"{TRAINER}/trainer.py", "replica.begin_anew()",
+       "replica.buffers.begin()",
+       "parallel/trainer/test_equal_bits.py::test_weights_beyond_float32_spoil_no_later_step")
+mutant("trainer", "the mean lies in a row that others need", f"{TRAINER}/trainer.py", "len(devices) == ranks.size == 1",
+       "ranks.size == 1", "parallel/trainer/test_refused.py::test_a_nan_names_replica_step_and_parameter[cpu]")
+mutant("trainer", "what was sent follows what the host has", f"{TRAINER}/host_optimizer.py",
+       "leased(self.values, get_ident())", "self.values",
+       "parallel/trainer/test_callbacks.py::test_the_host_and_a_model_may_be_set_at_once[1-one-eager]")
+mutant("trainer", "a replay does not say that it writes what is lent", f"{TRAINER}/host_optimizer.py",
+       "note_written(self.values)", "pass", "parallel/trainer/test_several_optimizers.py::test_weights_that_are_lent_stay")
+mutant("reduction tree", "a total lies with the partial sums", "ag/parallel/comm/tree_reduction.py",
+       "additions[-1] = *additions[-1][:2], total", "pass",
+       "parallel/comm/test_tree_reduction.py::test_rows_are_added_up_as_in_the_tree[3-1]")
+mutant("reduction tree", "a partial sum is overwritten", "ag/parallel/comm/tree_reduction.py",
+       "free.extend(x for x in (right, left) if x >= total)", "free.append(total)",
+       "parallel/comm/test_tree_reduction.py::test_rows_are_added_up_as_in_the_tree[3-1]")
 mutant("reduction tree", "nodes join wherever they lie", "ag/parallel/comm/tree_reduction.py",
        "and self.nodes[-1][0] % (2 * count) == 0:", ":",
        "parallel/comm/test_tree_reduction.py::test_any_shards_make_the_same_additions")
@@ -505,6 +521,11 @@ mutant("sharded", "pipeline: too many micro-batches ahead", "ag/parallel/sharded
 mutant("sharded", "pipeline: micro-batches count alike", "ag/parallel/sharded/pipeline.py", "self._shares[micro])",
        "1.0 / len(self._shares))",
        "parallel/sharded/test_pipeline.py::test_gradients_of_the_unsplit_model[cpus-7-3-one-gpipe]")
+mutant("trainer", "Ctrl-C leaves a part of a large array", "ag/engine/cpu_threads.py",
+       "    except BaseException:\n        out[...] = array\n        raise", "    except ValueError:\n        raise",
+       "engine/test_cpu_threads.py::test_an_interrupt_does_not_leave_a_part")
+mutant("trainer", "who looks at memory may write to it", "ag/engine/backends/cpu/backend.py",
+       "memory.setflags(write=False)", "pass", "engine/test_look.py::test_on_the_cpu_it_is_the_memory_itself")
 mutant("comm", "parts in another order on every rank", "ag/parallel/comm/comm.py", "[part for part, in parts]",
        "[part for part, in parts[self.rank :] + parts[: self.rank]]",
        "parallel/comm/test_comm.py::test_large_sums[threads-3-32768]")

@@ -180,7 +180,7 @@ class HostOptimizers:
 
         Recorded once, replayed until other parameters or settings are used.
         """
-        note_written(self._grads, self.values)
+        note_written(self.values)  # a replay does not say so, and they may be lent
         if isfinite(self._max_norm):
             clip_grad_norm(self._trained, self._trained_grads, self._max_norm)
         settings: list[object] = [getattr(o, name) for o in self.optimizers for name in o.settings if name != "lr"]

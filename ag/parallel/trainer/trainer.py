@@ -80,7 +80,8 @@ class Trainer:
         alone = len(devices) == ranks.size == 1 and first.device == ranks.host  # so nobody needs its row as it was
         row = first.row if alone else backend_of(ranks.host).zeros(first.row.shape, first.row.dtype)
         self._mean: Array = row.native  # over all samples of a step
-        self.optimizers = HostOptimizers(first.group, row.view((first.group.size,)), make_optimizer, max_norm,
+        self._size = first.group.size  # of the gradients, with which it begins
+        self.optimizers = HostOptimizers(first.group, row.view((self._size,)), make_optimizer, max_norm,
                                          ranks.host, tells=ranks.rank == 0)
         self._buffers = HostBuffers(first.buffers, ranks.host)
         self.replicas.share_constants()
@@ -127,8 +128,7 @@ class Trainer:
         nodes = self._compute(k, shard, dealt)
         begin = perf_counter()
         finite = self._reduce(k, nodes)
-        size = self.replicas.first.group.size
-        loss, moved = float(self._mean[size]), self._mean[size + LOSS_WORDS :]
+        loss, moved = float(self._mean[self._size]), self._mean[self._size + LOSS_WORDS :]
         overflow = not finite and self.optimizers.scaled and isfinite(loss) and bool(np.isfinite(moved).all())  # of f16
         if not finite and not overflow:
             self._nonfinite(k, nodes)
@@ -153,10 +153,9 @@ class Trainer:
         """Make the mean over all samples of a step, in the layout of a row; whether all of it is finite."""
         nodes = self._ranks.nodes([node for of_replica in computed for node in of_replica],
                                   [r.used for r in self.replicas], self.endings.asked)
-        word = self.replicas.first.group.size + 1
         counts: TreeSum[Any] = TreeSum(operator.add)
         for start, stacks, row in nodes:
-            counts.push(start, stacks, row[word])
+            counts.push(start, stacks, row[self._size + 1])
         count = float(counts.total())
         if count == 0:
             raise ValueError(f"dp_train: the weights of the samples of step {k} add up to 0, so there is no mean; "

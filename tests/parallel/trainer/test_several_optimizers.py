@@ -12,6 +12,7 @@ from helpers.dp_classifier import places
 from helpers.errors import expect_error
 
 import ag
+from ag.optim.flat import FlatGroup
 from ag.parallel.trainer import host_optimizer
 
 
@@ -48,6 +49,30 @@ def test_they_step_as_by_hand(max_norm: float) -> None:
         assert found.keys() == expected.keys()
         np.testing.assert_allclose(found["state"], expected["state"], rtol=1e-6)
     assert [o.lr for o in optimizers] == pytest.approx([0.02 / 8, 0.05 / 8])
+
+
+@pytest.mark.parametrize("make", [two, lambda p: ag.optimizer_adam(p, lr=0.02)], ids=["two", "one"])
+def test_weights_that_are_lent_stay(make: Any) -> None:
+    """Whoever changes the host's, by a step, by setting them or through an optimizer's parameters."""
+    group = FlatGroup(make_model().parameters())
+    gradient = group.zeros()
+    host = host_optimizer.HostOptimizers(group, gradient, make, np.inf, "cpu", tells=False)
+    host.use(group.params)
+
+    def step() -> None:
+        group.backend.upload(np.ones(group.size), gradient)
+        host.step()
+
+    def set_a_parameter() -> None:
+        for p in host.params.values():
+            p.data = np.zeros(p.shape)
+        host.followed()
+
+    for change in (step, step, step, lambda: host.take(np.full(group.size, 7, np.float32)), set_a_parameter, step):
+        before, lent = host.weights().copy(), host.lend()
+        assert np.array_equal(lent(), before) and np.shares_memory(lent(), host.weights())
+        change()
+        assert np.array_equal(lent(), before) and not np.array_equal(host.weights(), before)
 
 
 def test_two_halves_of_adam_are_adam(device: str) -> None:

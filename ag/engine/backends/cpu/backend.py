@@ -169,7 +169,7 @@ class NumpyBackend(Backend):
         self.refuse_while_recording("reads a tensor on the host")
         settle(buffer)
         memory: Array = buffer.native.view()
-        memory.flags.writeable = False
+        memory.setflags(write=False)
         return loaded(memory, buffer.dtype)
 
     # -------------------------------------------------------------------------------------- launches
