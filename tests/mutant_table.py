@@ -481,7 +481,8 @@ mutant("trainer", "what was sent follows what the host has", f"{TRAINER}/host_op
        "leased(self.values, get_ident())", "self.values",
        "parallel/trainer/test_callbacks.py::test_the_host_and_a_model_may_be_set_at_once[1-one-eager]")
 mutant("trainer", "a replay does not say that it writes what is lent", f"{TRAINER}/host_optimizer.py",
-       "note_written(self.values)", "pass", "parallel/trainer/test_several_optimizers.py::test_weights_that_are_lent_stay")
+       "note_written(self.values)", "pass",
+       "parallel/trainer/test_several_optimizers.py::test_weights_that_are_lent_stay")
 mutant("reduction tree", "a total lies with the partial sums", "ag/parallel/comm/tree_reduction.py",
        "additions[-1] = *additions[-1][:2], total", "pass",
        "parallel/comm/test_tree_reduction.py::test_rows_are_added_up_as_in_the_tree[3-1]")

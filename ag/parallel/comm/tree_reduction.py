@@ -18,6 +18,7 @@ same, bit for bit, for every way to deal the samples out.  Who calls what:
 
     TreeSum        nodes that arrive in order: the trainer's replicas on their device
     add_up         the rows of nodes that are all there, on the host: the trainer, and ranks by `RowSums`
+    sum_at         one element of that: the trainer, which divides by it
     tree_sum       values that are all there: communicators, `DataParallel`, synchronized batch norm
     shard_sizes    how many of n samples each gets: ranks (`ag.parallel.trainer.ranks`), the replicas of a rank
                    (`ag.parallel.trainer.load_balance`), and whoever else cuts something, as `scatter` does
@@ -25,9 +26,10 @@ same, bit for bit, for every way to deal the samples out.  Who calls what:
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -35,7 +37,7 @@ from ag.engine.cpu_threads import cut, makes, scratch
 from ag.engine.primitive import Array
 from ag.errors import CommError
 
-__all__ = ["PART", "Node", "RowSums", "TreeSum", "add_rows", "add_up", "shard_sizes", "tree_sum"]
+__all__ = ["PART", "Node", "RowSums", "TreeSum", "add_rows", "add_up", "shard_sizes", "sum_at", "tree_sum"]
 
 V = TypeVar("V")
 Node = tuple[int, int, Array]  # first sample, number of samples, their summed row
@@ -196,6 +198,17 @@ def _additions(places: tuple[tuple[int, int], ...]) -> tuple[list[tuple[int, int
     if additions:
         additions[-1] = *additions[-1][:2], total  # wherever partial sums are, this is the last time
     return additions, max(0, known - total - 1)
+
+
+def sum_at(nodes: Sequence[Node], i: int) -> float:
+    """Element `i` of the sum of the rows of all nodes of a tree."""
+    if len(nodes) == 1:
+        return float(nodes[0][2][i])
+    tree: TreeSum[Any] = TreeSum(operator.add)
+    with np.errstate(all="ignore"):  # it may be infinite
+        for start, samples, row in nodes:
+            tree.push(start, samples, row[i])
+        return float(tree.total())
 
 
 class RowSums:

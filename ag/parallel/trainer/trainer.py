@@ -10,7 +10,6 @@ host's optimizers; not where samples come from, no file and no user's argument. 
 from __future__ import annotations
 
 import logging
-import operator
 from collections.abc import Callable
 from math import isfinite
 from time import perf_counter
@@ -25,7 +24,7 @@ from ag.errors import DeviceError
 from ag.nn.mode import ag_train
 from ag.parallel.comm.comm import Json
 from ag.parallel.comm.failed_devices import failed_among
-from ag.parallel.comm.tree_reduction import Node, TreeSum, add_up
+from ag.parallel.comm.tree_reduction import Node, add_up, sum_at
 from ag.parallel.trainer.callbacks import Endings, Observed
 from ag.parallel.trainer.checkpoint import Dealt, DPState
 from ag.parallel.trainer.host_optimizer import HostOptimizers, MakeOptimizer
@@ -153,10 +152,7 @@ class Trainer:
         """Make the mean over all samples of a step, in the layout of a row; whether all of it is finite."""
         nodes = self._ranks.nodes([node for of_replica in computed for node in of_replica],
                                   [r.used for r in self.replicas], self.endings.asked)
-        counts: TreeSum[Any] = TreeSum(operator.add)
-        for start, stacks, row in nodes:
-            counts.push(start, stacks, row[self._size + 1])
-        count = float(counts.total())
+        count = sum_at(nodes, self._size + 1)
         if count == 0:
             raise ValueError(f"dp_train: the weights of the samples of step {k} add up to 0, so there is no mean; "
                              f"at least one must count.")

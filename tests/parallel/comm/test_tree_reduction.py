@@ -11,7 +11,7 @@ from helpers.errors import expect_error
 from ag.engine import cpu_threads
 from ag.engine.cpu_threads import BLOCK, WIDE
 from ag.errors import CommError
-from ag.parallel.comm.tree_reduction import PART, Node, RowSums, TreeSum, add_up, shard_sizes
+from ag.parallel.comm.tree_reduction import PART, Node, RowSums, TreeSum, add_up, shard_sizes, sum_at
 
 
 def tree_of(samples: int) -> str:
@@ -138,6 +138,7 @@ def test_rows_are_added_up_as_in_the_tree(threads: int, size: int, monkeypatch: 
         expected, out = total_of(nodes) / np.float32(count), np.full(size, np.nan, np.float32)
         assert add_up(nodes, out, count)
         assert np.array_equal(out, expected)
+        assert size == 0 or sum_at(nodes, size - 1) == total_of(nodes)[-1]
         joined = sums.joined(nodes)
         tree: TreeSum[int] = TreeSum(lambda left, right: left)
         for first, n, _ in nodes:
@@ -166,9 +167,15 @@ def test_what_is_not_finite_is_noticed(bad: float) -> None:
     assert not add_up([(0, 1, large), (1, 1, large)], np.empty(3, np.float32), 2.0)  # on the way to a finite mean
 
 
+def test_an_element_may_overflow() -> None:
+    assert sum_at([(k, 1, np.full(2, 3e38, np.float32)) for k in range(2)], 1) == np.inf
+
+
 def test_no_rows() -> None:
     with expect_error("a sum of no rows", CommError, "at least one sample"):
         add_up([], np.empty(3, np.float32))
+    with expect_error("an element of a sum of no rows", CommError, "at least one sample"):
+        sum_at([], 0)
 
 
 # ---------------------------------------------------------------------------------------------- shares
