@@ -256,8 +256,7 @@ class Backend(ABC):
                          params: Params) -> Returned:
         """`launch` while some thread records."""
         result: Returned
-        mine = recording_here()
-        if mine is not None:
+        if (mine := recording_here()) is not None:
             mine.works_on(self)
             for b in operands:
                 if type(b.block) is Lease:

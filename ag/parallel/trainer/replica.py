@@ -103,7 +103,6 @@ class Replica:
         self.buffers = ReplicaBuffers(self.model, self.backend, self.group.dtype)
         ahead = self.group.size + LOSS_WORDS
         self.row = self.backend.zeros((ahead + self.buffers.size,), self.group.dtype)
-        self.row_size = self.row.size
         self._grad_views = self.group.split(self.row)
         self._loss_view = self.row.view((), self.group.size)
         self._moved_view = self.row.view((self.buffers.size,), ahead)
@@ -111,10 +110,9 @@ class Replica:
         self._tree: TreeSum[Buffer] = TreeSum(self._added)
         self.collected: list[Node] = []
         self.begin_anew()
-        self.began = self.ended = 0.0
+        self.began = self.ended = self._elapsed_s = self._wait_s = 0.0
         self._samples = self._shard = 0
         self.clock = DeviceClock()
-        self._elapsed_s = self._wait_s = 0.0
 
     # -------------------------------------------------------------------------------------- a step
 
@@ -201,8 +199,8 @@ class Replica:
         """The memory for nodes at this depth; small rows lie side by side, so that one transfer brings several."""
         while len(self._rows) <= depth:
             count = min(max(1, _ROWS_BYTES // self.row.nbytes), _ROWS)
-            rows = self.backend.alloc((count, self.row_size), self.group.dtype)
-            self._rows += [rows.view((self.row_size,), i * self.row_size) for i in range(count)]
+            rows = self.backend.alloc((count, self.row.size), self.group.dtype)
+            self._rows += [rows.view((self.row.size,), i * self.row.size) for i in range(count)]
         return self._rows[depth]
 
     def _count(self, row: Buffer, weight: float) -> None:
@@ -364,10 +362,9 @@ class DeviceClock:
     """
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.seconds = self._per_sample = 0.0
         self._meter = Meter()
         self._steps = 0
-        self._per_sample = 0.0
 
     @property
     def meter(self) -> Meter | None:

@@ -253,6 +253,6 @@ class Trainer:
     def report(self) -> list[dict[str, Any]]:
         """Per replica: device, driver, samples, milliseconds, bytes moved per step."""
         first = self.replicas.first
-        moved = (first.row_size + first.group.size + first.buffers.size) * first.group.dtype.itemsize
+        moved = (first.row.size + first.group.size + first.buffers.size) * first.group.dtype.itemsize
         return [{**r.report(), "reduce_ms": self._reduce_s * 1e3, "bytes_per_step": moved, **self._ranks.report()}
                 for r in self.replicas]
