@@ -1,11 +1,11 @@
-// The next slices of A and B on their way: into registers, and from there into shared memory, as halves.  Used by
-// cooperative.glsl alone.
+// The next slices of A and B on their way: into registers, and from there into shared memory, as halves.
+// Used by cooperative.glsl alone.
 void fetch(uint top, uint left, uint k) {
     [[unroll]] for (uint q = 0; q < A_QUADS; q++) a_next[q] = a_quad(top + a_half(q).x, k + a_half(q).y);
     [[unroll]] for (uint q = 0; q < B_QUADS; q++) b_next[q] = b_quad(k + b_half(q).y, left + b_half(q).x);
 }
 
-// What is outside of the fetched slices, the ones from k on, becomes 0; not earlier, as who looks at a number waits for it.
+// What is outside of the fetched slices, from k on, becomes 0; not earlier, as who looks at a number waits for it.
 void drop_outside(uint top, uint left, uint k) {
     [[unroll]] for (uint q = 0; q < A_QUADS; q++)
         a_next[q] = a_inside(a_next[q], top + a_half(q).x, k + a_half(q).y);

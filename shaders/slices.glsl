@@ -1,5 +1,6 @@
-// The next slices of A and B on their way: into registers, and from there into shared memory.  Used by product.glsl
-// alone.  Where A has no quads, with A_BY_WORDS, neighbours load one element each, along the inner axis first.
+// The next slices of A and B on their way: into registers, and from there into shared memory.
+// Used by product.glsl alone.  Where A has no quads, with A_BY_WORDS, neighbours load one element each, along the inner
+// axis first.
 void fetch(uint top, uint left, uint k) {
 #ifdef A_BY_WORDS
     UNROLL_LOADS for (uint q = 0; q < A_QUADS; q++)
@@ -11,8 +12,8 @@ void fetch(uint top, uint left, uint k) {
     UNROLL_LOADS for (uint q = 0; q < B_QUADS; q++) b_next[q] = b_quad(k + b_place(q).y, left + b_place(q).x);
 }
 
-// What is outside is dropped here and not where it is loaded: who looks at a number waits for it, and these are to be on
-// their way while the slices before are used.
+// What is outside is dropped here and not where it is loaded: who looks at a number waits for it, and these are to be
+// on their way while the slices before are used.
 void keep_fetched(uint top, uint left, uint k) {
 #ifdef A_BY_WORDS
     UNROLL_LOADS for (uint q = 0; q < A_QUADS; q++)

@@ -13,8 +13,8 @@ way down there are two landing places: the device fills one while the host reads
 
 Memory of the device that the host sees, too, it writes and reads itself, without a copy by the device: what it writes
 no command on its way may touch, and what it reads must be cached by the processor, or a read takes 40 times as long.
-Over a bus it writes little itself.  A core stores there at some 10 GB/s and can do nothing else meanwhile; in chunks,
-it writes memory of its own while the card's copy engine fetches the last one at the link's full rate (25 or 50 GB/s).
+Over a bus it writes up to 16 MiB itself.  On an H100 a core stored there at 11 to 16 GB/s, and by way of chunks,
+which it has to write as well, 5 to 9 GB/s arrived; of 64 MiB it was 11 against 8, and more would keep a core for long.
 
 An interrupt may come anywhere, and a signal's handler may use the device in the middle of a call.  So a chunk's room is
 taken by one assignment, and a landing place says what it was last filled for: where that is something else when the
@@ -46,7 +46,7 @@ _CHUNK_BYTES = 4 << 20
 _CHUNKS, _LANDINGS = 4, 2
 _KEPT_BYTES = 1 << 20  # the largest array that has staging memory of its own
 _LOOKED_THROUGH = 1 << 20  # bytes: in less time they are staged than all commands on their way are looked through
-_OVER_A_BUS = 64 << 10  # bytes: in less time they are written than a copy of them is recorded, submitted and made
+_OVER_A_BUS = 16 << 20  # bytes that the host writes itself
 _ORIGINS = 16  # of a program's inputs: sets of places that are remembered
 _LAUNCHED = 1 << 20  # bytes
 _PLACES, _AT_ONCE = 8, 3  # of a program's results: places that are remembered, and copies to each
@@ -254,8 +254,8 @@ class Inputs:
 
     The copies to where the program finds them are recorded once for each set of places that they come from, as those
     of a loop are few, so that a step costs the host a `numpy.copyto` per array of the host: to record them took half of
-    a small step on an H100.  Values of the host lie in staging memory of their own, as a copy that was recorded always reads the same
-    place; large ones go by the chunks of `Transfers`.
+    a small step on an H100.  Values of the host lie in staging memory of their own, as a copy that was recorded always
+    reads the same place; large ones go by the chunks of `Transfers`.
     """
 
     def __init__(self) -> None:
