@@ -56,9 +56,10 @@ void add_in_bands(uint row, uint col) {
     for (int a_top = a_range.y; a_top >= a_range.x; a_top -= SPAN) {
         for (int b_top = b_range.y; b_top >= b_range.x; b_top -= SPAN) {
             barrier();
-#define IN_A(quad) in_band(quad, a_top)
-#define IN_B(quad) in_band(quad, b_top)
-            KEEP_FETCHED(IN_A, IN_B)
+            [[unroll]] for (uint q = 0; q < A_QUADS; q++)
+                keep_halves(in_band(a_next[q], a_top), in_line(a_place(q), A_ALONG_K, A_LINE));
+            [[unroll]] for (uint q = 0; q < B_QUADS; q++)
+                keep_halves(in_band(b_next[q], b_top), A_SIZE + in_line(b_place(q), B_ALONG_K, B_LINE));
             barrier();
             [[unroll]] for (uint s = 0; s < HIGH_M * WIDE_N; s++) part[s] = SUM_MATRIX(0.0);
             [[unroll]] for (uint k = 0; k < DEPTH; k += K) multiply(row, col, k);

@@ -25,26 +25,27 @@ uint seen(uint i, uint at, bool inside) {
     return right_0 + ((plane * SOURCE[0] + y) * SOURCE[1] + x) * batch + at % batch;
 }
 
-// Taps that look beyond the image read the first word of the buffer, which is dropped, as that takes no branch.
 vec4 seen_quad(uint i, uint at, bool inside, uint at_end) {
-    uvec4 word = uvec4(seen(i, at, inside && at < at_end));
-    if (vector == 0) [[unroll]] for (uint c = 1; c < 4; c++) word[c] = seen(i, at + c, inside && at + c < at_end);
-    const bvec4 nowhere = equal(word, uvec4(NOWHERE));
-    word = mix(word, uvec4(0), nowhere);
-    const vec4 found = vector != 0 ? RIGHT_QUADS[word.x / 4]
-                                   : vec4(RIGHT[word.x], RIGHT[word.y], RIGHT[word.z], RIGHT[word.w]);
-    return mix(found, vec4(0.0), nowhere);
+    if (vector != 0) {
+        const uint word = seen(i, at, inside && at < at_end);
+        return word == NOWHERE ? vec4(0.0) : RIGHT_QUADS[word / 4];
+    }
+    vec4 found;
+    [[unroll]] for (uint c = 0; c < 4; c++) {
+        const uint word = seen(i, at + c, inside && at + c < at_end);
+        found[c] = word == NOWHERE ? 0.0 : RIGHT[word];
+    }
+    return found;
 }
-vec4 b_inside(vec4 quad, uint k, uint col) { return quad; }
 
 // Of a matrix [rows, inner] that lies in memory as it is.
-bvec4 left_there(uint row, uint k) { return lessThan(k + uvec4(0, 1, 2, 3), uvec4(row < rows ? end : 0)); }
 vec4 left_quad(uint row, uint k) {
-    const uvec4 word = mix(uvec4(0), left_0 + row * inner + k + uvec4(0, 1, 2, 3), left_there(row, k));
-    if (vector != 0 && inner % 4 == 0) return LEFT_QUADS[word.x / 4];
-    return vec4(LEFT[word.x], LEFT[word.y], LEFT[word.z], LEFT[word.w]);
+    const uint i = left_0 + row * inner + k;
+    if (vector != 0 && inner % 4 == 0) return row < rows && k < end ? LEFT_QUADS[i / 4] : vec4(0.0);
+    vec4 found;
+    [[unroll]] for (uint c = 0; c < 4; c++) found[c] = row < rows && k + c < end ? LEFT[i + c] : 0.0;
+    return found;
 }
-vec4 left_inside(vec4 quad, uint row, uint k) { return mix(vec4(0.0), quad, left_there(row, k)); }
 
 void put(uint row, uint col, vec4 quad) {
     if (row >= rows) return;

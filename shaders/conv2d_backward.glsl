@@ -41,13 +41,9 @@ float a_word(uint row, uint k) {
 vec4 a_quad(uint row, uint k) {
     const uint taps = kernel[0] * kernel[1], feature = quotient(k, taps);
     const uint i = left_0 + (feature * rows + row) * taps + k - feature * taps;
-    const bool inside = row < rows && k < end;
     vec4 found;
-    [[unroll]] for (uint c = 0; c < 4; c++) found[c] = w[inside && row + c < rows ? i + c * taps : 0];
+    [[unroll]] for (uint c = 0; c < 4; c++) found[c] = row + c < rows && k < end ? w[i + c * taps] : 0.0;
     return found;
-}
-vec4 a_inside(vec4 quad, uint row, uint k) {
-    return mix(vec4(0.0), quad, lessThan(row + uvec4(0, 1, 2, 3), uvec4(k < end ? rows : 0)));
 }
 #endif
 

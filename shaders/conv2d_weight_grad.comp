@@ -37,5 +37,4 @@ void begin(uint product) {
 }
 
 vec4 a_quad(uint row, uint k) { return left_quad(row, k); }
-vec4 a_inside(vec4 quad, uint row, uint k) { return left_inside(quad, row, k); }
 vec4 b_quad(uint k, uint col) { return seen_quad(col, k, col < cols, end); }

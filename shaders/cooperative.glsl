@@ -6,9 +6,7 @@
 
 void begin(uint product);
 vec4 a_quad(uint row, uint k);
-vec4 a_inside(vec4 quad, uint row, uint k);
 vec4 b_quad(uint k, uint col);
-vec4 b_inside(vec4 quad, uint k, uint col);
 void put(uint row, uint col, vec4 quad);
 uint first, end;
 
@@ -17,12 +15,22 @@ uint first, end;
 shared vec4 made[SUBGROUPS * M * N / 4];  // on the way to memory, a matrix per subgroup
 vec4 a_next[A_QUADS], b_next[B_QUADS];
 SUM_MATRIX sums[HIGH_M * WIDE_N];
-#include "half_slices.glsl"
 #ifdef BANDS
 #include "bands.glsl"
 #else
 #define ADDED_TO sums
 #endif
+
+void fetch(uint top, uint left, uint k) {
+    [[unroll]] for (uint q = 0; q < A_QUADS; q++) a_next[q] = a_quad(top + a_place(q).x, k + a_place(q).y);
+    [[unroll]] for (uint q = 0; q < B_QUADS; q++) b_next[q] = b_quad(k + b_place(q).y, left + b_place(q).x);
+}
+
+void keep_fetched() {
+    [[unroll]] for (uint q = 0; q < A_QUADS; q++) keep_halves(a_next[q], in_line(a_place(q), A_ALONG_K, A_LINE));
+    [[unroll]] for (uint q = 0; q < B_QUADS; q++)
+        keep_halves(b_next[q], A_SIZE + in_line(b_place(q), B_ALONG_K, B_LINE));
+}
 
 void multiply(uint row, uint col, uint k) {
     A_MATRIX a_high[HIGH_M], a_low[HIGH_M];
@@ -57,15 +65,13 @@ void main() {
 #ifdef BANDS
     for (uint k_0 = first; k_0 < end; k_0 += DEPTH) {
         fetch(at.x, at.y, k_0);
-        drop_outside(at.x, at.y, k_0);
         add_in_bands(row, col);
     }
 #else
     fetch(at.x, at.y, first);
     for (uint k_0 = first; k_0 < end; k_0 += DEPTH) {
-        drop_outside(at.x, at.y, k_0);
         barrier();
-        KEEP_FETCHED(AS_IT_IS, AS_IT_IS)
+        keep_fetched();
         barrier();
         if (k_0 + DEPTH < end) fetch(at.x, at.y, k_0 + DEPTH);
         [[unroll]] for (uint k = 0; k < DEPTH; k += K) multiply(row, col, k);

@@ -26,30 +26,30 @@ void begin(uint product) {
     end = END;
 }
 
-// Which elements of a quad are inside.
-bvec4 there(uint across, uint most, uint k, bool along_k) {
-    const uvec4 each = (along_k ? k : across) + uvec4(0, 1, 2, 3);
-    return bvec4(uvec4(lessThan(along_k ? uvec4(across) : each, uvec4(most))) &
-                 uvec4(lessThan(along_k ? each : uvec4(k), uvec4(end))));
-}
-bvec4 a_there(uint row, uint k) { return there(row, rows, k, A_ALONG_K); }
-bvec4 b_there(uint k, uint col) { return there(col, cols, k, B_ALONG_K); }
-
-// What is outside is not read: the first word of the buffer is, as that takes no branch.
+// What is outside is not read: the first word of the buffer is, and dropped, as that takes no branch.
 vec4 a_quad(uint row, uint k) {
     const uint i = a_0 + (A_ALONG_K ? row * inner + k : k * rows + row);
-    const uvec4 word = mix(uvec4(0), i + uvec4(0, 1, 2, 3), a_there(row, k));
-    return vector != 0 ? a_quads[word.x / 4] : vec4(a[word.x], a[word.y], a[word.z], a[word.w]);
+    const bool inside = row < rows && k < end;
+    if (vector != 0) return inside ? a_quads[inside ? i / 4 : 0] : vec4(0.0);
+    vec4 found;
+    [[unroll]] for (uint c = 0; c < 4; c++) {
+        const bool in_c = inside && (A_ALONG_K ? k + c < end : row + c < rows);
+        found[c] = in_c ? a[in_c ? i + c : 0] : 0.0;
+    }
+    return found;
 }
 
 vec4 b_quad(uint k, uint col) {
     const uint i = b_0 + (B_ALONG_K ? col * inner + k : k * cols + col);
-    const uvec4 word = mix(uvec4(0), i + uvec4(0, 1, 2, 3), b_there(k, col));
-    return vector != 0 ? b_quads[word.x / 4] : vec4(b[word.x], b[word.y], b[word.z], b[word.w]);
+    const bool inside = col < cols && k < end;
+    if (vector != 0) return inside ? b_quads[inside ? i / 4 : 0] : vec4(0.0);
+    vec4 found;
+    [[unroll]] for (uint c = 0; c < 4; c++) {
+        const bool in_c = inside && (B_ALONG_K ? k + c < end : col + c < cols);
+        found[c] = in_c ? b[in_c ? i + c : 0] : 0.0;
+    }
+    return found;
 }
-
-vec4 a_inside(vec4 quad, uint row, uint k) { return mix(vec4(0.0), quad, a_there(row, k)); }
-vec4 b_inside(vec4 quad, uint k, uint col) { return mix(vec4(0.0), quad, b_there(k, col)); }
 
 #define STORE(words, quads, i, quad) \
     if (vector != 0) { \

@@ -12,11 +12,9 @@ void begin(uint product);           // sets first and end, the part of the inner
 #ifdef A_BY_WORDS
 float a_word(uint row, uint k);     // an element of A; outside of the matrix, 0
 #else
-vec4 a_quad(uint row, uint k);      // four of them, or anything in the place of those outside,
-vec4 a_inside(vec4 quad, uint row, uint k);  // for which this has 0
+vec4 a_quad(uint row, uint k);      // four of them
 #endif
 vec4 b_quad(uint k, uint col);
-vec4 b_inside(vec4 quad, uint k, uint col);
 void put(uint row, uint col, vec4 quad);  // writes four elements of a row of out, those that are inside
 uint first, end;
 
@@ -68,7 +66,7 @@ void main() {
     fetch(at.x, at.y, first);
     for (uint k_0 = first; k_0 < end; k_0 += DEPTH) {
         barrier();
-        keep_fetched(at.x, at.y, k_0);
+        keep_fetched();
         barrier();
         if (k_0 + DEPTH < end) fetch(at.x, at.y, k_0 + DEPTH);
         if (at.y == 0) add_up_rows();

@@ -1,6 +1,5 @@
-// The next slices of A and B on their way: into registers, and from there into shared memory.
-// Used by product.glsl alone.  Where A has no quads, with A_BY_WORDS, neighbours load one element each, along the inner
-// axis first.
+// The next slices of A and B on their way: into registers, and from there into shared memory.  Used by product.glsl
+// alone.  Where A has no quads, with A_BY_WORDS, neighbours load one element each, along the inner axis first.
 void fetch(uint top, uint left, uint k) {
 #ifdef A_BY_WORDS
     UNROLL_LOADS for (uint q = 0; q < A_QUADS; q++)
@@ -12,16 +11,12 @@ void fetch(uint top, uint left, uint k) {
     UNROLL_LOADS for (uint q = 0; q < B_QUADS; q++) b_next[q] = b_quad(k + b_place(q).y, left + b_place(q).x);
 }
 
-// What is outside is dropped here and not where it is loaded: who looks at a number waits for it, and these are to be
-// on their way while the slices before are used.
-void keep_fetched(uint top, uint left, uint k) {
+void keep_fetched() {
 #ifdef A_BY_WORDS
     UNROLL_LOADS for (uint q = 0; q < A_QUADS; q++)
         [[unroll]] for (uint c = 0; c < 4; c++) keep_word(a_next[q][c], word_place(4 * q + c));
 #else
-    UNROLL_LOADS for (uint q = 0; q < A_QUADS; q++)
-        keep(a_inside(a_next[q], top + a_place(q).x, k + a_place(q).y), a_place(q), A_ALONG_K, 0, A_PITCH);
+    UNROLL_LOADS for (uint q = 0; q < A_QUADS; q++) keep(a_next[q], a_place(q), A_ALONG_K, 0, A_PITCH);
 #endif
-    UNROLL_LOADS for (uint q = 0; q < B_QUADS; q++)
-        keep(b_inside(b_next[q], k + b_place(q).y, left + b_place(q).x), b_place(q), B_ALONG_K, B_AT, B_PITCH);
+    UNROLL_LOADS for (uint q = 0; q < B_QUADS; q++) keep(b_next[q], b_place(q), B_ALONG_K, B_AT, B_PITCH);
 }

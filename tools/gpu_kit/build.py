@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from ctypes.util import find_library
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -29,6 +28,9 @@ MADE = ("ag/engine/backends/vulkan/spv", "ag/engine/backends/cpu/built", "benchm
 KEPT = ("tests", "benchmarks", "pyproject.toml", "kernels_build.py", "shaders")  # the last two for the tests
 NEEDED = ("numpy", "pyyaml", "safetensors", "threadpoolctl", "tqdm", "pytest", "hypothesis")
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
+LOADER = "libvulkan.so.1"
+# NVIDIA's Vulkan driver does not start without these, and containers have the driver alone.
+DISPATCH = ("libGLdispatch.so.0", "libGLX.so.0", "libEGL.so.1", "libOpenGL.so.0", "libGL.so.1")
 LARGEST = 60 << 20
 
 
@@ -123,7 +125,8 @@ def main() -> None:
     for name in ("check.sh", "unpack.py"):
         shutil.copy(HERE / name, kit)
     (kit / "lib").mkdir()
-    shutil.copy(loader(), kit / "lib" / "libvulkan.so.1")
+    for name, found in libraries().items():
+        shutil.copy(found, kit / "lib" / name)
     packed = kit.with_suffix(".tar")
     with tarfile.open(packed, "w") as file:
         file.add(kit, kit.name)
@@ -134,14 +137,13 @@ def main() -> None:
         raise SystemExit(f"gpu-kit: that is more than {LARGEST >> 20} MiB; name fewer versions of Python.")
 
 
-def loader() -> Path:
-    """This machine's Vulkan loader."""
-    name = find_library("vulkan") or "libvulkan.so.1"
+def libraries() -> dict[str, Path]:
+    """This machine's Vulkan loader, and what it has of `DISPATCH`, by the names that programs ask for."""
     listed = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
-    found = re.search(rf"{re.escape(name)} .*=> (\S+)", listed)
-    if found is None:
+    known = dict(reversed(re.findall(r"(\S+) \(.*x86-64.*\) => (\S+)", listed)))  # of several, the first
+    if LOADER not in known:
         raise SystemExit("gpu-kit: there is no Vulkan loader here to pack; install libvulkan1.")
-    return Path(found[1]).resolve()
+    return {name: Path(known[name]).resolve() for name in (LOADER, *DISPATCH) if name in known}
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from helpers.interrupts import at_place
 
+import ag
 from ag.engine.backends.vulkan import transfers
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32
@@ -159,3 +160,51 @@ def test_host_and_link_work_at_the_same_time(layer: dict[str, str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     for what, gbps, copy, link, took in json.loads(done.stdout):
         assert took <= MOST * max(copy, link), f"{what} at {gbps} GB/s: {took:.4f} s, copy {copy:.4f}, link {link:.4f}"
+
+
+@pytest.mark.parametrize("nbytes", [transfers._LAUNCHED - 4, transfers._LAUNCHED, 3 * transfers._LAUNCHED + 4])
+def test_a_card_copies_what_is_large_by_a_launch(vulkan: str, monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
+    """All bits arrive, those of NaN, too, behind what wrote them and before what overwrites them."""
+    backend: Any = backend_of(vulkan)
+    launched: list[int] = []
+
+    def moving(source: int, target: int, size: int) -> Any:
+        launched.append(size)
+        return backend._kernels.moving(backend.arena.segments, source, target, size)
+
+    monkeypatch.setattr(backend.transfers, "_launched", moving)
+    words = nbytes // 4
+    numbers = np.random.default_rng(nbytes).integers(0, 1 << 32, words, np.uint32, endpoint=False).view(np.float32)
+    first, second, third = (backend.alloc((words,), F32) for _ in range(3))
+    with ag.profile() as seen:
+        backend.upload(numbers, first)
+        backend.assign(second, first)
+        backend.assign(third, second)
+        backend.upload(np.zeros(words, np.float32), second)
+        backend.synchronize()
+    assert backend.download(third).tobytes() == numbers.tobytes()
+    assert launched == ([nbytes] * 2 if nbytes >= transfers._LAUNCHED else [])
+    assert {event.kernel for event in seen.events} <= {"transfer"}
+
+
+def test_copies_of_arguments_are_recorded_once_for_each_place(vulkan: str) -> None:
+    """As long as the places are not too many, which only costs the host more."""
+    backend: Any = backend_of(vulkan)
+    inputs, recorder = transfers.Inputs(), backend.recorder
+    argument = backend.alloc((3,), F32)
+    batches = [backend.alloc((3,), F32) for _ in range(transfers._ORIGINS + 1)]
+    for k, batch in enumerate(batches):
+        backend.upload(np.full(3, k, np.float32), batch)
+
+    def given(k: int) -> Any:
+        """What is played for a batch; afterwards the argument is that batch."""
+        filled = inputs.fill([(argument.address, argument.nbytes, batches[k].address)], backend.transfers, recorder)
+        recorder.play(filled)
+        assert backend.download(argument).tolist() == [k] * 3
+        return filled
+
+    first = [given(k) for k in range(transfers._ORIGINS)]
+    assert [given(k) for k in range(transfers._ORIGINS)] == first  # the same sequences
+    last = given(transfers._ORIGINS)  # in the place of the first
+    assert last not in first and given(1) == first[1]
+    assert [given(k)[0].commands[0].reads[0][0] for k in (0, 5, 0)] == [batches[k].address for k in (0, 5, 0)]

@@ -2,8 +2,7 @@
 
 A launch evaluates the shape rule, allocates outputs, packs offsets into push constants and hands the command to the
 recorder; nothing waits before a download.  A program is the same commands in sequences of their own.  It runs whatever
-primitive it is given and must not know one by name, but for the one that copies: which kernel runs is the matter of
-`plans` and `tiles`.
+primitive it is given and must not know one by name: which kernel runs is the matter of `plans` and `tiles`.
 `ag.engine.backends.vulkan` makes it, when `ag.engine.device` opens a device.
 """
 
@@ -11,12 +10,13 @@ from __future__ import annotations
 
 import os
 import threading
+from functools import partial
 
 import numpy as np
 
-from ag.engine.arena import OFFSET_BITS, Arena, Block
+from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backend import Backend, Finding, Meter, closed
-from ag.engine.backends.vulkan.commands import TRANSFER, Command, Recorded
+from ag.engine.backends.vulkan.commands import Command, Recorded
 from ag.engine.backends.vulkan.cost import Budget, seconds_of
 from ag.engine.backends.vulkan.examination import examined
 from ag.engine.backends.vulkan.hazards import Range
@@ -37,7 +37,6 @@ from ag.engine.backends.vulkan.transfers import Inputs, Results, Transfers, whol
 from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.dtype import BF16, F16, F32, I32, U32
 from ag.engine.kernels.convert import loaded, stored
-from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import Array, Params, Primitive
 from ag.engine.program import Given, Launch, Program, held_bytes
 from ag.engine.shape import Shape
@@ -48,7 +47,6 @@ __all__ = ["VulkanBackend"]
 _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, I32, U32)}
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
-_VULKAN_1_1 = 1 << 22 | 1 << 12  # which has vkCmdDispatchBase
 _REST = 3  # launches for which memory rests, as several may run at once
 _IN_TURN = 2  # of the sequences of a program: one that runs, and one that is next
 
@@ -174,14 +172,13 @@ class VulkanBackend(Backend):
             budget=self._budget if heap and self._manager.memory_budget() else None,
             guard=guard,
         )
-        self._makes_parts = properties["api_version"] >= _VULKAN_1_1
         self._kept = KeptPipelines(self._manager)
         self._kept.load()
         self._kernels = Kernels(self._manager, self.info)
         self.target = self._kernels.target(_REST)
         self.recorder = Recorder(self._manager, self.name, Budget(self.info.kind))
         self.transfers = Transfers(self._manager, self.recorder, self.arena.segments, self.info.kind,
-                                   self._moving)
+                                   partial(self._kernels.moving, self.arena.segments))
         self.timestamps = self.recorder.timestamps
         self._kernels.tiles = tried(self, self._kernels.tiles)
         tuned = os.environ.get("AG_TUNE") == "1" and not self._kernels.tiles.forced
@@ -283,14 +280,7 @@ class VulkanBackend(Backend):
         for b, size, written in zip(buffers, sizes, plan.writes, strict=True):
             (writes if written else reads).append((b.address, b.address + size))
         return Command(plan.kernel, algorithm, plan.push(words), plan.grid, reads, writes,
-                       plan.seconds if plan.sizes else seconds_of(plan.work, sum(sizes)), not self._makes_parts)
-
-    def _moving(self, source: int, target: int, nbytes: int) -> Command:
-        """The launch that copies whole words between arena addresses."""
-        to, words = (Buffer(self, Block(address, nbytes), address, (nbytes // 4,), U32) for address in (target, source))
-        command = self.command(copy, (to, words), {})
-        assert command is not None
-        return command._replace(kernel=TRANSFER)
+                       plan.seconds if plan.sizes else seconds_of(plan.work, sum(sizes)), not self._kernels.makes_parts)
 
     def _rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params) -> Rule | None:
         """The tiles of a product where they are not those of the device's table."""

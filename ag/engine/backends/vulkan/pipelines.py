@@ -1,8 +1,8 @@
 """Pipelines of one device: kernels that its driver has compiled, bound to the memory that launches work on.
 
 A pipeline is made once per kernel and specialization, and an Algorithm (a pipeline bound to segments) once per tuple of
-segments, never per launch.  No primitive is known by name, but those that others can do without.  `plans` says which
-kernel a launch runs; the backend asks for a plan and an Algorithm per launch.
+segments, never per launch.  No primitive is known by name, but those that others can do without, and the one that
+copies.  `plans` says which kernel a launch runs; the backend asks for a plan and an Algorithm per launch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ag.engine.arena import OFFSET_BITS
 from ag.engine.backend import DeviceInfo
+from ag.engine.backends.vulkan.commands import TRANSFER, Command
 from ag.engine.backends.vulkan.kp_types import Algorithm, Asked, Manager, Tensor
 from ag.engine.backends.vulkan.limits import lacking, most_turns, required_subgroup
 from ag.engine.backends.vulkan.loader import kompute
@@ -21,6 +23,7 @@ from ag.engine.backends.vulkan.plans import Compiled, Plan, manifest, needs_of, 
 from ag.engine.backends.vulkan.products.tiles import Rule, tiles_of
 from ag.engine.backends.vulkan.spirv.addresses import with_addresses
 from ag.engine.backends.vulkan.spirv.float_modes import modes_of, with_modes
+from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
 from ag.engine.target import Target
@@ -32,6 +35,9 @@ _TURNS_PER_COLUMN = 13  # of attention: at 128 features, measured where loops ar
 # What ops and the compiler can do without: `Target` tells them.
 _DISPENSABLE = {"heads": ("attention", "attention_grad"), "chains": ("fused", "fused_pair"),
                 "epilogues": ("matmul_chain", "matmul_chain_pair", "conv2d_chain", "conv2d_input_grad_chain")}
+
+_VULKAN_1_1 = 1 << 22 | 1 << 12  # which has vkCmdDispatchBase
+_OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
 Segments = Sequence[tuple[int, Tensor]]
 Pipeline = tuple[Compiled, tuple[int, ...]]  # and the operands that are found by their address
@@ -50,6 +56,8 @@ class Kernels:
     ----------
     covered : int
         Bytes of a segment that a descriptor covers at most; larger ones are found by their address.
+    makes_parts : bool
+        Whether a launch may begin at another workgroup than the first.
     """
 
     def __init__(self, manager: Manager, device: DeviceInfo) -> None:
@@ -57,6 +65,7 @@ class Kernels:
         self._limits = limits = manager.get_device_properties()
         self.tiles = tiles_of(device, lambda tile: not lacking(tile.needs, limits))
         self.covered = limits["max_storage_buffer_range"]
+        self.makes_parts = limits["api_version"] >= _VULKAN_1_1
         self._modes = [modes_of(limits, multiplies) for multiplies in (False, True)]
         self._algorithms: dict[Compiled, dict[tuple[int, ...], Algorithm]] = {}  # by segments
         self._pipelines: dict[Pipeline, Algorithm] = {}  # the first with each
@@ -82,6 +91,15 @@ class Kernels:
         if plan.needs.turns:  # these depend on the shapes, all else on the pipeline
             self._refuse_what_does_not_fit(plan)
         return plan
+
+    def moving(self, of_arena: Segments, source: int, target: int, nbytes: int) -> Command:
+        """The launch that copies whole words between arena addresses."""
+        addresses, shape = (target, source), (nbytes // 4,)
+        words = [(address & _OFFSET_MASK) >> 2 for address in addresses]
+        plan = self.plan(copy, (shape, shape), {}, words)
+        algorithm = self.algorithm(plan, tuple([address >> OFFSET_BITS for address in addresses]), of_arena)
+        return Command(TRANSFER, algorithm, plan.push(words), plan.grid, [(source, source + nbytes)],
+                       [(target, target + nbytes)], plan.seconds, not self.makes_parts)
 
     def algorithm(self, plan: Plan, segments: tuple[int, ...], of_arena: Segments) -> Algorithm:
         """The Algorithm for a plan, bound to the segments its operands lie in."""

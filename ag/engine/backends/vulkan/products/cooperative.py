@@ -85,7 +85,7 @@ class CooperativeTile:
         """Whether matrices fill the parts and invocations load equal shares."""
         m, n, k = self.sizes
         even = not (self.down % m or self.across % n or self.depth % k or n % 4)
-        return even and not (self.rows * self.depth % (8 * self.threads) or self.cols * self.depth % (8 * self.threads))
+        return even and not (self.rows * self.depth % (4 * self.threads) or self.cols * self.depth % (4 * self.threads))
 
     def constants(self) -> dict[str, int]:
         """The specialization constants of shaders/tiles.glsl and shaders/halves.glsl."""
@@ -135,9 +135,9 @@ def sizes_of(matrices: list[tuple[int, ...]], of: int = _BFLOAT16) -> Sizes | No
 
 def _tiles(precision: str, sizes: Sizes, limits: Properties) -> tuple[CooperativeTile, ...]:
     terms = _TERMS[precision]
-    across, depth = (32, 32) if terms == 1 else (64, 16)  # of the large tile: as its sums leave registers for operands
-    tiles = (CooperativeTile(*tile, limits["subgroup_size"], terms, sizes)
-             for tile in ((128, 128, max(depth, sizes[2]), 64, across), (64, 64, 32, 32, 32)))
+    depth = 32 if terms == 1 else max(16, sizes[2])
+    tiles = (CooperativeTile(side, side, depth, down, 32, limits["subgroup_size"], terms, sizes)
+             for side, down in ((128, 64), (64, 32)))
     return tuple(t for t in tiles if t.fits and not lacking(t.needs, limits))
 
 
