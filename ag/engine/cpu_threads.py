@@ -216,11 +216,12 @@ def makes(pieces: Sequence[slice]) -> Callable[[Sequence[Call]], None]:
 
 
 def overwrite(out: Any, array: Any) -> None:
-    """``out[...] = array``, of one type, with a thread per core where that is large and in one piece of memory.
+    """``out[...] = array``, of one type, with a thread per core where that is large and in one piece of memory each.
 
     Ctrl-C comes before or after it.
     """
-    if out.size < 2 * WIDE or not (out.flags.c_contiguous and array.flags.c_contiguous and out.shape == array.shape):
+    alike = out.flags.c_contiguous and array.flags.c_contiguous and out.shape == array.shape
+    if out.size < 2 * WIDE or not alike or np.may_share_memory(out, array):  # a piece could be read after it is written
         out[...] = array
         return
     pieces, there, here = cut(out.size), out.reshape(-1), array.reshape(-1)

@@ -112,6 +112,20 @@ def test_an_array_over_another(threads: int, array: Any) -> None:
         assert np.array_equal(out, array)
 
 
+@pytest.mark.parametrize("shift", [1000, -1000])
+def test_arrays_that_overlap_are_copied_as_if_they_did_not(monkeypatch: pytest.MonkeyPatch, shift: int) -> None:
+    """Whatever piece is first."""
+    monkeypatch.setattr(blocks, "threads", lambda: 2)
+    for order in (1, -1):
+        monkeypatch.setattr(blocks, "together", lambda calls, order=order: [call() for call in calls[::order]])
+        memory = np.arange(LARGE + 1000, dtype=np.float32)
+        parts = memory[1000:], memory[:-1000]
+        out, array = parts if shift > 0 else parts[::-1]
+        expected = array.copy()
+        blocks.overwrite(out, array)
+        assert np.array_equal(out, expected)
+
+
 def test_an_interrupt_does_not_leave_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C between two pieces."""
     def interrupted(calls: Any) -> None:

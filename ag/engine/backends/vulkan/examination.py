@@ -20,7 +20,7 @@ import numpy as np
 
 from ag.engine.backend import Finding
 from ag.engine.backends.vulkan.kp_types import Manager, Properties
-from ag.engine.backends.vulkan.limits import largest_block, spare_bytes
+from ag.engine.backends.vulkan.limits import VULKAN_1_1, largest_block, spare_bytes
 from ag.engine.backends.vulkan.loader import DRIVERS
 from ag.engine.backends.vulkan.plans import compiled_by, left_out, unfit
 from ag.engine.backends.vulkan.products.autotune import TunedBackend, seconds_of
@@ -35,7 +35,6 @@ from ag.errors import AgError
 
 __all__ = ["examined"]
 
-_VULKAN_1_1 = 1 << 22 | 1 << 12
 _LITTLE = 1 / 8  # of a heap, which is little for what is left of it
 _WATCHDOG = Path("/sys/module/amdgpu/parameters/lockup_timeout")
 _SIDES = (256, 1024)  # of the matrices that are multiplied to see how fast a device is: larger ones only if it is
@@ -63,7 +62,7 @@ def _driver(backend: TunedBackend, limits: Properties) -> Iterator[Finding]:
     version = limits["api_version"]
     told = " ".join(filter(None, (limits["driver_name"], limits["driver_info"]))) or backend.info.driver
     yield Finding("driver", f"{told}, Vulkan {version >> 22}.{version >> 12 & 0x3FF}.{version & 0xFFF}",
-                  "" if version >= _VULKAN_1_1 else "a long launch cannot be made in parts; install a newer driver")
+                  "" if version >= VULKAN_1_1 else "a long launch cannot be made in parts; install a newer driver")
     same = [device.info.name for device in DRIVERS.listed()
             if backend.info.uuid and device.info.uuid == backend.info.uuid and device.info.name != backend.info.name
             and device.info.kind != "cpu"]

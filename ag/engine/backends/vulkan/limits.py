@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from ag.engine.backends.vulkan.kp_types import Properties
 
-__all__ = ["MOST_GROUPS", "Needs", "lacking", "largest_block", "largest_segment", "most_turns", "required_subgroup",
-           "spare_bytes"]
+__all__ = ["MOST_GROUPS", "VULKAN_1_1", "Needs", "lacking", "largest_block", "largest_segment", "most_turns",
+           "required_subgroup", "spare_bytes"]
 
+VULKAN_1_1 = 1 << 22 | 1 << 12  # which has vkCmdDispatchBase
 MOST_GROUPS = 65535  # per axis of a grid, the least that any driver offers
 _COUNTED = 1 << 32  # Kompute counts bytes in 32 bits
 _LAVAPIPE = 13  # its VkDriverId

@@ -16,7 +16,7 @@ from ag.engine.arena import OFFSET_BITS
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.commands import TRANSFER, Command
 from ag.engine.backends.vulkan.kp_types import Algorithm, Asked, Manager, Tensor
-from ag.engine.backends.vulkan.limits import lacking, most_turns, required_subgroup
+from ag.engine.backends.vulkan.limits import VULKAN_1_1, lacking, most_turns, required_subgroup
 from ag.engine.backends.vulkan.loader import kompute
 from ag.engine.backends.vulkan.pipeline_cache import compiled
 from ag.engine.backends.vulkan.plans import Compiled, Plan, manifest, needs_of, planned, spirv_of
@@ -36,7 +36,6 @@ _TURNS_PER_COLUMN = 13  # of attention: at 128 features, measured where loops ar
 _DISPENSABLE = {"heads": ("attention", "attention_grad"), "chains": ("fused", "fused_pair"),
                 "epilogues": ("matmul_chain", "matmul_chain_pair", "conv2d_chain", "conv2d_input_grad_chain")}
 
-_VULKAN_1_1 = 1 << 22 | 1 << 12  # which has vkCmdDispatchBase
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
 Segments = Sequence[tuple[int, Tensor]]
@@ -65,7 +64,7 @@ class Kernels:
         self._limits = limits = manager.get_device_properties()
         self.tiles = tiles_of(device, lambda tile: not lacking(tile.needs, limits))
         self.covered = limits["max_storage_buffer_range"]
-        self.makes_parts = limits["api_version"] >= _VULKAN_1_1
+        self.makes_parts = limits["api_version"] >= VULKAN_1_1
         self._modes = [modes_of(limits, multiplies) for multiplies in (False, True)]
         self._algorithms: dict[Compiled, dict[tuple[int, ...], Algorithm]] = {}  # by segments
         self._pipelines: dict[Pipeline, Algorithm] = {}  # the first with each
