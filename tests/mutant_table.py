@@ -249,9 +249,9 @@ condition("lifetimes touch", "memory_plan", "(last >= item.first)", "(last > ite
 condition("lasting memory", "memory_plan", "take(since, inf, start", "take(since, since, start",
           f"{TESTS}/test_memory_plan.py::test_recomputing_changes_no_bit_of_a_gpt",
           "autograd/test_capture.py::test_200_steps_equal_eager_to_the_bit[cpu]")
-condition("who holds memory", "ownership", "if block is not None)", "if False)",
+condition("who holds memory", "ownership", "if blocks[b.block.address] is not None]", "if False]",
           f"{TESTS}/test_graph.py::test_what_others_hold_has_escaped")
-condition("who has a view", "ownership", "frozenset(_views(recording, held))", "frozenset()",
+condition("who has a view", "ownership", "frozenset(b.block.address for b in views)", "frozenset()",
           f"{TESTS}/test_copy_elimination.py::test_a_view_outside_the_recording_keeps_the_copy[cpu]")
 condition("a write at the end", "graph", "bisect_left(writers, until)]", "bisect_left(writers, until) - 1]",
           "test_a_written_part_of_a_block_with_many_users",
@@ -353,6 +353,44 @@ mutant("capture", "replays set the same list", "ag/autograd/captured/effects.py"
 mutant("capture", "what differs from call to call is set again", "ag/autograd/captured/call.py",
        " or effects.difference(self.notes.effects)", "",
        "autograd/captured/test_effects.py::test_what_is_set_to_something_else_each_time_is_refused")
+WAITING = "autograd/captured/test_waiting.py"
+mutant("capture", "nothing waits for the program", "ag/autograd/captured/call.py", "waits=not trial", "waits=False",
+       f"{WAITING}::test_a_recorded_call_needs_the_memory_of_its_program[cpu]")
+mutant("capture", "the program of a new recording does not run", "ag/autograd/captured/program.py",
+       "            self.program.run()\n        _copy", "            pass\n        _copy",
+       "autograd/test_capture.py::test_200_steps_equal_eager_to_the_bit[cpu]")
+mutant("capture", "the host writes before what was noted", "ag/engine/program.py",
+       "recording.touches(buffers)", "False", f"{WAITING}::test_an_upload_comes_after_what_was_noted[cpu]",
+       f"{WAITING}::test_an_assignment_comes_after_what_was_noted[cpu]")
+mutant("capture", "whatever the host writes makes launches run", "ag/engine/program.py",
+       "self.waits and any(id(b.block) in self._touched for b in buffers)", "self.waits",
+       f"{WAITING}::test_what_nobody_works_on_lets_it_wait[cpu]")
+mutant("capture", "views stay where nothing is", "ag/engine/program.py",
+       "self.settle_in([*views, *(b for launch", "self.settle_in([*(b for launch",
+       f"{WAITING}::test_views_move_with_what_they_show[cpu]")
+mutant("capture", "another thread takes what was not computed", "ag/engine/program.py",
+       "if recording.thread != get_ident():", "if False:",
+       f"{WAITING}::test_another_thread_hears_that_it_is_too_early[cpu]")
+mutant("capture", "launches that failed seem to have run", "ag/engine/program.py",
+       "in self._moved:", "in ():",
+       f"{WAITING}::test_where_a_program_fails_the_results_have_no_values")
+mutant("capture", "a compared call may still be made", "ag/engine/program.py",
+       "self.given_up, self.compiled = True, None", "self.compiled = None",
+       f"{WAITING}::test_where_a_program_fails_the_results_have_no_values")
+mutant("capture", "a step that fails is not made up to there", "ag/autograd/captured/call.py",
+       "        self.recording.catch_up()\n", "",
+       f"{WAITING}::test_an_error_in_the_step_leaves_what_an_eager_call_leaves[cpu]",
+       f"{WAITING}::test_a_compared_call_that_does_something_else_is_made[cpu]")
+mutant("capture", "what is kept has no values", "ag/autograd/captured/program.py",
+       "            recording.catch_up()\n", "",
+       f"{WAITING}::test_a_tensor_that_is_kept_has_its_values[cpu]")
+mutant("capture", "what a step leaves is not compared", "ag/autograd/captured/trace.py", "(*made_of, *left)", "made_of",
+       f"{WAITING}::test_what_is_left_is_compared[cpu-result]",
+       f"{WAITING}::test_what_is_left_is_compared[cpu-gradient]")
+mutant("capture", "gradients are lost where the program fails", "ag/autograd/capture.py",
+       "_thread)\n        except BaseException:\n            call.undo()\n",
+       "_thread)\n        except BaseException:\n",
+       f"{WAITING}::test_too_little_memory_for_a_program_loses_no_gradient[cpu]")
 mutant("capture", "what a step has changed itself is overlooked", "ag/autograd/captured/notes.py",
        "self.own_change = self._changed_now()", "self.own_change = None",
        "autograd/captured/test_effects.py::test_a_replay_leaves_what_the_eager_call_would[an item]")

@@ -1,8 +1,9 @@
 """Capture: a training step recorded once and replayed without Python deciding anything.
 
 The contract is docs/capture.md: a call leaves exactly what the eager call would have left, or raises a `CaptureError`
-that names what cannot be replayed.  The first call with arguments of some kind runs the step as usual while its
-launches are recorded; so does the next one, and only if both made the same is the recording trusted and replayed:
+that names what cannot be replayed.  In the first call with arguments of some kind the launches of the step are
+recorded, and the program that is compiled of them makes them; so does the next call, and only if both recorded the
+same is the program trusted and replayed:
 
     call 1         recorded                     call 3 ... 7     replayed
     call 2         recorded, compared           call 8           recorded, compared; then 32, 128, ...
@@ -167,7 +168,13 @@ class CapturedStep(Generic[P, R]):
 
     def _record(self, key: object, args: Args) -> Any:
         self._in_vain += 1
-        program = CapturedProgram(RecordedCall(self._step, args, self._backend, *self._options), self._thread)
+        call = RecordedCall(self._step, args, self._backend, *self._options)
+        try:
+            call.record()
+            program = CapturedProgram(call, self._thread)
+        except BaseException:
+            call.undo()
+            raise
         results = program.results(args)
         if program.own_change is not None:
             self._own_change = program.own_change
@@ -188,17 +195,20 @@ class CapturedStep(Generic[P, R]):
             self._in_vain = 0
             return program.replay(args)
         call = RecordedCall(self._step, args, self._backend, *self._options)
-        difference = call.difference(program.trace, program.effects)
-        if difference is not None:
-            call.put_back()
-            self._programs.remove(trusted)
-            program.close()
-            since = "" if trusted.calls == 2 else f" Replays before call {trusted.calls} may have been wrong."
-            raise CaptureError(f"ag_capture: call {trusted.calls} of the step did something else than the recorded "
-                               f"one: {difference}; a replay would not notice. Pass what changes as an argument, or do "
-                               f"not capture the step.{since}")
-        trusted.agreed(args)
-        return call.results(args)
+        try:
+            call.record()
+            difference = call.difference(program.trace, program.effects)
+            if difference is not None:
+                call.put_back()
+                self._programs.remove(trusted)
+                program.close()
+                raise CaptureError(_other(trusted.calls, difference))
+            trusted.agreed(args)
+            forgotten = call.forget()
+        except BaseException:
+            call.undo()
+            raise
+        return program.replay(args) if forgotten else call.results(args)
 
     def close(self) -> None:
         """Let go of all programs and their memory; the next call records anew."""
@@ -206,6 +216,12 @@ class CapturedStep(Generic[P, R]):
             for trusted in self._programs:
                 trusted.program.close()
             self._programs.clear()
+
+
+def _other(calls: int, difference: str) -> str:
+    since = "" if calls == 2 else f" Replays before call {calls} may have been wrong."
+    return (f"ag_capture: call {calls} of the step did something else than the recorded one: {difference}; a replay "
+            f"would not notice. Pass what changes as an argument, or do not capture the step.{since}")
 
 
 def _kind(args: tuple[object, ...]) -> tuple[object, ...]:

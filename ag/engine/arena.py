@@ -90,6 +90,14 @@ class Block:
     def settle(self) -> None:
         """Before a thread works in the block: there is nothing to do, unless it is lent (`ag.engine.buffer.Lease`)."""
 
+    def inherit(self, other: Block) -> None:
+        """Be as old as another block, and changed as often, as what is in that comes here."""
+        self.made, distance = other.made, self.address - other.address
+        if (was := other.changes) is not None:
+            self.changes = changes = Changes()
+            changes.last = was.last
+            changes.places = {(at + distance, shape, size): time for (at, shape, size), time in was.places.items()}
+
     @property
     def segment(self) -> int:
         """Number of the segment the block lies in."""
@@ -218,11 +226,19 @@ class Arena:
     def stats(self) -> ArenaStats:
         """The current fill; freed blocks are coalesced first."""
         with self._lock:
-            self._take_back()
-            self._make_anew()
+            self.coalesce()
             self._live = sum([size for _, size in list(self._loans.values())])
             return ArenaStats(len(self.segments), self._reserved(), self._live, self._peak,
                               self._free[-1][0] if self._free else 0)
+
+    def coalesce(self) -> None:
+        """Join what is free with its neighbours, so that requests of other sizes find it, too, before untouched memory.
+
+        They do anyway when nothing else has room for them; it is worth asking when what comes needs other sizes.
+        """
+        with self._lock:
+            self._take_back()
+            self._make_anew()
 
     def reset_peak(self) -> None:
         """Start measuring `peak` anew from what is live now."""

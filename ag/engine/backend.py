@@ -24,6 +24,7 @@ buffers: the program would not see it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,11 +35,11 @@ from weakref import ReferenceType, WeakKeyDictionary
 
 import numpy as np
 
-from ag.engine.arena import Arena, Block
+from ag.engine.arena import Arena
 from ag.engine.buffer import Buffer, Lease, note_written
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
-from ag.engine.program import OPEN, Launch, Program, Recording, recording_here
+from ag.engine.program import OPEN, Launch, Program, Recording, note_block, recording_here
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 from ag.errors import ArenaError, CaptureError, DeviceError, DtypeError
@@ -199,7 +200,7 @@ class Backend(ABC):
             raise DtypeError(f"alloc: {self.name} cannot hold {dtype} elements; it can hold {held}.")
         block = self.arena.alloc((prod(shape) * dtype.itemsize + 3) & ~3)
         if OPEN:
-            self._note_block(block)
+            note_block(self, block)
         buffer = Buffer(self, block, block.address, shape, dtype)
         if self.arena.guard:
             self._paint_guards(buffer)
@@ -215,18 +216,19 @@ class Backend(ABC):
         """What the backend wants to find in `Buffer.native`."""
         return None
 
-    def operands_of(self, primitive: Primitive, operands: tuple[Buffer, ...], into: Any,
-                    params: Params) -> tuple[Any, tuple[Buffer, ...]]:
+    def operands_of(self, primitive: Primitive, operands: tuple[Buffer, ...], into: Any, params: Params,
+                    alloc: Callable[[Shape, DType], Buffer] | None = None) -> tuple[Any, tuple[Buffer, ...]]:
         """What a launch returns, outputs allocated where `into` is None, and all operands in the reference's order."""
         if primitive.outputs == 0:
             return None, operands
         if into is not None:
             return into, (into, *operands) if primitive.outputs == 1 else (*into, *operands)
         shapes = primitive.shape(*[o.shape for o in operands], **params)
+        alloc = alloc or self.alloc
         if primitive.outputs == 1:
-            out = self.alloc(shapes, operands[0].dtype)
+            out = alloc(shapes, operands[0].dtype)
             return out, (out, *operands)
-        outs = tuple(self.alloc(s, operands[0].dtype) for s in shapes)
+        outs = tuple(alloc(s, operands[0].dtype) for s in shapes)
         return outs, (*outs, *operands)
 
     def launch(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
@@ -261,7 +263,9 @@ class Backend(ABC):
             for b in operands:
                 if type(b.block) is Lease:
                     b.block.end()  # what a program lent moves to memory of its own, which the recording may refer to
-        result, buffers = self.operands_of(primitive, operands, into, params)
+        promise = mine.promise if mine is not None and mine.waits else None
+        result, buffers = self.operands_of(primitive, operands, into, params, promise)
+        self.check_operands(primitive, buffers)
         if into is not None or primitive.updates:
             note_written(*buffers[: primitive.outputs], *[buffers[i] for i in primitive.updates])
         launch = Launch(primitive, buffers, params, into is None)
@@ -270,25 +274,16 @@ class Backend(ABC):
                 recording.sees(buffers, launch.written)
         if mine is not None:
             mine.note(launch)
-        self._run(primitive, buffers, params)
+        if promise is None:
+            self._run(primitive, buffers, params)
         return result
-
-    def _note_block(self, block: Block) -> None:
-        for thread, recording in OPEN.copy().items():  # one operation: making pairs may begin a garbage collection
-            if thread == get_ident():
-                recording.works_on(self)
-                recording.made.add(id(block))
-                recording.foreign.discard(id(block))
-            elif recording.backend is self:
-                recording.made.discard(id(block))
-                recording.foreign.add(id(block))
 
     def quiet(self) -> AbstractContextManager[object]:
         """A context for several launches in which infinities and NaN are ordinary values, without warnings."""
         return _NOTHING
 
-    def refuse_foreign(self, primitive: Primitive, buffers: tuple[Buffer, ...]) -> None:
-        """Raise if an operand lies on another device."""
+    def check_operands(self, primitive: Primitive, buffers: tuple[Buffer, ...]) -> None:
+        """Raise if an operand lies on another device, or no kernel takes its elements."""
         for b in buffers:
             if b.backend is not self:
                 raise DeviceError(f"{primitive.name}: an operand is on {b.backend.name} and the launch on {self.name}; "
@@ -302,7 +297,7 @@ class Backend(ABC):
     def upload(self, array: Array, into: Buffer) -> None:
         """Copy a host array of the same shape into `into`, converting its element type; does not wait.
 
-        Calls `note_written`.
+        Calls `before_host`, as `copy`, `download` and `look` do, and `note_written`.
         """
 
     def assign(self, target: Buffer, source: Buffer) -> None:

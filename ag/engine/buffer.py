@@ -69,6 +69,7 @@ class Device(Protocol):
     def look(self, buffer: Buffer) -> Array: ...
     def assign(self, target: Buffer, source: Buffer) -> None: ...
     def copy(self, target: Buffer, source: Buffer) -> None: ...
+    def program(self, launches: list[Any]) -> Any: ...
     def quiet(self) -> AbstractContextManager[object]: ...
     def refuse_while_recording(self, what: str) -> None: ...
     def note_views(self) -> list[ReferenceType[Buffer]]: ...
@@ -228,17 +229,9 @@ class Lease(Block):
             whole = Buffer(device, self, self.address, shape, U32)
             apart = device.alloc(shape, U32)
             device.copy(apart, whole)
-            self._hand_on(apart.block, apart.address - self.address)
+            apart.block.inherit(self)
             for b in tenants:
                 b.relocate(apart.block, b.address + apart.address - self.address)
-
-    def _hand_on(self, block: Block, distance: int) -> None:
-        """Let the memory that the tenants move to be as old, and changed as often, as what they had."""
-        block.made = self.made
-        if (was := self.changes) is not None:
-            block.changes = changes = Changes()
-            changes.last = was.last
-            changes.places = {(at + distance, shape, size): time for (at, shape, size), time in was.places.items()}
 
 
 _moving = RLock()  # is held by who moves tenants

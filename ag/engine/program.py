@@ -4,6 +4,11 @@ A recording belongs to the thread that opened it and to the first device that wo
 another thread does for the step would be missing in a replay, so it is refused: by the device's name, or because memory
 of the recording passes from thread to thread.  Threads that do something else are left alone, and may record, too.
 
+Launches run while they are recorded, or *wait*: their results lie on a `StandIn` until the compiler has planned memory
+for the program, which makes them.  Example: in ``y = exp(x); z = y * 2``, of which z is returned, neither has memory
+while the step runs; the program has some for z, in which y lies before.  Whoever asks earlier lets what was noted
+`catch_up`, in memory for every result.
+
 `ag.engine.backend` says what backends promise about launches, and tells the open recordings of each;
 `ag.engine.compile` opens recordings, shortens them and has the backend make programs of them.  Knows no tensor and no
 primitive by name.
@@ -11,18 +16,25 @@ primitive by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count
+from math import prod
 from threading import get_ident
-from typing import Any, Protocol
-from weakref import ReferenceType
+from typing import Any, Protocol, cast
+from weakref import ReferenceType, ref
 
-from ag.engine.buffer import Buffer, Device
+from ag.engine.arena import OFFSET_BITS, Block
+from ag.engine.buffer import Buffer, Device, settle
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array, Params, Primitive
+from ag.engine.shape import Shape
 from ag.errors import CaptureError
 
-__all__ = ["OPEN", "Given", "Launch", "Program", "Recording", "held_bytes", "recording_here"]
+__all__ = ["OPEN", "Given", "Launch", "Program", "Recording", "StandIn", "before_host", "held_bytes",
+           "note_block", "recording_here"]
+
+_nowhere = count(1 << 32).__next__  # segments of what has no memory: no arena has so many
 
 
 @dataclass(frozen=True)
@@ -97,6 +109,42 @@ class Program(Protocol):
         """Let go of the memory; the program cannot run any more."""
 
 
+class StandIn(Block):
+    """Where the result of a launch will lie that was noted and has not run: a block with an address and no memory.
+
+    The address is nobody else's, in a segment of its own that does not exist.
+
+    Parameters
+    ----------
+    recording : Recording
+    address, nbytes : int
+    shape : tuple of int
+        Of the result, for messages.
+    """
+
+    __slots__ = ("recording", "shape")
+
+    def __init__(self, recording: Recording, address: int, nbytes: int, shape: Shape) -> None:
+        super().__init__(address, nbytes)
+        self.recording, self.shape = ref(recording), shape
+
+    def settle(self) -> None:
+        """Only the recording, in its thread, may work on what is not there.
+
+        Raises
+        ------
+        CaptureError
+            In another thread, and when the recording was given up.
+        """
+        recording = self.recording()
+        if recording is None or recording.given_up:
+            raise CaptureError(f"ag_capture: a tensor of shape {self.shape} has no values: the call that was to make "
+                               f"it was only compared with an earlier one, or failed before it ran; return from the "
+                               f"step what you keep.")
+        if recording.thread != get_ident():
+            recording.fail(_threaded(self.shape))
+
+
 class Recording:
     """An open recording; `program` is there once it is closed.
 
@@ -109,6 +157,8 @@ class Recording:
         Whether its program may compute cheap results twice to save memory.
     trial : bool, optional
         Whether what cannot be recorded only ends the recording, and not what is recorded.
+    waits : bool, optional
+        Whether launches are only noted, for the program to make them: until somebody asks for what they leave.
 
     Attributes
     ----------
@@ -136,12 +186,17 @@ class Recording:
         What code above the engine notes about the step meanwhile; `ag.autograd.captured.notes`.
     failure : CaptureError or None
         What cannot be recorded, where that was not raised at once: another thread did it, or this is a trial.
+    thread : int
+        Whose it is.
+    given_up : bool
+        Whether nobody will make its launches.
     compiled : callable or None
         Makes the program; there once the recording is closed.
     """
 
     def __init__(self, on_upload: Callable[[Array, DType, Device], Buffer | None] | None = None,
-                 recompute: bool = False, trial: bool = False) -> None:
+                 recompute: bool = False, trial: bool = False, waits: bool = False) -> None:
+        self.waits, self.given_up, self.thread = waits, False, get_ident()
         self.on_upload = on_upload
         self._trial = trial
         self.recompute = recompute
@@ -152,6 +207,8 @@ class Recording:
         self.views: list[ReferenceType[Buffer]] = []
         self.made: set[int] = set()
         self.foreign: set[int] = set()
+        self._touched: set[int] = set()  # blocks that launches work on which were only noted
+        self._moved: list[tuple[ReferenceType[Buffer], StandIn, int]] = []  # from stand-ins to memory
         self.results: list[tuple[int, int]] | None = None
         self.outputs: list[Buffer] = []
         self.notes: Any = None
@@ -169,6 +226,7 @@ class Recording:
         if self.backend is None:
             self.backend = device
             self.views = device.note_views()
+            device.arena.coalesce()  # what a program of before has left, for one
         elif self.backend is not device:
             self.refuse(CaptureError(f"ag_capture: the step works on {self.backend.name} and on {device.name}; a "
                                      f"captured step runs on one device. Capture a step per device, or move "
@@ -187,16 +245,71 @@ class Recording:
         """Add a launch of the thread that records."""
         for b in launch.buffers:
             if id(b.block) in self.foreign:
-                self.refuse(_threaded(b))
+                self.refuse(_threaded(b.shape))
+        if self.waits:
+            self._touched.update([id(b.block) for b in launch.buffers])
         self.launches.append(launch)
+
+    def promise(self, shape: Shape, dtype: DType) -> Buffer:
+        """The result of a launch that is only noted."""
+        device = cast(Device, self.backend)
+        nbytes = -(-prod(shape) * dtype.itemsize // device.arena.align) * device.arena.align
+        block = StandIn(self, _nowhere() << OFFSET_BITS, nbytes or device.arena.align, shape)
+        note_block(device, block)
+        return Buffer(device, block, block.address, shape, dtype)
+
+    def give_up(self) -> None:
+        """Nobody will make its launches: a program of before does, or they failed; what has memory has no values."""
+        self.given_up, self.compiled = True, None
+        self.launches.clear()
+        for reference, block, address in self._moved:
+            if (b := reference()) is not None:
+                b.relocate(block, address)
+
+    def touches(self, buffers: tuple[Buffer, ...]) -> bool:
+        """Whether launches that were only noted work on one of some buffers."""
+        return self.waits and any(id(b.block) in self._touched for b in buffers)
+
+    def catch_up(self) -> None:
+        """Make all launches that were only noted; from now on they run as they come."""
+        if not self.waits:
+            return
+        self.waits = False
+        if self.launches:
+            views = [b for view in self.views if (b := view()) is not None]
+            try:
+                self.settle_in([*views, *(b for launch in self.launches for b in launch.buffers)])
+                cast(Device, self.backend).program([*self.launches]).run()
+            except BaseException:
+                self.give_up()
+                raise
+
+    def settle_in(self, buffers: Iterable[Buffer]) -> None:
+        """Give memory to all buffers of stand-ins, or to none."""
+        moved = {id(b): (b, b.block) for b in buffers if isinstance(b.block, StandIn) and b.block.recording() is self}
+        places: dict[int, Block] = {}
+        for b, block in moved.values():
+            if block.address not in places:
+                places[block.address] = place = b.backend.arena.alloc(block.nbytes)
+                place.inherit(block)
+                note_block(b.backend, place)
+                self.made.add(id(place))
+        for b, block in moved.values():
+            self._moved.append((ref(b), block, b.address))
+            place = places[block.address]
+            b.relocate(place, place.address + b.address - block.address)
 
     def sees(self, buffers: tuple[Buffer, ...], written: tuple[Buffer, ...]) -> None:
         """Another thread launches something: it may not work on what was made for the recording."""
         for b in buffers:
             if id(b.block) in self.made:
-                self.failure = self.failure or _threaded(b)
-                self.refuse(self.failure)
+                self.fail(_threaded(b.shape))
         self.foreign.update(id(b.block) for b in written)
+
+    def fail(self, error: CaptureError) -> None:
+        """Another thread did what cannot be recorded."""
+        self.failure = self.failure or error
+        self.refuse(self.failure)
 
     def close(self) -> None:
         """The recording was taken out of `OPEN`."""
@@ -223,8 +336,31 @@ def recording_here() -> Recording | None:
     return OPEN.get(get_ident()) if OPEN else None
 
 
-def _threaded(b: Buffer) -> CaptureError:
-    return CaptureError(f"ag_capture: a tensor of shape {b.shape} passes between the step's thread and another one, "
+def note_block(device: Device, block: Block) -> None:
+    """Tell the open recordings whose a block of a device is, which may have the ``id`` of one that died."""
+    for thread, recording in OPEN.copy().items():  # one operation: making pairs may begin a garbage collection
+        if thread == get_ident():
+            recording.works_on(device)
+            recording.made.add(id(block))
+            recording.foreign.discard(id(block))
+        elif recording.backend is device:
+            recording.made.discard(id(block))
+            recording.foreign.add(id(block))
+
+
+def before_host(*buffers: Buffer) -> None:
+    """Before the host reads from memory, or writes there: what its thread has noted, and works on it, runs first.
+
+    What is lent to another thread alone moves to memory of its own.
+    """
+    recording = recording_here()
+    if recording is not None and recording.touches(buffers):
+        recording.catch_up()
+    settle(*buffers)
+
+
+def _threaded(shape: Shape) -> CaptureError:
+    return CaptureError(f"ag_capture: a tensor of shape {shape} passes between the step's thread and another one, "
                         f"whose launches a replay would not make; compute in the thread that calls the step.")
 
 

@@ -117,7 +117,7 @@ DEFECTS = [
         "work on another device is not recorded",
         *(_RECORDING, "elif self.backend is not device:", "elif False:"),
         *(_BACKEND, "            mine.note(launch)", "            mine.note(launch) if mine.backend is self else None"),
-        *(_CALL, "if not self.trace:", "if False:"),
+        *(_CALL, "if not recording.launches:", "if False:"),
     ),
     Defect(
         "a replay leaves no gradient",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import partial
 from threading import get_ident
 from typing import Any
 from weakref import ref
@@ -17,7 +18,7 @@ from weakref import ref
 from ag.autograd.captured.arguments import Args, Arguments
 from ag.autograd.captured.effects import Effects
 from ag.autograd.captured.notes import Notes
-from ag.autograd.captured.trace import Label, Traced, first_difference, trace_of
+from ag.autograd.captured.trace import Label, Left, Traced, first_difference, trace_of
 from ag.autograd.tensor import Node, Tensor
 from ag.autograd.watched import stop_noting
 from ag.engine.buffer import Buffer, Device
@@ -29,7 +30,7 @@ __all__ = ["ENDED", "RecordedCall", "filled"]
 
 
 class RecordedCall:
-    """One call of a step, recorded.
+    """One call of a step, which `record` makes; what happens to it afterwards, `undo` if that fails.
 
     Parameters
     ----------
@@ -42,43 +43,53 @@ class RecordedCall:
         Functions whose names are watched.
     trial : bool
         Whether a step that does what a replay could not goes on as if it was not recorded, and is refused at its end.
-
-    Raises
-    ------
-    CaptureError
-        If the step does what a replay could not.
     """
+
+    recording: Recording
+    notes: Notes
 
     def __init__(self, step: Callable[..., Any], args: Args, backend: Device | None,
                  recompute: bool, reads: Sequence[object], trial: bool) -> None:
         self.arguments = Arguments(args)
+        self.tensors: list[Tensor] = []
+        self._step, self._reads = step, reads
+        self._record = partial(record, backend or self.arguments.device, self.arguments.on_upload, recompute, trial,
+                               waits=not trial)
+
+    def record(self) -> None:
+        """Call the step.
+
+        Raises
+        ------
+        CaptureError
+            If the step does what a replay could not.
+        """
         thread = get_ident()
         try:
-            with record(backend or self.arguments.device, self.arguments.on_upload, recompute, trial) as recording:
-                self.recording: Recording = recording
+            with self._record() as recording:
+                self.recording = recording
                 recording.made.update(self.arguments.labels)
                 self.notes = Notes(recording.made)
-                self.notes.names(reads)
+                self.notes.names(self._reads)
                 try:
                     self.notes.open(recording)
                     stand_ins = self.arguments.stand_ins()
-                    output = step(*stand_ins)
+                    output = self._step(*stand_ins)
                 except BaseException:
                     self.put_back()
                     raise
         finally:
             OPEN.pop(thread, None)  # also if an interrupt came while `record` ended
             stop_noting()
-        self.tensors: list[Tensor] = []
         try:
             if recording.failure is not None:
                 raise recording.failure
             self.structure = _structure(output, self.tensors)
             self.passed = [next((k for k, x in enumerate(stand_ins) if x is t), None) for t in self.tensors]
             del output
-            self.trace = trace_of(recording, self._labels())
+            self.trace = trace_of(recording, self._labels(), self._left())
             self.arguments.close(recording)
-            if not self.trace:
+            if not recording.launches:
                 raise CaptureError("ag_capture: the step launched nothing on a device, so there is nothing to replay; "
                                    "a captured step computes with tensors.")
             for i, t in enumerate(self.tensors):
@@ -102,17 +113,45 @@ class RecordedCall:
                 labels[id(leaf.slot.buffer.block)] = "gradient", i
         return labels
 
-    def put_back(self) -> None:
-        """Give gradients of before back to those who had them, changed if the step changed them in place."""
+    def _left(self) -> list[Left]:
+        """What the step returns, and the gradients that it leaves."""
+        left: list[Left] = [("result", {"structure": self.structure}, [t.buffer for t in self.tensors])]
         for leaf in self.notes.leaves.values():
-            if leaf.slot is not None:
-                leaf.initial.buffer.backend.assign(leaf.initial.buffer, leaf.slot.buffer)
-                if leaf.tensor.grad is leaf.slot:
-                    leaf.tensor.set_grad(leaf.initial)
+            left.append(("gradient", {}, [x.buffer for x in (leaf.tensor, leaf.tensor.peek_grad()) if x is not None]))
+        return left
+
+    def put_back(self) -> None:
+        """Leave what the step did, as nothing is made of the recording."""
+        self.recording.catch_up()
+        for initial, slot in self.hand_back():
+            initial.backend.assign(initial, slot)
+
+    def hand_back(self) -> list[tuple[Buffer, Buffer]]:
+        """Give gradients of before back to those who had them; returns where they were and are, if changed in place."""
+        slots = [leaf for leaf in self.notes.leaves.values() if leaf.slot is not None]
+        for leaf in slots:
+            if leaf.tensor.grad is leaf.slot:
+                leaf.tensor.set_grad(leaf.initial)
+        return [(leaf.initial.buffer, leaf.slot.buffer) for leaf in slots]
 
     def difference(self, trace: list[Traced], effects: Effects) -> str | None:
         """What this call launched, or set, otherwise than another one, in words."""
         return first_difference(trace, self.trace) or effects.difference(self.notes.effects)
+
+    def forget(self) -> bool:
+        """If nothing of the call has run, leave everything as it was, for a program to do it; whether that is so."""
+        if waits := self.recording.waits:
+            self.undo()
+            self.tensors.clear()
+        return waits
+
+    def undo(self) -> None:
+        """Leave gradients as they were, if the launches that change them are not made: something failed before."""
+        notes: Notes | None = getattr(self, "notes", None)
+        if notes is not None and (self.recording.waits or self.recording.given_up):
+            self.recording.give_up()
+            for leaf in notes.leaves.values():
+                leaf.tensor.set_grad(leaf.initial)
 
     def results(self, args: Args) -> Any:
         """What an eager call would return."""

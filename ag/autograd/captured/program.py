@@ -70,7 +70,7 @@ class CapturedProgram:
         self._slots = [leaf for leaf in notes.leaves.values() if leaf.slot is not None]
         changed = {id(b.block) for launch in recording.launches for b in launch.written}
         self._copied_back = [leaf for leaf in self._slots if id(leaf.slot.buffer.block) in changed]
-        call.put_back()
+        changed_in_place = [(initial, slot) for initial, slot in call.hand_back() if id(slot.block) in changed]
         # What every replay sets; a gradient of before that is still there stays where it is.
         leaves = [leaf.tensor for leaf in notes.leaves.values()
                   if leaf.slot is None or leaf.tensor.grad is not leaf.initial]
@@ -82,16 +82,19 @@ class CapturedProgram:
         outputs = [results.find(t) for t in call.tensors]
         grads.clear()
         call.tensors.clear()
-        for leaf in notes.leaves.values():
-            leaf.initial = None
         for x in leaves:
             x.set_grad(None)
         try:
             self.program = recording.finished()
         except CaptureError:
+            recording.catch_up()
+            _copy(changed_in_place)
             for x, result in zip(leaves, found, strict=True):
                 x.set_grad(None if result is None else results.tensor(result))
             raise
+        if recording.waits:  # nothing has run so far
+            self.program.run()
+        _copy(changed_in_place)
         self._grads = [
             (x, None if result is None else result.tensor or _Pending(x, results.buffer(result), thread))
             for x, result in zip(leaves, found, strict=True)]
@@ -115,6 +118,9 @@ class CapturedProgram:
         self._leaves = [x for x, _ in self._grads]
         for x, grad in self._grads:
             x.set_grad(grad)
+        recording.waits = False
+        for leaf in notes.leaves.values():
+            leaf.initial = None
         self._lend()
         self._surely = notes.quickly(self._without)
 
@@ -183,6 +189,12 @@ class CapturedProgram:
             if type(grad) is _Pending:
                 grad.end()
         self.program.close()
+
+
+def _copy(pairs: list[tuple[Buffer, Buffer]]) -> None:
+    """Put the values of each second buffer into the first."""
+    for target, source in pairs:
+        target.backend.assign(target, source)
 
 
 def _stretches(buffers: list[Buffer]) -> list[Buffer]:

@@ -20,9 +20,10 @@ from ag.engine.buffer import Buffer
 from ag.engine.primitive import Params
 from ag.engine.program import Recording
 
-__all__ = ["Label", "Traced", "first_difference", "trace_of"]
+__all__ = ["Label", "Left", "Traced", "first_difference", "trace_of"]
 
 Label = tuple[object, ...]  # what a buffer stands for in every recording of the step
+Left = tuple[str, Params, Sequence[Buffer]]  # what a step leaves: its name, and the buffers, like a launch
 
 
 class Traced(NamedTuple):
@@ -33,8 +34,11 @@ class Traced(NamedTuple):
     operands: tuple[Label, ...]
 
 
-def trace_of(recording: Recording, labels: Mapping[int, Label]) -> list[Traced]:
-    """The launches of a recording that is not compiled yet; `labels` says what blocks stand for, by their ``id``."""
+def trace_of(recording: Recording, labels: Mapping[int, Label], left: Sequence[Left] = ()) -> list[Traced]:
+    """The launches of a recording that is not compiled yet, and what it leaves, as if that were launches, too.
+
+    `labels` says what blocks stand for, by their ``id``.
+    """
     made: dict[int, int] = {}
     constants = recording.backend.constants.values() if recording.backend is not None else ()
     numbers = {id(c.block): c.constant for c in constants}  # also of views, which do not know it
@@ -51,7 +55,8 @@ def trace_of(recording: Recording, labels: Mapping[int, Label]) -> list[Traced]:
             what = "state", b.address
         return *what, b.shape, b.dtype.name
 
-    return [Traced(x.primitive.name, x.params, tuple([label(b) for b in x.buffers])) for x in recording.launches]
+    made_of: list[Left] = [(x.primitive.name, x.params, x.buffers) for x in recording.launches]
+    return [Traced(name, params, tuple([label(b) for b in buffers])) for name, params, buffers in (*made_of, *left)]
 
 
 def first_difference(was: Sequence[Traced], now: Sequence[Traced]) -> str | None:

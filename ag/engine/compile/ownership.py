@@ -24,7 +24,7 @@ from weakref import ref
 
 from ag.engine.buffer import Buffer
 from ag.engine.primitive import Params, Primitive
-from ag.engine.program import Launch, Recording
+from ag.engine.program import Launch, Recording, StandIn
 from ag.engine.shape import Shape
 from ag.errors import CaptureError
 
@@ -56,25 +56,26 @@ def settle(recording: Recording) -> Holders:
     CaptureError
         If somebody holds another tensor that was computed for it: a replay would change it, and not hand it over.
     """
-    made = [(launch.buffers[i].block.address, launch.buffers[i].shape) for launch in recording.launches if launch.fresh
-            for i in range(launch.primitive.outputs)]
     holders = take_over(recording)
     if recording.results is None:
         return holders
-    if _kept(made, holders) is not None:
+    if _kept(recording, holders) is not None:
         gc.collect()  # a circle of references may be all that holds it
         holders = take_over(recording)
-    kept = _kept(made, holders)
+    kept = _kept(recording, holders)
     if kept is not None:
         raise CaptureError(f"ag_capture: the step keeps a tensor of shape {kept} that it computed, where a replay "
                            f"could not put a new one; return it, and keep it outside the step.")
     recording.outputs = [recording.launches[i].buffers[k] for i, k in recording.results]
+    places = {b.block.address for b in recording.outputs}
+    recording.settle_in([b for launch in recording.launches for b in launch.buffers if b.block.address in places])
     return replace(holders, escaped=holders.escaped | {b.block.address for b in recording.outputs})
 
 
-def _kept(made: list[tuple[int, Shape]], holders: Holders) -> Shape | None:
+def _kept(recording: Recording, holders: Holders) -> Shape | None:
     """The shape of the first output of a launch that somebody holds."""
-    return next((shape for place, shape in made if place in holders.escaped), None)
+    return next((b.shape for launch in recording.launches if launch.fresh
+                 for b in launch.buffers[: launch.primitive.outputs] if b.block.address in holders.escaped), None)
 
 
 def take_over(recording: Recording) -> Holders:
@@ -94,31 +95,35 @@ def take_over(recording: Recording) -> Holders:
             launches.clear()  # here die the buffers that nobody else holds
             held = [note.buffer() for note in notes]
             blocks = {note.place: note.block() for note in notes}
-            viewed = frozenset(_views(recording, held))
-            dead = [place for place, block in blocks.items() if block is None]
-            revived = dict(zip(dead, arena.revive(dead), strict=True))
+            dead = {note.place: note for note in notes if blocks[note.place] is None}
+            real = [place for place, note in dead.items() if note.stand_in is None]
+            revived = dict(zip(real, arena.revive(real), strict=True))
         finally:
             arena.pinned = False
-    escaped = frozenset(place for place, block in blocks.items() if block is not None)
-    alive = {place: block if block is not None else revived[place] for place, block in blocks.items()}
+    stand_ins = {place: StandIn(recording, *note.stand_in) for place, note in dead.items() if note.stand_in is not None}
+    alive = {place: block or revived.get(place) or stand_ins[place] for place, block in blocks.items()}
     buffers = []
     for note, same in zip(notes, held, strict=True):
         buffers.append(same or Buffer(backend, alive[note.place], note.address, note.shape, note.dtype,
                                       note.constant))
     launches += [Launch(primitive, tuple([buffers[k] for k in operands]), params, fresh)
                  for primitive, operands, params, fresh in numbers]
-    return Holders(escaped, viewed)
+    escaped = [b for b in buffers if blocks[b.block.address] is not None]
+    views = _views(recording, held)
+    recording.settle_in([*escaped, *views])
+    return Holders(frozenset(b.block.address for b in escaped), frozenset(b.block.address for b in views))
 
 
 class _Note:
     """All there is to know of a buffer, without holding it; `place` is the address of its block."""
 
-    __slots__ = ("address", "block", "buffer", "constant", "dtype", "place", "shape")
+    __slots__ = ("address", "block", "buffer", "constant", "dtype", "place", "shape", "stand_in")
 
     def __init__(self, b: Buffer) -> None:
         self.buffer, self.block = ref(b), ref(b.block)
         self.place, self.address = b.block.address, b.address
         self.shape, self.dtype, self.constant = b.shape, b.dtype, b.constant
+        self.stand_in = (self.place, b.block.nbytes, b.block.shape) if isinstance(b.block, StandIn) else None
 
 
 _Numbered = tuple[Primitive, list[int], Params, bool]  # a launch with the numbers of its buffers
@@ -136,7 +141,7 @@ def _notes(launches: list[Launch]) -> tuple[list[_Note], list[_Numbered]]:
     return notes, [(x.primitive, [number[id(b)] for b in x.buffers], x.params, x.fresh) for x in launches]
 
 
-def _views(recording: Recording, held: list[Buffer | None]) -> list[int]:
-    """Blocks of views that were made while recording, are alive, and are in no launch."""
+def _views(recording: Recording, held: list[Buffer | None]) -> list[Buffer]:
+    """Views that were made while recording, are alive, and are in no launch."""
     known = {id(b) for b in held if b is not None}
-    return [b.block.address for view in recording.views if (b := view()) is not None and id(b) not in known]
+    return [b for view in recording.views if (b := view()) is not None and id(b) not in known]

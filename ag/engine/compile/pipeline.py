@@ -1,8 +1,8 @@
 """The compiler's door: `record` collects launches; `compile_program` makes fewer, the backend a program of these.
 
     with record(backend) as recording:
-        step()                          # runs as always, and every launch is noted
-    recording.finished().run()          # the same launches again, fewer and in less memory
+        step()                          # runs as always, and every launch is noted; or is only noted, if it `waits`
+    recording.finished().run()          # the same launches, fewer and in less memory
 
 `Recording.finished` calls `compile_program`.  Other rooms import `record` and nothing else of `ag.engine.compile`: a
 captured step (`ag.autograd.captured.call`) and the trainer's optimizers on the host
@@ -85,8 +85,8 @@ def compile_program(recording: Recording, target: Target) -> list[Launch]:
 
 @contextmanager
 def record(backend: Device | None, on_upload: OnUpload | None = None, recompute: bool = False,
-           trial: bool = False) -> Iterator[Recording]:
-    """Collect every launch that this thread makes inside; they also run.  Afterwards, `finished` gives the program.
+           trial: bool = False, waits: bool = False) -> Iterator[Recording]:
+    """Collect every launch that this thread makes inside.  Afterwards, `Recording.finished` gives the program.
 
     Parameters
     ----------
@@ -98,8 +98,10 @@ def record(backend: Device | None, on_upload: OnUpload | None = None, recompute:
         Compute cheap results a second time rather than keep them in memory.
     trial : bool, optional
         Let the thread go on where it does what cannot be recorded; see `Recording.refuse`.
+    waits : bool, optional
+        Run no launch, as the program is to make them: see `Recording.catch_up`.  Otherwise they run, too.
     """
-    recording, thread = Recording(on_upload=on_upload, recompute=recompute, trial=trial), get_ident()
+    recording, thread = Recording(on_upload, recompute, trial, waits), get_ident()
     if thread in OPEN:
         raise CaptureError("record: this thread is recording already; captured steps do not nest.")
     OPEN[thread] = recording

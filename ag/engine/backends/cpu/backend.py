@@ -20,12 +20,12 @@ import numpy as np
 from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backend import Backend, DeviceInfo, Event, closed
 from ag.engine.backends.cpu.library import library
-from ag.engine.buffer import Buffer, note_written, settle
+from ag.engine.buffer import Buffer, note_written
 from ag.engine.cpu_threads import overwrite
 from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Call, Params, Primitive
-from ag.engine.program import Given, Launch, Program, held_bytes
+from ag.engine.program import Given, Launch, Program, before_host, held_bytes
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 
@@ -135,6 +135,7 @@ class NumpyBackend(Backend):
         return np.ndarray(shape, _NUMPY[dtype], self.arena.segments[address >> OFFSET_BITS][1], address & _OFFSET_MASK)
 
     def upload(self, array: Array, into: Buffer) -> None:
+        before_host(into)
         note_written(into)
         self._fill(into, array)
 
@@ -149,7 +150,7 @@ class NumpyBackend(Backend):
                 native[...] = array if into.dtype in (F32, F64) else stored(array, into.dtype)
 
     def copy(self, target: Buffer, source: Buffer) -> None:
-        settle(source)
+        before_host(target, source)
         overwrite(target.native, source.native)
 
     def put(self, given: Given) -> None:
@@ -162,12 +163,12 @@ class NumpyBackend(Backend):
 
     def download(self, buffer: Buffer) -> Array:
         self.refuse_while_recording("reads a tensor on the host")
-        settle(buffer)
+        before_host(buffer)
         return loaded(buffer.native.copy(), buffer.dtype)
 
     def look(self, buffer: Buffer) -> Array:
         self.refuse_while_recording("reads a tensor on the host")
-        settle(buffer)
+        before_host(buffer)
         memory: Array = buffer.native.view()
         memory.setflags(write=False)
         return loaded(memory, buffer.dtype)

@@ -77,7 +77,7 @@ class NativeBackend(NumpyBackend):
         key: list[object] = []
         for b in buffers:  # not in two comprehensions: every launch of a small step feels them
             if b.backend is not self:
-                self.refuse_foreign(primitive, buffers)  # whose addresses mean other memory here
+                self.check_operands(primitive, buffers)  # whose addresses mean other memory here
             key += b.shape, b.dtype
         plan = kernel.plan(key, primitive, buffers, params)
         if plan is None:

@@ -38,7 +38,7 @@ from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.dtype import BF16, F16, F32, I32, U32
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Params, Primitive
-from ag.engine.program import Given, Launch, Program, held_bytes
+from ag.engine.program import Given, Launch, Program, before_host, held_bytes
 from ag.engine.shape import Shape
 from ag.errors import DtypeError
 
@@ -199,6 +199,7 @@ class VulkanBackend(Backend):
         return spare_bytes(self._manager.memory_heaps(), self._manager.memory_budget())
 
     def upload(self, array: Array, into: Buffer) -> None:
+        before_host(into)
         note_written(into)
         words = whole_words(stored(array, into.dtype))
         if words.size:
@@ -206,14 +207,14 @@ class VulkanBackend(Backend):
                 self.transfers.upload(into.address, words)
 
     def copy(self, target: Buffer, source: Buffer) -> None:
-        settle(source)
+        before_host(target, source)
         if source.size:
             with self.lock:
                 self.transfers.assign(target.address, source.address, source.nbytes // 4)
 
     def download(self, buffer: Buffer) -> Array:
         self.refuse_while_recording("reads a tensor on the host")
-        settle(buffer)
+        before_host(buffer)
         if not buffer.size:
             return loaded(np.empty(buffer.shape, _NUMPY[buffer.dtype]), buffer.dtype)
         with self.lock:
@@ -231,12 +232,14 @@ class VulkanBackend(Backend):
 
     # -------------------------------------------------------------------------------------- launches
 
+    def check_operands(self, primitive: Primitive, buffers: tuple[Buffer, ...]) -> None:
+        super().check_operands(primitive, buffers)
+        if any(b.dtype.is_half for b in buffers) and "bfloat" not in primitive.params:
+            raise DtypeError(f"{primitive.name}: an operand holds 16-bit elements, which are only for storage; "
+                             f"launch it through ag.autograd.mixed_precision.launch_on.")
+
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
-        self.refuse_foreign(primitive, buffers)
-        for b in buffers:
-            if b.dtype.is_half and "bfloat" not in primitive.params:
-                raise DtypeError(f"{primitive.name}: an operand holds {b.dtype} elements, which are only for storage; "
-                                 f"launch it through ag.autograd.mixed_precision.launch_on.")
+        self.check_operands(primitive, buffers)
         with self.lock:
             command = self.command(primitive, buffers, params)
             if command is None:
