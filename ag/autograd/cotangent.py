@@ -96,7 +96,8 @@ def plus(known: Cotangent, g: Cotangent) -> Cotangent:
 
 def shaped_like(x: Owner, g: Cotangent) -> Cotangent:
     """Undo broadcasting: `g` summed over the axes along which `x` was repeated."""
-    return g if isinstance(g, SliceCotangent) or g.shape == x.buffer.shape else sum_to(launch_on(g), g, x.buffer.shape)
+    shape = x.buffer.shape
+    return g if g.shape == shape or isinstance(g, SliceCotangent) else sum_to(launch_on(g), g, shape)
 
 
 def stored_for(x: Owner, g: Buffer, made_of: DType) -> Buffer:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 import ag.autograd.operators  # noqa: F401 - where tensors look operators up that are no ops
@@ -203,12 +204,13 @@ class _Function(Generic[S]):
         """The function, with the signature that is true for callers."""
         name, forward, operands, listed, mixed = self.name, self.forward, self.operands, self.listed, self.mixed
         integers, vectors, has_numbers = self.integers, self.vectors, any(p.annotation == "float" for p in self.params)
-        full = len(self.signature.parameters)
-        if any(p.kind is p.VAR_POSITIONAL for p in self.signature.parameters.values()):
-            full = -1  # let `bind` sort it out
+        defaults = {given: tuple([default for _, default in rest])
+                    for given, (rest, _, needed) in enumerate(self._behind) if not needed}
 
         def call(*args: object, **kwargs: object) -> Tensor:
-            if kwargs or len(args) != full:
+            if not kwargs and (rest := defaults.get(len(args))) is not None:
+                args += rest
+            else:
                 args = self.bind(args, kwargs)
             if listed is None:
                 values, params = args[:operands], args[operands:]
@@ -219,7 +221,7 @@ class _Function(Generic[S]):
             backend, inputs, dtype = operands_on_one_device(name, values, mixed, integers, vectors)
             if OPEN:
                 note_tensors(inputs)
-            buffers = [x.buffer for x in inputs]
+            buffers = [*map(_BUFFER, inputs)]
             half = dtype.is_half
             launch: Run = backend.launch
             if (told := telling.get()) is not None:
@@ -229,20 +231,19 @@ class _Function(Generic[S]):
                 launch = checked(launch, since, name, inputs, buffers)
             run = Widening(launch) if half else launch
             try:
-                with backend.quiet():
-                    out, saved = forward(run, *(buffers if listed is None else [buffers]), *params)
-                    if half:
-                        out, saved = rounded(out, saved, dtype)
-                    for b in buffers:
-                        if b.block is out.block:  # whoever assigns to one must not change the other
-                            out = copied(out)
+                out, saved = forward(run, *(buffers if listed is None else [buffers]), *params)
+                if half:
+                    out, saved = rounded(out, saved, dtype)
+                for b in buffers:
+                    if b.block is out.block:  # whoever assigns to one must not change the other
+                        out = copied(out)
             except ShapeError as error:
                 if str(error).startswith(name):
                     raise
                 raise ShapeError(f"{name}: {error}") from None
             result = None
             if is_recording():
-                need = tuple(x.requires_grad for x in inputs)
+                need = (*map(_WANTS, inputs),)
                 if True in need:
                     rule = self.rule
                     if rule is None:
@@ -266,6 +267,8 @@ class _Function(Generic[S]):
         return cast("Op[..., S]", call)
 
 
+_BUFFER: Callable[[Tensor], Buffer] = attrgetter("buffer")  # runs no Python, as a comprehension would
+_WANTS: Callable[[Tensor], bool] = attrgetter("requires_grad")
 _NUMPYS = {"axis": "dim", "keepdims": "keepdim"}  # what numpy calls an argument
 _PUBLISHED = {"Buffer": "TensorLike", "Sequence[Buffer]": "Sequence[TensorLike]"}
 

@@ -8,7 +8,7 @@ op; it knows no op itself and no gradient.
 from __future__ import annotations
 
 from numbers import Real
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -95,8 +95,7 @@ def closed_or_elsewhere(function: str, first: Device, second: Device) -> DeviceE
 
 
 def operands_on_one_device(
-    function: str, operands: tuple[object, ...], mixed: bool = False, integers: bool = False,
-    vectors: Vectors = "column",
+    function: str, operands: tuple[Any, ...], mixed: bool = False, integers: bool = False, vectors: Vectors = "column",
 ) -> tuple[Device, tuple[Tensor, ...], DType]:
     """The device shared by the tensors among `operands`, everything as tensors there, and the result's element type.
 
@@ -130,7 +129,7 @@ def operands_on_one_device(
         raise DtypeError(f"{function}: operands are of type {dtype}, which is for class numbers and ids; floats are "
                          f"required. Convert with t.astype(\"f32\").")
     if not plain:
-        return backend, cast("tuple[Tensor, ...]", operands), dtype
+        return backend, operands, dtype
     if arrays:
         operands = _as_vectors(function, operands, vectors)
     number = F32 if dtype.is_half else dtype  # a number keeps its digits, one of numpy's too

@@ -29,7 +29,7 @@ from ag.autograd.create import lift
 from ag.autograd.loss_scale import Scaling, anybody_scales
 from ag.autograd.tensor import Node, Tensor, tensor_given
 from ag.engine.arena import Block, now
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, Device
 from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import add, copied
 from ag.errors import TapeError
@@ -237,10 +237,9 @@ def backward(loss: Tensor, retain: bool = False) -> Gradients:
     if loss.node is None:
         raise TapeError("backward: this loss was not recorded; compute it inside `with with_grad_tape():` "
                         "from at least one ag_param.")
-    with loss.buffer.backend.quiet():
-        with Scaling(_reached(loss.node)) if anybody_scales() else _NOT_SCALED:
-            gradients = _propagate(loss, loss.node, retain)
-        return Gradients({x.id: (x, _accumulated(x, Tensor(g))) for x, g in gradients.items()})
+    with Scaling(_reached(loss.node)) if anybody_scales() else _NOT_SCALED:
+        gradients = _propagate(loss, loss.node, retain)
+    return Gradients({x.id: (x, _accumulated(x, Tensor(g))) for x, g in gradients.items()})
 
 
 def _reached(root: Node) -> list[Tensor]:
@@ -265,34 +264,36 @@ def _propagate(loss: Tensor, root: Node, retain: bool) -> dict[Tensor, Buffer]:
     pending: dict[Node, Cotangent] = {root: one if loss.shape == () else one.view(loss.shape)}
     newest = [root]
     leaves: dict[Tensor, Buffer] = {}
-
-    def accumulate(x: Tensor, g: Cotangent) -> None:
-        g = shaped_like(x, g)
-        maker = x.node
-        if maker is None:
-            g = whole(g)
-            if g.backend is not x.buffer.backend:
-                raise TapeError(f"backward: {f'parameter {x.name!r}' if x.name else 'a parameter'} of shape {x.shape} "
-                                f"was moved to {x.device} after the loss had been computed with it on "
-                                f"{g.backend.name}. Move it after backward, or compute the loss again.")
-            leaves[x] = whole(plus(leaves[x], g)) if x in leaves else g
-        elif maker in pending:
-            pending[maker] = plus(pending[maker], g)
-        else:
-            pending[maker] = g
-            heappush(newest, maker)
-
     while newest:
         node = heappop(newest)
         if node.spent:
             raise TapeError(f"backward: the record of {node.name} was used up by an earlier backward; "
                             f"pass retain=True to that one, or compute the loss again.")
         for x, g in node.pull(whole(pending.pop(node))):
-            if g is not None and x.requires_grad:
-                accumulate(x, g)
+            if g is None or not x.requires_grad:
+                continue
+            if g.shape != x.buffer.shape:
+                g = shaped_like(x, g)
+            maker = x.node
+            if maker is None:
+                g = whole(g)
+                if g.backend is not x.buffer.backend:
+                    raise _moved(x, g.backend)
+                leaves[x] = whole(plus(leaves[x], g)) if x in leaves else g
+            elif maker in pending:
+                pending[maker] = plus(pending[maker], g)
+            else:
+                pending[maker] = g
+                heappush(newest, maker)
         if not retain:
             node.spend()
     return _of_their_own(leaves, began)
+
+
+def _moved(x: Tensor, before: Device) -> TapeError:
+    called = f"parameter {x.name!r}" if x.name else "a parameter"
+    return TapeError(f"backward: {called} of shape {x.shape} was moved to {x.device} after the loss had been computed "
+                     f"with it on {before.name}. Move it after backward, or compute the loss again.")
 
 
 def _of_their_own(gradients: dict[Tensor, Buffer], began: int) -> dict[Tensor, Buffer]:

@@ -347,8 +347,7 @@ class Tensor(TensorOperators):
         """A copy of the values, cut off from the tape; what happens to one of the two does not change the other."""
         if OPEN and (notes := notes_here()) is not None:
             notes.tensors((self,))
-        with self.buffer.backend.quiet():
-            apart = Tensor(copied(self.buffer))
+        apart = Tensor(copied(self.buffer))
         if (listener := listening.get()) is not None:
             listener.same(self, apart)
         return apart

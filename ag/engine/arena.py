@@ -88,7 +88,11 @@ class Block:
         self.changes: Changes | None = None
 
     def settle(self) -> None:
-        """Before a thread works in the block: there is nothing to do, unless it is lent (`ag.engine.buffer.Lease`)."""
+        """Before a thread works in the block: there is nothing to do, unless it is lent, or was not computed.
+
+        Those are other classes (`ag.engine.buffer.Lease`, `ag.engine.program.StandIn`).  Who calls it for every operand
+        asks for the class first, which takes less time; the block may be another one by then, as a tenant moves out.
+        """
 
     def inherit(self, other: Block) -> None:
         """Be as old as another block, and changed as often, as what is in that comes here."""

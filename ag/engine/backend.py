@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -35,7 +34,7 @@ from weakref import ReferenceType, WeakKeyDictionary
 
 import numpy as np
 
-from ag.engine.arena import Arena
+from ag.engine.arena import Arena, Block
 from ag.engine.buffer import Buffer, Lease, note_written
 from ag.engine.dtype import DType
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
@@ -48,7 +47,6 @@ from ag.names.signatures import Making
 __all__ = ["Backend", "DeviceInfo", "Event", "Finding", "Meter", "Settings", "closed"]
 
 _GUARD_BYTE = 0xA5
-_NOTHING = nullcontext()
 
 
 @dataclass(frozen=True)
@@ -198,7 +196,11 @@ class Backend(ABC):
         if dtype not in self.dtypes:
             held = ", ".join(sorted(d.name for d in self.dtypes))
             raise DtypeError(f"alloc: {self.name} cannot hold {dtype} elements; it can hold {held}.")
-        block = self.arena.alloc((prod(shape) * dtype.itemsize + 3) & ~3)
+        return self.placed((prod(shape) * dtype.itemsize + 3) & ~3, shape, dtype)
+
+    def placed(self, nbytes: int, shape: Shape, dtype: DType) -> Buffer:
+        """`alloc` of a shape and a type that take so many bytes, and that the device is known to hold."""
+        block = self.arena.alloc(nbytes)
         if OPEN:
             note_block(self, block)
         buffer = Buffer(self, block, block.address, shape, dtype)
@@ -240,7 +242,8 @@ class Backend(ABC):
         """
         result: Returned
         for b in operands:
-            b.block.settle()
+            if type(b.block) is not Block:
+                b.block.settle()
         if OPEN:
             return self._launch_and_note(primitive, operands, into, params)
         result, buffers = self.operands_of(primitive, operands, into, params)
@@ -277,10 +280,6 @@ class Backend(ABC):
         if promise is None:
             self._run(primitive, buffers, params)
         return result
-
-    def quiet(self) -> AbstractContextManager[object]:
-        """A context for several launches in which infinities and NaN are ordinary values, without warnings."""
-        return _NOTHING
 
     def check_operands(self, primitive: Primitive, buffers: tuple[Buffer, ...]) -> None:
         """Raise if an operand lies on another device, or no kernel takes its elements."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from math import prod
 from threading import RLock, get_ident
 from typing import Any, NoReturn, Protocol
@@ -70,7 +69,6 @@ class Device(Protocol):
     def assign(self, target: Buffer, source: Buffer) -> None: ...
     def copy(self, target: Buffer, source: Buffer) -> None: ...
     def program(self, launches: list[Any]) -> Any: ...
-    def quiet(self) -> AbstractContextManager[object]: ...
     def refuse_while_recording(self, what: str) -> None: ...
     def note_views(self) -> list[ReferenceType[Buffer]]: ...
     def forget_views(self) -> None: ...
@@ -141,7 +139,8 @@ class Buffer:
 
     def view(self, shape: Shape, offset: int = 0) -> Buffer:
         """The same memory from element `offset` on, with another shape."""
-        self.block.settle()
+        if type(self.block) is not Block:
+            self.block.settle()
         owner, dtype = self.backend, self.dtype
         view = Buffer(owner, self.block, self.address + offset * dtype.itemsize, shape, dtype)
         if owner.noted_views is not None:
@@ -250,7 +249,8 @@ if hasattr(os, "register_at_fork"):
 def settle(*buffers: Buffer) -> None:
     """Before a thread works on buffers: what is lent to another thread alone moves to memory of its own."""
     for b in buffers:
-        b.block.settle()
+        if type(b.block) is not Block:
+            b.block.settle()
 
 
 def leased(buffer: Buffer, thread: int) -> Buffer:
@@ -284,7 +284,8 @@ def note_written(*buffers: Buffer) -> None:
         If one is a constant, which others share.
     """
     for buffer in buffers:
-        buffer.block.settle()
+        if type(buffer.block) is not Block:
+            buffer.block.settle()
         block = buffer.block  # of now: a tenant may have moved out
         if block.leases:
             vacate(block)

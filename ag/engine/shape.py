@@ -178,8 +178,15 @@ def matmul(a: Shape, b: Shape, *, ta: bool = False, tb: bool = False) -> Shape:
 
 def reshaped(shape: Shape, new: Sequence[int], function: str) -> Shape:
     """`new` with its one -1, if any, filled in."""
+    if {*map(type, new)} - {int}:
+        new = [whole_number(function, "a size", n) for n in new]
+    return _reshaped(shape, tuple(new), function)
+
+
+@lru_cache(maxsize=4096)
+def _reshaped(shape: Shape, new: Shape, function: str) -> Shape:
+    """`reshaped` of sizes that are known to be whole numbers."""
     size = prod(shape)
-    new = tuple(n if type(n) is int else whole_number(function, "a size", n) for n in new)
     unknown = [i for i, n in enumerate(new) if n == -1]
     known = prod(n for n in new if n != -1)
     if len(unknown) == 1 and known > 0 and size % known == 0:
@@ -187,9 +194,9 @@ def reshaped(shape: Shape, new: Sequence[int], function: str) -> Shape:
         out[unknown[0]] = size // known
         return tuple(out)
     if unknown or known != size or any(n < 0 for n in new):
-        raise ShapeError(f"{function}: {shape} holds {size} elements and cannot become {tuple(new)}; "
+        raise ShapeError(f"{function}: {shape} holds {size} elements and cannot become {new}; "
                          f"the sizes must multiply to {size}, with at most one -1.")
-    return tuple(new)
+    return new
 
 
 # ---------------------------------------------------------------------------------------------- kernel layouts

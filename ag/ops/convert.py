@@ -130,8 +130,7 @@ def ag_cast(t: Tensor, dtype: str) -> Tensor:
         out = to_buffer(t.buffer.backend.download(t.buffer), t.buffer.backend, wanted)
     else:
         refuse_changed((t.buffer,), repeated_since(), "ag_cast", (t,))
-        with t.buffer.backend.quiet():
-            out = converted(t.buffer, wanted)
+        out = converted(t.buffer, wanted)
     if not (is_recording() and t.requires_grad):
         result = Tensor(out)
     else:

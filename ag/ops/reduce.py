@@ -24,20 +24,19 @@ Reduced = tuple[Shape, Shape, float]  # the shapes of the operand and of its sum
 
 
 def _reduce(run: Run, x: Buffer, dim: Dim, keepdim: bool, mean: bool, function: str) -> Result[Reduced]:
-    axes = normalize_axes(dim, x.ndim, function)
-    count = prod(x.shape[a] for a in axes)
+    axes = normalize_axes(dim, len(x.shape), function)
+    of_sum, rest, count = _shapes(x.shape, axes)
     if mean and count == 0:
         raise ShapeError(f"{function}: x is {x.shape} and dim is {dim}; a mean needs at least one element.")
     factor = 1.0 / count if mean else 1.0
-    of_sum, rest = _shapes(x.shape, axes)
     return sum_over(run, x, axes, factor, of_sum if keepdim else rest), (x.shape, of_sum, factor)
 
 
 @lru_cache(maxsize=1024)
-def _shapes(shape: Shape, axes: Shape) -> tuple[Shape, Shape]:
-    """Of a result whose `axes` stay with size 1, and of one without them."""
+def _shapes(shape: Shape, axes: Shape) -> tuple[Shape, Shape, int]:
+    """Of a result whose `axes` stay with size 1, and of one without them; and how many elements become one."""
     return (tuple([1 if a in axes else n for a, n in enumerate(shape)]),
-            tuple([n for a, n in enumerate(shape) if a not in axes]))
+            tuple([n for a, n in enumerate(shape) if a not in axes]), prod([shape[a] for a in axes]))
 
 
 def _reduce_vjp(run: Run, g: Buffer, saved: Reduced) -> Cotangents:

@@ -23,7 +23,9 @@ __all__ = ["ag_flatten", "ag_reshape", "ag_transpose"]
 
 def _sizes(numbers: Shape) -> Shape:
     """Numbers that were passed one by one, or as one tuple of them."""
-    alone = numbers[0] if len(numbers) == 1 else None
+    if len(numbers) != 1 or type(numbers[0]) is int:  # asking a protocol takes a microsecond
+        return numbers
+    alone: object = numbers[0]
     return tuple(alone) if isinstance(alone, Iterable) else numbers
 
 

@@ -121,20 +121,18 @@ def _square(grads: list[Buffer]) -> Buffer:
     backend = grads[0].backend
     sizes = [pieces((g.size,), chunk=CHUNK)[0] for g in grads]
     sums, at = backend.alloc((sum(sizes),), grads[0].dtype), 0
-    with backend.quiet():
-        for g, size in zip(grads, sizes, strict=True):
-            backend.launch(square_sums, g.view((g.size,)), into=sums.view((size,), at), chunk=CHUNK)
-            at += size
-        return sum_over(backend.launch, sums, (0,)).view(())
+    for g, size in zip(grads, sizes, strict=True):
+        backend.launch(square_sums, g.view((g.size,)), into=sums.view((size,), at), chunk=CHUNK)
+        at += size
+    return sum_over(backend.launch, sums, (0,)).view(())
 
 
 def _clip(grads: Mapping[str, Buffer], square: Buffer, max_norm: float) -> None:
     """Scale gradients of one device, given the square of their norm there."""
     if isfinite(max_norm):
-        with square.backend.quiet():
-            factor = square.backend.launch(clip_factor, square, max_norm=float(max_norm))
-            for buffer in _distinct(grads):
-                buffer.backend.launch(mul, buffer, factor, into=buffer)
+        factor = square.backend.launch(clip_factor, square, max_norm=float(max_norm))
+        for buffer in _distinct(grads):
+            buffer.backend.launch(mul, buffer, factor, into=buffer)
 
 
 def _distinct(grads: Mapping[str, Buffer]) -> Iterable[Buffer]:

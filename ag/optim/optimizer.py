@@ -206,9 +206,8 @@ class Optimizer(Settings):
             flats, g = (slots.flats, grads) if run.length == group.size else (
                 [b.view((run.length,), run.start) for b in slots.flats], grads.view((run.length,), run.start))
             place = {"start": run.start, "first": run.first, "count": run.params} if self._for_each else {}
-            with group.backend.quiet():
-                group.backend.launch(self._rule, *flats, *slots.numbers, g, slots.one,
-                                     slots.zero if bad is None else bad, **place, last=run is runs[-1])
+            group.backend.launch(self._rule, *flats, *slots.numbers, g, slots.one,
+                                 slots.zero if bad is None else bad, **place, last=run is runs[-1])
         group.store()
 
     def count_alike(self) -> None:

@@ -130,7 +130,8 @@ def counted(make: Callable[[], Training], recompute: bool = False) -> Found:
     ag.ag_seed(7)
     training = make()
     captured = ag.ag_capture(training.step, recompute=recompute)
-    captured(*training.batches[0])
+    for _ in range(2):  # the second call is compared with the first
+        captured(*training.batches[0])
     return costs(captured, *training.batches[0])
 
 

@@ -287,6 +287,7 @@ def test_an_axis_is_a_whole_number(bad: Any) -> None:
         with pytest.raises(TypeError, match=rf"^{name}: dim is .*; a whole number is required\.$"):
             getattr(ag, name)(np.ones((2, 2)), bad)
     assert ag.ag_sum(np.ones((2, 3)), np.int64(1)).shape == ag.ag_sum(np.ones((2, 3)), [1]).shape == (2,)
+    assert ag.ag_reshape(np.ones(4), (2, np.int64(2))).shape == ag.ag_reshape(np.ones(4), [2, 2]).shape == (2, 2)
     with pytest.raises(TypeError, match=r"^ag_reshape: a size is .*; a whole number is required\.$"):
         ag.ag_reshape(np.ones(4), (2.0, 2))
 

@@ -152,13 +152,11 @@ class Replica:
                 known = draws if stack.heads else 0  # the rest of a stack draws from streams of its own
                 streams = (first + stack.place) * (draws or 0), known, _BEYOND + stack.number * _EACH
                 self.plans.run(stack.together, streams)
-                with self.backend.quiet():
-                    row = self._weighed(stack, len(self._tree.nodes), len(stacks) == 1)
-                    self._tree.push(stack.place, stack.parts, row)
+                row = self._weighed(stack, len(self._tree.nodes), len(stacks) == 1)
+                self._tree.push(stack.place, stack.parts, row)
             else:
                 row = self._sum_of(stack)
-                with self.backend.quiet():
-                    self._tree.push(stack.place, stack.parts, row)
+                self._tree.push(stack.place, stack.parts, row)
         self.backend.submit()
 
     def _sum_of(self, stack: Stack) -> Buffer:
@@ -166,10 +164,8 @@ class Replica:
         inner: TreeSum[Buffer] = TreeSum(self._added)
         for one in stack.one_by_one():
             self.plans.run(one.together, (0, 0, _BEYOND + one.number * _EACH))
-            with self.backend.quiet():
-                inner.push(one.place, 1, self._weighed(one, len(self._tree.nodes) + len(inner.nodes), False))
-        with self.backend.quiet():
-            return inner.total()
+            inner.push(one.place, 1, self._weighed(one, len(self._tree.nodes) + len(inner.nodes), False))
+        return inner.total()
 
     def gradients_of(self, stack: Stack, stream: int) -> Buffer:
         """The row of one stack, uncaptured and apart from those of others, whose layers have exchanged values with it.
@@ -190,10 +186,9 @@ class Replica:
     def add_up(self, rows: Sequence[tuple[Stack, Buffer]]) -> None:
         """Sum these rows for `collect`; each comes with its stack."""
         self._tree = TreeSum(self._added)
-        with self.backend.quiet():
-            for stack, row in rows:
-                into = self._row(len(self._tree.nodes))
-                self._tree.push(stack.place, stack.parts, self.backend.launch(copy, row, into=into))
+        for stack, row in rows:
+            into = self._row(len(self._tree.nodes))
+            self._tree.push(stack.place, stack.parts, self.backend.launch(copy, row, into=into))
 
     def _row(self, depth: int) -> Buffer:
         """The memory for nodes at this depth; small rows lie side by side, so that one transfer brings several."""

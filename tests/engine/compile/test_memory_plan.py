@@ -61,7 +61,7 @@ def test_a_replay_computes_what_the_launches_did(device: str, steps: list[tuple[
     first, second = rng.normal(size=(2, 3, 4, 4)).astype(np.float32)
     inputs = [buffer(backend, x) for x in first]
     flat = buffer(backend, np.zeros(64))
-    with backend.quiet(), pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(NumpyBackend, "target", replace(NumpyBackend.target, fuse_from=1))  # as on a device
         with record(backend, recompute=recompute) as recording:
             kept = run_steps(backend, steps, inputs, flat)

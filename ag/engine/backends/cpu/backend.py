@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import platform
-from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from pathlib import Path
 from time import perf_counter_ns
@@ -175,14 +174,12 @@ class NumpyBackend(Backend):
 
     # -------------------------------------------------------------------------------------- launches
 
-    def quiet(self) -> AbstractContextManager[object]:
-        return quiet()
-
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
-        if self.settings.events is None:
-            primitive.reference(*[b.native for b in buffers], **params)
-        else:
-            self.timed(primitive, partial(primitive.reference, *[b.native for b in buffers], **params))
+        with quiet():
+            if self.settings.events is None:
+                primitive.reference(*[b.native for b in buffers], **params)
+            else:
+                self.timed(primitive, partial(primitive.reference, *[b.native for b in buffers], **params))
 
     def call(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> Call:
         """A launch, to be made many times."""

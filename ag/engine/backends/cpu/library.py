@@ -24,7 +24,6 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, NamedTuple, cast
 
-from ag.engine.buffer import Buffer
 from ag.engine.cpu_threads import available
 from ag.engine.dtype import F32, F64, I32, U32, DType
 from ag.engine.kernels.fused import Chain
@@ -32,7 +31,7 @@ from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
 from ag.errors import KernelError, ShapeError
 
-__all__ = ["Kernel", "Library", "Plan", "library", "load"]
+__all__ = ["PLANS_KEPT", "SHARED_FROM", "Kernel", "Library", "Plan", "Ready", "library", "load"]
 
 log = logging.getLogger("ag")
 
@@ -41,8 +40,8 @@ _TYPES: dict[str, tuple[DType, ...]] = {"float": (F32,), "double": (F64,), "int3
                                         "void": (F32, I32, U32)}
 _WORD = {"int64_t": "q", "double": "d"}
 # Elements; below, waking threads takes longer than they help, and so does giving Python's lock away.
-_SHARED_FROM = 1 << 14
-_PLANS_KEPT = 4096  # per kernel
+SHARED_FROM = 1 << 14
+PLANS_KEPT = 4096  # per kernel
 
 
 class Number(NamedTuple):
@@ -71,6 +70,24 @@ class Plan(NamedTuple):
     work: int
 
 
+class Ready(NamedTuple):
+    """A launch whose result is made afresh, at certain shapes and parameters of what it is made of.
+
+    Attributes
+    ----------
+    plan : Plan
+    nbytes : int
+    shape : tuple of int
+    dtype : DType
+        Of the result, and how many bytes these take.
+    """
+
+    plan: Plan
+    nbytes: int
+    shape: Shape
+    dtype: DType
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A compiled kernel.
@@ -93,6 +110,8 @@ class Kernel:
         What a chain may be made of.
     plans : dict
         Those that were made, by shapes, types and parameters.
+    ready : dict
+        Likewise, by those of what launches compute with, for `ag.engine.backends.cpu.native`; None: no plan.
     """
 
     address: int
@@ -104,22 +123,26 @@ class Kernel:
     reals: tuple[str, ...]
     functions: frozenset[str]
     plans: dict[object, Plan | None]
+    ready: dict[object, Ready | None]
 
-    def plan(self, kinds: list[object], primitive: Primitive, buffers: tuple[Buffer, ...],
-             params: Params) -> Plan | None:
+    def plan(self, kinds: list[Any], primitive: Primitive, params: Params) -> Plan | None:
         """How to launch it, given shape and type of each operand; None where one holds what it does not take."""
-        key: object = tuple(kinds) if not params else (*kinds, *map(params.__getitem__, primitive.params))
-        if self.reals:
-            key = key, *[copysign(1.0, cast(float, params[x])) for x in self.reals if x in params]
-        if "chain" in params:  # whose numbers may be zeros, too
-            key = key, repr(params["chain"])
+        key = tuple(kinds) if not params else (*kinds, *self.told_apart(primitive, params))
         found = self.plans.get(key, _UNKNOWN)
         if found is _UNKNOWN:
-            if len(self.plans) >= _PLANS_KEPT:
+            if len(self.plans) >= PLANS_KEPT:
                 self.plans.clear()
-            found = self.plans[key] = self._planned(primitive, tuple([b.shape for b in buffers]),
-                                                    tuple([b.dtype for b in buffers]), params)
+            found = self.plans[key] = self._planned(primitive, tuple(kinds[::2]), tuple(kinds[1::2]), params)
         return found
+
+    def told_apart(self, primitive: Primitive, params: Params) -> list[object]:
+        """Parameters as part of a key, with the signs of zeros, which are equal and differ."""
+        key = [*map(params.__getitem__, primitive.params)]
+        if self.reals and 0.0 in key:
+            key += [copysign(1.0, params[x]) for x in self.reals if x in params]
+        if "chain" in params:  # whose numbers may be zeros, too
+            key.append(repr(params["chain"]))
+        return key
 
     def _planned(self, primitive: Primitive, shapes: tuple[Shape, ...], dtypes: tuple[DType, ...],
                  params: Params) -> Plan | None:
@@ -144,7 +167,7 @@ class Kernel:
         work = prod(int(name) if name.isdigit() else cast(int, values[name]) for name in self.work) if self.work else (
             max(map(prod, shapes)))
         size = 3 + len(shapes) + len(words)
-        return Plan(partial(Struct(f"=3q{len(shapes)}Q").pack, self.address, size, work >= _SHARED_FROM),
+        return Plan(partial(Struct(f"=3q{len(shapes)}Q").pack, self.address, size, work >= SHARED_FROM),
                     Struct(f"={form}").pack(*words), work)
 
 
@@ -168,16 +191,17 @@ class Library:
         self.level = level if level in manifest["levels"] else ""
         path = str(folder / f"kernels{self.level}.so")
         free, held = ctypes.CDLL(path), ctypes.PyDLL(path)  # without Python's lock, and with it
-        self._run, self._run_briefly = free.ag_run, held.ag_run
+        self._run, self._run_briefly, self.launch_briefly = free.ag_run, held.ag_run, held.ag_launch
         for run in (self._run, self._run_briefly):
             run.argtypes = [ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64]
             run.restype = None
+        self.launch_briefly.argtypes, self.launch_briefly.restype = [ctypes.c_char_p], None
         functions = frozenset(manifest["functions"])
         self.kernels = {name: _kernel(free, name, entry, functions) for name, entry in manifest["kernels"].items()}
 
     def run(self, words: bytes, launches: int, work: int) -> None:
         """Make launches, one after the other; those of much work by as many threads as the calling one may have."""
-        if work < _SHARED_FROM:
+        if work < SHARED_FROM:
             self._run_briefly(words, launches, 1)
         else:
             self._run(words, launches, available())
@@ -196,7 +220,7 @@ def _kernel(library: ctypes.CDLL, name: str, entry: dict[str, list[dict[str, str
         tuple(o["name"] for o in operands), tuple(_TYPES[o["type"]] for o in operands),
         tuple(bool(o["writes"]) for o in operands),
         tuple(Number(n["name"], n["type"], int(n["count"])) for n in numbers),
-        tuple(map(str, entry["work"])), tuple(n["name"] for n in numbers if n["type"] == "double"), functions, {})
+        tuple(map(str, entry["work"])), tuple(n["name"] for n in numbers if n["type"] == "double"), functions, {}, {})
 
 
 @lru_cache(maxsize=1)

@@ -7,20 +7,19 @@ primitives these are, `ag.engine.backends.cpu.library` knows; `ag.engine.backend
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import groupby
+from math import prod
+from typing import Any
 
-from ag.engine.arena import OFFSET_BITS
+from ag.engine.arena import OFFSET_BITS, Block
 from ag.engine.backends.cpu.backend import NumpyBackend, NumpyProgram, quiet
-from ag.engine.backends.cpu.library import Library
+from ag.engine.backends.cpu.library import PLANS_KEPT, SHARED_FROM, Kernel, Library, Plan, Ready
 from ag.engine.buffer import Buffer
-from ag.engine.primitive import Call, Params, Primitive
-from ag.engine.program import Given, Launch, Program
+from ag.engine.primitive import Call, Params, Primitive, PrimitiveTo, Returned
+from ag.engine.program import OPEN, Given, Launch, Program
 
 __all__ = ["NativeBackend"]
-
-_NOTHING = nullcontext()
 
 
 class NativeProgram(NumpyProgram):
@@ -66,7 +65,7 @@ class NativeBackend(NumpyBackend):
 
     def __init__(self, kernels: Library, index: int = 0, *, guard: int = 0, limit_bytes: int | None = None) -> None:
         super().__init__(index, guard=guard, limit_bytes=limit_bytes)
-        self.run, self._kernels = kernels.run, kernels.kernels
+        self.run, self.launch_briefly, self._kernels = kernels.run, kernels.launch_briefly, kernels.kernels
         self._starts: list[int] = []  # by segment: what makes a pointer of an address
 
     def words(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> tuple[bytes, int] | None:
@@ -74,22 +73,68 @@ class NativeBackend(NumpyBackend):
         kernel = self._kernels.get(primitive.name)
         if kernel is None:
             return None
-        key: list[object] = []
+        kinds: list[Any] = []
         for b in buffers:  # not in two comprehensions: every launch of a small step feels them
             if b.backend is not self:
                 self.check_operands(primitive, buffers)  # whose addresses mean other memory here
-            key += b.shape, b.dtype
-        plan = kernel.plan(key, primitive, buffers, params)
-        if plan is None:
-            return None
+            kinds += b.shape, b.dtype
+        plan = kernel.plan(kinds, primitive, params)
+        return None if plan is None else (self._row(plan, buffers), plan.work)
+
+    def _row(self, plan: Plan, buffers: tuple[Buffer, ...]) -> bytes:
+        """The words of a planned launch on these buffers."""
+        starts, pointers = self._starts, []
         try:
-            starts = self._starts
-            pointers = [b.address + starts[b.address >> OFFSET_BITS] for b in buffers]
+            for b in buffers:
+                pointers.append(b.address + starts[b.address >> OFFSET_BITS])
         except IndexError:  # of a new segment; other threads may be here, too, so the list is made anew, not added to
-            self._starts = starts = [memory.ctypes.data - (number << OFFSET_BITS)
-                                     for number, (_, memory) in enumerate(self.arena.segments)]
-            pointers = [b.address + starts[b.address >> OFFSET_BITS] for b in buffers]
-        return plan.pack(*pointers) + plan.tail, plan.work
+            self._starts = [memory.ctypes.data - (number << OFFSET_BITS)
+                            for number, (_, memory) in enumerate(self.arena.segments)]
+            return self._row(plan, buffers)
+        return plan.pack(*pointers) + plan.tail
+
+    def launch(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
+               **params: object) -> Returned:
+        """`Backend.launch`; what small tensors feel is one look-up for all that shapes, types and parameters decide."""
+        kernel = self._kernels.get(primitive.name)
+        if (into is not None or kernel is None or primitive.outputs != 1 or primitive.updates or OPEN
+                or self.settings.events is not None):
+            return super().launch(primitive, *operands, into=into, **params)
+        kinds: list[Any] = []
+        for b in operands:
+            if type(b.block) is not Block:
+                b.block.settle()
+            if b.backend is not self:
+                self.check_operands(primitive, operands)
+            kinds += b.shape, b.dtype
+        if params:
+            kinds += kernel.told_apart(primitive, params)
+        key = tuple(kinds)
+        try:
+            ready = kernel.ready[key]
+        except KeyError:
+            ready = self._make_ready(kernel, key, primitive, operands, params)
+        if ready is None:
+            return super().launch(primitive, *operands, into=into, **params)
+        plan, nbytes, shape, dtype = ready
+        out: Any = self.placed(nbytes, shape, dtype)
+        if plan.work < SHARED_FROM:
+            self.launch_briefly(self._row(plan, (out, *operands)))
+        else:
+            self.run(self._row(plan, (out, *operands)), 1, plan.work)
+        result: Returned = out
+        return result
+
+    def _make_ready(self, kernel: Kernel, key: tuple[object, ...], primitive: Primitive, operands: tuple[Buffer, ...],
+                    params: Params) -> Ready | None:
+        """What `launch` looks up; None if the kernel does not take such operands."""
+        shape, dtype = primitive.shape(*[b.shape for b in operands], **params), operands[0].dtype
+        plan = kernel.plan([shape, dtype, *[x for b in operands for x in (b.shape, b.dtype)]], primitive, params)
+        if len(kernel.ready) >= PLANS_KEPT:
+            kernel.ready.clear()
+        ready = None if plan is None else Ready(plan, (prod(shape) * dtype.itemsize + 3) & ~3, shape, dtype)
+        kernel.ready[key] = ready
+        return ready
 
     def call(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> Call:
         found = self.words(primitive, buffers, params)
@@ -98,15 +143,13 @@ class NativeBackend(NumpyBackend):
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
         found = self.words(primitive, buffers, params)
         if found is None:
-            with quiet():
-                super()._run(primitive, buffers, params)
-        elif self.settings.events is None:
-            self.run(found[0], 1, found[1])
-        else:
+            super()._run(primitive, buffers, params)
+        elif self.settings.events is not None:
             self.timed(primitive, partial(self.run, found[0], 1, found[1]))
-
-    def quiet(self) -> AbstractContextManager[object]:
-        return _NOTHING  # kernels warn of nothing, and what runs in numpy is quiet by itself
+        elif found[1] < SHARED_FROM:
+            self.launch_briefly(found[0])
+        else:
+            self.run(found[0], 1, found[1])
 
     def program(self, launches: list[Launch]) -> Program:
         return NativeProgram(self, launches)

@@ -17,11 +17,12 @@ from helpers.errors import expect_error
 import ag
 from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backends import cpu
+from ag.engine.backends.cpu import native
 from ag.engine.backends.cpu.backend import NumpyBackend, _memory
 from ag.engine.backends.cpu.library import Library, library, load
 from ag.engine.backends.cpu.native import NativeBackend
 from ag.engine.buffer import Buffer
-from ag.engine.dtype import F32, F64
+from ag.engine.dtype import F32, F64, I32
 from ag.engine.primitive import PRIMITIVES
 
 BUILT = Path(cpu.__file__).parent / "built"
@@ -96,7 +97,7 @@ def test_what_has_a_kernel() -> None:
     assert device.has("fused", x, x, x, x, chain=chain)
     unknown = (("relu", 0, 0, 0.0), ("rectify", 4, 4, 0.0))
     kernel = device._kernels["fused"]
-    assert kernel.plan([*(x.shape, x.dtype) * 5], PRIMITIVES["fused"], (x,) * 5, {"chain": unknown}) is None
+    assert kernel.plan([*(x.shape, x.dtype) * 5], PRIMITIVES["fused"], {"chain": unknown}) is None
 
 
 @built
@@ -210,3 +211,26 @@ def test_numpy_and_c_train_alike() -> None:
         np.testing.assert_allclose(losses("cpu"), losses(plain.name), rtol=1e-4)
     finally:
         del devices._backends[plain.name]
+
+
+@built
+def test_a_launch_is_told_from_those_like_it() -> None:
+    """What was made ready for a launch is not taken for one of another type, or along another axis."""
+    device, x = Counting(), np.ones((2, 3), np.float32)
+    whole = device.alloc((2, 3), I32)
+    device.upload(x, whole)
+    copies = [device.launch(PRIMITIVES["copy"], b) for b in (device.of(x), whole, device.of(x.astype(np.float64)))]
+    assert [c.dtype for c in copies] == [F32, I32, F64] and all((c.native == 1).all() for c in copies)
+    sums = [device.launch(PRIMITIVES["sum"], device.of(x), axis=axis, chunk=3, scale=1.0) for axis in (0, 1)]
+    assert [s.native.tolist() for s in sums] == [[[2.0] * 3], [[3.0], [3.0]]]
+
+
+@built
+def test_plans_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "PLANS_KEPT", 3)
+    device = Counting()
+    ready = device._kernels["exp"].ready
+    ready.clear()
+    for n in range(1, 9):
+        assert device.launch(PRIMITIVES["exp"], device.of(np.ones(n, np.float32))).shape == (n,)
+        assert len(ready) <= 3

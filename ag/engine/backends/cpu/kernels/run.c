@@ -111,6 +111,10 @@ void ag_run(const int64_t *at, int64_t launches, int64_t threads) {
     if (mine) atomic_flag_clear(&taken);
 }
 
+// One launch by the calling thread alone, as most are that Python makes one by one.
+void ag_launch(const int64_t *at);
+void ag_launch(const int64_t *at) { ag_run(at, 1, 1); }
+
 // A child of fork has none of the threads, and whoever held something was perhaps one of them.
 static void forked(void) {
     helpers = 0;
