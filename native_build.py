@@ -6,7 +6,7 @@ The steps are in the order in which they run:
    shaders/ to SPIR-V and its manifest, in ag/engine/backends/vulkan/spv (kernels_build.py).  `cpu_kernels.update`:
    the CPU's kernels in C, to libraries in ag/engine/backends/cpu/built (tools/cpu_kernels.py).
 2. `BuildExtensions`, with the compiler that setuptools chose for this Python: third_party/kp, the patched Kompute, to
-   ag/engine/backends/vulkan/_kp, and what a replay asks first to ag/autograd/captured/_unchanged.
+   ag/engine/backends/vulkan/_kp, and what replays and small launches ask first to modules beside `QUICK`.
 
 No step is an error: one that cannot be done returns why, in one line.  That line goes into ``not_built.txt`` in the
 folder of the backend, from where ag's messages, `python -m ag devices` and `python -m ag doctor` take it, as pip shows
@@ -36,7 +36,7 @@ import kernels_build
 ROOT = Path(__file__).resolve().parent
 KP = Path("third_party", "kp")
 VULKAN, CPU = Path("ag", "engine", "backends", "vulkan"), Path("ag", "engine", "backends", "cpu")
-CAPTURED = Path("ag", "autograd", "captured")
+QUICK = (Path("ag", "autograd", "captured", "unchanged.c"), CPU / "launch.c")  # to modules called _unchanged, _launch
 NOTE = "not_built.txt"
 
 # ---------------------------------------------------------------------------------------------- files in the tree
@@ -127,10 +127,10 @@ NEEDED = (
 
 
 def extensions() -> list[Extension]:
-    """What is compiled for this platform: Kompute, and the comparisons of replays."""
-    quick = [] if sys.platform == "win32" else ["-fvisibility=hidden", "-O2", "-g0"]
-    return [kompute(), Extension(".".join([*CAPTURED.parts, "_unchanged"]), [str(CAPTURED / "unchanged.c")],
-                                 extra_compile_args=quick)]
+    """What is compiled for this platform: Kompute, and what Python would do, too, but slower."""
+    options = [] if sys.platform == "win32" else ["-fvisibility=hidden", "-O2", "-g0"]
+    return [kompute(), *(Extension(".".join([*path.parent.parts, f"_{path.stem}"]), [str(path)],
+                                   extra_compile_args=options) for path in QUICK)]
 
 
 def kompute() -> Extension:
@@ -157,19 +157,20 @@ def kompute() -> Extension:
 class BuildExtensions(setuptools.command.build_ext.build_ext):
     """Compiles extensions where that is possible, and else notes why not."""
 
-    whys = "", ""  # Kompute and the comparisons cannot be built
+    whys = "", ""  # Kompute, and one of the others, cannot be built
 
     def run(self) -> None:
         self.force = self.force or bool(os.environ.get("KP_STATIC_CXX"))  # which no file's time tells
         super().run()
         target = Path(ROOT if self.inplace else self.build_lib)
         note(target / VULKAN, "extension", self.whys[0])
-        note(target / CPU, "replays", self.whys[1])
+        note(target / CPU, "quick paths", self.whys[1])
 
     def build_extensions(self) -> None:
-        kp, unchanged = self.extensions
-        self.whys = self._missing(kp) or self._compiled(kp), self._compiled(unchanged)
-        self.extensions = [each for each, why in zip((kp, unchanged), self.whys, strict=True) if not why]  # are copied
+        kp, *others = self.extensions
+        whys = [self._missing(kp) or self._compiled(kp), *map(self._compiled, others)]
+        self.whys = whys[0], next(filter(None, whys[1:]), "")
+        self.extensions = [each for each, why in zip((kp, *others), whys, strict=True) if not why]  # are copied
 
     def _missing(self, kp: Extension) -> str:
         """What the compiler does not find of what Kompute needs."""

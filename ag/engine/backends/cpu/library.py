@@ -80,12 +80,15 @@ class Ready(NamedTuple):
     shape : tuple of int
     dtype : DType
         Of the result, and how many bytes these take.
+    row : bytes
+        The launch as words, with zeros for pointers; empty if several threads are to make it.
     """
 
     plan: Plan
     nbytes: int
     shape: Shape
     dtype: DType
+    row: bytes
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ class Kernel:
         """Parameters as part of a key, with the signs of zeros, which are equal and differ."""
         key = [*map(params.__getitem__, primitive.params)]
         if self.reals and 0.0 in key:
-            key += [copysign(1.0, params[x]) for x in self.reals if x in params]
+            key += [copysign(1.0, params[x]) for x in self.reals if x in params and params[x] == 0.0]
         if "chain" in params:  # whose numbers may be zeros, too
             key.append(repr(params["chain"]))
         return key
@@ -182,6 +185,16 @@ class Library:
     folder : Path
     manifest : dict
         What is in its ``manifest.json``.
+
+    Attributes
+    ----------
+    level : str
+        For which processors they are; empty: for all.
+    kernels : dict of str to Kernel
+    launch_briefly : callable
+        Makes the launch of a row of words, in the calling thread.
+    launch_at : int
+        Its address in this process; 0 if it is elsewhere.
     """
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
@@ -196,6 +209,7 @@ class Library:
             run.argtypes = [ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64]
             run.restype = None
         self.launch_briefly.argtypes, self.launch_briefly.restype = [ctypes.c_char_p], None
+        self.launch_at = _address(held.ag_launch)
         functions = frozenset(manifest["functions"])
         self.kernels = {name: _kernel(free, name, entry, functions) for name, entry in manifest["kernels"].items()}
 
@@ -211,12 +225,16 @@ class Library:
         self._run(words, launches, threads)
 
 
+def _address(function: object) -> int:
+    return cast(int, ctypes.cast(cast(Any, function), ctypes.c_void_p).value)
+
+
 def _kernel(library: ctypes.CDLL, name: str, entry: dict[str, list[dict[str, str]]],
             functions: frozenset[str]) -> Kernel:
     """What the manifest says of a kernel."""
     operands, numbers = entry["operands"], entry["numbers"]
     return Kernel(
-        cast(int, ctypes.cast(getattr(library, f"ag_{name}"), ctypes.c_void_p).value),
+        _address(getattr(library, f"ag_{name}")),
         tuple(o["name"] for o in operands), tuple(_TYPES[o["type"]] for o in operands),
         tuple(bool(o["writes"]) for o in operands),
         tuple(Number(n["name"], n["type"], int(n["count"])) for n in numbers),

@@ -7,7 +7,9 @@ primitives these are, `ag.engine.backends.cpu.library` knows; `ag.engine.backend
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 from itertools import groupby
 from math import prod
 from typing import Any
@@ -16,10 +18,15 @@ from ag.engine.arena import OFFSET_BITS, Block
 from ag.engine.backends.cpu.backend import NumpyBackend, NumpyProgram, quiet
 from ag.engine.backends.cpu.library import PLANS_KEPT, SHARED_FROM, Kernel, Library, Plan, Ready
 from ag.engine.buffer import Buffer
-from ag.engine.primitive import Call, Params, Primitive, PrimitiveTo, Returned
+from ag.engine.primitive import PRIMITIVES, Call, Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import OPEN, Given, Launch, Program
 
 __all__ = ["NativeBackend"]
+
+try:
+    _code: Any = import_module(f"{__package__}._launch")
+except ImportError:  # there was no compiler
+    _code = None
 
 
 class NativeProgram(NumpyProgram):
@@ -66,36 +73,46 @@ class NativeBackend(NumpyBackend):
     def __init__(self, kernels: Library, index: int = 0, *, guard: int = 0, limit_bytes: int | None = None) -> None:
         super().__init__(index, guard=guard, limit_bytes=limit_bytes)
         self.run, self.launch_briefly, self._kernels = kernels.run, kernels.launch_briefly, kernels.kernels
-        self._starts: list[int] = []  # by segment: what makes a pointer of an address
+        self.starts: list[int] = []  # by segment: what makes a pointer of an address
+        if _code is not None and kernels.launch_at and not guard and type(self).launch is NativeBackend.launch:
+            setattr(self, "launch", self._quickly(self.launch, kernels))  # noqa: B010 - in the place of the method
+
+    def _quickly(self, launch: Callable[..., Any], kernels: Library) -> Any:
+        """`launch` in compiled code, which calls it for what it does not know."""
+        return _code.Launch(self, _table(self._kernels), OPEN, self.settings, launch, Buffer, Block, OFFSET_BITS,
+                            kernels.launch_at)
 
     def words(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> tuple[bytes, int] | None:
         """A launch as words, and how much work it is; None if there is no kernel for it."""
         kernel = self._kernels.get(primitive.name)
         if kernel is None:
             return None
-        kinds: list[Any] = []
+        key: list[Any] = []
         for b in buffers:  # not in two comprehensions: every launch of a small step feels them
             if b.backend is not self:
                 self.check_operands(primitive, buffers)  # whose addresses mean other memory here
-            kinds += b.shape, b.dtype
-        plan = kernel.plan(kinds, primitive, params)
+            key += b.shape, b.dtype
+        plan = kernel.plan(key, primitive, params)
         return None if plan is None else (self._row(plan, buffers), plan.work)
 
     def _row(self, plan: Plan, buffers: tuple[Buffer, ...]) -> bytes:
         """The words of a planned launch on these buffers."""
-        starts, pointers = self._starts, []
+        starts, pointers = self.starts, []
         try:
             for b in buffers:
                 pointers.append(b.address + starts[b.address >> OFFSET_BITS])
         except IndexError:  # of a new segment; other threads may be here, too, so the list is made anew, not added to
-            self._starts = [memory.ctypes.data - (number << OFFSET_BITS)
-                            for number, (_, memory) in enumerate(self.arena.segments)]
+            self.starts = [memory.ctypes.data - (number << OFFSET_BITS)
+                           for number, (_, memory) in enumerate(self.arena.segments)]
             return self._row(plan, buffers)
         return plan.pack(*pointers) + plan.tail
 
     def launch(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
                **params: object) -> Returned:
-        """`Backend.launch`; what small tensors feel is one look-up for all that shapes, types and parameters decide."""
+        """`Backend.launch`; what small tensors feel is one look-up for all that shapes, types and parameters decide.
+
+        Where it was compiled, ``launch.c`` does the same in a third of the time, and calls this for what is new to it.
+        """
         kernel = self._kernels.get(primitive.name)
         if (into is not None or kernel is None or primitive.outputs != 1 or primitive.updates or OPEN
                 or self.settings.events is not None):
@@ -116,7 +133,7 @@ class NativeBackend(NumpyBackend):
             ready = self._make_ready(kernel, key, primitive, operands, params)
         if ready is None:
             return super().launch(primitive, *operands, into=into, **params)
-        plan, nbytes, shape, dtype = ready
+        plan, nbytes, shape, dtype, _ = ready
         out: Any = self.placed(nbytes, shape, dtype)
         if plan.work < SHARED_FROM:
             self.launch_briefly(self._row(plan, (out, *operands)))
@@ -132,7 +149,10 @@ class NativeBackend(NumpyBackend):
         plan = kernel.plan([shape, dtype, *[x for b in operands for x in (b.shape, b.dtype)]], primitive, params)
         if len(kernel.ready) >= PLANS_KEPT:
             kernel.ready.clear()
-        ready = None if plan is None else Ready(plan, (prod(shape) * dtype.itemsize + 3) & ~3, shape, dtype)
+        ready = None
+        if plan is not None:
+            row = plan.pack(*[0] * (1 + len(operands))) + plan.tail if plan.work < SHARED_FROM else b""
+            ready = Ready(plan, (prod(shape) * dtype.itemsize + 3) & ~3, shape, dtype, row)
         kernel.ready[key] = ready
         return ready
 
@@ -153,6 +173,13 @@ class NativeBackend(NumpyBackend):
 
     def program(self, launches: list[Launch]) -> Program:
         return NativeProgram(self, launches)
+
+
+def _table(kernels: Mapping[str, Kernel]) -> dict[str, tuple[dict[object, Ready | None], tuple[str, ...]]]:
+    """What compiled code asks for the launch of a primitive, by its name; the others are not for it."""
+    known = {name: PRIMITIVES[name] for name in kernels}
+    return {name: (kernels[name].ready, p.params) for name, p in known.items()
+            if p.outputs == 1 and not p.updates and "chain" not in p.params}
 
 
 def quietly(calls: list[Call]) -> None:

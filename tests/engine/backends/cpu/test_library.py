@@ -170,8 +170,8 @@ def test_threads_that_are_the_first_to_use_new_memory() -> None:
             device = Counting()
             device.arena = Arena(_memory, align=64, first_bytes=1 << 16, max_segment_bytes=1 << 16)
             assert not wrong_in_threads(device)
-            assert device._starts == [memory.ctypes.data - (number << OFFSET_BITS)
-                                      for number, (_, memory) in enumerate(device.arena.segments)]
+            assert device.starts == [memory.ctypes.data - (number << OFFSET_BITS)
+                                     for number, (_, memory) in enumerate(device.arena.segments)]
     finally:
         sys.setswitchinterval(interval)
 
