@@ -220,8 +220,8 @@ def overwrite(out: Any, array: Any) -> None:
 
     Ctrl-C comes before or after it.
     """
-    alike = out.flags.c_contiguous and array.flags.c_contiguous and out.shape == array.shape
-    if out.size < 2 * WIDE or not alike or np.may_share_memory(out, array):  # a piece could be read after it is written
+    if out.size < 2 * WIDE or not (out.flags.c_contiguous and array.flags.c_contiguous) or (
+            out.shape != array.shape or np.may_share_memory(out, array)):  # a piece could be read after it is written
         out[...] = array
         return
     pieces, there, here = cut(out.size), out.reshape(-1), array.reshape(-1)

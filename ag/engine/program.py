@@ -102,8 +102,8 @@ class Program(Protocol):
     def run(self, given: Given = ()) -> None:
         """Put values into buffers, and launch everything again, in order; does not wait."""
 
-    def copy_out(self, into: Buffer, result: Buffer) -> None:
-        """Copy a small result of the last run to other memory; does not wait."""
+    def copied(self, result: Buffer) -> Buffer:
+        """A copy of a small result of the last run; does not wait."""
 
     def close(self) -> None:
         """Let go of the memory; the program cannot run any more."""

@@ -298,9 +298,6 @@ def _itself(tensor: Tensor, args: Args) -> Tensor:
 
 
 def _result(program: Program, buffer: Buffer, thread: int, needs_grad: bool, args: Args) -> Tensor:
-    if buffer.block.nbytes <= _SMALL:
-        lent = buffer.backend.alloc(buffer.shape, buffer.dtype)  # sooner than later: most are held until the next call
-        program.copy_out(lent, buffer)
-    else:
-        lent = leased(buffer, thread)
+    is_small = buffer.block.nbytes <= _SMALL  # copied sooner than later, as most are held until the next call
+    lent = program.copied(buffer) if is_small else leased(buffer, thread)
     return Tensor(lent, needs_grad, ENDED if needs_grad else None)

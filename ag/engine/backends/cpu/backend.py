@@ -19,7 +19,7 @@ import numpy as np
 from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backend import Backend, DeviceInfo, Event, closed
 from ag.engine.backends.cpu.library import library
-from ag.engine.buffer import Buffer, note_written
+from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.cpu_threads import overwrite
 from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
 from ag.engine.kernels.convert import loaded, stored
@@ -95,9 +95,11 @@ class NumpyProgram:
                 for launch, call in zip(self._launches, self._calls, strict=True):
                     self._backend.timed(launch.primitive, call)
 
-    def copy_out(self, into: Buffer, result: Buffer) -> None:
-        """Copy a result of the last run."""
-        self._backend.copy(into, result)
+    def copied(self, result: Buffer) -> Buffer:
+        """A copy of a result of the last run."""
+        into = self._backend.alloc(result.shape, result.dtype)
+        overwrite(into.native, result.native)
+        return into
 
     def close(self) -> None:
         """Forget calls and buffers."""
@@ -156,7 +158,8 @@ class NumpyBackend(Backend):
         """Put values into buffers of a program's own, of which nobody else has to know that they changed."""
         for target, value in given:
             if isinstance(value, Buffer):
-                self.copy(target, value)
+                settle(value)
+                overwrite(target.native, value.native)
             else:
                 self._fill(target, value)
 

@@ -115,13 +115,14 @@ class VulkanProgram:
                 sequences = [*inputs.fill(words, self._backend.transfers, recorder), *sequences]
             recorder.play(sequences)
 
-    def copy_out(self, into: Buffer, result: Buffer) -> None:
-        """Copy a result of the last run; does not wait."""
-        settle(result)
+    def copied(self, result: Buffer) -> Buffer:
+        """A copy of a result of the last run; does not wait."""
+        into = self._backend.alloc(result.shape, result.dtype)
         if result.size:
             with self._backend.lock:
                 self._results.copy(into.address, result.address, result.nbytes, self._backend.transfers,
                                    self._backend.recorder)
+        return into
 
     def close(self) -> None:
         """Wait until the device is done with them, then forget sequences and buffers."""
