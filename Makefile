@@ -44,7 +44,7 @@ mutants: setup-test  ## break the package in 100 small ways: does the quick leg 
 	@tools/test.sh mutants
 
 bench: setup  ## run the benchmarks at small sizes, against PyTorch if it is installed; BENCH_ARGS for more arguments
-	@for name in step ops transfer parallel comm import; do $(run) benchmarks/bench_$$name.py $(BENCH_ARGS) || exit 1; done
+	@for name in step ops transfer parallel comm import loaded; do $(run) benchmarks/bench_$$name.py $(BENCH_ARGS) || exit 1; done
 	@$(run) benchmarks/roofline.py benchmarks/results/ops_cpu.json
 
 docs: setup  ## the documentation site in .make/docs; a warning or a broken link fails

@@ -60,8 +60,13 @@ def curve_training() -> tuple[Callable[..., ag.Tensor], list[tuple[Any, Any]]]:
     return training(w.curve, weights), [(x if x.dtype.kind == "i" else ag.ag_tensor(x), y) for x, y in batches]
 
 
+def step_and_batches() -> tuple[Callable[..., ag.Tensor], list[tuple[Any, Any]]]:
+    """The workload's step, to be called with a batch, and its batches."""
+    return curve_training() if w.curve else mlp_training()
+
+
 def run_steps() -> None:
-    step, batches = curve_training() if w.curve else mlp_training()
+    step, batches = step_and_batches()
     run = ag.ag_capture(step) if args.variant == "captured" else step
     steps.measure(args, lambda i: run(*batches[i % len(batches)]), ag.Tensor.item)
 
@@ -89,5 +94,6 @@ def run_dp_train() -> None:
     steps.report(args, found, float(history[0]), float(history[-1]))
 
 
-with ag.ag_device(args.device):
-    run_dp_train() if args.variant == "dp_train" else run_steps()
+if __name__ == "__main__":
+    with ag.ag_device(args.device):
+        run_dp_train() if args.variant == "dp_train" else run_steps()
