@@ -39,16 +39,10 @@ float leaky_relu_of(float x, const float slope) { precise float r = x > 0.0 ? x 
 float leaky_relu_grad_of(float x, float g, const float slope) { precise float r = x > 0.0 ? g : slope * g; return r; }
 
 // x / (1 + exp(-z)), exact relative to the result: (1 + tanh(z / 2)) / 2 would lose the digits of small ones.  Below
-// -88 exp(-z) may overflow, and the quotient is x exp(z), in factors that are not too small
+// -88 exp(-z) may overflow, and the quotient is x exp(z), in factors that are not too small.  One exp for both cases
 float gated(float x, float z) {
-    precise float r, root;
-    if (z < -88.0) {
-        root = ieee_exp(0.5 * z);
-        r = x * root * root;
-        return r;
-    }
-    r = x / (1.0 + ieee_exp(-z));
-    return r;
+    precise float e = ieee_exp(z < -88.0 ? 0.5 * z : -z), product = x * e * e, quotient = x / (1.0 + e);
+    return z < -88.0 ? product : quotient;
 }
 
 // sigmoid: 1 / (1 + exp(-x)).  sigmoid_grad: g y (1 - y)
