@@ -1,7 +1,8 @@
 """Where the time of a captured step on the CPU goes: a table of its launches by kernel, beside what the machine can do.
 
 Products are given in GFLOP/s, of the roof of a large one, and all others in GB/s that they read and write, of the roof
-of copying; a kernel whose arrays stay in a cache may exceed that.  launches_ag.py measures a workload.
+of copying; a kernel whose arrays stay in a cache may exceed that, and one that computes much (exponentials, attention)
+reaches little of it.  launches_ag.py measures a workload.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from common import emit  # noqa: E402
 from roofs import copy_on_host, gemm_on_host  # noqa: E402
 from step_ag import step_and_batches  # noqa: E402
 
-PRODUCTS = ("matmul", "batched_matmul", "matmul_sums", "conv2d", "attention")  # and their gradients
+PRODUCTS = ("matmul", "batched_matmul", "matmul_sums", "conv2d")  # and their gradients
 ROUNDS = 3 if args.quick else 30
 
 

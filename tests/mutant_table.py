@@ -528,6 +528,12 @@ mutant("reduction tree", "a total lies with the partial sums", "ag/parallel/comm
 mutant("reduction tree", "a partial sum is overwritten", "ag/parallel/comm/tree_reduction.py",
        "free.extend(x for x in (right, left) if x >= total)", "free.append(total)",
        "parallel/comm/test_tree_reduction.py::test_rows_are_added_up_as_in_the_tree[3-1]")
+mutant("reduction tree", "what is large is taken for infinite", "ag/parallel/comm/tree_reduction.py",
+       " and not np.isfinite(part).all():", ":",
+       "parallel/comm/test_tree_reduction.py::test_what_is_finite_may_have_a_sum_that_is_not[float32]")
+mutant("trainer", "calls that wait for each other share a thread", "ag/parallel/comm/device_threads.py",
+       "[] if wait else ", "",
+       "parallel/comm/test_device_threads.py::test_more_cpu_devices_than_cores_share_threads[1-expected0]")
 mutant("reduction tree", "nodes join wherever they lie", "ag/parallel/comm/tree_reduction.py",
        "and self.nodes[-1][0] % (2 * count) == 0:", ":",
        "parallel/comm/test_tree_reduction.py::test_any_shards_make_the_same_additions")

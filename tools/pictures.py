@@ -146,7 +146,34 @@ def host_table(name: str) -> list[str]:
               f'{row["launch_us"]:.1f} |' for row in rows)]
 
 
-TABLES = {"step": step_table, "parallel": parallel_table, "comm": comm_table, "ops": ops_table, "host": host_table}
+def loaded_table(name: str) -> list[str]:
+    rows = json.loads((RESULTS / name).read_text("utf-8"))["results"]
+    return ["| a step takes, in µs | of | alone | beside busy processes | longer by |",
+            "| --- | --- | ---: | ---: | ---: |",
+            *(f'| {WORKLOADS[row["workload"]]} | {row["peer"]} | {row["us_alone"]:,.0f} | {row["us_beside"]:,.0f} | '
+              f'{row["lost"]:.0%} |' for row in rows)]
+
+
+def launches_table(name: str) -> list[str]:
+    rows = json.loads((RESULTS / name).read_text("utf-8"))["results"]
+    whole: dict[str, float] = {}
+    for row in rows:
+        whole[row["workload"]] = whole.get(row["workload"], 0.0) + row["us"]
+    return ["| step | kernel | launches | µs | of the step | reaches | of the roof |",
+            "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+            *(f'| {WORKLOADS[row["workload"]]} | `{row["kernel"]}` | {row["launches"]} | {row["us"]:,.0f} | '
+              f'{row["us"] / whole[row["workload"]]:.0%} | {row["reached"]:.0f} {row["unit"]} | '
+              f'{row["reached"] / row["roof"]:.0%} |' for row in rows if row["us"] > 0.05 * whole[row["workload"]])]
+
+
+def overhead_table(name: str) -> list[str]:
+    rows = json.loads((RESULTS / name).read_text("utf-8"))["results"]
+    return ["| what | least of the rounds |", "| --- | ---: |",
+            *(f'| {row["what"]} | {row["least"]:.3g} {row["unit"]} |' for row in rows)]
+
+
+TABLES = {"step": step_table, "parallel": parallel_table, "comm": comm_table, "ops": ops_table, "host": host_table,
+          "loaded": loaded_table, "launches": launches_table, "overhead": overhead_table}
 
 
 def where(name: str) -> str:

@@ -174,10 +174,9 @@ DEFECTS = [
     Defect(
         "results are the program's memory",
         _PROGRAM,
-        "    if buffer.block.nbytes <= _SMALL:\n        lent =",
-        "    if True:\n        lent = buffer\n    elif buffer.block.nbytes <= _SMALL:\n        lent =",
+        "program.copied(buffer) if is_small else", "buffer if is_small else",
     ),
-    Defect("large results are the program's memory", _PROGRAM, "lent = leased(buffer, thread)", "lent = buffer"),
+    Defect("large results are the program's memory", _PROGRAM, "leased(buffer, thread)\n", "buffer\n"),
     Defect(
         "gradients are the program's memory",
         *(_PROGRAM, "return Tensor(leased(self.buffer, self._thread))", "return Tensor(self.buffer)"),

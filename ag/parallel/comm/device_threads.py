@@ -1,6 +1,7 @@
 """Device threads: one thread per device, so that devices work at the same time and a hung one does not stop the others.
 
-A call that does not return in time is reported, and its thread is abandoned: Python cannot end a thread.  Idle threads
+More CPU devices than cores share threads, one per core: threads that take turns on a core cost more than they bring.  A
+call that does not return in time is reported, and its thread is abandoned: Python cannot end a thread.  Idle threads
 wait for the next training, as drivers keep some memory for every thread that ever used them.  Knows calls only, no
 model and no arithmetic.  The trainer gives it the work of the replicas, and synchronized samples theirs.
 """
@@ -9,13 +10,13 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context, copy_context
 from threading import TIMEOUT_MAX, Lock
 from time import monotonic
 from typing import NamedTuple
 
-from ag.engine.cpu_threads import WorkerThread, one_thread
+from ag.engine.cpu_threads import WorkerThread, one_thread, threads
 from ag.errors import CommError
 from ag.parallel.comm.shared_cores import SharedCores
 
@@ -36,7 +37,7 @@ class Task(NamedTuple):
 
 
 class DeviceThreads:
-    """A thread per device, which makes the calls of its device one after the other.
+    """A thread per device, or per core, which makes the calls of its devices one after the other.
 
     Parameters
     ----------
@@ -45,13 +46,21 @@ class DeviceThreads:
     alone : set of str
         Devices that share the CPU, so each keeps to one core.
     timeout : float
-        Seconds that the calls of a device may take together.
+        Seconds that the calls of a thread may take together.
     direct : bool, optional
         Make the calls in the calling thread, without a time limit; for a single device.
+    wait : bool, optional
+        Whether calls wait for each other, so that each device needs a thread of its own.
     """
 
-    def __init__(self, devices: Sequence[str], alone: set[str], timeout: float, direct: bool = False) -> None:
-        self._threads = {} if direct else {device: _idle_thread(device in alone) for device in devices}
+    def __init__(self, devices: Sequence[str], alone: set[str], timeout: float, direct: bool = False,
+                 wait: bool = False) -> None:
+        beside = [] if wait else [device for device in dict.fromkeys(devices) if device in alone]
+        apart = [[device] for device in dict.fromkeys(devices) if device not in beside]
+        each = -(-len(beside) // threads()) or 1
+        groups = [] if direct else [*(beside[i : i + each] for i in range(0, len(beside), each)), *apart]
+        self._threads = {device: thread for group in groups for thread in [_idle_thread(group[0] in alone)]
+                         for device in group}
         self._timeout = timeout
         self._direct = direct
         self._cores = SharedCores(alone)
@@ -73,21 +82,20 @@ class DeviceThreads:
                     raise
             return
         end = monotonic() + self._timeout
-        of_device: dict[str, list[Task]] = {}
+        of_thread: dict[_DeviceThread, list[Task]] = {}
         for task in tasks:
-            of_device.setdefault(task.device, []).append(task)
-        threads = [self._threads[device] for device in of_device]
+            of_thread.setdefault(self._threads[task.device], []).append(task)
         try:
-            for thread, mine in zip(threads, of_device.values(), strict=True):
+            for thread, mine in of_thread.items():
                 thread.give(mine)
-            _wait_for(threads, end)
+            _wait_for(of_thread, end)
         except BaseException:  # Ctrl-C: no call goes on behind the caller's back, unless there is a second one
-            _wait_for([thread for thread in threads if thread.now is not None], end)
+            _wait_for([thread for thread in of_thread if thread.now is not None], end)
             raise
-        failed = [(task, error) for thread in threads for task, error in thread.failed]
+        failed = [(task, error) for thread in of_thread for task, error in thread.failed]
         for task, error in sorted(failed, key=lambda pair: isinstance(pair[1], FollowingError)):
             raise _of(task, error, step)
-        late = [thread.now for thread in threads if thread.now is not None]
+        late = [thread.now for thread in of_thread if thread.now is not None]
         if late:
             first = next((task for task in late if not task.waits()), late[0])
             raise CommError(f"dp_train: {first.who} did not finish its part of step {step} within {self._timeout:g} s; "
@@ -101,11 +109,11 @@ class DeviceThreads:
     def close(self) -> None:
         """Give the threads back; one that hangs ends when its call returns."""
         self._cores.close()
-        for thread in self._threads.values():
+        for thread in set(self._threads.values()):
             thread.give_back()
 
 
-def _wait_for(threads: Sequence[_DeviceThread], end: float) -> None:
+def _wait_for(threads: Iterable[_DeviceThread], end: float) -> None:
     """Wait for all calls, or until one is late."""
     for thread in threads:
         if not thread.wait(end - monotonic()):
@@ -113,7 +121,7 @@ def _wait_for(threads: Sequence[_DeviceThread], end: float) -> None:
 
 
 class _DeviceThread:
-    """A worker thread for the calls of one device, and the lock at which their caller waits."""
+    """A worker thread for the calls of some devices, and the lock at which their caller waits."""
 
     def __init__(self) -> None:
         self.now: Task | None = None  # the call that is made now, or next

@@ -136,7 +136,7 @@ class SynchronizedSamples:
             self._count = len(held)
             names = [str(i) for i in range(len(held))]
             several = len({r.device for r in self._replicas}) > 1
-            self._threads = DeviceThreads(names, set(names) if several else set(), self._timeout)
+            self._threads = DeviceThreads(names, set(names) if several else set(), self._timeout, wait=True)
         of_device: dict[str, list[int]] = {}
         for i, (replica, _) in enumerate(held):
             of_device.setdefault(replica.device, []).append(i)

@@ -171,6 +171,19 @@ def test_an_element_may_overflow() -> None:
     assert sum_at([(k, 1, np.full(2, 3e38, np.float32)) for k in range(2)], 1) == np.inf
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_what_is_finite_may_have_a_sum_that_is_not(dtype: type) -> None:
+    large = np.full(1000, np.finfo(dtype).max, dtype)
+    out = np.empty_like(large)
+    assert add_up([(0, 1, large)], out) and (out == large).all()
+    assert add_up([(0, 1, large), (1, 1, -large)], out) and not out.any()
+    for bad in (np.inf, -np.inf, np.nan):
+        large[7] = bad
+        assert not add_up([(0, 1, large)], out)
+    large[8] = -large[7]
+    assert not add_up([(0, 1, large)], out)
+
+
 def test_no_rows() -> None:
     with expect_error("a sum of no rows", CommError, "at least one sample"):
         add_up([], np.empty(3, np.float32))

@@ -128,14 +128,15 @@ class Kernel:
     plans: dict[object, Plan | None]
     ready: dict[object, Ready | None]
 
-    def plan(self, kinds: list[Any], primitive: Primitive, params: Params) -> Plan | None:
+    def plan(self, kinds: list[object], primitive: Primitive, params: Params) -> Plan | None:
         """How to launch it, given shape and type of each operand; None where one holds what it does not take."""
         key = tuple(kinds) if not params else (*kinds, *self.told_apart(primitive, params))
         found = self.plans.get(key, _UNKNOWN)
         if found is _UNKNOWN:
             if len(self.plans) >= PLANS_KEPT:
                 self.plans.clear()
-            found = self.plans[key] = self._planned(primitive, tuple(kinds[::2]), tuple(kinds[1::2]), params)
+            shapes, dtypes = cast("tuple[Shape, ...]", tuple(kinds[::2])), cast("tuple[DType, ...]", tuple(kinds[1::2]))
+            found = self.plans[key] = self._planned(primitive, shapes, dtypes, params)
         return found
 
     def told_apart(self, primitive: Primitive, params: Params) -> list[object]:

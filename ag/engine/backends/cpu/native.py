@@ -12,7 +12,8 @@ from functools import partial
 from importlib import import_module
 from itertools import groupby
 from math import prod
-from typing import Any
+from types import ModuleType
+from typing import cast
 
 from ag.engine.arena import OFFSET_BITS, Block
 from ag.engine.backends.cpu.backend import NumpyBackend, NumpyProgram, quiet
@@ -26,7 +27,7 @@ from ag.engine.program import OPEN, Given, Launch, Program
 __all__ = ["NativeBackend"]
 
 try:
-    _code: Any = import_module(f"{__package__}._launch")
+    _code: ModuleType | None = import_module(f"{__package__}._launch")
 except ImportError:  # there was no compiler
     _code = None
 
@@ -85,8 +86,9 @@ class NativeBackend(NumpyBackend):
         if _code is not None and kernels.launch_at and not guard and type(self).launch is NativeBackend.launch:
             setattr(self, "launch", self._quickly(self.launch, kernels))  # noqa: B010 - in the place of the method
 
-    def _quickly(self, launch: Callable[..., Any], kernels: Library) -> Any:
+    def _quickly(self, launch: Callable[..., object], kernels: Library) -> object:
         """`launch` in compiled code, which calls it for what it does not know."""
+        assert _code is not None
         return _code.Launch(self, _table(self._kernels), OPEN, self.settings, launch, Buffer, Block, OFFSET_BITS,
                             kernels.launch_at)
 
@@ -95,7 +97,7 @@ class NativeBackend(NumpyBackend):
         kernel = self._kernels.get(primitive.name)
         if kernel is None:
             return None
-        key: list[Any] = []
+        key: list[object] = []
         for b in buffers:  # not in two comprehensions: every launch of a small step feels them
             if b.backend is not self:
                 self.check_operands(primitive, buffers)  # whose addresses mean other memory here
@@ -125,7 +127,7 @@ class NativeBackend(NumpyBackend):
         if (into is not None or kernel is None or primitive.outputs != 1 or primitive.updates or OPEN
                 or self.settings.events is not None):
             return super().launch(primitive, *operands, into=into, **params)
-        kinds: list[Any] = []
+        kinds: list[object] = []
         for b in operands:
             if type(b.block) is not Block:
                 b.block.settle()
@@ -142,13 +144,12 @@ class NativeBackend(NumpyBackend):
         if ready is None:
             return super().launch(primitive, *operands, into=into, **params)
         plan, nbytes, shape, dtype, _ = ready
-        out: Any = self.placed(nbytes, shape, dtype)
+        out = self.placed(nbytes, shape, dtype)
         if plan.work < SHARED_FROM:
             self.launch_briefly(self._row(plan, (out, *operands)))
         else:
             self.run(self._row(plan, (out, *operands)), 1, plan.work)
-        result: Returned = out
-        return result
+        return cast("Returned", out)
 
     def _make_ready(self, kernel: Kernel, key: tuple[object, ...], primitive: Primitive, operands: tuple[Buffer, ...],
                     params: Params) -> Ready | None:

@@ -117,11 +117,10 @@ class VulkanProgram:
 
     def copied(self, result: Buffer) -> Buffer:
         """A copy of a result of the last run; does not wait."""
-        into = self._backend.alloc(result.shape, result.dtype)
+        backend, into = self._backend, self._backend.alloc(result.shape, result.dtype)
         if result.size:
-            with self._backend.lock:
-                self._results.copy(into.address, result.address, result.nbytes, self._backend.transfers,
-                                   self._backend.recorder)
+            with backend.lock:
+                self._results.copy(into.address, result.address, result.nbytes, backend.transfers, backend.recorder)
         return into
 
     def close(self) -> None:

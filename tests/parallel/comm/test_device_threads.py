@@ -1,0 +1,82 @@
+"""Threads for devices: who has one of its own, and what is made of errors and of calls that take long."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from helpers.errors import expect_error
+
+import ag
+from ag.parallel.comm import device_threads
+from ag.parallel.comm.device_threads import DeviceThreads, Task
+
+
+def threads_of(devices: list[str], alone: set[str], **how: bool) -> dict[str, int]:
+    """The thread in which the calls of each device are made, as numbers in the order of devices."""
+    found: dict[str, int] = {}
+    threads = DeviceThreads(devices, alone, 10.0, **how)
+
+    def called(device: str) -> None:
+        found[device] = threading.get_ident()
+        time.sleep(0.01)
+
+    try:
+        threads.run([Task(device, device, lambda device=device: called(device)) for device in devices], 0)
+    finally:
+        threads.close()
+    numbers = list(dict.fromkeys(found[device] for device in devices))
+    return {device: numbers.index(found[device]) for device in devices}
+
+
+CPUS = [f"cpu:{i}" for i in range(5)]
+
+
+@pytest.mark.parametrize("cores, expected", [
+    (1, [0, 0, 0, 0, 0]), (2, [0, 0, 0, 1, 1]), (3, [0, 0, 1, 1, 2]), (4, [0, 0, 1, 1, 2]), (5, [0, 1, 2, 3, 4]),
+    (16, [0, 1, 2, 3, 4])])
+def test_more_cpu_devices_than_cores_share_threads(
+        cores: int, expected: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_threads, "threads", lambda: cores)
+    assert list(threads_of(CPUS, set(CPUS)).values()) == expected
+    cards = threads_of(["a", *CPUS, "b"], set(CPUS))
+    assert len({cards["a"], cards["b"], cards["cpu:0"]}) == 3
+    assert list(threads_of(CPUS, set(CPUS), wait=True).values()) == [0, 1, 2, 3, 4]
+
+
+def test_calls_that_wait_for_each_other_have_a_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_threads, "threads", lambda: 1)
+    barrier = threading.Barrier(len(CPUS), timeout=10)
+    threads = DeviceThreads(CPUS, set(CPUS), 10.0, wait=True)
+    threads.run([Task(device, device, lambda: barrier.wait() and None) for device in CPUS], 0)
+    threads.close()
+
+
+def test_errors_in_a_shared_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other calls are made, and the first error is raised."""
+    monkeypatch.setattr(device_threads, "threads", lambda: 1)
+    made: list[str] = []
+
+    def call(device: str) -> None:
+        made.append(device)
+        if device in CPUS[1:3]:
+            raise ValueError(device)
+
+    threads = DeviceThreads(CPUS, set(CPUS), 10.0)
+    with pytest.raises(ValueError, match="cpu:1"):
+        threads.run([Task(device, device, lambda device=device: call(device)) for device in CPUS], 3)
+    threads.close()
+    assert made == CPUS
+
+
+def test_a_call_that_hangs_in_a_shared_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_threads, "threads", lambda: 1)
+    go = threading.Event()
+    threads = DeviceThreads(CPUS, set(CPUS), 0.2)
+    calls = [Task(device, f"replica {device}", go.wait if device == "cpu:1" else lambda: None) for device in CPUS]
+    with expect_error("a call that hangs", ag.CommError, "replica cpu:1 did not finish its part of step 4"):
+        threads.run(calls, 4)
+    assert all(threads.hangs(device) for device in CPUS)
+    threads.close()
+    go.set()
