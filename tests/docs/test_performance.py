@@ -21,7 +21,7 @@ def test_a_picture_is_that_of_its_file(name: str) -> None:
 
 
 def test_tables_are_those_of_their_files() -> None:
-    assert PAGE.count("<!-- table: ") == 6 and PAGE.count("<!-- words: ") == 4
+    assert PAGE.count("<!-- table: ") == 9 and PAGE.count("<!-- words: ") == 4
     assert MADE["with_tables"](PAGE) == PAGE, AGAIN
 
 
