@@ -28,7 +28,7 @@ from typing import Any
 sys.path[:0] = map(str, Path(__file__).resolve().parents[1:3])  # tests, and the root
 
 import numpy as np  # noqa: E402
-from helpers.devices import LAYERS, built_layers  # noqa: E402
+from helpers.devices import built_layers  # noqa: E402
 
 import ag  # noqa: E402
 from ag import nn, ops, optim  # noqa: E402
@@ -37,6 +37,7 @@ from ag.engine.device import backend_of  # noqa: E402
 
 VOCABULARY, WIDTH, HEADS = 50257, 768, 12
 HEAP = 8 << 30  # of a card; lavapipe says 2 GiB, and gives what there is
+WATCHDOG = "VK_LAYER_AG_limits", "VK_LAYER_KP_fault"
 WATCHDOG_S = 0.1  # of work, as costs are counted
 
 
@@ -111,7 +112,7 @@ def step_of(options: argparse.Namespace) -> dict[str, Any]:
 def under_layers(arguments: list[str]) -> int:
     """This program in a process of its own, in which the layers are between it and the driver; its exit status."""
     with TemporaryDirectory() as folder:
-        settings = {**built_layers(Path(folder), *LAYERS), "AG_LIMITS_HEAP": str(HEAP),
+        settings = {**built_layers(Path(folder), *WATCHDOG), "AG_LIMITS_HEAP": str(HEAP),
                     "AG_SUBMIT_MS": str(250 * WATCHDOG_S)}
         return subprocess.run([sys.executable, __file__, *arguments], env={**os.environ, **settings}).returncode
 

@@ -20,6 +20,7 @@ import ag
 DRIVERS = {"lavapipe": "llvmpipe", "swiftshader": "SwiftShader"}  # name in tests -> part of the product's name
 ROOT = Path(__file__).parents[2]
 LAYERS = {"VK_LAYER_AG_limits": ROOT / "tests" / "limits" / "limits.c",  # which stand between programs and drivers
+          "VK_LAYER_AG_queues": ROOT / "tests" / "queues" / "queues.c",
           "VK_LAYER_KP_fault": ROOT / "third_party" / "kp" / "fault" / "fault.c"}
 NAMED = os.environ.get("AG_TEST_DEVICE")
 EXTENSION = "ag.engine.backends.vulkan._kp"  # the binding to Vulkan

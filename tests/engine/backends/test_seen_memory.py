@@ -152,7 +152,7 @@ def test_a_handler_in_the_middle(backend: Any, wait: bool) -> None:
     """Wherever a handler launches what reads and writes the place, calls are in one order or the other."""
     count, within = 2 * LARGE, in_files(transfers, recorder)
     old, new = ramp(count), ramp(count, 1)
-    for at in range(1, 200, 7):
+    for at in range(1, 200, 3):
         x, seen = made(backend, old), []
 
         def handler(x: Buffer = x, seen: list[Buffer] = seen) -> None:

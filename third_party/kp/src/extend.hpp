@@ -205,6 +205,10 @@ bindManager(Class<kp::Manager>& manager)
            [](const kp::Manager&, const kp::Tensor& arena) { return py::make_tuple(arena.mapped(), arena.cached()); },
            "Whether the host sees the memory of this arena, and whether it reads that at full speed.",
            py::arg("arena"))
+      .def("transfers_apart",
+           &kp::Manager::transfersApart,
+           "Whether queue 1 is for transfers, which run beside what queue 0 was given before, and before all that\n"
+           "it is given after them.")
       .def("bound",
            &kp::Manager::bound,
            "The pipeline of an Algorithm, bound to other tensors, as many as it has.",

@@ -61,6 +61,7 @@ struct Features
         ask(mMemoryModel, core12, "VK_KHR_vulkan_memory_model");
         if (core12) // the call that tells an address has another name before
             ask(mAddress, core12, "VK_KHR_buffer_device_address");
+        ask(mTimelineSemaphore, core12, "VK_KHR_timeline_semaphore");
         ask(mSubgroupSize, false, "VK_EXT_subgroup_size_control");
         ask(mAtomicFloat, false, "VK_EXT_shader_atomic_float");
         ask(mCooperativeMatrix, false, "VK_KHR_cooperative_matrix");
@@ -96,6 +97,7 @@ struct Features
             { "full_subgroups", mSubgroupSize.computeFullSubgroups },
             { "vulkan_memory_model", mMemoryModel.vulkanMemoryModel },
             { "buffer_device_address", mAddress.bufferDeviceAddress },
+            { "timeline_semaphore", mTimelineSemaphore.timelineSemaphore },
             { "atomic_float32_add", mAtomicFloat.shaderBufferFloat32AtomicAdd },
             { "cooperative_matrix", mCooperativeMatrix.cooperativeMatrix },
             { "bfloat16", mBfloat16.shaderBFloat16Type },
@@ -123,6 +125,9 @@ struct Features
     };
     VkPhysicalDeviceBufferDeviceAddressFeatures mAddress{
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES
+    };
+    VkPhysicalDeviceTimelineSemaphoreFeatures mTimelineSemaphore{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES
     };
     VkPhysicalDeviceSubgroupSizeControlFeatures mSubgroupSize{
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES

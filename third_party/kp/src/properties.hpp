@@ -84,6 +84,7 @@ deviceProperties(const vk::PhysicalDevice& device)
 
     const std::vector<vk::QueueFamilyProperties> families = device.getQueueFamilyProperties();
     const std::optional<uint32_t> family = kp::computeFamily(families); // none: no Manager can be made
+    const std::optional<uint32_t> transfers = kp::transferFamily(families);
     const uint32_t bits = family ? families[*family].timestampValidBits : 0;
 
     py::dict d;
@@ -116,6 +117,7 @@ deviceProperties(const vk::PhysicalDevice& device)
     d["rounds_to_nearest"] = (bool)floats.shaderRoundingModeRTEFloat32;      // likewise
     d["keeps_denormals"] = (bool)floats.shaderDenormPreserveFloat32;         // likewise
     d["queue_family"] = family ? (int)*family : -1; // that launches go to
+    d["transfer_family"] = transfers ? (int)*transfers : -1; // of queue 1, if there is one
     d["queue_draws"] = family && (families[*family].queueFlags & vk::QueueFlagBits::eGraphics);
     d["timestamps_supported"] = bits != 0;
     d["timestamp_valid_bits"] = bits;

@@ -174,6 +174,12 @@ class Batch:
         self.timing: object = None
         self.meter: Meter | None = None
 
+    def touches(self, start: int, end: int) -> bool:
+        """Whether any command reads or writes between these addresses."""
+        return any(a < end and start < b
+                   for command in list(self.recorded.commands if self.recorded is not None else self.commands)
+                   for a, b in (*command.reads, *command.writes))
+
 
 def groups_of(commands: list[Kind], most: float, length: int) -> list[list[Kind]]:
     """Commands in their order, in groups of at most so many that cost at most so much, where none alone costs more."""

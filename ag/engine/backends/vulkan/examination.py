@@ -55,7 +55,7 @@ def examined(backend: TunedBackend, manager: Manager, tiles: Tiles) -> list[Find
     """
     limits = manager.get_device_properties()
     return [*_driver(backend, limits), *_memory(manager, limits), *_kernels(manager, limits),
-            *_products(backend, tiles), *_habits(limits), _kept(), *_watchdog(backend), _speed(backend)]
+            *_products(backend, tiles), *_habits(limits, manager.transfers_apart()), _kept(), *_watchdog(backend), _speed(backend)]
 
 
 def _driver(backend: TunedBackend, limits: Properties) -> Iterator[Finding]:
@@ -109,7 +109,7 @@ def _products(backend: TunedBackend, tiles: Tiles) -> Iterator[Finding]:
                       f"newer driver may mend that" if wrong and not tiles.forced else "")
 
 
-def _habits(limits: Properties) -> Iterator[Finding]:
+def _habits(limits: Properties, apart: bool) -> Iterator[Finding]:
     kept = limits["preserves_nan"]
     yield Finding("NaN and infinity", "kept, as kernels ask for it" if kept else "the driver promises nothing",
                   "" if kept else "relu or max may hide a NaN; a loss that is not finite is still found")
@@ -117,7 +117,8 @@ def _habits(limits: Properties) -> Iterator[Finding]:
     yield Finding("subgroups, clock", f"{limits['subgroup_size'] or 'unknown number of'} invocations, {bits} bits",
                   "" if bits else "the device tells no times, so profiles have those of the host")
     does = "draws, too" if limits["queue_draws"] else "only computes"
-    yield Finding("queue", f"family {limits['queue_family']}, which {does}")
+    beside = f"; uploads in family {limits['transfer_family']}" if apart else ""
+    yield Finding("queue", f"family {limits['queue_family']}, which {does}{beside}")
 
 
 def _kept() -> Finding:

@@ -47,6 +47,7 @@ class Properties(TypedDict):
     subgroup_size: int
     timestamp_period: float
     timestamp_valid_bits: int
+    transfer_family: int
     uuid: bytes
     vendor_id: int
 
@@ -77,9 +78,11 @@ class Sequence(Protocol):
 
     def eval(self) -> Sequence: ...
 
-    def eval_async_after(self, before: list[Sequence]) -> Sequence: ...
+    def eval_async_after(self, before: list[Sequence] | tuple[Sequence, ...]) -> Sequence: ...
 
     def eval_await(self) -> Sequence: ...
+
+    def is_running(self) -> bool: ...
 
     def clear(self) -> object: ...
 
@@ -90,6 +93,8 @@ class Manager(Protocol):
     """An open device."""
 
     def sequence(self, queue: int = 0, timestamps: int = 0) -> Sequence: ...
+
+    def transfers_apart(self) -> bool: ...
 
     def arena(self, words: int, addressed: bool = False) -> Tensor: ...
 

@@ -27,9 +27,10 @@ from ag.engine.backend import Event, Meter
 from ag.engine.backends.vulkan.commands import Batch, Copy, Kind, Operation, Recorded, costliest, groups_of
 from ag.engine.backends.vulkan.cost import MOST_COMMANDS, Budget
 from ag.engine.backends.vulkan.hazards import HazardTracker
-from ag.engine.backends.vulkan.kp_types import Manager, Sequence, Tensor
+from ag.engine.backends.vulkan.kp_types import Manager, Sequence, Tensor, Words
 from ag.engine.backends.vulkan.loader import DRIVERS, kompute
 from ag.engine.backends.vulkan.timestamps import Counter, Stopwatch
+from ag.engine.backends.vulkan.transfer_queue import TransferQueue
 from ag.errors import DeviceError
 
 __all__ = ["Recorder"]
@@ -66,9 +67,10 @@ class Recorder:
         self._batches = deque([Batch()])  # what was not waited for, in order; the last is open
         self._most = budget.first  # commands of the open batch
         self._host_sees = manager.host_sees()
+        self._beside = TransferQueue(manager)
         self.barriers = 0
         self.submits = 0
-        self.changes = 0  # grows with whatever is recorded or played
+        self.changes = 0  # grows with whatever is recorded, played or uploaded beside that
         self.lost = False
 
     # -------------------------------------------------------------------------------------- commands
@@ -203,20 +205,54 @@ class Recorder:
 
     def touches(self, start: int, end: int) -> bool:
         """Whether anything that was recorded, and was not waited for, reads or writes between these addresses."""
-        return any(a < end and start < b for batch in list(self._batches)
-                   for command in list(batch.recorded.commands if batch.recorded is not None else batch.commands)
-                   for a, b in (*command.reads, *command.writes))
+        return self._beside.touches(start, end) or any(batch.touches(start, end) for batch in list(self._batches))
 
     def wait(self) -> None:
         """Submit, and wait for everything."""
         self.submit()
         while self._batches[0].started:
             self._wait_oldest()
+        try:
+            self._beside.wait()
+        except self._kp.DeviceLostError as error:
+            raise self._was_lost(error, Batch()) from error
 
     @property
     def in_flight(self) -> int:
         """Number of submissions not yet waited for."""
         return sum(1 for batch in list(self._batches) if batch.started)
+
+    # -------------------------------------------------------------------------------------- uploads beside launches
+
+    @property
+    def uploads(self) -> bool:
+        """Whether something goes up beside the launches that was not waited for; a launch would wait for it."""
+        return self._beside.busy
+
+    def upload_beside(self, address: int, words: Words, segment: Tensor) -> int:
+        """Start copying words of the host to an address in a segment, beside what the device does.
+
+        How many are on their way, from the first.  None if it does nothing, or does something last that touches them,
+        or somebody wants to know how long copies take.  What touches them and is followed by others is waited for: most
+        often it has ended, and the others keep the device busy.
+        """
+        if not self._beside.apart or self.timing is not None or self.idle:
+            return 0
+        self.submit()
+        self.changes += 1
+        changes = self.changes
+        batches = list(self._batches)
+        touching = [batch for batch in batches if batch.touches(address, address + words.nbytes)]
+        if touching:
+            behind = batches[batches.index(touching[-1]) + 1 :]
+            if not any(batch.started for batch in behind):  # then it is the last, or a handler's that was not started
+                return 0
+            self._wait_for(touching[-1])
+        try:
+            self._beside.wait(address, address + words.nbytes)
+            return self._beside.upload(address, words, segment, self, changes)
+        except self._kp.DeviceLostError as error:
+            raise self._was_lost(error, Batch()) from error
 
     # -------------------------------------------------------------------------------------- timestamps
 

@@ -9,7 +9,8 @@ A large transfer goes in chunks, so that the host and the device work at the sam
     device             fetch 1   fetch 2   fetch 3   fetch 4
 
 A chunk is submitted as soon as it is full, and written again once it was fetched: there are four, used in turn.  On the
-way down there are two landing places: the device fills one while the host reads the other.
+way down there are two landing places: the device fills one while the host reads the other.  A card may have a queue of
+its own for uploads; they then go beside the launches, where these let them (`transfer_queue`).
 
 Memory of the device that the host sees, too, it writes and reads itself, without a copy by the device: what it writes
 no command on its way may touch, and what it reads must be cached by the processor, or a read takes 40 times as long.
@@ -35,14 +36,13 @@ from ag.engine.arena import OFFSET_BITS, Arena, Block
 from ag.engine.backends.vulkan.commands import Check, Command, Copy, Recorded
 from ag.engine.backends.vulkan.hazards import Range
 from ag.engine.backends.vulkan.kp_types import Manager, Tensor, Words
-from ag.engine.backends.vulkan.loader import kompute
 from ag.engine.backends.vulkan.recorder import Recorder
+from ag.engine.backends.vulkan.transfer_queue import CHUNK_BYTES, staging
 from ag.engine.primitive import Array
 from ag.errors import ArenaError
 
 __all__ = ["Inputs", "Results", "Transfers", "whole_words"]
 
-_CHUNK_BYTES = 4 << 20
 _CHUNKS, _LANDINGS = 4, 2
 _KEPT_BYTES = 1 << 20  # the largest array that has staging memory of its own
 _LOOKED_THROUGH = 1 << 20  # bytes: in less time they are staged than all commands on their way are looked through
@@ -97,12 +97,12 @@ class Transfers:
                  launched: Callable[[int, int, int], Command]) -> None:
         self._recorder = recorder
         self._segments = segments
-        made = partial(_host_tensor, manager)  # no method: the arena below would be a cycle then, which is freed late
+        made = partial(staging, manager)  # no method: the arena below would be a cycle then, which is freed late
         # Staging memory, and views of it: made now, so that whoever runs out of memory can still read results.
-        self._landings = [_Landing(*made(_CHUNK_BYTES), (-(k + 1) * _CHUNK_BYTES, -k * _CHUNK_BYTES))
+        self._landings = [_Landing(*made(CHUNK_BYTES), (-(k + 1) * CHUNK_BYTES, -k * CHUNK_BYTES))
                           for k in range(_LANDINGS)]
-        self._chunks = [made(_CHUNK_BYTES) for _ in range(_CHUNKS)]
-        self._kept = Arena(made, first_bytes=_KEPT_BYTES, max_segment_bytes=_CHUNK_BYTES)
+        self._chunks = [made(CHUNK_BYTES) for _ in range(_CHUNKS)]
+        self._kept = Arena(made, first_bytes=_KEPT_BYTES, max_segment_bytes=CHUNK_BYTES)
         self._room = (0, 0)  # the chunk in use, and how much of it is
         self._manager = manager
         self._most_written = inf if kind in ("integrated", "cpu") else _OVER_A_BUS  # bytes, by the host itself
@@ -139,6 +139,8 @@ class Transfers:
         if self._write(address, words):
             return
         start = 0
+        if words.nbytes >= _LOOKED_THROUGH:
+            start = self._recorder.upload_beside(address, words, self._segment(address))
         while start < words.size:
             chunk, at, count = self._staging_room(words.size - start)
             tensor, view = self._chunks[chunk]
@@ -152,7 +154,7 @@ class Transfers:
 
     def _staging_room(self, wanted: int) -> tuple[int, int, int]:
         """A chunk, where its unused words begin, and how many of them are the caller's."""
-        capacity = _CHUNK_BYTES // 4
+        capacity = CHUNK_BYTES // 4
         while True:
             before = self._room
             chunk, used = before
@@ -174,7 +176,7 @@ class Transfers:
         view, quickly = self._sees(address)
         at = (address & _OFFSET_MASK) >> 2
         while view is not None and quickly:
-            if self._recorder.idle:  # who reads hears if the device was lost, which a submission tells
+            if self._recorder.idle or self._recorder.uploads:  # who reads hears if the device was lost, which a submission tells
                 self._recorder.record(Check([], []))
             changes = self._recorder.changes
             self._recorder.wait()
@@ -182,7 +184,7 @@ class Transfers:
             if self._recorder.changes == changes:  # or a signal's handler has recorded something
                 return copied
         result = np.empty(count, np.uint32)
-        size = _CHUNK_BYTES // 4
+        size = CHUNK_BYTES // 4
         coming: deque[_Piece] = deque()
         start = 0
         while start < count or coming:
@@ -241,12 +243,6 @@ class Transfers:
 
     def _segment(self, address: int) -> Tensor:
         return self._segments[address >> OFFSET_BITS][1]
-
-
-def _host_tensor(manager: Manager, nbytes: int) -> tuple[Tensor, Words]:
-    """Staging memory, and a view of it."""
-    tensor = manager.tensor_t(np.zeros(nbytes // 4, np.uint32), kompute().TensorTypes.host)
-    return tensor, tensor.data()
 
 
 class Inputs:
