@@ -161,15 +161,16 @@ mutant("barrier", "the host overtakes what a handler launches", TRANSFERS, "if f
 mutant("barrier", "the host reads while a handler's launch writes", TRANSFERS,
        "if self._recorder.changes == changes:", "if view is not None:",
        f"{SEEN}::test_what_is_launched_while_the_host_reads_is_read_again")
-mutant("barrier", "the host reads what a lost device has left", TRANSFERS, "if self._recorder.idle or self._recorder.uploads:", "if count < 0:",
+mutant("barrier", "the host reads what a lost device has left", TRANSFERS,
+       "if self._recorder.idle or self._recorder.uploads:", "if count < 0:",
        f"{SEEN}::test_nothing_is_copied_by_the_device")
 mutant("barrier", "none for the host", "ag/engine/backends/vulkan/recorder.py", "            sequence.to_host()\n",
        "            pass\n", f"{SEEN}::test_a_command_list_ends_with_a_barrier_for_the_host")
 BESIDE, QUEUES = "ag/engine/backends/vulkan/recorder.py", "queues/test_transfer_queue.py"
 mutant("barrier", "an upload overtakes launches that read its place", BESIDE, "self._wait_for(touching[-1])", "pass",
        f"{QUEUES}::test_words_that_launches_read_are_not_overtaken[copies]")
-mutant("barrier", "an upload overtakes another one", BESIDE, "self._beside.wait(address, address + words.nbytes)", "pass",
-       f"{QUEUES}::test_an_upload_onto_an_upload[copies]")
+mutant("barrier", "an upload overtakes another one", BESIDE,
+       "self._beside.wait(address, address + words.nbytes)", "pass", f"{QUEUES}::test_an_upload_onto_an_upload[copies]")
 mutant("barrier", "the host writes what an upload is on its way to", BESIDE, "self._beside.touches(start, end) or ", "",
        f"{QUEUES}::test_memory_that_the_host_writes_and_an_upload_is_on_its_way_to[launches]")
 mutant("barrier", "nobody waits for what goes up beside launches", BESIDE, "self._beside.wait()", "pass",

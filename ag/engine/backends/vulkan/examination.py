@@ -55,7 +55,8 @@ def examined(backend: TunedBackend, manager: Manager, tiles: Tiles) -> list[Find
     """
     limits = manager.get_device_properties()
     return [*_driver(backend, limits), *_memory(manager, limits), *_kernels(manager, limits),
-            *_products(backend, tiles), *_habits(limits, manager.transfers_apart()), _kept(), *_watchdog(backend), _speed(backend)]
+            *_products(backend, tiles), *_habits(limits, manager.transfers_apart()), _kept(), *_watchdog(backend),
+            _speed(backend)]
 
 
 def _driver(backend: TunedBackend, limits: Properties) -> Iterator[Finding]:

@@ -8,11 +8,11 @@ a step computes.  For example, where a step takes 5 ms and its batch 2 ms on the
                            copy 2
 
 Two queues need an order.  Whatever is started in the one for launches runs after all uploads that were started before:
-the driver holds it until then (`Timeline` in third_party/kp).  The other way round nothing waits, so an upload goes this
-way only while no launch on its way touches the words: the recorder looks, and every chunk looks again.
+the driver holds it until then (`Timeline` in third_party/kp).  The other way round nothing waits, so an upload goes
+this way only while no launch on its way touches the words: the recorder looks, and every chunk looks again.
 
-An interrupt may come anywhere, and a signal's handler may upload in the middle of an upload.  So a chunk is taken by one
-operation, and put back by one: whoever takes it next waits until the device has fetched it.  One that an interrupt
+An interrupt may come anywhere, and a signal's handler may upload in the middle of an upload.  So a chunk is taken by
+one operation, and put back by one: whoever takes it next waits until the device has fetched it.  One that an interrupt
 loses in between is missed by nobody: with none left, uploads go the usual way.  Knows addresses in the arena, and no
 buffer and no launch; the recorder calls it.
 """
@@ -45,8 +45,8 @@ def staging(manager: Manager, nbytes: int) -> tuple[Tensor, Words]:
 
 
 class _Chunk:
-    """The command buffer of a copy, which goes first and waits for it, the staging memory, a view of that, and the words
-    that it writes, or is about to write.
+    """The command buffer of a copy, which goes first and waits for it, the staging memory, a view of that, and the
+    words that it writes, or is about to write.
     """
 
     def __init__(self, sequence: Sequence, tensor: Tensor, view: Words) -> None:

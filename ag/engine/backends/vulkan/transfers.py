@@ -176,7 +176,8 @@ class Transfers:
         view, quickly = self._sees(address)
         at = (address & _OFFSET_MASK) >> 2
         while view is not None and quickly:
-            if self._recorder.idle or self._recorder.uploads:  # who reads hears if the device was lost, which a submission tells
+            # Who reads hears if the device was lost, which a submission tells; and it waits for uploads.
+            if self._recorder.idle or self._recorder.uploads:
                 self._recorder.record(Check([], []))
             changes = self._recorder.changes
             self._recorder.wait()
