@@ -164,9 +164,10 @@ mutant("barrier", "the host reads while a handler's launch writes", TRANSFERS,
 mutant("barrier", "the host reads what a lost device has left", TRANSFERS,
        "if self._recorder.idle or self._recorder.uploads:", "if count < 0:",
        f"{SEEN}::test_nothing_is_copied_by_the_device")
-mutant("barrier", "none for the host", "ag/engine/backends/vulkan/recorder.py", "            sequence.to_host()\n",
-       "            pass\n", f"{SEEN}::test_a_command_list_ends_with_a_barrier_for_the_host")
-BESIDE, QUEUES = "ag/engine/backends/vulkan/recorder.py", "queues/test_transfer_queue.py"
+mutant("barrier", "none for the host", "ag/engine/backends/vulkan/stream/recorder.py",
+       "            sequence.to_host()\n", "            pass\n",
+       f"{SEEN}::test_a_command_list_ends_with_a_barrier_for_the_host")
+BESIDE, QUEUES = "ag/engine/backends/vulkan/stream/recorder.py", "queues/test_transfer_queue.py"
 mutant("barrier", "an upload overtakes launches that read its place", BESIDE, "self._wait_for(touching[-1])", "pass",
        f"{QUEUES}::test_words_that_launches_read_are_not_overtaken[copies]")
 mutant("barrier", "an upload overtakes another one", BESIDE,
@@ -177,16 +178,16 @@ mutant("barrier", "nobody waits for what goes up beside launches", BESIDE, "self
        f"{QUEUES}::test_an_upload_goes_beside_launches_and_arrives_before_those_after_it[launches-9]")
 mutant("barrier", "a profile has no times of uploads", BESIDE, "self.timing is not None or self.idle", "self.idle",
        f"{QUEUES}::test_a_profile_and_an_idle_device_have_one_queue[launches]")
-mutant("barrier", "an upload overtakes what a handler launches", "ag/engine/backends/vulkan/transfer_queue.py",
+mutant("barrier", "an upload overtakes what a handler launches", "ag/engine/backends/vulkan/stream/transfer_queue.py",
        "if launches.changes == changes:", "if True:", f"{QUEUES}::test_a_handler_in_the_middle_of_an_upload[copies-17]")
 mutant("barrier", "the host writes much over a bus", TRANSFERS, " or words.nbytes > self._most_written", "",
        "limits/test_seen_memory.py::test_words_go_the_quickest_way[resizable BAR]")
-mutant("barrier", "reads on their way do not count", "ag/engine/backends/vulkan/commands.py",
+mutant("barrier", "reads on their way do not count", "ag/engine/backends/vulkan/stream/commands.py",
        "in (*command.reads, *command.writes))", "in command.writes)", f"{SEEN}::test_what_is_on_its_way_comes_first")
 
 # ---------------------------------------------------------------------------------------------- barriers
 
-HAZARDS, RECORDER = "ag/engine/backends/vulkan/hazards.py", "ag/engine/backends/vulkan/recorder.py"
+HAZARDS, RECORDER = "ag/engine/backends/vulkan/stream/hazards.py", "ag/engine/backends/vulkan/stream/recorder.py"
 TWO = "engine/backends/test_hazards.py::test_two_launches"
 mutant("barrier", "none for a read after a write", HAZARDS, "or _overlap(reads, self._writes)", "",
        f"{TWO}[read after write]")

@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 from ag.engine.backend import Backend, DeviceInfo
-from ag.engine.backends.vulkan import pipelines, recorder
+from ag.engine.backends.vulkan import pipelines
 from ag.engine.backends.vulkan.backend import VulkanBackend
-from ag.engine.backends.vulkan.hazards import HazardTracker
 from ag.engine.backends.vulkan.products.tiles import tiles_of
+from ag.engine.backends.vulkan.stream import recorder
+from ag.engine.backends.vulkan.stream.hazards import HazardTracker
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import DType
 from ag.engine.shape import Shape

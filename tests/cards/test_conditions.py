@@ -23,7 +23,7 @@ from golden.entries import measured
 from helpers.devices import run_code
 
 import ag
-from ag.engine.backends.vulkan import hazards
+from ag.engine.backends.vulkan.stream import hazards
 from ag.engine.device import backend_of
 
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,8 @@ from helpers.errors import expect_error
 
 import ag
 from ag.engine.backend import Backend, Event
-from ag.engine.backends.vulkan.timestamps import Counter as TickCounter
-from ag.engine.backends.vulkan.timestamps import Stopwatch
+from ag.engine.backends.vulkan.stream.timestamps import Counter as TickCounter
+from ag.engine.backends.vulkan.stream.timestamps import Stopwatch
 from ag.engine.device import backend_of
 
 

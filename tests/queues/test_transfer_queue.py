@@ -248,7 +248,8 @@ HANDLER = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from helpers.interrupts import at_place
-from ag.engine.backends.vulkan import recorder as recorder_file, transfer_queue, transfers
+from ag.engine.backends.vulkan import transfers
+from ag.engine.backends.vulkan.stream import recorder as recorder_file, transfer_queue
 from ag.engine.kernels.elementwise import add
 FILES = {{module.__file__ for module in (recorder_file, transfer_queue, transfers)}}
 n = (2 << 20) + 3

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import ag
-from ag.engine.backends.vulkan.commands import Command, Copy
-from ag.engine.backends.vulkan.hazards import HazardTracker, Range
-from ag.engine.backends.vulkan.recorder import Recorder
+from ag.engine.backends.vulkan.stream.commands import Command, Copy
+from ag.engine.backends.vulkan.stream.hazards import HazardTracker, Range
+from ag.engine.backends.vulkan.stream.recorder import Recorder
 from ag.engine.device import backend_of
 
 A, B, C = (0, 100), (100, 200), (200, 300)  # they only touch

@@ -15,8 +15,9 @@ from helpers.devices import run_code
 from helpers.interrupts import at_place
 
 import ag
-from ag.engine.backends.vulkan import recorder, transfers
-from ag.engine.backends.vulkan.commands import Copy
+from ag.engine.backends.vulkan import transfers
+from ag.engine.backends.vulkan.stream import recorder
+from ag.engine.backends.vulkan.stream.commands import Copy
 from ag.engine.buffer import Buffer
 from ag.engine.device import backend_of
 from ag.engine.dtype import F32

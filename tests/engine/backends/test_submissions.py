@@ -21,10 +21,10 @@ from curves.workloads import BATCH
 from helpers.errors import expect_error
 
 import ag
-from ag.engine.backends.vulkan.commands import Command, Copy, groups_of
-from ag.engine.backends.vulkan.cost import Budget, seconds_of
 from ag.engine.backends.vulkan.plans import Plan, planned
 from ag.engine.backends.vulkan.products.tiles import TILES, Tiles
+from ag.engine.backends.vulkan.stream.commands import Command, Copy, groups_of
+from ag.engine.backends.vulkan.stream.cost import Budget, seconds_of
 from ag.engine.device import backend_of
 from ag.engine.kernels.attention import attention, attention_grad
 from ag.engine.kernels.indexing import scatter_columns

@@ -10,8 +10,9 @@ from helpers.guarded import Launch, check, guarded, reference, run
 from table.rows import EPS, Array
 
 from ag.engine.backend import Backend
-from ag.engine.backends.vulkan import commands, plans
-from ag.engine.backends.vulkan.cost import seconds_of
+from ag.engine.backends.vulkan import plans
+from ag.engine.backends.vulkan.stream import commands
+from ag.engine.backends.vulkan.stream.cost import seconds_of
 from ag.engine.kernels.optimizer import places_of
 from ag.engine.kernels.random import philox
 from ag.engine.primitive import PRIMITIVES

@@ -16,10 +16,7 @@ import numpy as np
 
 from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backend import Backend, Finding, Meter, closed
-from ag.engine.backends.vulkan.commands import Command, Recorded
-from ag.engine.backends.vulkan.cost import Budget, seconds_of
 from ag.engine.backends.vulkan.examination import examined
-from ag.engine.backends.vulkan.hazards import Range
 from ag.engine.backends.vulkan.kp_types import Tensor
 from ag.engine.backends.vulkan.limits import largest_block, largest_segment, spare_bytes
 from ag.engine.backends.vulkan.loader import DRIVERS, LetGo
@@ -30,9 +27,12 @@ from ag.engine.backends.vulkan.products.autotune import Tune
 from ag.engine.backends.vulkan.products.cooperative import Cooperative
 from ag.engine.backends.vulkan.products.tiles import Rule
 from ag.engine.backends.vulkan.products.trial import tried
-from ag.engine.backends.vulkan.recorder import Recorder
 from ag.engine.backends.vulkan.shadow import Shadow
-from ag.engine.backends.vulkan.timestamps import Stopwatch
+from ag.engine.backends.vulkan.stream.commands import Command, Recorded
+from ag.engine.backends.vulkan.stream.cost import Budget, seconds_of
+from ag.engine.backends.vulkan.stream.hazards import Range
+from ag.engine.backends.vulkan.stream.recorder import Recorder
+from ag.engine.backends.vulkan.stream.timestamps import Stopwatch
 from ag.engine.backends.vulkan.transfers import Inputs, Results, Transfers, whole_words
 from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.dtype import BF16, F16, F32, I32, U32

@@ -14,7 +14,6 @@ import numpy as np
 
 from ag.engine.arena import OFFSET_BITS
 from ag.engine.backend import DeviceInfo
-from ag.engine.backends.vulkan.commands import TRANSFER, Command
 from ag.engine.backends.vulkan.kp_types import Algorithm, Asked, Manager, Tensor
 from ag.engine.backends.vulkan.limits import VULKAN_1_1, lacking, most_turns, required_subgroup
 from ag.engine.backends.vulkan.loader import kompute
@@ -23,6 +22,7 @@ from ag.engine.backends.vulkan.plans import Compiled, Plan, manifest, needs_of, 
 from ag.engine.backends.vulkan.products.tiles import Rule, tiles_of
 from ag.engine.backends.vulkan.spirv.addresses import with_addresses
 from ag.engine.backends.vulkan.spirv.float_modes import modes_of, with_modes
+from ag.engine.backends.vulkan.stream.commands import TRANSFER, Command
 from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape

@@ -20,12 +20,12 @@ from typing import cast
 
 import numpy as np
 
-from ag.engine.backends.vulkan.cost import seconds_of
 from ag.engine.backends.vulkan.kernel_files import BUILD, Entry, Manifest, check_files, read_manifest, refuse_stale
 from ag.engine.backends.vulkan.kp_types import Properties
 from ag.engine.backends.vulkan.limits import MOST_GROUPS as _MOST_GROUPS
 from ag.engine.backends.vulkan.limits import Needs, lacking
 from ag.engine.backends.vulkan.products.tiles import TILES, Rule
+from ag.engine.backends.vulkan.stream.cost import seconds_of
 from ag.engine.kernels.fused import Chain
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape

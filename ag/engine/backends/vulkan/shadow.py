@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ag.engine.backends.vulkan.commands import Command
 from ag.engine.backends.vulkan.products.autotune import TunedBackend
+from ag.engine.backends.vulkan.stream.commands import Command
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.convert import stored
 from ag.engine.primitive import Params, Primitive

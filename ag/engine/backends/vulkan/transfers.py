@@ -33,11 +33,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ag.engine.arena import OFFSET_BITS, Arena, Block
-from ag.engine.backends.vulkan.commands import Check, Command, Copy, Recorded
-from ag.engine.backends.vulkan.hazards import Range
 from ag.engine.backends.vulkan.kp_types import Manager, Tensor, Words
-from ag.engine.backends.vulkan.recorder import Recorder
-from ag.engine.backends.vulkan.transfer_queue import CHUNK_BYTES, staging
+from ag.engine.backends.vulkan.stream.commands import Check, Command, Copy, Recorded
+from ag.engine.backends.vulkan.stream.hazards import Range
+from ag.engine.backends.vulkan.stream.recorder import Recorder
+from ag.engine.backends.vulkan.stream.transfer_queue import CHUNK_BYTES, staging
 from ag.engine.primitive import Array
 from ag.errors import ArenaError
 

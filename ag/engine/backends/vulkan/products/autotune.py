@@ -19,13 +19,13 @@ from typing import Protocol
 import numpy as np
 
 from ag.engine.backend import DeviceInfo
-from ag.engine.backends.vulkan.commands import Command, Recorded
 from ag.engine.backends.vulkan.kp_types import Properties
 from ag.engine.backends.vulkan.limits import lacking
 from ag.engine.backends.vulkan.plans import Product, product_of, products_hash
 from ag.engine.backends.vulkan.products.autotune_cache import Choices, choices_of
 from ag.engine.backends.vulkan.products.tiles import TILES, Rule, Tiles
-from ag.engine.backends.vulkan.recorder import Recorder
+from ag.engine.backends.vulkan.stream.commands import Command, Recorded
+from ag.engine.backends.vulkan.stream.recorder import Recorder
 from ag.engine.backends.vulkan.transfers import Transfers
 from ag.engine.buffer import Buffer
 from ag.engine.dtype import F32, DType

@@ -25,9 +25,9 @@ from typing import Protocol
 import numpy as np
 
 from ag.engine.arena import OFFSET_BITS
-from ag.engine.backends.vulkan.hazards import Range
 from ag.engine.backends.vulkan.kp_types import Manager, Sequence, Tensor, Words
 from ag.engine.backends.vulkan.loader import kompute
+from ag.engine.backends.vulkan.stream.hazards import Range
 
 __all__ = ["CHUNK_BYTES", "TransferQueue", "staging"]
 

@@ -3,7 +3,7 @@
 Commands go into an open batch; `submit` makes a sequence of it and
 starts that, and nothing waits until a host needs a value.  Batches have tickets, growing numbers; waiting for one waits
 for everything before it too, as one queue runs in order.  While a profile is active,
-`ag.engine.backends.vulkan.timestamps` makes the sequences, and runs an empty one to set its clock.  A barrier is
+`ag.engine.backends.vulkan.stream.timestamps` makes the sequences, and runs an empty one to set its clock.  A barrier is
 recorded only where the hazard tracker asks for one, and at the start of every sequence; and at its end, where the host
 sees the device's memory and may read and write there what was waited for.  Knows addresses and commands,
 and no buffer or primitive; the Vulkan backend calls it.
@@ -24,13 +24,13 @@ from contextlib import suppress
 from time import perf_counter
 
 from ag.engine.backend import Event, Meter
-from ag.engine.backends.vulkan.commands import Batch, Copy, Kind, Operation, Recorded, costliest, groups_of
-from ag.engine.backends.vulkan.cost import MOST_COMMANDS, Budget
-from ag.engine.backends.vulkan.hazards import HazardTracker
 from ag.engine.backends.vulkan.kp_types import Manager, Sequence, Tensor, Words
 from ag.engine.backends.vulkan.loader import DRIVERS, kompute
-from ag.engine.backends.vulkan.timestamps import Counter, Stopwatch
-from ag.engine.backends.vulkan.transfer_queue import TransferQueue
+from ag.engine.backends.vulkan.stream.commands import Batch, Copy, Kind, Operation, Recorded, costliest, groups_of
+from ag.engine.backends.vulkan.stream.cost import MOST_COMMANDS, Budget
+from ag.engine.backends.vulkan.stream.hazards import HazardTracker
+from ag.engine.backends.vulkan.stream.timestamps import Counter, Stopwatch
+from ag.engine.backends.vulkan.stream.transfer_queue import TransferQueue
 from ag.errors import DeviceError
 
 __all__ = ["Recorder"]

@@ -12,11 +12,11 @@ from math import ceil, prod
 from typing import NamedTuple, TypeVar
 
 from ag.engine.backend import Meter
-from ag.engine.backends.vulkan.cost import SECONDS_PER_BYTE
-from ag.engine.backends.vulkan.hazards import Range
 from ag.engine.backends.vulkan.kp_types import Algorithm, Sequence, Tensor
 from ag.engine.backends.vulkan.limits import MOST_GROUPS as _MOST_GROUPS
-from ag.engine.backends.vulkan.timestamps import Stopwatch
+from ag.engine.backends.vulkan.stream.cost import SECONDS_PER_BYTE
+from ag.engine.backends.vulkan.stream.hazards import Range
+from ag.engine.backends.vulkan.stream.timestamps import Stopwatch
 
 __all__ = ["TRANSFER", "Batch", "Check", "Command", "Copy", "Kind", "Operation", "Recorded", "costliest", "groups_of"]
 
