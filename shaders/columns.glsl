@@ -3,6 +3,15 @@
 // found always in the same order, so with the same bits.
 #include "shares.glsl"
 #include "ieee.glsl"
+
+// An invocation goes through its share in fours, all of which are loaded before the first is used: a card has them on
+// their way at once, where one after the other took up to three times as long.  Behind the end, the last one is loaded.
+const uint FOUR = 4;
+#define FOURS(k, share, end) for (uint k = share; k < end; k += FOUR * shares)
+#define EACH(i) [[unroll]] for (uint i = 0; i < FOUR; i++)
+uint place(uint k, uint i, uint end) { return min(k + i * shares, end - 1); }
+bool within(uint k, uint i, uint end) { return k + i * shares < end; }
+
 shared float found[3][128];  // one row per reduction of a kernel: no barrier needed between them
 
 void publish(uint reduction, float value, uint inner) {

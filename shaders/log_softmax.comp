@@ -3,6 +3,7 @@
 // turns: 2 * length / shares of an invocation's loops
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "columns.glsl"
 
 layout(push_constant) uniform Args { uint outer, length, inner, out_at, x_at; };
@@ -14,9 +15,16 @@ void main() {
     const uint first = column / inner * length * inner + column % inner, x_0 = x_at + first, out_0 = out_at + first;
     const uint end = column < outer * inner ? length : 0;
     Exponentials mine = NONE;
-    for (uint k = share; k < end; k += shares) include(mine, x[x_0 + k * inner]);
+    FOURS(k, share, end) {
+        float some[FOUR];
+        EACH(i) some[i] = x[x_0 + place(k, i, end) * inner];
+        EACH(i) if (within(k, i, end)) include(mine, some[i]);
+    }
     const Exponentials all = column_exponentials(mine, inner);
     const float logarithm = ieee_log(all.total);
-    for (uint k = share; k < end; k += shares)
-        out_[out_0 + k * inner] = (x[x_0 + k * inner] - all.largest) - logarithm;
+    FOURS(k, share, end) {
+        float some[FOUR];
+        EACH(i) some[i] = (x[x_0 + place(k, i, end) * inner] - all.largest) - logarithm;
+        EACH(i) if (within(k, i, end)) out_[out_0 + (k + i * shares) * inner] = some[i];
+    }
 }

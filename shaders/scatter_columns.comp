@@ -1,7 +1,7 @@
 // scatter_columns: out[d, v] = sum of g[d, p] over the places p from first to last with ids[p] = v, in their order
-// out[dim, vocab], g[dim, places], ids[places].  A workgroup has 32 words, whose sums lie side by side, of 64 rows.  All
-// its invocations look for these words, and mark their places in bits; then each adds up a row of half of the words in
-// shared memory, place after place.  So no sum needs atomics, and what is written are whole sectors.
+// out[dim, vocab], g[dim, places], ids[places].  A workgroup has 32 words, whose sums lie side by side, of 64 rows.
+// All its invocations look for these words, and mark their places in bits; then each adds up a row of half of the words
+// in shared memory, place after place.  So no sum needs atomics, and what is written are whole sectors.
 // grid: vocab / 32, dim / 64 workgroups
 // work: dim / 64 * places * vocab / 32 multiply-adds
 #version 450

@@ -5,6 +5,7 @@
 // turns: 2 * classes / shares of an invocation's loops
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "columns.glsl"
 
 layout(push_constant) uniform Args { uint classes, batch, losses_at, dx_at, x_at, t_at; float factor; };
@@ -18,16 +19,31 @@ void main() {
     const uint end = column < batch ? classes : 0;
     Exponentials mine = NONE;
     float my_weight = 0.0, my_loss = 0.0;
-    for (uint c = share; c < end; c += shares) {
-        include(mine, x[x_at + c * batch + column]);
-        my_weight += t[t_at + c * batch + column];
+    FOURS(c, share, end) {
+        float some[FOUR], targets[FOUR];
+        EACH(i) {
+            const uint at = place(c, i, end) * batch + column;
+            some[i] = x[x_at + at];
+            targets[i] = t[t_at + at];
+        }
+        EACH(i) if (within(c, i, end)) {
+            include(mine, some[i]);
+            my_weight += targets[i];
+        }
     }
     const Exponentials all = column_exponentials(mine, batch);
     const float log_total = ieee_log(all.total), ratio = column_sum(2, my_weight, batch) / all.total;
-    for (uint c = share; c < end; c += shares) {
-        const float z = x[x_at + c * batch + column] - all.largest, target = t[t_at + c * batch + column];
-        my_loss += target * (log_total - z);
-        dx[dx_at + c * batch + column] = factor * (ratio * ieee_exp(z) - target);
+    FOURS(c, share, end) {
+        float some[FOUR], targets[FOUR];
+        EACH(i) {
+            const uint at = place(c, i, end) * batch + column;
+            some[i] = x[x_at + at] - all.largest;
+            targets[i] = t[t_at + at];
+        }
+        EACH(i) if (within(c, i, end)) {
+            my_loss += targets[i] * (log_total - some[i]);
+            dx[dx_at + (c + i * shares) * batch + column] = factor * (ratio * ieee_exp(some[i]) - targets[i]);
+        }
     }
     barrier();  // all have read what `found` held before
     const float loss = column_sum(0, my_loss, batch);

@@ -5,6 +5,7 @@
 // turns: 2 * classes / shares of an invocation's loops
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "columns.glsl"
 
 layout(push_constant) uniform Args { uint classes, batch, losses_at, dx_at, x_at, ids_at; float factor; };
@@ -17,15 +18,24 @@ void main() {
     const uint column = column_of(batch), share = share_of(batch);
     const uint end = column < batch ? classes : 0;
     Exponentials mine = NONE;
-    for (uint c = share; c < end; c += shares) include(mine, x[x_at + c * batch + column]);
+    FOURS(c, share, end) {
+        float some[FOUR];
+        EACH(i) some[i] = x[x_at + place(c, i, end) * batch + column];
+        EACH(i) if (within(c, i, end)) include(mine, some[i]);
+    }
     const Exponentials all = column_exponentials(mine, batch);
     if (column >= batch) return;
     const uint id = ids[ids_at + column];
     const float valid = id < classes ? 1.0 : NOT_A_NUMBER, scale = valid * factor / all.total;
-    for (uint c = share; c < end; c += shares) {
-        const float z = x[x_at + c * batch + column] - all.largest, y = scale * ieee_exp(z);
-        dx[dx_at + c * batch + column] = c == id ? y - factor : y;
-        if (c == id) losses[losses_at + column] = ieee_log(all.total) - z;
+    FOURS(c, share, end) {
+        float some[FOUR];
+        EACH(i) some[i] = x[x_at + place(c, i, end) * batch + column] - all.largest;
+        EACH(i) if (within(c, i, end)) {
+            const uint here = c + i * shares;
+            const float y = scale * ieee_exp(some[i]);
+            dx[dx_at + here * batch + column] = here == id ? y - factor : y;
+            if (here == id) losses[losses_at + column] = ieee_log(all.total) - some[i];
+        }
     }
     if (share == 0 && id >= classes) losses[losses_at + column] = NOT_A_NUMBER;
 }

@@ -3,6 +3,7 @@
 // turns: 2 * length / shares of an invocation's loops
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "columns.glsl"
 
 layout(push_constant) uniform Args { uint outer, length, inner, out_at, y_at, g_at; };
@@ -16,8 +17,22 @@ void main() {
     const uint y_0 = y_at + first, g_0 = g_at + first, out_0 = out_at + first;
     const uint end = column < outer * inner ? length : 0;
     float mine = 0.0;
-    for (uint k = share; k < end; k += shares) mine += y[y_0 + k * inner] * g[g_0 + k * inner];
+    FOURS(k, share, end) {
+        float ys[FOUR], gs[FOUR];
+        EACH(i) {
+            const uint at = place(k, i, end) * inner;
+            ys[i] = y[y_0 + at];
+            gs[i] = g[g_0 + at];
+        }
+        EACH(i) if (within(k, i, end)) mine += ys[i] * gs[i];
+    }
     const float total = column_sum(0, mine, inner);
-    for (uint k = share; k < end; k += shares)
-        out_[out_0 + k * inner] = y[y_0 + k * inner] * (g[g_0 + k * inner] - total);
+    FOURS(k, share, end) {
+        float some[FOUR];
+        EACH(i) {
+            const uint at = place(k, i, end) * inner;
+            some[i] = y[y_0 + at] * (g[g_0 + at] - total);
+        }
+        EACH(i) if (within(k, i, end)) out_[out_0 + (k + i * shares) * inner] = some[i];
+    }
 }

@@ -117,8 +117,10 @@ kernel("epilogue: an operand's row", "epilogue.glsl", "c_at + word_of(c_along, r
        "c_at + word_of(c_along, 0, col)", "matmul_chain")
 kernel("product: an element of a tile", "product.glsl", "sums[s + QUADS], a_k[i].y, b_k[j]",
        "sums[s + QUADS], a_k[i].x, b_k[j]", "matmul")
-kernel("softmax: the maximum is not taken off", "softmax.comp", "x[x_0 + k * inner] - all.largest",
-       "x[x_0 + k * inner]", "softmax")
+kernel("softmax: the maximum is not taken off", "softmax.comp",
+       "x[x_0 + place(k, i, end) * inner] - all.largest", "x[x_0 + place(k, i, end) * inner]", "softmax")
+kernel("softmax: what is behind the end counts", "softmax.comp", "if (within(k, i, end)) include(mine, some[i]);",
+       "include(mine, some[i]);", "softmax")
 kernel("layer norm: one gamma for all", "layer_norm.comp", "gamma[gamma_at + f]", "gamma[gamma_at]", "layer_norm")
 shader("adam: bias correction", "counts.glsl", "counted(counts_at(slot) + 1, rate2)",
        "counted(counts_at(slot) + 1, rate1)", ("adam_update",), f"{KERNEL}[lavapipe-adam_update]")
@@ -146,7 +148,7 @@ shader("half: ties upwards", "half.glsl", "0xFFFu + (size >> 13 & 1u)", "0x1000u
 
 TOGETHER = "engine/backends/test_pipelines_together.py::test_a_program_asks_for_all_that_it_lacks"
 mutant("capture", "a program's pipelines are made one by one", "ag/engine/backends/vulkan/backend.py",
-       "self._kernels.make([(plan, segments) for _, plan, segments, _ in planned], self.arena.segments)", "pass",
+       "self._kernels.make(planned, self.arena.segments)", "pass",
        TOGETHER)
 mutant("capture", "pipelines that were made are not kept", "ag/engine/backends/vulkan/pipelines.py",
        "if algorithm is not None:", "if algorithm is None:", TOGETHER)
@@ -162,7 +164,7 @@ mutant("barrier", "the host reads while a handler's launch writes", TRANSFERS,
        "if self._recorder.changes == changes:", "if view is not None:",
        f"{SEEN}::test_what_is_launched_while_the_host_reads_is_read_again")
 mutant("barrier", "the host reads what a lost device has left", TRANSFERS,
-       "if self._recorder.idle or self._recorder.uploads:", "if count < 0:",
+       "if self._recorder.idle or self._recorder.beside.busy:", "if count < 0:",
        f"{SEEN}::test_nothing_is_copied_by_the_device")
 mutant("barrier", "none for the host", "ag/engine/backends/vulkan/stream/recorder.py",
        "            sequence.to_host()\n", "            pass\n",
@@ -171,10 +173,10 @@ BESIDE, QUEUES = "ag/engine/backends/vulkan/stream/recorder.py", "queues/test_tr
 mutant("barrier", "an upload overtakes launches that read its place", BESIDE, "self._wait_for(touching[-1])", "pass",
        f"{QUEUES}::test_words_that_launches_read_are_not_overtaken[copies]")
 mutant("barrier", "an upload overtakes another one", BESIDE,
-       "self._beside.wait(address, address + words.nbytes)", "pass", f"{QUEUES}::test_an_upload_onto_an_upload[copies]")
-mutant("barrier", "the host writes what an upload is on its way to", BESIDE, "self._beside.touches(start, end) or ", "",
+       "self.beside.wait(address, address + words.nbytes)", "pass", f"{QUEUES}::test_an_upload_onto_an_upload[copies]")
+mutant("barrier", "the host writes what an upload is on its way to", BESIDE, "self.beside.touches(start, end) or ", "",
        f"{QUEUES}::test_memory_that_the_host_writes_and_an_upload_is_on_its_way_to[launches]")
-mutant("barrier", "nobody waits for what goes up beside launches", BESIDE, "self._beside.wait()", "pass",
+mutant("barrier", "nobody waits for what goes up beside launches", BESIDE, "self.beside.wait()", "pass",
        f"{QUEUES}::test_an_upload_goes_beside_launches_and_arrives_before_those_after_it[launches-9]")
 mutant("barrier", "a profile has no times of uploads", BESIDE, "self.timing is not None or self.idle", "self.idle",
        f"{QUEUES}::test_a_profile_and_an_idle_device_have_one_queue[launches]")

@@ -102,8 +102,9 @@ said["bits"], said["timed"] = backend._manager.get_device_properties()["timestam
 @pytest.mark.parametrize(("families", "used"), [
     ([(7, 64)], "0, which draws, too"),
     ([(7, 64), (6, 64)], "1, which only computes"),  # as AMD's are
-    ([(7, 64), (4, 64), (6, 32)], "2, which only computes"),  # as NVIDIA's
-    ([(4, 64), (7, 64), (1, 64)], "1, which draws, too"),
+    ([(7, 64), (4, 64), (6, 32)], "2, which only computes; uploads in family 1"),  # as NVIDIA's
+    ([(4, 64), (7, 64), (1, 64)], "1, which draws, too; uploads in family 0"),
+    ([(7, 64), (12, 0), (36, 0)], "0, which draws, too; uploads in family 1"),  # not in what makes films, too
     ([(6, 64), (7, 64), (6, 64)], "0, which only computes"),
     ([(7, 64), (6, 0)], "0, which draws, too"),  # or no time could be told
     ([(7, 0), (6, 0)], "1, which only computes"),
@@ -115,7 +116,7 @@ def test_a_queue_that_does_not_draw(limited: Limited, tmp_path: Path, families: 
     assert said["right"] == [[2.0], [4.0]] and said["queue"] == f"family {used}"
     bits = families[int(used[0])][1]
     assert said["bits"] == bits and said["timed"] == (bits > 0)
-    assert {*(tmp_path / "families").read_text()} == {used[0]}
+    assert {*(tmp_path / "families").read_text()} == {used[0], used[-1] if "uploads" in used else used[0]}
 
 
 def test_no_queue_that_computes(limited: Limited) -> None:

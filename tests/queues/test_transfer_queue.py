@@ -66,7 +66,7 @@ said["ones"] = bool((backend.download(kept) == 2).all())
 busy()
 backend.upload(values, x)
 backend.synchronize()
-said["left"] = recorder.uploads
+said["left"] = recorder.beside.busy
 """.replace("MIB", str(mib)))
     assert said["twice"] and said["same"] and said["ones"] and not said["left"]
     assert said["log"].count("c") == 2 * -(-(mib + 1e-6) // 4)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.devices import run_code, slowness
 
 import ag
 from ag.engine.backends.vulkan import backend as vulkan_backend
@@ -173,3 +174,44 @@ def test_a_captured_step_makes_no_pipeline_twice(lavapipe: str) -> None:
             for _ in range(3):
                 captured(ag.ag_tensor(np.ones((size, 3)))).item()
     assert backend._manager.pipelines() - before == len(backend._kernels._algorithms) - known
+
+
+START = """
+import sys
+sys.path.insert(0, TESTS)
+from time import perf_counter
+from curves.models import numbers, training
+from curves.workloads import SMALL_BATCH
+from ag.engine.backends.vulkan import pipelines
+from ag.engine.device import backend_of
+
+spent = []
+
+def timed(function):
+    def call(*args):
+        begin = perf_counter()
+        try:
+            return function(*args)
+        finally:
+            spent.append(perf_counter() - begin)
+    return call
+
+pipelines.compiled = timed(pipelines.compiled)
+pipelines.Kernels._pipeline = timed(pipelines.Kernels._pipeline)
+weights, batches = numbers("gpt", SMALL_BATCH["gpt"])
+with ag.ag_device(DEVICE):
+    step = ag.ag_capture(training("gpt", weights))
+    said["loss"] = step(*batches[0]).item()
+said["spent"], said["made"] = sum(spent), backend_of(DEVICE)._manager.pipelines()
+ag.ag_shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_finds_what_another_one_compiled_starts_soon(lavapipe: str, tmp_path: Path) -> None:
+    """The pipelines of a captured GPT take 0.3 s at most then; lavapipe has a cache of its own for what it compiled."""
+    code = f"DEVICE = {lavapipe!r}\n" + START.replace("TESTS", repr(str(Path(__file__).parents[2])))
+    caches = {"XDG_CACHE_HOME": str(tmp_path), "MESA_SHADER_CACHE_DIR": str(tmp_path)}
+    first, *others = (run_code(code, **caches) for _ in range(4))
+    assert all(said["loss"] == first["loss"] and said["made"] == first["made"] for said in others)
+    assert 0 < min(said["spent"] for said in others) < 0.3 * slowness()

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from ag.engine.arena import OFFSET_BITS, Arena
+from ag.engine.arena import Arena
 from ag.engine.backend import Backend, Finding, Meter, closed
 from ag.engine.backends.vulkan.examination import examined
 from ag.engine.backends.vulkan.kp_types import Tensor
@@ -29,8 +29,7 @@ from ag.engine.backends.vulkan.products.tiles import Rule
 from ag.engine.backends.vulkan.products.trial import tried
 from ag.engine.backends.vulkan.shadow import Shadow
 from ag.engine.backends.vulkan.stream.commands import Command, Recorded
-from ag.engine.backends.vulkan.stream.cost import Budget, seconds_of
-from ag.engine.backends.vulkan.stream.hazards import Range
+from ag.engine.backends.vulkan.stream.cost import Budget
 from ag.engine.backends.vulkan.stream.recorder import Recorder
 from ag.engine.backends.vulkan.stream.timestamps import Stopwatch
 from ag.engine.backends.vulkan.transfers import Inputs, Results, Transfers, whole_words
@@ -45,7 +44,6 @@ from ag.errors import DtypeError
 __all__ = ["VulkanBackend"]
 
 _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, I32, U32)}
-_OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _FIRST_BYTES = 16 << 20  # software drivers touch every page of an allocation
 _REST = 3  # launches for which memory rests, as several may run at once
 _IN_TURN = 2  # of the sequences of a program: one that runs, and one that is next
@@ -111,14 +109,14 @@ class VulkanProgram:
             recorder = self._backend.recorder
             if given and sequences:
                 recorder.finish(sequences[-1])
-                words = [_words(*pair) for pair in given if pair[0].size]
+                words = [_words(*pair) for pair in given if 0 not in pair[0].shape]
                 sequences = [*inputs.fill(words, self._backend.transfers, recorder), *sequences]
             recorder.play(sequences)
 
     def copied(self, result: Buffer) -> Buffer:
         """A copy of a result of the last run; does not wait."""
         backend, into = self._backend, self._backend.alloc(result.shape, result.dtype)
-        if result.size:
+        if 0 not in result.shape:
             with backend.lock:
                 self._results.copy(into.address, result.address, result.nbytes, backend.transfers, backend.recorder)
         return into
@@ -234,12 +232,15 @@ class VulkanBackend(Backend):
 
     def check_operands(self, primitive: Primitive, buffers: tuple[Buffer, ...]) -> None:
         super().check_operands(primitive, buffers)
-        if any(b.dtype.is_half for b in buffers) and "bfloat" not in primitive.params:
+        if "bfloat" not in primitive.params and any(b.dtype.is_half for b in buffers):
             raise DtypeError(f"{primitive.name}: an operand holds 16-bit elements, which are only for storage; "
                              f"launch it through ag.autograd.mixed_precision.launch_on.")
 
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
-        self.check_operands(primitive, buffers)
+        for b in buffers:
+            if b.backend is not self or b.dtype.is_half:
+                self.check_operands(primitive, buffers)
+                break
         with self.lock:
             command = self.command(primitive, buffers, params)
             if command is None:
@@ -253,37 +254,25 @@ class VulkanBackend(Backend):
 
     def program(self, launches: list[Launch]) -> Program:
         with self.lock:
-            planned = [(x.buffers, *self._planned(x.primitive, x.buffers, x.params)) for x in launches]
-            self._kernels.make([(plan, segments) for _, plan, segments, _ in planned], self.arena.segments)
-            commands = [self._bound(*each) for each in planned]
+            planned = [self._planned(x.primitive, x.buffers, x.params) for x in launches]
+            self._kernels.make(planned, self.arena.segments)
+            commands = [self._kernels.command(*each, x.buffers, self.arena.segments)
+                        for each, x in zip(planned, launches, strict=True)]
             return VulkanProgram(self, launches, [c for c in commands if c is not None])
 
     def command(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
                 tiles: Rule | None = None) -> Command | None:
         """The dispatch of a launch, in tiles by the device's rule unless another is given; None if nothing is to do."""
-        return self._bound(buffers, *self._planned(primitive, buffers, params, tiles))
+        plan, addresses = self._planned(primitive, buffers, params, tiles)
+        return self._kernels.command(plan, addresses, buffers, self.arena.segments)
 
     def _planned(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params,
-                 tiles: Rule | None = None) -> tuple[Plan, tuple[int, ...], list[int]]:
-        """How to run it, the segments that its operands lie in, and where in these, in words."""
-        addresses = [b.address for b in buffers]
-        words = [(address & _OFFSET_MASK) >> 2 for address in addresses]
-        shapes = tuple([b.shape for b in buffers])
-        plan = self._kernels.plan(primitive, shapes, params, words, tiles or self._rule(primitive, shapes, params))
-        return plan, tuple([address >> OFFSET_BITS for address in addresses]), words
-
-    def _bound(self, buffers: tuple[Buffer, ...], plan: Plan, segments: tuple[int, ...],
-               words: list[int]) -> Command | None:
-        if not plan.grid[0]:
-            return None
-        algorithm = self._kernels.algorithm(plan, segments, self.arena.segments)
-        reads: list[Range] = []
-        writes: list[Range] = []
-        sizes = plan.sizes or [b.nbytes for b in buffers]
-        for b, size, written in zip(buffers, sizes, plan.writes, strict=True):
-            (writes if written else reads).append((b.address, b.address + size))
-        return Command(plan.kernel, algorithm, plan.push(words), plan.grid, reads, writes,
-                       plan.seconds if plan.sizes else seconds_of(plan.work, sum(sizes)), not self._kernels.makes_parts)
+                 tiles: Rule | None = None) -> tuple[Plan, tuple[int, ...]]:
+        """How to run it, and where its operands lie."""
+        shapes, addresses = tuple([b.shape for b in buffers]), tuple([b.address for b in buffers])
+        if tiles is None and (self._tune is not None or self.settings.precision != "highest"):
+            tiles = self._rule(primitive, shapes, params)
+        return self._kernels.plan(primitive, shapes, params, addresses, tiles), addresses
 
     def _rule(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params) -> Rule | None:
         """The tiles of a product where they are not those of the device's table."""

@@ -23,6 +23,8 @@ from ag.engine.backends.vulkan.products.tiles import Rule, tiles_of
 from ag.engine.backends.vulkan.spirv.addresses import with_addresses
 from ag.engine.backends.vulkan.spirv.float_modes import modes_of, with_modes
 from ag.engine.backends.vulkan.stream.commands import TRANSFER, Command
+from ag.engine.backends.vulkan.stream.cost import seconds_of
+from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
@@ -37,6 +39,7 @@ _DISPENSABLE = {"heads": ("attention", "attention_grad"), "chains": ("fused", "f
                 "epilogues": ("matmul_chain", "matmul_chain_pair", "conv2d_chain", "conv2d_input_grad_chain")}
 
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
+_ALIGNED = 16  # bytes, for loads of four words
 
 Segments = Sequence[tuple[int, Tensor]]
 Pipeline = tuple[Compiled, tuple[int, ...]]  # and the operands that are found by their address
@@ -80,13 +83,13 @@ class Kernels:
                       epilogues=fits["epilogues"], rest=rest,
                       longest_sequence=fits["heads"] and most_turns(self._limits) // _TURNS_PER_COLUMN)
 
-    def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params, words: list[int],
+    def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params, addresses: tuple[int, ...],
              tiles: Rule | None = None) -> Plan:
-        """How to run a primitive at these shapes, on operands with these offsets in words; `tiles` replace the rule."""
+        """How to run a primitive at these shapes, on operands at these addresses; `tiles` replace the rule."""
         bits = 0
-        for w in words:
-            bits |= w
-        plan = planned(primitive, shapes, tuple(params.items()), tiles or self.tiles, not bits & 3)
+        for address in addresses:
+            bits |= address
+        plan = planned(primitive, shapes, tuple(params.items()), tiles or self.tiles, not bits % _ALIGNED)
         if plan.needs.turns:  # these depend on the shapes, all else on the pipeline
             self._refuse_what_does_not_fit(plan)
         return plan
@@ -94,11 +97,26 @@ class Kernels:
     def moving(self, of_arena: Segments, source: int, target: int, nbytes: int) -> Command:
         """The launch that copies whole words between arena addresses."""
         addresses, shape = (target, source), (nbytes // 4,)
-        words = [(address & _OFFSET_MASK) >> 2 for address in addresses]
-        plan = self.plan(copy, (shape, shape), {}, words)
+        plan = self.plan(copy, (shape, shape), {}, addresses)
+        return self._dispatch(plan, addresses, (nbytes, nbytes), plan.seconds, of_arena)._replace(kernel=TRANSFER)
+
+    def command(self, plan: Plan, addresses: tuple[int, ...], buffers: tuple[Buffer, ...],
+                of_arena: Segments) -> Command | None:
+        """The dispatch of a plan on buffers at these addresses; None if nothing is to do."""
+        if not plan.grid[0]:
+            return None
+        if plan.sizes:
+            return self._dispatch(plan, addresses, plan.sizes, plan.seconds, of_arena)
+        sizes = tuple([b.nbytes for b in buffers])
+        return self._dispatch(plan, addresses, sizes, seconds_of(plan.work, sum(sizes)), of_arena)
+
+    def _dispatch(self, plan: Plan, addresses: tuple[int, ...], sizes: tuple[int, ...], seconds: float,
+                  of_arena: Segments) -> Command:
         algorithm = self.algorithm(plan, tuple([address >> OFFSET_BITS for address in addresses]), of_arena)
-        return Command(TRANSFER, algorithm, plan.push(words), plan.grid, [(source, source + nbytes)],
-                       [(target, target + nbytes)], plan.seconds, not self.makes_parts)
+        ends = [(address, address + size) for address, size in zip(addresses, sizes, strict=True)]
+        return Command(plan.kernel, algorithm, plan.push([(address & _OFFSET_MASK) >> 2 for address in addresses]),
+                       plan.grid, [ends[i] for i in plan.read], [ends[i] for i in plan.written], seconds,
+                       not self.makes_parts)
 
     def algorithm(self, plan: Plan, segments: tuple[int, ...], of_arena: Segments) -> Algorithm:
         """The Algorithm for a plan, bound to the segments its operands lie in."""
@@ -115,11 +133,12 @@ class Kernels:
         return found
 
     def make(self, wanted: list[tuple[Plan, tuple[int, ...]]], of_arena: Segments) -> None:
-        """Have the driver compile what is missing for these plans and segments, several at once.
+        """Have the driver compile what is missing for these plans and addresses, several at once.
 
         What it does not compile is missing afterwards, too: `algorithm` tries again and says why.
         """
-        keys = [(self._key(plan, segments, of_arena), plan, segments) for plan, segments in wanted if plan.grid[0]]
+        within = [(plan, tuple([address >> OFFSET_BITS for address in addresses])) for plan, addresses in wanted]
+        keys = [(self._key(plan, segments, of_arena), plan, segments) for plan, segments in within if plan.grid[0]]
         missing = {key: (plan, segments) for key, plan, segments in keys if key not in self._pipelines}
         made = compiled(self._manager, [self._asked(plan, segments, of_arena) for plan, segments in missing.values()])
         for (key, (plan, segments)), algorithm in zip(missing.items(), made, strict=True):

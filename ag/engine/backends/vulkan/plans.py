@@ -102,11 +102,33 @@ class Plan:
         return seconds_of(self.work, sum(self.sizes))
 
     @cached_property
+    def read(self) -> tuple[int, ...]:
+        """The numbers of the operands that are read only."""
+        return tuple(i for i, written in enumerate(self.writes) if not written)
+
+    @cached_property
+    def written(self) -> tuple[int, ...]:
+        """The numbers of the operands that are written."""
+        return tuple(i for i, written in enumerate(self.writes) if written)
+
+    @cached_property
     def _pack(self) -> Callable[..., bytes]:
         return struct.Struct(f"{len(self.words)}I").pack
 
+    @cached_property
+    def _around(self) -> tuple[bytes, Callable[..., bytes], bytes] | None:
+        """What comes before all offsets and after them, if these follow each other in the order of the operands."""
+        first, count = self.offsets[0][0] if self.offsets else 0, len(self.offsets)
+        if self.offsets != tuple((first + i, i) for i in range(len(self.writes))):
+            return None
+        block = self._pack(*self.words)
+        return block[: 4 * first], struct.Struct(f"{count}I").pack, block[4 * (first + count) :]
+
     def push(self, operand_words: list[int]) -> bytes:
         """The push-constant block, given every operand's offset in words."""
+        if self._around is not None:
+            before, pack, after = self._around
+            return before + pack(*operand_words) + after
         words = list(self.words)
         for position, operand in self.offsets:
             words[position] = operand_words[operand]

@@ -177,7 +177,7 @@ class Transfers:
         at = (address & _OFFSET_MASK) >> 2
         while view is not None and quickly:
             # Who reads hears if the device was lost, which a submission tells; and it waits for uploads.
-            if self._recorder.idle or self._recorder.uploads:
+            if self._recorder.idle or self._recorder.beside.busy:
                 self._recorder.record(Check([], []))
             changes = self._recorder.changes
             self._recorder.wait()
@@ -250,7 +250,7 @@ class Inputs:
     """What a program is given before it runs: values of the host, and what lies elsewhere in the arena.
 
     The copies to where the program finds them are recorded once for each set of places that they come from, as those
-    of a loop are few, so that a step costs the host a `numpy.copyto` per array of the host: to record them took half of
+    of a loop are few, so that a step costs the host a copy per array of the host: to record them took half of
     a small step on an H100.  Values of the host lie in staging memory of their own, as a copy that was recorded always
     reads the same place; large ones go by the chunks of `Transfers`.
     """
@@ -279,7 +279,7 @@ class Inputs:
                 if source is None:
                     transfers.upload(target, whole_words(value))
                     continue
-                np.copyto(source.array, value)
+                source.array[...] = value
             sources.append(source)
             copied.append((target, nbytes))
         recorded = self._recorded.get(origin := tuple(sources))

@@ -144,6 +144,9 @@ def costliest(commands: Iterable[Operation]) -> str:
     return max(((command.cost, command.kernels[0]) for command in commands), default=(0.0, ""))[1] or "nothing"
 
 
+_NONE: list[Sequence] = []  # of all batches that were not started; they are given others then
+
+
 class Batch:
     """Commands that start together, or a sequence that was recorded before.
 
@@ -158,21 +161,22 @@ class Batch:
         The last sequence of its submission, once that was started, and once it was waited for; the same two lists for
         all batches of a submission.
     timing, meter : object
-        What the sequence has timestamps for, and who is told its time.
+        What the sequence has timestamps for, and who is told its time, once it was started.
     began : float
-        When it was started, by `time.perf_counter`.
+        When that was, by `time.perf_counter`.
     """
 
     __slots__ = ("began", "commands", "cost", "meter", "played", "recorded", "started", "timing", "waited_for")
 
+    timing: object
+    meter: Meter | None
+    began: float
+
     def __init__(self, recorded: Recorded | None = None, command: Operation | None = None) -> None:
         self.commands: list[Operation] = [] if command is None else [command]
-        self.cost = self.began = 0.0
+        self.cost = 0.0
         self.recorded, self.played = recorded, recorded is not None
-        self.started: list[Sequence] = []
-        self.waited_for: list[Sequence] = []
-        self.timing: object = None
-        self.meter: Meter | None = None
+        self.started = self.waited_for = _NONE
 
     def touches(self, start: int, end: int) -> bool:
         """Whether any command reads or writes between these addresses."""

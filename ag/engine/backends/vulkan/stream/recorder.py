@@ -36,6 +36,7 @@ from ag.errors import DeviceError
 __all__ = ["Recorder"]
 
 _MOST_IN_FLIGHT = 8
+_GONE = suppress(ValueError)  # of a batch that a signal's handler has removed
 _LONGEST = 512  # commands of a sequence that is played; what they cost cuts most before
 
 
@@ -67,7 +68,7 @@ class Recorder:
         self._batches = deque([Batch()])  # what was not waited for, in order; the last is open
         self._most = budget.first  # commands of the open batch
         self._host_sees = manager.host_sees()
-        self._beside = TransferQueue(manager)
+        self.beside = TransferQueue(manager)
         self.barriers = 0
         self.submits = 0
         self.changes = 0  # grows with whatever is recorded, played or uploaded beside that
@@ -128,19 +129,21 @@ class Recorder:
     def _startable(self) -> list[Batch]:
         """What the next submission has: batches in order that were not started, as many as the budget allows."""
         found: list[Batch] = []
+        twice: set[int] = set()  # what would be in the submission twice
         cost = 0.0
         for batch in list(self._batches):
             if batch.started or batch is self._batches[-1]:
                 continue
             if batch.recorded is None:
                 if not batch.commands:  # it was open, and empty, when others were added
-                    with suppress(ValueError):  # a signal's handler has removed it
+                    with _GONE:
                         self._batches.remove(batch)
                     continue
                 batch.recorded = self.build(batch.commands, self._unused())
             cost += batch.recorded.cost
-            if found and (cost > self.budget.seconds or any(other.recorded is batch.recorded for other in found)):
+            if found and (cost > self.budget.seconds or id(batch.recorded) in twice):
                 break
+            twice.add(id(batch.recorded))
             found.append(batch)
         return found
 
@@ -156,13 +159,8 @@ class Recorder:
         done = self._batches[0]
         if not done.started:  # a signal's handler has waited
             return
-        waiting = map(type(done.started[0]).eval_await, done.started)
-        since = perf_counter()
-        try:
-            if not done.waited_for:
-                done.waited_for.extend(waiting)
-        except self._kp.DeviceLostError as error:
-            raise self._was_lost(error, done) from error
+        if not done.waited_for:
+            self._wait_for_submission(done)
         if self._batches[0] is not done:
             return
         self._batches.popleft()
@@ -170,13 +168,6 @@ class Recorder:
             self._most = self.budget.first
         assert done.recorded is not None
         sequence, kernels, stopwatch, *_ = done.recorded
-        now = perf_counter()
-        if now - since > self.budget.long / 2:
-            took = now - max(done.began, self._done)
-            if 2 * (now - since) > took:  # and the host has waited for most of that
-                together = [done, *(batch for batch in self._batches if batch.started is done.started)]
-                self.budget.note(sum(batch.recorded.cost for batch in together if batch.recorded is not None), took)
-        self._done = now
         if stopwatch is not None:
             stopwatch.note(kernels, sequence.get_timestamps())
         if done.meter is not None:
@@ -184,6 +175,23 @@ class Recorder:
             done.meter.seconds += self._counter.passed(begin, end) * self._counter.period * 1e-9
         if not done.played and stopwatch is None:  # which has a timestamp for each of its operations
             self._idle.setdefault(done.timing, []).append(sequence)
+
+    def _wait_for_submission(self, done: Batch) -> None:
+        """Wait for the oldest submission, and note whether it took long."""
+        waiting = map(type(done.started[0]).eval_await, done.started)
+        since = perf_counter()
+        try:
+            if not done.waited_for:
+                done.waited_for.extend(waiting)
+        except self._kp.DeviceLostError as error:
+            raise self._was_lost(error, done) from error
+        now = perf_counter()
+        if now - since > self.budget.long / 2:
+            took = now - max(done.began, self._done)
+            if 2 * (now - since) > took:  # and the host has waited for most of that
+                self.budget.note(sum(batch.recorded.cost for batch in list(self._batches)
+                                     if batch.started is done.started and batch.recorded is not None), took)
+        self._done = now
 
     def _wait_for(self, batch: Batch) -> None:
         while batch in self._batches and batch.started:
@@ -205,7 +213,7 @@ class Recorder:
 
     def touches(self, start: int, end: int) -> bool:
         """Whether anything that was recorded, and was not waited for, reads or writes between these addresses."""
-        return self._beside.touches(start, end) or any(batch.touches(start, end) for batch in list(self._batches))
+        return self.beside.touches(start, end) or any(batch.touches(start, end) for batch in list(self._batches))
 
     def wait(self) -> None:
         """Submit, and wait for everything."""
@@ -213,7 +221,7 @@ class Recorder:
         while self._batches[0].started:
             self._wait_oldest()
         try:
-            self._beside.wait()
+            self.beside.wait()
         except self._kp.DeviceLostError as error:
             raise self._was_lost(error, Batch()) from error
 
@@ -224,11 +232,6 @@ class Recorder:
 
     # -------------------------------------------------------------------------------------- uploads beside launches
 
-    @property
-    def uploads(self) -> bool:
-        """Whether something goes up beside the launches that was not waited for; a launch would wait for it."""
-        return self._beside.busy
-
     def upload_beside(self, address: int, words: Words, segment: Tensor) -> int:
         """Start copying words of the host to an address in a segment, beside what the device does.
 
@@ -236,7 +239,7 @@ class Recorder:
         or somebody wants to know how long copies take.  What touches them and is followed by others is waited for: most
         often it has ended, and the others keep the device busy.
         """
-        if not self._beside.apart or self.timing is not None or self.idle:
+        if not self.beside.apart or self.timing is not None or self.idle:
             return 0
         self.submit()
         self.changes += 1
@@ -249,8 +252,8 @@ class Recorder:
                 return 0
             self._wait_for(touching[-1])
         try:
-            self._beside.wait(address, address + words.nbytes)
-            return self._beside.upload(address, words, segment, self, changes)
+            self.beside.wait(address, address + words.nbytes)
+            return self.beside.upload(address, words, segment, self, changes)
         except self._kp.DeviceLostError as error:
             raise self._was_lost(error, Batch()) from error
 
