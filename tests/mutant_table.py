@@ -343,11 +343,11 @@ mutant("capture", "what was read is not compared", "ag/autograd/captured/program
        "return self._notes.change(surely)", "return None", "autograd/test_capture_guards.py::test_another_mode[cpu]")
 mutant("capture", "recordings are not compared", "ag/autograd/capture.py", "if difference is not None:", "if False:",
        "autograd/test_capture_contract.py::test_a_branch[cpu]")
-mutant("capture", "numbers are not checked", "ag/autograd/captured/arguments.py", "for check in self.checks:",
-       "for check in ():",
+mutant("capture", "numbers are not checked", "ag/autograd/captured/arguments.py", "for i, check in self._checks:",
+       "for i, check in ():",
        "autograd/test_capture.py::test_integer_labels_are_checked_before_anything_runs[cpu]")
 mutant("capture", "a tensor's slot is not filled", "ag/autograd/captured/arguments.py",
-       "return [(self.target, value.buffer)]", "return []",
+       "to.append((self.target, value.buffer))", "pass",
        "autograd/test_capture.py::test_arrays_and_tensors_fill_the_slots[cpu]")
 mutant("capture", "objects of a layer's own are not looked into", "ag/autograd/captured/notes.py",
        "self._reader.values(value)", "pass",

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from operator import is_
 from threading import RLock, get_ident
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 from weakref import ref
@@ -65,7 +66,7 @@ class _Trusted:
         """Count a call; whether it has to be compared."""
         self.calls += 1
         return self.calls >= self._due or (self._first is not None and not (
-            self._same and all(x is same() for x, same in zip(args, self._same, strict=True))))
+            self._same and all(map(is_, args, map(ref.__call__, self._same)))))
 
     def agreed(self, args: Args) -> None:
         """A call made the same launches; if its arguments were other ones, what is computed does not depend on them."""

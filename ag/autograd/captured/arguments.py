@@ -39,9 +39,9 @@ class _TensorSlot:
         """What the step gets."""
         return Tensor(self.target)
 
-    def given(self, value: Tensor) -> list[tuple[Buffer, Buffer]]:
-        """The slot, and where its values are."""
-        return [(self.target, value.buffer)]
+    def give(self, value: Tensor, to: list[tuple[Buffer, Any]]) -> None:
+        """Note the slot, and where its values are."""
+        to.append((self.target, value.buffer))
 
 
 class _ArraySlot:
@@ -77,16 +77,12 @@ class _ArraySlot:
         self._example = None
         self.checks = [check for buffer, check in recording.value_checks if any(buffer is t for t in self.targets)]
 
-    def check(self, value: Array) -> None:
-        """Raise if the array holds what the step refuses."""
-        for check in self.checks:
-            check(value)
-
-    def given(self, value: Array) -> list[tuple[Buffer, Array]]:
-        """Where the step uses the values, and they in the shape that they have there."""
+    def give(self, value: Array, to: list[tuple[Buffer, Any]]) -> None:
+        """Note where the step uses the values, and they in the shape that they have there."""
         if self.checks and value.dtype.kind in "iu":  # so they fit
             value = value.astype(np.int32)
-        return [(t, value if value.shape == t.shape else value.reshape(t.shape)) for t in self.targets]
+        for target in self.targets:
+            to.append((target, value if value.shape == target.shape else value.reshape(target.shape)))
 
 
 class Arguments:
@@ -112,7 +108,7 @@ class Arguments:
         for i, slot in enumerate(self._slots):
             if isinstance(slot, _TensorSlot):
                 self.labels[id(slot.target.block)] = "argument", i
-        self._checked: list[tuple[int, _ArraySlot]] = []  # those whose values may be refused
+        self._checks: list[tuple[int, Callable[[Array], None]]] = []  # of arguments whose values may be refused
         self._numbers: list[Buffer] = []  # their blocks are labelled, so they must not die
 
     def stand_ins(self) -> list[Tensor | StepArgument]:
@@ -144,8 +140,7 @@ class Arguments:
         for i, slot in enumerate(self._slots):
             if isinstance(slot, _ArraySlot):
                 slot.close(recording)
-                if slot.checks:
-                    self._checked.append((i, slot))
+                self._checks += [(i, check) for check in slot.checks]
         self._numbers.clear()
 
     def targets(self) -> list[Buffer]:
@@ -154,9 +149,12 @@ class Arguments:
 
     def check(self, args: Args) -> None:
         """Raise if a value is not allowed."""
-        for i, slot in self._checked:
-            slot.check(args[i])
+        for i, check in self._checks:
+            check(args[i])
 
     def given(self, args: Args) -> Given:
         """The slots, and the values of a call for them."""
-        return [pair for slot, value in zip(self._slots, args, strict=True) for pair in slot.given(value)]
+        found: list[tuple[Buffer, Any]] = []
+        for slot, value in zip(self._slots, args, strict=True):
+            slot.give(value, found)
+        return found

@@ -149,8 +149,9 @@ class CapturedProgram:
         """Do what the step would, and return what it would."""
         for leaf in self._slots:
             self.backend.assign(leaf.slot.buffer, leaf.tensor.peek_grad().buffer)
-        changed = [(leaf, leaf.tensor.grad) for leaf in self._copied_back]
-        others = [leaf for leaf, now in zip(self._grads, grads_of(self._leaves), strict=True) if now is not leaf[1]]
+        changed = [(leaf, leaf.tensor.grad) for leaf in self._copied_back] if self._copied_back else []
+        others = [leaf for leaf, now in zip(self._grads, grads_of(self._leaves), strict=True)
+                  if now is not leaf[1]] if self._grads else []
         for x, _ in others:
             x.set_grad(None)
         vacated = False

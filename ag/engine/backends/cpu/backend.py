@@ -20,7 +20,7 @@ from ag.engine.arena import OFFSET_BITS, Arena
 from ag.engine.backend import Backend, DeviceInfo, Event, closed
 from ag.engine.backends.cpu.library import library
 from ag.engine.buffer import Buffer, note_written, settle
-from ag.engine.cpu_threads import overwrite
+from ag.engine.cpu_threads import WIDE, overwrite
 from ag.engine.dtype import BF16, F16, F32, F64, I32, U32, DType
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Call, Params, Primitive
@@ -160,6 +160,8 @@ class NumpyBackend(Backend):
             if isinstance(value, Buffer):
                 settle(value)
                 overwrite(target.native, value.native)
+            elif value.size < WIDE and value.dtype == (native := target.native).dtype and target.dtype is not BF16:
+                native[...] = value  # as the next line does, in three calls more
             else:
                 self._fill(target, value)
 
