@@ -13,12 +13,13 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-__all__ = ["Target"]
+__all__ = ["ONE_PIECE", "Target"]
 
 # Longer sums are made in pieces: they keep more digits, and a driver ends an invocation's loops after 65,535 turns.
 _LONGEST_SUM = 1 << 15
 _SHORTEST_PIECE = 512  # below, adding the pieces up costs more than it gains
 _MOST_PIECES = 16
+ONE_PIECE = 2 * _SHORTEST_PIECE - 1  # the longest inner axis that no device cuts
 _TILE = 64  # rows and columns of the part of a product that one unit of a device makes at a time, about
 _MOST_FEATURES = 128  # of an attention head, in the kernels that hold a tile of it
 # Words that lie a batch apart are a sector of 8 words each for a card.  Putting samples first costs about one such read

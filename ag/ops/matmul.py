@@ -15,6 +15,7 @@ from ag.engine.kernels.elementwise import add
 from ag.engine.kernels.matmul import batched_matmul, matmul, matmul_sums
 from ag.engine.kernels.reduce import sum_over, sum_to
 from ag.engine.shape import Shape
+from ag.engine.target import ONE_PIECE
 from ag.errors import ShapeError
 
 __all__ = ["ag_matmul"]
@@ -35,7 +36,10 @@ def products(run: Run, a: Buffer, b: Buffer, ta: bool, tb: bool) -> Buffer:
 
 
 def _in_one_piece(a: Buffer, b: Buffer, ta: bool, tb: bool) -> bool:
-    inner, (rows, cols) = a.shape[0 if ta else 1], shapes.matmul(a.shape, b.shape, ta=ta, tb=tb)
+    inner = a.shape[0 if ta else 1]
+    if inner <= ONE_PIECE:
+        return True
+    rows, cols = shapes.matmul(a.shape, b.shape, ta=ta, tb=tb)
     return inner <= a.backend.target.split_inner(inner, rows, cols, 1)
 
 

@@ -25,6 +25,7 @@ from ag.errors import CaptureError
 __all__ = ["Args", "Arguments"]
 
 Args = tuple[Any, ...]  # of a call: tensors and numpy arrays
+_Given = list[tuple[Buffer, Array | Buffer]]
 
 
 class _TensorSlot:
@@ -39,7 +40,7 @@ class _TensorSlot:
         """What the step gets."""
         return Tensor(self.target)
 
-    def give(self, value: Tensor, to: list[tuple[Buffer, Any]]) -> None:
+    def give(self, value: Tensor, to: _Given) -> None:
         """Note the slot, and where its values are."""
         to.append((self.target, value.buffer))
 
@@ -77,7 +78,7 @@ class _ArraySlot:
         self._example = None
         self.checks = [check for buffer, check in recording.value_checks if any(buffer is t for t in self.targets)]
 
-    def give(self, value: Array, to: list[tuple[Buffer, Any]]) -> None:
+    def give(self, value: Array, to: _Given) -> None:
         """Note where the step uses the values, and they in the shape that they have there."""
         if self.checks and value.dtype.kind in "iu":  # so they fit
             value = value.astype(np.int32)
@@ -154,7 +155,7 @@ class Arguments:
 
     def given(self, args: Args) -> Given:
         """The slots, and the values of a call for them."""
-        found: list[tuple[Buffer, Any]] = []
+        found: _Given = []
         for slot, value in zip(self._slots, args, strict=True):
             slot.give(value, found)
         return found

@@ -18,7 +18,7 @@ from typing import cast
 from ag.engine.arena import OFFSET_BITS, Block
 from ag.engine.backends.cpu.backend import NumpyBackend, NumpyProgram, quiet
 from ag.engine.backends.cpu.library import PLANS_KEPT, SHARED_FROM, Kernel, Library, Plan, Ready
-from ag.engine.buffer import Buffer
+from ag.engine.buffer import Buffer, note_written
 from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import PRIMITIVES, Call, Params, Primitive, PrimitiveTo, Returned
@@ -124,7 +124,7 @@ class NativeBackend(NumpyBackend):
         Where it was compiled, ``launch.c`` does the same in a third of the time, and calls this for what is new to it.
         """
         kernel = self._kernels.get(primitive.name)
-        if (into is not None or kernel is None or primitive.outputs != 1 or primitive.updates or OPEN
+        if (kernel is None or primitive.outputs != 1 or primitive.updates or OPEN
                 or self.settings.events is not None):
             return super().launch(primitive, *operands, into=into, **params)
         kinds: list[object] = []
@@ -144,7 +144,13 @@ class NativeBackend(NumpyBackend):
         if ready is None:
             return super().launch(primitive, *operands, into=into, **params)
         plan, nbytes, shape, dtype, _ = ready
-        out = self.placed(nbytes, shape, dtype)
+        out = cast("Buffer | None", into)
+        if out is None:
+            out = self.placed(nbytes, shape, dtype)
+        elif type(out) is Buffer and out.backend is self and out.shape == shape and out.dtype is dtype:
+            note_written(out)
+        else:
+            return super().launch(primitive, *operands, into=into, **params)
         if plan.work < SHARED_FROM:
             self.launch_briefly(self._row(plan, (out, *operands)))
         else:

@@ -13,11 +13,11 @@ import pytest
 from helpers.errors import expect_error
 
 import ag
-from ag.engine.arena import Arena
+from ag.engine.arena import Arena, now
 from ag.engine.backends.cpu.backend import _memory
 from ag.engine.backends.cpu.library import SHARED_FROM, library
 from ag.engine.backends.cpu.native import NativeBackend, _code
-from ag.engine.buffer import Buffer, leased
+from ag.engine.buffer import Buffer, fix, leased
 from ag.engine.compile.pipeline import record
 from ag.engine.dtype import F32, F64, DType
 from ag.engine.primitive import PRIMITIVES
@@ -310,3 +310,27 @@ def test_a_device_may_go(device: Counting) -> None:
         gc.collect()
         blocks.append(sum(type(x) is Counting for x in gc.get_objects()))
     assert blocks[1] == blocks[2]
+
+
+def test_what_is_written_into_something_is_right_and_noted(device: Counting) -> None:
+    """Twice, as the second launch of a kind is looked up: what is new or an operand, and what a program has lent."""
+    kernels = library()
+    assert kernels is not None
+    add, other = PRIMITIVES["add"], NativeBackend(kernels, index=9)
+    for _ in range(2):
+        x, y = device.of(3, 5), device.of(3, 5)
+        out, wanted = device.of(3, 5), device.download(device.launch(add, x, y))
+        before = now()
+        assert device.launch(add, x, y, into=out) is out and out.changed_since(before)
+        assert device.download(out).tobytes() == wanted.tobytes() and not x.changed_since(before)
+        assert device.launch(add, x, y, into=y) is y and y.changed_since(before)
+        assert device.download(y).tobytes() == wanted.tobytes()
+        tenant = leased(x, threading.get_ident())
+        kept = device.download(tenant)
+        device.launch(add, out, out, into=x)
+        assert np.array_equal(device.download(tenant), kept)
+        fix(y)
+        with pytest.raises(ag.ArenaError, match="is a constant"):
+            device.launch(add, x, x, into=y)
+        with pytest.raises(ag.DeviceError, match="cpu:9"):
+            device.launch(add, x, x, into=other.alloc((3, 5), F32))
