@@ -4,8 +4,9 @@
 #include "shares.glsl"
 #include "ieee.glsl"
 
-// An invocation goes through its share in fours, all of which are loaded before the first is used: a card has them on
-// their way at once, where one after the other took up to three times as long.  Behind the end, the last one is loaded.
+// An invocation goes through its share in fours, all of which are loaded before the first is used, so that a card has
+// them on their way at once: in an experiment, softmax took an H100 0.6 to 0.8 of the time.  Behind the end, the last
+// one is loaded.
 const uint FOUR = 4;
 #define FOURS(k, share, end) for (uint k = share; k < end; k += FOUR * shares)
 #define EACH(i) [[unroll]] for (uint i = 0; i < FOUR; i++)
