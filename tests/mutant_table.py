@@ -191,6 +191,12 @@ mutant("barrier", "reads on their way do not count", "ag/engine/backends/vulkan/
 
 HAZARDS, RECORDER = "ag/engine/backends/vulkan/stream/hazards.py", "ag/engine/backends/vulkan/stream/recorder.py"
 TWO = "engine/backends/test_hazards.py::test_two_launches"
+mutant("kernel", "zeros of either sign are one launch", "ag/engine/backends/vulkan/pipelines.py",
+       'if 0.0 in params.values() or "chain" in params else ()', "if False else ()",
+       "engine/kernels/test_chains.py::test_zeros_of_either_sign_are_not_the_same_launch[lavapipe]")
+mutant("kernel", "zeros of either sign are one number of a chain", "ag/engine/backends/vulkan/plans.py",
+       "*[number for *_, number in cast(Chain, params.get(\"chain\", ()))]", "",
+       "engine/kernels/test_chains.py::test_zeros_of_either_sign_are_not_the_same_launch[lavapipe]")
 mutant("barrier", "none for a read after a write", HAZARDS, "or _overlap(reads, self._writes)", "",
        f"{TWO}[read after write]")
 mutant("barrier", "none for a write after a write", HAZARDS, "or _overlap(writes, self._writes)", "",

@@ -60,3 +60,20 @@ def test_a_chain_has_the_bits_of_its_parts(device: str, chain: Chain) -> None:
         operands = [registers[x], registers[y]][: len(rule.operands) - 1]
         registers.append(backend.launch(rule, *operands, **({rule.params[0]: value} if rule.params else {})))
     assert made.tobytes() == backend.download(registers[-1]).tobytes()
+
+
+def test_zeros_of_either_sign_are_not_the_same_launch(device: str) -> None:
+    """They are equal as parameters, and as numbers of a chain: twice each, as launches are looked up."""
+    backend = backend_of(device)
+    x = backend.alloc((4,), F32)
+    backend.upload(np.array([-2, -1, 1, 2], np.float32), x)
+    for _ in range(2):
+        for zero in (0.0, -0.0):
+            want = np.signbit(np.float32([-2, -1, 1, 2]) * np.float32(zero))
+            alone = backend.launch(PRIMITIVES["scale"], x, factor=zero)
+            chained = backend.launch(fused, x, x, x, x, chain=(("scale", 0, 0, zero), ("scale", 4, 4, 1.0)))
+            for found in (alone, chained):
+                assert np.array_equal(np.signbit(backend.download(found)), want)
+            with ag.ag_device(device):
+                sloped = ag.ag_leaky_relu(ag.ag_tensor([[-1.0, 1.0]]), zero).numpy()
+            assert np.signbit(sloped).tolist() == [[not np.signbit(zero), False]]

@@ -18,7 +18,7 @@ from ag.engine.backends.vulkan.kp_types import Algorithm, Asked, Manager, Tensor
 from ag.engine.backends.vulkan.limits import VULKAN_1_1, lacking, most_turns, required_subgroup
 from ag.engine.backends.vulkan.loader import kompute
 from ag.engine.backends.vulkan.pipeline_cache import compiled
-from ag.engine.backends.vulkan.plans import Compiled, Plan, manifest, needs_of, planned, spirv_of
+from ag.engine.backends.vulkan.plans import Compiled, Plan, manifest, needs_of, planned, signs_of, spirv_of
 from ag.engine.backends.vulkan.products.tiles import Rule, tiles_of
 from ag.engine.backends.vulkan.spirv.addresses import with_addresses
 from ag.engine.backends.vulkan.spirv.float_modes import modes_of, with_modes
@@ -89,7 +89,8 @@ class Kernels:
         bits = 0
         for address in addresses:
             bits |= address
-        plan = planned(primitive, shapes, tuple(params.items()), tiles or self.tiles, not bits % _ALIGNED)
+        signs = signs_of(params) if 0.0 in params.values() or "chain" in params else ()
+        plan = planned(primitive, shapes, tuple(params.items()), tiles or self.tiles, not bits % _ALIGNED, signs)
         if plan.needs.turns:  # these depend on the shapes, all else on the pipeline
             self._refuse_what_does_not_fit(plan)
         return plan

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from hashlib import sha256
-from math import prod
+from math import copysign, prod
 from pathlib import Path
 from typing import cast
 
@@ -32,7 +32,7 @@ from ag.engine.shape import Shape
 from ag.errors import KernelError
 
 __all__ = ["Compiled", "Plan", "Product", "check_kernels", "compiled_by", "kernel_state", "left_out", "manifest",
-           "needs_of", "planned", "product_of", "products_hash", "spirv_of", "unfit"]
+           "needs_of", "planned", "product_of", "products_hash", "signs_of", "spirv_of", "unfit"]
 
 _SPV = Path(__file__).parent / "spv"
 _PLANS_KEPT = 4096
@@ -176,10 +176,19 @@ def check_kernels() -> None:
     check_files(_SPV)
 
 
+def signs_of(params: Params) -> tuple[float, ...]:
+    """The signs of all zeros among parameters, and among the numbers of a chain."""
+    numbers = [*params.values(), *[number for *_, number in cast(Chain, params.get("chain", ()))]]
+    return tuple([copysign(1.0, x) for x in numbers if isinstance(x, float) and x == 0.0])
+
+
 @lru_cache(maxsize=_PLANS_KEPT)
 def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple[str, object], ...], tiles: Rule,
-          aligned: bool) -> Plan:
-    """The plan of a launch; `aligned` is whether every operand begins at a multiple of four words."""
+          aligned: bool, _signs: tuple[float, ...] = ()) -> Plan:
+    """The plan of a launch; `aligned` is whether every operand begins at a multiple of four words.
+
+    Zeros of either sign are equal and differ: `signs_of` tells plans of equal parameters apart.
+    """
     kernels = manifest()["kernels"]
     chain = cast(Chain, dict(params).get("chain", ()))
     for name in (primitive.name, *(function for function, *_ in chain)):
