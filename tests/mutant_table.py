@@ -191,6 +191,13 @@ mutant("barrier", "reads on their way do not count", "ag/engine/backends/vulkan/
 
 HAZARDS, RECORDER = "ag/engine/backends/vulkan/stream/hazards.py", "ag/engine/backends/vulkan/stream/recorder.py"
 TWO = "engine/backends/test_hazards.py::test_two_launches"
+ZEROS = "autograd/captured/test_zeros.py"
+mutant("capture", "zeros of either sign are one value", "ag/autograd/captured/snapshots.py",
+       "copysign(1.0, x) != copysign(1.0, y)", "False",
+       f"{ZEROS}::test_a_step_that_reads_another_zero_is_recorded_anew[cpu-by_attribute-a parameter]")
+mutant("capture", "zeros of either sign are one trace", "ag/autograd/captured/trace.py",
+       " and _signs(a) == _signs(b)", "",
+       f"{ZEROS}::test_a_zero_that_nobody_sees_change_shows_in_the_second_call[cpu-a number]")
 mutant("kernel", "zeros of either sign are one launch", "ag/engine/backends/vulkan/pipelines.py",
        'if 0.0 in params.values() or "chain" in params else ()', "if False else ()",
        "engine/kernels/test_chains.py::test_zeros_of_either_sign_are_not_the_same_launch[lavapipe]")

@@ -17,14 +17,15 @@ from __future__ import annotations
 from array import array
 from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Iterator, Sized
+from math import copysign
 from operator import is_
 from types import MappingProxyType, MethodType
 from weakref import ref
 
 import numpy as np
 
-__all__ = ["MISSING", "Contents", "bytes_of", "contents", "has_other_items", "held", "items_of", "same", "shown",
-           "snapshot", "weak"]
+__all__ = ["MISSING", "Contents", "bytes_of", "contents", "equal", "has_other_items", "held", "items_of", "same",
+           "shown", "snapshot", "weak"]
 
 Contents = tuple[object, object]  # a container with the items it had, compared by identity, or its bytes, or its length
 _MANY = 1000  # items from which on only the length of a container is compared
@@ -111,7 +112,12 @@ def same(noted: object, now: object) -> bool:
         return False
     if isinstance(noted, tuple) and isinstance(now, tuple):
         return len(noted) == len(now) and all(map(same, noted, now))
-    return isinstance(noted, (*_PLAIN, frozenset, np.dtype)) and bool(noted == now)
+    return isinstance(noted, (*_PLAIN, frozenset, np.dtype)) and equal(noted, now)
+
+
+def equal(x: object, y: object) -> bool:
+    """Whether two values are equal, and not zeros of either sign, which give other results."""
+    return bool(x == y) and not (isinstance(x, float) and isinstance(y, float) and copysign(1.0, x) != copysign(1.0, y))
 
 
 def shown(noted: object) -> str:
