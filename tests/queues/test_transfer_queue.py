@@ -244,6 +244,26 @@ def test_random_programs(queued: Queued) -> None:
     assert said["wrong"] == 0 and said["log"].count("c") > 40
 
 
+VALIDATION = Path("/usr/share/vulkan/explicit_layer.d")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (VALIDATION / "VkLayer_khronos_validation.json").is_file(), reason="no validation layer here")
+@pytest.mark.parametrize("wrong", [False, True])
+def test_vulkan_allows_what_the_two_queues_do(queued: Queued, layers: dict[str, str], wrong: bool) -> None:
+    """Says the validation layer, which sees two families, and would tell of a barrier that the second one has not."""
+    barrier = """
+kind = type(backend._manager.sequence())
+copy = kind.copy
+kind.copy = lambda self, *given: copy(self, *given[:5], True, *given[6:])
+""" if wrong else ""
+    first = {"VK_LAYER_PATH": f"{VALIDATION}:{layers['VK_LAYER_PATH']}", "VK_LOADER_LAYERS_DISABLE": "",
+             "VK_INSTANCE_LAYERS": f"VK_LAYER_KHRONOS_validation:{layers['VK_INSTANCE_LAYERS']}"}
+    said = queued(BEGIN + barrier + RANDOM.replace("SEEDS", "4"), **first)
+    assert said["wrong"] == 0 and "c" in said["log"]
+    assert ("VUID" in said["out"] + said["err"]) == wrong
+
+
 HANDLER = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
