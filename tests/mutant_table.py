@@ -193,11 +193,14 @@ HAZARDS, RECORDER = "ag/engine/backends/vulkan/stream/hazards.py", "ag/engine/ba
 TWO = "engine/backends/test_hazards.py::test_two_launches"
 ZEROS = "autograd/captured/test_zeros.py"
 mutant("capture", "zeros of either sign are one value", "ag/autograd/captured/snapshots.py",
-       "copysign(1.0, x) != copysign(1.0, y)", "False",
+       "return copysign(1.0, x) == copysign(1.0, y)", "return True",
        f"{ZEROS}::test_a_step_that_reads_another_zero_is_recorded_anew[cpu-by_attribute-a parameter]")
-mutant("capture", "zeros of either sign are one trace", "ag/autograd/captured/trace.py",
-       " and _signs(a) == _signs(b)", "",
+mutant("capture", "zeros of either sign are one operand", "ag/autograd/captured/trace.py",
+       "not all(map(equal, x, y))", "x != y",
        f"{ZEROS}::test_a_zero_that_nobody_sees_change_shows_in_the_second_call[cpu-a number]")
+mutant("capture", "zeros of either sign are one parameter", "ag/autograd/captured/trace.py",
+       "if not equal(a.params.get(name), b.params.get(name)):", "if a.params.get(name) != b.params.get(name):",
+       f"{ZEROS}::test_a_zero_that_nobody_sees_change_shows_in_the_second_call[cpu-a parameter]")
 mutant("kernel", "zeros of either sign are one launch", "ag/engine/backends/vulkan/pipelines.py",
        'if 0.0 in params.values() or "chain" in params else ()', "if False else ()",
        "engine/kernels/test_chains.py::test_zeros_of_either_sign_are_not_the_same_launch[lavapipe]")

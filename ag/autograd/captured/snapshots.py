@@ -116,8 +116,12 @@ def same(noted: object, now: object) -> bool:
 
 
 def equal(x: object, y: object) -> bool:
-    """Whether two values are equal, and not zeros of either sign, which give other results."""
-    return bool(x == y) and not (isinstance(x, float) and isinstance(y, float) and copysign(1.0, x) != copysign(1.0, y))
+    """Whether two values are the same or equal, and not zeros of either sign, which give other results."""
+    if x is y:
+        return True
+    if isinstance(x, (int, float)) and isinstance(y, (int, float)) and x == 0 == y:
+        return copysign(1.0, x) == copysign(1.0, y)
+    return bool(x == y)
 
 
 def shown(noted: object) -> str:

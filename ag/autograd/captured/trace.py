@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from math import copysign
 from typing import NamedTuple
 
 from ag.autograd.captured.snapshots import equal
@@ -64,8 +63,6 @@ def trace_of(recording: Recording, labels: Mapping[int, Label], left: Sequence[L
 def first_difference(was: Sequence[Traced], now: Sequence[Traced]) -> str | None:
     """Where two traces differ, in words; None if they do not."""
     for i, (a, b) in enumerate(zip_longest(was, now)):
-        if a == b and _signs(a) == _signs(b):
-            continue
         if a is None or b is None:
             extra, when = (a, "only in the recording") if b is None else (b, "only now")
             return f"launch {i}, {extra.name}, is there {when}"
@@ -78,14 +75,6 @@ def first_difference(was: Sequence[Traced], now: Sequence[Traced]) -> str | None
             if x is None or y is None or not all(map(equal, x, y)):
                 return f"launch {i}, {a.name}, worked on {_shown(x)} and works on {_shown(y)} (operand {k})"
     return None
-
-
-def _signs(launch: Traced | None) -> list[float]:
-    """The signs of its zeros, which are equal and give other results."""
-    if launch is None:
-        return []
-    values = [*launch.params.values(), *[what for kind, what, *_ in launch.operands if kind == "number"]]
-    return [copysign(1.0, x) for x in values if isinstance(x, float) and x == 0.0]
 
 
 def _shown(label: Label) -> str:
