@@ -30,12 +30,12 @@ from weakref import ReferenceType, ref
 
 from ag.errors import ArenaError
 
-__all__ = ["Arena", "ArenaStats", "Block", "Changes", "OFFSET_BITS", "now"]
+__all__ = ["Arena", "ArenaStats", "Block", "Changes", "OFFSET_BITS", "OFFSET_MASK", "now"]
 
 now = count(1).__next__  # one clock for all devices: what came after what
 
 OFFSET_BITS = 48  # address = segment << 48 | byte offset; no segment comes near 2**48 bytes
-_OFFSET_MASK = (1 << OFFSET_BITS) - 1
+OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _TRIED_AGAIN = 4  # segments of the size that the device granted, after which twice as much is asked for again
 _NOWHERE: dict[int, list[int]] = {}  # stands for the bins while they are made anew; always empty
 
@@ -110,7 +110,7 @@ class Block:
     @property
     def offset(self) -> int:
         """Byte offset of the block in its segment."""
-        return self.address & _OFFSET_MASK
+        return self.address & OFFSET_MASK
 
 
 class ArenaStats(NamedTuple):

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ag.engine.arena import OFFSET_BITS, Arena
+from ag.engine.arena import OFFSET_BITS, OFFSET_MASK, Arena
 from ag.engine.backend import Backend, DeviceInfo, Event, closed
 from ag.engine.backends.cpu.library import library
 from ag.engine.buffer import Buffer, note_written, settle
@@ -31,7 +31,6 @@ from ag.engine.target import Target
 __all__ = ["NumpyBackend", "device_info", "quiet"]
 
 _ALIGN = 64  # bytes: a cache line, and the widest vector load
-_OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _NUMPY = {d: np.dtype(d.numpy_name) for d in (F16, BF16, F32, F64, I32, U32)}
 
 
@@ -133,7 +132,7 @@ class NumpyBackend(Backend):
     # -------------------------------------------------------------------------------------- memory
 
     def native(self, address: int, shape: Shape, dtype: DType) -> Any:
-        return np.ndarray(shape, _NUMPY[dtype], self.arena.segments[address >> OFFSET_BITS][1], address & _OFFSET_MASK)
+        return np.ndarray(shape, _NUMPY[dtype], self.arena.segments[address >> OFFSET_BITS][1], address & OFFSET_MASK)
 
     def upload(self, array: Array, into: Buffer) -> None:
         before_host(into)
@@ -213,7 +212,7 @@ class NumpyBackend(Backend):
     # -------------------------------------------------------------------------------------- guard words
 
     def _bytes(self, address: int, nbytes: int) -> Array:
-        start = address & _OFFSET_MASK
+        start = address & OFFSET_MASK
         memory: Array = self.arena.segments[address >> OFFSET_BITS][1]
         return memory[start : start + nbytes]
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ag.engine.arena import OFFSET_BITS
+from ag.engine.arena import OFFSET_BITS, OFFSET_MASK
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.kp_types import Algorithm, Asked, Manager, Tensor
 from ag.engine.backends.vulkan.limits import VULKAN_1_1, lacking, most_turns, required_subgroup
@@ -38,7 +38,6 @@ _TURNS_PER_COLUMN = 13  # of attention: at 128 features, measured where loops ar
 _DISPENSABLE = {"heads": ("attention", "attention_grad"), "chains": ("fused", "fused_pair"),
                 "epilogues": ("matmul_chain", "matmul_chain_pair", "conv2d_chain", "conv2d_input_grad_chain")}
 
-_OFFSET_MASK = (1 << OFFSET_BITS) - 1
 _ALIGNED = 16  # bytes, for loads of four words
 
 Segments = Sequence[tuple[int, Tensor]]
@@ -115,7 +114,7 @@ class Kernels:
                   of_arena: Segments) -> Command:
         algorithm = self.algorithm(plan, tuple([address >> OFFSET_BITS for address in addresses]), of_arena)
         ends = [(address, address + size) for address, size in zip(addresses, sizes, strict=True)]
-        return Command(plan.kernel, algorithm, plan.push([(address & _OFFSET_MASK) >> 2 for address in addresses]),
+        return Command(plan.kernel, algorithm, plan.push([(address & OFFSET_MASK) >> 2 for address in addresses]),
                        plan.grid, [ends[i] for i in plan.read], [ends[i] for i in plan.written], seconds,
                        not self.makes_parts)
 

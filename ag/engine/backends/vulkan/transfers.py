@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ag.engine.arena import OFFSET_BITS, Arena, Block
+from ag.engine.arena import OFFSET_BITS, OFFSET_MASK, Arena, Block
 from ag.engine.backends.vulkan.kp_types import Manager, Tensor, Words
 from ag.engine.backends.vulkan.stream.commands import Check, Command, Copy, Recorded
 from ag.engine.backends.vulkan.stream.hazards import Range
@@ -50,7 +50,6 @@ _OVER_A_BUS = 16 << 20  # bytes that the host writes itself
 _ORIGINS = 16  # of a program's inputs: sets of places that are remembered
 _LAUNCHED = 1 << 20  # bytes
 _PLACES, _AT_ONCE = 8, 3  # of a program's results: places that are remembered, and copies to each
-_OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
 
 class _Landing:
@@ -126,7 +125,7 @@ class Transfers:
         looks = recorder.idle or words.nbytes >= _LOOKED_THROUGH
         if view is None or not looks or words.nbytes > self._most_written:
             return False
-        changes, at = recorder.changes, (address & _OFFSET_MASK) >> 2
+        changes, at = recorder.changes, (address & OFFSET_MASK) >> 2
         end, free = at + words.size, not recorder.touches(address, address + words.nbytes)
         # Python does not look for signals between these two lines, so no handler records anything there.
         if free and recorder.changes == changes:
@@ -146,7 +145,7 @@ class Transfers:
             tensor, view = self._chunks[chunk]
             view[at : at + count] = words[start : start + count]
             begin = address + 4 * start
-            self._copy(tensor, self._segment(begin), (4 * at, begin & _OFFSET_MASK, 4 * count),
+            self._copy(tensor, self._segment(begin), (4 * at, begin & OFFSET_MASK, 4 * count),
                        [], [(begin, begin + 4 * count)])
             start += count
             if start < words.size:
@@ -174,7 +173,7 @@ class Transfers:
     def download(self, address: int, count: int) -> Words:
         """Words at an arena address; waits."""
         view, quickly = self._sees(address)
-        at = (address & _OFFSET_MASK) >> 2
+        at = (address & OFFSET_MASK) >> 2
         while view is not None and quickly:
             # Who reads hears if the device was lost, which a submission tells; and it waits for uploads.
             if self._recorder.idle or self._recorder.beside.busy:
@@ -207,7 +206,7 @@ class Transfers:
         """Start the way down of a piece of what lies at an address."""
         piece.landing.filled_for = piece
         begin, nbytes = address + 4 * piece.start, 4 * piece.words
-        self._copy(self._segment(begin), piece.landing.tensor, (begin & _OFFSET_MASK, 0, nbytes),
+        self._copy(self._segment(begin), piece.landing.tensor, (begin & OFFSET_MASK, 0, nbytes),
                    [(begin, begin + nbytes)], [piece.landing.place], to_host=True)
         self._recorder.submit()
 
@@ -218,13 +217,13 @@ class Transfers:
         except ArenaError:
             return None
         tensor, view = self._kept.segments[block.address >> OFFSET_BITS][1]
-        start = block.address & _OFFSET_MASK
+        start = block.address & OFFSET_MASK
         array = view.view(np.uint8)[start : start + like.nbytes].view(like.dtype).reshape(like.shape)
         return Place(block, tensor, start, array)
 
     def to_arena(self, place: Place, target: int, nbytes: int) -> Copy:
         """The copy of what lies in such a place to an arena address."""
-        return Copy(place.tensor, self._segment(target), (place.start, target & _OFFSET_MASK, nbytes), [],
+        return Copy(place.tensor, self._segment(target), (place.start, target & OFFSET_MASK, nbytes), [],
                     [(target, target + nbytes)])
 
     def inside(self, source: int, target: int, nbytes: int) -> Command | Copy:
@@ -234,7 +233,7 @@ class Transfers:
         """
         if self._launched is not None and nbytes >= _LAUNCHED:
             return self._launched(source, target, nbytes)
-        region = (source & _OFFSET_MASK, target & _OFFSET_MASK, nbytes)
+        region = (source & OFFSET_MASK, target & OFFSET_MASK, nbytes)
         return Copy(self._segment(source), self._segment(target), region, [(source, source + nbytes)],
                     [(target, target + nbytes)])
 

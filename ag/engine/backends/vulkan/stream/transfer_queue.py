@@ -24,7 +24,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ag.engine.arena import OFFSET_BITS
+from ag.engine.arena import OFFSET_MASK
 from ag.engine.backends.vulkan.kp_types import Manager, Sequence, Tensor, Words
 from ag.engine.backends.vulkan.loader import kompute
 from ag.engine.backends.vulkan.stream.hazards import Range
@@ -35,7 +35,6 @@ CHUNK_BYTES = 4 << 20  # of a transfer, which the host and the device work on at
 _CHUNKS = 4
 _ANYWHERE = 1 << 64  # behind every address
 _QUEUE = 1  # of a manager that has two
-_OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
 
 def staging(manager: Manager, nbytes: int) -> tuple[Tensor, Words]:
@@ -105,10 +104,10 @@ class TransferQueue:
                 chunk.writes = begin, begin + some.nbytes
                 chunk.view[: some.size] = some
                 sequence.clear()
-                sequence.copy(chunk.tensor, segment, 0, begin & _OFFSET_MASK, some.nbytes, False, False)
+                sequence.copy(chunk.tensor, segment, 0, begin & OFFSET_MASK, some.nbytes, False, False)
                 # Python does not look for signals between these two lines, so no handler records anything there.
                 if launches.changes == changes:
-                    sequence.eval_async_after(())
+                    sequence.eval_async_after([])
                 else:
                     return start
             finally:
