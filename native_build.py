@@ -36,7 +36,8 @@ import kernels_build
 ROOT = Path(__file__).resolve().parent
 KP = Path("third_party", "kp")
 VULKAN, CPU = Path("ag", "engine", "backends", "vulkan"), Path("ag", "engine", "backends", "cpu")
-QUICK = (Path("ag", "autograd", "captured", "unchanged.c"), CPU / "launch.c")  # to modules called _unchanged, _launch
+# To modules called _unchanged and _launch beside them.
+QUICK = (Path("ag", "autograd", "captured", "unchanged.c"), Path("ag", "engine", "launch.c"))
 NOTE = "not_built.txt"
 
 # ---------------------------------------------------------------------------------------------- files in the tree

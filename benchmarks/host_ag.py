@@ -55,13 +55,14 @@ def curve(name: str) -> Training:
 
 def launched(backend: Any, work: Callable[[], Any]) -> int:
     """How many launches that makes; a profile would want the device to count."""
-    seen, command = [], backend.command
-    backend.command = lambda *given: seen.append(given) or command(*given)
+    recorder = backend.recorder
+    seen, record = [], recorder.record
+    recorder.record = lambda command: seen.append(command.kernels) or record(command)
     try:
         work()
     finally:
-        backend.command = command
-    return len(seen)
+        del recorder.record
+    return sum(kernels != ["transfer"] for kernels in seen)
 
 
 def measure(name: str) -> None:

@@ -191,6 +191,16 @@ mutant("barrier", "reads on their way do not count", "ag/engine/backends/vulkan/
 
 HAZARDS, RECORDER = "ag/engine/backends/vulkan/stream/hazards.py", "ag/engine/backends/vulkan/stream/recorder.py"
 TWO = "engine/backends/test_hazards.py::test_two_launches"
+QUICKLY = "engine/backends/test_quick.py"
+QUICK = "ag/engine/backends/vulkan/quick.py"
+mutant("kernel", "zeros of either sign are looked up", QUICK, "if plain and not zero and", "if plain and",
+       f"{QUICKLY}::test_zeros_of_both_signs[lavapipe]")
+mutant("kernel", "launches are looked up whatever the precision", QUICK,
+       '(backend.settings, "precision", "highest")', '(backend.settings, "events", None)',
+       f"{QUICKLY}::test_what_decides_is_looked_at[lavapipe]")
+mutant("kernel", "launches of unaligned operands are those of aligned ones", QUICK,
+       "_ALIGNED, _ELSEWHERE = 0, 4", "_ALIGNED, _ELSEWHERE = 0, 0",
+       f"{QUICKLY}::test_the_same_commands[lavapipe-words of four]")
 ZEROS = "autograd/captured/test_zeros.py"
 mutant("capture", "zeros of either sign are one value", "ag/autograd/captured/snapshots.py",
        "return copysign(1.0, x) == copysign(1.0, y)", "return True",

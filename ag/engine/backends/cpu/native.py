@@ -27,7 +27,7 @@ from ag.engine.program import OPEN, Given, Launch, Program
 __all__ = ["NativeBackend"]
 
 try:
-    _code: ModuleType | None = import_module(f"{__package__}._launch")
+    _code: ModuleType | None = import_module("ag.engine._launch")
 except ImportError:  # there was no compiler
     _code = None
 
@@ -89,8 +89,8 @@ class NativeBackend(NumpyBackend):
     def _quickly(self, launch: Callable[..., object], kernels: Library) -> object:
         """`launch` in compiled code, which calls it for what it does not know."""
         assert _code is not None
-        return _code.Launch(self, _table(self._kernels), OPEN, self.settings, launch, Buffer, Block, OFFSET_BITS,
-                            kernels.launch_at)
+        return _code.Launch(self, _table(self._kernels), OPEN, self.settings, launch, note_written, Buffer, Block,
+                            OFFSET_BITS, kernels.launch_at, None, tuple, ())
 
     def words(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> tuple[bytes, int] | None:
         """A launch as words, and how much work it is; None if there is no kernel for it."""

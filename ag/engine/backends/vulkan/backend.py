@@ -27,6 +27,7 @@ from ag.engine.backends.vulkan.products.autotune import Tune
 from ag.engine.backends.vulkan.products.cooperative import Cooperative
 from ag.engine.backends.vulkan.products.tiles import Rule
 from ag.engine.backends.vulkan.products.trial import tried
+from ag.engine.backends.vulkan.quick import Quick
 from ag.engine.backends.vulkan.shadow import Shadow
 from ag.engine.backends.vulkan.stream.commands import Command, Recorded
 from ag.engine.backends.vulkan.stream.cost import Budget
@@ -36,8 +37,8 @@ from ag.engine.backends.vulkan.transfers import Inputs, Results, Transfers, whol
 from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.dtype import BF16, F16, F32, I32, U32
 from ag.engine.kernels.convert import loaded, stored
-from ag.engine.primitive import Array, Params, Primitive
-from ag.engine.program import Given, Launch, Program, before_host, held_bytes
+from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
+from ag.engine.program import OPEN, Given, Launch, Program, before_host, held_bytes
 from ag.engine.shape import Shape
 from ag.errors import DtypeError
 
@@ -184,6 +185,9 @@ class VulkanBackend(Backend):
         self._cooperative = Cooperative(self, self._manager, self._kernels.tiles)
         self._shadow = Shadow(self) if os.environ.get("AG_SHADOW") == "1" else None
         self._trace = os.environ.get("AG_TRACE") == "1"
+        self._quick = Quick(self._kernels)
+        if not (guard or self._trace or self._shadow or self._tune) and type(self).launch is VulkanBackend.launch:
+            setattr(self, "launch", self._quick.launch(self, self.launch, self._record))  # noqa: B010
         if self.settings.events is not None:
             self.retime()
 
@@ -235,6 +239,18 @@ class VulkanBackend(Backend):
         if "bfloat" not in primitive.params and any(b.dtype.is_half for b in buffers):
             raise DtypeError(f"{primitive.name}: an operand holds 16-bit elements, which are only for storage; "
                              f"launch it through ag.autograd.mixed_precision.launch_on.")
+
+    def launch(self, primitive: PrimitiveTo[Returned], *operands: Buffer, into: Returned | None = None,
+               **params: object) -> Returned:
+        """`Backend.launch`, whose next call of this kind compiled code makes, where there is a compiler."""
+        out = super().launch(primitive, *operands, into=into, **params)
+        if not OPEN:
+            self._quick.learn(primitive, operands, params, out)
+        return out
+
+    def _record(self, command: Command) -> None:
+        with self.lock:
+            self.recorder.record(command)
 
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
         for b in buffers:

@@ -118,6 +118,10 @@ class Kernels:
                        plan.grid, [ends[i] for i in plan.read], [ends[i] for i in plan.written], seconds,
                        not self.makes_parts)
 
+    def bound(self, plan: Plan) -> dict[tuple[int, ...], Algorithm]:
+        """The Algorithms of a plan by segments, as far as there are any: the dict that more are put into."""
+        return self._algorithms.setdefault(plan.compiled, {})
+
     def algorithm(self, plan: Plan, segments: tuple[int, ...], of_arena: Segments) -> Algorithm:
         """The Algorithm for a plan, bound to the segments its operands lie in."""
         bound = self._algorithms.get(plan.compiled)

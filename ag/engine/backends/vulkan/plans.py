@@ -116,7 +116,7 @@ class Plan:
         return struct.Struct(f"{len(self.words)}I").pack
 
     @cached_property
-    def _around(self) -> tuple[bytes, Callable[..., bytes], bytes] | None:
+    def around(self) -> tuple[bytes, Callable[..., bytes], bytes] | None:
         """What comes before all offsets and after them, if these follow each other in the order of the operands."""
         first, count = self.offsets[0][0] if self.offsets else 0, len(self.offsets)
         if self.offsets != tuple((first + i, i) for i in range(len(self.writes))):
@@ -126,8 +126,8 @@ class Plan:
 
     def push(self, operand_words: list[int]) -> bytes:
         """The push-constant block, given every operand's offset in words."""
-        if self._around is not None:
-            before, pack, after = self._around
+        if self.around is not None:
+            before, pack, after = self.around
             return before + pack(*operand_words) + after
         words = list(self.words)
         for position, operand in self.offsets:
@@ -179,7 +179,7 @@ def check_kernels() -> None:
 def signs_of(params: Params) -> tuple[float, ...]:
     """The signs of all zeros among parameters, and among the numbers of a chain."""
     numbers = [*params.values(), *[number for *_, number in cast(Chain, params.get("chain", ()))]]
-    return tuple([copysign(1.0, x) for x in numbers if isinstance(x, float) and x == 0.0])
+    return tuple([copysign(1.0, x) for x in numbers if isinstance(x, (float, np.floating)) and x == 0])
 
 
 @lru_cache(maxsize=_PLANS_KEPT)

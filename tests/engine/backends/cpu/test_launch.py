@@ -84,17 +84,19 @@ def test_the_same_bits(device: Counting, case: str) -> None:
 
 
 def test_what_python_makes(device: Counting) -> None:
-    """What is large, written into something, of another type, or new."""
+    """What is large, written into something of another kind, of another type, or new."""
     add, x, y = PRIMITIVES["add"], device.of(3, 5), device.of(3, 5)
     large, wide = device.of(SHARED_FROM), device.of(3, dtype=F64)
-    for operands, named in (((x, y), {}), ((large, large), {}), ((wide, wide), {}), ((x, y), {"into": device.of(3, 5)}),
-                            ((x, y), {"into": None})):
-        device.left.clear()
-        device.launch(add, *operands, **named)
-        assert device.left == ["add"]
-    for operands, left in (((x, y), []), ((large, large), ["add"]), ((wide, wide), ["add"])):
+    for operands in ((x, y), (large, large), (wide, wide)):
         device.left.clear()
         device.launch(add, *operands)
+        assert device.left == ["add"]
+    for operands, named, left in (((x, y), {}, []), ((large, large), {}, ["add"]), ((wide, wide), {}, ["add"]),
+                                  ((x, y), {"into": device.of(3, 5)}, []), ((x, y), {"into": None}, []),
+                                  ((x, y), {"into": device.of(15).view((3, 5))}, []),
+                                  ((x, y), {"into": device.of(3, 5, dtype=F64)}, ["add"])):
+        device.left.clear()
+        device.launch(add, *operands, **named)
         assert device.left == left
 
 
@@ -276,7 +278,7 @@ def test_many_threads(device: Counting) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("path", ["quick", "left to Python", "an error"])
+@pytest.mark.parametrize("path", ["quick", "left to Python", "into", "an error"])
 def test_nothing_is_leaked(device: Counting, path: str) -> None:
     add, x = PRIMITIVES["add"], device.of(4)
     bad = Counting().of(4)
@@ -287,7 +289,7 @@ def test_nothing_is_leaked(device: Counting, path: str) -> None:
 
     calls: dict[str, Callable[[], object]] = {
         "quick": lambda: device.launch(add, x, x), "an error": failing,
-        "left to Python": lambda: device.launch(add, x, x, into=x)}
+        "left to Python": lambda: device.method(add, x, x), "into": lambda: device.launch(add, x, x, into=x)}
     counts = []
     for _ in range(3):
         for _ in range(200):

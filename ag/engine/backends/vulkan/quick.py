@@ -1,0 +1,92 @@
+"""Launches that come again, made by compiled code: `ag/engine/launch.c` looks up what is noted here.
+
+An eager launch of known shapes and parameters differs from the last one in where its operands lie, and in nothing else:
+a command is the same but for a few push constants and the ranges that it reads and writes.  So the first launch of a
+kind goes through Python, and leaves a recipe; the following ones are made from that.  Python alone takes some 10 us for
+one, and compiled code 4.  Knows plans, and no primitive; the backend makes a `Quick` and tells it of launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from math import prod
+from types import ModuleType
+
+from ag.engine.arena import OFFSET_BITS, Block
+from ag.engine.backend import Backend
+from ag.engine.backends.vulkan.pipelines import Kernels
+from ag.engine.backends.vulkan.plans import Plan, manifest
+from ag.engine.backends.vulkan.stream.commands import Command
+from ag.engine.buffer import Buffer, note_written
+from ag.engine.dtype import F32
+from ag.engine.primitive import PRIMITIVES, Params, Primitive
+from ag.engine.program import OPEN
+
+__all__ = ["Quick"]
+
+_KEPT = 4096  # kinds of launches of one primitive
+_ALIGNED, _ELSEWHERE = 0, 4  # addresses that stand for all that are multiples of 16 bytes, and for the others
+
+try:
+    _code: ModuleType | None = import_module("ag.engine._launch")
+except ImportError:  # there was no compiler
+    _code = None
+
+Ready = tuple[None, int, tuple[int, ...], object, tuple[object, object]]
+
+
+class Quick:
+    """What compiled code knows of the launches of one device.
+
+    Parameters
+    ----------
+    kernels : Kernels
+    """
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels, self._tiles = kernels, kernels.tiles
+        made = manifest()["kernels"]
+        known = {name: PRIMITIVES[name] for name in made if name in PRIMITIVES}
+        self._reals = {name: {c["name"] for c in made[name]["push"] if c["type"] == "float"} for name in known}
+        self._table: dict[str, tuple[dict[object, Ready | None], tuple[str, ...]]] = {
+            name: ({}, p.params) for name, p in known.items()
+            if p.outputs == 1 and not p.updates and "chain" not in p.params and "bfloat" not in p.params}
+
+    def launch(self, backend: Backend, slowly: Callable[..., object], record: Callable[[Command], None]) -> object:
+        """What takes the place of `slowly`, which makes launches in Python; that itself, without a compiler."""
+        if _code is None:
+            return slowly
+        same = (backend.settings, "precision", "highest"), (self._kernels, "tiles", self._tiles)
+        return _code.Launch(backend, self._table, OPEN, backend.settings, slowly, note_written, Buffer, Block,
+                            OFFSET_BITS, 0, record, Command, same)
+
+    def learn(self, primitive: Primitive, operands: tuple[Buffer, ...], params: Params, out: object) -> None:
+        """Note how a launch was made, for the next of its kind."""
+        entry = self._table.get(primitive.name)
+        if entry is None or not isinstance(out, Buffer) or self._kernels.tiles != self._tiles:
+            return
+        ready, names = entry
+        key = (*[x for b in operands for x in (b.shape, b.dtype)], *[params[name] for name in names if name in params])
+        if key in ready:
+            return
+        if len(ready) >= _KEPT:
+            ready.clear()
+        zero = any(params.get(name) == 0 for name in self._reals[primitive.name])  # of either sign, which are equal
+        plain = all(b.dtype is F32 or not b.dtype.is_float for b in operands) and out.dtype is operands[0].dtype
+        ready[key] = None
+        if plain and not zero and len(params) == len(names) and out.shape == primitive.shape(
+                *[b.shape for b in operands], **params):
+            shapes = (out.shape, *[b.shape for b in operands])
+            rows = (self._recipe(self._kernels.plan(primitive, shapes, params, (_ALIGNED,))),
+                    self._recipe(self._kernels.plan(primitive, shapes, params, (_ELSEWHERE,))))
+            ready[key] = None, (prod(out.shape) * out.dtype.itemsize + 3) & ~3, out.shape, out.dtype, rows
+
+    def _recipe(self, plan: Plan) -> object:
+        """What compiled code makes a command of; None if it cannot."""
+        around = plan.around
+        if around is None or not plan.grid[0] or not plan.sizes:
+            return None
+        before, _, after = around
+        return (plan.kernel, self._kernels.bound(plan), before, after, plan.grid, plan.sizes, bytes(plan.writes),
+                plan.seconds, not self._kernels.makes_parts, (0, 0))

@@ -1,0 +1,394 @@
+/* A launch in one call of compiled code: what eager ops of small tensors wait for.
+
+`Launch` is called as `Backend.launch` is. Where everything is known and ordinary it looks up how to launch, has memory
+allocated for the result, and runs a kernel of the CPU or hands a command of Vulkan to who records these; in all other
+cases, and if there was no compiler, the method in Python does it (`ag.engine.backends.cpu.native` and
+`ag.engine.backends.vulkan.quick` make one of these for each device), so that what is here decides nothing. Ordinary
+means: one result, made afresh or put into a buffer of its kind, nobody records or takes times, all are buffers of this
+device in blocks of their own, and the same shapes, types and parameters came before.
+
+It is given, once:
+
+    place       the device: its `arena` gives memory, and its `starts` make pointers of addresses
+    table       name of a primitive -> (ready, names)
+        ready   (shape, type, ..., parameters...) -> a `Ready`, whose items are read below, or None; where zeros of
+                either sign differ, keys have signs behind, which are not looked for here
+        names   of the parameters, in the order of the key
+    open        a dict, empty if nobody records
+    settings    whose `events` is None if nobody takes times
+    slowly      the method in Python
+    written     told of a buffer before something is put into it
+    buffer      the class of operands and results
+    block       the class of blocks that nobody lends
+    bits        of an address that are the place in a segment
+    address     of the function that runs a row of words; 0 on a device that commands are recorded for:
+    record      takes a command there, else None
+    command     the class of commands, a named tuple
+    constant    ((object, name, value), ...): attributes that must have these values, or `slowly` is asked
+
+A row of a CPU is words with zeros for pointers. A row of Vulkan is a pair: what to do where all operands begin at a
+multiple of 16 bytes, and elsewhere; each is None, if only Python can, or a tuple with the items that `RECIPE` lists.
+
+Knows no kernel and no op. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <structmember.h>
+
+enum { OPERANDS = 8, KEY = 32, WORDS = 128, HEAD = 3 };            /* the most of each; words before the pointers */
+enum { NBYTES = 1, SHAPE, DTYPE, ROW };                           /* items of `Ready` */
+enum { KERNEL, ALGORITHMS, BEFORE, AFTER, GRID, ENDS, WRITES, SECONDS, WHOLE, FIRST, RECIPE };
+/* a recipe: the kernel; algorithms by segments; push constants before the places of operands, and behind; workgroups;
+   bytes of each operand; a byte each, whether it is written; what it costs; and the last two fields of a command */
+enum { BACKEND, BLOCK, ADDRESS, SHAPE_OF, DTYPE_OF, CONSTANT, NATIVE, SLOTS }; /* of a buffer */
+static const char *const SLOT[SLOTS] = {"backend", "block", "address", "shape", "dtype", "constant", "_native"};
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject *place, *table, *open, *settings, *slowly, *written;
+    PyTypeObject *buffer, *block;
+    Py_ssize_t slot[SLOTS];
+    int bits;
+    void (*run)(const int64_t *);
+    PyObject *record, *constant;
+    PyTypeObject *command;
+} Launch;
+
+enum { NAME, EVENTS, ARENA, ALLOC, STARTS, OF_BLOCK, INTO, ATTRIBUTES };
+static const char *const ATTRIBUTE[ATTRIBUTES] = {"name", "events", "arena", "alloc", "starts", "address", "into"};
+static PyObject *attribute[ATTRIBUTES]; /* the same as Python's strings, for ever */
+
+#define ITEM PyTuple_GET_ITEM
+#define FIELD(self, x, which) (*(PyObject **)((char *)(x) + (self)->slot[which]))
+
+/* Whether it is a buffer of this device in a block of its own. */
+static int ordinary(Launch *self, PyObject *x) {
+    return Py_TYPE(x) == self->buffer && FIELD(self, x, BACKEND) == self->place && FIELD(self, x, BLOCK) != NULL &&
+           Py_TYPE(FIELD(self, x, BLOCK)) == self->block;
+}
+
+/* The entry of `ready` for a call, and into what it puts its result, both borrowed; NULL without an error where Python
+   has to look. */
+static PyObject *known(Launch *self, PyObject *entry, PyObject *const *args, Py_ssize_t operands, PyObject *kwnames,
+                       PyObject **into) {
+    PyObject *ready = ITEM(entry, 0), *names = ITEM(entry, 1), *items[KEY];
+    Py_ssize_t given = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames), wanted = PyTuple_GET_SIZE(names), count = 0;
+    *into = NULL;
+    for (Py_ssize_t i = 0; given > wanted && i < given; i++)
+        if (ITEM(kwnames, i) == attribute[INTO])
+            *into = args[operands + i];
+    if (operands < 1 || operands > OPERANDS || given != wanted + (*into != NULL) || 2 * operands + given > KEY)
+        return NULL;
+    if (*into == Py_None)
+        *into = NULL;
+    for (Py_ssize_t i = 0; i < operands; i++) {
+        PyObject *x = args[i];
+        if (!ordinary(self, x))
+            return NULL;
+        items[count++] = FIELD(self, x, SHAPE_OF);
+        items[count++] = FIELD(self, x, DTYPE_OF);
+    }
+    for (Py_ssize_t k = 0; k < wanted; k++) {
+        PyObject *name = ITEM(names, k), *value = NULL;
+        for (Py_ssize_t i = 0; i < given && value == NULL; i++) /* names in calls are interned, as those of functions */
+            if (ITEM(kwnames, i) == name)
+                value = args[operands + i];
+        if (value == NULL)
+            return NULL;
+        items[count++] = value;
+    }
+    PyObject *key = PyTuple_New(count);
+    if (key == NULL)
+        return NULL;
+    for (Py_ssize_t i = 0; i < count; i++)
+        PyTuple_SET_ITEM(key, i, Py_NewRef(items[i]));
+    PyObject *found = PyDict_GetItemWithError(ready, key);
+    Py_DECREF(key);
+    if (found == NULL || found == Py_None || !PyObject_IsTrue(ITEM(found, ROW)))
+        return NULL;
+    if (*into != NULL && (!ordinary(self, *into) || FIELD(self, *into, DTYPE_OF) != ITEM(found, DTYPE) ||
+                          PyObject_RichCompareBool(FIELD(self, *into, SHAPE_OF), ITEM(found, SHAPE), Py_EQ) != 1))
+        return NULL;
+    return found;
+}
+
+/* A buffer of memory that was just allocated; a new reference. */
+static PyObject *made(Launch *self, PyObject *found) {
+    PyObject *arena = PyObject_GetAttr(self->place, attribute[ARENA]);
+    if (arena == NULL)
+        return NULL;
+    PyObject *block = PyObject_CallMethodOneArg(arena, attribute[ALLOC], ITEM(found, NBYTES));
+    Py_DECREF(arena);
+    if (block == NULL)
+        return NULL;
+    PyObject *address = PyObject_GetAttr(block, attribute[OF_BLOCK]);
+    PyObject *out = address == NULL ? NULL : self->buffer->tp_alloc(self->buffer, 0);
+    if (out == NULL) {
+        Py_DECREF(block);
+        Py_XDECREF(address);
+        return NULL;
+    }
+    FIELD(self, out, BACKEND) = Py_NewRef(self->place);
+    FIELD(self, out, BLOCK) = block;
+    FIELD(self, out, ADDRESS) = address;
+    FIELD(self, out, SHAPE_OF) = Py_NewRef(ITEM(found, SHAPE));
+    FIELD(self, out, DTYPE_OF) = Py_NewRef(ITEM(found, DTYPE));
+    FIELD(self, out, CONSTANT) = Py_NewRef(Py_None);
+    FIELD(self, out, NATIVE) = Py_NewRef(Py_None);
+    return out;
+}
+
+/* A buffer that something is put into, once that was noted; a new reference. */
+static PyObject *noted(Launch *self, PyObject *into) {
+    PyObject *said = PyObject_CallOneArg(self->written, into);
+    if (said == NULL)
+        return NULL;
+    Py_DECREF(said);
+    return Py_NewRef(into);
+}
+
+/* Where a buffer lies in memory: the start of its segment, and its address there. 0: Python has to look. */
+static int64_t pointer(Launch *self, PyObject *x, PyObject *starts) {
+    uint64_t address = PyLong_AsUnsignedLongLong(FIELD(self, x, ADDRESS));
+    uint64_t segment = address >> self->bits;
+    if (segment >= (uint64_t)PyList_GET_SIZE(starts))
+        return 0;
+    return (int64_t)(address + PyLong_AsLongLong(PyList_GET_ITEM(starts, (Py_ssize_t)segment)));
+}
+
+/* Run the kernel; whether that was possible. */
+static int ran(Launch *self, PyObject *row, PyObject *out, PyObject *const *args, Py_ssize_t operands) {
+    int64_t words[WORDS];
+    Py_ssize_t size = PyBytes_GET_SIZE(row);
+    PyObject *starts = PyObject_GetAttr(self->place, attribute[STARTS]);
+    int can = starts != NULL && PyList_CheckExact(starts) && size <= (Py_ssize_t)sizeof words;
+    if (can) {
+        memcpy(words, PyBytes_AS_STRING(row), (size_t)size);
+        can = (words[HEAD] = pointer(self, out, starts)) != 0;
+        for (Py_ssize_t i = 0; can && i < operands; i++)
+            can = (words[HEAD + 1 + i] = pointer(self, args[i], starts)) != 0;
+    }
+    Py_XDECREF(starts);
+    if (can)
+        self->run(words);
+    return can;
+}
+
+/* The ranges of the operands that are written, or of those that are not: a new list. */
+static PyObject *ranges(PyObject *recipe, PyObject *const *starts, Py_ssize_t count, int written) {
+    PyObject *found = PyList_New(0);
+    const char *writes = PyBytes_AS_STRING(ITEM(recipe, WRITES));
+    for (Py_ssize_t i = 0; found != NULL && i < count; i++) {
+        if (writes[i] != written)
+            continue;
+        PyObject *end = PyNumber_Add(starts[i], ITEM(ITEM(recipe, ENDS), i));
+        PyObject *range = end == NULL ? NULL : PyTuple_Pack(2, starts[i], end);
+        if (range == NULL || PyList_Append(found, range) < 0)
+            Py_CLEAR(found);
+        Py_XDECREF(end);
+        Py_XDECREF(range);
+    }
+    return found;
+}
+
+/* The command of a launch, and have it recorded: 1 if that was done, 0 if Python has to, -1 with an error. */
+static int recorded(Launch *self, PyObject *row, PyObject *out, PyObject *const *args, Py_ssize_t operands) {
+    PyObject *starts[OPERANDS + 1];
+    uint32_t words[OPERANDS + 1];
+    uint64_t all = 0;
+    const Py_ssize_t count = operands + 1;
+    PyObject *segments = PyTuple_New(count);
+    if (segments == NULL)
+        return -1;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        starts[i] = FIELD(self, i == 0 ? out : args[i - 1], ADDRESS);
+        const uint64_t address = PyLong_AsUnsignedLongLong(starts[i]);
+        PyObject *segment = PyLong_FromUnsignedLongLong(address >> self->bits);
+        if (segment == NULL) {
+            Py_DECREF(segments);
+            return -1;
+        }
+        PyTuple_SET_ITEM(segments, i, segment);
+        words[i] = (uint32_t)((address & ((UINT64_C(1) << self->bits) - 1)) >> 2);
+        all |= address;
+    }
+    PyObject *recipe = ITEM(row, all % 16 == 0 ? 0 : 1);
+    PyObject *algorithm = recipe == Py_None || PyBytes_GET_SIZE(ITEM(recipe, WRITES)) != count
+                              ? NULL : PyDict_GetItemWithError(ITEM(recipe, ALGORITHMS), segments);
+    Py_DECREF(segments);
+    if (algorithm == NULL) /* nobody has bound it to these segments yet */
+        return 0;
+    const Py_ssize_t before = PyBytes_GET_SIZE(ITEM(recipe, BEFORE)), after = PyBytes_GET_SIZE(ITEM(recipe, AFTER));
+    const Py_ssize_t places = count * (Py_ssize_t)sizeof *words;
+    PyObject *push = PyBytes_FromStringAndSize(NULL, before + places + after);
+    PyObject *reads = ranges(recipe, starts, count, 0), *writes = ranges(recipe, starts, count, 1);
+    PyObject *command = self->command->tp_alloc(self->command, 9);
+    if (push == NULL || reads == NULL || writes == NULL || command == NULL) {
+        Py_XDECREF(push);
+        Py_XDECREF(reads);
+        Py_XDECREF(writes);
+        Py_XDECREF(command);
+        return -1;
+    }
+    memcpy(PyBytes_AS_STRING(push), PyBytes_AS_STRING(ITEM(recipe, BEFORE)), (size_t)before);
+    memcpy(PyBytes_AS_STRING(push) + before, words, (size_t)places);
+    memcpy(PyBytes_AS_STRING(push) + before + places, PyBytes_AS_STRING(ITEM(recipe, AFTER)), (size_t)after);
+    PyObject *fields[] = {Py_NewRef(ITEM(recipe, KERNEL)), Py_NewRef(algorithm), push, Py_NewRef(ITEM(recipe, GRID)),
+                          reads, writes, Py_NewRef(ITEM(recipe, SECONDS)), Py_NewRef(ITEM(recipe, WHOLE)),
+                          Py_NewRef(ITEM(recipe, FIRST))};
+    for (Py_ssize_t i = 0; i < 9; i++)
+        PyTuple_SET_ITEM(command, i, fields[i]);
+    PyObject *said = PyObject_CallOneArg(self->record, command);
+    Py_DECREF(command);
+    Py_XDECREF(said);
+    return said == NULL ? -1 : 1;
+}
+
+/* Whether all is as it was when the table was begun. */
+static int constant(Launch *self) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->constant); i++) {
+        PyObject *each = ITEM(self->constant, i), *value = PyObject_GetAttr(ITEM(each, 0), ITEM(each, 1));
+        const int same = value == NULL ? 0 : PyObject_RichCompareBool(value, ITEM(each, 2), Py_EQ);
+        Py_XDECREF(value);
+        if (same != 1)
+            return 0;
+    }
+    return 1;
+}
+
+static PyObject *call(PyObject *me, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    Launch *self = (Launch *)me;
+    Py_ssize_t operands = PyVectorcall_NARGS(nargsf) - 1;
+    if (PyDict_GET_SIZE(self->open) == 0 && operands > 0) {
+        PyObject *events = PyObject_GetAttr(self->settings, attribute[EVENTS]);
+        PyObject *name = events == Py_None && constant(self) ? PyObject_GetAttr(args[0], attribute[NAME]) : NULL;
+        PyObject *entry = name == NULL ? NULL : PyDict_GetItemWithError(self->table, name);
+        PyObject *into, *found = entry == NULL ? NULL : known(self, entry, args + 1, operands, kwnames, &into);
+        Py_XDECREF(events);
+        Py_XDECREF(name);
+        if (found != NULL) {
+            Py_INCREF(found); /* another thread may forget it while memory is allocated */
+            PyObject *out = into == NULL ? made(self, found) : noted(self, into);
+            int done = 0;
+            if (out != NULL && PyDict_GET_SIZE(self->open) == 0) /* nobody has begun to record meanwhile */
+                done = (self->run == NULL ? recorded : ran)(self, ITEM(found, ROW), out, args + 1, operands);
+            Py_DECREF(found);
+            if (done > 0 || (out == NULL && PyErr_Occurred()))
+                return out;
+            Py_XDECREF(out);
+            if (done < 0)
+                return NULL;
+        }
+        PyErr_Clear(); /* of what is looked up again */
+    }
+    return PyObject_Vectorcall(self->slowly, args, nargsf & ~PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames);
+}
+
+/* ---------------------------------------------------------------------------------------------- the type */
+
+static int traverse(Launch *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->place);
+    Py_VISIT(self->table);
+    Py_VISIT(self->open);
+    Py_VISIT(self->settings);
+    Py_VISIT(self->slowly);
+    Py_VISIT(self->written);
+    Py_VISIT(self->buffer);
+    Py_VISIT(self->block);
+    Py_VISIT(self->record);
+    Py_VISIT(self->constant);
+    Py_VISIT(self->command);
+    return 0;
+}
+
+static int clear(Launch *self) {
+    Py_CLEAR(self->place);
+    Py_CLEAR(self->table);
+    Py_CLEAR(self->open);
+    Py_CLEAR(self->settings);
+    Py_CLEAR(self->slowly);
+    Py_CLEAR(self->written);
+    Py_CLEAR(self->buffer);
+    Py_CLEAR(self->block);
+    Py_CLEAR(self->record);
+    Py_CLEAR(self->constant);
+    Py_CLEAR(self->command);
+    return 0;
+}
+
+static void dealloc(Launch *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
+    PyObject *place, *table, *open, *settings, *slowly, *written, *buffer, *block, *record, *command, *constant;
+    unsigned long long address;
+    int bits;
+    if (!PyArg_ParseTuple(args, "OO!O!OOOO!O!iKOO!O!:Launch", &place, &PyDict_Type, &table, &PyDict_Type, &open,
+                          &settings, &slowly, &written, &PyType_Type, &buffer, &PyType_Type, &block, &bits, &address,
+                          &record, &PyType_Type, &command, &PyTuple_Type, &constant))
+        return NULL;
+    Launch *self = (Launch *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->call = call;
+    self->bits = bits;
+    self->run = (void (*)(const int64_t *))(uintptr_t)address;
+    self->place = Py_NewRef(place);
+    self->table = Py_NewRef(table);
+    self->open = Py_NewRef(open);
+    self->settings = Py_NewRef(settings);
+    self->slowly = Py_NewRef(slowly);
+    self->written = Py_NewRef(written);
+    self->buffer = (PyTypeObject *)Py_NewRef(buffer);
+    self->block = (PyTypeObject *)Py_NewRef(block);
+    self->record = Py_NewRef(record);
+    self->command = (PyTypeObject *)Py_NewRef(command);
+    self->constant = Py_NewRef(constant);
+    for (int i = 0; i < SLOTS; i++) {
+        PyObject *descriptor = PyObject_GetAttrString(buffer, SLOT[i]);
+        if (descriptor != NULL && Py_TYPE(descriptor) != &PyMemberDescr_Type)
+            PyErr_Format(PyExc_TypeError, "Launch: %s is no slot of buffers.", SLOT[i]);
+        else if (descriptor != NULL)
+            self->slot[i] = ((PyMemberDescrObject *)descriptor)->d_member->offset;
+        Py_XDECREF(descriptor);
+        if (PyErr_Occurred()) {
+            Py_DECREF(self);
+            return NULL;
+        }
+    }
+    return (PyObject *)self;
+}
+
+static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Launch, call), READONLY, NULL}, {NULL}};
+static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, PyVectorcall_Call}, {Py_tp_dealloc, dealloc},
+                                   {Py_tp_traverse, traverse}, {Py_tp_clear, clear},            {Py_tp_members, members},
+                                   {0, NULL}};
+static PyType_Spec spec = {"ag.engine._launch.Launch", sizeof(Launch), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, type_slots};
+
+static int execute(PyObject *module) {
+    for (int i = 0; i < ATTRIBUTES; i++)
+        if ((attribute[i] = PyUnicode_InternFromString(ATTRIBUTE[i])) == NULL)
+            return -1;
+    PyObject *type = PyType_FromSpec(&spec);
+    if (type == NULL)
+        return -1;
+    int status = PyModule_AddType(module, (PyTypeObject *)type);
+    Py_DECREF(type);
+    return status;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_launch", .m_slots = module_slots};
+
+PyMODINIT_FUNC PyInit__launch(void) { return PyModuleDef_Init(&definition); }

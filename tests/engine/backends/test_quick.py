@@ -1,0 +1,249 @@
+"""Launches of a Vulkan device that compiled code makes are those of Python: the same commands, and what is not ordinary
+is left to it.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ag
+from ag.engine.arena import now
+from ag.engine.backends.vulkan import quick
+from ag.engine.backends.vulkan.backend import VulkanBackend
+from ag.engine.backends.vulkan.stream.commands import Command
+from ag.engine.buffer import Buffer, fix, leased
+from ag.engine.compile.pipeline import record
+from ag.engine.device import backend_of
+from ag.engine.dtype import BF16, F32, I32
+from ag.engine.primitive import PRIMITIVES
+
+pytestmark = [pytest.mark.vulkan, pytest.mark.skipif(quick._code is None, reason="no compiler was here")]
+RNG = np.random.default_rng(4)
+
+
+class Device:
+    """A device with an empty table, whose commands are noted, and what is left to Python."""
+
+    def __init__(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.backend: Any = backend_of(name)
+        self.left: list[str] = []
+        self.commands: list[Command] = []
+        table = quick.Quick(self.backend._kernels)
+        monkeypatch.setattr(self.backend, "_quick", table)
+        record_it = self.backend.recorder.record
+
+        def noted(command: Command) -> None:
+            self.commands.append(command)
+            record_it(command)
+
+        monkeypatch.setattr(self.backend.recorder, "record", noted)
+        self.launch: Any = table.launch(self.backend, self.slowly, self.backend._record)
+
+    def slowly(self, primitive: Any, *operands: Buffer, **params: Any) -> Any:
+        self.left.append(primitive.name)
+        return VulkanBackend.launch(self.backend, primitive, *operands, **params)
+
+    def of(self, *shape: int, dtype: Any = F32) -> Buffer:
+        buffer: Buffer = self.backend.alloc(shape, dtype)
+        self.backend.upload(RNG.standard_normal(shape, np.float32), buffer)
+        return buffer
+
+    def download(self, buffer: Buffer) -> Any:
+        return self.backend.download(buffer)
+
+
+@pytest.fixture
+def device(vulkan: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    made = Device(vulkan, monkeypatch)
+    yield made
+    made.backend.synchronize()
+
+
+CASES: dict[str, tuple[str, tuple[tuple[int, ...], ...], dict[str, object]]] = {
+    "an operand": ("exp", ((3, 5),), {}),
+    "two": ("add", ((3, 5), (3, 5)), {}),
+    "broadcast": ("mul", ((3, 5), (3, 1)), {}),
+    "no axes": ("add", ((), ()), {}),
+    "five": ("normalize", ((6, 4), (6, 1), (6, 1), (6, 1), (6, 1)), {"eps": 1e-5}),
+    "a number": ("scale", ((7,),), {"factor": -2.5}),
+    "parameters": ("sum", ((3, 5),), {"axis": 0, "chunk": 3, "scale": 0.5}),
+    "flags": ("matmul", ((3, 4), (3, 5)), {"ta": True, "tb": False}),
+    "words of four": ("matmul", ((64, 64), (64, 64)), {"ta": True, "tb": False}),
+    "a shape": ("expand", ((3, 1),), {"shape": (3, 5), "factor": 2.0}),
+    "long": ("exp", ((1 << 20,),), {}),
+}
+"""Name of a primitive, shapes of its operands, and its parameters."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_commands(device: Device, case: str) -> None:
+    """Of the second launch, from the same memory, and of one whose operands are views that begin anywhere."""
+    name, shapes, params = CASES[case]
+    primitive, whole = PRIMITIVES[name], [device.of(1 + int(np.prod(shape))) for shape in shapes]
+    for offset in (0, 1):
+        operands = [x.view(shape, offset) for x, shape in zip(whole, shapes, strict=True)]
+        wanted = device.slowly(primitive, *operands, **params)
+        (by_python,) = device.commands[-1:]
+        for names in (params, dict(reversed(params.items()))):
+            device.left.clear()
+            found = device.launch(primitive, *operands, into=wanted, **names)
+            assert not device.left and found is wanted
+            command = device.commands[-1]
+            assert type(command) is Command and command == by_python
+            assert [type(x) for x in command] == [type(x) for x in by_python]
+            fresh = device.launch(primitive, *operands, **names)  # perhaps in a segment to which nothing was bound yet
+            assert fresh is not wanted and (fresh.shape, fresh.dtype) == (wanted.shape, F32)
+            assert device.download(fresh).tobytes() == device.download(wanted).tobytes()
+
+
+def test_what_python_makes(device: Device) -> None:
+    """What is new, of another type or kind, nothing, or of several results."""
+    add, x, y = PRIMITIVES["add"], device.of(3, 5), device.of(3, 5)
+    half, nothing = device.of(4, dtype=BF16), device.of(0, 3)
+    ids = device.backend.alloc((2,), I32)
+    device.backend.upload(np.array([0, 1]), ids)
+    table = device.of(3, 2)
+    for _ in range(2):
+        for name, operands, params, left in (
+                ("add", (nothing, nothing), {}, True), ("add", (x, y), {"into": device.of(5, 3).view((3, 5))}, False),
+                ("matmul_sums", (x, y), {"ta": False, "tb": True}, True),
+                ("gather_columns", (table, ids), {}, False)):
+            device.slowly(PRIMITIVES[name], *operands, **params)
+            device.left.clear()
+            device.launch(PRIMITIVES[name], *operands, **params)
+            assert device.left == ([name] if left else [])
+    device.left.clear()
+    with pytest.raises(ag.DtypeError):
+        device.launch(add, half, half)
+    assert device.left == ["add"]
+
+
+def test_zeros_of_both_signs(device: Device) -> None:
+    scale, x = PRIMITIVES["scale"], device.of(2)
+    device.backend.upload(np.ones(2), x)
+    for _ in range(2):
+        for factor in (0, -0.0, 0.0, np.float32(-0.0), np.float32(0.0)):
+            found = device.download(device.launch(scale, x, factor=factor))
+            assert not found.any() and np.signbit(found).all() == np.signbit(factor)
+
+
+def test_what_decides_is_looked_at(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another precision, other tiles, a profile, a recording: then Python makes launches."""
+    matmul, x = PRIMITIVES["matmul"], device.of(4, 4)
+    named: Any = {"ta": False, "tb": False, "into": device.of(4, 4)}
+    device.launch(matmul, x, x, **named)
+
+    def left() -> bool:
+        device.left.clear()
+        device.launch(matmul, x, x, **named)
+        return bool(device.left)
+
+    assert not left()
+    with ag.ag_matmul_precision("medium"):
+        assert left()
+    with ag.profile() as seen:
+        assert left()
+    assert [event.kernel for event in seen.events] == ["matmul"]
+    with record(device.backend) as recording:
+        assert left()
+    assert [launch.primitive.name for launch in recording.launches] == ["matmul"]
+    kernels = device.backend._kernels
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, "tiles", replace(kernels.tiles, direct_rows=kernels.tiles.direct_rows + 1))
+        assert left()
+    assert not left()
+
+
+def test_what_is_written_into_something_is_noted(device: Device) -> None:
+    add = PRIMITIVES["add"]
+    for _ in range(2):
+        x, y, out = device.of(3, 5), device.of(3, 5), device.of(3, 5)
+        wanted = device.download(device.launch(add, x, y))
+        before = now()
+        assert device.launch(add, x, y, into=out) is out and out.changed_since(before) and not x.changed_since(before)
+        assert device.download(out).tobytes() == wanted.tobytes()
+        tenant = leased(x, threading.get_ident())
+        kept = device.download(tenant)
+        device.launch(add, out, out, into=x)
+        assert np.array_equal(device.download(tenant), kept)
+        fix(y)
+        with pytest.raises(ag.ArenaError, match="is a constant"):
+            device.launch(add, x, x, into=y)
+
+
+def test_an_operand_of_another_device(device: Device) -> None:
+    add, x, other = PRIMITIVES["add"], device.of(2), backend_of("cpu").alloc((2,), F32)
+    device.launch(add, x, x)
+    for named in ({}, {"into": other}):
+        with pytest.raises(ag.DeviceError, match="is on cpu"):
+            device.launch(add, x, x if named else other, **named)
+
+
+def test_an_interrupt_while_a_command_is_recorded(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    add, x = PRIMITIVES["add"], device.of(4)
+    device.launch(add, x, x)
+
+    def interrupted(command: Command) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(device.backend.recorder, "record", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            device.launch(add, x, x)
+    np.testing.assert_allclose(device.download(device.launch(add, x, x)), 2 * device.download(x))
+
+
+def test_many_threads(device: Device) -> None:
+    wrong: list[object] = []
+    add = PRIMITIVES["add"]
+
+    def work(number: int) -> None:
+        rng = np.random.default_rng(number)
+        for _ in range(60):
+            n = int(rng.integers(1, 20))
+            x = device.backend.alloc((n,), F32)
+            device.backend.upload(np.full(n, number, np.float32), x)
+            y = device.launch(add, device.launch(add, x, x), x)
+            if not (device.download(y) == 3 * number).all():
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(1, 5)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong
+
+
+@pytest.mark.parametrize("path", ["fresh", "into", "an error"])
+def test_nothing_is_leaked(device: Device, path: str) -> None:
+    add, x, out = PRIMITIVES["add"], device.of(4), device.of(4)
+    other = backend_of("cpu").alloc((4,), F32)
+    counts = []
+    for _ in range(3):
+        for _ in range(100):
+            if path == "an error":
+                with pytest.raises(ag.DeviceError):
+                    device.launch(add, x, other)
+            else:
+                device.launch(add, x, x, **({"into": out} if path == "into" else {}))
+        device.backend.synchronize()
+        device.commands.clear()
+        device.left.clear()
+        gc.collect()
+        counts.append([sys.getrefcount(each) for each in (x, x.shape, x.block, out, out.block, device.backend.arena)])
+        counts[-1].append(device.backend.arena.stats().live)
+    assert counts[1] == counts[2]
