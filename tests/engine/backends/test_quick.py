@@ -36,7 +36,7 @@ class Device:
         self.backend: Any = backend_of(name)
         self.left: list[str] = []
         self.commands: list[Command] = []
-        table = quick.Quick(self.backend._kernels)
+        table = quick.Quick(self.backend._kernels, self.backend.recorder, self.backend.lock)
         monkeypatch.setattr(self.backend, "_quick", table)
         record_it = self.backend.recorder.record
 
@@ -45,7 +45,7 @@ class Device:
             record_it(command)
 
         monkeypatch.setattr(self.backend.recorder, "record", noted)
-        self.launch: Any = table.launch(self.backend, self.slowly, self.backend._record)
+        self.launch: Any = table.launch(self.backend, self.slowly)
 
     def slowly(self, primitive: Any, *operands: Buffer, **params: Any) -> Any:
         self.left.append(primitive.name)

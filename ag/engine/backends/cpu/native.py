@@ -27,7 +27,7 @@ from ag.engine.program import OPEN, Given, Launch, Program
 __all__ = ["NativeBackend"]
 
 try:
-    _code: ModuleType | None = import_module("ag.engine._launch")
+    _code: ModuleType | None = import_module("ag.engine.backends._launch")
 except ImportError:  # there was no compiler
     _code = None
 

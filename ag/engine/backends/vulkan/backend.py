@@ -38,7 +38,7 @@ from ag.engine.buffer import Buffer, note_written, settle
 from ag.engine.dtype import BF16, F16, F32, I32, U32
 from ag.engine.kernels.convert import loaded, stored
 from ag.engine.primitive import Array, Params, Primitive, PrimitiveTo, Returned
-from ag.engine.program import OPEN, Given, Launch, Program, before_host, held_bytes
+from ag.engine.program import Given, Launch, Program, before_host, held_bytes
 from ag.engine.shape import Shape
 from ag.errors import DtypeError
 
@@ -185,9 +185,9 @@ class VulkanBackend(Backend):
         self._cooperative = Cooperative(self, self._manager, self._kernels.tiles)
         self._shadow = Shadow(self) if os.environ.get("AG_SHADOW") == "1" else None
         self._trace = os.environ.get("AG_TRACE") == "1"
-        self._quick = Quick(self._kernels)
+        self._quick = Quick(self._kernels, self.recorder, self.lock)
         if not (guard or self._trace or self._shadow or self._tune) and type(self).launch is VulkanBackend.launch:
-            setattr(self, "launch", self._quick.launch(self, self.launch, self._record))  # noqa: B010
+            setattr(self, "launch", self._quick.launch(self, self.launch))  # noqa: B010
         if self.settings.events is not None:
             self.retime()
 
@@ -244,13 +244,8 @@ class VulkanBackend(Backend):
                **params: object) -> Returned:
         """`Backend.launch`, whose next call of this kind compiled code makes, where there is a compiler."""
         out = super().launch(primitive, *operands, into=into, **params)
-        if not OPEN:
-            self._quick.learn(primitive, operands, params, out)
+        self._quick.learn(primitive, operands, params, out)
         return out
-
-    def _record(self, command: Command) -> None:
-        with self.lock:
-            self.recorder.record(command)
 
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
         for b in buffers:

@@ -1,4 +1,4 @@
-"""Launches that come again, made by compiled code: `ag/engine/launch.c` looks up what is noted here.
+"""Launches that come again, made by compiled code: `ag/engine/backends/launch.c` looks up what is noted here.
 
 An eager launch of known shapes and parameters differs from the last one in where its operands lie, and in nothing else:
 a command is the same but for a few push constants and the ranges that it reads and writes.  So the first launch of a
@@ -9,6 +9,7 @@ one, and compiled code 4.  Knows plans, and no primitive; the backend makes a `Q
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib import import_module
 from math import prod
 from types import ModuleType
@@ -18,6 +19,7 @@ from ag.engine.backend import Backend
 from ag.engine.backends.vulkan.pipelines import Kernels
 from ag.engine.backends.vulkan.plans import Plan, manifest
 from ag.engine.backends.vulkan.stream.commands import Command
+from ag.engine.backends.vulkan.stream.recorder import Recorder
 from ag.engine.buffer import Buffer, note_written
 from ag.engine.dtype import F32
 from ag.engine.primitive import PRIMITIVES, Params, Primitive
@@ -29,7 +31,7 @@ _KEPT = 4096  # kinds of launches of one primitive
 _ALIGNED, _ELSEWHERE = 0, 4  # addresses that stand for all that are multiples of 16 bytes, and for the others
 
 try:
-    _code: ModuleType | None = import_module("ag.engine._launch")
+    _code: ModuleType | None = import_module("ag.engine.backends._launch")
 except ImportError:  # there was no compiler
     _code = None
 
@@ -42,10 +44,13 @@ class Quick:
     Parameters
     ----------
     kernels : Kernels
+    recorder : Recorder
+    lock : context manager
+        Held while a command is recorded.
     """
 
-    def __init__(self, kernels: Kernels) -> None:
-        self._kernels, self._tiles = kernels, kernels.tiles
+    def __init__(self, kernels: Kernels, recorder: Recorder, lock: AbstractContextManager[bool]) -> None:
+        self._kernels, self._tiles, self._recorder, self._lock = kernels, kernels.tiles, recorder, lock
         made = manifest()["kernels"]
         known = {name: PRIMITIVES[name] for name in made if name in PRIMITIVES}
         self._reals = {name: {c["name"] for c in made[name]["push"] if c["type"] == "float"} for name in known}
@@ -53,18 +58,22 @@ class Quick:
             name: ({}, p.params) for name, p in known.items()
             if p.outputs == 1 and not p.updates and "chain" not in p.params and "bfloat" not in p.params}
 
-    def launch(self, backend: Backend, slowly: Callable[..., object], record: Callable[[Command], None]) -> object:
+    def launch(self, backend: Backend, slowly: Callable[..., object]) -> object:
         """What takes the place of `slowly`, which makes launches in Python; that itself, without a compiler."""
         if _code is None:
             return slowly
         same = (backend.settings, "precision", "highest"), (self._kernels, "tiles", self._tiles)
         return _code.Launch(backend, self._table, OPEN, backend.settings, slowly, note_written, Buffer, Block,
-                            OFFSET_BITS, 0, record, Command, same)
+                            OFFSET_BITS, 0, self._record, Command, same)
+
+    def _record(self, command: Command) -> None:
+        with self._lock:
+            self._recorder.record(command)
 
     def learn(self, primitive: Primitive, operands: tuple[Buffer, ...], params: Params, out: object) -> None:
         """Note how a launch was made, for the next of its kind."""
         entry = self._table.get(primitive.name)
-        if entry is None or not isinstance(out, Buffer) or self._kernels.tiles != self._tiles:
+        if OPEN or entry is None or not isinstance(out, Buffer) or self._kernels.tiles != self._tiles:
             return
         ready, names = entry
         key = (*[x for b in operands for x in (b.shape, b.dtype)], *[params[name] for name in names if name in params])

@@ -373,7 +373,7 @@ static PyMemberDef members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(La
 static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, PyVectorcall_Call}, {Py_tp_dealloc, dealloc},
                                    {Py_tp_traverse, traverse}, {Py_tp_clear, clear},            {Py_tp_members, members},
                                    {0, NULL}};
-static PyType_Spec spec = {"ag.engine._launch.Launch", sizeof(Launch), 0,
+static PyType_Spec spec = {"ag.engine.backends._launch.Launch", sizeof(Launch), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, type_slots};
 
 static int execute(PyObject *module) {
