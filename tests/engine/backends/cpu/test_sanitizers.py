@@ -1,4 +1,4 @@
-"""The kernels in C under the compiler's sanitizers: memory outside operands, undefined behaviour, races of threads."""
+"""The C of this library under the compiler's sanitizers: memory outside of arrays, undefined behaviour, races."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import cpu_kernels
@@ -17,8 +18,13 @@ KINDS = {"address": "address,undefined,float-cast-overflow", "thread": "thread"}
 LIBRARIES = {"address": "libasan.so", "thread": "libtsan.so"}
 
 
-def sanitized(kind: str, folder: Path, shapes: int) -> subprocess.CompletedProcess[str]:
-    """What a run of every kernel says that was compiled with this sanitizer."""
+def flags_of(kind: str) -> list[str]:
+    """What the compiler is told."""
+    return [f"-fsanitize={KINDS[kind]}", "-fno-sanitize-recover=all", "-O1", "-g"]
+
+
+def compiler_with(kind: str) -> tuple[list[str], str]:
+    """The C compiler, and the file of the sanitizer's library, or the test is skipped."""
     command = cpu_kernels.compiler()
     if not command:
         pytest.skip("no C compiler")
@@ -26,12 +32,23 @@ def sanitized(kind: str, folder: Path, shapes: int) -> subprocess.CompletedProce
     path = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
     if not Path(path).is_absolute():
         pytest.skip(f"{command[0]} has no {LIBRARIES[kind]}")
-    flags = [f"-fsanitize={KINDS[kind]}", "-fno-sanitize-recover=all", "-O1", "-g"]
-    cpu_kernels.build(command, folder, {"": []}, flags)
-    environment = {**os.environ, "LD_PRELOAD": path, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]),
-                   "ASAN_OPTIONS": "detect_leaks=0", "TSAN_OPTIONS": "halt_on_error=1"}
-    return subprocess.run([sys.executable, str(Path(__file__).with_name("sanitized.py")), str(folder), str(shapes)],
-                          env=environment, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+    return command, path
+
+
+def run_with(library: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """What Python says, started with the library of a sanitizer."""
+    path = os.pathsep.join([str(TESTS.parent), str(TESTS)])
+    environment = {**os.environ, "LD_PRELOAD": library, "PYTHONPATH": path, "ASAN_OPTIONS": "detect_leaks=0",
+                   "TSAN_OPTIONS": "halt_on_error=1", **variables}
+    return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False,
+                          timeout=DEADLINE_S)
+
+
+def sanitized(kind: str, folder: Path, shapes: int) -> subprocess.CompletedProcess[str]:
+    """What a run of every kernel says that was compiled with this sanitizer."""
+    command, library = compiler_with(kind)
+    cpu_kernels.build(command, folder, {"": []}, flags_of(kind))
+    return run_with(library, str(Path(__file__).with_name("sanitized.py")), str(folder), str(shapes))
 
 
 @pytest.mark.slow
@@ -60,3 +77,38 @@ def test_a_defect_is_found(kind: str, text: str, defect: str, message: str, tmp_
     monkeypatch.setattr(cpu_kernels, "hashes", dict)  # of what lies in the repository
     run = sanitized(kind, tmp_path / "built", 3)
     assert run.returncode != 0 and message in run.stderr and "pointwise.c" in run.stderr, run.stdout + run.stderr
+
+
+# ------------------------------------------------------------------------------------------ helpers of Python
+
+HELPERS = (Path("ag", "engine", "backends", "launch.c"), Path("ag", "autograd", "captured", "unchanged.c"))
+TESTED_BY = ("engine/backends/test_quick.py", "engine/backends/cpu/test_launch.py",
+             "autograd/captured/test_unchanged.py")
+
+
+def helpers(folder: Path, sources: Path) -> subprocess.CompletedProcess[str]:
+    """What the tests of the compiled helpers say, these compiled with a sanitizer."""
+    command, library = compiler_with("address")
+    for source in HELPERS:
+        name = ".".join((*source.parent.parts, f"_{source.stem}"))
+        subprocess.run([*command, *flags_of("address"), "-fPIC", "-shared", f"-I{sysconfig.get_path('include')}",
+                        str(sources / source), "-o", str(folder / f"{name}.so")], check=True, timeout=DEADLINE_S)
+    return run_with(library, "-m", "pytest", "-qsx", "-p", "engine.backends.cpu.preloaded", "-p", "no:cacheprovider",
+                    *[str(TESTS / path) for path in TESTED_BY], AG_TEST_HELPERS=str(folder), PYTHONMALLOC="malloc")
+
+
+@pytest.mark.slow
+def test_nothing_is_found_in_the_helpers(tmp_path: Path) -> None:
+    run = helpers(tmp_path, TESTS.parent)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.slow
+def test_a_defect_of_a_helper_is_found(tmp_path: Path) -> None:
+    """An array of C that has room for two operands."""
+    for source in HELPERS:
+        (tmp_path / source.parent).mkdir(parents=True)
+        text = (TESTS.parent / source).read_text("utf-8")
+        (tmp_path / source).write_text(text.replace("*starts[OPERANDS + 1]", "*starts[2]"), "utf-8")
+    run = helpers(tmp_path, tmp_path)
+    assert run.returncode != 0 and "launch.c" in run.stderr, run.stdout + run.stderr
