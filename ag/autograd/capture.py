@@ -58,23 +58,24 @@ class _Trusted:
 
     def __init__(self, key: object, program: CapturedProgram, args: Args) -> None:
         self.key, self.program = key, program
-        self._first: list[bytes] | None = [_content(x) for x in args] if args else None
-        self._same: list[ref[Any]] = []  # arguments whose values were those of the first call
-        self.calls, self._due = 1, 2
+        self.first: list[bytes] | None = [_content(x) for x in args] if args else None
+        self.same: list[ref[Any]] = []  # arguments whose values were those of the first call
+        self.calls, self.due = 1, 2
+        self.quick: Callable[[Args], Any] | None = None  # what replays it in compiled code
 
     def is_due(self, args: Args) -> bool:
         """Count a call; whether it has to be compared."""
         self.calls += 1
-        return self.calls >= self._due or (self._first is not None and not (
-            self._same and all(map(is_, args, map(ref.__call__, self._same)))))
+        return self.calls >= self.due or (self.first is not None and not (
+            self.same and all(map(is_, args, map(ref.__call__, self.same)))))
 
     def agreed(self, args: Args) -> None:
         """A call made the same launches; if its arguments were other ones, what is computed does not depend on them."""
-        if self.calls >= self._due:
-            self._due *= _GROWTH
-        if self._first is not None:
-            other = self._first != [_content(x) for x in args]
-            self._first, self._same = (None, []) if other else (self._first, [ref(x) for x in args])
+        if self.calls >= self.due:
+            self.due *= _GROWTH
+        if self.first is not None:
+            other = self.first != [_content(x) for x in args]
+            self.first, self.same = (None, []) if other else (self.first, [ref(x) for x in args])
 
 
 class CapturedStep(Generic[P, R]):
@@ -111,6 +112,7 @@ class CapturedStep(Generic[P, R]):
         self._gave_up = False
         self._thread = -1  # that has called it; 0: several
         self._lock, self._busy = RLock(), False
+        self._quick: Callable[[Args], Any] | None = None  # replays the program used last, if nothing is unusual
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(f"ag_capture: {self!r} cannot be copied or pickled, as what it recorded lies on a device; copy "
@@ -144,6 +146,8 @@ class CapturedStep(Generic[P, R]):
                 return self._step(*args)
             self._busy = True
             try:
+                if self._quick is not None and (result := self._quick(args)) is not NotImplemented:
+                    return result
                 return self._replay_or_record(args)
             finally:
                 self._busy = False
@@ -152,6 +156,7 @@ class CapturedStep(Generic[P, R]):
         if self._thread != get_ident() and self._thread != 0:
             self.close()  # what was lent to the other thread alone must not be overwritten while it is used
             self._thread = get_ident() if self._thread == -1 else 0
+        self._quick = None
         key = _kind(args)
         change: str | None = None
         for trusted in reversed(self._programs):
@@ -194,7 +199,11 @@ class CapturedStep(Generic[P, R]):
         program.check(args)
         if not trusted.is_due(args):
             self._in_vain = 0
-            return program.replay(args)
+            result = program.replay(args)
+            if trusted.quick is None:
+                trusted.quick = program.quickly(trusted, args)
+            self._quick = trusted.quick
+            return result
         call = RecordedCall(self._step, args, self._backend, *self._options)
         try:
             call.record()
@@ -214,6 +223,7 @@ class CapturedStep(Generic[P, R]):
     def close(self) -> None:
         """Let go of all programs and their memory; the next call records anew."""
         with self._lock:
+            self._quick = None
             for trusted in self._programs:
                 trusted.program.close()
             self._programs.clear()

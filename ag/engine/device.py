@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
+from typing import Any
 
 from ag.engine.backend import Backend, DeviceInfo
 from ag.engine.dtype import F32, DType, as_dtype
@@ -31,6 +32,7 @@ from ag.engine.registry import (
 from ag.errors import DeviceError, DtypeError
 
 __all__ = [
+    "CONTEXT",
     "PreviousSetting",
     "ag_default_device",
     "ag_default_dtype",
@@ -55,6 +57,7 @@ __all__ = [
 _device: ContextVar[str] = ContextVar("ag_device", default="cpu")
 _named: ContextVar[bool] = ContextVar("ag_device_named", default=False)  # whether the user named the default device
 _dtype: ContextVar[DType] = ContextVar("ag_dtype", default=F32)
+CONTEXT: tuple[ContextVar[Any], ...] = (_device, _dtype)  # what a captured step was recorded under
 
 # Process-wide by nature: a device has one backend, whoever asks.
 _backends: dict[str, Backend] = {}
