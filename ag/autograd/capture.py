@@ -61,7 +61,6 @@ class _Trusted:
         self.first: list[bytes] | None = [_content(x) for x in args] if args else None
         self.same: list[ref[Any]] = []  # arguments whose values were those of the first call
         self.calls, self.due = 1, 2
-        self.quick: Callable[[Args], Any] | None = None  # what replays it in compiled code
 
     def is_due(self, args: Args) -> bool:
         """Count a call; whether it has to be compared."""
@@ -112,7 +111,9 @@ class CapturedStep(Generic[P, R]):
         self._gave_up = False
         self._thread = -1  # that has called it; 0: several
         self._lock, self._busy = RLock(), False
-        self._quick: Callable[[Args], Any] | None = None  # replays the program used last, if nothing is unusual
+        # In compiled code what replays the program used last, and each; no program holds its own, or it would die late.
+        self._quick: Callable[[Args], Any] | None = None
+        self._made: dict[_Trusted, Callable[[Args], Any] | None] = {}
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(f"ag_capture: {self!r} cannot be copied or pickled, as what it recorded lies on a device; copy "
@@ -188,7 +189,7 @@ class CapturedStep(Generic[P, R]):
             return results
         self._programs.append(_Trusted(key, program, args))
         if len(self._programs) > PROGRAMS_KEPT:
-            self._programs.pop(0).program.close()
+            self._forget(self._programs[0])
         return results
 
     def _call(self, trusted: _Trusted, args: Args) -> Any:
@@ -200,9 +201,9 @@ class CapturedStep(Generic[P, R]):
         if not trusted.is_due(args):
             self._in_vain = 0
             result = program.replay(args)
-            if trusted.quick is None:
-                trusted.quick = program.quickly(trusted, args)
-            self._quick = trusted.quick
+            if trusted not in self._made:
+                self._made[trusted] = program.quickly(trusted, args)
+            self._quick = self._made[trusted]
             return result
         call = RecordedCall(self._step, args, self._backend, *self._options)
         try:
@@ -210,8 +211,7 @@ class CapturedStep(Generic[P, R]):
             difference = call.difference(program.trace, program.effects)
             if difference is not None:
                 call.put_back()
-                self._programs.remove(trusted)
-                program.close()
+                self._forget(trusted)
                 raise CaptureError(_other(trusted.calls, difference))
             trusted.agreed(args)
             forgotten = call.forget()
@@ -220,13 +220,17 @@ class CapturedStep(Generic[P, R]):
             raise
         return program.replay(args) if forgotten else call.results(args)
 
+    def _forget(self, trusted: _Trusted) -> None:
+        self._quick = None
+        self._made.pop(trusted, None)
+        self._programs.remove(trusted)
+        trusted.program.close()
+
     def close(self) -> None:
         """Let go of all programs and their memory; the next call records anew."""
         with self._lock:
-            self._quick = None
-            for trusted in self._programs:
-                trusted.program.close()
-            self._programs.clear()
+            while self._programs:
+                self._forget(self._programs[-1])
 
 
 def _other(calls: int, difference: str) -> str:

@@ -391,6 +391,28 @@ def test_nothing_is_leaked(twins: list[Twin], quiet: None, kind: str) -> None:
     assert counts[0] == counts[1] == counts[2]
 
 
+def test_a_step_that_goes_frees_its_memory_at_once(device: str, quiet: None) -> None:
+    """Without a collection: nothing of it holds itself."""
+    backend, x = backend_of(device), ag.ag_tensor(np.ones((64, 64), np.float32), device)
+
+    def live_after(calls: int) -> int:
+        step = ag.ag_capture(lambda x: ag.ag_sum(x * 2.0 + 1.0))
+        for _ in range(calls):
+            step(x)
+        del step
+        backend.synchronize()
+        return backend.arena.stats().live
+
+    assert len({live_after(calls) for calls in (0, 1, 2, 6, 10)}) == 1
+
+
+def test_kinds_that_alternate(twins: list[Twin]) -> None:
+    for number in range(1, 25):
+        same(twins, *batch(twins[0].device, number, 5 + number % 2))
+    assert len(twins[0].run._programs) == len(twins[0].run._made) == 2
+    assert twins[0].state() == twins[1].state()
+
+
 def test_what_it_is_made_of() -> None:
     for wrong in ((), (0, {}, (), (), ((1, 2),)) + (None,) * 11):
         with pytest.raises(TypeError):

@@ -8,6 +8,7 @@ primitives these are, `ag.engine.backends.cpu.library` knows; `ag.engine.backend
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy as copy_of
 from functools import partial
 from importlib import import_module
 from itertools import groupby
@@ -69,6 +70,7 @@ class NativeProgram(NumpyProgram):
 
     def close(self) -> None:
         """Forget calls and buffers."""
+        vars(self).pop("run", None)
         self._runs.clear()
         super().close()
 
@@ -102,7 +104,8 @@ class NativeBackend(NumpyBackend):
         run_at = self._library.run_at
         if _code is not None and isinstance(self.launch, _code.Launch) and run_at and (
                 max(work) < SHARED_FROM and sum(work) < _HELD):
-            quick = _code.Run(self.launch, program.run, self.put, words, len(work), run_at)
+            slowly = copy_of(program).run  # of the same lists, as a program that holds its own method dies late
+            quick = _code.Run(self.launch, slowly, self.put, words, len(work), run_at)
             setattr(program, "run", quick)  # noqa: B010 - in the place of the method
 
     def close(self) -> None:
