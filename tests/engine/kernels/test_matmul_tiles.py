@@ -132,6 +132,7 @@ H100 = device("NVIDIA", "discrete", 79, 132)
     (device("Mesa", "cpu", 4), 20, 20, 1, "S"), (H100, 4096, 4096, 1, "L"), (H100, 512, 512, 1, "S4"),
     (device("NVIDIA", "discrete", 24, 128), 1024, 1024, 1, "M4"),  # the memory would have said 96
     (device("NVIDIA", "discrete", 8, 20), 1024, 1024, 1, "M1"),
+    (device("AMD", "discrete", 24, 96, "(RADV NAVI31)", "25.0.7"), 1024, 1024, 1, "M"),  # L would leave 32 units idle
     (device("AMD", "discrete", 24, 96, "(RADV NAVI31)", "25.0.7"), 4096, 4096, 1, "L"),
 ])
 def test_the_choice(info: DeviceInfo, rows: int, cols: int, count: int, kind: str) -> None:

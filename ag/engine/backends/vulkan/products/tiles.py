@@ -103,11 +103,12 @@ class Rate(NamedTuple):
     many : float
         Products per time, relative to the best kind, of a unit that has many tiles to make.
     alone : float
-        How much longer a single tile takes than one of many: with few invocations, a unit waits for its memory.
+        How much longer a single tile takes than one of many: with few invocations, a unit waits for its memory.  Where
+        that was not measured, a unit is taken to be busy with two tiles, and one takes three quarters of their time.
     """
 
     many: float
-    alone: float = 1.0
+    alone: float = 1.5
 
 
 # NVIDIA's were measured on an H100 (benchmarks/results/tiles_h100.json).  The others are guesses from the products made
