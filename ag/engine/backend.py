@@ -67,6 +67,8 @@ class DeviceInfo:
         Optional abilities the device has (``"float16"``, …).
     uuid : str
         What tells this device from all others, as 32 hexadecimal digits; empty if that is not known.
+    units : int
+        Multiprocessors, compute units or cores of a card, as its driver says; 0 if it does not.
     """
 
     __signature__ = Making()
@@ -78,6 +80,7 @@ class DeviceInfo:
     memory_bytes: int
     features: tuple[str, ...] = ()
     uuid: str = ""
+    units: int = 0
 
 
 class Event(NamedTuple):

@@ -16,6 +16,10 @@
 //   AG_LIMITS_BUDGET=<bytes>       VK_EXT_memory_budget is there; usage is what was allocated (frees are not counted)
 //   AG_LIMITS_ALLOCATIONS=<n>      a device may have so many allocations in all, and then too many objects
 //   AG_LIMITS_SUBGROUP=<n>         maxSubgroupSize, the largest that a pipeline may require
+//   AG_LIMITS_NVIDIA=<n>           VK_NV_shader_sm_builtins is there: so many multiprocessors
+//   AG_LIMITS_AMD=<n:n:n>          VK_AMD_shader_core_properties is there: engines, arrays in each, units in each
+//   AG_LIMITS_AMD_ACTIVE=<n>       VK_AMD_shader_core_properties2 is there: so many units that are switched on
+//   AG_LIMITS_ARM=<n:mask>         VK_ARM_shader_core_builtins is there: so many cores, and which
 //   AG_LIMITS_TYPE=<n>             device type: 1 integrated, 2 discrete, 3 virtual, 4 CPU
 //   AG_LIMITS_NAME, AG_LIMITS_UUID=<text>; AG_LIMITS_DRIVER=<n>, a VkDriverId; AG_LIMITS_VENDOR=<n>
 //   AG_LIMITS_QUEUES=<flags:bits,...>  queue families with these VkQueueFlags and bits of timestamps, a queue in each; all
@@ -32,6 +36,7 @@
 //
 // Not thread-safe: the caller must not create instances or devices in two threads at once.
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,6 +121,16 @@ static void count(const char *name, uint32_t times)
 
 // ---- limits and identity -------------------------------------------------------------------------
 
+// The extensions that are there if a variable is set.
+static const struct { const char *variable, *name; } added[] = {
+    {"AG_LIMITS_BUDGET", "VK_EXT_memory_budget"},
+    {"AG_LIMITS_NVIDIA", "VK_NV_shader_sm_builtins"},
+    {"AG_LIMITS_AMD", "VK_AMD_shader_core_properties"},
+    {"AG_LIMITS_AMD_ACTIVE", "VK_AMD_shader_core_properties2"},
+    {"AG_LIMITS_ARM", "VK_ARM_shader_core_builtins"},
+};
+enum { ADDED = sizeof added / sizeof *added };
+
 static int concerns(const char *deviceName)
 {
     const char *only = getenv("AG_LIMITS_ONLY");
@@ -180,6 +195,28 @@ static void VKAPI_CALL GetPhysicalDeviceProperties2(VkPhysicalDevice device, VkP
             if (number("AG_LIMITS_DRIVER", &n))
                 ((VkPhysicalDeviceDriverProperties *)more)->driverID = n;
             break;
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV:
+            if (number("AG_LIMITS_NVIDIA", &n))
+                ((VkPhysicalDeviceShaderSMBuiltinsPropertiesNV *)more)->shaderSMCount = n;
+            break;
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD: {
+            VkPhysicalDeviceShaderCorePropertiesAMD *chip = (VkPhysicalDeviceShaderCorePropertiesAMD *)more;
+            if (getenv("AG_LIMITS_AMD"))
+                sscanf(getenv("AG_LIMITS_AMD"), "%u:%u:%u", &chip->shaderEngineCount,
+                       &chip->shaderArraysPerEngineCount, &chip->computeUnitsPerShaderArray);
+            break;
+        }
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_2_AMD:
+            if (number("AG_LIMITS_AMD_ACTIVE", &n))
+                ((VkPhysicalDeviceShaderCoreProperties2AMD *)more)->activeComputeUnitCount = n;
+            break;
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_BUILTINS_PROPERTIES_ARM: {
+            VkPhysicalDeviceShaderCoreBuiltinsPropertiesARM *cores =
+                (VkPhysicalDeviceShaderCoreBuiltinsPropertiesARM *)more;
+            if (getenv("AG_LIMITS_ARM"))
+                sscanf(getenv("AG_LIMITS_ARM"), "%u:%" SCNx64, &cores->shaderCoreCount, &cores->shaderCoreMask);
+            break;
+        }
         default:
             break;
         }
@@ -241,15 +278,21 @@ static VkResult VKAPI_CALL EnumerateDeviceExtensionProperties(VkPhysicalDevice d
                                                               VkExtensionProperties *names)
 {
     const char *without = getenv("AG_LIMITS_WITHOUT");
-    if (layer || !(without || getenv("AG_LIMITS_BUDGET")))
+    int changed = without != NULL;
+    for (int i = 0; i < ADDED; i++)
+        changed |= getenv(added[i].variable) != NULL;
+    if (layer || !changed)
         return instanceOf(device)->extensions(device, layer, n, names);
-    VkExtensionProperties all[MOST + 1];
+    VkExtensionProperties all[MOST + ADDED];
     uint32_t found = MOST, kept = 0;
     VkResult result = instanceOf(device)->extensions(device, NULL, &found, all);
     if (result != VK_SUCCESS)
         return result;
-    if (getenv("AG_LIMITS_BUDGET"))
-        all[found++] = (VkExtensionProperties){.extensionName = "VK_EXT_memory_budget", .specVersion = 1};
+    for (int i = 0; i < ADDED; i++)
+        if (getenv(added[i].variable)) {
+            all[found] = (VkExtensionProperties){.specVersion = 1};
+            snprintf(all[found++].extensionName, VK_MAX_EXTENSION_NAME_SIZE, "%s", added[i].name);
+        }
     for (uint32_t i = 0; i < found; i++)
         if (!without || strcmp(without, all[i].extensionName))
             all[kept++] = all[i];

@@ -99,6 +99,9 @@ def _kernels(manager: Manager, limits: Properties) -> Iterator[Finding]:
 
 
 def _products(backend: TunedBackend, tiles: Tiles) -> Iterator[Finding]:
+    if backend.info.kind != "cpu":
+        yield Finding("compute units", f"{backend.info.units}, as the driver says" if backend.info.units else
+                      f"about {tiles.units}, an estimate by kind and memory, as the driver does not say")
     usual = tiles_of(backend.info)
     used = [kind for kind, _ in tiles.rates]
     wrong = [kind for kind, _ in usual.rates if kind not in used]

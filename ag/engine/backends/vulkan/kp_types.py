@@ -20,6 +20,7 @@ class Properties(TypedDict):
     """Limits and names of a device; an open one does not tell its features and heaps here."""
 
     api_version: int
+    compute_units: int
     device_id: int
     device_name: str
     device_type: int

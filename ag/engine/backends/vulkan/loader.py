@@ -158,6 +158,7 @@ def _info(index: int, properties: Properties) -> DeviceInfo:
         max((size for size, local in properties["memory_heaps"] if local), default=0),
         tuple(sorted(name for name, on in properties["features"].items() if on)),
         properties["uuid"].hex() if any(properties["uuid"]) and properties["driver_id"] != _MOLTENVK else "",
+        properties["compute_units"],
     )
 
 

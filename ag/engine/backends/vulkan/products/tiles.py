@@ -21,13 +21,18 @@ from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.limits import Needs
 from ag.errors import KernelError
 
-__all__ = ["TILES", "Rate", "Rule", "Tile", "Tiles", "tiles_of"]
+__all__ = ["TILES", "Rate", "Rule", "Tile", "Tiles", "tiles_of", "units_of"]
 
 _THIN = 2  # rows of a convolution's result up to which tiles would be nearly empty
 _SKINNY = 8  # rows or columns up to which a product is bound by memory, and wants tiles of one kind
 _BUSY, _MOST_TURNS = 512, 16  # elements per unit that keep it busy; elements that an invocation takes
+# Where the driver does not tell how many units a card has, as Intel's and Apple's do not:
 _UNITS_PER_GIB = 4  # of discrete cards: RTX 4060 to 4090, RX 7600 to 7900 and Arc lie within a factor of 2 of it
+_MOST_UNITS = {"NVIDIA": 132, "AMD": 304, "Intel": 32}
+_OTHER_MOST = 32
 _INTEGRATED_UNITS = 12
+
+_LEAST_UNITS = 2  # of a card, even if it has one: `Target` takes 1 for a processor
 _FEWEST_UNITS = 8  # a software driver has one, but may use several cores
 
 
@@ -98,11 +103,12 @@ class Rate(NamedTuple):
     many : float
         Products per time, relative to the best kind, of a unit that has many tiles to make.
     alone : float
-        How much longer a single tile takes than one of many: with few invocations, a unit waits for its memory.
+        How much longer a single tile takes than one of many: with few invocations, a unit waits for its memory.  Where
+        that was not measured, a unit is taken to be busy with two tiles, and one takes three quarters of their time.
     """
 
     many: float
-    alone: float = 1.0
+    alone: float = 1.5
 
 
 # NVIDIA's were measured on an H100 (benchmarks/results/tiles_h100.json).  The others are guesses from the products made
@@ -123,8 +129,6 @@ _RDNA = {  # chips in the words of Mesa's driver: the first of its versions that
 }
 _OTHER_RATES = {"L2": Rate(1.0), "M1": Rate(0.95), "M": Rate(0.85), "S": Rate(0.5)}
 _MOLTENVK_1_3 = 10300
-_MOST_UNITS = {"NVIDIA": 132, "AMD": 304, "Intel": 32}
-_OTHER_MOST = 32
 
 
 class Rule(Protocol):
@@ -154,7 +158,7 @@ class Tiles:
     Attributes
     ----------
     units : int
-        Workgroups of a large tile that run at once, an estimate: Vulkan does not tell.
+        Workgroups of a large tile that are worked on at once, as `units_of` has them.
     rates : tuple of (str, Rate)
         The kinds of tiles to choose from.
     forced : str
@@ -239,12 +243,18 @@ def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = _all_fit) -> Til
         raise KernelError(f"AG_MATMUL_TILE is {forced!r}; it must be one of {', '.join(TILES)}, or not set.")
     if device.kind == "cpu":
         return Tiles(1, tuple(_OTHER_RATES.items()), forced, fixed=not forced, direct_rows=sys.maxsize)
-    most = _MOST_UNITS.get(device.vendor, _OTHER_MOST)
-    units = min(most, _UNITS_PER_GIB * (device.memory_bytes >> 30)) if device.kind == "discrete" else 0
     rates = _RATES.get(_family(device), _OTHER_RATES)
     fitting = [(kind, rate) for kind, rate in rates.items() if fits(TILES[kind])] or [("S", rates["S"])]
-    return Tiles(max(units, _INTEGRATED_UNITS), tuple(fitting), forced, fixed=_keeps_defaults(device),
-                 skinny=fits(TILES["V"]))
+    return Tiles(units_of(device), tuple(fitting), forced, fixed=_keeps_defaults(device), skinny=fits(TILES["V"]))
+
+
+def units_of(device: DeviceInfo) -> int:
+    """How many units a card has: multiprocessors, compute units or cores, as its driver says; else an estimate."""
+    if device.units:
+        return max(device.units, _LEAST_UNITS)
+    most = _MOST_UNITS.get(device.vendor, _OTHER_MOST)
+    units = min(most, _UNITS_PER_GIB * (device.memory_bytes >> 30)) if device.kind == "discrete" else 0
+    return max(units, _INTEGRATED_UNITS)
 
 
 def _keeps_defaults(device: DeviceInfo) -> bool:
