@@ -67,7 +67,9 @@ static int settings_hold(Replay *self) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rows); i++) {
         if (PyContextVar_Get(ITEM(ITEM(rows, i), 0), Py_None, &now) < 0)
             return FAILED;
-        const int same = now == ITEM(ITEM(rows, i), 1);
+        PyObject *wanted = ITEM(ITEM(rows, i), 1);
+        const int same = now == wanted || (now != NULL && PyUnicode_Check(now) && PyUnicode_Check(wanted) &&
+                                           PyUnicode_Compare(now, wanted) == 0); /* names of devices */
         Py_XDECREF(now);
         if (!same)
             return UNUSUAL;

@@ -18,7 +18,7 @@ import ag
 from ag.autograd.capture import CapturedStep
 from ag.autograd.captured import program, replay
 from ag.engine.backends.cpu import native
-from ag.engine.device import backend_of
+from ag.engine.device import _device, backend_of
 
 pytestmark = pytest.mark.skipif(not replay.HAS_CODE, reason="replays were not compiled")
 
@@ -155,6 +155,11 @@ def a_learning_rate(twins: list[Twin]) -> None:
         twin.optimizer.lr = 0.5
 
 
+def again(name: str) -> None:
+    """The same default device, by an equal name."""
+    _device.set("".join(name))
+
+
 def new_values(twins: list[Twin]) -> None:
     for twin in twins:
         p = next(iter(twin.net.parameters().values()))
@@ -170,6 +175,7 @@ CHANGES: dict[str, tuple[Change, bool]] = {
     "a learning rate": (a_learning_rate, False),
     "other values": (new_values, False),
     "the default device": (lambda twins: ag.ag_device("cpu:1"), True),
+    "the default device for a while": (lambda _: again(ag.ag_default_device()), False),
     "the default type": (lambda _: ag.ag_dtype("f64" if ag.ag_default_device() == "cpu" else "f16"), True),
     "no tape": (lambda _: ag.no_grad(), True),
     "the precision of products": (lambda _: ag.ag_matmul_precision("medium"), True),
