@@ -94,11 +94,26 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """What an examination of a device found: the subject, what is so, and the remedy where that is not good."""
+    """What an examination found: the subject, what is so, and the remedy where that is not good.
+
+    Attributes
+    ----------
+    subject, found : str
+    remedy : str
+        What to do; empty where all is well.
+    verdict : str
+        ``"ok"``, always so without a remedy; ``"note"``: it works, and could be better or quicker; ``"problem"``:
+        something does not work, or may fail.
+    """
 
     subject: str
     found: str
     remedy: str = ""
+    verdict: str = "note"
+
+    def __post_init__(self) -> None:
+        if not self.remedy:
+            object.__setattr__(self, "verdict", "ok")
 
 
 class Settings:

@@ -136,23 +136,6 @@ def test_a_kind_that_is_forced_and_wrong(limited: Limited, tmp_path: Path) -> No
         raise getattr(ag, said["error"][0])(said["error"][1])
 
 
-EXAMINED = """
-from ag.engine.device import backend_of
-said["found"] = {x.subject: [x.found, x.remedy] for x in backend_of(DEVICE).examine()}
-"""
-
-
-def test_the_doctor_says_what_does_not_fit(limited: Limited, tmp_path: Path) -> None:
-    own = {"XDG_CACHE_HOME": str(tmp_path)}
-    found = limited(EXAMINED, own, TYPE=DISCRETE, SIZES=1, SHARED=16384, BUDGET=1 << 20)["found"]
-    kernels, remedy = found["kernels"]
-    assert "attention needs " in kernels and "bytes of shared memory where the device has 16384" in kernels and remedy
-    assert found["tiles"][0] == "S" and found["tiles"][1].startswith("L2, M1, M came out wrong, or do not fit")
-    assert "free" in found["memory"][0] and "smaller batches" in found["memory"][1]
-    well = limited(EXAMINED, own | {"XDG_CACHE_HOME": str(tmp_path / "other")}, TYPE=DISCRETE)["found"]
-    assert not any(remedy for _, remedy in well.values())
-
-
 # ---------------------------------------------------------------------------------------------- everything else
 
 WORKLOAD = """

@@ -6,7 +6,8 @@ this package when a device of its name is first asked for.
 
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.backend import VulkanBackend
-from ag.engine.backends.vulkan.loader import DRIVERS, complaints
+from ag.engine.backends.vulkan.driver_files import drivers
+from ag.engine.backends.vulkan.loader import DRIVERS
 from ag.engine.backends.vulkan.plans import check_kernels
 from ag.engine.backends.vulkan.selection import find, preferred
 from ag.engine.registry import register_backend
@@ -21,4 +22,4 @@ def _list_devices() -> list[DeviceInfo]:
 
 register_backend("vulkan", _list_devices, VulkanBackend, title="Vulkan", priority=1,
                  preferred=lambda: preferred(DRIVERS.listed()), find=lambda text: find(text, DRIVERS.listed()),
-                 complaints=complaints)
+                 drivers=drivers)

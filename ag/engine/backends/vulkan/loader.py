@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import subprocess
-import sys
 from types import ModuleType
 from typing import NoReturn
 
@@ -23,7 +21,7 @@ from ag.engine.backends.vulkan.selection import Listed
 from ag.errors import DeviceError
 from ag.version import install_line
 
-__all__ = ["DRIVERS", "Drivers", "LetGo", "complaints", "kompute"]
+__all__ = ["DRIVERS", "Drivers", "LetGo", "kompute", "version_of"]
 
 _VENDORS = {
     0x10DE: "NVIDIA", 0x1002: "AMD", 0x8086: "Intel", 0x106B: "Apple", 0x13B5: "Arm", 0x5143: "Qualcomm",
@@ -31,7 +29,6 @@ _VENDORS = {
 }
 _MOLTENVK = 14  # a VkDriverId; it gives the two dies of a card one UUID
 _KINDS = {1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
-_PATIENCE, _COMPLAINTS = 60.0, 5  # seconds, and lines
 _EXTENSION = f"{__package__}._kp"
 _INSTALL_DRIVER = "install libvulkan1 and your card's driver, or mesa-vulkan-drivers for a software device"
 
@@ -132,18 +129,6 @@ class Drivers:
         return self.listed()[index].info
 
 
-def complaints() -> list[str]:
-    """What the Vulkan loader says of drivers that it cannot use, in its own words: it tells a new process only."""
-    code = f"from {__name__} import kompute; kompute().list_devices()"
-    try:
-        done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "VK_LOADER_DEBUG": "error"}, text=True,
-                              capture_output=True, timeout=_PATIENCE)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    said = [" ".join(line.split()) for line in done.stderr.splitlines() if "ERROR" in line]
-    return [f"The Vulkan loader says: {line}" for line in dict.fromkeys(said)][:_COMPLAINTS]
-
-
 DRIVERS = Drivers()  # of the process, as devices are
 
 
@@ -153,7 +138,7 @@ def _info(index: int, properties: Properties) -> DeviceInfo:
         f"vulkan:{index}",
         properties["device_name"],
         _VENDORS.get(vendor_id, f"vendor {vendor_id:#x}"),
-        _version(vendor_id, properties["driver_version"]),
+        version_of(vendor_id, properties["driver_version"]),
         _KINDS.get(properties["device_type"], "other"),
         max((size for size, local in properties["memory_heaps"] if local), default=0),
         tuple(sorted(name for name, on in properties["features"].items() if on)),
@@ -162,7 +147,8 @@ def _info(index: int, properties: Properties) -> DeviceInfo:
     )
 
 
-def _version(vendor_id: int, packed: int) -> str:
+def version_of(vendor_id: int, packed: int) -> str:
+    """The version of a driver, which vendors put into a number in ways of their own."""
     if vendor_id == 0x10DE:  # NVIDIA packs 10.8.8.6 bits
         return f"{packed >> 22}.{packed >> 14 & 0xFF}.{packed >> 6 & 0xFF}"
     return f"{packed >> 22}.{packed >> 12 & 0x3FF}.{packed & 0xFFF}"
