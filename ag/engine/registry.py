@@ -38,7 +38,8 @@ class Family(NamedTuple):
         Descriptions of the devices that this machine has, in the order of their numbers; raises `DeviceError` with what
         is missing and how to get it where there is none, and `KernelError` where they have no kernels to run.
     open : callable
-        The backend of the device of a number; raises `DeviceError` if there is no such device.
+        The backend of the device of a number; raises `DeviceError` if there is no such device, and `ArenaError` if it
+        has no memory to be opened.
     priority : int
         Devices of a family above 0 are accelerators: training takes them by default, those of the greatest priority
         first.

@@ -16,24 +16,38 @@ namespace py = pybind11;
 template<typename T>
 using Class = py::class_<T, std::shared_ptr<T>>;
 
+/// A class of exceptions, which is never released: the translator outlives the interpreter's own objects.
+inline PyObject*
+errorClass(py::module_& m, const char* name, PyObject* base)
+{
+    return py::exception<std::exception>(m, name, base).release().ptr();
+}
+
 inline void
 bindErrors(py::module_& m)
 {
-    // Never released: the translator outlives the interpreter's own objects.
-    static PyObject* const lost =
-      py::exception<vk::DeviceLostError>(m, "DeviceLostError", PyExc_RuntimeError).release().ptr();
+    // Classes of their own: whatever else comes out of a call, such as from a signal's handler, is somebody else's.
+    static PyObject* const memory = errorClass(m, "OutOfMemoryError", PyExc_MemoryError);
+    static PyObject* const other = errorClass(m, "Error", PyExc_RuntimeError);
+    static PyObject* const lost = errorClass(m, "DeviceLostError", other);
     py::register_exception_translator([](std::exception_ptr error) {
         try {
             if (error)
                 std::rethrow_exception(error);
         } catch (const vk::OutOfDeviceMemoryError& e) {
-            PyErr_SetString(PyExc_MemoryError, e.what());
+            PyErr_SetString(memory, e.what());
         } catch (const vk::OutOfHostMemoryError& e) {
-            PyErr_SetString(PyExc_MemoryError, e.what());
+            PyErr_SetString(memory, e.what());
         } catch (const vk::TooManyObjectsError& e) { // of allocations: some drivers allow 4096
-            PyErr_SetString(PyExc_MemoryError, e.what());
+            PyErr_SetString(memory, e.what());
+        } catch (const std::bad_alloc& e) {
+            PyErr_SetString(memory, e.what());
         } catch (const vk::DeviceLostError& e) {
             PyErr_SetString(lost, e.what());
+        } catch (const py::builtin_exception&) { // a TypeError and the like
+            throw;
+        } catch (const std::runtime_error& e) {
+            PyErr_SetString(other, e.what());
         }
     });
 }
@@ -141,6 +155,9 @@ bindSequence(Class<kp::Sequence>& sequence)
                  &kp::Sequence::evalAsyncAfter,
                  "Submit other sequences and then this one, all at once; whoever waits for one waits for all.",
                  py::arg("before"));
+    sequence.def("end",
+                 &kp::Sequence::end,
+                 "No more is recorded.  Submitting does this, too; here, who records hears what the driver refuses.");
     sequence.def("wait",
                  &kp::Sequence::wait,
                  "Wait for the submitted work: True when it is done, False after timeout_ns.",

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from ag.engine.backend import DeviceInfo
+from ag.engine.backends.vulkan.faults import Faults, guarded, no_room
 from ag.engine.backends.vulkan.kernel_files import not_built
 from ag.engine.backends.vulkan.kp_types import Manager, Properties
 from ag.engine.backends.vulkan.selection import Listed
@@ -79,10 +80,12 @@ class Drivers:
                 f"hang; start workers with multiprocessing's 'spawn' method.")
 
     def manager(self, index: int) -> Manager:
-        """The `kp.Manager` of a device.
+        """The `kp.Manager` of a device, whose calls end in errors of ag.
 
         Raises
         ------
+        ArenaError
+            If the device has no memory to be opened.
         DeviceError
             If there is no loader, no driver, or no device of that number.
         """
@@ -93,8 +96,10 @@ class Drivers:
                                   f"0. `python -m ag devices` lists them.")
             kp = kompute()
             try:
-                self._managers[index] = kp.Manager(index)
-            except (RuntimeError, MemoryError) as error:
+                self._managers[index] = guarded(kp.Manager(index), Faults(kp, f"vulkan:{index}"))
+            except kp.OutOfMemoryError as error:
+                raise no_room(f"vulkan:{index}", error) from error
+            except kp.Error as error:
                 raise DeviceError(f"vulkan:{index}: the device cannot be opened ({error}); "
                                   f"{_INSTALL_DRIVER}.") from error
         return self._managers[index]
@@ -116,7 +121,7 @@ class Drivers:
             kp = kompute()
             try:
                 found: list[Properties] = kp.list_devices()
-            except (RuntimeError, MemoryError) as error:
+            except (kp.Error, kp.OutOfMemoryError) as error:
                 raise DeviceError(f"vulkan:0: the drivers list no devices ({error}); {_INSTALL_DRIVER}.") from error
             if not found:
                 raise DeviceError(f"vulkan:0: there is no Vulkan device on this machine; {_INSTALL_DRIVER}.")

@@ -29,7 +29,7 @@ from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
 from ag.engine.target import Target
-from ag.errors import KernelError
+from ag.errors import DeviceError, KernelError
 
 __all__ = ["Kernels"]
 
@@ -193,8 +193,10 @@ class Kernels:
         asked = self._asked(plan, segments, of_arena)
         try:
             return self._manager.algorithm(*asked)
-        except RuntimeError as error:
+        except DeviceError as error:
+            if isinstance(error.__cause__, kompute().DeviceLostError):
+                raise
             raise KernelError(f"Vulkan: the driver of {self._where} does not compile kernel {plan.kernel}, which needs "
                               f"{plan.needs.threads} invocations, {plan.needs.shared_bytes} bytes of shared memory and "
-                              f"{plan.needs.bindings} storage buffers ({error}); update the driver, or use another "
-                              f"device, such as 'cpu'.") from error
+                              f"{plan.needs.bindings} storage buffers ({error.__cause__}); update the driver, or use "
+                              f"another device, such as 'cpu'.") from error
