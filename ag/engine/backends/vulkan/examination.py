@@ -35,7 +35,7 @@ from ag.errors import AgError
 
 __all__ = ["examined"]
 
-_LITTLE = 1 / 8  # of a heap, which is little for what is left of it
+_LITTLE = 1 / 8  # of the memory, which is little for what is left of it
 _WATCHDOG = Path("/sys/module/amdgpu/parameters/lockup_timeout")
 _SIDES = (256, 1024)  # of the matrices that are multiplied to see how fast a device is: larger ones only if it is
 _QUICK = 2e-3  # seconds
@@ -76,12 +76,13 @@ def _driver(backend: TunedBackend, limits: Properties) -> Iterator[Finding]:
 
 
 def _memory(manager: Manager, limits: Properties) -> Iterator[Finding]:
-    heaps, budget = manager.memory_heaps(), manager.memory_budget()
-    own = sum(size for size, local in heaps if local)
-    free = spare_bytes(heaps, budget) if budget else 0
+    heaps, budget, used = manager.memory_heaps(), manager.memory_budget(), manager.arena_heaps()
+    own, lent = (sum(heaps[i][0] for i in used if heaps[i][1] == local) for local in (True, False))
+    free = sum(spare_bytes(heaps, budget, used)) if budget else 0
+    there = f"{_size(own)} of its own" + (f" and {_size(lent)} of the host's" if lent else "")
     rest = f"{_size(free)} free" if budget else "the driver does not tell how much is free"
-    little = bool(budget) and free < _LITTLE * own
-    yield Finding("memory", f"{_size(own)} of its own, {rest}",
+    little = bool(budget) and free < _LITTLE * (own + lent)
+    yield Finding("memory", f"{there}, {rest}",
                   "close what else uses the card, or take smaller batches" if little else "")
     most, name = largest_block(limits, manager.features()["buffer_device_address"])
     yield Finding("largest tensor", f"{_size(most)} ({name})")

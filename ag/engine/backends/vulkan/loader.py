@@ -157,7 +157,7 @@ def _info(index: int, properties: Properties) -> DeviceInfo:
         _VENDORS.get(vendor_id, f"vendor {vendor_id:#x}"),
         driver_version(properties),
         _KINDS.get(properties["device_type"], "other"),
-        max((size for size, local in properties["memory_heaps"] if local), default=0),
+        sum(properties["memory_heaps"][i][0] for i in properties["arena_heaps"]),
         tuple(sorted(name for name, on in properties["features"].items() if on)),
         properties["uuid"].hex() if any(properties["uuid"]) and properties["driver_id"] != _MOLTENVK else "",
     )
