@@ -19,12 +19,16 @@ FILES = sorted((Path(ag.__file__).parent / "engine/backends/vulkan/spv").glob("*
 CAPABILITIES = {
     1: "", 61: "", 4464: "", 4466: "", 4467: "",  # all shaders; subgroups; denormals, NaN, rounding
     9: "float16", 5116: "bfloat16", 5118: "bfloat16_cooperative_matrix", 5345: "vulkan_memory_model",
-    5347: "buffer_device_address", 6022: "cooperative_matrix",
+    5346: "device_scope", 5347: "buffer_device_address", 6022: "cooperative_matrix",
 }
+# Instructions, and which word names the scope of memory: barriers, atomic ones.  With Vulkan's memory model enabled,
+# the scope of a device is a feature, whether a module declares it or not.
+SCOPES = {224: 2, 225: 1, 228: 2, 227: 4, **dict.fromkeys(range(229, 243), 4)}
 OF_KP = {"timeline_semaphore", "subgroup_size_control", "full_subgroups"}
 # Of Vulkan's structs, by their VkStructureType, and where in them: the same names.
 PLACES = {
-    "1000082000:0": "float16", "1000211000:0": "vulkan_memory_model", "1000257000:0": "buffer_device_address",
+    "1000082000:0": "float16", "1000211000:0": "vulkan_memory_model", "1000211000:1": "device_scope",
+    "1000257000:0": "buffer_device_address",
     "1000207000:0": "timeline_semaphore", "1000225002:0": "subgroup_size_control", "1000225002:1": "full_subgroups",
     "1000506000:0": "cooperative_matrix", "1000141000:0": "bfloat16", "1000141000:2": "bfloat16_cooperative_matrix",
 }
@@ -39,7 +43,10 @@ pytestmark = pytest.mark.skipif(not FILES, reason="the kernels are not compiled"
 
 
 def capabilities(spirv: bytes) -> set[int]:
-    return {int(x[1]) for x in read(spirv)[1] if code_of(x) == 17}
+    instructions = read(spirv)[1]
+    device = {x[2] for x in instructions if code_of(x) == 43 and x[3] == 1}  # constants of 1, which stands for it
+    found = {5346 for x in instructions if code_of(x) in SCOPES and x[SCOPES[code_of(x)]] in device}
+    return found | {int(x[1]) for x in instructions if code_of(x) == 17}
 
 
 @pytest.fixture(scope="module")

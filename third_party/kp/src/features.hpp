@@ -97,6 +97,7 @@ struct Features
             { "subgroup_size_control", mSubgroupSize.subgroupSizeControl },
             { "full_subgroups", mSubgroupSize.computeFullSubgroups },
             { "vulkan_memory_model", mMemoryModel.vulkanMemoryModel },
+            { "device_scope", mMemoryModel.vulkanMemoryModelDeviceScope },
             { "buffer_device_address", mAddress.bufferDeviceAddress },
             { "timeline_semaphore", mTimelineSemaphore.timelineSemaphore },
             { "atomic_float32_add", mAtomicFloat.shaderBufferFloat32AtomicAdd },
@@ -107,15 +108,15 @@ struct Features
 
         // What is used of these stays as it was found; the rest of them, and all of Vulkan 1.0's, is off.
         mFloat16Int8.shaderInt8 = VK_FALSE;
-        mMemoryModel.vulkanMemoryModelDeviceScope = VK_FALSE;
         mMemoryModel.vulkanMemoryModelAvailabilityVisibilityChains = VK_FALSE;
         mAddress.bufferDeviceAddressCaptureReplay = VK_FALSE;
         mAddress.bufferDeviceAddressMultiDevice = VK_FALSE;
         mCooperativeMatrix.cooperativeMatrixRobustBufferAccess = VK_FALSE;
         mBfloat16.shaderBFloat16DotProduct = VK_FALSE;
         for (const char* name :
-             { "float16", "subgroup_size_control", "full_subgroups", "vulkan_memory_model", "buffer_device_address",
-               "timeline_semaphore", "cooperative_matrix", "bfloat16", "bfloat16_cooperative_matrix" })
+             { "float16", "subgroup_size_control", "full_subgroups", "vulkan_memory_model", "device_scope",
+               "buffer_device_address", "timeline_semaphore", "cooperative_matrix", "bfloat16",
+               "bfloat16_cooperative_matrix" })
             if (there.at(name))
                 enabled.insert(name);
         mCore.pNext = nullptr;
