@@ -62,7 +62,8 @@ class DeviceInfo:
     vendor, driver, kind : str
         Vendor, driver (or library) version, and ``"discrete"``, ``"integrated"``, ``"virtual"`` or ``"cpu"``.
     memory_bytes : int
-        Memory of the device's own heap; of the machine for CPU devices.
+        Memory of the device's own, and what an integrated chip may have of the host's besides; of the machine for CPU
+        devices.
     features : tuple of str
         Optional abilities the device has (``"float16"``, …).
     uuid : str

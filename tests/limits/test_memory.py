@@ -192,8 +192,9 @@ def test_the_largest_block_where_buffers_have_addresses(limits: dict[str, int], 
     assert found == largest and name in bound
 
 
-def test_spare_bytes_are_those_of_the_largest_heap_of_the_device() -> None:
+def test_spare_bytes_are_those_of_the_heaps_that_are_used() -> None:
     heaps = [(256 * MIB, True), (64 << 30, False), (8 << 30, True)]
-    assert spare_bytes(heaps, [(1, 0), (2, 0), (6 << 30, 1 << 30)]) == 5 << 30
-    assert spare_bytes(heaps, [(1, 0), (2, 0), (1 << 30, 2 << 30)]) == 0
-    assert spare_bytes(heaps, [(1, 0), (2, 0), (9 << 30, 0)]) == 8 << 30
+    assert spare_bytes(heaps, [(1, 0), (2, 0), (6 << 30, 1 << 30)], [2]) == [5 << 30]
+    assert spare_bytes(heaps, [(1, 0), (2, 0), (1 << 30, 2 << 30)], [2]) == [0]
+    assert spare_bytes(heaps, [(1, 0), (2, 0), (9 << 30, 0)], [2]) == [8 << 30]
+    assert spare_bytes(heaps, [(9, 5), (32 << 30, 2 << 30), (1, 0)], [0, 1]) == [4, 30 << 30]

@@ -182,12 +182,18 @@ bindManager(Class<kp::Manager>& manager)
       .def("memory_heaps",
            [](const kp::Manager& self) { return memoryHeaps(self.physicalDevice()); },
            "[(bytes, is device-local)] for each memory heap.")
+      .def("arena_heaps",
+           [](const kp::Manager& self) { return kp::storageHeaps(self.physicalDevice()); },
+           "The numbers of the memory heaps that arenas may lie in.")
       .def("memory_budget",
            [](const kp::Manager& self) { return memoryBudget(self.physicalDevice()); },
            "[(budget, usage)] of this process for each memory heap, in bytes; empty if the driver does not tell.")
       .def("features",
            &kp::Manager::features,
-           "Optional shader features by name: True if supported, and then enabled.")
+           "Optional features by name: True if supported.")
+      .def("enabled",
+           [](const kp::Manager& self) { return self.enabled(); },
+           "The names of those that are enabled: all that a kernel of ag, or kp itself, uses.")
       .def("cooperative_matrices",
            [](const kp::Manager& self) {
                return cooperativeMatrices(
@@ -214,10 +220,8 @@ bindManager(Class<kp::Manager>& manager)
            "Where shaders find the memory of an addressed tensor.",
            py::arg("tensor"))
       .def("host_sees",
-           [](const kp::Manager& self) {
-               return kp::visibleType(self.physicalDevice().getMemoryProperties(), UINT32_MAX).has_value();
-           },
-           "Whether the host may see the memory of arenas.")
+           [](const kp::Manager& self) { return kp::storageSeen(self.physicalDevice()); },
+           "Whether the host may see the memory of arenas, or of some of them.")
       .def("host_access",
            [](const kp::Manager&, const kp::Tensor& arena) { return py::make_tuple(arena.mapped(), arena.cached()); },
            "Whether the host sees the memory of this arena, and whether it reads that at full speed.",
@@ -268,8 +272,9 @@ extend(py::module_& m, Class<kp::Sequence>& sequence, Class<kp::Manager>& manage
                   py::dict d = deviceProperties(device);
                   kp::Features features;
                   features.query(device, extensionsOf(device));
-                  d["features"] = features.enabled;
+                  d["features"] = features.there;
                   d["memory_heaps"] = memoryHeaps(device);
+                  d["arena_heaps"] = kp::storageHeaps(device);
                   devices.append(d);
               }
               return devices;

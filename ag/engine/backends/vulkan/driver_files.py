@@ -20,7 +20,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from ag.engine.backend import Finding
-from ag.engine.backends.vulkan.loader import DRIVERS, kompute, version_of
+from ag.engine.backends.vulkan.loader import DRIVERS, driver_version, kompute
 from ag.errors import DeviceError
 
 __all__ = ["DriverFile", "Key", "driver_files", "drivers", "file_of"]
@@ -38,8 +38,8 @@ import importlib.util as u, json, sys
 spec = u.spec_from_file_location("_kp", sys.argv[1])
 kp = u.module_from_spec(spec)
 spec.loader.exec_module(kp)
-print("{_LISTED}" + json.dumps([[d["device_name"], d["driver_id"], d["vendor_id"], d["driver_version"]]
-                                for d in kp.list_devices()]))
+told = "device_name", "driver_id", "driver_info", "vendor_id", "driver_version"
+print("{_LISTED}" + json.dumps([dict((name, d[name]) for name in told) for d in kp.list_devices()]))
 """
 _FOUND = re.compile(r"Found ICD manifest file (.+?), version|\bDRIVER:\s{8,}(\S.*\.json)$")
 _LISTS = re.compile(r"Found the following files:|In following locations:")
@@ -163,8 +163,8 @@ def _answer(process: subprocess.Popen[str], patience: float) -> _Answer:
         process.kill()
         return _Answer((), process.communicate()[1].splitlines(), f"it does not answer in {_PATIENCE:.0f} s")
     listed = [line.removeprefix(_LISTED) for line in out.splitlines() if line.startswith(_LISTED)]
-    devices = tuple((name, driver, version_of(vendor, version))
-                    for name, driver, vendor, version in json.loads(listed[0])) if listed else ()
+    devices = tuple((d["device_name"], d["driver_id"], driver_version(d))
+                    for d in json.loads(listed[0])) if listed else ()
     crashed = process.returncode < 0 or process.returncode > 1  # Python ends with 1 where no device is found
     return _Answer(devices, err.splitlines(), f"a process that loads it ends with {process.returncode}"
                    if crashed and not listed else "")

@@ -39,7 +39,7 @@ from ag.errors import AgError, ArenaError
 
 __all__ = ["examined"]
 
-_LITTLE = 1 / 8  # of a heap, which is little for what is left of it
+_LITTLE = 1 / 8  # of the memory, which is little for what is left of it
 _SMALL = 1 << 30  # bytes; models have tensors of half of it
 _SIDES = (256, 1024, 4096)  # of the matrices that are multiplied to see how fast a device is: larger ones only if it is
 _COPIED = (1 << 22, 1 << 24)  # elements, likewise: the first may fit into a cache
@@ -87,17 +87,19 @@ def _driver(backend: TunedBackend, limits: Properties) -> Iterator[Finding]:
 
 
 def _memory(backend: TunedBackend, manager: Manager, limits: Properties) -> Iterator[Finding]:
-    heaps, budget = manager.memory_heaps(), manager.memory_budget()
-    own = [size for size, local in heaps if local]
-    free = spare_bytes(heaps, budget) if budget else 0
+    heaps, budget, used = manager.memory_heaps(), manager.memory_budget(), manager.arena_heaps()
+    own, lent = (sum(heaps[i][0] for i in used if heaps[i][1] == local) for local in (True, False))
+    free = sum(spare_bytes(heaps, budget, used)) if budget else 0
+    there = f"{_size(own)} of its own" + (f" and {_size(lent)} of the host's" if lent else "")
     rest = f"{_size(free)} free" if budget else "the driver does not tell how much is free"
-    little = bool(budget) and free < _LITTLE * sum(own)
-    yield Finding("memory", f"{_size(sum(own))} of its own, {rest}",
+    little = bool(budget) and free < _LITTLE * (own + lent)
+    yield Finding("memory", f"{there}, {rest}",
                   "close what else uses the card, or take smaller batches" if little else "")
-    yield _seen(backend.info.kind, max(own), sum(own), manager.host_sees())
+    local = [size for size, of_device in heaps if of_device]
+    yield _seen(backend.info.kind, max(local), sum(local), manager.host_sees())
     most, name = largest_block(limits, manager.features()["buffer_device_address"])
     yield Finding("largest tensor", f"{_size(most)} ({name})", "larger ones are refused: take smaller batches and "
-                  "layers, or a newer driver" if most < min(_SMALL, max(own) // 2) else "")
+                  "layers, or a newer driver" if most < min(_SMALL, own // 2) else "")
 
 
 def _seen(kind: str, largest: int, own: int, all_of_it: bool) -> Finding:

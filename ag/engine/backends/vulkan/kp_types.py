@@ -20,6 +20,7 @@ class Properties(TypedDict):
     """Limits and names of a device; an open one does not tell its features and heaps here."""
 
     api_version: int
+    arena_heaps: list[int]
     compute_units: int
     device_id: int
     device_name: str
@@ -126,7 +127,11 @@ class Manager(Protocol):
 
     def features(self) -> dict[str, bool]: ...
 
+    def enabled(self) -> set[str]: ...
+
     def memory_heaps(self) -> list[tuple[int, bool]]: ...
+
+    def arena_heaps(self) -> list[int]: ...
 
     def memory_budget(self) -> list[tuple[int, int]]: ...
 

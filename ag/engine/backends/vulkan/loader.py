@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
+import sys
 from types import ModuleType
 from typing import NoReturn
 
@@ -22,13 +24,14 @@ from ag.engine.backends.vulkan.selection import Listed
 from ag.errors import DeviceError
 from ag.version import install_line
 
-__all__ = ["DRIVERS", "Drivers", "LetGo", "kompute", "version_of"]
+__all__ = ["DRIVERS", "Drivers", "LetGo", "driver_version", "kompute"]
 
 _VENDORS = {
     0x10DE: "NVIDIA", 0x1002: "AMD", 0x8086: "Intel", 0x106B: "Apple", 0x13B5: "Arm", 0x5143: "Qualcomm",
     0x1AE0: "Google", 0x10005: "Mesa",
 }
-_MOLTENVK = 14  # a VkDriverId; it gives the two dies of a card one UUID
+_NVIDIA, _INTEL_WINDOWS, _MOLTENVK = 4, 5, 14  # VkDriverIds; the last gives the two dies of a card one UUID
+_WRITTEN = re.compile(r"(?<![\w.])\d+\.[\w.-]*\w")  # as in "Mesa 24.0.2-devel (git-1f5e)" and "2023.Q3.3 (LLPC)"
 _KINDS = {1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
 _EXTENSION = f"{__package__}._kp"
 _INSTALL_DRIVER = "install libvulkan1 and your card's driver, or mesa-vulkan-drivers for a software device"
@@ -143,19 +146,28 @@ def _info(index: int, properties: Properties) -> DeviceInfo:
         f"vulkan:{index}",
         properties["device_name"],
         _VENDORS.get(vendor_id, f"vendor {vendor_id:#x}"),
-        version_of(vendor_id, properties["driver_version"]),
+        driver_version(properties),
         _KINDS.get(properties["device_type"], "other"),
-        max((size for size, local in properties["memory_heaps"] if local), default=0),
+        sum(properties["memory_heaps"][i][0] for i in properties["arena_heaps"]),
         tuple(sorted(name for name, on in properties["features"].items() if on)),
         properties["uuid"].hex() if any(properties["uuid"]) and properties["driver_id"] != _MOLTENVK else "",
         properties["compute_units"],
     )
 
 
-def version_of(vendor_id: int, packed: int) -> str:
-    """The version of a driver, which vendors put into a number in ways of their own."""
-    if vendor_id == 0x10DE:  # NVIDIA packs 10.8.8.6 bits
+def driver_version(properties: Properties, windows: bool = sys.platform == "win32") -> str:
+    """The version of a driver as its vendor writes it: in the driver's own words, or out of the packed number."""
+    if told := _WRITTEN.search(properties["driver_info"]):
+        return told[0]
+    driver, packed = properties["driver_id"], properties["driver_version"]
+    if not driver:  # which drivers tell from Vulkan 1.2 on
+        driver = {0x10DE: _NVIDIA, 0x8086: _INTEL_WINDOWS if windows else 0}.get(properties["vendor_id"], 0)
+    if driver == _NVIDIA:  # 10.8.8.6 bits
         return f"{packed >> 22}.{packed >> 14 & 0xFF}.{packed >> 6 & 0xFF}"
+    if driver == _INTEL_WINDOWS:  # 18.14 bits, the last two of the four numbers of the file
+        return f"{packed >> 14}.{packed & 0x3FFF}"
+    if driver == _MOLTENVK:  # decimal digits
+        return f"{packed // 10000}.{packed // 100 % 100}.{packed % 100}"
     return f"{packed >> 22}.{packed >> 12 & 0x3FF}.{packed & 0xFFF}"
 
 
