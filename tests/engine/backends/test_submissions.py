@@ -21,6 +21,7 @@ from curves.workloads import BATCH
 from helpers.errors import expect_error
 
 import ag
+from ag.autograd.captured.call import RecordedCall
 from ag.engine.backends.vulkan.plans import Plan, planned
 from ag.engine.backends.vulkan.products.tiles import TILES, Tiles
 from ag.engine.backends.vulkan.stream.commands import Command, Copy, groups_of
@@ -386,6 +387,27 @@ def test_a_replay_without_uploads_is_one_submission(lavapipe: str) -> None:
         before = recorder.submits
         captured()
         assert recorder.submits - before == 1
+
+
+def test_every_step_on_the_same_arguments_is_one_submission(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that are compared again, as nobody reads on the host what lies on the device."""
+    record, calls, compared, submits = RecordedCall.record, 0, list[int](), list[int]()
+
+    def recorded(call: RecordedCall) -> Any:
+        compared.append(calls)
+        return record(call)
+
+    monkeypatch.setattr(RecordedCall, "record", recorded)
+    with ag.ag_device(lavapipe):
+        x, W, labels = ag.ag_tensor(np.ones((4, 4))), ag.ag_param(np.zeros((4, 4))), np.ones((4, 4), np.float32)
+        optimizer = ag.optimizer_sgd({"W": W})
+        captured = ag.ag_capture(lambda x, labels: optimizer.step({"W": x + ag.ag_tensor(labels)}))
+        recorder: Any = getattr(backend_of(lavapipe), "recorder", None)
+        for calls in range(1, 41):
+            before = recorder.submits
+            captured(x, labels)
+            submits.append(recorder.submits - before)
+    assert submits[2:] == [1] * 38 and compared == [1, 2, 8, 32]
 
 
 @pytest.mark.parametrize(("share", "submissions"), [(2.0, 1), (0.75, 2)])
