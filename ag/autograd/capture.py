@@ -74,8 +74,8 @@ class _Trusted:
     def agreed(self, args: Args) -> None:
         """A call made the same launches; if its arguments were other ones, what is computed does not depend on them.
 
-        To see whether they were, the host waits for the device, so it does not look at the same objects again.  If their
-        values have changed since, nothing is lost: the first call with other objects is compared all the same.
+        To see whether they were, the host waits for the device, so it does not look at the same objects again.  If
+        their values have changed since, nothing is lost: the first call with other objects is compared all the same.
         """
         if self.calls >= self._due:
             self._due *= _GROWTH

@@ -81,9 +81,9 @@ def test_transfers(tmp_path: Path, lavapipe: str, kind: str) -> None:
     assert all(r["us"] > 0 for r in found["results"])
 
 
-# Microseconds of the host per captured step, and per launch of an eager one, where Python is as quick as for `slowness`:
-# a quarter above what was found, so that what takes half as long again is seen. What they must not exceed by much: 40 us
-# for W1, 60 for the others, 20 for a launch.
+# Microseconds of the host per captured step, and per launch of an eager one, where Python is as quick as for
+# `slowness`: a quarter above what was found, so that what takes half as long again is seen. The goals are 40 us for W1,
+# 60 for the others, 20 for a launch; W1 has a little more here, as caches that others share cost it that.
 HOST_US = {"W1": (45, 15), "W2": (45, 13), "W3": (54, 21), "W4": (54, 22)}
 
 
@@ -96,7 +96,8 @@ def test_the_hosts_part(tmp_path: Path, lavapipe: str) -> None:
     for _ in range(5):
         found = run("host_time.py", tmp_path, "--device", lavapipe)
         slow = min(slow, slowness())
-        rows = {row["workload"]: row for row in map(json.loads, (tmp_path / "result.jsonl").read_text("utf-8").splitlines())}
+        lines = (tmp_path / "result.jsonl").read_text("utf-8").splitlines()
+        rows = {row["workload"]: row for row in map(json.loads, lines)}
         assert [r["workload"] for r in found["results"]] == list(rows) == list(HOST_US)
         for name, row in rows.items():
             assert row["submits"] == 1 and row["launches"] > 10, row

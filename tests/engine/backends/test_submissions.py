@@ -391,10 +391,10 @@ def test_a_replay_without_uploads_is_one_submission(lavapipe: str) -> None:
 
 def test_every_step_on_the_same_arguments_is_one_submission(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that are compared again, as nobody reads on the host what lies on the device."""
-    record, calls, compared, submits = RecordedCall.record, 0, list[int](), list[int]()
+    record, compared, submits = RecordedCall.record, list[int](), list[int]()
 
     def recorded(call: RecordedCall) -> Any:
-        compared.append(calls)
+        compared.append(1 + len(submits))
         return record(call)
 
     monkeypatch.setattr(RecordedCall, "record", recorded)
@@ -403,7 +403,7 @@ def test_every_step_on_the_same_arguments_is_one_submission(lavapipe: str, monke
         optimizer = ag.optimizer_sgd({"W": W})
         captured = ag.ag_capture(lambda x, labels: optimizer.step({"W": x + ag.ag_tensor(labels)}))
         recorder: Any = getattr(backend_of(lavapipe), "recorder", None)
-        for calls in range(1, 41):
+        for _ in range(40):
             before = recorder.submits
             captured(x, labels)
             submits.append(recorder.submits - before)
