@@ -65,14 +65,21 @@ class _Trusted:
     def is_due(self, args: Args) -> bool:
         """Count a call; whether it has to be compared."""
         self.calls += 1
-        return self.calls >= self.due or (self.first is not None and not (
-            self.same and all(map(is_, args, map(ref.__call__, self.same)))))
+        return self.calls >= self.due or (self.first is not None and not self._are_same(args))
+
+    def _are_same(self, args: Args) -> bool:
+        """Whether the arguments are those objects whose values were compared last."""
+        return bool(self.same) and all(map(is_, args, map(ref.__call__, self.same)))
 
     def agreed(self, args: Args) -> None:
-        """A call made the same launches; if its arguments were other ones, what is computed does not depend on them."""
+        """A call made the same launches; if its arguments were other ones, what is computed does not depend on them.
+
+        To see whether they were, the host waits for the device, so it does not look at the same objects again.  If
+        their values have changed since, nothing is lost: the first call with other objects is compared all the same.
+        """
         if self.calls >= self.due:
             self.due *= _GROWTH
-        if self.first is not None:
+        if self.first is not None and not self._are_same(args):
             other = self.first != [_content(x) for x in args]
             self.first, self.same = (None, []) if other else (self.first, [ref(x) for x in args])
 

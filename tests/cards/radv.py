@@ -216,7 +216,7 @@ def _lines(program: Path, chip: Chip, kernels: Collection[str],
     for kernel in kernels:
         entry, file = KERNELS[kernel], program.parent / f"{kernel}.spv"
         spirv = (SPV / file.name).read_bytes()
-        file.write_bytes(with_modes(spirv, chip.modes[bool(entry["work"])]) if entry["strict"] else spirv)
+        file.write_bytes(with_modes(spirv, chip.modes[entry["multiplies"]]) if entry["strict"] else spirv)
         push = 4 * sum(member["count"] for member in entry["push"])
         for kind, constants in variants(kernel, tiles):
             words = list(constants.values())

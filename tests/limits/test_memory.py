@@ -51,10 +51,14 @@ def test_segments_and_pipelines_where_an_allocation_may_have_64_mib(limited: Lim
 
 
 @pytest.mark.slow
-def test_segments_where_an_allocation_may_have_2_gib(limited: Limited) -> None:
-    """Lavapipe binds 128 MiB at most; a card with such allocations binds 4 GiB, of which a segment then has 2."""
-    said = limited(MODEL, ALLOC=2048 * MIB, RANGE=(1 << 32) - 1)
+def test_segments_where_an_allocation_may_have_2_gib(limited: Limited, tmp_path: Path) -> None:
+    """Lavapipe binds 128 MiB at most; a card with such allocations binds 4 GiB, of which a segment then has 2.
+
+    They double from 16 MiB on, so that there are six below that size.
+    """
+    said = limited(MODEL, PIPELINES=tmp_path / "pipelines", ALLOC=2048 * MIB, RANGE=(1 << 32) - 1)
     assert said["right"] == sums()
+    assert said["bound"] > said["kernels"] == (tmp_path / "pipelines").stat().st_size
     assert said["largest"] <= 2048 * MIB and said["segments"] <= 6
 
 

@@ -183,7 +183,7 @@ class Kernels:
             spirv = spirv_of(plan.file)
             entry = manifest()["kernels"][plan.file.partition(".")[0]]
             if entry["strict"]:
-                spirv = with_modes(spirv, self._modes[bool(entry["work"])])
+                spirv = with_modes(spirv, self._modes[entry["multiplies"]])
             spirv = self._spirv[plan.file, far] = with_addresses(spirv, far)
         return (self._tensors(segments, of_arena), spirv, plan.grid, np.array(plan.spec, np.uint32),
                 np.array(plan.words, np.uint32), required_subgroup(plan.needs, self._limits))
