@@ -35,7 +35,7 @@ from ag.engine.backends.vulkan.products.tiles import TILES, has_few_registers
 from ag.engine.target import Target
 
 LEAST_WAVES = 2  # per SIMD, in what is chosen: while one waits for memory, another computes
-ALONE = ("attention_grad", ("Vega", "Polaris"))  # a wave has a SIMD to itself there: sums of 64 and more features
+ALONE = ("attention_grad", ("Vega", "Polaris"))  # where heads are large, their sums take half of the registers there
 MOST_OF_A_CHAIN = 120  # instructions of fused (add, relu); 550 where a driver looks up each function when it runs
 
 
