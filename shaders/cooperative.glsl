@@ -12,15 +12,6 @@ uint first, end;
 
 #include "halves.glsl"
 
-// Where the q-th quad of an invocation lies in a slice, across and along the inner axis: neighbours load neighbouring
-// words.
-uvec2 in_slice(uint q, bool along_k, uint size) {
-    const uint i = gl_LocalInvocationID.x + q * THREADS, quads = size / 4;
-    return along_k ? uvec2(i / (DEPTH / 4), i % (DEPTH / 4) * 4) : uvec2(i % quads * 4, i / quads);
-}
-uvec2 a_place(uint q) { return in_slice(q, A_ALONG_K, TILE_ROWS); }
-uvec2 b_place(uint q) { return in_slice(q, B_ALONG_K, TILE_COLS); }
-
 shared vec4 made[SUBGROUPS * M * N / 4];  // on the way to memory, a matrix per subgroup
 vec4 a_next[A_QUADS], b_next[B_QUADS];
 SUM_MATRIX sums[HIGH_M * WIDE_N];
