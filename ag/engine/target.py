@@ -46,6 +46,8 @@ class Target:
         earlier waits for its last reader.
     longest_sequence : int
         Of the attention kernels: to how many times an invocation's loops may go; 0 where the kernels do not fit.
+    few_registers : bool
+        Whether the driver's compiler finds so few that attention's gradient would keep much of a large head in memory.
     """
 
     units: int = 1
@@ -53,6 +55,7 @@ class Target:
     epilogues: bool = True
     rest: int = 0
     longest_sequence: int = sys.maxsize
+    few_registers: bool = False
 
     def split_inner(self, inner: int, rows: int, cols: int, count: int) -> int:
         """Split-K: the length of the pieces into which the inner axis of `count` products is cut.
@@ -69,12 +72,13 @@ class Target:
         length = -(-inner // max(pieces, -(-inner // _LONGEST_SUM)))
         return max(1, -(-length // _TILE)) * _TILE  # whole quads, and whole slices of a tile
 
-    def tiled_attention(self, features: int, times: int) -> bool:
+    def tiled_attention(self, features: int, times: int, dropped: bool = False) -> bool:
         """Whether the attention kernels take heads of so many features and sequences of so many times.
 
-        They hold a tile of every head in fast memory; larger ones are composed of products.
+        They hold a tile of every head in registers, and with dropout some more; larger ones are composed of products.
         """
-        return features <= _MOST_FEATURES and times <= self.longest_sequence
+        share = (4 if dropped else 2) if self.few_registers else 1
+        return features <= _MOST_FEATURES // share and times <= self.longest_sequence
 
     def samples_first(self, samples: int, times: int) -> bool:
         """Whether attention over so many times puts samples before times, so that its neighbours lie side by side."""

@@ -112,6 +112,8 @@ def test_a_tile_fits_every_device(tile: Tile) -> None:
         assert turned.cols * turned.depth % (4 * turned.threads) == 0
         assert turned.rows % turned.down == turned.cols % turned.across == turned.down % 4 == turned.across % 4 == 0
         assert turned.depth % (2 * turned.shares) == 0
+        for wide in (turned.depth // 4, turned.rows // 4, turned.cols // 4, turned.depth, turned.cols):
+            assert turned.threads % wide == 0  # all that an invocation loads lies in one line (shaders/slices.glsl)
         if turned.shares > 1:  # the shares meet where the slices were
             assert 4 * turned.threads * turned.down * turned.across <= turned.shared_bytes
 
@@ -163,7 +165,7 @@ def test_a_skinny_product_has_its_tiles_along_the_long_side() -> None:
 
 def test_an_unknown_kind_of_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AG_MATMUL_TILE", "XL")
-    message = r"AG_MATMUL_TILE is 'XL'; it must be one of L, L2, M1, M, M4, S, S4, V, or"
+    message = r"AG_MATMUL_TILE is 'XL'; it must be one of L, L2, L8, M1, M, M4, S, S4, V, or"
     with pytest.raises(ag.KernelError, match=message):
         tiles_of(LARGE)
 

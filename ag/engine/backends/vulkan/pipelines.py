@@ -19,7 +19,7 @@ from ag.engine.backends.vulkan.limits import VULKAN_1_1, lacking, most_turns, re
 from ag.engine.backends.vulkan.loader import kompute
 from ag.engine.backends.vulkan.pipeline_cache import compiled
 from ag.engine.backends.vulkan.plans import Compiled, Plan, manifest, needs_of, planned, signs_of, spirv_of
-from ag.engine.backends.vulkan.products.tiles import Rule, tiles_of
+from ag.engine.backends.vulkan.products.tiles import Rule, has_few_registers, tiles_of
 from ag.engine.backends.vulkan.spirv.addresses import with_addresses
 from ag.engine.backends.vulkan.spirv.float_modes import modes_of, with_modes
 from ag.engine.backends.vulkan.stream.commands import TRANSFER, Command
@@ -65,6 +65,7 @@ class Kernels:
         self._manager, self._where = manager, f"{device.name} ({device.description})"
         self._limits = limits = manager.get_device_properties()
         self.tiles = tiles_of(device, lambda tile: not lacking(tile.needs, limits))
+        self._few_registers = has_few_registers(device)
         self.covered = limits["max_storage_buffer_range"]
         self.makes_parts = limits["api_version"] >= VULKAN_1_1
         self._modes = [modes_of(limits, multiplies) for multiplies in (False, True)]
@@ -80,7 +81,8 @@ class Kernels:
                 for what, names in _DISPENSABLE.items()}
         return Target(units=self.tiles.units, fuse_from=1 if fits["chains"] else sys.maxsize,
                       epilogues=fits["epilogues"], rest=rest,
-                      longest_sequence=fits["heads"] and most_turns(self._limits) // _TURNS_PER_COLUMN)
+                      longest_sequence=fits["heads"] and most_turns(self._limits) // _TURNS_PER_COLUMN,
+                      few_registers=self._few_registers)
 
     def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params, addresses: tuple[int, ...],
              tiles: Rule | None = None) -> Plan:

@@ -21,7 +21,7 @@ from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.limits import Needs
 from ag.errors import KernelError
 
-__all__ = ["TILES", "Rate", "Rule", "Tile", "Tiles", "tiles_of", "units_of"]
+__all__ = ["TILES", "Rate", "Rule", "Tile", "Tiles", "has_few_registers", "tiles_of", "units_of"]
 
 _THIN = 2  # rows of a convolution's result up to which tiles would be nearly empty
 _SKINNY = 8  # rows or columns up to which a product is bound by memory, and wants tiles of one kind
@@ -87,6 +87,7 @@ class Tile:
 TILES = {
     "L": Tile(128, 128, 16, 8, 16),  # most products per word read, of shared memory, too
     "L2": Tile(128, 128, 16, 8, 8),  # half the registers and twice the invocations
+    "L8": Tile(128, 128, 8, 8, 8),  # in slices half as deep, of which fewer registers hold the next
     "M1": Tile(128, 64, 16, 8, 8),
     "M": Tile(64, 64, 16, 8, 8),
     "M4": Tile(64, 64, 16, 4, 4),  # four times the invocations
@@ -114,11 +115,12 @@ class Rate(NamedTuple):
 # NVIDIA's were measured on an H100 (benchmarks/results/tiles_h100.json).  The others are guesses from the products made
 # per word of shared memory read, to be replaced by measurements on each vendor's cards.  Devices that are not known get
 # L2, which needs half the registers of L.  What Mesa's compiler makes of each kind, tests/cards/test_radv.py looks at:
-# L, M1 and M take more registers than it finds on RDNA 3 before Mesa 24, and leave older chips a single wave.
+# L, M1 and M take more registers than it finds on RDNA 3 before Mesa 24, and leave older chips a single wave, and so
+# does L2 in convolutions.
 _RATES = {
     "NVIDIA": {"L": Rate(1.0, 1.2), "M1": Rate(0.97, 1.4), "M4": Rate(0.84, 1.6), "S": Rate(0.58, 3.3),
                "S4": Rate(0.53, 1.7)},
-    "AMD": {"L2": Rate(1.0), "M4": Rate(0.8), "S": Rate(0.4)},
+    "AMD": {"L8": Rate(1.0), "M4": Rate(0.8), "S": Rate(0.4)},
     "AMD RDNA": {"L": Rate(1.0), "L2": Rate(0.95), "M1": Rate(0.9), "M": Rate(0.75), "S": Rate(0.4)},
     "Intel": {"L": Rate(0.95), "L2": Rate(1.0), "M1": Rate(0.95), "M": Rate(0.8), "S": Rate(0.5)},
     "Apple": {"L2": Rate(1.0), "M1": Rate(0.95), "M": Rate(0.85), "S": Rate(0.5)},
@@ -269,10 +271,20 @@ def _keeps_defaults(device: DeviceInfo) -> bool:
     return (major << 22 | minor << 12 | patch) < _MOLTENVK_1_3
 
 
+def has_few_registers(device: DeviceInfo) -> bool:
+    """Whether it is a chip of RDNA with a Mesa that does not compile large tiles well for it, attention's neither."""
+    return _has_large_tiles(device) is False
+
+
 def _family(device: DeviceInfo) -> str:
     """Whose table a device has: its vendor's, or that of an AMD chip whose driver says that it is one of RDNA."""
+    return "AMD RDNA" if _has_large_tiles(device) else device.vendor
+
+
+def _has_large_tiles(device: DeviceInfo) -> bool | None:
+    """Whether Mesa compiles large tiles well for a chip of RDNA; None if it is none, or the driver is another."""
     chip = re.search(r"\(RADV (\w+)\)", device.description)
     mesa = device.driver.partition(".")[0]
-    known = chip is not None and mesa.isdigit() and any(
-        re.fullmatch(names, chip[1]) and int(mesa) >= first for names, first in _RDNA.items())
-    return "AMD RDNA" if device.vendor == "AMD" and known else device.vendor
+    if device.vendor != "AMD" or chip is None or not mesa.isdigit():
+        return None
+    return next((int(mesa) >= first for names, first in _RDNA.items() if re.fullmatch(names, chip[1])), None)
