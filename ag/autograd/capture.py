@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable, Sequence
 from operator import is_
 from threading import RLock, get_ident
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast
 from weakref import ref
 
 import numpy as np
@@ -30,6 +30,7 @@ import numpy as np
 from ag.autograd.captured.arguments import Args
 from ag.autograd.captured.call import RecordedCall
 from ag.autograd.captured.program import CapturedProgram
+from ag.autograd.captured.replay import Replay
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
@@ -119,8 +120,8 @@ class CapturedStep(Generic[P, R]):
         self._thread = -1  # that has called it; 0: several
         self._lock, self._busy = RLock(), False
         # In compiled code what replays the program used last, and each; no program holds its own, or it would die late.
-        self._quick: Callable[[Args], Any] | None = None
-        self._made: dict[_Trusted, Callable[[Args], Any] | None] = {}
+        self._quick: Replay | None = None
+        self._made: dict[_Trusted, Replay | None] = {}
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(f"ag_capture: {self!r} cannot be copied or pickled, as what it recorded lies on a device; copy "
@@ -140,10 +141,9 @@ class CapturedStep(Generic[P, R]):
         if named:
             raise TypeError(f"ag_capture: {', '.join(named)} was given by name; a captured step takes its arguments by "
                             f"position.")
-        result: R = self._result(args)
-        return result
+        return cast(R, self._result(args))
 
-    def _result(self, args: Args) -> Any:
+    def _result(self, args: Args) -> object:
         recording = recording_here()
         if recording is not None:
             recording.refuse(CaptureError("ag_capture: the step calls another captured step; captured steps do not "
@@ -160,7 +160,7 @@ class CapturedStep(Generic[P, R]):
             finally:
                 self._busy = False
 
-    def _replay_or_record(self, args: Args) -> Any:
+    def _replay_or_record(self, args: Args) -> object:
         if self._thread != get_ident() and self._thread != 0:
             self.close()  # what was lent to the other thread alone must not be overwritten while it is used
             self._thread = get_ident() if self._thread == -1 else 0
@@ -180,7 +180,7 @@ class CapturedStep(Generic[P, R]):
             return self._step(*args)
         return self._record(key, args)
 
-    def _record(self, key: object, args: Args) -> Any:
+    def _record(self, key: object, args: Args) -> object:
         self._in_vain += 1
         call = RecordedCall(self._step, args, self._backend, *self._options)
         try:
@@ -199,7 +199,7 @@ class CapturedStep(Generic[P, R]):
             self._forget(self._programs[0])
         return results
 
-    def _call(self, trusted: _Trusted, args: Args) -> Any:
+    def _call(self, trusted: _Trusted, args: Args) -> object:
         if self._programs[-1] is not trusted:
             self._programs.remove(trusted)
             self._programs.append(trusted)

@@ -21,6 +21,7 @@ from ag.engine.backend import Backend, DeviceInfo
 from ag.engine.backends.vulkan import pipelines, quick
 from ag.engine.backends.vulkan.backend import VulkanBackend
 from ag.engine.backends.vulkan.products.tiles import tiles_of
+from ag.engine.backends.vulkan.stream import commands as of_stream
 from ag.engine.backends.vulkan.stream import recorder
 from ag.engine.backends.vulkan.stream.hazards import HazardTracker
 from ag.engine.buffer import Buffer
@@ -100,7 +101,7 @@ def order_between_barriers(order: str, seed: int = 1) -> Iterator[list[int]]:
             ORDERS[order](chance, group)
             sizes.append(len(group))
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(recorder, "HazardTracker", lambda: Barriers([len(group) for group in groups]))
+            inner.setattr(of_stream, "HazardTracker", lambda: Barriers([len(group) for group in groups]))
             return build(self, [command for group in groups for command in group], *more)
 
     with pytest.MonkeyPatch.context() as patch:

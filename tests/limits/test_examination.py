@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from limits.conftest import Limited
 
+pytestmark = pytest.mark.slow
+
 INTEGRATED, DISCRETE, VIRTUAL = 1, 2, 3
 GIB = 1 << 30
 EXAMINED = """

@@ -7,6 +7,8 @@ from cards.radv import installed
 from helpers.devices import run_code
 from limits.conftest import Limited
 
+pytestmark = pytest.mark.slow
+
 GIB = 1 << 30
 INTEGRATED, DISCRETE, CPU = 1, 2, 4
 NVIDIA, AMD, INTEL, ARM = 0x10DE, 0x1002, 0x8086, 0x13B5

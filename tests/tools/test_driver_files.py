@@ -101,7 +101,7 @@ def test_without_the_extension() -> None:
 
 @pytest.mark.parametrize(("code", "fault"), [
     ("import os\nos.abort()", "a process that loads it ends with -"),
-    ("import time\ntime.sleep(60)", "it does not answer in 4 s"),
+    pytest.param("import time\ntime.sleep(60)", "it does not answer in 4 s", marks=pytest.mark.slow),
 ])
 def test_a_driver_that_crashes_or_hangs(lavapipe: str, asked_anew: None, monkeypatch: pytest.MonkeyPatch, code: str,
                                         fault: str) -> None:

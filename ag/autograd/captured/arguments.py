@@ -149,7 +149,7 @@ class Arguments:
         """Whether there are values that are not allowed."""
         return bool(self._checks)
 
-    def kinds(self, args: Args) -> list[tuple[Any, ...]]:
+    def kinds(self, args: Args) -> list[tuple[object, ...]]:
         """For arguments like `args`: of each its type, where to put it, and if it is an array, its dtype and shape."""
         return [(Tensor, slot.target, None, None) if isinstance(slot, _TensorSlot) else (
             np.ndarray, slot.give, x.dtype, x.shape) for slot, x in zip(self._slots, args, strict=True)]

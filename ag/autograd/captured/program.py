@@ -21,12 +21,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
 from operator import is_, itemgetter
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 from weakref import ref
 
 from ag.autograd.captured.arguments import Args
 from ag.autograd.captured.call import ENDED, RecordedCall, filled
-from ag.autograd.captured.replay import HAS_CODE, replay
+from ag.autograd.captured.replay import HAS_CODE, Replay, replay
 from ag.autograd.tensor import PendingGrad, Tensor, grads_of
 from ag.engine.arena import Block
 from ag.engine.buffer import Buffer, Device, Writes, leased, vacate
@@ -149,7 +149,7 @@ class CapturedProgram:
         """Raise if a value of an array is not allowed, before anything runs."""
         self._arguments.check(args)
 
-    def replay(self, args: Args) -> Any:
+    def replay(self, args: Args) -> object:
         """Do what the step would, and return what it would."""
         for leaf in self._slots:
             self.backend.assign(leaf.slot.buffer, leaf.tensor.peek_grad().buffer)
@@ -174,7 +174,7 @@ class CapturedProgram:
         self.effects.repeat()
         return self.results(args)
 
-    def quickly(self, trusted: object, args: Args) -> Callable[[Args], Any] | None:
+    def quickly(self, trusted: object, args: Args) -> Replay | None:
         """What replays calls like the last one, of `args`, where compiled code can; `trusted` counts them."""
         if not HAS_CODE or self._slots or self._with:
             return None
@@ -182,7 +182,7 @@ class CapturedProgram:
                       self._notes.change, self.check if self._arguments.checked else None, self._grads,
                       [self._writes.note], [self.effects.repeat] if self.effects else [])
 
-    def results(self, args: Args) -> Any:
+    def results(self, args: Args) -> object:
         """What the call returns: new tensors, or those that the eager call would return, too."""
         if self._only is not None:
             return self._only(args)

@@ -61,9 +61,9 @@ typedef struct {
     PyTypeObject *command;
 } Launch;
 
-enum { NAME, EVENTS, ARENA, ALLOC, STARTS, OF_BLOCK, INTO, ITEMSIZE, ATTRIBUTES };
+enum { NAME, EVENTS, ARENA, ALLOC, STARTS, OF_BLOCK, INTO, ITEMSIZE, PUT, ATTRIBUTES };
 static const char *const ATTRIBUTE[ATTRIBUTES] = {"name",   "events",  "arena", "alloc",
-                                                  "starts", "address", "into",  "itemsize"};
+                                                  "starts", "address", "into",  "itemsize", "put"};
 static PyObject *attribute[ATTRIBUTES]; /* the same as Python's strings, for ever */
 
 #define ITEM PyTuple_GET_ITEM
@@ -298,7 +298,7 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
     Launch *of;
-    PyObject *slowly, *put, *words; /* `Program.run` and `put` of the device, in Python; all rows */
+    PyObject *slowly, *words; /* `Program.run`, in Python; all rows */
     long long launches;
     void (*run)(const int64_t *, int64_t, int64_t);
 } Run;
@@ -344,7 +344,8 @@ static int filled(Run *self, PyObject *given) {
         if (PyTuple_CheckExact(pair) && PyTuple_GET_SIZE(pair) == 2 && copied(self->of, ITEM(pair, 0), ITEM(pair, 1)))
             continue;
         PyErr_Clear();
-        PyObject *one = PyTuple_Pack(1, pair), *said = one == NULL ? NULL : PyObject_CallOneArg(self->put, one);
+        PyObject *one = PyTuple_Pack(1, pair);
+        PyObject *said = one == NULL ? NULL : PyObject_CallMethodOneArg(self->of->place, attribute[PUT], one);
         Py_XDECREF(one);
         Py_XDECREF(said);
         if (said == NULL)
@@ -374,14 +375,12 @@ static int run_traverse(Run *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->of);
     Py_VISIT(self->slowly);
-    Py_VISIT(self->put);
     return 0;
 }
 
 static int run_clear(Run *self) {
     Py_CLEAR(self->of);
     Py_CLEAR(self->slowly);
-    Py_CLEAR(self->put);
     return 0;
 }
 
@@ -482,12 +481,12 @@ static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, PyV
 static PyType_Spec spec = {"ag.engine.backends._launch.Launch", sizeof(Launch), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, type_slots};
 
-/* Of a `Launch`, the method `run` of a program, `put` of its device, all rows, how many, and the function that runs. */
+/* Of a `Launch`, the method `run` of a program, all rows, how many, and the function that runs them. */
 static PyObject *run_make(PyTypeObject *type, PyObject *args, PyObject *named) {
-    PyObject *of, *slowly, *put, *words;
+    PyObject *of, *slowly, *words;
     unsigned long long address;
     long long launches;
-    if (!PyArg_ParseTuple(args, "OOOO!LK:Run", &of, &slowly, &put, &PyBytes_Type, &words, &launches, &address))
+    if (!PyArg_ParseTuple(args, "OOO!LK:Run", &of, &slowly, &PyBytes_Type, &words, &launches, &address))
         return NULL;
     if (Py_TYPE(of)->tp_dealloc != (destructor)dealloc || ((Launch *)of)->run == NULL)
         return PyErr_Format(PyExc_TypeError, "Run: a %.100s was given; a Launch of a CPU is required.",
@@ -498,7 +497,6 @@ static PyObject *run_make(PyTypeObject *type, PyObject *args, PyObject *named) {
     self->call = run_call;
     self->of = (Launch *)Py_NewRef(of);
     self->slowly = Py_NewRef(slowly);
-    self->put = Py_NewRef(put);
     self->words = Py_NewRef(words);
     self->launches = launches;
     self->run = (void (*)(const int64_t *, int64_t, int64_t))(uintptr_t)address;

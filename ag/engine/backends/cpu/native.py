@@ -105,7 +105,7 @@ class NativeBackend(NumpyBackend):
         if _code is not None and isinstance(self.launch, _code.Launch) and run_at and (
                 max(work) < SHARED_FROM and sum(work) < _HELD):
             slowly = copy_of(program).run  # of the same lists, as a program that holds its own method dies late
-            quick = _code.Run(self.launch, slowly, self.put, words, len(work), run_at)
+            quick = _code.Run(self.launch, slowly, words, len(work), run_at)
             setattr(program, "run", quick)  # noqa: B010 - in the place of the method
 
     def close(self) -> None:
