@@ -16,10 +16,12 @@ import ag
 from ag.engine import device as devices
 from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend
+from ag.engine.backends.cpu.library import library
 from ag.engine.buffer import Buffer
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.engine.kernels.elementwise import add, copy, mul, scale
+from ag.engine.kernels.epilogue import EPILOGUES
 from ag.engine.kernels.matmul import matmul
 from ag.engine.primitive import PRIMITIVES
 from ag.nn.settings import ACTIVATIONS
@@ -30,7 +32,8 @@ relu, relu_grad = PRIMITIVES["relu"], PRIMITIVES["relu_grad"]
 @pytest.fixture
 def backend(device: str, monkeypatch: pytest.MonkeyPatch) -> Backend:
     """On the CPU, too, as on a device: in numpy, where a product has the same bits with and without an epilogue."""
-    monkeypatch.setattr(NumpyBackend, "target", replace(NumpyBackend.target, fuse_from=1, epilogues=True))
+    target = replace(NumpyBackend.target, fuse_from=1, epilogues=frozenset(EPILOGUES))
+    monkeypatch.setattr(NumpyBackend, "target", target)
     monkeypatch.setitem(devices._backends, "cpu", NumpyBackend())
     return backend_of(device)
 
@@ -93,6 +96,49 @@ def test_the_square_of_a_product(layer: Layer) -> None:
         return [run(mul, y, y)]
 
     layer.check(compute, "matmul_chain")
+
+
+def with_bias(layer: Layer) -> Buffer:
+    """As a linear layer launches it where products are large."""
+    found: Buffer = layer.backend.launch(PRIMITIVES["matmul_chain"], layer.w, layer.x, *[layer.bias] * 3, ta=False,
+                                         tb=False, chain=(("add", 0, 1, 0.0),))
+    return found
+
+
+def test_what_follows_an_epilogue_goes_behind_it(layer: Layer) -> None:
+    layer.check(lambda run: [run(relu, with_bias(layer))], "matmul_chain")
+    layer.check(lambda run: [run(mul, run(relu, with_bias(layer)), layer.full)], "matmul_chain")
+
+
+def test_what_is_between_two_epilogues_may_be_read_later(layer: Layer) -> None:
+    def compute(run: Any) -> list[Buffer]:
+        before = with_bias(layer)
+        return [run(relu, before), run(PRIMITIVES["permute"], before, axes=(1, 0))]
+
+    def compute_more(run: Any) -> list[Buffer]:
+        before = run(mul, with_bias(layer), layer.full)
+        return [run(relu, before), run(PRIMITIVES["permute"], before, axes=(1, 0))]
+
+    layer.check(compute, "matmul_chain_pair", "permute")
+    layer.check(compute_more, "matmul_chain_pair", "permute")
+
+
+def test_functions_behind_an_epilogue_are_not_too_many(layer: Layer) -> None:
+    """A kernel takes six, and three operands."""
+    def six(run: Any) -> list[Buffer]:
+        y = with_bias(layer)
+        for _ in range(6):
+            y = run(relu, y)
+        return [y]
+
+    def four(run: Any) -> list[Buffer]:
+        y = with_bias(layer)
+        for x in (layer.full, buffer(layer.backend, normal(np.random.default_rng(1), 1, 8)), layer.bias):
+            y = run(add, y, x)
+        return [y]
+
+    layer.check(six, "matmul_chain", "fused")
+    layer.check(four, "matmul_chain", "fused")
 
 
 def test_a_result_inside_that_is_read_later_is_stored_too(layer: Layer) -> None:
@@ -248,9 +294,12 @@ def test_convolutions(backend: Backend, groups: int) -> None:
     assert not {"relu", "add", "relu_grad", "fused"} & set(names)
 
 
-def test_the_host_keeps_its_calls_apart() -> None:
+def test_the_host_has_the_epilogues_of_its_kernels() -> None:
     layer = Layer(backend_of("cpu"))
-    layer.check(lambda run: [run(scale, layer.product(), factor=2.0)], "matmul", "scale")
+    in_c = "matmul_chain" in layer.backend.target.epilogues
+    assert in_c == (library() is not None) and "conv2d_chain" not in layer.backend.target.epilogues
+    made = ["matmul_chain"] if in_c else ["matmul", "scale"]
+    layer.check(lambda run: [run(scale, layer.product(), factor=2.0)], *made)
 
 
 # ---------------------------------------------------------------------------------------------- linear layers
