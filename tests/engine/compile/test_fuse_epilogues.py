@@ -27,6 +27,7 @@ from ag.engine.primitive import PRIMITIVES
 from ag.nn.settings import ACTIVATIONS
 
 relu, relu_grad = PRIMITIVES["relu"], PRIMITIVES["relu_grad"]
+BIAS = ("add", 0, 1, 0.0)  # of a product and what is beside it
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_the_square_of_a_product(layer: Layer) -> None:
 def with_bias(layer: Layer) -> Buffer:
     """As a linear layer launches it where products are large."""
     found: Buffer = layer.backend.launch(PRIMITIVES["matmul_chain"], layer.w, layer.x, *[layer.bias] * 3, ta=False,
-                                         tb=False, chain=(("add", 0, 1, 0.0),))
+                                         tb=False, chain=(BIAS,))
     return found
 
 
@@ -245,16 +246,20 @@ def test_replays_of_random_launches(backend: Backend, seed: int) -> None:
     """Whoever reads what, and in which order: all values are those of the launches, for new inputs too."""
     rng = np.random.default_rng(seed)
     x, y = (buffer(backend, normal(rng, 4, 4)) for _ in range(2))
-    plan = [(str(rng.choice(["matmul", "matmul", "add", "relu", "scale"])), *rng.integers(0, 2 + i, 2))
+    plan = [(str(rng.choice(["matmul", "matmul", "matmul_chain", "add", "relu", "scale"])), *rng.integers(0, 2 + i, 3))
             for i in range(9)]
     kept = {int(rng.integers(2, 11)), 10}
 
     def compute() -> dict[int, Buffer]:
         found = [x, y]
-        for name, i, j in plan:
+        for name, i, j, k in plan:
             rule = PRIMITIVES[name]
-            params: dict[str, Any] = {"matmul": {"ta": False, "tb": True}, "scale": {"factor": 0.25}}.get(name, {})
-            found.append(backend.launch(rule, *(found[i], found[j])[: len(rule.operands) - 1], **params))
+            params: dict[str, Any] = {} if name in ("add", "relu") else {"factor": 0.25} if name == "scale" else {
+                "ta": False, "tb": True}
+            if name == "matmul_chain":
+                params["chain"] = (BIAS,)
+            operands = [found[n] for n in (i, j, k, k, k)[: len(rule.operands) - 1]]
+            found.append(backend.launch(rule, *operands, **params))
         return {k: found[k] for k in kept}
 
     with record(backend) as recording:
