@@ -33,16 +33,15 @@ void begin(uint product) {
 
 #ifdef A_BY_WORDS
 float a_word(uint row, uint k) {
-    const uint taps = kernel[0] * kernel[1], feature = quotient(k, taps);
-    return row < rows && k < end ? w[left_0 + (feature * rows + row) * taps + k - feature * taps] : 0.0;
+    const uint feature = k / TAPS;
+    return row < rows && k < end ? w[left_0 + (feature * rows + row) * TAPS + k % TAPS] : 0.0;
 }
 #else
 // Weights of four channels, which lie as many words apart as there are taps.
 vec4 a_quad(uint row, uint k) {
-    const uint taps = kernel[0] * kernel[1], feature = quotient(k, taps);
-    const uint i = left_0 + (feature * rows + row) * taps + k - feature * taps;
+    const uint i = left_0 + (k / TAPS * rows + row) * TAPS + k % TAPS;
     vec4 found;
-    [[unroll]] for (uint c = 0; c < 4; c++) found[c] = row + c < rows && k < end ? w[i + c * taps] : 0.0;
+    [[unroll]] for (uint c = 0; c < 4; c++) found[c] = row + c < rows && k < end ? w[i + c * TAPS] : 0.0;
     return found;
 }
 #endif

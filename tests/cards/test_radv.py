@@ -17,6 +17,7 @@ from cards.radv import (
     chip_of,
     compiled,
     installed,
+    machine_code,
     missing,
     newer,
     on_matrix_units,
@@ -28,9 +29,9 @@ from ag.engine.backends.vulkan.products.tiles import TILES, Tiles, tiles_of
 
 LEAST_WAVES = 2  # per SIMD, of products in tiles that are chosen: while one waits for memory, another computes
 MOST_OF_A_CHAIN = 120  # instructions of fused (add, relu); 550 where a driver looks up each function when it runs
-LET_BE = {  # registers in memory, by kernel, of RDNA 3 with a Mesa before 24
-    "attention_grad": 430, "conv2d": 2, "conv2d_chain": 2, "conv2d_input_grad": 3, "conv2d_input_grad_chain": 3,
-}
+LET_BE = {"attention_grad": 430}  # registers in memory, by kernel, of RDNA 3 with a Mesa before 24
+WITHOUT_DIVISION = ("add", "equal", "expand", "permute", "fused", "fused_pair", "avg_pool2d", "avg_pool2d_grad",
+                    "max_pool2d", "max_pool2d_grad", "conv2d_direct", "conv2d_input_grad_direct")
 SKINNY = "V"  # the kind of tiles that every device has for products with few rows or columns
 IN_TILES = [name for name, entry in KERNELS.items() if any(c["name"] == "TILE_ROWS" for c in entry["spec"])]
 
@@ -72,6 +73,17 @@ def chosen_for(chip: Chip) -> list[str]:
 def test_chains_are_compiled(chip: Chip, program: Path) -> None:
     for found in compiled(program, chip, ["fused", "fused_pair"]):
         assert found.told["Instructions"] < MOST_OF_A_CHAIN, f"{found}: {found.told}"
+
+
+def test_nothing_is_divided_by_what_is_known_before(program: Path) -> None:
+    """Operands are found without a division, and convolutions in tiles divide only to find their tile."""
+    chip = chip_of(program, "RDNA 2")
+    assert chip is not None
+    for found, code in machine_code(program, chip, [(name, "") for name in WITHOUT_DIVISION]):
+        assert "v_rcp" not in code, found
+    tiles = [(name, "L2") for name in ("matmul", "conv2d", "conv2d_input_grad")]
+    product, *convolutions = [code.count("v_rcp") for _, code in machine_code(program, chip, tiles)]
+    assert 0 < product == convolutions[0] == convolutions[1]
 
 
 def test_products_have_room(chip: Chip, program: Path, capsys: pytest.CaptureFixture[str]) -> None:
