@@ -14,16 +14,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from helpers.random_operands import geometry
+from helpers.random_operands import geometry, windows
 from helpers.tiled import KINDS, blank, launched_twice, make_directly, normal, on, tiled_backend
 from table.rows import EPS, Array
 
+from ag.engine.backends.vulkan.products.tiles import TILES
 from ag.engine.kernels.conv import conv2d, conv2d_input_grad, conv2d_weight_grad
 from ag.engine.primitive import Primitive
 from ag.engine.window import Window, places
 
 pytestmark = pytest.mark.vulkan
 GEOMETRIES = int(os.environ.get("AG_TEST_GEOMETRIES", "25"))
+SHAPES = 7  # per window, for which drivers compile kernels
 PRIMITIVES = [conv2d, conv2d_input_grad, conv2d_weight_grad]
 
 
@@ -62,8 +64,9 @@ def case(primitive: Primitive, operands: list[Array], params: dict[str, Any]) ->
 def cases(primitive: Primitive) -> list[Case]:
     """The same for every kind of tiles and driver."""
     rng, found = np.random.default_rng(7), []
+    chosen = windows(rng, 1 + GEOMETRIES // SHAPES)
     for _ in range(GEOMETRIES):
-        x_shape, w_shape, window, groups = geometry(rng)
+        x_shape, w_shape, window, groups = geometry(rng, chosen)
         g_shape = (w_shape[0], *places(x_shape[1:3], window), x_shape[3])
         x, w, g = (normal(rng, *shape) for shape in (x_shape, w_shape, g_shape))
         chunk = int(rng.choice([4, 30, 64, 1000]))
@@ -86,6 +89,13 @@ def check_all(backend: Any, primitive: Primitive, given: list[Case]) -> None:
         check(backend, primitive, one, rng.integers(0, 4, 3) if rng.random() < 0.2 else (0, 0, 0))
         if i % 10 == 0:
             backend.check_guards()
+
+
+def test_workgroups_load_whole_rows_of_quads() -> None:
+    """So all quads of an invocation are in one column of a slice (shaders/slices.glsl)."""
+    for tile in TILES.values():
+        for size in (tile.rows, tile.cols, tile.depth):
+            assert tile.threads % (size // 4) == 0, tile
 
 
 @pytest.mark.parametrize("primitive", PRIMITIVES, ids=lambda p: p.name)
