@@ -445,7 +445,8 @@ mutant("capture", "what a step has changed itself is overlooked", "ag/autograd/c
 mutant("capture", "a refused sample is computed twice", "ag/parallel/trainer/plans.py",
        "if self._computed == computed:", "if True:",
        "parallel/trainer/test_plans.py::test_functions_are_called_once_per_sample[cpu-noise of numpy]")
-mutant("capture", "what a replay writes is not noted", "ag/autograd/captured/program.py", "self._writes.note()", "pass",
+mutant("capture", "what a replay writes is not noted", "ag/engine/buffer.py",
+       "changes.last = changes.places[place] = time", "pass",
        "autograd/test_unchanged.py::test_a_replay_between_forward_and_backward[cpu]")
 mutant("tape", "the oldest node first", "ag/autograd/tensor.py", "return self.order > other.order",
        "return self.order < other.order", "autograd/test_tape.py::test_a_parameter_used_often_gets_its_gradient_once")

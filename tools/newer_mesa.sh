@@ -14,7 +14,7 @@ unpack_newer_mesa() {  # unpack_newer_mesa SITE
     local own=(-qq -o "Dir::Etc::SourceList=$apt/sources.list" -o Dir::Etc::SourceParts=/dev/null
                -o "Dir::State::Lists=$apt/lists" -o "Dir::Cache=$apt" -o APT::Update::Error-Mode=any
                -o Acquire::Retries=3 -o Acquire::http::Timeout=30)
-    case $1 in *archive.debian.org*) own+=(-o Acquire::Check-Valid-Until=false) ;; esac
+    case $1 in *archive*) own+=(-o Acquire::Check-Valid-Until=false) ;; esac
     (cd "$apt" && apt-get "${own[@]}" update &&
         apt-get "${own[@]}" download mesa-vulkan-drivers libdrm2 libdrm-amdgpu1) >>"$log" 2>&1 </dev/null || return
     for deb in "$apt"/*.deb; do dpkg-deb --extract "$deb" $new || return; done
@@ -24,8 +24,8 @@ unpack_newer_mesa() {  # unpack_newer_mesa SITE
 
 newer_mesa() { [ -n "$(find .drivers/mesa/usr/share/vulkan/icd.d -name 'radeon_icd*.json' 2>/dev/null)" ]; }
 
-debian_site() {  # that of the system's own packages
-    apt-get indextargets --format '$(SITE) $(CODENAME)' 2>>"$log" | awk '$2 == "bookworm" {print $1; exit}'
+debian_sites() {  # those of the system's own packages, a line each
+    apt-get indextargets --format '$(SITE) $(CODENAME)' 2>>"$log" | awk '$2 == "bookworm" && !seen[$1]++ {print $1}'
 }
 
 answers() {  # answers SITE
@@ -34,7 +34,7 @@ answers() {  # answers SITE
 }
 
 # The tests need it where it can be had: $state/newer-mesa promises it to them (AG_TEST_NEWER_MESA in test.sh). A mirror
-# may lack backports, and old ones move to the archive, so Debian's own sites are asked, too.
+# may lack backports, so all sites of the system are asked.
 get_newer_mesa() {
     local site own=
     if [ "$level" = demo ]; then return; fi
@@ -42,8 +42,8 @@ get_newer_mesa() {
     if ! debian bookworm || ! command -v apt-get >/dev/null; then return; fi  # newer systems have a newer one installed
     if ! newer_mesa; then
         say "unpacking a newer Mesa, whose compilers the tests ask, too"
-        own=$(debian_site)
-        for site in $own http://deb.debian.org/debian http://archive.debian.org/debian; do
+        for site in $(debian_sites); do
+            own=${own:-$site}
             if unpack_newer_mesa "$site"; then break; fi
         done
     fi

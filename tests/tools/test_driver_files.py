@@ -16,6 +16,8 @@ from ag.engine.backends.vulkan import driver_files as module
 from ag.engine.backends.vulkan.driver_files import DriverFile, Key, driver_files, file_of
 from ag.engine.device import backend_of
 
+pytestmark = pytest.mark.slow  # also because layers, as in the leg for synchronization, say things of their own
+
 ICDS = os.environ.get("VK_ICD_FILENAMES", "")
 NONE = '{"ICD": {"api_version": "1.3.0", "library_path": "/nowhere/libnone.so"}, "file_format_version": "1.0.0"}'
 DRIVERS = """
@@ -101,7 +103,7 @@ def test_without_the_extension() -> None:
 
 @pytest.mark.parametrize(("code", "fault"), [
     ("import os\nos.abort()", "a process that loads it ends with -"),
-    pytest.param("import time\ntime.sleep(60)", "it does not answer in 4 s", marks=pytest.mark.slow),
+    ("import time\ntime.sleep(60)", "it does not answer in 4 s"),
 ])
 def test_a_driver_that_crashes_or_hangs(lavapipe: str, asked_anew: None, monkeypatch: pytest.MonkeyPatch, code: str,
                                         fault: str) -> None:

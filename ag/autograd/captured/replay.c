@@ -34,7 +34,8 @@ itself. Knows no op and no layer; `replay.py` beside it makes one for each progr
 #include <pythread.h>
 #include <structmember.h>
 
-enum { OPEN, SETTINGS, SAME, KINDS, TRUSTED, PROGRAM, SURELY, GUARDS, CHANGE, CHECK, GRADS, BEFORE, AFTER, RUN, RESULTS, PARTS };
+enum { OPEN, SETTINGS, SAME, KINDS, TRUSTED, PROGRAM, SURELY, GUARDS, CHANGE, CHECK, GRADS, BEFORE, AFTER, RUN, RESULTS,
+       PARTS };
 
 typedef struct {
     PyObject_HEAD
@@ -248,7 +249,8 @@ static PyObject *call(Replay *self, PyObject *tuple, PyObject *named) {
         answer = grads_hold(self);
     if (answer == USUAL)
         answer = leases_hold(self);
-    if (answer == USUAL && PyObject_SetAttr(self->part[TRUSTED], attribute[CALLS], number) < 0) /* Python counts others */
+    /* The last question, as a call that Python looks at is counted there. */
+    if (answer == USUAL && PyObject_SetAttr(self->part[TRUSTED], attribute[CALLS], number) < 0)
         answer = FAILED;
     if (answer == USUAL)
         result = replayed(self, args, given);
