@@ -39,8 +39,6 @@ ALONE = ("attention_grad", ("Vega", "Polaris"))  # where heads are large, their 
 MOST_OF_A_CHAIN = 120  # instructions of fused (add, relu); 550 where a driver looks up each function when it runs
 WITHOUT_DIVISION = ("add", "equal", "expand", "permute", "fused", "fused_pair", "avg_pool2d", "avg_pool2d_grad",
                     "max_pool2d", "max_pool2d_grad", "conv2d_direct", "conv2d_input_grad_direct")
-SKINNY = "V"  # the kind of tiles that every device has for products with few rows or columns
-IN_TILES = [name for name, entry in KERNELS.items() if any(c["name"] == "TILE_ROWS" for c in entry["spec"])]
 
 
 @pytest.fixture(scope="session")
@@ -80,9 +78,9 @@ def test_nothing_is_divided_by_what_is_known_before(program: Path) -> None:
     """Operands are found without a division, and convolutions in tiles divide only to find their tile."""
     chip = chip_of(program, "RDNA 2")
     assert chip is not None
-    for found, code in machine_code(program, chip, [(name, "") for name in WITHOUT_DIVISION]):
+    for found, code in machine_code(program, chip, [(name, "", {}) for name in WITHOUT_DIVISION]):
         assert "v_rcp" not in code, found
-    tiles = [(name, "L2") for name in ("matmul", "conv2d", "conv2d_input_grad")]
+    tiles = [(name, "L2", {}) for name in ("matmul", "conv2d", "conv2d_input_grad")]
     product, *convolutions = [code.count("v_rcp") for _, code in machine_code(program, chip, tiles)]
     assert 0 < product == convolutions[0] == convolutions[1]
 
