@@ -44,7 +44,7 @@ CHIPS = {  # the names that some Mesa or other has for a chip
 _FMA = re.compile(r"v_(?:dual_|pk_)?(?:fma|fmac|mad|mac)\w*_f32\w*")
 _OPERATION = re.compile(r"(?:^[ \t]+(?:[^=;\n]* = )?|:: )(?:[sv]|ds|buffer|global|flat|scratch)_[a-z]\w*", re.M)
 CHAIN: Chain = (("add", 0, 1, 0.0), ("relu", 4, 4, 0.0))  # what most fully connected layers end with
-CHOICES = {"blocks": (1, 2, 4), "dropped": (0, 1), "ta": (0, 1), "tb": (0, 1), "vector": (1, 0), "pointwise": (0, 1)}
+CHOICES = {"blocks": (1, 2, 4), "dropped": (0, 1), "ta": (0, 1), "tb": (0, 1), "vector": (1, 0), "kernel_0": (3, 1)}
 # Their loops are those of matmul, whose registers do not depend on the alignment of operands, as counted once.
 ALIKE = {"batched_matmul", "matmul_chain", "matmul_chain_pair", "matmul_sums"}
 # Those on matrix units choose their sizes by what a device has.
@@ -225,7 +225,8 @@ def variants(kernel: str, tiles: Collection[str] = TILES) -> Iterator[tuple[str,
     for kind in tiles if in_tiles else ("",):
         sizes = {tile: tile.constants() for tile in (TILES[kind], TILES[kind].turned())} if in_tiles else {None: {}}
         for size, values in itertools.product(sizes.values(), itertools.product(*chosen.values())):
-            yield kind, {**constants, **size, **dict(zip(chosen, values, strict=True))}
+            known = {**constants, **size, **dict(zip(chosen, values, strict=True))}
+            yield kind, known | ({"kernel_1": known["kernel_0"]} if "kernel_0" in known else {})
 
 
 def compiled(program: Path, chip: Chip, kernels: Collection[str], tiles: Collection[str] = TILES) -> list[Compiled]:
