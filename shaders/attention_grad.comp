@@ -15,12 +15,19 @@ layout(push_constant) uniform Args {
     float factor, rate;
 };
 layout(set = 0, binding = 0) buffer Dq_ { float dq[]; };
+layout(set = 0, binding = 0) buffer DqQuads_ { vec4 dq_quads[]; };
 layout(set = 0, binding = 1) buffer Dk_ { float dk[]; };
+layout(set = 0, binding = 1) buffer DkQuads_ { vec4 dk_quads[]; };
 layout(set = 0, binding = 2) buffer Dv_ { float dv_[]; };
+layout(set = 0, binding = 2) buffer DvQuads_ { vec4 dv_quads[]; };
 layout(set = 0, binding = 3) readonly buffer Q_ { float q[]; };
+layout(set = 0, binding = 3) readonly buffer QQuads_ { vec4 q_quads[]; };
 layout(set = 0, binding = 4) readonly buffer K_ { float k[]; };
+layout(set = 0, binding = 4) readonly buffer KQuads_ { vec4 k_quads[]; };
 layout(set = 0, binding = 5) readonly buffer V_ { float v[]; };
+layout(set = 0, binding = 5) readonly buffer VQuads_ { vec4 v_quads[]; };
 layout(set = 0, binding = 6) readonly buffer G_ { float g[]; };
+layout(set = 0, binding = 6) readonly buffer GQuads_ { vec4 g_quads[]; };
 layout(set = 0, binding = 7) readonly buffer Lse_ { float lse[]; };
 layout(set = 0, binding = 8) readonly buffer Delta_ { float delta[]; };
 layout(set = 0, binding = 9) readonly buffer Key_ { uint key[]; };
@@ -31,9 +38,11 @@ void by_keys(uint row_0) {
     mat4 sums_k[blocks], sums_v[blocks];
     clear(sums_k);
     clear(sums_v);
+    hold(0, K, row_0, d);
+    hold(1, V, row_0, dv);
     for (uint column_0 = causal != 0 ? row_0 : 0; column_0 < queries; column_0 += COLUMNS) {
         load_queries(column_0);
-        mat4 w = products(K, row_0, Q, column_0, d), s = products(V, row_0, G, column_0, dv);
+        mat4 w = products(0, K, row_0, Q, column_0, d), s = products(1, V, row_0, G, column_0, dv);
         const mat4 keep = dropped != 0 ? kept_columns(column_0 + column(), row_0 + row()) : mat4(0.0);
         ROLLED for (uint c = 0; c < 4; c++) {
             for (uint j = 0; j < 4; j++) {
@@ -55,9 +64,11 @@ void by_queries(uint row_0) {
     mat4 sums[blocks];
     clear(sums);
     load_queries(row_0);
+    hold(0, Q, row_0, d);
+    hold(1, G, row_0, dv);
     const uint end = causal != 0 ? min(keys, row_0 + ROWS) : keys;
     for (uint column_0 = 0; column_0 < end; column_0 += COLUMNS) {
-        mat4 w = products(Q, row_0, K, column_0, d), s = products(G, row_0, V, column_0, dv);
+        mat4 w = products(0, Q, row_0, K, column_0, d), s = products(1, G, row_0, V, column_0, dv);
         if (dropped != 0) s = matrixCompMult(s, kept_rows(row_0 + row(), column_0 + column()));
         ROLLED for (uint c = 0; c < 4; c++) {
             for (uint j = 0; j < 4; j++) {

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import ag.engine.backends.vulkan
+from ag.engine.backends.vulkan.plans import HELD_BYTES
 from ag.engine.backends.vulkan.products.tiles import TILES
 from ag.engine.backends.vulkan.spirv.float_modes import Mode, modes_of, with_modes
 from ag.engine.kernels.fused import Chain, fused
@@ -37,7 +38,10 @@ CHIPS = {  # the names that some Mesa or other has for a chip
 _FMA = re.compile(r"v_(?:dual_|pk_)?(?:fma|fmac|mad|mac)\w*_f32\w*")
 _INSTRUCTION = re.compile(r"\s+[sv]_|\s+(ds|buffer|global)_")
 CHAIN: Chain = (("add", 0, 1, 0.0), ("relu", 4, 4, 0.0))  # what most fully connected layers end with
-CHOICES = {"blocks": (1, 2, 4), "dropped": (0, 1), "ta": (0, 1), "tb": (0, 1)}  # values that make other code
+CHOICES = {  # values that make other code
+    "blocks": (1, 2, 4), "dropped": (0, 1), "held": (0, 1, 2), "ta": (0, 1), "tb": (0, 1),
+}
+MOST_SHARED = 48 << 10  # bytes of a workgroup, of what any device is given
 # Those on matrix units choose their sizes by what a device has.
 KERNELS: dict[str, Any] = {name: entry for name, entry in json.loads((SPV / "manifest.json").read_text("utf-8"))[
     "kernels"].items() if "_coop" not in name}
@@ -162,11 +166,15 @@ def variants(kernel: str, tiles: Collection[str] = TILES) -> Iterator[tuple[str,
         constants |= {name: codes[name] for name in codes if name in constants and name != "turns"}
         constants |= {"c_along": 2} if "c_along" in constants else {}
     chosen = {name: values for name, values in CHOICES.items() if name in constants}
+    constants |= {"vector": 1} if "held" in constants else {}
     in_tiles = "TILE_ROWS" in constants
     for kind in tiles if in_tiles else ("",):
         size = {**TILES[kind].constants(), "vector": 1} if in_tiles else {}
         for values in itertools.product(*chosen.values()):
-            yield kind, {**constants, **size, **dict(zip(chosen, values, strict=True))}
+            made = {**constants, **size, **dict(zip(chosen, values, strict=True))}
+            held = HELD_BYTES * made["held"] * made["blocks"] if "held" in made else 0
+            if KERNELS[kernel]["shared_bytes"] + held <= MOST_SHARED:
+                yield kind, made
 
 
 def compiled(program: Path, chip: Chip, kernels: Collection[str], tiles: Collection[str] = TILES) -> list[Compiled]:

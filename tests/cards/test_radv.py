@@ -29,7 +29,7 @@ from ag.engine.backends.vulkan.products.tiles import TILES, Tiles, tiles_of
 LEAST_WAVES = 2  # per SIMD, of products in tiles that are chosen: while one waits for memory, another computes
 MOST_OF_A_CHAIN = 120  # instructions of fused (add, relu); 550 where a driver looks up each function when it runs
 LET_BE = {  # registers in memory, by kernel, of RDNA 3 with a Mesa before 24
-    "attention_grad": 430, "conv2d": 2, "conv2d_chain": 2, "conv2d_input_grad": 3, "conv2d_input_grad_chain": 3,
+    "attention_grad": 500, "conv2d": 2, "conv2d_chain": 2, "conv2d_input_grad": 3, "conv2d_input_grad_chain": 3,
 }
 SKINNY = "V"  # the kind of tiles that every device has for products with few rows or columns
 IN_TILES = [name for name, entry in KERNELS.items() if any(c["name"] == "TILE_ROWS" for c in entry["spec"])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import ag
 from ag.engine import target
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
+from ag.engine.primitive import PRIMITIVES
 from ag.ops.attention import attention_of_heads
 
 # heads, d, dv, queries, keys, batch: around tiles of 64 rows and 32 columns, in 1, 2 and 4 blocks of features
@@ -64,6 +66,24 @@ def test_tiles(device: str, shape: tuple[int, ...], variant: dict[str, Any]) -> 
         np.testing.assert_array_equal(got, repeated)
         allowed = bound(32, terms, np.max(size) if i == 0 else np.max(size) * np.abs(want).max(), "f32")
         assert np.all(np.abs(got - want) <= allowed)
+
+
+@pytest.mark.parametrize("shape", [
+    pytest.param((1, 32, 24, 68, 36, 1), id="quads"),
+    pytest.param((2, 7, 32, 65, 33, 1), id="words", marks=pytest.mark.slow)])
+def test_what_is_held_changes_no_bit(lavapipe: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device with little shared memory loads rows again for each tile of columns."""
+    kernels, arrays = backend_of(lavapipe)._kernels, operands(*shape)  # type: ignore[attr-defined]
+    shapes = tuple(x.shape for x in (arrays[3], arrays[0][: shape[0]], *arrays[:3])) + ((4,),)
+    params = {"heads": shape[0], "factor": 1.0, "causal": True, "rate": 0.0}
+    found, needed = [], []
+    for shared in (kernels.tiles.shared, 0):
+        monkeypatch.setattr(kernels, "tiles", replace(kernels.tiles, shared=shared))
+        needed.append(kernels.plan(PRIMITIVES["attention"], shapes, params, (0,)).needs.shared_bytes)
+        found.append(step(lavapipe, arrays, shape[0], causal=True, rate=0.0))
+    assert needed[0] > 16384 >= needed[1]
+    for got, want in zip(*found, strict=True):
+        np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
 
 
 def test_queries_that_are_the_keys_and_values(device: str) -> None:

@@ -109,6 +109,7 @@ class CooperativeTiles:
     tiles: tuple[CooperativeTile, ...]
     units: int
     suffix: str = _SUFFIX
+    shared: int = 0
 
     def is_direct(self, rows: int) -> bool:
         """Never: these rules are for products that are made in tiles."""

@@ -123,6 +123,8 @@ _RDNA = {  # chips in the words of Mesa's driver: the first of its versions that
 }
 _OTHER_RATES = {"L2": Rate(1.0), "M1": Rate(0.95), "M": Rate(0.85), "S": Rate(0.5)}
 _MOLTENVK_1_3 = 10300
+# Of a workgroup that holds what it would load again: with more, a unit of most cards would have a single one.
+_MOST_SHARED, _OTHER_MOST_SHARED = {"NVIDIA": 48 << 10}, 32 << 10  # guesses, to be measured
 _MOST_UNITS = {"NVIDIA": 132, "AMD": 304, "Intel": 32}
 _OTHER_MOST = 32
 
@@ -133,6 +135,10 @@ class Rule(Protocol):
     @property
     def suffix(self) -> str:
         """What follows the primitive's name in the name of the file with the kernel."""
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory that a workgroup may take to hold what it would otherwise load again and again."""
 
     def is_direct(self, rows: int) -> bool:
         """Whether to make a product of so many rows element by element, by a kernel without tiles, if there is one."""
@@ -166,6 +172,8 @@ class Tiles:
         processor the lookups of the taps cost most, however many rows there are.
     skinny : bool
         Whether there are the tiles for few rows or columns.
+    shared : int
+        Bytes of shared memory that a workgroup may take to hold what it would otherwise load again and again.
     """
 
     units: int
@@ -174,10 +182,11 @@ class Tiles:
     fixed: bool = False
     direct_rows: int = _THIN
     skinny: bool = True
+    shared: int = 0
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.units, self.rates, self.forced, self.fixed, self.direct_rows, self.skinny))
+        return hash((self.units, self.rates, self.forced, self.fixed, self.direct_rows, self.skinny, self.shared))
 
     def __hash__(self) -> int:
         """Every launch looks up its plan by it."""
@@ -226,8 +235,10 @@ def _all_fit(tile: Tile) -> bool:
     return True
 
 
-def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = _all_fit) -> Tiles:
+def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = _all_fit, shared: int = sys.maxsize) -> Tiles:
     """The rule for a device, of the kinds of tiles that fit it; if none does, of kind S, which needs least.
+
+    `shared` is how many bytes of shared memory a workgroup may have.
 
     Raises
     ------
@@ -237,14 +248,16 @@ def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = _all_fit) -> Til
     forced = os.environ.get("AG_MATMUL_TILE", "")
     if forced and forced not in TILES:
         raise KernelError(f"AG_MATMUL_TILE is {forced!r}; it must be one of {', '.join(TILES)}, or not set.")
+    shared = min(shared, _MOST_SHARED.get(device.vendor, _OTHER_MOST_SHARED))
     if device.kind == "cpu":
-        return Tiles(1, tuple(_OTHER_RATES.items()), forced, fixed=not forced, direct_rows=sys.maxsize)
+        return Tiles(1, tuple(_OTHER_RATES.items()), forced, fixed=not forced, direct_rows=sys.maxsize, shared=shared)
     most = _MOST_UNITS.get(device.vendor, _OTHER_MOST)
     units = min(most, _UNITS_PER_GIB * (device.memory_bytes >> 30)) if device.kind == "discrete" else 0
     rates = _RATES.get(_family(device), _OTHER_RATES)
     fitting = [(kind, rate) for kind, rate in rates.items() if fits(TILES[kind])] or [("S", rates["S"])]
-    return Tiles(max(units, _INTEGRATED_UNITS), tuple(fitting), forced, fixed=_keeps_defaults(device),
-                 skinny=fits(TILES["V"]))
+    fixed = _keeps_defaults(device)
+    return Tiles(max(units, _INTEGRATED_UNITS), tuple(fitting), forced, fixed, skinny=fits(TILES["V"]),
+                 shared=0 if fixed else shared)
 
 
 def _keeps_defaults(device: DeviceInfo) -> bool:
