@@ -22,7 +22,7 @@ layout(constant_id = 3) const uint vector = 0;   // whether four neighbouring ti
 #endif
 
 const uint ROWS = 64, COLUMNS = 32, DEPTH = 16, THREADS = 128;
-// Features of two tiles, [feature][column] and [feature][row], or of one; then [feature][row] of operands that are held.
+// Features of two tiles, [feature][column] and [feature][row], or of one; then [feature][row] of what is held.
 const uint BEHIND = DEPTH * (ROWS + COLUMNS) / 4;
 shared vec4 slices[BEHIND + held * blocks * 32 * ROWS / 4];
 shared vec4 weights[COLUMNS * ROWS / 4];  // [column][row] as spot() has it; at the end [feature][row]
@@ -45,51 +45,7 @@ uint column() { return gl_LocalInvocationID.x % 8 * 4; }
 // Where 4 neighbouring rows of weights are, by their number / 4: in another bank for each invocation of row().
 uint spot(uint c, uint rows) { return c * (ROWS / 4) + (rows ^ c / 4 % 8); }
 
-// Copies so many features, at so many times, into rows of `pitch` quads: neighbours read what lies side by side.  There
-// are 512 words or a multiple of that, and four turns are one where turns are counted.
-void copy(uint first, uint pitch, uint operand, uint f_0, uint features, uint t_0, uint times) {
-    if (vector != 0) {
-        for (uint e = gl_LocalInvocationID.x; e < features * times / 4; e += THREADS) {
-            const uint f = e / (times / 4), t = e % (times / 4);
-            slices[first + f * pitch + t] = quad(operand, f_0 + f, t_0 + 4 * t);
-        }
-    } else {
-        for (uint e_0 = gl_LocalInvocationID.x; e_0 < features * times; e_0 += 4 * THREADS) {
-            [[unroll]] for (uint i = 0; i < 4; i++) {
-                const uint e = e_0 + i * THREADS, f = e / times, t = e % times;
-                slices[first + f * pitch + t / 4][t % 4] = element(operand, f_0 + f, t_0 + t);
-            }
-        }
-    }
-}
-
-// Where the rows of the first or second operand (0 or 1) are held.
-uint hold_at(uint number) { return BEHIND + number * blocks * 32 * ROWS / 4; }
-
-// Loads the rows of an operand, if there is room to hold them; products() waits for them.
-void hold(uint number, uint operand, uint row_0, uint features) {
-    if (number < held) copy(hold_at(number), ROWS / 4, operand, 0, (features + DEPTH - 1) / DEPTH * DEPTH, row_0, ROWS);
-}
-
-// The products of the feature vectors of rows, which are the operand number 0 or 1 of those to be held, and columns.
-mat4 products(uint number, uint rows, uint row_0, uint columns, uint column_0, uint features) {
-    const uint of_rows = DEPTH * COLUMNS / 4;
-    mat4 sums = mat4(0.0);
-    for (uint f_0 = 0; f_0 < features; f_0 += DEPTH) {
-        copy(0, COLUMNS / 4, columns, f_0, DEPTH, column_0, COLUMNS);
-        if (number >= held) copy(of_rows, ROWS / 4, rows, f_0, DEPTH, row_0, ROWS);
-        barrier();
-        const uint at_0 = row() / 4 + (number < held ? hold_at(number) + f_0 * (ROWS / 4) : of_rows);
-        ROLLED for (uint f = 0; f < DEPTH; f += 4) {
-            for (uint i = 0; i < 4; i++) {
-                const vec4 c = slices[(f + i) * (COLUMNS / 4) + column() / 4];
-                sums += outerProduct(c, slices[at_0 + (f + i) * (ROWS / 4)]);
-            }
-        }
-        barrier();
-    }
-    return sums;
-}
+#include "attention_products.glsl"
 
 // Lets all invocations see a tile of weights; accumulate() waits for them.
 void share(mat4 w) {

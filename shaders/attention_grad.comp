@@ -8,7 +8,6 @@
 #extension GL_EXT_control_flow_attributes : require
 #include "index.glsl"
 #include "ieee.glsl"
-
 layout(push_constant) uniform Args {
     uint batch, heads, queries, keys, tiles, d, dv, causal, dq_at, dk_at, dv_at, q_at, k_at, v_at, g_at, lse_at,
          delta_at, key_at;
