@@ -7,7 +7,8 @@ maps it over arrays, and from all together ``apply.glsl``, by which a chain appl
 A shader is its own interface: the push-constant block ``Args``, the buffers, the specialization constants
 and the comment ``// grid:`` are read from the source and written to ``manifest.json``, from which the Vulkan
 backend packs arguments by name.  A comment ``// work:`` says how many multiply-adds a launch makes, where they are
-many, and ``// turns:`` how often an invocation's loops turn, where that grows with the operands without a bound.
+many, or how many take as long as its other operations do; and ``// turns:`` how often an invocation's loops turn,
+where that grows with the operands without a bound.
 This script needs the standard library, glslangValidator and SPIRV-Tools, and knows nothing of `ag`.  ``make``, CI and
 developers call it; unchanged shaders are not compiled again.
 Shaders with cooperative matrices (``*_coop.comp``, ``*_coop_f16.comp``) need newer tools than the others.  Where the
@@ -43,7 +44,7 @@ ROOT = Path(__file__).resolve().parent
 SHADERS = ROOT / "shaders"
 OUT = ROOT / "ag" / "engine" / "backends" / "vulkan" / "spv"
 
-FORMAT = 8  # of the manifest; raise it when what is below writes something else
+FORMAT = 9  # of the manifest; raise it when what is below writes something else
 TARGET = "vulkan1.0"  # SPIR-V 1.0, which every driver takes
 PREBUILT = "prebuilt"  # in the folder of shaders
 COOPERATIVE_TARGET = "vulkan1.1"  # of shaders with cooperative matrices, which no driver of 1.0 has
@@ -267,7 +268,8 @@ def interface(source: str, text: str) -> dict[str, Any]:
     spec = _spec(text)
     return {
         "operands": operands, "push": push, "spec": spec, "grid": _grid(source),
-        "work": _stated(source, "work", "multiply-adds"),
+        "work": _stated(source, "work", "multiply-adds|operations"),
+        "multiplies": bool(re.search(r"^// work: .* multiply-adds$", source, re.M)),
         "turns": _stated(source, "turns", "of an invocation's loops"),
         "local_size": _local_size(text, spec), "shared_bytes": _shared_bytes(text),
         "strict": not re.search(r"^// floats: relaxed$", source, re.M),
@@ -342,8 +344,8 @@ def _grid(source: str) -> dict[str, Any]:
 
 
 def _stated(source: str, what: str, unit: str) -> str:
-    """The expression in a comment ``// what: expression unit``; empty if there is none."""
-    found = re.findall(rf"^// {what}: (.+?)(?: {unit})?$", source, re.M)
+    """The expression in a comment ``// what: expression unit``; empty if there is none.  Units: ``one|another``."""
+    found = re.findall(rf"^// {what}: (.+?)(?: (?:{unit}))?$", source, re.M)
     if len(found) > 1 or not all(re.fullmatch(r"\w+( [*/] \w+)*", expression) for expression in found):
         raise ShaderError(f"one line `// {what}: <expression> {unit}` may stand there, with an expression as those "
                           f"of the grid.")

@@ -36,8 +36,9 @@ import kernels_build
 ROOT = Path(__file__).resolve().parent
 KP = Path("third_party", "kp")
 VULKAN, CPU = Path("ag", "engine", "backends", "vulkan"), Path("ag", "engine", "backends", "cpu")
-# To modules called _unchanged and _launch beside them.
-QUICK = (Path("ag", "autograd", "captured", "unchanged.c"), Path("ag", "engine", "backends", "launch.c"))
+# To modules called _unchanged, _replay and _launch beside them.
+QUICK = (Path("ag", "autograd", "captured", "unchanged.c"), Path("ag", "autograd", "captured", "replay.c"),
+         Path("ag", "engine", "backends", "launch.c"))
 NOTE = "not_built.txt"
 
 # ---------------------------------------------------------------------------------------------- files in the tree

@@ -15,7 +15,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from time import perf_counter
@@ -44,18 +44,19 @@ def emit(**row: Any) -> None:
     print(json.dumps(row), flush=True)
 
 
-def seconds_of(work: Any) -> float:
+def seconds_of(work: Any, clock: Callable[[], float] = perf_counter) -> float:
     """How long one call takes."""
-    begin = perf_counter()
+    begin = clock()
     work()
-    return perf_counter() - begin
+    return clock() - begin
 
 
-def repeated(work: Any, budget: float, least: int = 3, most: int = 1000) -> list[float]:
+def repeated(work: Any, budget: float, least: int = 3, most: int = 1000,
+             clock: Callable[[], float] = perf_counter) -> list[float]:
     """Seconds of single calls, after one to warm up, for about `budget` seconds."""
     work()
     count = round(budget / max(seconds_of(work), 1e-9))
-    return [seconds_of(work) for _ in range(min(max(count, least), most))]
+    return [seconds_of(work, clock) for _ in range(min(max(count, least), most))]
 
 
 def in_turn(peers: dict[str, Sequence[str]], rounds: int, keep: Path | None = None) -> list[Row]:

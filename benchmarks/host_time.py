@@ -25,7 +25,7 @@ def main() -> None:
         Path(folder, "VkLayer_kpfault.json").write_text((FAULT / "VkLayer_kpfault.json").read_text("utf-8"), "utf-8")
         os.environ |= {"VK_LAYER_PATH": folder, "VK_INSTANCE_LAYERS": "VK_LAYER_KP_fault"}
         command = [sys.executable, "host_ag.py", "--device", args.device, "--seconds", str(args.seconds)]
-        rows = in_turn({"ag": [*command, *(["--quick"] if args.quick else [])]}, args.rounds, args.keep)
+        rows = in_turn({"ag": command}, args.rounds, args.keep)
     found = {figure: medians(rows, ["workload"], figure) for figure in FIGURES}
     results = [{"workload": name, **{figure: found[figure][name,] for figure in FIGURES}}
                for (name,) in found[FIGURES[0]]]

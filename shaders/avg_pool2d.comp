@@ -1,6 +1,7 @@
 // avg_pool2d: out = sum of the pixels that a window sees / its number of taps
 // out[channels, places, batch], x[channels, image, batch]
 // grid: n invocations
+// work: n * taps operations
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #define OPERANDS out_at, x_at

@@ -1,6 +1,7 @@
 // avg_pool2d_grad: out = sum of g over the windows that see the pixel / their number of taps
 // out[channels, image, batch], g[channels, places, batch]
 // grid: n invocations
+// work: n * taps * 6 operations
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #define OPERANDS out_at, g_at

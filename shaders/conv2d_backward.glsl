@@ -1,5 +1,10 @@
 // The product of a convolution's gradient by its input: weights with the cotangents that the taps give.
 #include "epilogue_args.glsl"
+#ifdef CHAIN
+layout(constant_id = 18) const uint pointwise = 0;  // whether a channel has one tap: then channels lie side by side
+#else
+layout(constant_id = 8) const uint pointwise = 0;
+#endif
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
 layout(set = 0, binding = 0) buffer OutQuads_ { vec4 out_quads[]; };
 layout(set = 0, binding = 1) readonly buffer W_ { float w[]; };
@@ -19,7 +24,8 @@ layout(set = 0, binding = 2) readonly buffer GQuads_ { vec4 g_quads[]; };
 #define A_ALONG_K false
 #define B_ALONG_K false
 #ifndef FIXED
-#define A_BY_WORDS  // neighbours then read the taps of a channel, and the channels beside it
+#define B_BY_WORDS
+#define A_BY_WORDS (pointwise == 0)  // neighbours then read the taps of a channel, and the channels beside it
 #endif
 #include "conv2d.glsl"
 
@@ -48,3 +54,9 @@ vec4 a_quad(uint row, uint k) {
 #endif
 
 vec4 b_quad(uint k, uint col) { return seen_quad(k, col, k < end, cols); }
+#ifdef B_BY_WORDS
+float b_word(uint k, uint col) {
+    const uint word = seen(k, col, k < end && col < cols);
+    return word == NOWHERE ? 0.0 : RIGHT[word];
+}
+#endif

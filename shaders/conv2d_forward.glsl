@@ -18,6 +18,9 @@ layout(set = 0, binding = 2) readonly buffer WQuads_ { vec4 w_quads[]; };
 #define LOOK pixel
 #define A_ALONG_K true
 #define B_ALONG_K false
+#ifndef FIXED
+#define B_BY_WORDS
+#endif
 #include "conv2d.glsl"
 
 void begin(uint product) {
@@ -30,3 +33,9 @@ void begin(uint product) {
 
 vec4 a_quad(uint row, uint k) { return left_quad(row, k); }
 vec4 b_quad(uint k, uint col) { return seen_quad(k, col, k < end, cols); }
+#ifdef B_BY_WORDS
+float b_word(uint k, uint col) {
+    const uint word = seen(k, col, k < end && col < cols);
+    return word == NOWHERE ? 0.0 : RIGHT[word];
+}
+#endif

@@ -28,6 +28,14 @@ shared HALVES high[A_SIZE + B_SIZE], low[TERMS > 1 ? A_SIZE + B_SIZE : 2];
 const int A_LAYOUT = A_ALONG_K ? gl_CooperativeMatrixLayoutRowMajor : gl_CooperativeMatrixLayoutColumnMajor;
 const int B_LAYOUT = B_ALONG_K ? gl_CooperativeMatrixLayoutColumnMajor : gl_CooperativeMatrixLayoutRowMajor;
 
+// Where the q-th quad of an invocation lies in a slice, across and along the inner axis: neighbours load neighbouring
+// words.
+uvec2 in_slice(uint q, bool along_k, uint size) {
+    const uint i = gl_LocalInvocationID.x + q * THREADS, quads = size / 4;
+    return along_k ? uvec2(i / (DEPTH / 4), i % (DEPTH / 4) * 4) : uvec2(i % quads * 4, i / quads);
+}
+uvec2 a_place(uint q) { return in_slice(q, A_ALONG_K, TILE_ROWS); }
+uvec2 b_place(uint q) { return in_slice(q, B_ALONG_K, TILE_COLS); }
 uint in_line(uvec2 at, bool along_k, uint line) { return along_k ? at.x * line + at.y / 4 : at.y * line + at.x / 4; }
 
 // x with only the bits that a half has, without those that are DROPPED.  By arithmetic on the bits: conversions may

@@ -1,6 +1,7 @@
 // max_pool2d: out = the largest pixel that a window sees; tap = the first tap, row by row, that sees it.  NaN is larger
 // than any number.  out, tap [channels, places, batch], x[channels, image, batch]
 // grid: n invocations
+// work: n * taps * 4 operations
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #define OPERANDS out_at, tap_at, x_at

@@ -1,6 +1,7 @@
 // max_pool2d_grad: out = sum of g over the windows whose maximum the pixel is
 // out[channels, image, batch]; tap, g [channels, places, batch]
 // grid: n invocations
+// work: n * taps * 8 operations
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #define OPERANDS out_at, tap_at, g_at

@@ -15,6 +15,9 @@ float a_word(uint row, uint k);     // an element of A; outside of the matrix, 0
 vec4 a_quad(uint row, uint k);      // four of them
 #endif
 vec4 b_quad(uint k, uint col);
+#ifdef B_BY_WORDS
+float b_word(uint k, uint col);     // the same for one element
+#endif
 void put(uint row, uint col, vec4 quad);  // writes four elements of a row of out, those that are inside
 uint first, end;
 

@@ -1,5 +1,6 @@
-// Tiles of a product of matrices: which one a workgroup makes, and slices of the operands in shared memory.  Used by
-// product.glsl alone.  The sizes are specialization constants; ag/engine/backends/vulkan/products/tiles.py has them.
+// Tiles of a product of matrices: which one a workgroup makes, and how large slices of the operands are.  Used by
+// product.glsl and cooperative.glsl.  The sizes are specialization constants, of which
+// ag/engine/backends/vulkan/products/tiles.py and cooperative.py have the values.
 #define TILES
 #ifdef FIXED  // for software drivers: sizes known to the compiler, which so can unroll what uses them most
 #define SIZE(id) const uint
@@ -37,26 +38,3 @@ uvec3 tile() {
     const uint band = min(BAND, high - top), in_band = i - top * wide;
     return uvec3((top + in_band % band) * TILE_ROWS, in_band / band * TILE_COLS, group / (wide * high));
 }
-
-// Where the q-th quad of an invocation lies in a slice, across and along the inner axis: neighbours load neighbouring
-// words.
-uvec2 in_slice(uint q, bool along_k, uint size) {
-    const uint i = gl_LocalInvocationID.x + q * THREADS, quads = size / 4;
-    return along_k ? uvec2(i / (DEPTH / 4), i % (DEPTH / 4) * 4) : uvec2(i % quads * 4, i / quads);
-}
-uvec2 a_place(uint q) { return in_slice(q, A_ALONG_K, TILE_ROWS); }
-uvec2 b_place(uint q) { return in_slice(q, B_ALONG_K, TILE_COLS); }
-
-// The n-th element of A that an invocation loads where it has no quads.
-uvec2 word_place(uint n) {
-    return uvec2(gl_LocalInvocationID.x / DEPTH + n * (THREADS / DEPTH), gl_LocalInvocationID.x % DEPTH);
-}
-#ifndef COOPERATIVE
-void keep_word(float x, uvec2 at) { slice[at.y * A_PITCH + at.x / 4][at.x % 4] = x; }
-
-// In shared memory the inner axis is always the outer one.
-void keep(vec4 quad, uvec2 at, bool along_k, uint start, uint pitch) {
-    if (!along_k) slice[start + at.y * pitch + at.x / 4] = quad;
-    else [[unroll]] for (uint c = 0; c < 4; c++) slice[start + (at.y + c) * pitch + at.x / 4][at.x % 4] = quad[c];
-}
-#endif

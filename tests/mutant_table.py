@@ -166,8 +166,8 @@ mutant("barrier", "the host reads while a handler's launch writes", TRANSFERS,
 mutant("barrier", "the host reads what a lost device has left", TRANSFERS,
        "if self._recorder.idle or self._recorder.beside.busy:", "if count < 0:",
        f"{SEEN}::test_nothing_is_copied_by_the_device")
-mutant("barrier", "none for the host", "ag/engine/backends/vulkan/stream/recorder.py",
-       "            sequence.to_host()\n", "            pass\n",
+mutant("barrier", "none for the host", "ag/engine/backends/vulkan/stream/commands.py",
+       "    if to_host:\n        sequence.to_host()\n", "",
        f"{SEEN}::test_a_command_list_ends_with_a_barrier_for_the_host")
 BESIDE, QUEUES = "ag/engine/backends/vulkan/stream/recorder.py", "queues/test_transfer_queue.py"
 mutant("barrier", "an upload overtakes launches that read its place", BESIDE, "self._wait_for(touching[-1])", "pass",
@@ -189,7 +189,7 @@ mutant("barrier", "reads on their way do not count", "ag/engine/backends/vulkan/
 
 # ---------------------------------------------------------------------------------------------- barriers
 
-HAZARDS, RECORDER = "ag/engine/backends/vulkan/stream/hazards.py", "ag/engine/backends/vulkan/stream/recorder.py"
+HAZARDS, COMMANDS = "ag/engine/backends/vulkan/stream/hazards.py", "ag/engine/backends/vulkan/stream/commands.py"
 TWO = "engine/backends/test_hazards.py::test_two_launches"
 QUICKLY = "engine/backends/test_quick.py"
 QUICK = "ag/engine/backends/vulkan/quick.py"
@@ -225,9 +225,9 @@ mutant("barrier", "none for a write after a read", HAZARDS, "or _overlap(writes,
        f"{TWO}[write after read]")
 mutant("barrier", "a barrier settles nothing", HAZARDS, "if needed:", "if not needed:",
        "engine/backends/test_hazards.py::test_random_programs[0]")
-mutant("barrier", "a program does not wait for copies before it", RECORDER, "copies or i == 0)", "copies)",
+mutant("barrier", "a program does not wait for copies before it", COMMANDS, "copies or i == 0)", "copies)",
        "engine/backends/test_hazards.py::test_a_barrier_is_for_copies_where_there_may_be_some")
-mutant("barrier", "none at the start of a sequence", RECORDER, "or i == 0 or", "or",
+mutant("barrier", "none at the start of a sequence", COMMANDS, "or i == 0 or", "or",
        "engine/backends/test_hazards.py::test_a_sequence_begins_with_a_barrier")
 
 # ---------------------------------------------------------------------------------------------- compiler passes
@@ -440,7 +440,8 @@ mutant("capture", "what a step has changed itself is overlooked", "ag/autograd/c
 mutant("capture", "a refused sample is computed twice", "ag/parallel/trainer/plans.py",
        "if self._computed == computed:", "if True:",
        "parallel/trainer/test_plans.py::test_functions_are_called_once_per_sample[cpu-noise of numpy]")
-mutant("capture", "what a replay writes is not noted", "ag/autograd/captured/program.py", "self._writes.note()", "pass",
+mutant("capture", "what a replay writes is not noted", "ag/engine/buffer.py",
+       "changes.last = changes.places[place] = time", "pass",
        "autograd/test_unchanged.py::test_a_replay_between_forward_and_backward[cpu]")
 mutant("tape", "the oldest node first", "ag/autograd/tensor.py", "return self.order > other.order",
        "return self.order < other.order", "autograd/test_tape.py::test_a_parameter_used_often_gets_its_gradient_once")
@@ -727,7 +728,35 @@ mutant("kernel", "a size of subgroups is required that no pipeline may", "ag/eng
 mutant("kernel", "attention is launched where it does not fit", "ag/engine/backends/vulkan/pipelines.py",
        'longest_sequence=fits["heads"] and ', "longest_sequence=",
        "limits/test_kernels.py::test_what_does_not_fit_is_not_chosen[few operands]")
+mutant("kernel", "a driver that tells how many units there are is not believed",
+       "ag/engine/backends/vulkan/products/tiles.py", "if device.units:", "if False:",
+       "engine/kernels/test_matmul_tiles.py::test_units_are_as_many_as_the_driver_says[info1-40]")
+
+# ---------------------------------------------------------------------------------------------- what is refused
+
+REFUSALS = "engine/backends/test_refusals.py"
+mutant("refused", "a full card keeps auto from the CPU", "ag/engine/device.py",
+       "except (DeviceError, ArenaError, KernelError) as error:", "except (DeviceError, KernelError) as error:",
+       f"{REFUSALS}::test_a_full_card_is_opened_by_nobody[nothing]")
+mutant("refused", "what could not be opened keeps its memory", "ag/engine/backends/vulkan/__init__.py",
+       "        vars(backend).clear()", "        pass", f"{REFUSALS}::test_a_full_card_keeps_no_memory")
+mutant("refused", "a manager's errors are those of Kompute", "ag/engine/backends/vulkan/loader.py",
+       "guarded(kp.Manager(index), Faults(kp, f\"vulkan:{index}\"))", "kp.Manager(index)",
+       f"{REFUSALS}::test_a_kernel")
+mutant("refused", "no memory is a driver that fails", "ag/engine/backends/vulkan/faults.py",
+       "if isinstance(error, MemoryError):", "if error is None:",
+       f"{REFUSALS}::test_launches_are_made_once_as_soon_as_they_can_be")
+mutant("refused", "a lost device does not compile a kernel", "ag/engine/backends/vulkan/pipelines.py",
+       "if isinstance(error.__cause__, kompute().DeviceLostError):", "if error is None:", f"{REFUSALS}::test_a_kernel")
+mutant("refused", "a launch in the books fails", "ag/engine/backends/vulkan/stream/recorder.py",
+       "        with _NO_ROOM:\n", "        if True:\n",
+       f"{REFUSALS}::test_launches_are_made_once_as_soon_as_they_can_be")
+mutant("refused", "what could not be recorded is started", "ag/engine/backends/vulkan/stream/commands.py",
+       "    sequence.end()\n", "", f"{REFUSALS}::test_launches_are_made_once_as_soon_as_they_can_be")
+mutant("refused", "times that were not told are lost", "ag/engine/backends/vulkan/stream/recorder.py",
+       "counts = sequence.get_timestamps()", "counts = [self._batches.popleft(), *sequence.get_timestamps()][1:]",
+       f"{REFUSALS}::test_a_profile")
 
 FAMILIES = ("gradient rule", "kernel", "barrier", "pass", "rounding", "random stream", "capture", "tape", "optimizer",
             "scheduler", "data", "checkpoint", "trainer", "reduction tree", "replicas", "sharded", "comm", "launcher",
-            "numbers", "operands", "installed")
+            "numbers", "operands", "installed", "refused")

@@ -34,8 +34,8 @@ from mutant_table import MUTANTS, Mutant  # noqa: E402
 
 import kernels_build  # noqa: E402
 
-COPIED = ("ag", "shaders", "tests", "tools", "docs", "examples", "benchmarks", "pyproject.toml", "kernels_build.py",
-          "README.md", "CHANGELOG.md", "Makefile")
+COPIED = ("ag", "shaders", "third_party/kp/fault", "tests", "tools", "docs", "examples", "benchmarks", "pyproject.toml",
+          "kernels_build.py", "README.md", "CHANGELOG.md", "Makefile")
 SPV = "ag/engine/backends/vulkan/spv"
 LIMIT_S = 300  # of one run of pytest
 # How the message of a failed test begins: an assertion, or what the library says itself, but not that a

@@ -5,6 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tools/vulkan.sh
+. tools/newer_mesa.sh
 
 level=${1:?demo or test}
 python=${PYTHON:-python3}
@@ -137,7 +138,7 @@ make_venv() {  # anew when the interpreter or the repository's place changed
 }
 
 has_extension() {
-    .venv/bin/python -c 'import ag.engine.backends.vulkan._kp, ag.autograd.captured._unchanged
+    .venv/bin/python -c 'import ag.engine.backends.vulkan._kp, ag.autograd.captured._unchanged, ag.autograd.captured._replay
 import ag.engine.backends._launch' 2>/dev/null
 }
 
@@ -145,7 +146,7 @@ install_ag() {  # as a path to this folder; compiles the extension and the kerne
     local can=no
     if has_compiler && has_headers && has_python_h; then can=yes; fi
     if { [ $can = no ] || has_extension; } && newer .venv/ag-installed \
-        pyproject.toml setup.py native_build.py ag/autograd/captured/unchanged.c \
+        pyproject.toml setup.py native_build.py ag/autograd/captured/unchanged.c ag/autograd/captured/replay.c \
         ag/engine/backends/launch.c third_party/kp -type f -not -path '*/__pycache__/*'; then return; fi
     say "installing ag and its development tools into .venv, building the Vulkan extension (about a minute)"
     pip -e '.[dev]' || die "pip could not install ag: $(grep -m1 ERROR "$log" || tail -n1 "$log") (all of it: $log)"
@@ -195,35 +196,6 @@ get_swiftshader() {
     fi
     swiftshader >/dev/null || lacks "no SwiftShader, so the Vulkan tests lack one of their two devices." \
         "To get it: make setup-test on Debian with apt reachable (its package chromium-common has the library)"
-}
-
-debian() { (. /etc/os-release 2>/dev/null && [ "${VERSION_CODENAME:-}" = "$1" ]); }
-
-# RADV and lavapipe as newer systems have them, out of Debian 12's own backports; nothing is installed. Apt gets a
-# folder of its own for the list of packages.
-unpack_newer_mesa() {
-    local site apt=$PWD/.drivers/apt deb
-    site=$(apt-get indextargets --format '$(SITE) $(CODENAME)' | awk '$2 == "bookworm" {print $1; exit}')
-    [ -n "$site" ] || return
-    mkdir -p "$apt"/lists/partial "$apt"/archives/partial .drivers/mesa
-    echo "deb $site bookworm-backports main" >"$apt"/sources.list
-    local own=(-o "Dir::Etc::SourceList=$apt/sources.list" -o Dir::Etc::SourceParts=/dev/null
-               -o "Dir::State::Lists=$apt/lists" -o "Dir::Cache=$apt")
-    (cd "$apt" && apt-get -qq "${own[@]}" update &&
-        apt-get -qq "${own[@]}" download mesa-vulkan-drivers libdrm2 libdrm-amdgpu1) >>"$log" 2>&1 </dev/null || return
-    for deb in "$apt"/*.deb; do dpkg-deb --extract "$deb" .drivers/mesa || return; done
-    rm -r "$apt"
-}
-
-newer_mesa() { [ -n "$(find .drivers/mesa/usr/share/vulkan/icd.d -name 'radeon_icd*.json' 2>/dev/null)" ]; }
-
-get_newer_mesa() {
-    if [ "$level" = demo ] || ! debian bookworm || newer_mesa; then return; fi
-    if command -v apt-get >/dev/null; then
-        say "unpacking a newer Mesa, whose compilers the tests ask, too"
-        unpack_newer_mesa || true
-    fi
-    newer_mesa || say "no newer Mesa, so only the installed one compiles kernels for chips of AMD"  # tests can do without
 }
 
 mkdir -p $state

@@ -19,6 +19,7 @@ if have_vulkan; then
     AG_TEST_ICDS=$(test_drivers)
     export AG_TEST_ICDS VK_ICD_FILENAMES=$AG_TEST_ICDS
 fi
+if [ -e .make/newer-mesa ]; then export AG_TEST_NEWER_MESA=1; fi  # tests of it fail, then, where it is not there
 export VK_LOADER_LAYERS_DISABLE=VK_LAYER_KHRONOS_validation  # costs ten times a recording; only `validated` wants it
 unset PYTHONDONTWRITEBYTECODE  # as on most machines: tests start hundreds of processes, and each would compile ag anew
 

@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable, Sequence
 from operator import is_
 from threading import RLock, get_ident
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast
 from weakref import ref
 
 import numpy as np
@@ -30,6 +30,7 @@ import numpy as np
 from ag.autograd.captured.arguments import Args
 from ag.autograd.captured.call import RecordedCall
 from ag.autograd.captured.program import CapturedProgram
+from ag.autograd.captured.replay import Replay
 from ag.autograd.tape import is_recording
 from ag.autograd.tensor import Tensor
 from ag.engine.backend import Backend
@@ -58,23 +59,30 @@ class _Trusted:
 
     def __init__(self, key: object, program: CapturedProgram, args: Args) -> None:
         self.key, self.program = key, program
-        self._first: list[bytes] | None = [_content(x) for x in args] if args else None
-        self._same: list[ref[Any]] = []  # arguments whose values were those of the first call
-        self.calls, self._due = 1, 2
+        self.first: list[bytes] | None = [_content(x) for x in args] if args else None
+        self.same: list[ref[Any]] = []  # arguments whose values were those of the first call
+        self.calls, self.due = 1, 2
 
     def is_due(self, args: Args) -> bool:
         """Count a call; whether it has to be compared."""
         self.calls += 1
-        return self.calls >= self._due or (self._first is not None and not (
-            self._same and all(map(is_, args, map(ref.__call__, self._same)))))
+        return self.calls >= self.due or (self.first is not None and not self._are_same(args))
+
+    def _are_same(self, args: Args) -> bool:
+        """Whether the arguments are those objects whose values were compared last."""
+        return bool(self.same) and all(map(is_, args, map(ref.__call__, self.same)))
 
     def agreed(self, args: Args) -> None:
-        """A call made the same launches; if its arguments were other ones, what is computed does not depend on them."""
-        if self.calls >= self._due:
-            self._due *= _GROWTH
-        if self._first is not None:
-            other = self._first != [_content(x) for x in args]
-            self._first, self._same = (None, []) if other else (self._first, [ref(x) for x in args])
+        """A call made the same launches; if its arguments were other ones, what is computed does not depend on them.
+
+        To see whether they were, the host waits for the device, so it does not look at the same objects again.  If
+        their values have changed since, nothing is lost: the first call with other objects is compared all the same.
+        """
+        if self.calls >= self.due:
+            self.due *= _GROWTH
+        if self.first is not None and not self._are_same(args):
+            other = self.first != [_content(x) for x in args]
+            self.first, self.same = (None, []) if other else (self.first, [ref(x) for x in args])
 
 
 class CapturedStep(Generic[P, R]):
@@ -111,6 +119,9 @@ class CapturedStep(Generic[P, R]):
         self._gave_up = False
         self._thread = -1  # that has called it; 0: several
         self._lock, self._busy = RLock(), False
+        # In compiled code what replays the program used last, and each; no program holds its own, or it would die late.
+        self._quick: Replay | None = None
+        self._made: dict[_Trusted, Replay | None] = {}
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(f"ag_capture: {self!r} cannot be copied or pickled, as what it recorded lies on a device; copy "
@@ -130,10 +141,9 @@ class CapturedStep(Generic[P, R]):
         if named:
             raise TypeError(f"ag_capture: {', '.join(named)} was given by name; a captured step takes its arguments by "
                             f"position.")
-        result: R = self._result(args)
-        return result
+        return cast(R, self._result(args))
 
-    def _result(self, args: Args) -> Any:
+    def _result(self, args: Args) -> object:
         recording = recording_here()
         if recording is not None:
             recording.refuse(CaptureError("ag_capture: the step calls another captured step; captured steps do not "
@@ -144,14 +154,17 @@ class CapturedStep(Generic[P, R]):
                 return self._step(*args)
             self._busy = True
             try:
+                if self._quick is not None and (result := self._quick(args)) is not NotImplemented:
+                    return result
                 return self._replay_or_record(args)
             finally:
                 self._busy = False
 
-    def _replay_or_record(self, args: Args) -> Any:
+    def _replay_or_record(self, args: Args) -> object:
         if self._thread != get_ident() and self._thread != 0:
             self.close()  # what was lent to the other thread alone must not be overwritten while it is used
             self._thread = get_ident() if self._thread == -1 else 0
+        self._quick = None
         key = _kind(args)
         change: str | None = None
         for trusted in reversed(self._programs):
@@ -167,7 +180,7 @@ class CapturedStep(Generic[P, R]):
             return self._step(*args)
         return self._record(key, args)
 
-    def _record(self, key: object, args: Args) -> Any:
+    def _record(self, key: object, args: Args) -> object:
         self._in_vain += 1
         call = RecordedCall(self._step, args, self._backend, *self._options)
         try:
@@ -183,10 +196,10 @@ class CapturedStep(Generic[P, R]):
             return results
         self._programs.append(_Trusted(key, program, args))
         if len(self._programs) > PROGRAMS_KEPT:
-            self._programs.pop(0).program.close()
+            self._forget(self._programs[0])
         return results
 
-    def _call(self, trusted: _Trusted, args: Args) -> Any:
+    def _call(self, trusted: _Trusted, args: Args) -> object:
         if self._programs[-1] is not trusted:
             self._programs.remove(trusted)
             self._programs.append(trusted)
@@ -194,15 +207,18 @@ class CapturedStep(Generic[P, R]):
         program.check(args)
         if not trusted.is_due(args):
             self._in_vain = 0
-            return program.replay(args)
+            result = program.replay(args)
+            if trusted not in self._made:
+                self._made[trusted] = program.quickly(trusted, args)
+            self._quick = self._made[trusted]
+            return result
         call = RecordedCall(self._step, args, self._backend, *self._options)
         try:
             call.record()
             difference = call.difference(program.trace, program.effects)
             if difference is not None:
                 call.put_back()
-                self._programs.remove(trusted)
-                program.close()
+                self._forget(trusted)
                 raise CaptureError(_other(trusted.calls, difference))
             trusted.agreed(args)
             forgotten = call.forget()
@@ -211,12 +227,17 @@ class CapturedStep(Generic[P, R]):
             raise
         return program.replay(args) if forgotten else call.results(args)
 
+    def _forget(self, trusted: _Trusted) -> None:
+        self._quick = None
+        self._made.pop(trusted, None)
+        self._programs.remove(trusted)
+        trusted.program.close()
+
     def close(self) -> None:
         """Let go of all programs and their memory; the next call records anew."""
         with self._lock:
-            for trusted in self._programs:
-                trusted.program.close()
-            self._programs.clear()
+            while self._programs:
+                self._forget(self._programs[-1])
 
 
 def _other(calls: int, difference: str) -> str:

@@ -22,7 +22,7 @@ from functools import wraps
 from heapq import heappop, heappush
 from inspect import iscoroutinefunction, isgeneratorfunction
 from types import TracebackType
-from typing import ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 from ag.autograd.cotangent import Cotangent, plus, shaped_like, whole
 from ag.autograd.create import lift
@@ -35,7 +35,7 @@ from ag.engine.kernels.elementwise import add, copied
 from ag.errors import TapeError
 from ag.names.signatures import Making
 
-__all__ = ["Gradients", "backward", "is_recording", "no_grad", "record_later", "with_grad_tape"]
+__all__ = ["CONTEXT", "Gradients", "backward", "is_recording", "no_grad", "record_later", "with_grad_tape"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,6 +46,7 @@ _NOT_SCALED = nullcontext()
 _recording: ContextVar[bool | None] = ContextVar("ag_tape", default=False)
 
 is_recording = _recording.get
+CONTEXT: tuple[ContextVar[Any], ...] = (_recording,)  # what a captured step was recorded under
 
 
 class _Switch:

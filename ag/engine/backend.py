@@ -62,11 +62,14 @@ class DeviceInfo:
     vendor, driver, kind : str
         Vendor, driver (or library) version, and ``"discrete"``, ``"integrated"``, ``"virtual"`` or ``"cpu"``.
     memory_bytes : int
-        Memory of the device's own heap; of the machine for CPU devices.
+        Memory of the device's own, and what an integrated chip may have of the host's besides; of the machine for CPU
+        devices.
     features : tuple of str
         Optional abilities the device has (``"float16"``, …).
     uuid : str
         What tells this device from all others, as 32 hexadecimal digits; empty if that is not known.
+    units : int
+        Multiprocessors, compute units or cores of a card, as its driver says; 0 if it does not.
     """
 
     __signature__ = Making()
@@ -78,6 +81,7 @@ class DeviceInfo:
     memory_bytes: int
     features: tuple[str, ...] = ()
     uuid: str = ""
+    units: int = 0
 
 
 class Event(NamedTuple):
@@ -91,11 +95,26 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """What an examination of a device found: the subject, what is so, and the remedy where that is not good."""
+    """What an examination found: the subject, what is so, and the remedy where that is not good.
+
+    Attributes
+    ----------
+    subject, found : str
+    remedy : str
+        What to do; empty where all is well.
+    verdict : str
+        ``"ok"``, always so without a remedy; ``"note"``: it works, and could be better or quicker; ``"problem"``:
+        something does not work, or may fail.
+    """
 
     subject: str
     found: str
     remedy: str = ""
+    verdict: str = "note"
+
+    def __post_init__(self) -> None:
+        if not self.remedy:
+            object.__setattr__(self, "verdict", "ok")
 
 
 class Settings:

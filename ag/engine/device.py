@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
+from typing import Any
 
 from ag.engine.backend import Backend, DeviceInfo
 from ag.engine.dtype import F32, DType, as_dtype
@@ -28,9 +29,10 @@ from ag.engine.registry import (
     say_once,
     unusable_devices,
 )
-from ag.errors import DeviceError, DtypeError
+from ag.errors import ArenaError, DeviceError, DtypeError, KernelError
 
 __all__ = [
+    "CONTEXT",
     "PreviousSetting",
     "ag_default_device",
     "ag_default_dtype",
@@ -55,6 +57,7 @@ __all__ = [
 _device: ContextVar[str] = ContextVar("ag_device", default="cpu")
 _named: ContextVar[bool] = ContextVar("ag_device_named", default=False)  # whether the user named the default device
 _dtype: ContextVar[DType] = ContextVar("ag_dtype", default=F32)
+CONTEXT: tuple[ContextVar[Any], ...] = (_device, _dtype)  # what a captured step was recorded under
 
 # Process-wide by nature: a device has one backend, whoever asks.
 _backends: dict[str, Backend] = {}
@@ -133,7 +136,10 @@ def canonical(name: str) -> str:
         examples = " or ".join(repr(family.examples[0]) for family in families())
         raise DeviceError(f"ag_device: a device is named by a string, and {name!r} was given; use {examples}.")
     if name in ("gpu", "auto"):
-        best = next(iter(opened(preferred_devices(), 1)), None)
+        refused: list[str] = []
+        best = next(iter(opened(preferred_devices(), 1, refused)), None)
+        if best is None and name == "gpu" and refused:
+            raise DeviceError(f"ag_device: 'gpu' was asked for and no card can be opened. {' '.join(refused)}")
         if best is None and name == "gpu":
             raise DeviceError(f"ag_device: 'gpu' was asked for and no {accelerator_titles()} device was found that is "
                               f"a card; run `python -m ag devices` to see what there is, name a device, or use 'auto' "
@@ -145,16 +151,21 @@ def canonical(name: str) -> str:
     return family.device_name(index)
 
 
-def opened(devices: Sequence[DeviceInfo], count: int | None = None) -> list[str]:
-    """The names of those that can be opened, or of the first `count`; the log says which cannot."""
+def opened(devices: Sequence[DeviceInfo], count: int | None = None, refused: list[str] | None = None) -> list[str]:
+    """The names of those that can be opened, or of the first `count`; the log says which cannot, and why.
+
+    That is added to `refused`, too.
+    """
     names: list[str] = []
     for info in devices:
         if count is not None and len(names) >= count:
             break
         try:
             names.append(backend_of(info.name).name)
-        except DeviceError as error:
-            say_once(str(error))
+        except (DeviceError, ArenaError, KernelError) as error:
+            say_once(f"{error} It is passed over where no device is named.")
+            if refused is not None:
+                refused.append(str(error))
     return names
 
 
@@ -173,6 +184,8 @@ def backend_of(name: str) -> Backend:
 
     Raises
     ------
+    ArenaError
+        If the device has no memory to be opened.
     DeviceError
         If the name is unknown or the device is not there.
     """
@@ -235,7 +248,8 @@ def ag_device(name: str) -> PreviousSetting:
         ``"cpu"``, ``"cpu:1"``, ``"vulkan:0"``, ``"vulkan:NVIDIA"`` (by a part of the product's name, or the beginning
         of the UUID), ``"gpu"`` (the best card) or ``"auto"`` (gpu if there is one, else cpu).  Software drivers are no
         cards: they are used only by their name, or with ``AG_SOFTWARE=1`` in the environment.  A device does not count
-        if this installation has no kernels for it, and the log says so.
+        if this installation has no kernels for it, or, where none is named, if it cannot be opened, as a card that is
+        full; the log says so.
 
     Returns
     -------
@@ -244,8 +258,10 @@ def ag_device(name: str) -> PreviousSetting:
 
     Raises
     ------
+    ArenaError
+        If the device has no memory to be opened; the default is unchanged, as it is with the others.
     DeviceError
-        If the name is unknown or the device is not there; the default is unchanged.
+        If the name is unknown or the device is not there.
 
     Notes
     -----

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from ag.engine.backend import Backend, DeviceInfo
+from ag.engine.backend import Backend, DeviceInfo, Finding
 from ag.errors import DeviceError, KernelError
 
-__all__ = ["Family", "accelerator_titles", "complaints", "devices_of", "example_names", "families", "family_named",
+__all__ = ["Family", "accelerator_titles", "devices_of", "drivers", "example_names", "families", "family_named",
            "list_devices", "missing_devices", "preferred_devices", "register_backend", "say_once",
            "unregister_backend", "unusable_devices"]
 
@@ -38,7 +38,8 @@ class Family(NamedTuple):
         Descriptions of the devices that this machine has, in the order of their numbers; raises `DeviceError` with what
         is missing and how to get it where there is none, and `KernelError` where they have no kernels to run.
     open : callable
-        The backend of the device of a number; raises `DeviceError` if there is no such device.
+        The backend of the device of a number; raises `DeviceError` if there is no such device, and `ArenaError` if it
+        has no memory to be opened.
     priority : int
         Devices of a family above 0 are accelerators: training takes them by default, those of the greatest priority
         first.
@@ -50,8 +51,8 @@ class Family(NamedTuple):
     find : callable, optional
         The number of the device that a text behind the colon means; raises `DeviceError` if there is none.  Default:
         only numbers may stand there.
-    complaints : callable, optional
-        Sentences about drivers that are there and cannot be used; may take a second.  Default: none.
+    drivers : callable, optional
+        Findings about the drivers that are there, also those that cannot be used; may take seconds.  Default: none.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Family(NamedTuple):
     bare: bool = False
     preferred: Callable[[], list[DeviceInfo]] | None = None
     find: Callable[[str], int] | None = None
-    complaints: Callable[[], list[str]] | None = None
+    drivers: Callable[[], list[Finding]] | None = None
 
     @property
     def is_accelerator(self) -> bool:
@@ -86,9 +87,9 @@ def register_backend(family: str, list_devices: Callable[[], list[DeviceInfo]], 
                      title: str = "", priority: int = 0, bare: bool = False,
                      preferred: Callable[[], list[DeviceInfo]] | None = None,
                      find: Callable[[str], int] | None = None,
-                     complaints: Callable[[], list[str]] | None = None) -> None:
+                     drivers: Callable[[], list[Finding]] | None = None) -> None:
     """Add a family of devices; the parameters are the attributes of `Family`."""
-    _families[family] = Family(family, title or family, list_devices, open, priority, bare, preferred, find, complaints)
+    _families[family] = Family(family, title or family, list_devices, open, priority, bare, preferred, find, drivers)
 
 
 def unregister_backend(family: str) -> None:
@@ -149,9 +150,9 @@ def missing_devices() -> list[str]:
     return [why for family in families() if (why := devices_of(family.name)[1])]
 
 
-def complaints() -> list[str]:
-    """What is said of drivers that are there and cannot be used, of all families."""
-    return [line for family in families() if family.complaints is not None for line in family.complaints()]
+def drivers() -> list[Finding]:
+    """What is to be said of the drivers that are there, used or not, of all families."""
+    return [found for family in families() if family.drivers is not None for found in family.drivers()]
 
 
 def devices_of(name: str) -> tuple[list[DeviceInfo], str]:

@@ -1,11 +1,11 @@
 """The compilation target: what a device wants of the compiler, and of ops that can compute in more than one way.
 
-A backend makes one `Target` for its device: Vulkan's says how many units the driver reports, the CPU's how large chains
-must be.  The compiler (`ag.engine.compile`) asks it which launches to join, and ops ask it which primitives to launch:
-how to cut a sum (split-K: `split_inner`, for `ag.ops.matmul` and `ag.ops.conv`), and whether attention is one launch or
-composed of products.  So both know no device.  It must not know buffers or primitives: its answers depend on sizes
-alone, so that a device always adds up in the same order.  Which of several kernels of one primitive runs is the
-backend's own choice, and not asked here.
+A backend makes one `Target` for its device: Vulkan's says how many units the driver reports, or about how many there
+are where it reports none, the CPU's how large chains must be.  The compiler (`ag.engine.compile`) asks it which
+launches to join, and ops ask it which primitives to launch: how to cut a sum (split-K: `split_inner`, for
+`ag.ops.matmul` and `ag.ops.conv`), and whether attention is one launch or composed of products.  So both know no
+device.  It must not know buffers or primitives: its answers depend on sizes alone, so that a device always adds up in
+the same order.  Which of several kernels of one primitive runs is the backend's own choice, and not asked here.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ __all__ = ["ONE_PIECE", "Target"]
 _LONGEST_SUM = 1 << 15
 _SHORTEST_PIECE = 512  # below, adding the pieces up costs more than it gains
 _MOST_PIECES = 16
+_PER_UNIT = 2  # pieces that a unit is to have: while one waits for its memory, the other computes
 ONE_PIECE = 2 * _SHORTEST_PIECE - 1  # the longest inner axis that no device cuts
 _TILE = 64  # rows and columns of the part of a product that one unit of a device makes at a time, about
 _MOST_FEATURES = 128  # of an attention head, in the kernels that hold a tile of it
@@ -34,7 +35,8 @@ class Target:
     Attributes
     ----------
     units : int
-        How many parts of a matrix product are worked on at once, as far as is known; 1 where that is no concern.
+        How many parts of a matrix product are worked on at once: multiprocessors, compute units or cores, as the driver
+        reports or by an estimate; 1 where that is no concern.
     fuse_from : int
         Elements from which the compiler joins elementwise launches.
     epilogues : bool
@@ -44,6 +46,8 @@ class Target:
         earlier waits for its last reader.
     longest_sequence : int
         Of the attention kernels: to how many times an invocation's loops may go; 0 where the kernels do not fit.
+    few_registers : bool
+        Whether the driver's compiler finds so few that attention's gradient would keep much of a large head in memory.
     """
 
     units: int = 1
@@ -51,27 +55,30 @@ class Target:
     epilogues: bool = True
     rest: int = 0
     longest_sequence: int = sys.maxsize
+    few_registers: bool = False
 
     def split_inner(self, inner: int, rows: int, cols: int, count: int) -> int:
         """Split-K: the length of the pieces into which the inner axis of `count` products is cut.
 
-        Each piece becomes a product of its own, and these are added up in order.  For example
+        Each piece becomes a product of its own, and these are added up in order.  There are pieces until every unit has
+        two, unless they would be too short.  For example
         ``Target(units=132).split_inner(4096, 64, 64, 1)`` is 512: the one tile of the result would leave 131 units
         idle, so 8 of them make a piece each.
         """
         tiles = -(-rows // _TILE) * -(-cols // _TILE) * count
         pieces = 1
         if self.units > 1:
-            pieces = max(1, min(2 * self.units // max(1, tiles), inner // _SHORTEST_PIECE, _MOST_PIECES))
+            pieces = max(1, min(_PER_UNIT * self.units // max(1, tiles), inner // _SHORTEST_PIECE, _MOST_PIECES))
         length = -(-inner // max(pieces, -(-inner // _LONGEST_SUM)))
         return max(1, -(-length // _TILE)) * _TILE  # whole quads, and whole slices of a tile
 
-    def tiled_attention(self, features: int, times: int) -> bool:
+    def tiled_attention(self, features: int, times: int, dropped: bool = False) -> bool:
         """Whether the attention kernels take heads of so many features and sequences of so many times.
 
-        They hold a tile of every head in fast memory; larger ones are composed of products.
+        They hold a tile of every head in registers, and with dropout some more; larger ones are composed of products.
         """
-        return features <= _MOST_FEATURES and times <= self.longest_sequence
+        share = (4 if dropped else 2) if self.few_registers else 1
+        return features <= _MOST_FEATURES // share and times <= self.longest_sequence
 
     def samples_first(self, samples: int, times: int) -> bool:
         """Whether attention over so many times puts samples before times, so that its neighbours lie side by side."""

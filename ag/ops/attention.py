@@ -55,10 +55,10 @@ def _check(function: str, q: Buffer, k: Buffer, v: Buffer, heads: int, rate: flo
         raise ValueError(f"{function}: dropout is {rate}; it must be in [0, 1).")
 
 
-def _is_tiled(q: Buffer, k: Buffer, v: Buffer, heads: int) -> bool:
+def _is_tiled(q: Buffer, k: Buffer, v: Buffer, heads: int, rate: float) -> bool:
     """Whether the kernels can do it."""
     features, times = max(q.shape[0], v.shape[0]) // heads, max(q.shape[1], k.shape[1])
-    return q.backend.target.tiled_attention(features, times)
+    return q.backend.target.tiled_attention(features, times, rate > 0)
 
 
 def _with_batch(x: Buffer) -> Buffer:
@@ -83,7 +83,7 @@ def _forward(run: Run, q: Buffer, k: Buffer, v: Buffer, heads: int, causal: bool
     factor = 1.0 / sqrt(q.shape[0] // heads)
     params: Settings = {"heads": heads, "factor": factor, "causal": bool(causal), "rate": rate}
     key = draw_key(q.backend) if rate else q  # which nobody reads then
-    if _is_tiled(q, k, v, heads):
+    if _is_tiled(q, k, v, heads, rate):
         shape = (v.shape[0], *q.shape[1:])
         if _puts_samples_first(q, k):
             mq, mk, mv = (_as_heads(run, x, heads) for x in (q, k, v))
@@ -99,7 +99,7 @@ def _forward(run: Run, q: Buffer, k: Buffer, v: Buffer, heads: int, causal: bool
 
 def _backward(run: Run, g: Buffer, saved: Attended, need: Need) -> Cotangents:
     q, k, v, key, params, results = saved
-    if not _is_tiled(q, k, v, params["heads"]):
+    if not _is_tiled(q, k, v, params["heads"], params["rate"]):
         return _composed_gradients(run, g, q, k, v, key, results[0], need, **params)
     out, lse = results
     if _puts_samples_first(q, k):

@@ -17,7 +17,7 @@ import numpy as np
 import ag.parallel  # noqa: F401  # whole, before a file of it, as in ag/training
 from ag.engine.backend import DeviceInfo, Finding
 from ag.engine.device import backend_of, is_software
-from ag.engine.registry import accelerator_titles, complaints, list_devices, missing_devices
+from ag.engine.registry import accelerator_titles, drivers, list_devices, missing_devices
 from ag.errors import AgError
 from ag.parallel.comm.shared_cores import blas_threads
 from ag.tools.device_table import device_table
@@ -55,7 +55,10 @@ class Diagnosis:
         Versions of Python, numpy and the platform, and how many threads numpy's BLAS uses.
     devices : list of Checked
         With ``info``, ``fault`` (empty if it works), ``precision``, ``reserved_bytes`` and ``findings``: what is
-        particular to the device and its driver, each with a subject and, where it is not good, a remedy.
+        particular to the device and its driver, each with a subject, a verdict (``"ok"``, ``"note"`` or ``"problem"``)
+        and, where that is not ``"ok"``, a remedy.
+    drivers : list of Finding
+        A line for every driver that is there: what it brings, or why it cannot be used.
     transport : list of Transport
         Of every ordered pair of devices that work.
     packages : dict of str to (str or None)
@@ -69,6 +72,7 @@ class Diagnosis:
 
     system: dict[str, str]
     devices: list[Checked]
+    drivers: list[Finding]
     transport: list[Transport]
     packages: dict[str, str | None]
     mpi: str
@@ -76,8 +80,12 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        """Whether every device works and every transport is right; what is missing is no fault."""
-        return not any(d.fault for d in self.devices) and all(link.correct for link in self.transport)
+        """Whether every device works, none has a problem, and every transport is right.
+
+        What is missing is no fault, nor is a driver that brings no device.
+        """
+        faulty = any(d.fault or any(x.verdict == "problem" for x in d.findings) for d in self.devices)
+        return not faulty and all(link.correct for link in self.transport)
 
     def as_dict(self) -> dict[str, object]:
         """The same as numbers, text, lists and dictionaries, for `json.dumps`."""
@@ -87,13 +95,22 @@ class Diagnosis:
     def __str__(self) -> str:
         parts = [", ".join(f"{name} {number}" for name, number in self.system.items()),
                  device_table([d.info for d in self.devices]),
-                 "\n".join(f"{d.info.name}: {_said(d)}" for d in self.devices),
-                 *(f"{d.info.name}, {d.info.description}:\n{_found(d)}" for d in self.devices if d.findings),
+                 "\n".join(_judged(not d.fault, f"{d.info.name}: {_said(d)}") for d in self.devices),
+                 *(f"{d.info.name}, {d.info.description}:\n{_found(d.findings)}" for d in self.devices if d.findings),
+                 *([f"Drivers:\n{_found(self.drivers)}"] if self.drivers else []),
                  "\n".join(map(_link, self.transport)) or "One device: there is nothing to move values between.",
                  f"MPI: {self.mpi or 'none'}",
                  "\n".join(self.missing) or "Nothing is missing.",
+                 *self._counted(),
                  "Healthy: every device works." if self.healthy else "NOT HEALTHY: see the faults above."]
         return "\n\n".join(parts)
+
+    def _counted(self) -> list[str]:
+        """A sentence, if there is a remedy to read."""
+        verdicts = [x.verdict for found in (self.drivers, *(d.findings for d in self.devices)) for x in found]
+        counts = [f"{count} {verdict}{'s' * (count > 1)}" for verdict in ("problem", "note")
+                  if (count := verdicts.count(verdict))]
+        return [f"{' and '.join(counts)} above, each with a remedy behind the arrow."] if counts else []
 
 
 def doctor() -> Diagnosis:
@@ -102,8 +119,8 @@ def doctor() -> Diagnosis:
     Returns
     -------
     Diagnosis
-        To be printed, or read: ``healthy``, ``system``, ``devices``, ``transport``, ``packages``, ``mpi``, ``missing``,
-        and ``as_dict()`` for all of it.
+        To be printed, or read: ``healthy``, ``system``, ``devices``, ``drivers``, ``transport``, ``packages``, ``mpi``,
+        ``missing``, and ``as_dict()`` for all of it.
 
     Notes
     -----
@@ -131,7 +148,7 @@ def doctor() -> Diagnosis:
     mpi, lacks = mpi_report()
     missing += lacks
     working = [d.info.name for d in devices if not d.fault]
-    return Diagnosis(system, devices, transport_selftest(working), packages, mpi, missing)
+    return Diagnosis(system, devices, drivers(), transport_selftest(working), packages, mpi, missing)
 
 
 def _checked(info: DeviceInfo) -> Checked:
@@ -154,7 +171,7 @@ def _without_a_card() -> list[str]:
     software = (f"All {accelerator_titles()} devices ({names}) are software: they compute on the processor, more "
                 f"slowly than the device cpu does, and are used only by name, or with AG_SOFTWARE=1. No graphics card "
                 f"was found.")
-    return [*([software] if found else []), *card_nodes(), *complaints()]
+    return [*([software] if found else []), *card_nodes()]
 
 
 def _version_of(distribution: str) -> str | None:
@@ -175,16 +192,20 @@ def _said(device: Checked) -> str:
                       f"{device.reserved_bytes / 2**20:.0f} MiB in use here"])
 
 
-def _found(device: Checked) -> str:
+def _judged(well: bool, text: str) -> str:
+    return f"{'ok' if well else 'problem':9}{text}"
+
+
+def _found(findings: list[Finding]) -> str:
     """A line for each finding, and one for each remedy."""
     lines = []
-    for x in device.findings:
-        lines.append(f"  {x.subject:18}{x.found}")
+    for x in findings:
+        lines.append(f"  {x.verdict:9}{x.subject:18}{x.found}")
         if x.remedy:
-            lines.append(f"  {'':18}-> {x.remedy}")
+            lines.append(f"  {'':27}-> {x.remedy}")
     return "\n".join(lines)
 
 
 def _link(link: Transport) -> str:
     found = f"correct, {link.gb_per_s:.1f} GB/s" if link.correct else f"WRONG: {link.fault}"
-    return f"{link.source} to {link.target}: {found}"
+    return _judged(link.correct, f"{link.source} to {link.target}: {found}")

@@ -21,6 +21,7 @@ from ag.engine.backend import Backend, DeviceInfo
 from ag.engine.backends.vulkan import pipelines, quick
 from ag.engine.backends.vulkan.backend import VulkanBackend
 from ag.engine.backends.vulkan.products.tiles import tiles_of
+from ag.engine.backends.vulkan.stream import commands as of_stream
 from ag.engine.backends.vulkan.stream import recorder
 from ag.engine.backends.vulkan.stream.hazards import HazardTracker
 from ag.engine.buffer import Buffer
@@ -28,11 +29,11 @@ from ag.engine.dtype import DType
 from ag.engine.shape import Shape
 from ag.engine.target import Target
 
-CARDS = {  # by the name that tests give them: vendor, product as the driver names it, memory in GiB
-    "H100": ("NVIDIA", "NVIDIA H100 80GB HBM3", 80),
-    "RX 7900": ("AMD", "AMD Radeon RX 7900 XTX (RADV NAVI31)", 24),
-    "Vega": ("AMD", "AMD Radeon RX Vega (RADV VEGA10)", 8),
-    "Arc": ("Intel", "Intel(R) Arc(tm) A770 Graphics (DG2)", 16),
+CARDS = {  # by the name that tests give them: vendor, product as the driver names it, GiB of memory, units as it tells
+    "H100": ("NVIDIA", "NVIDIA H100 80GB HBM3", 80, 132),
+    "RX 7900": ("AMD", "AMD Radeon RX 7900 XTX (RADV NAVI31)", 24, 96),
+    "Vega": ("AMD", "AMD Radeon RX Vega (RADV VEGA10)", 8, 64),
+    "Arc": ("Intel", "Intel(R) Arc(tm) A770 Graphics (DG2)", 16, 0),
 }
 ORDERS: dict[str, Callable[[random.Random, list[Any]], None]] = {
     "reversed": lambda _chance, group: group.reverse(),
@@ -44,8 +45,8 @@ Decide = Callable[..., Any]
 
 def as_card(info: DeviceInfo, card: str) -> DeviceInfo:
     """What a device would say of itself if it were a card."""
-    vendor, product, gib = CARDS[card]
-    return replace(info, vendor=vendor, description=product, kind="discrete", memory_bytes=gib << 30)
+    vendor, product, gib, units = CARDS[card]
+    return replace(info, vendor=vendor, description=product, kind="discrete", memory_bytes=gib << 30, units=units)
 
 
 @contextmanager
@@ -101,7 +102,7 @@ def order_between_barriers(order: str, seed: int = 1) -> Iterator[list[int]]:
             ORDERS[order](chance, group)
             sizes.append(len(group))
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(recorder, "HazardTracker", lambda: Barriers([len(group) for group in groups]))
+            inner.setattr(of_stream, "HazardTracker", lambda: Barriers([len(group) for group in groups]))
             return build(self, [command for group in groups for command in group], *more)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -207,8 +207,8 @@ class Workgroup:
         elif code == 65:
             base = values[x[2]]
             self._set(x[1], Pointer(base.variable, base.storage, [*base.path, *(values[i] for i in x[3:])]), mask)
-        elif code == 234:
-            self._set(x[1], self._atomic_add(values[x[2]], values[x[5]], mask), mask)
+        elif code in _ATOMIC:
+            self._set(x[1], self._atomic(_ATOMIC[code], values[x[2]], values[x[5]], mask), mask)
         elif code == 12:  # OpExtInst
             self._set(x[1], _function(x[3], [values[i] for i in x[4:]]), mask)
         else:
@@ -269,13 +269,18 @@ class Workgroup:
         buffer = self._note(True, pointer, words, mask)
         buffer[words[mask]] = np.ascontiguousarray(value).view(np.uint32).reshape(words.shape)[mask]
 
-    def _atomic_add(self, pointer: Pointer, value: Array, mask: Array) -> Array:
-        words = self._words(pointer, mask, 1)
-        buffer = self._note(True, pointer, words, mask)
-        found = np.zeros(self._n, np.uint32)
+    def _atomic(self, change: Any, pointer: Pointer, value: Array, mask: Array) -> Array:
+        if pointer.variable in self._memory:
+            words = np.stack([np.broadcast_to(i, self._n) for i in self._index(pointer, mask)], 1)
+            memory = self._memory[pointer.variable]
+        else:
+            words = self._words(pointer, mask, 1)
+            memory = self._note(True, pointer, words, mask)
+        found, values = np.zeros(self._n, np.uint32), np.broadcast_to(value, self._n)
         for lane in np.flatnonzero(mask):
-            found[lane] = buffer[words[lane, 0]]
-            buffer[words[lane, 0]] += np.broadcast_to(value, self._n)[lane]
+            at = tuple(words[lane])
+            found[lane] = memory[at]
+            memory[at] = change(found[lane], values[lane])
         return found
 
 
@@ -289,6 +294,7 @@ def _merged(mask: Array, new: Any, old: Any, lanes: int) -> Any:
     return np.where(mask.reshape(-1, *(1,) * (np.ndim(new) - 1)), new, old)
 
 
+_ATOMIC = {234: np.add, 241: np.bitwise_or}
 _SIGNED = {111, 135, 173, 175, 177, 179}  # instructions that take their operands' bits for signed numbers
 
 
@@ -354,7 +360,8 @@ def _constructed(x: list[Any], kind: Type) -> Any:
 _FUNCTIONS: dict[int, Any] = {
     4: np.abs, 8: np.floor, 13: np.sin, 14: np.cos, 26: lambda x, y: np.power(x, y), 27: np.exp, 28: np.log,
     29: np.exp2, 30: np.log2, 31: np.sqrt, 32: lambda x: 1 / np.sqrt(x), 37: np.fmin, 38: np.minimum, 40: np.fmax,
-    41: np.maximum, 46: lambda x, y, t: x * (1 - t) + y * t, 50: lambda x, y, z: x * y + z,
+    41: np.maximum, 73: lambda x: np.log2(np.maximum(x & -x, 1)).astype(np.int32) - (x == 0),
+    46: lambda x, y, t: x * (1 - t) + y * t, 50: lambda x, y, z: x * y + z,
 }
 
 

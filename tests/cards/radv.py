@@ -19,36 +19,49 @@ import subprocess
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
+
+import pytest
 
 import ag.engine.backends.vulkan
+from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.plans import HELD_BYTES
-from ag.engine.backends.vulkan.products.tiles import TILES
+from ag.engine.backends.vulkan.products.tiles import TILES, Tiles, has_few_registers, tiles_of
 from ag.engine.backends.vulkan.spirv.float_modes import Mode, modes_of, with_modes
 from ag.engine.kernels.fused import Chain, fused
+from ag.engine.target import Target
 
 SPV = Path(ag.engine.backends.vulkan.__file__).parent / "spv"
 SOURCE = Path(__file__).with_name("statistics.c")
 ROOTS = (Path("/usr/share"), Path("/usr/local/share"), Path("/etc"))
 NEWER = Path(__file__).parents[2] / ".drivers" / "mesa"  # into which packages of a newer Mesa are unpacked
+PROMISED = "AG_TEST_NEWER_MESA"  # set where the set-up reached a mirror: then that must be there
+SKINNY = "V"  # the kind of tiles that every device has for products with few rows or columns
+NEW = 24  # the first version of those that may be unpacked there
 CHIPS = {  # the names that some Mesa or other has for a chip
     "RDNA 4": ("gfx1201",), "RDNA 3": ("navi31", "gfx1100"), "RDNA 2": ("navi21", "gfx1030"),
     "Vega": ("vega10", "gfx900"), "Polaris": ("polaris10",),
 }
 _FMA = re.compile(r"v_(?:dual_|pk_)?(?:fma|fmac|mad|mac)\w*_f32\w*")
-_INSTRUCTION = re.compile(r"\s+[sv]_|\s+(ds|buffer|global)_")
+_OPERATION = re.compile(r"(?:^[ \t]+(?:[^=;\n]* = )?|:: )(?:[sv]|ds|buffer|global|flat|scratch)_[a-z]\w*", re.M)
 CHAIN: Chain = (("add", 0, 1, 0.0), ("relu", 4, 4, 0.0))  # what most fully connected layers end with
 CHOICES = {  # values that make other code
-    "blocks": (1, 2, 4), "dropped": (0, 1), "held": (0, 1, 2), "ta": (0, 1), "tb": (0, 1),
+    "blocks": (1, 2, 3, 4), "dropped": (0, 1), "held": (0, 1, 2), "ta": (0, 1), "tb": (0, 1), "vector": (1, 0),
+    "pointwise": (0, 1),
 }
 MOST_SHARED = 48 << 10  # bytes of a workgroup, of what any device is given
+# Their loops are those of matmul, whose registers do not depend on the alignment of operands, as counted once.
+ALIKE = {"batched_matmul", "matmul_chain", "matmul_chain_pair", "matmul_sums"}
 # Those on matrix units choose their sizes by what a device has.
 KERNELS: dict[str, Any] = {name: entry for name, entry in json.loads((SPV / "manifest.json").read_text("utf-8"))[
     "kernels"].items() if "_coop" not in name}
 
 
 class Compiled(NamedTuple):
-    """A kernel, the kind of its tiles or "", its other constants, and what the driver tells of it, by its words."""
+    """A kernel, the kind of its tiles or "", its other constants, and what the driver tells of it, by its words.
+
+    Tiles that are not square are compiled turned, too.
+    """
 
     kernel: str
     tile: str
@@ -90,6 +103,17 @@ class Mesa(NamedTuple):
         return next((self.drivers / name for name in names if (self.drivers / name).is_file()), None)
 
 
+def newest(program: Path) -> Mesa | None:
+    """The newer Mesa, or the installed one if that is new itself."""
+    return newer() or (installed() if is_new(program) else None)
+
+
+def is_new(program: Path) -> bool:
+    """Whether the installed Mesa is one of those that others are unpacked beside."""
+    found = next(filter(None, (chip_of(program, name) for name in CHIPS)), None)
+    return found is not None and int(found.version.partition(".")[0]) >= NEW
+
+
 def installed() -> Mesa | None:
     """The system's Mesa, if it has RADV."""
     found = (Mesa(root / "vulkan" / "icd.d") for root in ROOTS)
@@ -100,6 +124,16 @@ def newer() -> Mesa | None:
     """The Mesa that the set-up has unpacked beside the installed one."""
     found = Mesa(NEWER / "usr/share/vulkan/icd.d", os.pathsep.join(map(str, NEWER.glob("usr/lib/*-linux-*"))))
     return found if found.description("radeon") else None
+
+
+def without_newer(program: Path) -> NoReturn:
+    """End a test that needs the newer Mesa: it fails where that was promised."""
+    if is_new(program):
+        pytest.skip("the installed Mesa is new itself")
+    if promised := os.environ.get(PROMISED):
+        pytest.fail(f"{PROMISED}={promised} promises a newer Mesa than the installed one, and there is none in "
+                    f".drivers/mesa; .make/missing and .make/setup.log say what tools/setup.sh tried")
+    pytest.skip("there is no newer Mesa beside the installed one (tools/setup.sh unpacks it on Debian 12)")
 
 
 def missing() -> str:
@@ -155,6 +189,31 @@ def chip_of(program: Path, name: str, mesa: Mesa | None = None) -> Chip | None:
     return asked and next(filter(None, (_known(program, asked, family) for family in CHIPS[name])), None)
 
 
+# ---------------------------------------------------------------------------------------------- what is chosen
+
+
+def card(chip: Chip) -> DeviceInfo:
+    """A card with this chip and this driver."""
+    return DeviceInfo("vulkan:0", chip.product, "AMD", chip.version, "discrete", 16 << 30)
+
+
+def chosen_for(chip: Chip) -> list[str]:
+    """The kinds of tiles that the table has for a chip."""
+    tiles = tiles_of(card(chip))
+    assert isinstance(tiles, Tiles)
+    return [*(kind for kind, _ in tiles.rates), SKINNY]
+
+
+def is_used(found: Compiled, chip: Chip) -> bool:
+    """Whether a chip ever runs it: other tiles it may not, and where the driver finds few registers, large heads."""
+    if found.tile and found.tile not in chosen_for(chip):
+        return False
+    if "blocks" not in found.constants:
+        return True
+    target = Target(few_registers=has_few_registers(card(chip)))
+    return target.tiled_attention(32 * found.constants["blocks"], 1, found.constants["dropped"] != 0)
+
+
 # ---------------------------------------------------------------------------------------------- what is compiled
 
 
@@ -165,12 +224,12 @@ def variants(kernel: str, tiles: Collection[str] = TILES) -> Iterator[tuple[str,
         codes = fused.layout(*[(8,)] * 5, chain=CHAIN)
         constants |= {name: codes[name] for name in codes if name in constants and name != "turns"}
         constants |= {"c_along": 2} if "c_along" in constants else {}
-    chosen = {name: values for name, values in CHOICES.items() if name in constants}
-    constants |= {"vector": 1} if "held" in constants else {}
+    chosen = {name: values for name, values in CHOICES.items() if name in constants and kernel not in ALIKE}
+    chosen |= {"vector": (1,)} if kernel in ALIKE or "ta" in constants else {}
     in_tiles = "TILE_ROWS" in constants
     for kind in tiles if in_tiles else ("",):
-        size = {**TILES[kind].constants(), "vector": 1} if in_tiles else {}
-        for values in itertools.product(*chosen.values()):
+        sizes = {tile: tile.constants() for tile in (TILES[kind], TILES[kind].turned())} if in_tiles else {None: {}}
+        for size, values in itertools.product(sizes.values(), itertools.product(*chosen.values())):
             made = {**constants, **size, **dict(zip(chosen, values, strict=True))}
             held = HELD_BYTES * made["held"] * made["blocks"] if "held" in made else 0
             if KERNELS[kernel]["shared_bytes"] + held <= MOST_SHARED:
@@ -197,24 +256,33 @@ def on_matrix_units(program: Path, chip: Chip, kernel: str, chosen: dict[str, in
     return _numbers(done.stdout.splitlines()[1])
 
 
-def machine_code(program: Path, chip: Chip, kernels: Iterable[tuple[str, str]]) -> Iterator[tuple[Compiled, str]]:
-    """The first variant of each kernel, in tiles of a kind, and its instructions as RADV writes them."""
-    asked = [_lines(program, chip, [kernel], [tile or "S"]) for kernel, tile in kernels]
-    done = _asked(program, chip.mesa, chip.family, "".join(f"{lines[0]}\n" for lines, _ in asked), "--code")
+def machine_code(program: Path, chip: Chip,
+                 kernels: Iterable[tuple[str, str, dict[str, int]]]) -> Iterator[tuple[Compiled, str]]:
+    """The first variant of each kernel, in tiles of a kind, with some constants, and its instructions as RADV writes
+    them.
+    """
+    asked = []
+    for kernel, tile, wanted in kernels:
+        variants_of = zip(*_lines(program, chip, [kernel], [tile or "S"]), strict=True)
+        asked.append(next((line, made) for line, made in variants_of if wanted.items() <= made[2].items()))
+    done = _asked(program, chip.mesa, chip.family, "".join(f"{line}\n" for line, _ in asked), "--code")
     assert done.returncode == 0, done.stderr
     answers = done.stdout.partition("\n")[2].split("\nend\n")
     for (_, made), answer in zip(asked, answers[:-1], strict=True):
         told, _, code = answer.partition("\n")
-        yield Compiled(*made[0], _numbers(told)), code
+        yield Compiled(*made, _numbers(told)), code
 
 
 def fma_share(code: str) -> float:
-    """Multiply-adds per instruction in the loop that has most of them, or where it is unrolled, the piece of code."""
-    pieces = [piece.splitlines()[1:] for piece in re.split(r"(?m)^BB\d+:?", code)]
-    counts = [(len(_FMA.findall("\n".join(lines))), sum(1 for line in lines if _INSTRUCTION.match(line)))
-              for lines in pieces]
-    fma, instructions = max(counts)
-    return fma / max(1, instructions)
+    """Multiply-adds per operation in the loop that has most of them, or where it is unrolled, the piece of code.
+
+    An operation is what a mnemonic names: two share an instruction of RDNA 3 that issues both (``v_dual_``).  Code is
+    as LLVM writes it, or, for chips that its LLVM does not know, as Mesa's own compiler does, results first.
+    """
+    pieces = re.split(r"(?m)^BB\d+:?.*$", code)
+    counts = [(len(_FMA.findall(piece)), len(_OPERATION.findall(piece))) for piece in pieces]
+    fma, operations = max(counts)
+    return fma / max(1, operations)
 
 
 def _lines(program: Path, chip: Chip, kernels: Collection[str],
@@ -224,7 +292,7 @@ def _lines(program: Path, chip: Chip, kernels: Collection[str],
     for kernel in kernels:
         entry, file = KERNELS[kernel], program.parent / f"{kernel}.spv"
         spirv = (SPV / file.name).read_bytes()
-        file.write_bytes(with_modes(spirv, chip.modes[bool(entry["work"])]) if entry["strict"] else spirv)
+        file.write_bytes(with_modes(spirv, chip.modes[entry["multiplies"]]) if entry["strict"] else spirv)
         push = 4 * sum(member["count"] for member in entry["push"])
         for kind, constants in variants(kernel, tiles):
             words = list(constants.values())

@@ -113,6 +113,13 @@ def product(ta: bool, tb: bool, tile: str = "L2") -> Launch:
     return Launch("matmul", [normal(256, 256), normal(*a), normal(*b)], {"ta": ta, "tb": tb}, tile)
 
 
+def batched(ta: bool, tb: bool, tile: str = "L2") -> Launch:
+    """Four such products."""
+    a, b = (32, 256) if ta else (256, 32), (256, 32) if tb else (32, 256)
+    return Launch("batched_matmul", [normal(1, 4, 256, 256), normal(4, *a), normal(4, *b)],
+                  {"ta": ta, "tb": tb, "chunk": 32}, tile)
+
+
 def attention(samples: int, first: bool, gradient: bool) -> Launch:
     """Attention with two heads of 32 features, or its gradient; samples first, as if they were heads, or last."""
     heads, batch = (2 * samples, 1) if first else (2, samples)
@@ -123,15 +130,29 @@ def attention(samples: int, first: bool, gradient: bool) -> Launch:
     return Launch("attention", [wide[0], rows[0], *wide[1:4], key()], params)
 
 
-def convolution(which: str, window: Window, tile: str = "L2") -> Launch:
-    """A convolution of 16 images, or one of its gradients."""
-    x, w, g = normal(32, 16, 16, 16), normal(32, 32, *window.kernel), normal(32, 16, 16, 16)
+def convolution(which: str, window: Window, channels: int = 32, features: int = 32, tile: str = "L2") -> Launch:
+    """A convolution of 16 images, or one of its gradients; element by element where these have few planes."""
+    x, w = normal(channels, 16, 16, 16), normal(features, channels, *window.kernel)
+    g = normal(features, 16, 16, 16)
     if which == "conv2d":
         return Launch(which, [g, x, w], {"window": window, "groups": 1}, tile)
     if which == "conv2d_input_grad":
         return Launch(which, [x, w, g], {"window": window, "groups": 1, "image": (16, 16)}, tile)
     pieces = np.zeros((16, *w.shape), np.float32)
     return Launch(which, [pieces, x, g], {"window": window, "groups": 1, "chunk": 256}, tile)
+
+
+def ids(count: int, most: int) -> Array:
+    """Numbers of words, or of classes; the same each time, as it depends on them what is touched."""
+    return np.random.default_rng(1).integers(0, most, count).astype(np.int32)
+
+
+def cross_entropy(by_ids: bool) -> Launch:
+    """The loss of 512 columns of 64 classes, and its gradient."""
+    columns = [normal(1, 512), normal(64, 512), normal(64, 512)]
+    if by_ids:
+        return Launch("softmax_cross_entropy_ids", [*columns, ids(512, 64)], {"factor": 1.0})
+    return Launch("softmax_cross_entropy", [*columns, normal(64, 512) ** 2], {"factor": 1.0})
 
 
 def adam() -> Launch:
@@ -151,7 +172,8 @@ def sgd() -> Launch:
                   {"last": True})
 
 
-THREE, ONE = Window((3, 3), (1, 1), (1, 1)), Window((1, 1))
+WINDOWS = {(3, 3): Window((3, 3), (1, 1), (1, 1)), (1, 1): Window((1, 1))}
+FEW = {"conv2d": "features", "conv2d_input_grad": "channels"}  # what the result has few of, where it is made directly
 LAUNCHES: dict[str, Callable[[], Launch]] = {
     **{f"matmul {'nt'[ta]}{'nt'[tb]}": lambda ta=ta, tb=tb: product(bool(ta), bool(tb))
        for ta in (0, 1) for tb in (0, 1)},
@@ -161,8 +183,13 @@ LAUNCHES: dict[str, Callable[[], Launch]] = {
        for name in ("attention", "attention_grad") for first in (True, False)},
     "permute, to 16 samples first": lambda: Launch(
         "permute", [normal(16, 64, 128), normal(64, 128, 16)], {"axes": (2, 0, 1)}, "S"),
-    **{f"{which} 3 x 3": lambda which=which: convolution(which, THREE)
-       for which in ("conv2d", "conv2d_input_grad", "conv2d_weight_grad")},
+    **{f"batched_matmul {'nt'[ta]}{'nt'[tb]}": lambda ta=ta, tb=tb: batched(bool(ta), bool(tb))
+       for ta in (0, 1) for tb in (0, 1)},
+    **{f"{which} {size[0]} x {size[1]}": lambda which=which, size=size: convolution(which, WINDOWS[size])
+       for size in ((3, 3), (1, 1)) for which in ("conv2d", "conv2d_input_grad", "conv2d_weight_grad")},
+    **{f"{which}_direct {size[0]} x {size[1]}":
+       lambda which=which, size=size: convolution(which, WINDOWS[size], **{FEW[which]: 2})
+       for size in ((3, 3), (1, 1)) for which in FEW},
     "layer_norm": lambda: Launch("layer_norm", [normal(256, 512), normal(1, 512), normal(1, 512), normal(256, 512),
                                                 normal(256, 1), normal(256, 1)], {"eps": 1e-5}),
     "layer_norm_grad": lambda: Launch("layer_norm_grad", [
@@ -177,6 +204,11 @@ LAUNCHES: dict[str, Callable[[], Launch]] = {
         normal(16, 1)], {"eps": 1e-5}),
     "softmax": lambda: Launch("softmax", [normal(1, 256, 512), normal(1, 256, 512)], {"axis": 1}),
     "sum": lambda: Launch("sum", [normal(1, 1, 512), normal(1, 256, 512)], {"axis": 1, "chunk": 256, "scale": 1.0}),
+    "softmax_cross_entropy": lambda: cross_entropy(False),
+    "softmax_cross_entropy_ids": lambda: cross_entropy(True),
+    "gather_columns": lambda: Launch("gather_columns", [normal(64, 512), normal(64, 4096), ids(512, 4096)], {}),
+    "scatter_columns": lambda: Launch("scatter_columns", [normal(64, 1024), normal(64, 512), ids(512, 1024)],
+                                      {"vocab": 1024, "first": 0, "last": 512}),
     "adam_update": adam,
     "sgd_update": sgd,
 }

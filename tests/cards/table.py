@@ -1,7 +1,8 @@
 """Writes docs/kernels.md: sectors, multiply-adds and waves of kernels on chips, all counted without one.
 
-Run it as ``python tests/cards/table.py`` after a change of a kernel or of the table of tiles, on Debian 12, whose Mesa
-the numbers are of.  `test_table.py` compares the page with what is counted now.
+Run it as ``python tests/cards/table.py`` after a change of a kernel or of the table of tiles, on Debian 12 with the
+newer Mesa that ``make setup-test`` unpacks: the numbers are of its and of that one.  `test_table.py` compares the page
+with what is counted now.
 """
 
 from __future__ import annotations
@@ -13,17 +14,24 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from cards import radv
-from cards.radv import CHIPS, Chip
+from cards.radv import CHIPS, Chip, Compiled, Mesa
 from cards.sectors import LAUNCHES, ratio
 
 PAGE = Path(__file__).parents[2] / "docs" / "kernels.md"
 BEGIN, END = "<!-- tests/cards/table.py writes from here -->", "<!-- to here -->"
-CODE = {  # the kernel and the kind of tiles that each row of the table of chips is about
-    **{f"matmul in {tile}": ("matmul", tile) for tile in radv.TILES},
-    **{f"{kernel} in {tile}": (kernel, tile) for kernel in ("matmul_chain", "conv2d", "conv2d_input_grad",
-                                                           "conv2d_weight_grad") for tile in ("L2", "M4")},
-    **{kernel: (kernel, "") for kernel in ("attention", "attention_grad", "fused", "layer_norm", "layer_norm_grad",
-                                           "norm_sums", "softmax", "sum", "adam_update", "sgd_update")},
+CONVOLUTIONS = ("conv2d", "conv2d_input_grad", "conv2d_weight_grad")
+CODE: dict[str, tuple[str, str, dict[str, int]]] = {  # the kernel, tiles and constants of each row of a table of chips
+    **{f"matmul in {tile}": ("matmul", tile, {}) for tile in radv.TILES},
+    **{f"{kernel} in {tile}": (kernel, tile, {})
+       for kernel in ("matmul_chain", "batched_matmul", *CONVOLUTIONS) for tile in ("L2", "L8", "M4")},
+    **{f"{kernel}, unaligned, in {tile}": (kernel, tile, {"vector": 0})
+       for kernel in CONVOLUTIONS for tile in ("L2", "L8")},
+    **{f"{kernel} of {32 * blocks} features": (kernel, "", {"blocks": blocks})
+       for kernel in ("attention", "attention_grad") for blocks in (1, 2, 4)},
+    **{kernel: (kernel, "", {}) for kernel in (
+        "conv2d_direct", "fused", "layer_norm", "layer_norm_grad", "norm_sums", "softmax", "softmax_cross_entropy",
+        "softmax_cross_entropy_ids", "sum", "permute", "gather_columns", "scatter_columns", "adam_update",
+        "sgd_update")},
 }
 
 
@@ -32,42 +40,51 @@ def sectors() -> list[str]:
     return [f"| {name} | {ratio(make()):.2f} |" for name, make in LAUNCHES.items()]
 
 
-def known(program: Path) -> dict[str, Chip]:
-    """The chips that this Mesa knows."""
-    return {name: chip for name in CHIPS if (chip := radv.chip_of(program, name)) is not None}
+def known(program: Path, mesa: Mesa) -> dict[str, Chip]:
+    """The chips that a Mesa knows."""
+    return {name: chip for name in CHIPS if (chip := radv.chip_of(program, name, mesa)) is not None}
 
 
 def cells(program: Path, chip: Chip) -> list[str]:
-    """Multiply-adds per hundred instructions of the loop that has most, registers, waves, and what spills."""
-    return [f"{100 * radv.fma_share(code):.0f} %, {found.told['VGPRs']}, {found.waves}"
-            + (f", {found.told['Spilled VGPRs']} spilled" if found.spills else "")
-            for found, code in radv.machine_code(program, chip, CODE.values())]
+    """Multiply-adds per hundred operations of the loop that has most, registers, waves, and what spills."""
+    return [_cell(found, code, chip) for found, code in radv.machine_code(program, chip, CODE.values())]
 
 
-def chips(program: Path) -> list[str]:
-    """The rows of the table of chips, with its heading."""
-    columns = known(program)
+def _cell(found: Compiled, code: str, chip: Chip) -> str:
+    text = f"{100 * radv.fma_share(code):.0f} %, {found.told['VGPRs']}, {found.waves}"
+    text += f", {found.told['Spilled VGPRs']} spilled" if found.spills else ""
+    return text if radv.is_used(found, chip) else f"({text})"
+
+
+def chips(program: Path, mesa: Mesa) -> list[str]:
+    """A table of chips, with its heading."""
+    columns = known(program, mesa)
     rows = zip(CODE, *(cells(program, chip) for chip in columns.values()), strict=True)
-    return [f"| kernel | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}",
+    return [title(program, mesa), "", f"| kernel | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}",
             *(f"| {' | '.join(row)} |" for row in rows)]
 
 
-def mesa(program: Path) -> str:
-    """The version whose compiler the numbers are of."""
-    return next(iter(known(program).values())).version
+def title(program: Path, mesa: Mesa) -> str:
+    """What stands above a table: the version whose compiler the numbers are of."""
+    version = next(iter(known(program, mesa).values())).version
+    return f"Multiply-adds per operation, registers and waves per SIMD, by Mesa {version}:"
+
+
+def mesas() -> list[Mesa]:
+    """Those that are here."""
+    return [mesa for mesa in (radv.installed(), radv.newer()) if mesa is not None]
 
 
 def tables(program: Path) -> str:
     """What stands between the marks of the page."""
-    lines = ["", "| launch | sectors |", "|---|---|", *sectors(), "",
-             f"Multiply-adds per instruction, registers and waves per SIMD, by Mesa {mesa(program)}:", "",
-             *chips(program), ""]
-    return "\n".join(lines)
+    of_chips = [line for mesa in mesas() for line in (*chips(program, mesa), "")]
+    return "\n".join(["", "| launch | sectors |", "|---|---|", *sectors(), "", *of_chips])
 
 
 def main() -> int:
     """Write the page; status 1 where RADV cannot be asked."""
-    if why := radv.missing():
+    why = radv.missing() or ("" if radv.newer() else "there is no newer Mesa in .drivers (make setup-test)")
+    if why:
         print(f"table.py: {why}", file=sys.stderr)
         return 1
     before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)

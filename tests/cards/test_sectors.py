@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cards.sectors import LAUNCHES, Launch, attention, counted, key, normal, ratio, run
+from cards.sectors import LAUNCHES, Launch, attention, counted, ids, key, normal, planned, ratio, run
 
 from ag.engine.primitive import PRIMITIVES
 from ag.engine.window import Window
@@ -12,6 +12,7 @@ from ag.engine.window import Window
 MOST = 1.3  # times the fewest sectors: whoever reads a row that begins inside a sector touches one more
 BEYOND = {  # let be: a card puts samples first where there are many, and permute reads a word of each sector then
     "attention, 16 samples last": 8.0, "attention_grad, 16 samples last": 8.0, "permute, to 16 samples first": 4.5,
+    "gather_columns": 3.3, "scatter_columns": 3.0,  # words of a vocabulary, of which neighbours want any
 }
 QUICK = {"matmul in M4", "attention, 16 samples first", "layer_norm", "sum", "adam_update", "sgd_update"}
 
@@ -20,6 +21,11 @@ QUICK = {"matmul in M4", "attention, 16 samples first", "layer_norm", "sum", "ad
                                   for name in LAUNCHES])
 def test_sectors(name: str) -> None:
     assert ratio(LAUNCHES[name]()) <= BEYOND.get(name, MOST)
+
+
+@pytest.mark.parametrize("name", [name for name in LAUNCHES if "_direct" in name or "conv2d" in name])
+def test_the_rows_of_convolutions_are_of_the_kernels_that_they_name(name: str) -> None:
+    assert planned(LAUNCHES[name]()).kernel == name.partition(" ")[0]
 
 
 def test_whoever_reads_a_column_touches_a_sector_per_word() -> None:
@@ -41,6 +47,18 @@ CASES: dict[str, Launch] = {  # with edges, and more than one workgroup
     "conv2d_input_grad": Launch(
         "conv2d_input_grad", [normal(4, 7, 5, 3), normal(5, 4, 3, 2), normal(5, 4, 6, 3)],
         {"window": WINDOW, "groups": 1, "image": (7, 5)}, "S"),
+    "conv2d_input_grad 1 x 1": Launch(
+        "conv2d_input_grad", [normal(20, 7, 5, 3), normal(9, 20, 1, 1), normal(9, 7, 5, 3)],
+        {"window": Window((1, 1)), "groups": 1, "image": (7, 5)}, "S"),
+    "conv2d_direct": Launch("conv2d", [normal(2, 4, 6, 3), normal(4, 7, 5, 3), normal(2, 4, 3, 2)],
+                            {"window": WINDOW, "groups": 1}, "S"),
+    "batched_matmul": Launch("batched_matmul", [normal(2, 3, 9, 7), normal(3, 9, 20), normal(3, 7, 20)],
+                             {"ta": False, "tb": True, "chunk": 12}, "S"),
+    "softmax_cross_entropy_ids": Launch("softmax_cross_entropy_ids", [
+        normal(1, 20), normal(9, 20), normal(9, 20), ids(20, 9)], {"factor": 0.5}, "S"),
+    "gather_columns": Launch("gather_columns", [normal(5, 40), normal(5, 70), ids(40, 70)], {}, "S"),
+    "scatter_columns": Launch("scatter_columns", [normal(66, 70), normal(66, 40), ids(40, 70)],
+                              {"vocab": 70, "first": 3, "last": 39}, "S"),
     "layer_norm": Launch("layer_norm", [normal(20, 9), normal(1, 9), normal(1, 9), normal(20, 9), normal(20, 1),
                                         normal(20, 1)], {"eps": 1e-5}, "S"),
     "attention": Launch("attention", [normal(16, 40, 3), normal(2, 40, 3), *(normal(16, 40, 3) for _ in range(3)),

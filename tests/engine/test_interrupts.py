@@ -225,7 +225,7 @@ def test_an_exception_from_another_thread(device: str) -> None:
             time.sleep(0.003)
         while thread.is_alive():  # Python drops an exception that comes while it tells a weak reference's owner
             raise_in(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Here))
-            thread.join(2.0)
+            thread.join(0.2)
         for k in (0, len(results) // 2, len(results) - 1):
             wanted = SAMPLES.copy()
             for _ in range(k + 1):

@@ -75,6 +75,15 @@ def test_kompute_with_mingw(kompute: list[str], windows: list[str]) -> None:
     parse(command, "-DNOMINMAX", "-DWIN32_LEAN_AND_MEAN", *windows, *kompute)
 
 
+def test_vulkan_behind_the_headers_of_windows(tmp_path: Path, windows: list[str]) -> None:
+    """They define MemoryBarrier, which is a struct of Vulkan's, too."""
+    command = compiler(MINGW.format("g++"), "g++-mingw-w64-x86-64-posix")
+    source = tmp_path / "behind.cpp"
+    source.write_text('#include <vulkan/vulkan.hpp>\n#include "loader.hpp"\nvk::MemoryBarrier barrier;\n', "utf-8")
+    parse(command, "-std=c++17", "-fsyntax-only", "-DNOMINMAX", "-DWIN32_LEAN_AND_MEAN", *windows,
+          f"-I{ROOT / 'third_party/kp/src'}", str(source))
+
+
 def test_the_comparisons_of_replays(windows: list[str]) -> None:
     parse(compiler("clang", "clang"), "-fsyntax-only", "-Wall", "-Werror", f"-I{sysconfig.get_path('include')}",
           str(COMPARISONS))

@@ -76,6 +76,65 @@ def test_out_of_memory(python, fault_layer):
     assert out[1:] == ["again", "again", "[0, 1, 2, 3, 4, 5, 6, 7]"]
 
 
+REFUSED = """
+import os
+
+def refused(calls, result, action):
+    os.environ.update(KPFAULT_REFUSE=calls, KPFAULT_RESULT=result)
+    try:
+        action()
+        print("nothing")
+    except Exception as error:
+        print(type(error).__name__, isinstance(error, kp.Error), isinstance(error, MemoryError), error)
+    del os.environ["KPFAULT_REFUSE"]
+
+for result in ("-1", "-2", "-4", "-10", "-13"):
+    refused("vkCreateDevice", result, kp.Manager)
+m = kp.Manager()
+a, b = (m.tensor_t(np.arange(8, dtype=np.uint32) + k, kp.TensorTypes.host) for k in (0, 8))
+for call in ("vkCreateCommandPool", "vkAllocateCommandBuffers"):
+    refused(call, "-2", m.sequence)
+s = m.sequence()
+copy = lambda: s.copy(a, b, 0, 0, 32, True, True)
+refused("vkBeginCommandBuffer", "-2", copy)
+copy()
+refused("vkEndCommandBuffer", "-2", s.end)
+s.end()  # there is nothing to end
+s.eval()
+print(b.data().tolist())
+s = m.sequence()
+copy()
+for call in ("vkCreateFence", "vkQueueSubmit"):
+    refused(call, "-2", s.eval_async)
+    print(s.is_running(), b.data().tolist())
+s.eval_async()
+refused("vkWaitForFences", "-2", s.eval_await)
+print(s.is_running())
+refused("vkWaitForFences", "-2", s.clear)
+s.eval_await()
+print(s.is_running(), b.data().tolist())
+"""
+
+
+def test_what_is_refused_has_classes_of_its_own_and_leaves_no_ruins(python, fault_layer):
+    """None aborts the process; a submission that could not be waited for still runs."""
+    lines = python("import numpy as np\n" + REFUSED, **fault_layer).splitlines()
+    memory, other = "OutOfMemoryError False True ", "Error True False "
+    device = [memory, memory, "DeviceLostError True False ", memory, other]
+    assert [line.startswith(kind + "vkCreateDevice: Error") for line, kind in zip(lines[:5], device, strict=True)
+            ] == [True] * 5
+    assert [line.startswith(memory + call) for line, call in zip(lines[5:9], [
+        "vkCreateCommandPool", "vkAllocateCommandBuffers", "vk::CommandBuffer::begin", "vk::CommandBuffer::end",
+    ], strict=True)] == [True] * 4
+    unchanged, copied = str([*range(8, 16)]), str([*range(8)])
+    assert lines[9] == unchanged  # what could not be ended was not run
+    assert lines[10].startswith(memory + "vk::Device::createFence") and lines[12].startswith(memory + "vkQueueSubmit")
+    assert lines[11] == lines[13] == f"False {unchanged}"
+    assert lines[14].startswith(memory + "vkWaitForFences") and lines[15] == "True"
+    assert lines[16] == other + "Kompute Sequence clear called when sequence still running"
+    assert lines[17:] == [f"False {copied}"]
+
+
 def test_no_loader(python, tmp_path):
     for name in ("libvulkan.so.1", "libvulkan.so"):
         (tmp_path / name).write_text("not a library, but found first")

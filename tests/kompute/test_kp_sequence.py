@@ -183,9 +183,11 @@ def test_a_pipeline_can_be_bound_to_other_tensors(rig, expected):
 
 def test_devices_are_listed_without_opening_one(rig):
     opened, listed = rig.manager.list_devices(), rig.kp.list_devices()
-    assert [{k: v for k, v in d.items() if k not in ("features", "memory_heaps")} for d in listed] == opened
+    others = "features", "memory_heaps", "arena_heaps"
+    assert [{k: v for k, v in d.items() if k not in others} for d in listed] == opened
     assert listed[0]["features"] == rig.manager.features()
     assert listed[0]["memory_heaps"] == rig.manager.memory_heaps()
+    assert listed[0]["arena_heaps"] == rig.manager.arena_heaps() == [0]
     assert opened[0]["max_allocation_size"] >= 1 << 30 and opened[0]["max_buffer_size"] >= 1 << 30
     assert len(rig.manager.memory_budget()) in (0, len(rig.manager.memory_heaps()))
 

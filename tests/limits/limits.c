@@ -10,12 +10,18 @@
 //   AG_LIMITS_ALLOC_UNSAID=<bytes> a larger allocation fails, and no limit tells
 //   AG_LIMITS_HEAP=<bytes>         the first memory heap has so many; the driver gives what the machine has
 //   AG_LIMITS_MEMORY=<bytes:flags:...,...>  heaps of so many bytes, each with types of memory with these
-//                                  VkMemoryPropertyFlags; all types are the driver's first
+//                                  VkMemoryPropertyFlags; all types are the driver's first, and what a heap has not
+//                                  is refused
 //   AG_LIMITS_FULL=<n>             there is no memory of type n left
 //   AG_LIMITS_TYPES=<file>         the type of every allocation, a digit
-//   AG_LIMITS_BUDGET=<bytes>       VK_EXT_memory_budget is there; usage is what was allocated (frees are not counted)
+//   AG_LIMITS_BUDGET=<bytes>       VK_EXT_memory_budget is there, and this the budget of the first heap; of others it
+//                                  is what they have
 //   AG_LIMITS_ALLOCATIONS=<n>      a device may have so many allocations in all, and then too many objects
 //   AG_LIMITS_SUBGROUP=<n>         maxSubgroupSize, the largest that a pipeline may require
+//   AG_LIMITS_NVIDIA=<n>           VK_NV_shader_sm_builtins is there: so many multiprocessors
+//   AG_LIMITS_AMD=<n:n:n>          VK_AMD_shader_core_properties is there: engines, arrays in each, units in each
+//   AG_LIMITS_AMD_ACTIVE=<n>       VK_AMD_shader_core_properties2 is there: so many units that are switched on
+//   AG_LIMITS_ARM=<n:mask>         VK_ARM_shader_core_builtins is there: so many cores, and which
 //   AG_LIMITS_TYPE=<n>             device type: 1 integrated, 2 discrete, 3 virtual, 4 CPU
 //   AG_LIMITS_NAME, AG_LIMITS_UUID=<text>; AG_LIMITS_DRIVER=<n>, a VkDriverId; AG_LIMITS_VENDOR=<n>
 //   AG_LIMITS_QUEUES=<flags:bits,...>  queue families with these VkQueueFlags and bits of timestamps, a queue in each; all
@@ -26,12 +32,17 @@
 //   AG_LIMITS_PIPELINES=<file>     a byte is appended for every compute pipeline that is made
 //   AG_LIMITS_STAGES=<file>        likewise a line: the subgroup size that it requires, 0 if none, and the stage's flags
 //   AG_LIMITS_DEVICES=<file>       a byte is appended for every VkDevice that is made
+//   AG_LIMITS_FEATURES=<file>      likewise a line: for every feature that is enabled, the VkStructureType of its
+//                                  struct and its place in that; and the extensions
+//   AG_LIMITS_EVERY=1              every feature that is asked for is there, and the driver is told of none: it cannot
+//                                  run what uses them
 //
 // Build:  cc -shared -fPIC -o libaglimits.so limits.c      (Vulkan headers only)
 // Use:    VK_LAYER_PATH=<folder of the .json and .so> VK_INSTANCE_LAYERS=VK_LAYER_AG_limits program
 //
 // Not thread-safe: the caller must not create instances or devices in two threads at once.
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,7 +82,7 @@ typedef struct {
 static Instance instances[MOST];
 static Device devices[MOST];
 static int instanceCount, deviceCount;
-static unsigned long long allocated; // bytes, by all devices
+static struct { VkDeviceMemory memory; VkDeviceSize size; uint32_t heap; } kept[16 * MOST]; // what all devices have
 static PFN_vkGetInstanceProcAddr latest;
 
 static Instance *instanceOf(void *handle)
@@ -115,6 +126,16 @@ static void count(const char *name, uint32_t times)
 }
 
 // ---- limits and identity -------------------------------------------------------------------------
+
+// The extensions that are there if a variable is set.
+static const struct { const char *variable, *name; } added[] = {
+    {"AG_LIMITS_BUDGET", "VK_EXT_memory_budget"},
+    {"AG_LIMITS_NVIDIA", "VK_NV_shader_sm_builtins"},
+    {"AG_LIMITS_AMD", "VK_AMD_shader_core_properties"},
+    {"AG_LIMITS_AMD_ACTIVE", "VK_AMD_shader_core_properties2"},
+    {"AG_LIMITS_ARM", "VK_ARM_shader_core_builtins"},
+};
+enum { ADDED = sizeof added / sizeof *added };
 
 static int concerns(const char *deviceName)
 {
@@ -180,19 +201,119 @@ static void VKAPI_CALL GetPhysicalDeviceProperties2(VkPhysicalDevice device, VkP
             if (number("AG_LIMITS_DRIVER", &n))
                 ((VkPhysicalDeviceDriverProperties *)more)->driverID = n;
             break;
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV:
+            if (number("AG_LIMITS_NVIDIA", &n))
+                ((VkPhysicalDeviceShaderSMBuiltinsPropertiesNV *)more)->shaderSMCount = n;
+            break;
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD: {
+            VkPhysicalDeviceShaderCorePropertiesAMD *chip = (VkPhysicalDeviceShaderCorePropertiesAMD *)more;
+            if (getenv("AG_LIMITS_AMD"))
+                sscanf(getenv("AG_LIMITS_AMD"), "%u:%u:%u", &chip->shaderEngineCount,
+                       &chip->shaderArraysPerEngineCount, &chip->computeUnitsPerShaderArray);
+            break;
+        }
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_2_AMD:
+            if (number("AG_LIMITS_AMD_ACTIVE", &n))
+                ((VkPhysicalDeviceShaderCoreProperties2AMD *)more)->activeComputeUnitCount = n;
+            break;
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_BUILTINS_PROPERTIES_ARM: {
+            VkPhysicalDeviceShaderCoreBuiltinsPropertiesARM *cores =
+                (VkPhysicalDeviceShaderCoreBuiltinsPropertiesARM *)more;
+            if (getenv("AG_LIMITS_ARM"))
+                sscanf(getenv("AG_LIMITS_ARM"), "%u:%" SCNx64, &cores->shaderCoreCount, &cores->shaderCoreMask);
+            break;
+        }
         default:
             break;
         }
+}
+
+// ---- features ------------------------------------------------------------------------------------
+
+static const struct { VkStructureType type; size_t count; } featureStructs[] = {
+    {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, sizeof(VkPhysicalDeviceFeatures) / 4},
+    {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES, 4},
+    {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES, 3},
+    {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES, 2},
+    {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SUBGROUP_EXTENDED_TYPES_FEATURES, 1},
+    {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES, 3},
+    {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES, 3},
+    {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES, 1},
+    {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES, 2},
+    {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_ATOMIC_FLOAT_FEATURES_EXT, 12},
+    {1000506000, 2}, // cooperative matrices
+    {1000141000, 3}, // bfloat16
+};
+
+// How many VkBool32 a struct of features has; 0 if it is none of these.
+static size_t features_in(VkStructureType type)
+{
+    for (size_t i = 0; i < sizeof featureStructs / sizeof *featureStructs; i++)
+        if (featureStructs[i].type == type)
+            return featureStructs[i].count;
+    return 0;
+}
+
+static void note_features(const VkDeviceCreateInfo *info)
+{
+    const char *path = getenv("AG_LIMITS_FEATURES");
+    FILE *file = path ? fopen(path, "a") : NULL;
+    if (!file)
+        return;
+    for (const VkBaseInStructure *more = info->pNext; more; more = more->pNext) {
+        const VkBool32 *on = (const VkBool32 *)(more + 1);
+        for (size_t i = 0; i < features_in(more->sType); i++)
+            if (on[i])
+                fprintf(file, "%d:%zu ", more->sType, i);
+        if (!features_in(more->sType) && more->sType != VK_STRUCTURE_TYPE_LOADER_DEVICE_CREATE_INFO)
+            fprintf(file, "%d:unknown ", more->sType);
+    }
+    for (uint32_t i = 0; i < info->enabledExtensionCount; i++)
+        fprintf(file, "%s ", info->ppEnabledExtensionNames[i]);
+    fputc('\n', file);
+    fclose(file);
+}
+
+// Make all features of a chain there, or not.
+static void set_features(VkBaseOutStructure *chain, VkBool32 there)
+{
+    for (; chain; chain = chain->pNext)
+        for (size_t i = 0; i < features_in(chain->sType); i++)
+            ((VkBool32 *)(chain + 1))[i] = there;
 }
 
 static void VKAPI_CALL GetPhysicalDeviceFeatures2(VkPhysicalDevice device, VkPhysicalDeviceFeatures2 *all)
 {
     unsigned long long n;
     instanceOf(device)->features2(device, all);
+    if (getenv("AG_LIMITS_EVERY"))
+        set_features((VkBaseOutStructure *)all, VK_TRUE);
     for (VkBaseOutStructure *more = all->pNext; more; more = more->pNext)
         if (more->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES &&
             number("AG_LIMITS_ADDRESSES", &n))
             ((VkPhysicalDeviceBufferDeviceAddressFeatures *)more)->bufferDeviceAddress = n != 0;
+}
+
+// ---- memory --------------------------------------------------------------------------------------
+
+static VkDeviceSize used(uint32_t heap)
+{
+    VkDeviceSize bytes = 0;
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
+        if (kept[i].memory && kept[i].heap == heap)
+            bytes += kept[i].size;
+    return bytes;
+}
+
+static void keep(VkDeviceMemory memory, VkDeviceSize size, uint32_t heap)
+{
+    size_t i = 0;
+    while (kept[i].memory)
+        if (++i == sizeof kept / sizeof *kept)
+            abort();
+    kept[i].memory = memory;
+    kept[i].size = size;
+    kept[i].heap = heap;
 }
 
 static void describe(VkPhysicalDeviceMemoryProperties *memory)
@@ -231,25 +352,37 @@ static void VKAPI_CALL GetPhysicalDeviceMemoryProperties2(VkPhysicalDevice devic
     describe(&all->memoryProperties);
     for (VkBaseOutStructure *more = all->pNext; more; more = more->pNext)
         if (more->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT &&
-            number("AG_LIMITS_BUDGET", &budget)) {
-            ((VkPhysicalDeviceMemoryBudgetPropertiesEXT *)more)->heapBudget[0] = budget;
-            ((VkPhysicalDeviceMemoryBudgetPropertiesEXT *)more)->heapUsage[0] = allocated;
-        }
+            number("AG_LIMITS_BUDGET", &budget))
+            for (uint32_t i = 0; i < all->memoryProperties.memoryHeapCount; i++) {
+                VkPhysicalDeviceMemoryBudgetPropertiesEXT *told = (VkPhysicalDeviceMemoryBudgetPropertiesEXT *)more;
+                told->heapBudget[i] = i ? all->memoryProperties.memoryHeaps[i].size : budget;
+                told->heapUsage[i] = used(i);
+            }
 }
 
 static VkResult VKAPI_CALL EnumerateDeviceExtensionProperties(VkPhysicalDevice device, const char *layer, uint32_t *n,
                                                               VkExtensionProperties *names)
 {
     const char *without = getenv("AG_LIMITS_WITHOUT");
-    if (layer || !(without || getenv("AG_LIMITS_BUDGET")))
+    const char *every[] = {"VK_EXT_shader_atomic_float", "VK_EXT_subgroup_size_control", "VK_KHR_cooperative_matrix",
+                           "VK_KHR_shader_bfloat16"};
+    int changed = without != NULL || getenv("AG_LIMITS_EVERY") != NULL;
+    for (int i = 0; i < ADDED; i++)
+        changed |= getenv(added[i].variable) != NULL;
+    if (layer || !changed)
         return instanceOf(device)->extensions(device, layer, n, names);
-    VkExtensionProperties all[MOST + 1];
+    VkExtensionProperties all[MOST + ADDED + 4];
     uint32_t found = MOST, kept = 0;
     VkResult result = instanceOf(device)->extensions(device, NULL, &found, all);
     if (result != VK_SUCCESS)
         return result;
-    if (getenv("AG_LIMITS_BUDGET"))
-        all[found++] = (VkExtensionProperties){.extensionName = "VK_EXT_memory_budget", .specVersion = 1};
+    for (int i = 0; i < ADDED; i++)
+        if (getenv(added[i].variable)) {
+            all[found] = (VkExtensionProperties){.specVersion = 1};
+            snprintf(all[found++].extensionName, VK_MAX_EXTENSION_NAME_SIZE, "%s", added[i].name);
+        }
+    for (size_t i = 0; getenv("AG_LIMITS_EVERY") && i < sizeof every / sizeof *every; i++)
+        strcpy(all[found++].extensionName, every[i]);
     for (uint32_t i = 0; i < found; i++)
         if (!without || strcmp(without, all[i].extensionName))
             all[kept++] = all[i];
@@ -305,6 +438,9 @@ static VkResult VKAPI_CALL AllocateMemory(VkDevice handle, const VkMemoryAllocat
 {
     Device *device = deviceOf(handle);
     unsigned long long most;
+    VkPhysicalDeviceMemoryProperties described = {0};
+    describe(&described);
+    const uint32_t heap = getenv("AG_LIMITS_MEMORY") ? described.memoryTypes[info->memoryTypeIndex].heapIndex : 0;
     if (device->limited) {
         if ((number("AG_LIMITS_ALLOC", &most) || number("AG_LIMITS_ALLOC_UNSAID", &most)) &&
             info->allocationSize > most)
@@ -313,13 +449,16 @@ static VkResult VKAPI_CALL AllocateMemory(VkDevice handle, const VkMemoryAllocat
             return VK_ERROR_TOO_MANY_OBJECTS;
         if (number("AG_LIMITS_FULL", &most) && info->memoryTypeIndex == most)
             return VK_ERROR_OUT_OF_DEVICE_MEMORY;
+        if (getenv("AG_LIMITS_MEMORY") && used(heap) + info->allocationSize > described.memoryHeaps[heap].size)
+            return VK_ERROR_OUT_OF_DEVICE_MEMORY;
     }
     note("AG_LIMITS_TYPES", 1, '0' + info->memoryTypeIndex);
     VkMemoryAllocateInfo first = *info;
     first.memoryTypeIndex = getenv("AG_LIMITS_MEMORY") ? 0 : info->memoryTypeIndex;
     VkResult result = device->allocate(handle, &first, callbacks, memory);
     device->allocations += result == VK_SUCCESS;
-    allocated += result == VK_SUCCESS ? info->allocationSize : 0;
+    if (result == VK_SUCCESS)
+        keep(*memory, info->allocationSize, heap);
     return result;
 }
 
@@ -334,6 +473,9 @@ static void VKAPI_CALL FreeMemory(VkDevice handle, VkDeviceMemory memory, const 
 {
     Device *device = deviceOf(handle);
     device->allocations -= memory != VK_NULL_HANDLE;
+    for (size_t i = 0; memory && i < sizeof kept / sizeof *kept; i++)
+        if (kept[i].memory == memory)
+            kept[i].memory = VK_NULL_HANDLE;
     device->free(handle, memory, callbacks);
 }
 
@@ -424,6 +566,11 @@ static VkResult VKAPI_CALL CreateDevice(VkPhysicalDevice physical, const VkDevic
     instance->properties(physical, &own);
     PFN_vkCreateDevice create = (PFN_vkCreateDevice)instanceProc(instance->handle, "vkCreateDevice");
     VkDeviceCreateInfo other = *info;
+    note_features(info);
+    if (getenv("AG_LIMITS_EVERY")) {
+        set_features((VkBaseOutStructure *)info->pNext, VK_FALSE);
+        other.enabledExtensionCount = 0;
+    }
     VkDeviceQueueCreateInfo queue = *info->pQueueCreateInfos;
     if (getenv("AG_LIMITS_QUEUES")) {
         queue.queueFamilyIndex = 0;

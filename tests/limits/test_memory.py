@@ -51,10 +51,14 @@ def test_segments_and_pipelines_where_an_allocation_may_have_64_mib(limited: Lim
 
 
 @pytest.mark.slow
-def test_segments_where_an_allocation_may_have_2_gib(limited: Limited) -> None:
-    """Lavapipe binds 128 MiB at most; a card with such allocations binds 4 GiB, of which a segment then has 2."""
-    said = limited(MODEL, ALLOC=2048 * MIB, RANGE=(1 << 32) - 1)
+def test_segments_where_an_allocation_may_have_2_gib(limited: Limited, tmp_path: Path) -> None:
+    """Lavapipe binds 128 MiB at most; a card with such allocations binds 4 GiB, of which a segment then has 2.
+
+    They double from 16 MiB on, so that there are six below that size.
+    """
+    said = limited(MODEL, PIPELINES=tmp_path / "pipelines", ALLOC=2048 * MIB, RANGE=(1 << 32) - 1)
     assert said["right"] == sums()
+    assert said["bound"] > said["kernels"] == (tmp_path / "pipelines").stat().st_size
     assert said["largest"] <= 2048 * MIB and said["segments"] <= 6
 
 
@@ -192,8 +196,9 @@ def test_the_largest_block_where_buffers_have_addresses(limits: dict[str, int], 
     assert found == largest and name in bound
 
 
-def test_spare_bytes_are_those_of_the_largest_heap_of_the_device() -> None:
+def test_spare_bytes_are_those_of_the_heaps_that_are_used() -> None:
     heaps = [(256 * MIB, True), (64 << 30, False), (8 << 30, True)]
-    assert spare_bytes(heaps, [(1, 0), (2, 0), (6 << 30, 1 << 30)]) == 5 << 30
-    assert spare_bytes(heaps, [(1, 0), (2, 0), (1 << 30, 2 << 30)]) == 0
-    assert spare_bytes(heaps, [(1, 0), (2, 0), (9 << 30, 0)]) == 8 << 30
+    assert spare_bytes(heaps, [(1, 0), (2, 0), (6 << 30, 1 << 30)], [2]) == [5 << 30]
+    assert spare_bytes(heaps, [(1, 0), (2, 0), (1 << 30, 2 << 30)], [2]) == [0]
+    assert spare_bytes(heaps, [(1, 0), (2, 0), (9 << 30, 0)], [2]) == [8 << 30]
+    assert spare_bytes(heaps, [(9, 5), (32 << 30, 2 << 30), (1, 0)], [0, 1]) == [4, 30 << 30]

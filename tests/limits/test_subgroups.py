@@ -67,4 +67,4 @@ except RuntimeError as error:
 def test_a_size_that_is_no_power_of_two_is_refused(limited: Limited) -> None:
     said = limited(REFUSED, SUBGROUP=32)
     assert said["sizes"] == [8, 32]
-    assert said["error"].endswith("subgroups of 8 to 32 invocations, a power of two, not of 12")
+    assert "subgroups of 8 to 32 invocations, a power of two, not of 12)" in said["error"]

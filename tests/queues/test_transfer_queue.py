@@ -191,6 +191,7 @@ said["losses"] = kinds[0][0]
 """
 
 
+@pytest.mark.slow
 def test_training_with_the_next_batch_on_its_way(queued: Queued) -> None:
     """Captured or not, all steps have the bits that they have with one queue."""
     said = queued(BEGIN + TRAINING)
@@ -239,6 +240,7 @@ said["wrong"] = wrong
 """
 
 
+@pytest.mark.slow
 def test_random_programs(queued: Queued) -> None:
     said = queued(BEGIN + RANDOM.replace("SEEDS", "12"))
     assert said["wrong"] == 0 and said["log"].count("c") > 40

@@ -83,6 +83,7 @@ def files() -> Iterator[Files]:
     yield {**found, f"{SPV}manifest.json": json.dumps({"kernels": kernels, "left_out": []}), "ag/py.typed": "",
             f"{check_wheel.BACKEND}_kp.cpython-311-x86_64-linux-gnu.so": "", f"{INFO}/METADATA": METADATA,
             "ag/autograd/captured/_unchanged.cpython-311-x86_64-linux-gnu.so": "",
+            "ag/autograd/captured/_replay.cpython-311-x86_64-linux-gnu.so": "",
             "ag/engine/backends/_launch.cpython-311-x86_64-linux-gnu.so": "",
             f"{INFO}/entry_points.txt": "[console_scripts]\nag = ag.__main__:main\n", f"{INFO}/RECORD": ""}
     patch.undo()

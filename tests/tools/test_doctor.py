@@ -10,7 +10,9 @@ import sys
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +45,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["healthy"] is True
     assert found["devices"][0]["info"]["name"] == "cpu"
     assert set(found["devices"][0]["precision"]) == {"div_ulp", "sqrt_ulp", "fma", "denormals"}
-    assert {"system", "transport", "packages", "missing"} < set(found)
+    assert {"system", "drivers", "transport", "packages", "missing"} < set(found)
     assert all(link["correct"] for link in found["transport"])
 
 
@@ -133,22 +135,25 @@ def findings_of(device: str) -> dict[str, Finding]:
 
 def test_what_is_said_of_a_driver(vulkan: str) -> None:
     found = findings_of(vulkan)
-    assert {"driver", "memory", "largest tensor", "kernels", "tiles", "NaN and infinity", "subgroups, clock", "queue",
-            "cache", "speed"} <= found.keys()
+    assert {"driver", "driver file", "kind", "memory", "host sees", "largest tensor", "kernels", "tiles",
+            "NaN and infinity", "subgroups, clock", "queue", "cache", "bus", "speed"} == found.keys()
     assert ", Vulkan 1." in found["driver"].found and found["kernels"].found.endswith(" fit")
-    assert found["tiles"].found == "of one size, for software drivers" and not found["tiles"].remedy
-    copied, multiplied = (float(x) for x in re.findall(r"([\d.]+) GB/s|([\d.]+) GFLOP/s", found["speed"].found)
-                          for x in x if x)
-    assert copied > 0 and multiplied > 0
+    assert found["tiles"].found == "of one size, for software drivers: products are right"
+    assert found["host sees"].found == "memory that both share" and found["kind"].found.startswith("software")
+    assert {x.subject for x in found.values() if x.verdict != "ok"} == {"kind"} and found["kind"].verdict == "note"
+    numbers = re.findall(r"([\d.]+) (?:GB/s|GFLOP/s)", found["speed"].found + found["bus"].found)
+    assert len(numbers) == 4 and all(float(number) > 0 for number in numbers)
 
 
 def test_the_report_has_it(vulkan: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out
-    assert f"\n{vulkan}, {backend_of(vulkan).info.description}:\n  driver            " in text
+    assert f"\n{vulkan}, {backend_of(vulkan).info.description}:\n  ok       driver            " in text
+    assert f"\nok       {vulkan}: division " in text and f"\nok       cpu to {vulkan}: correct" in text
+    assert re.search(r"\n  note     kind              software.*\n {29}-> the device 'cpu' is faster", text)
     assert main(["doctor", "--json"]) == 0
     device = next(d for d in json.loads(capsys.readouterr().out)["devices"] if d["info"]["name"] == vulkan)
-    assert set(device["findings"][0]) == {"subject", "found", "remedy"}
+    assert set(device["findings"][0]) == {"subject", "found", "remedy", "verdict"}
     assert backend_of("cpu").examine() == []
 
 
@@ -159,21 +164,65 @@ def test_a_cache_that_cannot_be_written(lavapipe: str, monkeypatch: pytest.Monke
     assert f"{tmp_path}/file cannot be written" in found.remedy and "XDG_CACHE_HOME" in found.remedy
 
 
-def test_the_watchdog_of_amd(lavapipe: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_verdict_goes_with_a_remedy() -> None:
+    assert Finding("x", "y").verdict == Finding("x", "y", "", "problem").verdict == "ok"
+    assert Finding("x", "y", "do it").verdict == "note" and Finding("x", "y", "do it", "problem").verdict == "problem"
+
+
+def test_how_many_verdicts_are_not_ok() -> None:
+    bad = [Finding("a", "b", "do it", "problem"), *[Finding("a", "b", "do it")] * 2, Finding("a", "b")]
+    found = DOCTOR.Diagnosis({}, [], bad, [], {}, "", [])
+    assert "\n\n1 problem and 2 notes above, each with a remedy behind the arrow.\n\nHealthy" in str(found)
+    assert "\nDrivers:\n  problem  a                 b\n" + 29 * " " + "-> do it\n  note " in str(found)
+    assert "above" not in str(replace(found, drivers=bad[3:]))
+
+
+@pytest.mark.parametrize(("verdict", "healthy"), [("note", True), ("problem", False)])
+def test_a_problem_of_a_device_is_a_fault_and_a_note_is_none(verdict: str, healthy: bool) -> None:
+    info = ag.ag_vulkan_devices()[0] if ag.ag_vulkan_devices() else backend_of("cpu").info
+    checked = DOCTOR.Checked(info, "", None, 0, [Finding("a", "b", "do it", verdict)])
+    found = DOCTOR.Diagnosis({}, [checked], [Finding("a", "b", "do it", "problem")], [], {}, "", [])
+    assert found.healthy is healthy and found.as_dict()["healthy"] is healthy
+
+
+def test_what_is_not_measured(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no memory for a measurement, or for a larger one."""
+    backend = backend_of(lavapipe)
+    alloc = backend.alloc
+
+    def little(shape: tuple[int, ...], dtype: Any) -> Any:
+        if prod(shape) > most:
+            raise ag.ArenaError("there is no memory")
+        return alloc(shape, dtype)
+
+    monkeypatch.setattr(backend, "alloc", little)
+    monkeypatch.setattr(examination, "_QUICK", 1e3)
+    most = 256 * 256
+    speed = findings_of(lavapipe)["speed"]
+    assert speed.found == "not measured (there is no memory)" and speed.verdict == "note" and speed.remedy
+    most = 1 << 22
+    monkeypatch.setattr(examination, "_SIDES", (64, 128, 4096))
+    speed = findings_of(lavapipe)["speed"]
+    assert "of 128 x 128" in speed.found and speed.verdict == "ok"
+
+
+def test_the_watchdog_of_a_device(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Software has none; tests/tools/test_machine.py has those of cards."""
     backend = backend_of(lavapipe)
     assert "watchdog" not in findings_of(lavapipe)
-    (tmp_path / "timeout").write_text("2000\n")
-    monkeypatch.setattr(examination, "_WATCHDOG", tmp_path / "timeout")
-    monkeypatch.setattr(backend, "info", replace(backend.info, vendor="AMD"))
-    assert "lockup_timeout is 2000 (ms); submissions are kept below" in findings_of(lavapipe)["watchdog"].found
+    monkeypatch.setattr(backend, "info", replace(backend.info, vendor="AMD", kind="discrete"))
+    monkeypatch.setattr(backend.recorder.budget, "long", 0.2)
+    assert findings_of(lavapipe)["watchdog"].found.endswith("submissions are kept below 200 ms")
 
 
-def test_a_driver_that_cannot_be_loaded(lavapipe: str, tmp_path: Path) -> None:
-    """The loader passes over it without a word, unless it is asked."""
-    broken = tmp_path / "broken.json"
-    broken.write_text('{"ICD": {"api_version": "1.3.0", "library_path": "/nowhere/libnone.so"}, '
-                      '"file_format_version": "1.0.0"}')
-    icds = os.pathsep.join([str(broken), os.environ["VK_ICD_FILENAMES"]])
-    text = doctor_in_a_process("", VK_ICD_FILENAMES=icds, VK_DRIVER_FILES=icds)
-    assert "The Vulkan loader says: " in text and "/nowhere/libnone.so" in text
-    assert "The Vulkan loader says" not in doctor_in_a_process("")
+@pytest.mark.parametrize(("lanes", "verdict"), [(None, "ok"), ((16, 16), "ok"), ((8, 16), "ok"), ((4, 16), "note")])
+def test_lanes_of_the_bus(lavapipe: str, monkeypatch: pytest.MonkeyPatch, lanes: tuple[int, int] | None,
+                          verdict: str) -> None:
+    backend = backend_of(lavapipe)
+    monkeypatch.setattr(backend, "info", replace(backend.info, kind="discrete"))
+    monkeypatch.setattr(examination, "lanes", lambda vendor, device: lanes)
+    monkeypatch.setattr(examination, "_SLOW", 0.0)
+    bus = findings_of(lavapipe)["bus"]
+    assert bus.verdict == verdict and bus.found.endswith(f", {lanes[0]} of {lanes[1]} lanes" if lanes else " GB/s")
+    monkeypatch.setattr(examination, "_SLOW", 1e6)
+    assert "a slot with more lanes" in findings_of(lavapipe)["bus"].remedy

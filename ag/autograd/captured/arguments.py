@@ -144,6 +144,16 @@ class Arguments:
                 self._checks += [(i, check) for check in slot.checks]
         self._numbers.clear()
 
+    @property
+    def checked(self) -> bool:
+        """Whether there are values that are not allowed."""
+        return bool(self._checks)
+
+    def kinds(self, args: Args) -> list[tuple[object, ...]]:
+        """For arguments like `args`: of each its type, where to put it, and if it is an array, its dtype and shape."""
+        return [(Tensor, slot.target, None, None) if isinstance(slot, _TensorSlot) else (
+            np.ndarray, slot.give, x.dtype, x.shape) for slot, x in zip(self._slots, args, strict=True)]
+
     def targets(self) -> list[Buffer]:
         """All slots."""
         return [t for slot in self._slots for t in (slot.targets if isinstance(slot, _ArraySlot) else [slot.target])]

@@ -21,11 +21,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
 from operator import is_, itemgetter
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 from weakref import ref
 
 from ag.autograd.captured.arguments import Args
 from ag.autograd.captured.call import ENDED, RecordedCall, filled
+from ag.autograd.captured.replay import HAS_CODE, Replay, replay
 from ag.autograd.tensor import PendingGrad, Tensor, grads_of
 from ag.engine.arena import Block
 from ag.engine.buffer import Buffer, Device, Writes, leased, vacate
@@ -54,6 +55,8 @@ class CapturedProgram:
     ----------
     trace : list of Traced
     effects : Effects
+    leases : list
+        Of each block what was lent of it when the last call was over.
     program : Program
         Of the engine.
     """
@@ -62,7 +65,7 @@ class CapturedProgram:
         recording, notes = call.recording, call.notes
         self.trace, self.effects, self._structure = call.trace, notes.effects, call.structure
         self._arguments, self._notes, self._guards = call.arguments, notes, [*recording.guards.values()]
-        self.backend = cast(Device, recording.backend)
+        self.backend, self._thread = cast(Device, recording.backend), thread
         results = _Results(recording)
         read = [leaf for leaf in notes.leaves.values() if leaf.read]
         self._with, self._without = ([leaf.tensor for leaf in read if (leaf.slot is None) is none]
@@ -110,10 +113,11 @@ class CapturedProgram:
             else:
                 maker = partial(_result, self.program, results.buffer(result), thread, result.needs_grad)
             self._makers.append((maker, firsts[i]))
+        self._only = self._makers[0][0] if self._structure == 0 else None  # what makes the result, if that is a tensor
         slots = [*self._arguments.targets(), *(leaf.slot.buffer for leaf in self._slots)]
         written = [b for launch in recording.launches for b in launch.written]
         self._blocks = list({id(b.block): b.block for b in (*written, *slots)}.values())
-        self._leases: list[tuple[Block, Sequence[object]]] = []  # of each block, when the last call was over
+        self.leases: list[tuple[Block, Sequence[object]]] = []  # of each block, when the last call was over
         self._writes = Writes(_stretches([b for b in written if id(b.block) not in recording.made]))
         self._leaves = [x for x, _ in self._grads]
         for x, grad in self._grads:
@@ -145,7 +149,7 @@ class CapturedProgram:
         """Raise if a value of an array is not allowed, before anything runs."""
         self._arguments.check(args)
 
-    def replay(self, args: Args) -> Any:
+    def replay(self, args: Args) -> object:
         """Do what the step would, and return what it would."""
         for leaf in self._slots:
             self.backend.assign(leaf.slot.buffer, leaf.tensor.peek_grad().buffer)
@@ -155,7 +159,7 @@ class CapturedProgram:
         for x, _ in others:
             x.set_grad(None)
         vacated = False
-        for block, leases in self._leases:
+        for block, leases in self.leases:
             if block.leases is not leases:  # more than gradients that nobody has looked at, which may be overwritten
                 vacate(block)
                 vacated = True
@@ -170,8 +174,18 @@ class CapturedProgram:
         self.effects.repeat()
         return self.results(args)
 
-    def results(self, args: Args) -> Any:
+    def quickly(self, trusted: object, args: Args) -> Replay | None:
+        """What replays calls like the last one, of `args`, where compiled code can; `trusted` counts them."""
+        if not HAS_CODE or self._slots or self._with:
+            return None
+        return replay(self._thread, self._arguments.kinds(args), trusted, self, self._surely, self._guards,
+                      self._notes.change, self.check if self._arguments.checked else None, self._grads,
+                      [self._writes.note], [self.effects.repeat] if self.effects else [])
+
+    def results(self, args: Args) -> object:
         """What the call returns: new tensors, or those that the eager call would return, too."""
+        if self._only is not None:
+            return self._only(args)
         tensors: list[Tensor] = []
         for i, (make, first) in enumerate(self._makers):
             tensors.append(make(args) if first == i else tensors[first])
@@ -182,7 +196,7 @@ class CapturedProgram:
         for _, grad in self._grads:
             if type(grad) is _Pending:
                 grad.lend()
-        self._leases = [(block, block.leases) for block in self._blocks]
+        self.leases = [(block, block.leases) for block in self._blocks]
 
     def close(self) -> None:
         """Let go of the program; what it left behind moves out of its memory."""

@@ -29,6 +29,9 @@ It is given, once:
 A row of a CPU is words with zeros for pointers. A row of Vulkan is a pair: what to do where all operands begin at a
 multiple of 16 bytes, and elsewhere; each is None, if only Python can, or a tuple with the items that `RECIPE` lists.
 
+`Run` is the same for a small program of the CPU, made of a `Launch`, and called as `Program.run` is: it copies what is
+given to where the program reads it, and has all rows run.
+
 Knows no kernel and no op. */
 
 #define PY_SSIZE_T_CLEAN
@@ -58,8 +61,9 @@ typedef struct {
     PyTypeObject *command;
 } Launch;
 
-enum { NAME, EVENTS, ARENA, ALLOC, STARTS, OF_BLOCK, INTO, ATTRIBUTES };
-static const char *const ATTRIBUTE[ATTRIBUTES] = {"name", "events", "arena", "alloc", "starts", "address", "into"};
+enum { NAME, EVENTS, ARENA, ALLOC, STARTS, OF_BLOCK, INTO, ITEMSIZE, PUT, ATTRIBUTES };
+static const char *const ATTRIBUTE[ATTRIBUTES] = {"name",   "events",  "arena", "alloc",
+                                                  "starts", "address", "into",  "itemsize", "put"};
 static PyObject *attribute[ATTRIBUTES]; /* the same as Python's strings, for ever */
 
 #define ITEM PyTuple_GET_ITEM
@@ -288,7 +292,108 @@ static PyObject *call(PyObject *me, PyObject *const *args, size_t nargsf, PyObje
     return PyObject_Vectorcall(self->slowly, args, nargsf & ~PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames);
 }
 
-/* ---------------------------------------------------------------------------------------------- the type */
+/* ---------------------------------------------------------------------------------------------- programs */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    Launch *of;
+    PyObject *slowly, *words; /* `Program.run`, in Python; all rows */
+    long long launches;
+    void (*run)(const int64_t *, int64_t, int64_t);
+} Run;
+
+enum { MOST_BYTES = 1 << 16 }; /* of what is copied here; threads share more */
+
+/* The bytes of a buffer; -1: Python has to look. */
+static Py_ssize_t nbytes(Launch *of, PyObject *x) {
+    PyObject *shape = FIELD(of, x, SHAPE_OF), *itemsize = PyObject_GetAttr(FIELD(of, x, DTYPE_OF), attribute[ITEMSIZE]);
+    Py_ssize_t size = itemsize == NULL ? -1 : PyLong_AsSsize_t(itemsize);
+    Py_XDECREF(itemsize);
+    for (Py_ssize_t i = 0; size > 0 && i < PyTuple_GET_SIZE(shape); i++) {
+        const Py_ssize_t n = PyLong_AsSsize_t(ITEM(shape, i));
+        size = n < 0 || n > MOST_BYTES ? -1 : size * n;
+        if (size > MOST_BYTES)
+            return -1;
+    }
+    return size;
+}
+
+/* Copy a buffer into one of the same type and shape, both in small memory of this device; whether that was possible. */
+static int copied(Launch *of, PyObject *target, PyObject *value) {
+    if (!ordinary(of, target) || !ordinary(of, value) || FIELD(of, target, DTYPE_OF) != FIELD(of, value, DTYPE_OF) ||
+        PyObject_RichCompareBool(FIELD(of, target, SHAPE_OF), FIELD(of, value, SHAPE_OF), Py_EQ) != 1)
+        return 0;
+    const Py_ssize_t size = nbytes(of, target);
+    PyObject *starts = size < 0 ? NULL : PyObject_GetAttr(of->place, attribute[STARTS]);
+    int64_t to = 0, from = 0;
+    if (starts != NULL && PyList_CheckExact(starts)) {
+        to = pointer(of, target, starts);
+        from = pointer(of, value, starts);
+    }
+    Py_XDECREF(starts);
+    if (to && from)
+        memmove((void *)(uintptr_t)to, (const void *)(uintptr_t)from, (size_t)size);
+    return to && from;
+}
+
+/* Put values into their places, each in one of two ways; -1 with an error. */
+static int filled(Run *self, PyObject *given) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(given); i++) {
+        PyObject *pair = PySequence_Fast_GET_ITEM(given, i);
+        if (PyTuple_CheckExact(pair) && PyTuple_GET_SIZE(pair) == 2 && copied(self->of, ITEM(pair, 0), ITEM(pair, 1)))
+            continue;
+        PyErr_Clear();
+        PyObject *one = PyTuple_Pack(1, pair);
+        PyObject *said = one == NULL ? NULL : PyObject_CallMethodOneArg(self->of->place, attribute[PUT], one);
+        Py_XDECREF(one);
+        Py_XDECREF(said);
+        if (said == NULL)
+            return -1;
+    }
+    return 0;
+}
+
+static PyObject *run_call(PyObject *me, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    Run *self = (Run *)me;
+    const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+    PyObject *events = PyObject_GetAttr(self->of->settings, attribute[EVENTS]);
+    const int plain = events == Py_None && kwnames == NULL &&
+                      (count == 0 || (count == 1 && (PyList_CheckExact(args[0]) || PyTuple_CheckExact(args[0]))));
+    Py_XDECREF(events);
+    if (!plain) {
+        PyErr_Clear();
+        return PyObject_Vectorcall(self->slowly, args, nargsf & ~PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames);
+    }
+    if (count && filled(self, args[0]) < 0)
+        return NULL;
+    self->run((const int64_t *)PyBytes_AS_STRING(self->words), self->launches, 1);
+    Py_RETURN_NONE;
+}
+
+static int run_traverse(Run *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->of);
+    Py_VISIT(self->slowly);
+    return 0;
+}
+
+static int run_clear(Run *self) {
+    Py_CLEAR(self->of);
+    Py_CLEAR(self->slowly);
+    return 0;
+}
+
+static void run_dealloc(Run *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    run_clear(self);
+    Py_XDECREF(self->words);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* ---------------------------------------------------------------------------------------------- the types */
 
 static int traverse(Launch *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
@@ -376,16 +481,49 @@ static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, PyV
 static PyType_Spec spec = {"ag.engine.backends._launch.Launch", sizeof(Launch), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, type_slots};
 
+/* Of a `Launch`, the method `run` of a program, all rows, how many, and the function that runs them. */
+static PyObject *run_make(PyTypeObject *type, PyObject *args, PyObject *named) {
+    PyObject *of, *slowly, *words;
+    unsigned long long address;
+    long long launches;
+    if (!PyArg_ParseTuple(args, "OOO!LK:Run", &of, &slowly, &PyBytes_Type, &words, &launches, &address))
+        return NULL;
+    if (Py_TYPE(of)->tp_dealloc != (destructor)dealloc || ((Launch *)of)->run == NULL)
+        return PyErr_Format(PyExc_TypeError, "Run: a %.100s was given; a Launch of a CPU is required.",
+                            Py_TYPE(of)->tp_name);
+    Run *self = (Run *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->call = run_call;
+    self->of = (Launch *)Py_NewRef(of);
+    self->slowly = Py_NewRef(slowly);
+    self->words = Py_NewRef(words);
+    self->launches = launches;
+    self->run = (void (*)(const int64_t *, int64_t, int64_t))(uintptr_t)address;
+    return (PyObject *)self;
+}
+
+static PyMemberDef run_members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(Run, call), READONLY, NULL}, {NULL}};
+static PyType_Slot run_slots[] = {
+    {Py_tp_new, run_make},           {Py_tp_call, PyVectorcall_Call}, {Py_tp_dealloc, run_dealloc},
+    {Py_tp_traverse, run_traverse}, {Py_tp_clear, run_clear},        {Py_tp_members, run_members},
+    {0, NULL}};
+static PyType_Spec run_spec = {"ag.engine.backends._launch.Run", sizeof(Run), 0,
+                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, run_slots};
+
 static int execute(PyObject *module) {
     for (int i = 0; i < ATTRIBUTES; i++)
         if ((attribute[i] = PyUnicode_InternFromString(ATTRIBUTE[i])) == NULL)
             return -1;
-    PyObject *type = PyType_FromSpec(&spec);
-    if (type == NULL)
-        return -1;
-    int status = PyModule_AddType(module, (PyTypeObject *)type);
-    Py_DECREF(type);
-    return status;
+    PyType_Spec *const specs[] = {&spec, &run_spec};
+    for (int i = 0; i < 2; i++) {
+        PyObject *type = PyType_FromSpec(specs[i]);
+        const int status = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
+        Py_XDECREF(type);
+        if (status < 0)
+            return -1;
+    }
+    return 0;
 }
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};

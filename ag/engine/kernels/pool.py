@@ -26,12 +26,14 @@ def _image(g: Shape, image: Pair) -> Shape:
     return (g[0], *image, g[3])
 
 
+# `taps`: how many each invocation of a kernel looks at
 def _pooled_layout(out: Shape, *others: Shape, window: Window) -> Layout:
-    return window_layout(others[-1], out, window, prod(out))
+    return {**window_layout(others[-1], out, window, prod(out)), "taps": prod(window.kernel)}
 
 
 def _grad_layout(out: Shape, *seen: Shape, window: Window, image: Pair) -> Layout:
-    return window_layout(out, seen[-1], window, prod(out))
+    rows = -(-window.kernel[0] // window.stride[0])  # of a window's, those that see the pixel from some place
+    return {**window_layout(out, seen[-1], window, prod(out)), "taps": rows * window.kernel[1]}
 
 
 @primitive(lambda x, *, window: (_pooled(x, window),) * 2, layout=_pooled_layout, outputs=2)

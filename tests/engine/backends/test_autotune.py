@@ -193,20 +193,21 @@ def test_a_folder_that_cannot_be_written_costs_the_file_only(
     assert len(timed) == 3 and "cannot be written" in caplog.text
 
 
+@pytest.mark.parametrize("where", ["the arena", "the command stream"])
 def test_no_room_to_measure(
     opened: Callable[[], Any], folder: Path, timed: list[int], caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, where: str,
 ) -> None:
     backend = opened()
     buffers = tuple(blank(backend, shape) for shape in ((40, 40), (40, 8), (8, 40)))
 
     def full(*_: Any) -> None:
-        raise ag.ArenaError("the arena is full")
+        raise ag.ArenaError(f"{where} is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(backend, "alloc", full)
+        patch.setattr(*(backend, "alloc") if where == "the arena" else (backend.recorder, "build"), full)
         assert backend.command(matmul, buffers, {"ta": False, "tb": False}).grid == (2, 2, 1)
-    assert not timed and not folder.exists() and "for want of memory (the arena is full)" in caplog.text
+    assert not timed and not list(folder.glob("*.json")) and f"for want of memory ({where} is full)" in caplog.text
 
 
 def test_nothing_is_read_or_written_unless_asked(

@@ -61,6 +61,16 @@ def test_kernels_that_compare_are_strict() -> None:
     assert not {"relu", "clamp", "max", "max_pool2d", "softmax", "fused", "matmul_chain", "attention"} & relaxed
 
 
+@pytest.mark.skipif(not FILES, reason="the kernels are not compiled")
+def test_kernels_that_only_compare_and_add_keep_small_numbers() -> None:
+    """Whatever else they say of their work."""
+    kernels = read_manifest(SPV)["kernels"]
+    multiply = {name for name, entry in kernels.items() if entry["multiplies"]}
+    assert {"matmul", "conv2d_direct", "attention_grad"} <= multiply
+    others = {name for name, entry in kernels.items() if entry["work"]} - multiply
+    assert others == {"avg_pool2d", "avg_pool2d_grad", "max_pool2d", "max_pool2d_grad"}
+
+
 @pytest.mark.vulkan
 @pytest.mark.parametrize("op", [ag.ag_relu, ag.ag_leaky_relu, ag.ag_abs, lambda x: ag.ag_clamp(x, -1.0, 1.0),
                                 lambda x: ag.ag_max(x, axis=0), ag.ag_softmax,

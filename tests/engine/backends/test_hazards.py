@@ -160,7 +160,9 @@ class Noting:
         self.barriers.append("all" if arguments[-2] else "none")
 
     def to_host(self) -> None:
-        """Of another test."""
+        """Of another test, as are the others."""
+
+    clear = end = to_host
 
 
 @pytest.mark.vulkan

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.threads import in_threads
 
 import ag
 from ag.engine.arena import now
@@ -215,16 +216,7 @@ def test_many_threads(device: Device) -> None:
             if not (device.download(y) == 3 * number).all():
                 wrong.append(number)
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(1, 5)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-    finally:
-        sys.setswitchinterval(interval)
+    in_threads(work, range(1, 5))
     assert not wrong
 
 

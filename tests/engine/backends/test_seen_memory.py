@@ -214,7 +214,7 @@ def test_a_command_list_ends_with_a_barrier_for_the_host(backend: Any) -> None:
     noting, nothing = Noting(), None
     copy: Any = Copy(nothing, nothing, (0, 0, 4), [(8, 12)], [(16, 20)])  # type: ignore[arg-type]
     backend.recorder.build([copy, copy], noting)
-    assert noting.calls == ["copy", "copy", "to_host"]
+    assert noting.calls == ["clear", "copy", "copy", "to_host", "end"]
 
 
 def test_what_is_launched_while_the_host_reads_is_read_again(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from curves.workloads import BATCH
 from helpers.errors import expect_error
 
 import ag
+from ag.autograd.captured.call import RecordedCall
 from ag.engine.backends.vulkan.plans import Plan, planned
 from ag.engine.backends.vulkan.products.tiles import TILES, Tiles
 from ag.engine.backends.vulkan.stream.commands import Command, Copy, groups_of
@@ -32,6 +33,7 @@ from ag.engine.kernels.matmul import matmul
 from ag.engine.kernels.optimizer import adam_update
 from ag.engine.primitive import PRIMITIVES, Params, Primitive
 from ag.engine.shape import Shape
+from ag.engine.window import Window, places
 
 CARD = Tiles(132, (), "L")
 MOST = Budget("integrated").seconds
@@ -163,6 +165,24 @@ def test_every_product_says_what_it_costs() -> None:
     assert {"matmul", "attention", "attention_grad", "conv2d_weight_grad"} <= {k for k, p in plans.items() if p.work}
     assert "add" in PRIMITIVES and next(_plans([(PRIMITIVES["add"], ((4, 4),) * 3, {})]))[0].work == 0
     assert TILES
+
+
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize(("size", "stride"), [(2, 2), (31, 1), (64, 64)])
+def test_windows_cost_what_they_look_at(mode: str, size: int, stride: int) -> None:
+    """All their taps from each place; and from each pixel, the rows of windows that see it."""
+    window, image, kernel = Window((size, size), (stride, stride)), (64, 64), f"{mode}_pool2d"
+    below, above = (8, *image, 32), (8, *places(image, window), 32)
+    outputs = (above,) if mode == "avg" else (above, above)
+    (forward, shapes), (back, _) = _plans([
+        (PRIMITIVES[kernel], (*outputs, below), {"window": window}),
+        (PRIMITIVES[f"{kernel}_grad"], (below, *outputs), {"window": window, "image": image})])
+    least, most = (1, 6) if mode == "avg" else (4, 8)
+    assert forward.work == least * int(np.prod(above)) * size * size
+    assert back.work == most * int(np.prod(below)) * -(-size // stride) * size
+    if (size, stride) == (31, 1):  # by its operands alone, a launch that is cut into parts would be of a millisecond
+        assert of_plan(forward, shapes).cost > 3 * seconds_of(0, 4 * sum(int(np.prod(s)) for s in shapes))
+        assert len(of_plan(back, shapes).parts(MOST)) > 1
 
 
 # ---------------------------------------------------------------------------------------------- budgets
@@ -386,6 +406,27 @@ def test_a_replay_without_uploads_is_one_submission(lavapipe: str) -> None:
         before = recorder.submits
         captured()
         assert recorder.submits - before == 1
+
+
+def test_every_step_on_the_same_arguments_is_one_submission(lavapipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that are compared again, as nobody reads on the host what lies on the device."""
+    record, compared, submits = RecordedCall.record, list[int](), list[int]()
+
+    def recorded(call: RecordedCall) -> Any:
+        compared.append(1 + len(submits))
+        return record(call)
+
+    monkeypatch.setattr(RecordedCall, "record", recorded)
+    with ag.ag_device(lavapipe):
+        x, W, labels = ag.ag_tensor(np.ones((4, 4))), ag.ag_param(np.zeros((4, 4))), np.ones((4, 4), np.float32)
+        optimizer = ag.optimizer_sgd({"W": W})
+        captured = ag.ag_capture(lambda x, labels: optimizer.step({"W": x + ag.ag_tensor(labels)}))
+        recorder: Any = getattr(backend_of(lavapipe), "recorder", None)
+        for _ in range(40):
+            before = recorder.submits
+            captured(x, labels)
+            submits.append(recorder.submits - before)
+    assert submits[2:] == [1] * 38 and compared == [1, 2, 8, 32]
 
 
 @pytest.mark.parametrize(("share", "submissions"), [(2.0, 1), (0.75, 2)])

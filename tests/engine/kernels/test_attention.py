@@ -12,6 +12,7 @@ from table.rows import EPS, Array, bound, restart_generator, tensor
 
 import ag
 from ag.engine import target
+from ag.engine.backends.vulkan.pipelines import Kernels
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.engine.primitive import PRIMITIVES
@@ -116,6 +117,25 @@ def test_a_device_that_counts_turns_tiles_shorter_sequences(lavapipe: str) -> No
     tiled = backend_of(lavapipe).target.tiled_attention
     assert tiled(128, 5000) and not tiled(128, 5001) and not tiled(129, 1)
     assert backend_of("cpu").target.tiled_attention(128, 1 << 20)
+
+
+def test_a_driver_that_finds_few_registers_composes_large_heads(lavapipe: str) -> None:
+    backend: Any = backend_of(lavapipe)
+    info = replace(backend.info, vendor="AMD", kind="discrete", driver="22.3.6",
+                   description="AMD Radeon RX 7900 XTX (RADV GFX1100)")
+    old, new = (Kernels(backend._manager, card).target(0) for card in (info, replace(info, driver="24.0.0")))
+    assert old.tiled_attention(64, 5000) and not old.tiled_attention(65, 1)
+    assert old.tiled_attention(32, 5000, True) and not old.tiled_attention(33, 1, True)
+    assert new.tiled_attention(128, 5000, True)
+
+
+def test_with_dropout_fewer_features_are_tiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = backend_of("cpu")
+    monkeypatch.setattr(backend, "target", replace(backend.target, few_registers=True))
+    for rate, names in (0.0, ["attention"]), (0.5, []):
+        with record(backend) as recording:
+            ag.ag_attention(*(tensor(x, backend) for x in operands(1, 64, 64, 8, 8, 1)[:3]), dropout=rate)
+        assert [x.primitive.name for x in recording.launches if x.primitive.name == "attention"] == names
 
 
 def test_three_launches_and_no_matrix_of_weights() -> None:

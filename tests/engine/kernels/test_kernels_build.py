@@ -82,7 +82,7 @@ def test_the_manifest_describes_the_shader(shaders: Path, out: Path) -> None:
     assert entry["spec"] == [{"name": "last", "id": 0, "type": "uint", "default": 0},
                              {"name": "TILE", "id": 1, "type": "int", "default": -4}]
     assert entry["grid"] == {"unit": "workgroups", "axes": ["n / 4", "3"]}
-    assert (entry["work"], entry["turns"]) == ("", "")
+    assert (entry["work"], entry["multiplies"], entry["turns"]) == ("", False, "")
     assert entry["local_size"] == [16, 8, 1] and entry["shared_bytes"] == 0
     assert entry["sha256"] == kernels_build.source_hash(shaders / "twice.comp")
     assert (out / "twice.spv").read_bytes()[:4] == bytes.fromhex("03022307")
@@ -118,12 +118,14 @@ def test_a_broken_shader_fails_the_build(shaders: Path, out: Path, old: str, new
 
 
 @needs_tools
-@pytest.mark.parametrize("line", ["// work: n * 3 / 4 multiply-adds", "// work: n * 3 / 4",
-                                  "// turns: n * 3 / 4 of an invocation's loops"])
+@pytest.mark.parametrize("line", ["// work: n * 3 / 4 multiply-adds", "// work: n * 3 / 4 operations",
+                                  "// work: n * 3 / 4", "// turns: n * 3 / 4 of an invocation's loops"])
 def test_what_a_launch_costs(shaders: Path, out: Path, line: str) -> None:
     edit(shaders, "#version", f"{line}\n#version")
     build(shaders, out)
-    assert kernels_build.read_manifest(out)["kernels"]["twice"][line[3:].partition(":")[0]] == "n * 3 / 4"
+    entry = kernels_build.read_manifest(out)["kernels"]["twice"]
+    assert entry[line[3:].partition(":")[0]] == "n * 3 / 4"
+    assert entry["multiplies"] == line.endswith("multiply-adds")
     edit(shaders, "#version", f"{line}\n#version")
     with pytest.raises(ShaderError, match="may stand there"):
         build(shaders, out)

@@ -16,7 +16,7 @@ from helpers.tiled import KINDS, blank, launched_twice, normal, on, tiled_backen
 import ag
 from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan import plans
-from ag.engine.backends.vulkan.products.tiles import TILES, Tile, Tiles, tiles_of
+from ag.engine.backends.vulkan.products.tiles import TILES, Tile, Tiles, tiles_of, units_of
 from ag.engine.buffer import Buffer
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
@@ -112,15 +112,18 @@ def test_a_tile_fits_every_device(tile: Tile) -> None:
         assert turned.cols * turned.depth % (4 * turned.threads) == 0
         assert turned.rows % turned.down == turned.cols % turned.across == turned.down % 4 == turned.across % 4 == 0
         assert turned.depth % (2 * turned.shares) == 0
+        for wide in (turned.depth // 4, turned.rows // 4, turned.cols // 4, turned.depth, turned.cols):
+            assert turned.threads % wide == 0  # all that an invocation loads lies in one line (shaders/slices.glsl)
         if turned.shares > 1:  # the shares meet where the slices were
             assert 4 * turned.threads * turned.down * turned.across <= turned.shared_bytes
 
 
-def device(vendor: str, kind: str, gibibytes: int) -> DeviceInfo:
-    return DeviceInfo("vulkan:0", "", vendor, "", kind, gibibytes << 30)
+def device(vendor: str, kind: str, gibibytes: int, units: int = 0, product: str = "", driver: str = "") -> DeviceInfo:
+    return DeviceInfo("vulkan:0", product, vendor, driver, kind, gibibytes << 30, units=units)
 
 
 LARGE = device("NVIDIA", "discrete", 140)
+H100 = device("NVIDIA", "discrete", 79, 132)
 
 
 @pytest.mark.parametrize(("info", "rows", "cols", "count", "kind"), [
@@ -128,12 +131,32 @@ LARGE = device("NVIDIA", "discrete", 140)
     (LARGE, 4096, 1, 1, "V"), (LARGE, 8, 512, 1, "V"), (LARGE, 64, 64, 1000, "M4"), (LARGE, 8192, 60, 8, "M1"),
     (device("NVIDIA", "discrete", 8), 1024, 1024, 1, "L"), (device("Apple", "integrated", 16), 4096, 4096, 1, "L2"),
     (device("Unheard of", "other", 0), 4096, 4096, 1, "L2"), (device("Mesa", "cpu", 4), 100, 3, 1, "S"),
-    (device("Mesa", "cpu", 4), 20, 20, 1, "S"),
+    (device("Mesa", "cpu", 4), 20, 20, 1, "S"), (H100, 4096, 4096, 1, "L"), (H100, 512, 512, 1, "S4"),
+    (device("NVIDIA", "discrete", 24, 128), 1024, 1024, 1, "M4"),  # the memory would have said 96
+    (device("NVIDIA", "discrete", 8, 20), 1024, 1024, 1, "M1"),
+    (device("AMD", "discrete", 24, 96, "(RADV NAVI31)", "25.0.7"), 1024, 1024, 1, "M"),  # L would leave 32 units idle
+    (device("AMD", "discrete", 24, 96, "(RADV NAVI31)", "25.0.7"), 4096, 4096, 1, "L"),
 ])
 def test_the_choice(info: DeviceInfo, rows: int, cols: int, count: int, kind: str) -> None:
     tiles = tiles_of(info)
     assert tiles.choose(rows, cols, count) in (TILES[kind], TILES[kind].turned())
     assert tiles.choose(cols, rows, count) in (TILES[kind], TILES[kind].turned())
+
+
+def test_the_tiles_of_an_h100_are_those_that_were_measured() -> None:
+    assert tiles_of(H100) == tiles_of(LARGE) == tiles_of(device("NVIDIA", "discrete", 79))
+
+
+@pytest.mark.parametrize(("info", "units"), [
+    (device("NVIDIA", "discrete", 8, 24), 24), (device("AMD", "integrated", 4, 40), 40), (H100, 132),
+    (device("AMD", "integrated", 1, 1), 2),  # 1 is for processors
+    (device("Arm", "integrated", 8, 10), 10), (device("AMD", "virtual", 8, 60), 60),
+    (device("NVIDIA", "discrete", 8), 32), (device("AMD", "discrete", 24), 96), (device("AMD", "discrete", 192), 304),
+    (device("Intel", "discrete", 16), 32), (device("Apple", "integrated", 64), 12), (device("AMD", "virtual", 8), 12),
+    (device("NVIDIA", "discrete", 0), 12),
+])
+def test_units_are_as_many_as_the_driver_says(info: DeviceInfo, units: int) -> None:
+    assert units_of(info) == tiles_of(info).units == units
 
 
 def test_a_skinny_product_has_its_tiles_along_the_long_side() -> None:
@@ -142,7 +165,7 @@ def test_a_skinny_product_has_its_tiles_along_the_long_side() -> None:
 
 def test_an_unknown_kind_of_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AG_MATMUL_TILE", "XL")
-    message = r"AG_MATMUL_TILE is 'XL'; it must be one of L, L2, M1, M, M4, S, S4, V, or"
+    message = r"AG_MATMUL_TILE is 'XL'; it must be one of L, L2, L8, M1, M, M4, S, S4, V, or"
     with pytest.raises(ag.KernelError, match=message):
         tiles_of(LARGE)
 

@@ -13,6 +13,8 @@
 //   KPFAULT_PIPELINE_MS=<ms>     a pipeline takes so much longer to make
 //   KPFAULT_PIPELINES=<file>     for each, the number of those that are being made is appended, in a line
 //   KPFAULT_NO_PIPELINES=1       none can be made
+//   KPFAULT_REFUSE=<call>,...    these calls, of those in REFUSABLE and all others here, do nothing and fail ...
+//   KPFAULT_RESULT=<n>           ... with this VkResult; else there is no memory of the device
 //   KPFAULT_DEVICE=<k>           only the k-th device created, from 0, is at fault; else every device
 //
 // Settings are looked at in every call, so a process may change its own.
@@ -31,6 +33,25 @@
 #include <vulkan/vulkan.h>
 
 enum { MAX_DEVICES = 64, MAX_FENCES = 256, MAX_BUFFERS = 4096 };
+
+// Calls that do nothing here but to be refused: name, parameters and arguments; the first one leads to the device.
+#define REFUSABLE(X)                                                                                                  \
+    X(CreateCommandPool, (VkDevice at, const VkCommandPoolCreateInfo *a, const VkAllocationCallbacks *b,              \
+                          VkCommandPool *c), (at, a, b, c))                                                           \
+    X(AllocateCommandBuffers, (VkDevice at, const VkCommandBufferAllocateInfo *a, VkCommandBuffer *b), (at, a, b))    \
+    X(EndCommandBuffer, (VkCommandBuffer at), (at))                                                                   \
+    X(CreateFence, (VkDevice at, const VkFenceCreateInfo *a, const VkAllocationCallbacks *b, VkFence *c),             \
+      (at, a, b, c))                                                                                                  \
+    X(CreateQueryPool, (VkDevice at, const VkQueryPoolCreateInfo *a, const VkAllocationCallbacks *b, VkQueryPool *c), \
+      (at, a, b, c))                                                                                                  \
+    X(GetQueryPoolResults, (VkDevice at, VkQueryPool a, uint32_t b, uint32_t c, size_t d, void *e, VkDeviceSize f,    \
+                            VkQueryResultFlags g), (at, a, b, c, d, e, f, g))                                         \
+    X(CreateDescriptorPool, (VkDevice at, const VkDescriptorPoolCreateInfo *a, const VkAllocationCallbacks *b,        \
+                             VkDescriptorPool *c), (at, a, b, c))                                                     \
+    X(CreateShaderModule, (VkDevice at, const VkShaderModuleCreateInfo *a, const VkAllocationCallbacks *b,            \
+                           VkShaderModule *c), (at, a, b, c))                                                         \
+    X(CreateBuffer, (VkDevice at, const VkBufferCreateInfo *a, const VkAllocationCallbacks *b, VkBuffer *c),          \
+      (at, a, b, c))
 
 typedef struct {
     VkFence fence;
@@ -51,6 +72,8 @@ typedef struct {
     PFN_vkCmdCopyBuffer cmdCopyBuffer;
     PFN_vkCreateComputePipelines createPipelines;
     PFN_vkMapMemory mapMemory;
+#define FIELD(name, parameters, arguments) PFN_vk##name name;
+    REFUSABLE(FIELD)
     unsigned long long allocated; // bytes, in all
     long waits;
     int killed; // by the watchdog
@@ -83,6 +106,15 @@ static const char *setting(const char *name, const Device *device)
     if (only && atoi(only) != (int)(device - devices))
         return NULL;
     return getenv(name);
+}
+
+// What a call of that name is to fail with; VK_SUCCESS if it is to go on.
+static VkResult refused(const Device *device, const char *call)
+{
+    const char *calls = setting("KPFAULT_REFUSE", device), *result = setting("KPFAULT_RESULT", device);
+    if (!calls || !strstr(calls, call))
+        return VK_SUCCESS;
+    return result ? (VkResult)atoi(result) : VK_ERROR_OUT_OF_DEVICE_MEMORY;
 }
 
 static int lost(const Device *device)
@@ -137,6 +169,9 @@ static VkResult VKAPI_CALL AllocateMemory(VkDevice handle, const VkMemoryAllocat
 {
     Device *device = find(handle);
     const char *limit = setting("KPFAULT_ALLOC_LIMIT", device);
+    const VkResult refusal = refused(device, "vkAllocateMemory");
+    if (refusal)
+        return refusal;
     if (limit && device->allocated + info->allocationSize > strtoull(limit, NULL, 0))
         return VK_ERROR_OUT_OF_DEVICE_MEMORY;
     VkResult result = device->allocateMemory(handle, info, callbacks, memory);
@@ -150,6 +185,9 @@ static VkResult VKAPI_CALL MapMemory(VkDevice handle, VkDeviceMemory memory, VkD
 {
     Device *device = find(handle);
     const char *limit = setting("KPFAULT_MAP_LIMIT", device);
+    const VkResult refusal = refused(device, "vkMapMemory");
+    if (refusal)
+        return refusal;
     if (limit && size > strtoull(limit, NULL, 0)) // VK_WHOLE_SIZE is more, too
         return VK_ERROR_MEMORY_MAP_FAILED;
     return device->mapMemory(handle, memory, offset, size, flags, out);
@@ -159,6 +197,9 @@ static VkResult VKAPI_CALL WaitForFences(VkDevice handle, uint32_t count, const 
                                          VkBool32 all, uint64_t timeout)
 {
     Device *device = find(handle);
+    const VkResult refusal = refused(device, "vkWaitForFences");
+    if (refusal)
+        return refusal;
     device->waits++;
     // A device that is really lost has stopped working; this one must be let finish, or its owner frees what it uses.
     const Submission last = latest_of(device, fences[0]);
@@ -175,6 +216,9 @@ static VkResult VKAPI_CALL WaitForFences(VkDevice handle, uint32_t count, const 
 
 static VkResult VKAPI_CALL BeginCommandBuffer(VkCommandBuffer buffer, const VkCommandBufferBeginInfo *info)
 {
+    const VkResult refusal = refused(find(buffer), "vkBeginCommandBuffer");
+    if (refusal)
+        return refusal;
     *copied_by(buffer) = 0;
     return find(buffer)->beginCommandBuffer(buffer, info);
 }
@@ -191,8 +235,9 @@ static VkResult VKAPI_CALL QueueSubmit(VkQueue queue, uint32_t count, const VkSu
                                        VkFence fence)
 {
     Device *device = find(queue);
-    if (lost(device))
-        return VK_ERROR_DEVICE_LOST;
+    const VkResult refusal = refused(device, "vkQueueSubmit");
+    if (lost(device) || refusal)
+        return refusal ? refusal : VK_ERROR_DEVICE_LOST;
     const char *limit = setting("KPFAULT_TDR_MS", device);
     const char *link = setting("KPFAULT_LINK_GBPS", device);
     const double begin = now_s();
@@ -220,6 +265,9 @@ static VkResult VKAPI_CALL CreateComputePipelines(VkDevice handle, VkPipelineCac
                                                   const VkAllocationCallbacks *callbacks, VkPipeline *out)
 {
     Device *device = find(handle);
+    const VkResult refusal = refused(device, "vkCreateComputePipelines");
+    if (refusal)
+        return refusal;
     const char *late = setting("KPFAULT_PIPELINE_MS", device), *path = setting("KPFAULT_PIPELINES", device);
     const int now = atomic_fetch_add(&making, 1) + 1;
     FILE *file = path ? fopen(path, "a") : NULL;
@@ -235,6 +283,15 @@ static VkResult VKAPI_CALL CreateComputePipelines(VkDevice handle, VkPipelineCac
     atomic_fetch_sub(&making, 1);
     return result;
 }
+
+#define REFUSING(name, parameters, arguments)                                                                         \
+    static VkResult VKAPI_CALL name parameters                                                                        \
+    {                                                                                                                 \
+        Device *device = find(at);                                                                                    \
+        const VkResult refusal = refused(device, "vk" #name);                                                         \
+        return refusal ? refusal : device->name arguments;                                                            \
+    }
+REFUSABLE(REFUSING)
 
 // ---- the layer's place in the chain: each Create call takes its link and passes the rest on ------
 
@@ -264,6 +321,9 @@ static VkResult VKAPI_CALL CreateDevice(VkPhysicalDevice physical, const VkDevic
     link->u.pLayerInfo = link->u.pLayerInfo->pNext;
     if (deviceCount == MAX_DEVICES)
         return VK_ERROR_OUT_OF_HOST_MEMORY;
+    const VkResult refusal = refused(&devices[deviceCount], "vkCreateDevice");
+    if (refusal)
+        return refusal;
     PFN_vkCreateDevice create = (PFN_vkCreateDevice)instanceProc(instance, "vkCreateDevice");
     VkResult result = create(physical, info, callbacks, out);
     if (result == VK_SUCCESS)
@@ -278,6 +338,8 @@ static VkResult VKAPI_CALL CreateDevice(VkPhysicalDevice physical, const VkDevic
             .cmdCopyBuffer = (PFN_vkCmdCopyBuffer)deviceProc(*out, "vkCmdCopyBuffer"),
             .mapMemory = (PFN_vkMapMemory)deviceProc(*out, "vkMapMemory"),
             .createPipelines = (PFN_vkCreateComputePipelines)deviceProc(*out, "vkCreateComputePipelines"),
+#define FOUND(name, parameters, arguments) .name = (PFN_vk##name)deviceProc(*out, "vk" #name),
+            REFUSABLE(FOUND)
         };
     return result;
 }
@@ -312,6 +374,8 @@ static PFN_vkVoidFunction own(const char *name)
         {"vkCmdCopyBuffer", CmdCopyBuffer},
         {"vkMapMemory", MapMemory},
         {"vkCreateComputePipelines", CreateComputePipelines},
+#define OWN(name, parameters, arguments) {"vk" #name, name},
+        REFUSABLE(OWN)
     };
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
         if (!strcmp(name, calls[i].name))

@@ -1,8 +1,8 @@
 // Turns the VkResults that kp 0.9.0 drops into C++ exceptions.
 //
 // vulkan.hpp throws by itself from its "enhanced" calls; the pointer-style calls that kp uses hand
-// back a VkResult instead.  extend.hpp maps the exceptions to Python: MemoryError, DeviceLostError,
-// RuntimeError.  Called from the patched kp sources.
+// back a VkResult instead.  extend.hpp maps the exceptions to Python: kp.OutOfMemoryError, which is a
+// MemoryError, kp.DeviceLostError and kp.Error, which are RuntimeErrors.  Called from the patched kp sources.
 #pragma once
 #include <vulkan/vulkan.hpp>
 

@@ -16,24 +16,38 @@ namespace py = pybind11;
 template<typename T>
 using Class = py::class_<T, std::shared_ptr<T>>;
 
+/// A class of exceptions, which is never released: the translator outlives the interpreter's own objects.
+inline PyObject*
+errorClass(py::module_& m, const char* name, PyObject* base)
+{
+    return py::exception<std::exception>(m, name, base).release().ptr();
+}
+
 inline void
 bindErrors(py::module_& m)
 {
-    // Never released: the translator outlives the interpreter's own objects.
-    static PyObject* const lost =
-      py::exception<vk::DeviceLostError>(m, "DeviceLostError", PyExc_RuntimeError).release().ptr();
+    // Classes of their own: whatever else comes out of a call, such as from a signal's handler, is somebody else's.
+    static PyObject* const memory = errorClass(m, "OutOfMemoryError", PyExc_MemoryError);
+    static PyObject* const other = errorClass(m, "Error", PyExc_RuntimeError);
+    static PyObject* const lost = errorClass(m, "DeviceLostError", other);
     py::register_exception_translator([](std::exception_ptr error) {
         try {
             if (error)
                 std::rethrow_exception(error);
         } catch (const vk::OutOfDeviceMemoryError& e) {
-            PyErr_SetString(PyExc_MemoryError, e.what());
+            PyErr_SetString(memory, e.what());
         } catch (const vk::OutOfHostMemoryError& e) {
-            PyErr_SetString(PyExc_MemoryError, e.what());
+            PyErr_SetString(memory, e.what());
         } catch (const vk::TooManyObjectsError& e) { // of allocations: some drivers allow 4096
-            PyErr_SetString(PyExc_MemoryError, e.what());
+            PyErr_SetString(memory, e.what());
+        } catch (const std::bad_alloc& e) {
+            PyErr_SetString(memory, e.what());
         } catch (const vk::DeviceLostError& e) {
             PyErr_SetString(lost, e.what());
+        } catch (const py::builtin_exception&) { // a TypeError and the like
+            throw;
+        } catch (const std::runtime_error& e) {
+            PyErr_SetString(other, e.what());
         }
     });
 }
@@ -141,6 +155,9 @@ bindSequence(Class<kp::Sequence>& sequence)
                  &kp::Sequence::evalAsyncAfter,
                  "Submit other sequences and then this one, all at once; whoever waits for one waits for all.",
                  py::arg("before"));
+    sequence.def("end",
+                 &kp::Sequence::end,
+                 "No more is recorded.  Submitting does this, too; here, who records hears what the driver refuses.");
     sequence.def("wait",
                  &kp::Sequence::wait,
                  "Wait for the submitted work: True when it is done, False after timeout_ns.",
@@ -165,12 +182,18 @@ bindManager(Class<kp::Manager>& manager)
       .def("memory_heaps",
            [](const kp::Manager& self) { return memoryHeaps(self.physicalDevice()); },
            "[(bytes, is device-local)] for each memory heap.")
+      .def("arena_heaps",
+           [](const kp::Manager& self) { return kp::storageHeaps(self.physicalDevice()); },
+           "The numbers of the memory heaps that arenas may lie in.")
       .def("memory_budget",
            [](const kp::Manager& self) { return memoryBudget(self.physicalDevice()); },
            "[(budget, usage)] of this process for each memory heap, in bytes; empty if the driver does not tell.")
       .def("features",
            &kp::Manager::features,
-           "Optional shader features by name: True if supported, and then enabled.")
+           "Optional features by name: True if supported.")
+      .def("enabled",
+           [](const kp::Manager& self) { return self.enabled(); },
+           "The names of those that are enabled: all that a kernel of ag, or kp itself, uses.")
       .def("cooperative_matrices",
            [](const kp::Manager& self) {
                return cooperativeMatrices(
@@ -197,10 +220,8 @@ bindManager(Class<kp::Manager>& manager)
            "Where shaders find the memory of an addressed tensor.",
            py::arg("tensor"))
       .def("host_sees",
-           [](const kp::Manager& self) {
-               return kp::visibleType(self.physicalDevice().getMemoryProperties(), UINT32_MAX).has_value();
-           },
-           "Whether the host may see the memory of arenas.")
+           [](const kp::Manager& self) { return kp::storageSeen(self.physicalDevice()); },
+           "Whether the host may see the memory of arenas, or of some of them.")
       .def("host_access",
            [](const kp::Manager&, const kp::Tensor& arena) { return py::make_tuple(arena.mapped(), arena.cached()); },
            "Whether the host sees the memory of this arena, and whether it reads that at full speed.",
@@ -251,8 +272,9 @@ extend(py::module_& m, Class<kp::Sequence>& sequence, Class<kp::Manager>& manage
                   py::dict d = deviceProperties(device);
                   kp::Features features;
                   features.query(device, extensionsOf(device));
-                  d["features"] = features.enabled;
+                  d["features"] = features.there;
                   d["memory_heaps"] = memoryHeaps(device);
+                  d["arena_heaps"] = kp::storageHeaps(device);
                   devices.append(d);
               }
               return devices;

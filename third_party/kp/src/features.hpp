@@ -1,13 +1,16 @@
-// Optional device features: which of a fixed list the device supports, all of them turned on.
+// Optional device features: which of a fixed list the device supports, and those of them that are turned on.
 //
-// A shader may use 16-bit storage, float atomics and the like only when the feature was enabled at
-// vkCreateDevice; kp 0.9.0 enables none.  Some drivers run such shaders all the same and give wrong
-// numbers, so the caller must look here (Manager.features() in Python) before it picks a shader.
+// A shader may use 16-bit floats, addresses of buffers and the like only when the feature was enabled at
+// vkCreateDevice; kp 0.9.0 enables none.  Some drivers run such shaders all the same and give wrong numbers, so the
+// caller must look here before it picks a shader.  Enabled is what some kernel of ag or kp itself uses, and nothing
+// else: a feature may cost speed, as checks of every access do, and the less is asked of a driver, the less goes wrong.
+// Manager.features() in Python is what there is, Manager.enabled() what is turned on of it.
 // Member of kp::Manager, filled by Manager::createDevice.
 #pragma once
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 #include <vulkan/vulkan.hpp>
 
 namespace kp {
@@ -33,8 +36,9 @@ struct Bfloat16Features
 
 struct Features
 {
-    std::map<std::string, bool> enabled; ///< by the names Python sees
-    std::set<std::string> extensions;    ///< device extensions to be enabled
+    std::map<std::string, bool> there; ///< by the names Python sees
+    std::set<std::string> enabled;     ///< of these
+    std::set<std::string> extensions;  ///< device extensions to be enabled
 
     /// Asks the device; returns the pNext chain for vkCreateDevice, which lives as long as this.
     /// `have` are the device's extensions.
@@ -48,24 +52,31 @@ struct Features
         void* chain = nullptr;
         auto ask = [&](auto& features, bool core, const char* extension) {
             if (!core && !have.count(extension))
+                return false;
+            features.pNext = chain;
+            chain = &features;
+            return true;
+        };
+        std::vector<VkBaseOutStructure*> used;
+        auto use = [&](auto& features, bool core, const char* extension) {
+            if (!ask(features, core, extension))
                 return;
             if (!core)
                 extensions.insert(extension);
-            features.pNext = chain;
-            chain = &features;
+            used.push_back((VkBaseOutStructure*)&features);
         };
         ask(mStorage16, core11, "VK_KHR_16bit_storage");
         ask(mStorage8, core12, "VK_KHR_8bit_storage");
-        ask(mFloat16Int8, core12, "VK_KHR_shader_float16_int8");
+        use(mFloat16Int8, core12, "VK_KHR_shader_float16_int8");
         ask(mSubgroupTypes, core12, "VK_KHR_shader_subgroup_extended_types");
-        ask(mMemoryModel, core12, "VK_KHR_vulkan_memory_model");
+        use(mMemoryModel, core12, "VK_KHR_vulkan_memory_model");
         if (core12) // the call that tells an address has another name before
-            ask(mAddress, core12, "VK_KHR_buffer_device_address");
-        ask(mTimelineSemaphore, core12, "VK_KHR_timeline_semaphore");
-        ask(mSubgroupSize, false, "VK_EXT_subgroup_size_control");
+            use(mAddress, core12, "VK_KHR_buffer_device_address");
+        use(mTimelineSemaphore, core12, "VK_KHR_timeline_semaphore");
+        use(mSubgroupSize, false, "VK_EXT_subgroup_size_control");
         ask(mAtomicFloat, false, "VK_EXT_shader_atomic_float");
-        ask(mCooperativeMatrix, false, "VK_KHR_cooperative_matrix");
-        ask(mBfloat16, false, "VK_KHR_shader_bfloat16");
+        use(mCooperativeMatrix, false, "VK_KHR_cooperative_matrix");
+        use(mBfloat16, false, "VK_KHR_shader_bfloat16");
         // A device that has this extension (MoltenVK) demands that it be enabled.
         if (have.count("VK_KHR_portability_subset"))
             extensions.insert("VK_KHR_portability_subset");
@@ -74,28 +85,19 @@ struct Features
         found.pNext = chain;
         device.getFeatures2(&found);
 
-        // To capture and replay addresses is for debuggers, and several devices are not used as one.
-        mAddress.bufferDeviceAddressCaptureReplay = VK_FALSE;
-        mAddress.bufferDeviceAddressMultiDevice = VK_FALSE;
-
-        // Of the 1.0 features, only what compute shaders use: robustBufferAccess would cost speed.
-        mCore.pNext = chain;
-        mCore.features.shaderInt16 = found.features.shaderInt16;
-        mCore.features.shaderInt64 = found.features.shaderInt64;
-        mCore.features.shaderFloat64 = found.features.shaderFloat64;
-
-        enabled = {
+        there = {
             { "int8", mFloat16Int8.shaderInt8 },
-            { "int16", mCore.features.shaderInt16 },
-            { "int64", mCore.features.shaderInt64 },
+            { "int16", found.features.shaderInt16 },
+            { "int64", found.features.shaderInt64 },
             { "float16", mFloat16Int8.shaderFloat16 },
-            { "float64", mCore.features.shaderFloat64 },
+            { "float64", found.features.shaderFloat64 },
             { "storage8", mStorage8.storageBuffer8BitAccess },
             { "storage16", mStorage16.storageBuffer16BitAccess },
             { "subgroup_extended_types", mSubgroupTypes.shaderSubgroupExtendedTypes },
             { "subgroup_size_control", mSubgroupSize.subgroupSizeControl },
             { "full_subgroups", mSubgroupSize.computeFullSubgroups },
             { "vulkan_memory_model", mMemoryModel.vulkanMemoryModel },
+            { "device_scope", mMemoryModel.vulkanMemoryModelDeviceScope },
             { "buffer_device_address", mAddress.bufferDeviceAddress },
             { "timeline_semaphore", mTimelineSemaphore.timelineSemaphore },
             { "atomic_float32_add", mAtomicFloat.shaderBufferFloat32AtomicAdd },
@@ -103,6 +105,25 @@ struct Features
             { "bfloat16", mBfloat16.shaderBFloat16Type },
             { "bfloat16_cooperative_matrix", mBfloat16.shaderBFloat16CooperativeMatrix },
         };
+
+        // What is used of these stays as it was found; the rest of them, and all of Vulkan 1.0's, is off.
+        mFloat16Int8.shaderInt8 = VK_FALSE;
+        mMemoryModel.vulkanMemoryModelAvailabilityVisibilityChains = VK_FALSE;
+        mAddress.bufferDeviceAddressCaptureReplay = VK_FALSE;
+        mAddress.bufferDeviceAddressMultiDevice = VK_FALSE;
+        mCooperativeMatrix.cooperativeMatrixRobustBufferAccess = VK_FALSE;
+        mBfloat16.shaderBFloat16DotProduct = VK_FALSE;
+        for (const char* name :
+             { "float16", "subgroup_size_control", "full_subgroups", "vulkan_memory_model", "device_scope",
+               "buffer_device_address", "timeline_semaphore", "cooperative_matrix", "bfloat16",
+               "bfloat16_cooperative_matrix" })
+            if (there.at(name))
+                enabled.insert(name);
+        mCore.pNext = nullptr;
+        for (VkBaseOutStructure* features : used) {
+            features->pNext = (VkBaseOutStructure*)mCore.pNext;
+            mCore.pNext = features;
+        }
         return &mCore;
     }
 

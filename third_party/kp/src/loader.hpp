@@ -5,6 +5,7 @@
 #include <vulkan/vulkan.h>
 #ifdef _WIN32
 #include <windows.h>
+#undef MemoryBarrier // of winnt.h, where vk::MemoryBarrier follows
 #else
 #include <dlfcn.h>
 #endif

@@ -1,7 +1,8 @@
-// What Python learns about a device: identity, limits, memory heaps.  kp 0.9.0 tells the name and the
+// What Python learns about a device: identity, limits, compute units, memory heaps.  kp 0.9.0 tells the name and the
 // workgroup limits only.  Used by extend.hpp.
 #pragma once
 #include "queues.hpp"
+#include <bitset>
 #include <kompute/Kompute.hpp>
 #include <pybind11/pybind11.h>
 #include <set>
@@ -51,6 +52,47 @@ subgroupSizes(const vk::PhysicalDevice& device)
     return { sizes.minSubgroupSize, sizes.maxSubgroupSize, sizes.maxComputeWorkgroupSubgroups };
 }
 
+/// VkPhysicalDeviceShaderCoreBuiltinsPropertiesARM, which is younger than the headers of Ubuntu 22.04.
+struct CoreBuiltinsProperties
+{
+    VkStructureType sType = (VkStructureType)1000497001;
+    void* pNext = nullptr;
+    uint64_t mask = 0;
+    uint32_t count = 0;
+    uint32_t warpsPerCore = 0;
+};
+
+/// How many multiprocessors, compute units or cores the device has; 0: the driver does not tell.  NVIDIA, AMD and Arm
+/// have extensions for it, others none.  `have` are the device's extensions, and only they are asked.
+inline uint32_t
+computeUnits(const vk::PhysicalDevice& device, const std::set<std::string>& have)
+{
+    vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV nvidia;
+    vk::PhysicalDeviceShaderCoreProperties2AMD amd;
+    vk::PhysicalDeviceShaderCorePropertiesAMD chip; // with units that are switched off
+    CoreBuiltinsProperties arm;
+    vk::PhysicalDeviceProperties2 all;
+    auto ask = [&](auto& properties, const char* extension) {
+        if (!have.count(extension))
+            return;
+        properties.pNext = all.pNext;
+        all.pNext = &properties;
+    };
+    ask(nvidia, "VK_NV_shader_sm_builtins");
+    ask(amd, "VK_AMD_shader_core_properties2");
+    ask(chip, "VK_AMD_shader_core_properties");
+    ask(arm, "VK_ARM_shader_core_builtins");
+    device.getProperties2(&all);
+    if (nvidia.shaderSMCount)
+        return nvidia.shaderSMCount;
+    if (amd.activeComputeUnitCount)
+        return amd.activeComputeUnitCount;
+    if (chip.computeUnitsPerShaderArray)
+        return chip.shaderEngineCount * chip.shaderArraysPerEngineCount *
+               chip.computeUnitsPerShaderArray;
+    return arm.count ? arm.count : (uint32_t)std::bitset<64>(arm.mask).count();
+}
+
 inline pybind11::dict
 deviceProperties(const vk::PhysicalDevice& device)
 {
@@ -74,7 +116,8 @@ deviceProperties(const vk::PhysicalDevice& device)
         ask(floats);
         ask(driver);
     }
-    if (extensionsOf(device).count("VK_KHR_maintenance4"))
+    const std::set<std::string> extensions = extensionsOf(device);
+    if (extensions.count("VK_KHR_maintenance4"))
         ask(buffers);
     device.getProperties2(&all);
     const vk::PhysicalDeviceProperties& p = all.properties;
@@ -109,6 +152,7 @@ deviceProperties(const vk::PhysicalDevice& device)
     d["max_storage_buffers"] = limits.maxPerStageDescriptorStorageBuffers;
     d["max_push_constants_size"] = limits.maxPushConstantsSize;
     d["max_allocations"] = limits.maxMemoryAllocationCount;
+    d["compute_units"] = computeUnits(device, extensions); // 0: not told
     d["subgroup_size"] = subgroup.subgroupSize;
     const SubgroupSizes sizes = subgroupSizes(device);
     d["required_subgroup_sizes"] = py::make_tuple(sizes.least, sizes.most); // (0, 0): none

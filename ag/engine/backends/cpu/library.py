@@ -194,8 +194,8 @@ class Library:
     kernels : dict of str to Kernel
     launch_briefly : callable
         Makes the launch of a row of words, in the calling thread.
-    launch_at : int
-        Its address in this process; 0 if it is elsewhere.
+    launch_at, run_at : int
+        Addresses of what makes a launch, and what makes all of a program, in this process; 0 if they are elsewhere.
     """
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
@@ -210,7 +210,7 @@ class Library:
             run.argtypes = [ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64]
             run.restype = None
         self.launch_briefly.argtypes, self.launch_briefly.restype = [ctypes.c_char_p], None
-        self.launch_at = _address(held.ag_launch)
+        self.launch_at, self.run_at = _address(held.ag_launch), _address(held.ag_run)
         functions = frozenset(manifest["functions"])
         self.kernels = {name: _kernel(free, name, entry, functions) for name, entry in manifest["kernels"].items()}
 

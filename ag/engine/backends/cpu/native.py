@@ -8,6 +8,7 @@ primitives these are, `ag.engine.backends.cpu.library` knows; `ag.engine.backend
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy as copy_of
 from functools import partial
 from importlib import import_module
 from itertools import groupby
@@ -25,6 +26,8 @@ from ag.engine.primitive import PRIMITIVES, Call, Params, Primitive, PrimitiveTo
 from ag.engine.program import OPEN, Given, Launch, Program
 
 __all__ = ["NativeBackend"]
+
+_HELD = 1 << 16  # work of a program during which Python's lock is held: some ten microseconds
 
 try:
     _code: ModuleType | None = import_module("ag.engine.backends._launch")
@@ -45,6 +48,8 @@ class NativeProgram(NumpyProgram):
                 found = [row for _, row in group if row is not None]
                 words = b"".join(row for row, _ in found)
                 self._runs.append(partial(backend.run, words, len(found), sum(work for _, work in found)))
+                if len(found) == len(rows):
+                    backend.run_quickly(self, words, [work for _, work in found])
             else:
                 self._runs.append(partial(quietly, [call for call, _ in group]))
 
@@ -65,6 +70,7 @@ class NativeProgram(NumpyProgram):
 
     def close(self) -> None:
         """Forget calls and buffers."""
+        vars(self).pop("run", None)
         self._runs.clear()
         super().close()
 
@@ -82,6 +88,7 @@ class NativeBackend(NumpyBackend):
     def __init__(self, kernels: Library, index: int = 0, *, guard: int = 0, limit_bytes: int | None = None) -> None:
         super().__init__(index, guard=guard, limit_bytes=limit_bytes)
         self.run, self.launch_briefly, self._kernels = kernels.run, kernels.launch_briefly, kernels.kernels
+        self._library = kernels
         self.starts: list[int] = []  # by segment: what makes a pointer of an address
         if _code is not None and kernels.launch_at and not guard and type(self).launch is NativeBackend.launch:
             setattr(self, "launch", self._quickly(self.launch, kernels))  # noqa: B010 - in the place of the method
@@ -91,6 +98,20 @@ class NativeBackend(NumpyBackend):
         assert _code is not None
         return _code.Launch(self, _table(self._kernels), OPEN, self.settings, launch, note_written, Buffer, Block,
                             OFFSET_BITS, kernels.launch_at, None, tuple, ())
+
+    def run_quickly(self, program: NativeProgram, words: bytes, work: list[int]) -> None:
+        """Let compiled code run a program of small launches, whose rows these are; else it calls `run`."""
+        run_at = self._library.run_at
+        if _code is not None and isinstance(self.launch, _code.Launch) and run_at and (
+                max(work) < SHARED_FROM and sum(work) < _HELD):
+            slowly = copy_of(program).run  # of the same lists, as a program that holds its own method dies late
+            quick = _code.Run(self.launch, slowly, words, len(work), run_at)
+            setattr(program, "run", quick)  # noqa: B010 - in the place of the method
+
+    def close(self) -> None:
+        """Let go of the memory; the last buffer that looks into it frees it."""
+        super().close()
+        self.starts = []  # of memory that may be gone
 
     def words(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> tuple[bytes, int] | None:
         """A launch as words, and how much work it is; None if there is no kernel for it."""

@@ -197,8 +197,9 @@ class VulkanBackend(Backend):
         return self._manager.arena(nbytes // 4, nbytes > self._kernels.covered)
 
     def _budget(self) -> int:
-        """Bytes of the arena's heap that the driver would still give to this process."""
-        return spare_bytes(self._manager.memory_heaps(), self._manager.memory_budget())
+        """The largest segment that the driver would still give to this process without moving others out."""
+        manager = self._manager
+        return max(spare_bytes(manager.memory_heaps(), manager.memory_budget(), manager.arena_heaps()))
 
     def upload(self, array: Array, into: Buffer) -> None:
         before_host(into)

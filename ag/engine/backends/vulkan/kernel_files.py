@@ -67,6 +67,7 @@ class Entry(TypedDict):
     spec: list[Constant]
     grid: GridRule
     work: str
+    multiplies: bool
     turns: str
     strict: bool
     fixed: bool

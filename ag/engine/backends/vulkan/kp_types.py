@@ -20,6 +20,8 @@ class Properties(TypedDict):
     """Limits and names of a device; an open one does not tell its features and heaps here."""
 
     api_version: int
+    arena_heaps: list[int]
+    compute_units: int
     device_id: int
     device_name: str
     device_type: int
@@ -76,6 +78,8 @@ class Sequence(Protocol):
 
     def to_host(self) -> object: ...
 
+    def end(self) -> object: ...
+
     def eval(self) -> Sequence: ...
 
     def eval_async_after(self, before: list[Sequence]) -> Sequence: ...
@@ -123,7 +127,11 @@ class Manager(Protocol):
 
     def features(self) -> dict[str, bool]: ...
 
+    def enabled(self) -> set[str]: ...
+
     def memory_heaps(self) -> list[tuple[int, bool]]: ...
+
+    def arena_heaps(self) -> list[int]: ...
 
     def memory_budget(self) -> list[tuple[int, int]]: ...
 

@@ -95,8 +95,6 @@ def _least(largest: dict[str, int]) -> tuple[int, str]:
     return min(told, key=lambda limit: limit[0])
 
 
-def spare_bytes(heaps: list[tuple[int, bool]], budget: list[tuple[int, int]]) -> int:
-    """What the driver would still give of the largest heap of the device's own, by VK_EXT_memory_budget."""
-    size, index = max((size, i) for i, (size, local) in enumerate(heaps) if local)
-    most, used = budget[index]
-    return max(0, min(most, size) - used)
+def spare_bytes(heaps: list[tuple[int, bool]], budget: list[tuple[int, int]], used: list[int]) -> list[int]:
+    """What the driver would still give of each heap that is used, by VK_EXT_memory_budget."""
+    return [max(0, min(budget[i][0], heaps[i][0]) - budget[i][1]) for i in used]

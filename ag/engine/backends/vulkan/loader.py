@@ -11,27 +11,28 @@ from __future__ import annotations
 
 import importlib
 import os
-import subprocess
+import re
 import sys
 from types import ModuleType
 from typing import NoReturn
 
 from ag.engine.backend import DeviceInfo
+from ag.engine.backends.vulkan.faults import Faults, guarded, no_room
 from ag.engine.backends.vulkan.kernel_files import not_built
 from ag.engine.backends.vulkan.kp_types import Manager, Properties
 from ag.engine.backends.vulkan.selection import Listed
 from ag.errors import DeviceError
 from ag.version import install_line
 
-__all__ = ["DRIVERS", "Drivers", "LetGo", "complaints", "kompute"]
+__all__ = ["DRIVERS", "Drivers", "LetGo", "driver_version", "kompute"]
 
 _VENDORS = {
     0x10DE: "NVIDIA", 0x1002: "AMD", 0x8086: "Intel", 0x106B: "Apple", 0x13B5: "Arm", 0x5143: "Qualcomm",
     0x1AE0: "Google", 0x10005: "Mesa",
 }
-_MOLTENVK = 14  # a VkDriverId; it gives the two dies of a card one UUID
+_NVIDIA, _INTEL_WINDOWS, _MOLTENVK = 4, 5, 14  # VkDriverIds; the last gives the two dies of a card one UUID
+_WRITTEN = re.compile(r"(?<![\w.])\d+\.[\w.-]*\w")  # as in "Mesa 24.0.2-devel (git-1f5e)" and "2023.Q3.3 (LLPC)"
 _KINDS = {1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
-_PATIENCE, _COMPLAINTS = 60.0, 5  # seconds, and lines
 _EXTENSION = f"{__package__}._kp"
 _INSTALL_DRIVER = "install libvulkan1 and your card's driver, or mesa-vulkan-drivers for a software device"
 
@@ -82,10 +83,12 @@ class Drivers:
                 f"hang; start workers with multiprocessing's 'spawn' method.")
 
     def manager(self, index: int) -> Manager:
-        """The `kp.Manager` of a device.
+        """The `kp.Manager` of a device, whose calls end in errors of ag.
 
         Raises
         ------
+        ArenaError
+            If the device has no memory to be opened.
         DeviceError
             If there is no loader, no driver, or no device of that number.
         """
@@ -96,8 +99,10 @@ class Drivers:
                                   f"0. `python -m ag devices` lists them.")
             kp = kompute()
             try:
-                self._managers[index] = kp.Manager(index)
-            except (RuntimeError, MemoryError) as error:
+                self._managers[index] = guarded(kp.Manager(index), Faults(kp, f"vulkan:{index}"))
+            except kp.OutOfMemoryError as error:
+                raise no_room(f"vulkan:{index}", error) from error
+            except kp.Error as error:
                 raise DeviceError(f"vulkan:{index}: the device cannot be opened ({error}); "
                                   f"{_INSTALL_DRIVER}.") from error
         return self._managers[index]
@@ -119,7 +124,7 @@ class Drivers:
             kp = kompute()
             try:
                 found: list[Properties] = kp.list_devices()
-            except (RuntimeError, MemoryError) as error:
+            except (kp.Error, kp.OutOfMemoryError) as error:
                 raise DeviceError(f"vulkan:0: the drivers list no devices ({error}); {_INSTALL_DRIVER}.") from error
             if not found:
                 raise DeviceError(f"vulkan:0: there is no Vulkan device on this machine; {_INSTALL_DRIVER}.")
@@ -132,18 +137,6 @@ class Drivers:
         return self.listed()[index].info
 
 
-def complaints() -> list[str]:
-    """What the Vulkan loader says of drivers that it cannot use, in its own words: it tells a new process only."""
-    code = f"from {__name__} import kompute; kompute().list_devices()"
-    try:
-        done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "VK_LOADER_DEBUG": "error"}, text=True,
-                              capture_output=True, timeout=_PATIENCE)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    said = [" ".join(line.split()) for line in done.stderr.splitlines() if "ERROR" in line]
-    return [f"The Vulkan loader says: {line}" for line in dict.fromkeys(said)][:_COMPLAINTS]
-
-
 DRIVERS = Drivers()  # of the process, as devices are
 
 
@@ -153,17 +146,28 @@ def _info(index: int, properties: Properties) -> DeviceInfo:
         f"vulkan:{index}",
         properties["device_name"],
         _VENDORS.get(vendor_id, f"vendor {vendor_id:#x}"),
-        _version(vendor_id, properties["driver_version"]),
+        driver_version(properties),
         _KINDS.get(properties["device_type"], "other"),
-        max((size for size, local in properties["memory_heaps"] if local), default=0),
+        sum(properties["memory_heaps"][i][0] for i in properties["arena_heaps"]),
         tuple(sorted(name for name, on in properties["features"].items() if on)),
         properties["uuid"].hex() if any(properties["uuid"]) and properties["driver_id"] != _MOLTENVK else "",
+        properties["compute_units"],
     )
 
 
-def _version(vendor_id: int, packed: int) -> str:
-    if vendor_id == 0x10DE:  # NVIDIA packs 10.8.8.6 bits
+def driver_version(properties: Properties, windows: bool = sys.platform == "win32") -> str:
+    """The version of a driver as its vendor writes it: in the driver's own words, or out of the packed number."""
+    if told := _WRITTEN.search(properties["driver_info"]):
+        return told[0]
+    driver, packed = properties["driver_id"], properties["driver_version"]
+    if not driver:  # which drivers tell from Vulkan 1.2 on
+        driver = {0x10DE: _NVIDIA, 0x8086: _INTEL_WINDOWS if windows else 0}.get(properties["vendor_id"], 0)
+    if driver == _NVIDIA:  # 10.8.8.6 bits
         return f"{packed >> 22}.{packed >> 14 & 0xFF}.{packed >> 6 & 0xFF}"
+    if driver == _INTEL_WINDOWS:  # 18.14 bits, the last two of the four numbers of the file
+        return f"{packed >> 14}.{packed & 0x3FFF}"
+    if driver == _MOLTENVK:  # decimal digits
+        return f"{packed // 10000}.{packed // 100 % 100}.{packed % 100}"
     return f"{packed >> 22}.{packed >> 12 & 0x3FF}.{packed & 0xFFF}"
 
 

@@ -19,7 +19,7 @@ from ag.engine.backends.vulkan.limits import VULKAN_1_1, lacking, most_turns, re
 from ag.engine.backends.vulkan.loader import kompute
 from ag.engine.backends.vulkan.pipeline_cache import compiled
 from ag.engine.backends.vulkan.plans import Compiled, Plan, manifest, needs_of, planned, signs_of, spirv_of
-from ag.engine.backends.vulkan.products.tiles import Rule, tiles_of
+from ag.engine.backends.vulkan.products.tiles import Rule, has_few_registers, tiles_of
 from ag.engine.backends.vulkan.spirv.addresses import with_addresses
 from ag.engine.backends.vulkan.spirv.float_modes import modes_of, with_modes
 from ag.engine.backends.vulkan.stream.commands import TRANSFER, Command
@@ -29,7 +29,7 @@ from ag.engine.kernels.elementwise import copy
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
 from ag.engine.target import Target
-from ag.errors import KernelError
+from ag.errors import DeviceError, KernelError
 
 __all__ = ["Kernels"]
 
@@ -66,6 +66,7 @@ class Kernels:
         self._limits = limits = manager.get_device_properties()
         self.tiles = tiles_of(device, lambda tile: not lacking(tile.needs, limits),
                               limits["max_shared_memory"])
+        self._few_registers = has_few_registers(device)
         self.covered = limits["max_storage_buffer_range"]
         self.makes_parts = limits["api_version"] >= VULKAN_1_1
         self._modes = [modes_of(limits, multiplies) for multiplies in (False, True)]
@@ -81,7 +82,8 @@ class Kernels:
                 for what, names in _DISPENSABLE.items()}
         return Target(units=self.tiles.units, fuse_from=1 if fits["chains"] else sys.maxsize,
                       epilogues=fits["epilogues"], rest=rest,
-                      longest_sequence=fits["heads"] and most_turns(self._limits) // _TURNS_PER_COLUMN)
+                      longest_sequence=fits["heads"] and most_turns(self._limits) // _TURNS_PER_COLUMN,
+                      few_registers=self._few_registers)
 
     def plan(self, primitive: Primitive, shapes: tuple[Shape, ...], params: Params, addresses: tuple[int, ...],
              tiles: Rule | None = None) -> Plan:
@@ -184,7 +186,7 @@ class Kernels:
             spirv = spirv_of(plan.file)
             entry = manifest()["kernels"][plan.file.partition(".")[0]]
             if entry["strict"]:
-                spirv = with_modes(spirv, self._modes[bool(entry["work"])])
+                spirv = with_modes(spirv, self._modes[entry["multiplies"]])
             spirv = self._spirv[plan.file, far] = with_addresses(spirv, far)
         return (self._tensors(segments, of_arena), spirv, plan.grid, np.array(plan.spec, np.uint32),
                 np.array(plan.words, np.uint32), required_subgroup(plan.needs, self._limits))
@@ -194,8 +196,10 @@ class Kernels:
         asked = self._asked(plan, segments, of_arena)
         try:
             return self._manager.algorithm(*asked)
-        except RuntimeError as error:
+        except DeviceError as error:
+            if isinstance(error.__cause__, kompute().DeviceLostError):
+                raise
             raise KernelError(f"Vulkan: the driver of {self._where} does not compile kernel {plan.kernel}, which needs "
                               f"{plan.needs.threads} invocations, {plan.needs.shared_bytes} bytes of shared memory and "
-                              f"{plan.needs.bindings} storage buffers ({error}); update the driver, or use another "
-                              f"device, such as 'cpu'.") from error
+                              f"{plan.needs.bindings} storage buffers ({error.__cause__}); update the driver, or use "
+                              f"another device, such as 'cpu'.") from error

@@ -76,7 +76,7 @@ class Plan:
     sizes : tuple of int
         Bytes of every operand; empty where some may be 16-bit, which their shapes do not say.
     work : int
-        Multiply-adds, where they take more time than reading and writing the operands.
+        Multiply-adds, or as many as take as long, where they take more time than reading and writing the operands.
     needs : Needs
         What the device must have.
     """

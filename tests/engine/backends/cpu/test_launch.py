@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.errors import expect_error
+from helpers.threads import in_threads
 
 import ag
 from ag.engine.arena import Arena, now
@@ -265,16 +266,7 @@ def test_many_threads(device: Counting) -> None:
             if not (device.download(y) == 3 * number).all():
                 wrong.append(number)
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(1, 6)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-    finally:
-        sys.setswitchinterval(interval)
+    in_threads(work, range(1, 6))
     assert not wrong
 
 

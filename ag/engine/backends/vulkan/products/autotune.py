@@ -106,19 +106,19 @@ class Tune:
         begin = perf_counter()
         usual = self._rule.choose(product.rows, product.cols, product.count)
         first = next(kind for kind in self._rules if kind == _FIXED or TILES[kind] in (usual, usual.turned()))
+        seconds: dict[str, float] = {}
         try:
             buffers = tuple(self._backend.alloc(shape, F32) for shape in shapes)
+            for buffer in buffers:
+                self._backend.upload(np.resize(_NUMBERS, buffer.shape), buffer)
+            warm_up(self._backend.recorder, self._backend.command(primitive, buffers, params, self._rules[first]))
+            for kind in sorted(self._rules, key=lambda kind: kind != first):
+                if perf_counter() - begin < _MOST_SECONDS or not seconds:
+                    command = self._backend.command(primitive, buffers, params, self._rules[kind])
+                    seconds[kind] = seconds_of(self._backend.recorder, command)
         except ArenaError as error:
             log.warning("%s: tiles for %s are not measured, for want of memory (%s).", self._backend.name, name, error)
             return first
-        for buffer in buffers:
-            self._backend.upload(np.resize(_NUMBERS, buffer.shape), buffer)
-        seconds: dict[str, float] = {}
-        warm_up(self._backend.recorder, self._backend.command(primitive, buffers, params, self._rules[first]))
-        for kind in sorted(self._rules, key=lambda kind: kind != first):
-            if perf_counter() - begin < _MOST_SECONDS or not seconds:
-                command = self._backend.command(primitive, buffers, params, self._rules[kind])
-                seconds[kind] = seconds_of(self._backend.recorder, command)
         log.info("%s: tiles for %s take %s", self._backend.name, name,
                  ", ".join(f"{kind} {1e6 * s:.0f} us" for kind, s in seconds.items()))
         return self._choices.keep(name, min(seconds, key=seconds.__getitem__), self._rules)

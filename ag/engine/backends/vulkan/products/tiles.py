@@ -21,13 +21,18 @@ from ag.engine.backend import DeviceInfo
 from ag.engine.backends.vulkan.limits import Needs
 from ag.errors import KernelError
 
-__all__ = ["TILES", "Rate", "Rule", "Tile", "Tiles", "tiles_of"]
+__all__ = ["TILES", "Rate", "Rule", "Tile", "Tiles", "has_few_registers", "tiles_of", "units_of"]
 
 _THIN = 2  # rows of a convolution's result up to which tiles would be nearly empty
 _SKINNY = 8  # rows or columns up to which a product is bound by memory, and wants tiles of one kind
 _BUSY, _MOST_TURNS = 512, 16  # elements per unit that keep it busy; elements that an invocation takes
+# Where the driver does not tell how many units a card has, as Intel's and Apple's do not:
 _UNITS_PER_GIB = 4  # of discrete cards: RTX 4060 to 4090, RX 7600 to 7900 and Arc lie within a factor of 2 of it
+_MOST_UNITS = {"NVIDIA": 132, "AMD": 304, "Intel": 32}
+_OTHER_MOST = 32
 _INTEGRATED_UNITS = 12
+
+_LEAST_UNITS = 2  # of a card, even if it has one: `Target` takes 1 for a processor
 _FEWEST_UNITS = 8  # a software driver has one, but may use several cores
 
 
@@ -82,6 +87,7 @@ class Tile:
 TILES = {
     "L": Tile(128, 128, 16, 8, 16),  # most products per word read, of shared memory, too
     "L2": Tile(128, 128, 16, 8, 8),  # half the registers and twice the invocations
+    "L8": Tile(128, 128, 8, 8, 8),  # in slices half as deep, of which fewer registers hold the next
     "M1": Tile(128, 64, 16, 8, 8),
     "M": Tile(64, 64, 16, 8, 8),
     "M4": Tile(64, 64, 16, 4, 4),  # four times the invocations
@@ -98,21 +104,23 @@ class Rate(NamedTuple):
     many : float
         Products per time, relative to the best kind, of a unit that has many tiles to make.
     alone : float
-        How much longer a single tile takes than one of many: with few invocations, a unit waits for its memory.
+        How much longer a single tile takes than one of many: with few invocations, a unit waits for its memory.  Where
+        that was not measured, a unit is taken to be busy with two tiles, and one takes three quarters of their time.
     """
 
     many: float
-    alone: float = 1.0
+    alone: float = 1.5
 
 
 # NVIDIA's were measured on an H100 (benchmarks/results/tiles_h100.json).  The others are guesses from the products made
 # per word of shared memory read, to be replaced by measurements on each vendor's cards.  Devices that are not known get
 # L2, which needs half the registers of L.  What Mesa's compiler makes of each kind, tests/cards/test_radv.py looks at:
-# L, M1 and M take more registers than it finds on RDNA 3 before Mesa 24, and leave older chips a single wave.
+# L, M1 and M take more registers than it finds on RDNA 3 before Mesa 24, and leave older chips a single wave, and so
+# does L2 in convolutions.
 _RATES = {
     "NVIDIA": {"L": Rate(1.0, 1.2), "M1": Rate(0.97, 1.4), "M4": Rate(0.84, 1.6), "S": Rate(0.58, 3.3),
                "S4": Rate(0.53, 1.7)},
-    "AMD": {"L2": Rate(1.0), "M4": Rate(0.8), "S": Rate(0.4)},
+    "AMD": {"L8": Rate(1.0), "M4": Rate(0.8), "S": Rate(0.4)},
     "AMD RDNA": {"L": Rate(1.0), "L2": Rate(0.95), "M1": Rate(0.9), "M": Rate(0.75), "S": Rate(0.4)},
     "Intel": {"L": Rate(0.95), "L2": Rate(1.0), "M1": Rate(0.95), "M": Rate(0.8), "S": Rate(0.5)},
     "Apple": {"L2": Rate(1.0), "M1": Rate(0.95), "M": Rate(0.85), "S": Rate(0.5)},
@@ -125,8 +133,6 @@ _OTHER_RATES = {"L2": Rate(1.0), "M1": Rate(0.95), "M": Rate(0.85), "S": Rate(0.
 _MOLTENVK_1_3 = 10300
 # Of a workgroup that holds what it would load again: with more, a unit of most cards would have a single one.
 _MOST_SHARED, _OTHER_MOST_SHARED = {"NVIDIA": 48 << 10}, 32 << 10  # guesses, to be measured
-_MOST_UNITS = {"NVIDIA": 132, "AMD": 304, "Intel": 32}
-_OTHER_MOST = 32
 
 
 class Rule(Protocol):
@@ -160,7 +166,7 @@ class Tiles:
     Attributes
     ----------
     units : int
-        Workgroups of a large tile that run at once, an estimate: Vulkan does not tell.
+        Workgroups of a large tile that are worked on at once, as `units_of` has them.
     rates : tuple of (str, Rate)
         The kinds of tiles to choose from.
     forced : str
@@ -251,13 +257,19 @@ def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = _all_fit, shared
     shared = min(shared, _MOST_SHARED.get(device.vendor, _OTHER_MOST_SHARED))
     if device.kind == "cpu":
         return Tiles(1, tuple(_OTHER_RATES.items()), forced, fixed=not forced, direct_rows=sys.maxsize, shared=shared)
-    most = _MOST_UNITS.get(device.vendor, _OTHER_MOST)
-    units = min(most, _UNITS_PER_GIB * (device.memory_bytes >> 30)) if device.kind == "discrete" else 0
     rates = _RATES.get(_family(device), _OTHER_RATES)
     fitting = [(kind, rate) for kind, rate in rates.items() if fits(TILES[kind])] or [("S", rates["S"])]
     fixed = _keeps_defaults(device)
-    return Tiles(max(units, _INTEGRATED_UNITS), tuple(fitting), forced, fixed, skinny=fits(TILES["V"]),
-                 shared=0 if fixed else shared)
+    return Tiles(units_of(device), tuple(fitting), forced, fixed, skinny=fits(TILES["V"]), shared=0 if fixed else shared)
+
+
+def units_of(device: DeviceInfo) -> int:
+    """How many units a card has: multiprocessors, compute units or cores, as its driver says; else an estimate."""
+    if device.units:
+        return max(device.units, _LEAST_UNITS)
+    most = _MOST_UNITS.get(device.vendor, _OTHER_MOST)
+    units = min(most, _UNITS_PER_GIB * (device.memory_bytes >> 30)) if device.kind == "discrete" else 0
+    return max(units, _INTEGRATED_UNITS)
 
 
 def _keeps_defaults(device: DeviceInfo) -> bool:
@@ -272,10 +284,20 @@ def _keeps_defaults(device: DeviceInfo) -> bool:
     return (major << 22 | minor << 12 | patch) < _MOLTENVK_1_3
 
 
+def has_few_registers(device: DeviceInfo) -> bool:
+    """Whether it is a chip of RDNA with a Mesa that does not compile large tiles well for it, attention's neither."""
+    return _has_large_tiles(device) is False
+
+
 def _family(device: DeviceInfo) -> str:
     """Whose table a device has: its vendor's, or that of an AMD chip whose driver says that it is one of RDNA."""
+    return "AMD RDNA" if _has_large_tiles(device) else device.vendor
+
+
+def _has_large_tiles(device: DeviceInfo) -> bool | None:
+    """Whether Mesa compiles large tiles well for a chip of RDNA; None if it is none, or the driver is another."""
     chip = re.search(r"\(RADV (\w+)\)", device.description)
     mesa = device.driver.partition(".")[0]
-    known = chip is not None and mesa.isdigit() and any(
-        re.fullmatch(names, chip[1]) and int(mesa) >= first for names, first in _RDNA.items())
-    return "AMD RDNA" if device.vendor == "AMD" and known else device.vendor
+    if device.vendor != "AMD" or chip is None or not mesa.isdigit():
+        return None
+    return next((int(mesa) >= first for names, first in _RDNA.items() if re.fullmatch(names, chip[1])), None)

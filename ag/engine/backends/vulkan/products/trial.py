@@ -7,7 +7,7 @@ will not be on a list.  So a product of whole numbers is made in each kind as a 
 tells.  What came out is kept with the measured choices, for this product, driver and set of kernels.
 
 Software drivers are not tried: the tests of this library run on them.  Knows kinds of tiles by name and one primitive;
-nothing of what products are for.  `ag.engine.backends.vulkan.backend` calls it.
+nothing of what products are for.  `ag.engine.backends.vulkan.backend` calls it, and `examination`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ag.engine.dtype import F32
 from ag.engine.kernels.matmul import matmul
 from ag.errors import KernelError
 
-__all__ = ["tried"]
+__all__ = ["tried", "wrong_now"]
 
 _ROWS, _INNER, _COLS = 130, 36, 100  # more than a tile of any kind has, and no multiple of one
 _RIGHT, _WRONG = "right", "wrong"
@@ -66,6 +66,11 @@ def tried(backend: TunedBackend, usual: Tiles) -> Tiles:
                               f"a newer driver, or use the device 'cpu'.")
         return replace(usual, fixed=True)
     return replace(usual, rates=rates, skinny=usual.skinny and _SKINNY not in wrong)
+
+
+def wrong_now(backend: TunedBackend, rule: Tiles) -> list[str]:
+    """The kinds of tiles of a rule in which a product comes out wrong at this moment, whatever was kept."""
+    return [kind for kind, only in _kinds(rule) if not _is_right(backend, only)]
 
 
 def _kinds(usual: Tiles) -> Iterator[tuple[str, Tiles]]:

@@ -15,10 +15,11 @@ from ag.engine.backend import Meter
 from ag.engine.backends.vulkan.kp_types import Algorithm, Sequence, Tensor
 from ag.engine.backends.vulkan.limits import MOST_GROUPS as _MOST_GROUPS
 from ag.engine.backends.vulkan.stream.cost import SECONDS_PER_BYTE
-from ag.engine.backends.vulkan.stream.hazards import Range
+from ag.engine.backends.vulkan.stream.hazards import HazardTracker, Range
 from ag.engine.backends.vulkan.stream.timestamps import Stopwatch
 
-__all__ = ["TRANSFER", "Batch", "Check", "Command", "Copy", "Kind", "Operation", "Recorded", "costliest", "groups_of"]
+__all__ = ["TRANSFER", "Batch", "Check", "Command", "Copy", "Kind", "Operation", "Recorded", "costliest", "fill",
+           "groups_of"]
 
 TRANSFER = "transfer"  # what copies are in a profile
 
@@ -137,6 +138,37 @@ class Recorded(NamedTuple):
     stopwatch: Stopwatch | None
     commands: Collection[Operation]
     cost: float
+
+
+def fill(commands: Collection[Operation], sequence: Sequence, to_host: bool, always: bool) -> int:
+    """Record commands into a sequence, in place of what it has; how many barriers that takes.
+
+    Parameters
+    ----------
+    commands : collection of Operation
+    sequence : kp.Sequence
+        One that does not run.
+    to_host : bool
+        Whether the host may read and write what the device did as soon as that was waited for.
+    always : bool
+        Whether there is a barrier before each, needed or not.
+
+    Raises
+    ------
+    kp.OutOfMemoryError, kp.Error
+        The sequence is of no use then.
+    """
+    tracker, barriers = HazardTracker(), 0
+    copies = any(isinstance(command, Copy) for command in commands)
+    sequence.clear()
+    for i, command in enumerate(commands):
+        barrier = tracker.launch(command.reads, command.writes) or i == 0 or always
+        barriers += barrier
+        command.record(sequence, barrier, copies or i == 0)  # the first waits for other sequences' copies
+    if to_host:
+        sequence.to_host()
+    sequence.end()
+    return barriers
 
 
 def costliest(commands: Iterable[Operation]) -> str:

@@ -24,19 +24,20 @@ from contextlib import suppress
 from time import perf_counter
 
 from ag.engine.backend import Event, Meter
+from ag.engine.backends.vulkan.faults import Faults
 from ag.engine.backends.vulkan.kp_types import Manager, Sequence, Tensor, Words
 from ag.engine.backends.vulkan.loader import DRIVERS, kompute
-from ag.engine.backends.vulkan.stream.commands import Batch, Copy, Kind, Operation, Recorded, costliest, groups_of
+from ag.engine.backends.vulkan.stream.commands import Batch, Copy, Kind, Operation, Recorded, costliest, fill, groups_of
 from ag.engine.backends.vulkan.stream.cost import MOST_COMMANDS, Budget
-from ag.engine.backends.vulkan.stream.hazards import HazardTracker
 from ag.engine.backends.vulkan.stream.timestamps import Counter, Stopwatch
 from ag.engine.backends.vulkan.stream.transfer_queue import TransferQueue
-from ag.errors import DeviceError
+from ag.errors import AgError, ArenaError
 
 __all__ = ["Recorder"]
 
 _MOST_IN_FLIGHT = 8
 _GONE = suppress(ValueError)  # of a batch that a signal's handler has removed
+_NO_ROOM = suppress(ArenaError)
 _LONGEST = 512  # commands of a sequence that is played; what they cost cuts most before
 
 
@@ -57,7 +58,7 @@ class Recorder:
         self._name = name
         self.budget = budget
         self._done = 0.0  # when a submission was last found to have ended
-        self._kp = kompute()
+        self._faults = Faults(kompute(), name)
         self._barrier_always = os.environ.get("AG_BARRIER_ALL") == "1"  # for synchronization validation
         self._stopwatch: Stopwatch | None = None
         self._meter: Meter | None = None
@@ -69,8 +70,7 @@ class Recorder:
         self._most = budget.first  # commands of the open batch
         self._host_sees = manager.host_sees()
         self.beside = TransferQueue(manager)
-        self.barriers = 0
-        self.submits = 0
+        self.barriers = self.submits = 0
         self.changes = 0  # grows with whatever is recorded, played or uploaded beside that
         self.lost = False
 
@@ -89,12 +89,20 @@ class Recorder:
         self._batches[-1].commands.append(command)
         if len(batch.commands) >= self._most:
             self._most = min(2 * self._most, MOST_COMMANDS)
-            self.submit()
+            self._start_if_there_is_room()
 
     def _record_costly(self, command: Operation) -> None:
         """`record`, in submissions of its own: all of its parts or none."""
         self._batches.extend([*[Batch(command=part) for part in command.parts(self.budget.seconds)], Batch()])
-        self.submit()
+        self._start_if_there_is_room()
+
+    def _start_if_there_is_room(self) -> None:
+        """`submit`, for who has recorded already: where there is no memory, whoever submits next tries again.
+
+        Who waits is told of that.  Told of it here, one would call again, and what was recorded would run twice.
+        """
+        with _NO_ROOM:
+            self.submit()
 
     def submit(self) -> None:
         """Start what was recorded; does not wait."""
@@ -122,8 +130,8 @@ class Recorder:
             try:
                 if not together[-1].started:
                     together[-1].started.extend(starting)
-            except self._kp.DeviceLostError as error:
-                raise self._was_lost(error, together[-1]) from error
+            except self._faults.errors as error:
+                raise self._told(error, together[-1]) from error
             self.submits += 1
 
     def _startable(self) -> list[Batch]:
@@ -161,17 +169,23 @@ class Recorder:
             return
         if not done.waited_for:
             self._wait_for_submission(done)
+        assert done.recorded is not None
+        sequence, kernels, stopwatch, *_ = done.recorded
+        counts: list[int] = []
+        try:
+            if self._batches[0] is done and (stopwatch is not None or done.meter is not None):
+                counts = sequence.get_timestamps()
+        except self._faults.errors as error:
+            raise self._told(error, done) from error
         if self._batches[0] is not done:
             return
         self._batches.popleft()
         if not self._batches[0].started:
             self._most = self.budget.first
-        assert done.recorded is not None
-        sequence, kernels, stopwatch, *_ = done.recorded
         if stopwatch is not None:
-            stopwatch.note(kernels, sequence.get_timestamps())
+            stopwatch.note(kernels, counts)
         if done.meter is not None:
-            begin, *_, end = sequence.get_timestamps()
+            begin, *_, end = counts
             done.meter.seconds += self._counter.passed(begin, end) * self._counter.period * 1e-9
         if not done.played and stopwatch is None:  # which has a timestamp for each of its operations
             self._idle.setdefault(done.timing, []).append(sequence)
@@ -183,8 +197,8 @@ class Recorder:
         try:
             if not done.waited_for:
                 done.waited_for.extend(waiting)
-        except self._kp.DeviceLostError as error:
-            raise self._was_lost(error, done) from error
+        except self._faults.errors as error:
+            raise self._told(error, done) from error
         now = perf_counter()
         if now - since > self.budget.long / 2:
             took = now - max(done.began, self._done)
@@ -222,8 +236,8 @@ class Recorder:
             self._wait_oldest()
         try:
             self.beside.wait()
-        except self._kp.DeviceLostError as error:
-            raise self._was_lost(error, Batch()) from error
+        except self._faults.errors as error:
+            raise self._told(error, Batch()) from error
 
     @property
     def in_flight(self) -> int:
@@ -254,8 +268,8 @@ class Recorder:
         try:
             self.beside.wait(address, address + words.nbytes)
             return self.beside.upload(address, words, segment, self, changes)
-        except self._kp.DeviceLostError as error:
-            raise self._was_lost(error, Batch()) from error
+        except self._faults.errors as error:
+            raise self._told(error, Batch()) from error
 
     # -------------------------------------------------------------------------------------- timestamps
 
@@ -267,11 +281,7 @@ class Recorder:
     def _unused(self) -> Sequence | None:
         """A sequence to record into that has run."""
         idle = self._idle.get(self.timing)
-        if not idle:
-            return None
-        sequence = idle.pop()
-        sequence.clear()
-        return sequence
+        return idle.pop() if idle else None
 
     def _sequence(self, operations: int) -> Sequence:
         """A new sequence for so many operations, with the timestamps that somebody asks for."""
@@ -285,7 +295,10 @@ class Recorder:
         self._idle.clear()
         self._stopwatch = None
         if events is not None:
-            self._stopwatch = Stopwatch(self._manager, self._counter, self._name, events)
+            try:
+                self._stopwatch = Stopwatch(self._manager, self._counter, self._name, events)
+            except self._faults.errors as error:
+                raise self._told(error, Batch()) from error
 
     def meter(self, meter: Meter | None) -> None:
         """Have the time of what is recorded from now on added to this meter when it was waited for; None: to none."""
@@ -293,18 +306,19 @@ class Recorder:
             self.submit()
             self._meter = meter
 
-    def _was_lost(self, error: Exception, batch: Batch) -> DeviceError:
-        """The error to raise; `batch` was to be started or waited for, and the oldest that runs is at fault."""
+    def _told(self, error: Exception, batch: Batch) -> AgError:
+        """The error to raise for one of kp's; `batch` was to be started or waited for.
+
+        Where the device was lost, the oldest that runs is at fault.
+        """
+        if not self._faults.of_a_lost_device(error):
+            return self._faults.told(error)
         self.lost = True
         oldest = self._batches[0] if self._batches[0].started else batch
         commands = [command for other in self._batches if other.started is oldest.started and other.recorded is not None
                     for command in other.recorded.commands]
         self._batches = deque([Batch()])
-        return DeviceError(
-            f"{self._name}: the device was lost ({error}) in a submission whose costliest launch is "
-            f"{costliest(commands)}; if the driver's watchdog ended it, as it does after some seconds, smaller "
-            f"batches or AG_SUBMIT_MS={max(1, round(250 * self.budget.seconds))} help. Its tensors are gone: go on "
-            f"from the last checkpoint, after ag_shutdown() or in a new process.")
+        return self._faults.told(error, costliest(commands), self.budget.seconds)
 
     # -------------------------------------------------------------------------------------- programs
 
@@ -312,14 +326,10 @@ class Recorder:
         """A sequence that can be played many times."""
         kernels = [] if self._stopwatch is None else [kernel for command in commands for kernel in command.kernels]
         sequence = unused or self._sequence(len(kernels) - self._host_sees)  # the last event has the last barrier
-        tracker = HazardTracker()
-        copies = any(isinstance(command, Copy) for command in commands)
-        for i, c in enumerate(commands):
-            barrier = tracker.launch(c.reads, c.writes) or i == 0 or self._barrier_always
-            self.barriers += barrier
-            c.record(sequence, barrier, copies or i == 0)  # the first waits for other sequences' copies
-        if self._host_sees:
-            sequence.to_host()
+        try:
+            self.barriers += fill(commands, sequence, self._host_sees, self._barrier_always)
+        except self._faults.errors as error:
+            raise self._told(error, Batch()) from error
         return Recorded(sequence, kernels, self._stopwatch, commands, sum(command.cost for command in commands))
 
     def runs(self, recorded: Recorded) -> bool:
@@ -330,7 +340,6 @@ class Recorder:
         """Sequences that each fit a submission, perhaps in place of old ones, of which none runs."""
         groups = groups_of(commands, self.budget.seconds, _LONGEST)
         if old and len(old) == len(groups) == 1 and old[0].stopwatch is None:
-            old[0].sequence.clear()
             return [self.build(groups[0], old[0].sequence)]
         return [self.build(some) for some in groups]
 
@@ -351,4 +360,4 @@ class Recorder:
     def play(self, sequences: list[Recorded]) -> None:
         """Start built sequences after everything recorded so far; does not wait."""
         self.enqueue(sequences)
-        self.submit()
+        self._start_if_there_is_room()

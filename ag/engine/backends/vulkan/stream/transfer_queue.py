@@ -92,7 +92,7 @@ class TransferQueue:
 
         Raises
         ------
-        kp.DeviceLostError
+        kp.OutOfMemoryError, kp.Error
         """
         start, begin = 0, address
         while start < words.size and self._turns:
@@ -135,7 +135,7 @@ class TransferQueue:
 
         Raises
         ------
-        kp.DeviceLostError
+        kp.OutOfMemoryError, kp.Error
         """
         for chunk in self._writing(start, end):
             chunk.sequence.eval_await()

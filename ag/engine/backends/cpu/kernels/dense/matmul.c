@@ -5,7 +5,7 @@
 // contract: a product and a sum may become one operation (ag.h)
 #include "tiles.h"
 
-enum { PANELS = 16, TALL_BLOCK = 16 * TALL, PITCH = DEEP + 16, LARGE = 1 << 15 };
+enum { PANELS = 16, TALL_BLOCK = 16 * TALL, PITCH = DEEP + 16, LARGE = 1 << 15, STRIP = 8, FEW = 4 };
 
 // Products of small parts of factors as they are, for where there is no memory: the same bits, slowly.
 static void multiply_plainly(const product *p, span rows, span cols) {
@@ -71,13 +71,20 @@ static void multiply(const product *p, span rows, span cols) {
         return;
     }
     const int64_t row_a = p->ta ? 1 : p->step_a, step_a = p->ta ? p->step_a : 1;
-    const int packs_a = large && wide > WIDE, packs_b = p->tb || (large && tall > 2 * TALL);
+    // A is read again for every panel.  Few of them find its rows in the cache, where these are in one piece.
+    const int packs_a = large && wide > (p->ta ? 1 : FEW) * WIDE, packs_b = p->tb || (large && tall > 2 * TALL);
     for (int64_t col = cols.begin; col < cols.end; col += PANELS * WIDE) {
         const int64_t end = least(col + PANELS * WIDE, cols.end);
         for (int64_t k = 0; k < inner || k == 0; k += DEEP) {
             const int64_t deep = least(DEEP, inner - k);
-            for (int64_t j = col; j < end; j += WIDE)
-                if (packs_b || end - j < WIDE) pack_panel(panels + (j - col) * DEEP, p, k, deep, j, least(WIDE, end - j));
+            const int64_t first = packs_b ? col : end - (end - col) % WIDE;  // the last may have too few columns
+            // Some rows of all panels at a time: rows of B are long, and lie on as many pages, often in the same few
+            // places of the cache.
+            const int64_t strip = p->tb ? deep : STRIP;
+            for (int64_t l = 0; l < deep; l += strip)
+                for (int64_t j = first; j < end; j += WIDE)
+                    pack_panel(panels + (j - col) * DEEP + l * WIDE, p, k + l, least(strip, deep - l), j,
+                               least(WIDE, end - j));
             for (int64_t i = rows.begin; i < rows.end; i += TALL_BLOCK) {
                 const int64_t some = least(TALL_BLOCK, rows.end - i);
                 if (packs_a) pack_rows(block, p, i, some, k, deep);

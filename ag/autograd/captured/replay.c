@@ -1,0 +1,344 @@
+/* A replay of a captured step in one call of compiled code, where nothing is unusual.
+
+A `Replay` is called with the arguments of a step, as a tuple. It does what `ag.autograd.capture` and the program's
+`replay` do in Python, in the same order, and gives the step's result; or it gives NotImplemented, before anything has
+happened that Python would not do again: then Python looks at the call, which alone decides what is recorded anew, what
+is compared, what is an error. So without a compiler everything works, and takes some microseconds longer. Unusual is
+every other kind of argument, setting or thread; a change of what the step reads; a call that is due to be compared; and
+what a replay would have to move out of the way: gradients, and results that lie on the program's memory and are held.
+
+It is given, once:
+
+    thread      that alone calls it; 0: any
+    open        a dict, empty if nobody records
+    settings    (context variable, value): what they must be
+    same        (object, name, value): attributes that must be these
+    kinds       of each argument: (type, slot, dtype, shape), as follows
+    trusted     with `calls`, which is counted here, and `due`, the next that is compared; every one is if `first` is
+                not None, but with the arguments that `same` refers to
+    program     whose `leases` is a list of (block, leases)
+    surely      what says whether surely nothing has changed that no log tells of
+    guards      more that give words if something has changed, or None, as `change` does, which is told that nothing has
+    check       one that raises for values that are not allowed, or None if all are
+    grads       (tensors, gradients): what `.grad` of each must be
+    calls       what is called before the launches, and after them, both tuples
+    run         the program's launches, given ((buffer, values), ...)
+    results     a method that makes the result of the arguments
+
+An argument is of exactly the type said: a tensor that wants no gradient, whose buffer has this device, dtype and shape,
+and is put into the slot, a buffer; or a numpy array of this dtype and shape, which the slot, a method, puts into a list
+itself. Knows no op and no layer; `replay.py` beside it makes one for each program. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <pythread.h>
+#include <structmember.h>
+
+enum { OPEN, SETTINGS, SAME, KINDS, TRUSTED, PROGRAM, SURELY, GUARDS, CHANGE, CHECK, GRADS, BEFORE, AFTER, RUN, RESULTS,
+       PARTS };
+
+typedef struct {
+    PyObject_HEAD
+    unsigned long thread;
+    PyObject *part[PARTS];
+    Py_ssize_t grad;
+} Replay;
+
+enum { BUFFER, REQUIRES_GRAD, BACKEND, DTYPE, SHAPE, CALLS, DUE, FIRST, SAME_ONES, LEASES, ATTRIBUTES };
+static const char *const ATTRIBUTE[ATTRIBUTES] = {"buffer", "requires_grad", "backend", "dtype", "shape",
+                                                  "calls",  "due",           "first",   "same",  "leases"};
+static PyObject *attribute[ATTRIBUTES]; /* the same as Python's strings, for ever */
+
+enum { UNUSUAL, USUAL, FAILED = -1 }; /* what every question answers */
+
+#define ITEM PyTuple_GET_ITEM
+
+/* Whether an attribute is `wanted`, or equal to it where `equal`. */
+static int has(PyObject *x, PyObject *name, PyObject *wanted, int equal) {
+    PyObject *now = PyObject_GetAttr(x, name);
+    if (now == NULL)
+        return FAILED;
+    const int answer = now == wanted ? USUAL : equal ? PyObject_RichCompareBool(now, wanted, Py_EQ) : UNUSUAL;
+    Py_DECREF(now);
+    return answer;
+}
+
+static int settings_hold(Replay *self) {
+    PyObject *rows = self->part[SETTINGS], *now;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rows); i++) {
+        if (PyContextVar_Get(ITEM(ITEM(rows, i), 0), Py_None, &now) < 0)
+            return FAILED;
+        PyObject *wanted = ITEM(ITEM(rows, i), 1);
+        const int same = now == wanted || (now != NULL && PyUnicode_Check(now) && PyUnicode_Check(wanted) &&
+                                           PyUnicode_Compare(now, wanted) == 0); /* names of devices */
+        Py_XDECREF(now);
+        if (!same)
+            return UNUSUAL;
+    }
+    rows = self->part[SAME];
+    int answer = USUAL;
+    for (Py_ssize_t i = 0; answer == USUAL && i < PyTuple_GET_SIZE(rows); i++)
+        answer = has(ITEM(ITEM(rows, i), 0), ITEM(ITEM(rows, i), 1), ITEM(ITEM(rows, i), 2), 1);
+    return answer;
+}
+
+/* Put an argument into the list of what is given, if it is of its kind. */
+static int give(PyObject *x, PyObject *kind, PyObject *given) {
+    PyObject *slot = ITEM(kind, 1);
+    int answer = (PyObject *)Py_TYPE(x) == ITEM(kind, 0) ? USUAL : UNUSUAL;
+    if (answer == USUAL && PyCallable_Check(slot)) { /* of an array */
+        answer = has(x, attribute[DTYPE], ITEM(kind, 2), 0);
+        if (answer == USUAL)
+            answer = has(x, attribute[SHAPE], ITEM(kind, 3), 1);
+        if (answer != USUAL)
+            return answer;
+        PyObject *said = PyObject_CallFunctionObjArgs(slot, x, given, NULL);
+        Py_XDECREF(said);
+        return said == NULL ? FAILED : USUAL;
+    }
+    if (answer == USUAL)
+        answer = has(x, attribute[REQUIRES_GRAD], Py_False, 0);
+    PyObject *buffer = answer == USUAL ? PyObject_GetAttr(x, attribute[BUFFER]) : NULL;
+    if (buffer == NULL)
+        return answer == USUAL ? FAILED : answer;
+    for (int i = 0; answer == USUAL && i < 3; i++) { /* its device, dtype and shape are those of the slot */
+        PyObject *wanted = PyObject_GetAttr(slot, attribute[BACKEND + i]);
+        answer = wanted == NULL ? FAILED : has(buffer, attribute[BACKEND + i], wanted, BACKEND + i == SHAPE);
+        Py_XDECREF(wanted);
+    }
+    PyObject *pair = answer == USUAL ? PyTuple_Pack(2, slot, buffer) : NULL;
+    if (answer == USUAL && (pair == NULL || PyList_Append(given, pair) < 0))
+        answer = FAILED;
+    Py_XDECREF(pair);
+    Py_DECREF(buffer);
+    return answer;
+}
+
+/* All arguments for the slots, a new list; NULL, perhaps with an error, if one is unusual. */
+static PyObject *all_given(Replay *self, PyObject *args) {
+    PyObject *kinds = self->part[KINDS];
+    if (PyTuple_GET_SIZE(args) != PyTuple_GET_SIZE(kinds))
+        return NULL;
+    PyObject *given = PyList_New(0);
+    for (Py_ssize_t i = 0; given != NULL && i < PyTuple_GET_SIZE(args); i++)
+        if (give(ITEM(args, i), ITEM(kinds, i), given) != USUAL)
+            Py_CLEAR(given);
+    return given;
+}
+
+/* Whether something that was said is what is wanted; takes the reference. */
+static int is(PyObject *said, PyObject *wanted) {
+    const int answer = said == NULL ? FAILED : said == wanted ? USUAL : UNUSUAL;
+    Py_XDECREF(said);
+    return answer;
+}
+
+/* Whether all is as it was that the step has read. */
+static int nothing_changed(Replay *self) {
+    PyObject *guards = self->part[GUARDS];
+    int answer = is(PyObject_CallNoArgs(self->part[SURELY]), Py_True);
+    for (Py_ssize_t i = 0; answer == USUAL && i < PyTuple_GET_SIZE(guards); i++)
+        answer = is(PyObject_CallNoArgs(ITEM(guards, i)), Py_None);
+    return answer == USUAL ? is(PyObject_CallOneArg(self->part[CHANGE], Py_True), Py_None) : answer;
+}
+
+/* Whether every gradient is the one that was left, so that none has to be put back. */
+static int grads_hold(Replay *self) {
+    PyObject *tensors = ITEM(self->part[GRADS], 0), *grads = ITEM(self->part[GRADS], 1);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); i++)
+        if (*(PyObject **)((char *)ITEM(tensors, i) + self->grad) != ITEM(grads, i))
+            return UNUSUAL;
+    return USUAL;
+}
+
+/* Whether nothing lies on the program's memory that was not there after the last replay. */
+static int leases_hold(Replay *self) {
+    PyObject *rows = PyObject_GetAttr(self->part[PROGRAM], attribute[LEASES]);
+    if (rows == NULL || !PyList_CheckExact(rows)) {
+        Py_XDECREF(rows);
+        return rows == NULL ? FAILED : UNUSUAL;
+    }
+    int answer = USUAL;
+    for (Py_ssize_t i = 0; answer == USUAL && i < PyList_GET_SIZE(rows); i++)
+        answer = has(ITEM(PyList_GET_ITEM(rows, i), 0), attribute[LEASES], ITEM(PyList_GET_ITEM(rows, i), 1), 0);
+    Py_DECREF(rows);
+    return answer;
+}
+
+/* Whether the arguments are those that weak references refer to. */
+static int are(PyObject *args, PyObject *references) {
+    int answer = PyList_CheckExact(references) && PyList_GET_SIZE(references) == PyTuple_GET_SIZE(args);
+    for (Py_ssize_t i = 0; answer == USUAL && i < PyTuple_GET_SIZE(args); i++) {
+        PyObject *reference = PyList_GET_ITEM(references, i), *now;
+        if (!PyWeakref_CheckRefExact(reference))
+            return UNUSUAL;
+#if PY_VERSION_HEX >= 0x030D0000
+        if (PyWeakref_GetRef(reference, &now) < 0)
+            return FAILED;
+#else
+        now = Py_NewRef(PyWeakref_GetObject(reference));
+#endif
+        answer = now == ITEM(args, i);
+        Py_XDECREF(now);
+    }
+    return answer;
+}
+
+/* The number of this call, a new reference; NULL, perhaps with an error, if it has to be compared. */
+static PyObject *number_of(Replay *self, PyObject *args) {
+    PyObject *trusted = self->part[TRUSTED];
+    int answer = has(trusted, attribute[FIRST], Py_None, 0);
+    if (answer == UNUSUAL) {
+        PyObject *same = PyObject_GetAttr(trusted, attribute[SAME_ONES]);
+        answer = same == NULL ? FAILED : are(args, same);
+        Py_XDECREF(same);
+    }
+    if (answer != USUAL)
+        return NULL;
+    PyObject *calls = PyObject_GetAttr(trusted, attribute[CALLS]), *due = PyObject_GetAttr(trusted, attribute[DUE]);
+    PyObject *number = NULL;
+    if (calls != NULL && due != NULL) {
+        const long long now = PyLong_AsLongLong(calls) + 1, next = PyLong_AsLongLong(due);
+        if (!PyErr_Occurred() && now < next)
+            number = PyLong_FromLongLong(now);
+    }
+    Py_XDECREF(calls);
+    Py_XDECREF(due);
+    return number;
+}
+
+/* Call what takes nothing, one after the other. */
+static int called(PyObject *callables) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(callables); i++) {
+        PyObject *said = PyObject_CallNoArgs(ITEM(callables, i));
+        Py_XDECREF(said);
+        if (said == NULL)
+            return FAILED;
+    }
+    return USUAL;
+}
+
+static PyObject *replayed(Replay *self, PyObject *args, PyObject *given) {
+    PyObject *said = called(self->part[BEFORE]) == USUAL ? PyObject_CallOneArg(self->part[RUN], given) : NULL;
+    Py_XDECREF(said);
+    if (said == NULL || called(self->part[AFTER]) != USUAL)
+        return NULL;
+    return PyObject_CallOneArg(self->part[RESULTS], args);
+}
+
+static PyObject *call(Replay *self, PyObject *tuple, PyObject *named) {
+    PyObject *args;
+    if (!PyArg_ParseTuple(tuple, "O!:Replay", &PyTuple_Type, &args))
+        return NULL;
+    int answer = PyDict_GET_SIZE(self->part[OPEN]) == 0 &&
+                 (self->thread == 0 || self->thread == PyThread_get_thread_ident());
+    if (answer == USUAL)
+        answer = settings_hold(self);
+    PyObject *number = answer == USUAL ? number_of(self, args) : NULL, *result = NULL;
+    PyObject *given = number == NULL ? NULL : all_given(self, args);
+    if (given == NULL)
+        answer = PyErr_Occurred() ? FAILED : UNUSUAL;
+    if (answer == USUAL)
+        answer = nothing_changed(self);
+    if (answer == USUAL && self->part[CHECK] != Py_None) {
+        result = PyObject_CallOneArg(self->part[CHECK], args);
+        answer = result == NULL ? FAILED : USUAL;
+        Py_CLEAR(result);
+    }
+    if (answer == USUAL)
+        answer = grads_hold(self);
+    if (answer == USUAL)
+        answer = leases_hold(self);
+    /* The last question, as a call that Python looks at is counted there. */
+    if (answer == USUAL && PyObject_SetAttr(self->part[TRUSTED], attribute[CALLS], number) < 0)
+        answer = FAILED;
+    if (answer == USUAL)
+        result = replayed(self, args, given);
+    else if (answer == UNUSUAL)
+        result = Py_NewRef(Py_NotImplemented);
+    Py_XDECREF(number);
+    Py_XDECREF(given);
+    return result;
+}
+
+/* ---------------------------------------------------------------------------------------------- the type */
+
+static int traverse(Replay *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    for (int i = 0; i < PARTS; i++)
+        Py_VISIT(self->part[i]);
+    return 0;
+}
+
+static int clear(Replay *self) {
+    for (int i = 0; i < PARTS; i++)
+        Py_CLEAR(self->part[i]);
+    return 0;
+}
+
+static void dealloc(Replay *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    clear(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* Raise unless each of the rows is a tuple of so many items. */
+static int rows_of(PyObject *rows, Py_ssize_t items) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rows); i++)
+        if (!PyTuple_CheckExact(ITEM(rows, i)) || PyTuple_GET_SIZE(ITEM(rows, i)) != items) {
+            PyErr_Format(PyExc_TypeError, "Replay: a row is %.100s; a tuple of %zd is required.",
+                         Py_TYPE(ITEM(rows, i))->tp_name, items);
+            return 0;
+        }
+    return 1;
+}
+
+static PyObject *make(PyTypeObject *type, PyObject *args, PyObject *named) {
+    PyObject *p[PARTS], *grad;
+    PyTypeObject *const tuple = &PyTuple_Type;
+    unsigned long thread;
+    if (!PyArg_ParseTuple(args, "kO!O!O!O!OOOO!OOO!O!O!OOO!:Replay", &thread, &PyDict_Type, &p[OPEN], tuple, &p[SETTINGS],
+                          tuple, &p[SAME], tuple, &p[KINDS], &p[TRUSTED], &p[PROGRAM], &p[SURELY], tuple,
+                          &p[GUARDS], &p[CHANGE], &p[CHECK], tuple, &p[GRADS], tuple, &p[BEFORE], tuple, &p[AFTER],
+                          &p[RUN], &p[RESULTS], &PyMemberDescr_Type, &grad))
+        return NULL;
+    if (!rows_of(p[SETTINGS], 2) || !rows_of(p[SAME], 3) || !rows_of(p[KINDS], 4) || PyTuple_GET_SIZE(p[GRADS]) != 2 ||
+        !PyTuple_Check(ITEM(p[GRADS], 0)) || !PyTuple_Check(ITEM(p[GRADS], 1)) ||
+        PyTuple_GET_SIZE(ITEM(p[GRADS], 0)) != PyTuple_GET_SIZE(ITEM(p[GRADS], 1)))
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "Replay: tensors and gradients do not match.");
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(ITEM(p[GRADS], 0)); i++)
+        if (!PyObject_TypeCheck(ITEM(ITEM(p[GRADS], 0), i), ((PyDescrObject *)grad)->d_type))
+            return PyErr_Format(PyExc_TypeError, "Replay: gradients are those of tensors.");
+    Replay *self = (Replay *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->thread = thread;
+    self->grad = ((PyMemberDescrObject *)grad)->d_member->offset;
+    for (int i = 0; i < PARTS; i++)
+        self->part[i] = Py_NewRef(p[i]);
+    return (PyObject *)self;
+}
+
+static PyType_Slot type_slots[] = {{Py_tp_new, make},           {Py_tp_call, call},   {Py_tp_dealloc, dealloc},
+                                   {Py_tp_traverse, traverse}, {Py_tp_clear, clear}, {0, NULL}};
+static PyType_Spec spec = {"ag.autograd.captured._replay.Replay", sizeof(Replay), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, type_slots};
+
+static int execute(PyObject *module) {
+    for (int i = 0; i < ATTRIBUTES; i++)
+        if ((attribute[i] = PyUnicode_InternFromString(ATTRIBUTE[i])) == NULL)
+            return -1;
+    PyObject *type = PyType_FromSpec(&spec);
+    if (type == NULL)
+        return -1;
+    int status = PyModule_AddType(module, (PyTypeObject *)type);
+    Py_DECREF(type);
+    return status;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_replay", .m_slots = module_slots};
+
+PyMODINIT_FUNC PyInit__replay(void) { return PyModuleDef_Init(&definition); }
