@@ -45,6 +45,16 @@ float gated(float x, float z) {
     return z < -88.0 ? product : quotient;
 }
 
+// What x s(z) sends back, where s(z) = 1 / (1 + exp(-z)) and `slope` is x times the slope of z: g s(z) (1 + slope s(-z)).
+// One exponential and one quotient give both: with e = exp(-|z|), the larger of s(z) and s(-z) is 1 / (1 + e), and the
+// smaller e times that.  Beyond 64 the larger is 1, and e is taken in two factors, as in `gated`.
+float gated_grad(float slope, float z, float g) {
+    precise float size = abs(z), e = ieee_exp(size > 64.0 ? -0.5 * size : -size), most = 1.0 / (1.0 + e);
+    precise float rise = 1.0 + slope * (z < 0.0 ? most : e * most);
+    precise float r = g * (z < 0.0 ? rise * e * (size > 64.0 ? e : most) : rise * most);
+    return r;
+}
+
 // sigmoid: 1 / (1 + exp(-x)).  sigmoid_grad: g y (1 - y)
 float sigmoid_of(float x) { return gated(1.0, x); }
 float sigmoid_grad_of(float y, float g) { precise float r = g * (y * (1.0 - y)); return r; }
@@ -55,10 +65,7 @@ float tanh_grad_of(float y, float g) { precise float r = g * (1.0 - y * y); retu
 
 // silu: x s, where s = 1 / (1 + exp(-x)).  silu_grad: g s (1 + x (1 - s))
 float silu_of(float x) { return gated(x, x); }
-float silu_grad_of(float x, float g) {
-    precise float slope = 1.0 + x * gated(1.0, -x), r = g * gated(slope, x);
-    return r;
-}
+float silu_grad_of(float x, float g) { return gated_grad(x, x, g); }
 
 // gelu: x Phi(x).  gelu_grad: g (Phi(x) + x phi(x)), Phi and phi the normal distribution and density; their sum is made
 // 2^40 times as large, as Phi may be too small where the sum is not
@@ -79,6 +86,6 @@ float gelu_tanh_of(float x) {
 float gelu_tanh_grad_of(float x, float g) {
     x = x < -40.0 ? -40.0 : x > 40.0 ? 40.0 : x;
     precise float square = x * x, z = x * (1.5957691216 + 0.0713548163 * square);
-    precise float slope = 1.0 + x * (1.5957691216 + 0.2140644488 * square) * gated(1.0, -z), r = g * gated(slope, z);
-    return r;
+    precise float slope = x * (1.5957691216 + 0.2140644488 * square);
+    return gated_grad(slope, z, g);
 }

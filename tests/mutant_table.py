@@ -159,7 +159,7 @@ TRANSFERS, SEEN = "ag/engine/backends/vulkan/transfers.py", "engine/backends/tes
 mutant("barrier", "the host overtakes what is on its way", TRANSFERS, "if free and recorder", "if recorder",
        f"{SEEN}::test_what_is_on_its_way_comes_first")
 mutant("barrier", "the host overtakes what a handler launches", TRANSFERS, "if free and recorder.changes == changes:",
-       "if free:", f"{SEEN}::test_a_handler_in_the_middle")
+       "if free:", f"{SEEN}::test_a_handler_in_the_middle[lavapipe-for the first]")
 mutant("barrier", "the host reads while a handler's launch writes", TRANSFERS,
        "if self._recorder.changes == changes:", "if view is not None:",
        f"{SEEN}::test_what_is_launched_while_the_host_reads_is_read_again")

@@ -1,10 +1,13 @@
-"""Something happens in the middle of a call, at one of the places where Python would run the handler of a signal."""
+"""Something happens in the middle of a call, at one of the places where Python would run the handler of a signal; or
+threads change places as often as they can, so that a race shows.
+"""
 
 from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import CodeType, FrameType
@@ -55,3 +58,17 @@ def at_place(number: int, do: Callable[[], None], within: Callable[[FrameType], 
         yield seen
     finally:
         sys.settrace(previous)
+
+
+def in_threads(work: Callable[[int], None], numbers: Iterable[int]) -> None:
+    """Call `work` with each number in a thread of its own, all at once."""
+    threads = [threading.Thread(target=work, args=(number,)) for number in numbers]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    finally:
+        sys.setswitchinterval(interval)

@@ -167,6 +167,7 @@ from ag.engine.device import backend_of
 device = backend_of(DEVICE)
 sizes = [nbytes for nbytes, _ in device.arena.segments]
 said["segments"], said["reserved"], said["largest"] = len(sizes), sum(sizes), max(sizes)
+said["kernels"] = len(device._kernels._algorithms)  # different files and specializations
 """
 RANGE = {"RANGE": 128 << 20}
 CARDS = {"128": SMALLEST | RANGE, "256": SMALL | RANGE, "64MiB": {"ALLOC": 64 << 20},
@@ -179,9 +180,10 @@ RUNS = [(name, card) for name in ("W1", "W2", "W3", "W4") for card in CARDS]
 
 @pytest.mark.parametrize(("workload", "card"), [
     pytest.param(*run, marks=() if run in QUICK else pytest.mark.slow) for run in RUNS])
-def test_a_training_step(limited: Limited, workload: str, card: str) -> None:
-    limits = CARDS[card]
-    said = limited(f"NAME = {workload!r}\n" + WORKLOAD, TYPE=DISCRETE, **limits)
+def test_a_training_step(limited: Limited, tmp_path: Path, workload: str, card: str) -> None:
+    limits, pipelines = CARDS[card], tmp_path / "pipelines"
+    said = limited(f"NAME = {workload!r}\n" + WORKLOAD, TYPE=DISCRETE, PIPELINES=pipelines, **limits)
+    assert pipelines.stat().st_size == said["kernels"]
     most = min(limits.get("ALLOC", 128 << 20), 128 << 20)  # lavapipe binds no more
     assert said["largest"] <= most and said["segments"] <= said["reserved"] / most + 1
     cpu, limited_device = said["losses"]

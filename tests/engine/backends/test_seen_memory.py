@@ -148,9 +148,13 @@ def in_files(*modules: Any) -> Callable[[FrameType], bool]:
     return lambda frame: frame.f_code.co_filename in files
 
 
-@pytest.mark.parametrize("wait", [False, True])
-def test_a_handler_in_the_middle(backend: Any, wait: bool) -> None:
-    """Wherever a handler launches what reads and writes the place, calls are in one order or the other."""
+@pytest.mark.parametrize("waits", ["for none", "for the first", "for both"])
+def test_a_handler_in_the_middle(backend: Any, waits: str) -> None:
+    """Wherever a handler launches what reads and writes the place, calls are in one order or the other.
+
+    If it waits for the first, that has read the old numbers, and the second is still to come: were the new ones written
+    now, it would change them, however quick the device is.
+    """
     count, within = 2 * LARGE, in_files(transfers, recorder)
     old, new = ramp(count), ramp(count, 1)
     for at in range(1, 200, 3):
@@ -158,10 +162,12 @@ def test_a_handler_in_the_middle(backend: Any, wait: bool) -> None:
 
         def handler(x: Buffer = x, seen: list[Buffer] = seen) -> None:
             seen.append(backend.launch(add, x, x))
-            backend.launch(add, x, x, into=x)
-            if wait:
+            if waits == "for the first":
                 backend.synchronize()
-            else:
+            backend.launch(add, x, x, into=x)
+            if waits == "for both":
+                backend.synchronize()
+            elif waits == "for none":
                 backend.submit()
 
         with at_place(at, handler, within) as places:

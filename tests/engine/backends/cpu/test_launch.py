@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.errors import expect_error
-from helpers.threads import in_threads
+from helpers.interrupts import in_threads
 
 import ag
 from ag.engine.arena import Arena, now
