@@ -8,17 +8,21 @@
 layout(constant_id = 0) const uint blocks = 4;   // of 32 features: at least d and dv
 layout(constant_id = 1) const uint dropped = 0;  // whether there is dropout
 // The first operands of products() stay in shared memory while a workgroup walks: as many as it has room for
-// (Tiles.shared in ag/engine/backends/vulkan/products/tiles.py).  The others are loaded again for each tile.
+// (Tiles.held in ag/engine/backends/vulkan/products/tiles.py).  The others are loaded again for each tile.
 layout(constant_id = 2) const uint held = 0;
 layout(constant_id = 3) const uint vector = 0;   // whether four neighbouring times are a quad
 
-// For software drivers: Mesa 25's lavapipe compiles sums of products that are all unrolled for minutes.  Each turn of a
-// loop counts, though: an older lavapipe ends all loops of an invocation, silently, after 65,535, of which the gradient
-// takes up to 13 per column (_TURNS_PER_COLUMN in ag/engine/backends/vulkan/pipelines.py).
+// For software drivers: Mesa 25's lavapipe compiles for minutes what is all unrolled, sums of products and loads.  Each
+// turn of a loop counts, though: an older lavapipe ends all loops of an invocation, silently, after 65,535, of which
+// the gradient takes up to 13 per column (_TURNS_PER_COLUMN in ag/engine/backends/vulkan/pipelines.py).
 #ifdef FIXED
 #define ROLLED [[dont_unroll]]
+#define LEFT [[dont_unroll]]
+const uint TOGETHER = 1;  // words that an invocation loads in a turn
 #else
 #define ROLLED [[unroll]]
+#define LEFT  // to the driver
+const uint TOGETHER = 4;
 #endif
 
 const uint ROWS = 64, COLUMNS = 32, DEPTH = 16, THREADS = 128;

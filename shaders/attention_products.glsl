@@ -1,16 +1,16 @@
 // Loads tiles of features into shared memory, some of them to stay there, and multiplies rows with columns.
 
 // Copies so many features, at so many times, into rows of `pitch` quads: neighbours read what lies side by side.  There
-// are 512 words or a multiple of that, and four turns are one where turns are counted.
+// are 512 words or a multiple of that.
 void copy(uint first, uint pitch, uint operand, uint f_0, uint features, uint t_0, uint times) {
     if (vector != 0) {
-        for (uint e = gl_LocalInvocationID.x; e < features * times / 4; e += THREADS) {
+        LEFT for (uint e = gl_LocalInvocationID.x; e < features * times / 4; e += THREADS) {
             const uint f = e / (times / 4), t = e % (times / 4);
             slices[first + f * pitch + t] = quad(operand, f_0 + f, t_0 + 4 * t);
         }
     } else {
-        for (uint e_0 = gl_LocalInvocationID.x; e_0 < features * times; e_0 += 4 * THREADS) {
-            [[unroll]] for (uint i = 0; i < 4; i++) {
+        LEFT for (uint e_0 = gl_LocalInvocationID.x; e_0 < features * times; e_0 += TOGETHER * THREADS) {
+            [[unroll]] for (uint i = 0; i < TOGETHER; i++) {
                 const uint e = e_0 + i * THREADS, f = e / times, t = e % times;
                 slices[first + f * pitch + t / 4][t % 4] = element(operand, f_0 + f, t_0 + t);
             }
@@ -30,7 +30,7 @@ void hold(uint number, uint operand, uint row_0, uint features) {
 mat4 products(uint number, uint rows, uint row_0, uint columns, uint column_0, uint features) {
     const uint of_rows = DEPTH * COLUMNS / 4;
     mat4 sums = mat4(0.0);
-    for (uint f_0 = 0; f_0 < features; f_0 += DEPTH) {
+    LEFT for (uint f_0 = 0; f_0 < features; f_0 += DEPTH) {
         copy(0, COLUMNS / 4, columns, f_0, DEPTH, column_0, COLUMNS);
         if (number >= held) copy(of_rows, ROWS / 4, rows, f_0, DEPTH, row_0, ROWS);
         barrier();

@@ -18,11 +18,12 @@ void add(inout mat4 sum, mat4 w, uint at, uint pitch) {
 // a feature are an odd number apart, in other banks than those of its neighbours.
 void accumulate_pair(inout mat4 sums[blocks], uint b, uint operand, uint column_0) {
     const uint wide = blocks > 1 ? COLUMNS / 2 : COLUMNS, pitch = wide / 4 + 1, next = b + 1 < blocks ? b + 1 : b;
-    for (uint c_0 = 0; c_0 < COLUMNS; c_0 += wide) {
+    LEFT for (uint c_0 = 0; c_0 < COLUMNS; c_0 += wide) {
         copy(0, pitch, operand, 32 * b, next > b ? 64 : 32, column_0 + c_0, wide);
         barrier();
+        const uint first = spot(c_0, row() / 4);
         ROLLED for (uint c = 0; c < wide; c += 4) {
-            const uint at = spot(c_0 + c, row() / 4);
+            const uint at = c * (ROWS / 4) + (first ^ c / 4);  // spot(c_0 + c, ...), with less to compute
             mat4 w;
             for (uint i = 0; i < 4; i++) w[i] = weights[at + i * (ROWS / 4)];
             add(sums[b], w, c / 4, pitch);
@@ -47,12 +48,12 @@ void store(mat4 sums[blocks], uint operand, uint row_0, uint features) {
         for (uint i = 0; i < 4; i++) weights[spot(me % 8 + 8 * i, row() / 4)] = turned[i];
         barrier();
         if (vector != 0) {
-            for (uint e = me; e < 32 * ROWS / 4; e += THREADS) {
+            LEFT for (uint e = me; e < 32 * ROWS / 4; e += THREADS) {
                 const uint f = e / (ROWS / 4), t = e % (ROWS / 4);
                 put_quad(operand, 32 * b + f, row_0 + 4 * t, weights[spot(f, t)]);
             }
         } else {
-            for (uint e = me; e < 32 * ROWS; e += THREADS) {
+            LEFT for (uint e = me; e < 32 * ROWS; e += THREADS) {
                 const uint f = e / ROWS, t = e % ROWS;
                 put(operand, 32 * b + f, row_0 + t, weights[spot(f, t / 4)][t % 4]);
             }
