@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -78,8 +79,8 @@ def test_what_is_held_changes_no_bit(lavapipe: str, shape: tuple[int, ...], monk
     shapes = tuple(x.shape for x in (arrays[3], arrays[0][: shape[0]], *arrays[:3])) + ((4,),)
     params = {"heads": shape[0], "factor": 1.0, "causal": True, "rate": 0.0}
     found, needed = [], []
-    for shared in (kernels.tiles.shared, 0):
-        monkeypatch.setattr(kernels, "tiles", replace(kernels.tiles, shared=shared))
+    for room in (sys.maxsize, 0):
+        monkeypatch.setattr(kernels, "tiles", replace(kernels.tiles, room=room))
         needed.append(kernels.plan(PRIMITIVES["attention"], shapes, params, (0,)).needs.shared_bytes)
         found.append(step(lavapipe, arrays, shape[0], causal=True, rate=0.0))
     assert needed[0] > 16384 >= needed[1]
@@ -117,6 +118,13 @@ def test_a_device_that_counts_turns_tiles_shorter_sequences(lavapipe: str) -> No
     tiled = backend_of(lavapipe).target.tiled_attention
     assert tiled(128, 5000) and not tiled(128, 5001) and not tiled(129, 1)
     assert backend_of("cpu").target.tiled_attention(128, 1 << 20)
+
+
+@pytest.mark.parametrize(("samples", "times"), [(2, 384), (3, 192), (4, 128), (64, 128)])
+def test_cards_put_samples_first_where_they_read_them_often(samples: int, times: int) -> None:
+    card = target.Target(units=132)
+    assert card.samples_first(samples, times) and not target.Target().samples_first(samples, times)
+    assert not card.samples_first(samples, times - 1) and not card.samples_first(1, 1 << 20)
 
 
 def test_a_driver_that_finds_few_registers_composes_large_heads(lavapipe: str) -> None:
