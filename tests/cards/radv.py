@@ -25,7 +25,6 @@ import pytest
 
 import ag.engine.backends.vulkan
 from ag.engine.backend import DeviceInfo
-from ag.engine.backends.vulkan.plans import HELD_BYTES
 from ag.engine.backends.vulkan.products.tiles import TILES, Tiles, has_few_registers, tiles_of
 from ag.engine.backends.vulkan.spirv.float_modes import Mode, modes_of, with_modes
 from ag.engine.kernels.fused import Chain, fused
@@ -46,10 +45,9 @@ _FMA = re.compile(r"v_(?:dual_|pk_)?(?:fma|fmac|mad|mac)\w*_f32\w*")
 _OPERATION = re.compile(r"(?:^[ \t]+(?:[^=;\n]* = )?|:: )(?:[sv]|ds|buffer|global|flat|scratch)_[a-z]\w*", re.M)
 CHAIN: Chain = (("add", 0, 1, 0.0), ("relu", 4, 4, 0.0))  # what most fully connected layers end with
 CHOICES = {  # values that make other code
-    "blocks": (1, 2, 3, 4), "dropped": (0, 1), "held": (0, 1, 2), "ta": (0, 1), "tb": (0, 1), "vector": (1, 0),
+    "blocks": (1, 2, 3, 4), "dropped": (0, 1), "held": (0, 1), "ta": (0, 1), "tb": (0, 1), "vector": (1, 0),
     "pointwise": (0, 1),
 }
-MOST_SHARED = 48 << 10  # bytes of a workgroup, of what any device is given
 # Their loops are those of matmul, whose registers do not depend on the alignment of operands, as counted once.
 ALIKE = {"batched_matmul", "matmul_chain", "matmul_chain_pair", "matmul_sums"}
 # Those on matrix units choose their sizes by what a device has.
@@ -205,8 +203,10 @@ def chosen_for(chip: Chip) -> list[str]:
 
 
 def is_used(found: Compiled, chip: Chip) -> bool:
-    """Whether a chip ever runs it: other tiles it may not, and where the driver finds few registers, large heads."""
-    if found.tile and found.tile not in chosen_for(chip):
+    """Whether a chip ever runs it: other tiles it may not, nor what holds rows in shared memory, and where the driver
+    finds few registers, no large heads.
+    """
+    if (found.tile and found.tile not in chosen_for(chip)) or found.constants.get("held"):
         return False
     if "blocks" not in found.constants:
         return True
@@ -230,10 +230,7 @@ def variants(kernel: str, tiles: Collection[str] = TILES) -> Iterator[tuple[str,
     for kind in tiles if in_tiles else ("",):
         sizes = {tile: tile.constants() for tile in (TILES[kind], TILES[kind].turned())} if in_tiles else {None: {}}
         for size, values in itertools.product(sizes.values(), itertools.product(*chosen.values())):
-            made = {**constants, **size, **dict(zip(chosen, values, strict=True))}
-            held = HELD_BYTES * made["held"] * made["blocks"] if "held" in made else 0
-            if KERNELS[kernel]["shared_bytes"] + held <= MOST_SHARED:
-                yield kind, made
+            yield kind, {**constants, **size, **dict(zip(chosen, values, strict=True))}
 
 
 def compiled(program: Path, chip: Chip, kernels: Collection[str], tiles: Collection[str] = TILES) -> list[Compiled]:

@@ -214,7 +214,7 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
     if "vector" in constants:
         values["vector"] = values["vector"] and aligned
     if "held" in constants:
-        values["held"], needs = _held(values, needs, tiles.shared)
+        values["held"], needs = _held(values, needs, tiles)
     if "turns" in constants:
         values["turns"] = tiles.turns(values["n"])
     values = {**constants, **values}
@@ -243,10 +243,11 @@ def needs_of(entry: Entry) -> Needs:
     return Needs(prod(entry["local_size"]), entry["shared_bytes"], len(entry["operands"]))
 
 
-def _held(values: Params, needs: Needs, shared: int) -> tuple[int, Needs]:
-    """How many operands' rows stay in `shared` bytes of a workgroup, and what the kernel then needs."""
+def _held(values: Params, needs: Needs, tiles: Rule) -> tuple[int, Needs]:
+    """How many operands' rows stay in shared memory, and what the kernel then needs."""
     each = HELD_BYTES * values["blocks"]
-    held = max(0, min(values["held"], (shared - needs.shared_bytes) // each))
+    registers = needs.threads * (40 + 16 * values["held"] * (1 + values["blocks"]))  # as Mesa 22 has them on RDNA 2
+    held = tiles.held(values["held"], each, needs.shared_bytes, registers)
     return held, needs._replace(shared_bytes=needs.shared_bytes + held * each)
 
 

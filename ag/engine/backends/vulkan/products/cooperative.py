@@ -109,7 +109,6 @@ class CooperativeTiles:
     tiles: tuple[CooperativeTile, ...]
     units: int
     suffix: str = _SUFFIX
-    shared: int = 0
 
     def is_direct(self, rows: int) -> bool:
         """Never: these rules are for products that are made in tiles."""
@@ -118,6 +117,10 @@ class CooperativeTiles:
     def turns(self, n: int) -> int:
         """Of kernels without products: one."""
         return 1
+
+    def held(self, most: int, each: int, shared: int, registers: int) -> int:
+        """Of attention: nothing."""
+        return 0
 
     def choose(self, rows: int, cols: int, count: int) -> CooperativeTile:
         """Tiles for `count` products of so many rows and columns each."""
