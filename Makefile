@@ -62,6 +62,6 @@ wheel: setup  ## build dist/*.tar.gz and dist/*.whl, and check what is in the wh
 
 clean:  ## remove everything that was made
 	rm -rf .venv .drivers .make build dist *.egg-info ag/engine/backends/vulkan/spv ag/engine/backends/cpu/built
-	rm -rf ag/engine/backends/vulkan/_kp*.so ag/autograd/captured/_unchanged*.so ag/engine/backends/cpu/_launch*.so ag/engine/backends/*/not_built.txt
+	find ag -name '_*.so' -delete -o -name not_built.txt -delete
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -45,9 +45,8 @@ float gated(float x, float z) {
     return z < -88.0 ? product : quotient;
 }
 
-// What x s(z) sends back, where s(z) = 1 / (1 + exp(-z)) and `slope` is x times the slope of z: g s(z) (1 + slope s(-z)).
-// One exponential and one quotient give both: with e = exp(-|z|), the larger of s(z) and s(-z) is 1 / (1 + e), and the
-// smaller e times that.  Beyond 64 the larger is 1, and e is taken in two factors, as in `gated`.
+// What x s(z) sends back, s(z) = 1 / (1 + exp(-z)) and `slope` x times that of z: g s(z) (1 + slope s(-z)).  With
+// e = exp(-|z|), one of s(z) and s(-z) is 1 / (1 + e), which is 1 beyond 64, and the other e times that, as in `gated`.
 float gated_grad(float slope, float z, float g) {
     precise float size = abs(z), e = ieee_exp(size > 64.0 ? -0.5 * size : -size), most = 1.0 / (1.0 + e);
     precise float rise = 1.0 + slope * (z < 0.0 ? most : e * most);

@@ -71,7 +71,7 @@ class Copy:
             elif source.is_file():
                 shutil.copy2(source, folder / name)
         self._env = {**os.environ, "PYTHONPATH": f"{folder}:{folder / 'tests'}", "OPENBLAS_NUM_THREADS": "1",
-                     "AG_CPU": "numpy"}
+                     "AG_CPU": "numpy", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # plugins cost a sixth of the time
         self._env.pop("PYTHONDONTWRITEBYTECODE", None)
         # A mutant may have the length and the second of the text before it, so bytecode goes by the text's hash.
         compiling = ["-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "ag", "kernels_build.py"]

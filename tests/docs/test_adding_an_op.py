@@ -164,10 +164,14 @@ def quick_tests(copy: Path, leg: str, *places: str) -> None:
         f"--ignore={Path(__file__).relative_to(ROOT)}", limit=3600, AG_CPU="numpy")
 
 
+STARTS_PROCESSES = ("tests/parallel/comm", "tests/parallel/elastic", "tests/tools")
+
+
 @pytest.mark.slow
 def test_the_whole_quick_leg_passes_with_the_op(copy: Path) -> None:
+    """But for what starts processes, which take the most time and know no op."""
     compiled(copy)
-    quick_tests(copy, "not vulkan")
+    quick_tests(copy, "not vulkan", "tests", *(f"--ignore={place}" for place in STARTS_PROCESSES))
 
 
 @pytest.mark.slow
