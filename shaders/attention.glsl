@@ -18,7 +18,7 @@ layout(constant_id = 3) const uint vector = 0;   // whether four neighbouring ti
 #ifdef FIXED
 #define ROLLED [[dont_unroll]]
 #define LEFT [[dont_unroll]]
-const uint TOGETHER = 1;  // words that an invocation loads in a turn
+const uint TOGETHER = 2;  // words that an invocation loads in a turn
 #else
 #define ROLLED [[unroll]]
 #define LEFT  // to the driver
