@@ -314,9 +314,10 @@ def _push(text: str) -> list[dict[str, Any]]:
 
 
 def _spec(text: str) -> list[dict[str, Any]]:
-    pattern = r"layout\s*\(\s*constant_id\s*=\s*(\d+)\s*\)\s*const\s+(\w+)\s+(\w+)\s*=([^;]+);"
+    pattern = r"layout\s*\(\s*constant_id\s*=\s*(\d+)(?:\s*\+\s*(\d+))?\s*\)\s*const\s+(\w+)\s+(\w+)\s*=([^;]+);"
+    found = [(int(first) + int(more or 0), *rest) for first, more, *rest in re.findall(pattern, text)]
     spec = []
-    for number, kind, name, default in sorted(re.findall(pattern, text), key=lambda found: int(found[0])):
+    for number, kind, name, default in sorted(found):
         if kind not in WORD_TYPES:
             raise ShaderError(f"specialization constant {name} is {kind}; allowed: {', '.join(WORD_TYPES)}.")
         literal = default.replace(" ", "")
@@ -324,7 +325,7 @@ def _spec(text: str) -> list[dict[str, Any]]:
             value = float(literal.rstrip("f")) if kind == "float" else int(literal.rstrip("u"), 0)
         except ValueError as error:
             raise ShaderError(f"specialization constant {name}: `{literal}` is not a literal.") from error
-        spec.append({"name": name, "id": int(number), "type": kind, "default": value})
+        spec.append({"name": name, "id": number, "type": kind, "default": value})
     if [constant["id"] for constant in spec] != list(range(len(spec))):
         raise ShaderError("the constant_ids must count from 0.")  # kp passes them as an array
     return spec

@@ -5,6 +5,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #define OPERANDS out_at, x_at
+#define GRID places
 #include "index.glsl"
 #include "window.glsl"
 
@@ -14,16 +15,16 @@ layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
 void main() {
     const uint i = invocation();
     if (i >= n) return;
-    const Element e = element(i, places);
+    const Element e = element(i);
     const uint x_0 = x_at + e.channel * plane(image) + e.b;
     float total = 0.0;
-    for (uint down = 0; down < kernel[0]; down++) {
+    for (uint down = 0; down < kernel_0; down++) {
         const uint y = pixel(0, e.y, down);
         if (y >= image[0]) continue;
-        for (uint across = 0; across < kernel[1]; across++) {
+        for (uint across = 0; across < kernel_1; across++) {
             const uint x_ = pixel(1, e.x, across);
             if (x_ < image[1]) total += x[x_0 + (y * image[1] + x_) * batch];
         }
     }
-    out_[out_at + i] = total / float(kernel[0] * kernel[1]);
+    out_[out_at + i] = total / float(kernel_0 * kernel_1);
 }

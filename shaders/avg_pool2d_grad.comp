@@ -5,6 +5,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #define OPERANDS out_at, g_at
+#define GRID image
 #include "index.glsl"
 #include "window.glsl"
 
@@ -14,16 +15,16 @@ layout(set = 0, binding = 1) readonly buffer G_ { float g[]; };
 void main() {
     const uint i = invocation();
     if (i >= n) return;
-    const Element e = element(i, image);
+    const Element e = element(i);
     const uint g_0 = g_at + e.channel * plane(places) + e.b;
     float total = 0.0;
-    for (uint down = 0; down < kernel[0]; down++) {
+    for (uint down = 0; down < kernel_0; down++) {
         const uint y = place(0, e.y, down);
         if (y >= places[0]) continue;
-        for (uint across = 0; across < kernel[1]; across++) {
+        for (uint across = 0; across < kernel_1; across++) {
             const uint x = place(1, e.x, across);
             if (x < places[1]) total += g[g_0 + (y * places[1] + x) * batch];
         }
     }
-    out_[out_at + i] = total / float(kernel[0] * kernel[1]);
+    out_[out_at + i] = total / float(kernel_0 * kernel_1);
 }

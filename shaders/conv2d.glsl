@@ -4,25 +4,27 @@
 // The kernel declares operands before including this and defines: OPERANDS, PARAMS and PRODUCTS; LEFT, RIGHT, and
 // LEFT_QUADS, RIGHT_QUADS, the same in quads; GRID, the size of a plane of places, SOURCE, that of a plane of RIGHT,
 // and LOOK, the function that gives the pixel of RIGHT for a place and a tap; A_ALONG_K and B_ALONG_K.
+#ifdef CHAIN
+#define WINDOW 18
+#else
+#define WINDOW 8
+#endif
 #include "window.glsl"
 #include "product.glsl"
 #ifdef CHAIN
 #include "epilogue.glsl"
 #endif
 
-const uint NOWHERE = ~0u;
+const uint NOWHERE = ~0u, TAPS = kernel_0 * kernel_1;
 uint row_0, left_0, right_0;  // the first row of a product's part of out; where its part of the operands begins
-
-// Exact for numbers below a million, and cheaper than a division of integers.
-uint quotient(uint n, uint d) { return uint((float(n) + 0.5) / float(d)); }
 
 // The word of RIGHT that belongs to plane and tap number i and place and sample number `at`.
 uint seen(uint i, uint at, bool inside) {
-    const uint plane = quotient(i, kernel[0] * kernel[1]), tap = i - plane * kernel[0] * kernel[1];
-    const uint down = quotient(tap, kernel[1]), spot = at / batch;
-    const uint y = LOOK(0, spot / GRID[1], down), x = LOOK(1, spot % GRID[1], tap - down * kernel[1]);
-    if (!inside || y >= SOURCE[0] || x >= SOURCE[1]) return NOWHERE;
-    return right_0 + ((plane * SOURCE[0] + y) * SOURCE[1] + x) * batch + at % batch;
+    const uint plane = i / TAPS, tap = i % TAPS, down = tap / kernel_1, across = tap % kernel_1;
+    const uint spot = quotient(at, by_batch[0], by_batch[1]), row = row_of(spot);
+    const uint y = LOOK(0, row, down), x = LOOK(1, spot - row * GRID[1], across);
+    const uint word = right_0 + ((plane * SOURCE[0] + y) * SOURCE[1] + x - spot) * batch + at;
+    return inside && all(lessThan(uvec2(y, x), uvec2(SOURCE[0], SOURCE[1]))) ? word : NOWHERE;
 }
 
 vec4 seen_quad(uint i, uint at, bool inside, uint at_end) {

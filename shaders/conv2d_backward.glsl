@@ -1,10 +1,5 @@
 // The product of a convolution's gradient by its input: weights with the cotangents that the taps give.
 #include "epilogue_args.glsl"
-#ifdef CHAIN
-layout(constant_id = 18) const uint pointwise = 0;  // whether a channel has one tap: then channels lie side by side
-#else
-layout(constant_id = 8) const uint pointwise = 0;
-#endif
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
 layout(set = 0, binding = 0) buffer OutQuads_ { vec4 out_quads[]; };
 layout(set = 0, binding = 1) readonly buffer W_ { float w[]; };
@@ -25,7 +20,8 @@ layout(set = 0, binding = 2) readonly buffer GQuads_ { vec4 g_quads[]; };
 #define B_ALONG_K false
 #ifndef FIXED
 #define B_BY_WORDS
-#define A_BY_WORDS (pointwise == 0)  // neighbours then read the taps of a channel, and the channels beside it
+// Neighbours then read the taps of a channel, and the channels beside it; of one tap each, channels lie side by side.
+#define A_BY_WORDS (kernel_0 * kernel_1 > 1)
 #endif
 #include "conv2d.glsl"
 
@@ -39,16 +35,15 @@ void begin(uint product) {
 
 #ifdef A_BY_WORDS
 float a_word(uint row, uint k) {
-    const uint taps = kernel[0] * kernel[1], feature = quotient(k, taps);
-    return row < rows && k < end ? w[left_0 + (feature * rows + row) * taps + k - feature * taps] : 0.0;
+    const uint feature = k / TAPS;
+    return row < rows && k < end ? w[left_0 + (feature * rows + row) * TAPS + k % TAPS] : 0.0;
 }
 #else
 // Weights of four channels, which lie as many words apart as there are taps.
 vec4 a_quad(uint row, uint k) {
-    const uint taps = kernel[0] * kernel[1], feature = quotient(k, taps);
-    const uint i = left_0 + (feature * rows + row) * taps + k - feature * taps;
+    const uint i = left_0 + (k / TAPS * rows + row) * TAPS + k % TAPS;
     vec4 found;
-    [[unroll]] for (uint c = 0; c < 4; c++) found[c] = row + c < rows && k < end ? w[i + c * taps] : 0.0;
+    [[unroll]] for (uint c = 0; c < 4; c++) found[c] = row + c < rows && k < end ? w[i + c * TAPS] : 0.0;
     return found;
 }
 #endif

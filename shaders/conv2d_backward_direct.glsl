@@ -1,7 +1,11 @@
 // A convolution's gradient by its input, an element at a time.
 #include "epilogue_args.glsl"
 #define OPERANDS out_at, w_at, g_at
-#define PARAMS uint channels, features; EPILOGUE
+#define PARAMS uint channels, features, by_channels[2]; EPILOGUE
+#define GRID image
+#ifdef CHAIN
+#define WINDOW 10
+#endif
 #include "index.glsl"
 #include "window.glsl"
 
@@ -16,24 +20,24 @@ layout(set = 0, binding = 2) readonly buffer G_ { float g[]; };
 void main() {
     const uint i = invocation();
     if (i >= n) return;
-    const Element e = element(i, image);
-    const uint g_step = plane(places), taps = kernel[0] * kernel[1], w_step = channels * taps;
-    const uint first = e.channel / channels * features;  // of the group
+    const Element e = element(i);
+    const uint g_step = plane(places), taps = kernel_0 * kernel_1, w_step = channels * taps;
+    const uint group = quotient(e.channel, by_channels[0], by_channels[1]), first = group * features;
     const uint g_0 = g_at + first * g_step + e.b;
-    const uint w_0 = w_at + first * w_step + e.channel % channels * taps;
+    const uint w_0 = w_at + first * w_step + (e.channel - group * channels) * taps;
     float total = 0.0;
-    for (uint down = 0; down < kernel[0]; down++) {
+    for (uint down = 0; down < kernel_0; down++) {
         const uint y = place(0, e.y, down);
         if (y >= places[0]) continue;
-        for (uint across = 0; across < kernel[1]; across++) {
+        for (uint across = 0; across < kernel_1; across++) {
             const uint x = place(1, e.x, across);
             if (x >= places[1]) continue;
-            const uint g_i = g_0 + (y * places[1] + x) * batch, w_i = w_0 + down * kernel[1] + across;
-            for (uint f = 0; f < features; f++) total += w[w_i + f * w_step] * g[g_i + f * g_step];
+            uint g_i = g_0 + (y * places[1] + x) * batch, w_i = w_0 + down * kernel_1 + across;
+            for (uint f = 0; f < features; f++, g_i += g_step, w_i += w_step) total += w[w_i] * g[g_i];
         }
     }
 #ifdef CHAIN
-    total = chained(e.channel, i % plane(image), total);
+    total = chained(e.channel, i - e.channel * plane(image), total);
 #endif
     out_[out_at + i] = total;
 }

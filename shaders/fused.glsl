@@ -1,7 +1,8 @@
-// out[i] = the result of a chain of functions of a, b, c and d, which are walked along the axes of out with strides of
+// out[i] = the result of a chain of functions of a, b, c and d, which are walked along the axes of out with steps of
 // their own; with ALSO, another of the chain's registers goes to also[i].
 #define TURNS 7
 #include "turns.glsl"
+#include "walk.glsl"
 #define MAX_DIMS 3
 
 #ifdef ALSO
@@ -13,7 +14,7 @@ layout(push_constant) uniform Args {
     uint also_at;
 #endif
     float value[6];
-    uint shape[MAX_DIMS], a_stride[MAX_DIMS], b_stride[MAX_DIMS], c_stride[MAX_DIMS], d_stride[MAX_DIMS];
+    uint multipliers[2], shifts[1], a_step[MAX_DIMS], b_step[MAX_DIMS], c_step[MAX_DIMS], d_step[MAX_DIMS];
 };
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
 #ifdef ALSO
@@ -34,14 +35,16 @@ void main() {
     for (uint turn = 0; turn < turns; turn++) {
         const uint i = element(turn);
         if (i >= n) return;
-        uint rest = i, a_i = a_at, b_i = b_at, c_i = c_at, d_i = d_at;
-        for (uint axis = ndim; axis-- > 0;) {
-            const uint k = rest % shape[axis];
-            rest /= shape[axis];
-            a_i += k * a_stride[axis];
-            b_i += k * b_stride[axis];
-            c_i += k * c_stride[axis];
-            d_i += k * d_stride[axis];
+        uint q = i;
+        uint a_i = a_at + i * a_step[0], b_i = b_at + i * b_step[0], c_i = c_at + i * c_step[0];
+        uint d_i = d_at + i * d_step[0];
+        for (uint axis = 1; axis < MAX_DIMS; axis++) {
+            if (axis >= ndim) break;
+            q = NEXT(q, axis);
+            a_i += q * a_step[axis];
+            b_i += q * b_step[axis];
+            c_i += q * c_step[axis];
+            d_i += q * d_step[axis];
         }
         r[0] = a[a_i];
         r[1] = b[b_i];

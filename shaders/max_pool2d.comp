@@ -5,6 +5,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #define OPERANDS out_at, tap_at, x_at
+#define GRID places
 #include "index.glsl"
 #include "window.glsl"
 
@@ -15,22 +16,23 @@ layout(set = 0, binding = 2) readonly buffer X_ { float x[]; };
 void main() {
     const uint i = invocation();
     if (i >= n) return;
-    const Element e = element(i, places);
+    const Element e = element(i);
     const uint x_0 = x_at + e.channel * plane(image) + e.b;
-    float best = 0.0, best_tap = -1.0;
-    for (uint down = 0; down < kernel[0]; down++) {
+    float best = 0.0;
+    int best_tap = -1;
+    for (uint down = 0; down < kernel_0; down++) {
         const uint y = pixel(0, e.y, down);
         if (y >= image[0]) continue;
-        for (uint across = 0; across < kernel[1]; across++) {
+        for (uint across = 0; across < kernel_1; across++) {
             const uint x_ = pixel(1, e.x, across);
             if (x_ >= image[1]) continue;
             const float seen = x[x_0 + (y * image[1] + x_) * batch];
-            if (best_tap < 0.0 || seen > best || (isnan(seen) && !isnan(best))) {
+            if (best_tap < 0 || seen > best || (isnan(seen) && !isnan(best))) {
                 best = seen;
-                best_tap = float(down * kernel[1] + across);
+                best_tap = int(down * kernel_1 + across);
             }
         }
     }
     out_[out_at + i] = best;
-    tap[tap_at + i] = best_tap;
+    tap[tap_at + i] = float(best_tap);
 }

@@ -5,6 +5,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #define OPERANDS out_at, tap_at, g_at
+#define GRID image
 #include "index.glsl"
 #include "window.glsl"
 
@@ -15,17 +16,17 @@ layout(set = 0, binding = 2) readonly buffer G_ { float g[]; };
 void main() {
     const uint i = invocation();
     if (i >= n) return;
-    const Element e = element(i, image);
+    const Element e = element(i);
     const uint first = e.channel * plane(places) + e.b;
     float total = 0.0;
-    for (uint down = 0; down < kernel[0]; down++) {
+    for (uint down = 0; down < kernel_0; down++) {
         const uint y = place(0, e.y, down);
         if (y >= places[0]) continue;
-        for (uint across = 0; across < kernel[1]; across++) {
+        for (uint across = 0; across < kernel_1; across++) {
             const uint x = place(1, e.x, across);
             if (x >= places[1]) continue;
             const uint window = first + (y * places[1] + x) * batch;
-            if (tap[tap_at + window] == float(down * kernel[1] + across)) total += g[g_at + window];
+            if (tap[tap_at + window] == float(down * kernel_1 + across)) total += g[g_at + window];
         }
     }
     out_[out_at + i] = total;

@@ -1,6 +1,7 @@
-// out[i] = f(x[...]): x is walked along the axes of out with strides of its own, 0 where it repeats.  The kernel
-// defines f after including this, and may define PARAMS and TYPE before, as in unary.glsl: expand and permute.
+// out[i] = f(x[...]): x is walked along the axes of out with steps of its own, and may repeat.  The kernel defines f
+// after including this, and may define PARAMS and TYPE before, as in unary.glsl: expand and permute.
 #include "turns.glsl"
+#include "walk.glsl"
 #ifndef PARAMS
 #define PARAMS
 #endif
@@ -11,7 +12,7 @@
 
 layout(push_constant) uniform Args {
     uint n, ndim, out_at, x_at;
-    uint shape[MAX_DIMS], x_stride[MAX_DIMS];
+    uint multipliers[7], shifts[2], x_step[MAX_DIMS];
     PARAMS
 };
 layout(set = 0, binding = 0) buffer Out_ { TYPE out_[]; };
@@ -23,10 +24,11 @@ void main() {
     for (uint turn = 0; turn < turns; turn++) {
         const uint i = element(turn);
         if (i >= n) return;
-        uint rest = i, x_i = x_at;
-        for (uint axis = ndim; axis-- > 0;) {
-            x_i += rest % shape[axis] * x_stride[axis];
-            rest /= shape[axis];
+        uint q = i, x_i = x_at + i * x_step[0];
+        for (uint axis = 1; axis < MAX_DIMS; axis++) {
+            if (axis >= ndim) break;
+            q = NEXT(q, axis);
+            x_i += q * x_step[axis];
         }
         out_[out_at + i] = f(x[x_i]);
     }

@@ -132,10 +132,15 @@ shader("adam: whose element it is", "counts.glsl", "while (element >= places[end
        ("adam_update",), "optim/test_counts.py::test_every_parameter_is_trained_as_if_alone[lavapipe]")
 kernel("sgd: Nesterov's momentum", "sgd_update.comp", "d + mu * b : b", "d + b : b", "sgd_update")
 kernel("dropout: what is kept is not scaled", "dropout.comp", "1.0 / (1.0 - rate)", "1.0", "dropout")
-shader("conv: a tap", "conv2d_forward_direct.glsl", "w_0 + down * kernel[1] + across",
-       "w_0 + down * kernel[0] + across", ("conv2d_direct",), f"{KERNEL}[lavapipe-conv2d]")
-shader("conv: the padding", "window.glsl", "tap * dilation[axis] - padding[axis]", "tap * dilation[axis]",
+shader("conv: a tap", "conv2d_forward_direct.glsl", "w_0 + down * kernel_1 + across",
+       "w_0 + down * kernel_0 + across", ("conv2d_direct",), f"{KERNEL}[lavapipe-conv2d]")
+shader("conv: the padding", "window.glsl", "tap * dilation_0 - padding_0", "tap * dilation_0",
        ("conv2d", "conv2d_direct"), f"{KERNEL}[lavapipe-conv2d]")
+shader("a quotient is too small", "quotient.glsl", "(high + n) >> shift", "high >> shift",
+       ("add", "permute", "max_pool2d"), f"{KERNEL}[lavapipe-permute]", f"{KERNEL}[lavapipe-max_pool2d]",
+       "engine/backends/test_quotients.py::test_quotients_on_the_device[lavapipe]")
+shader("a shift of another axis", "walk.glsl", "8 * ((axis - 1) % 4)", "8 * (axis % 4)", ("permute",),
+       f"{KERNEL}[lavapipe-permute]")
 shader("norm statistics: length of the last piece", "norm_statistics.comp", "row_sum(1, mine) / float(end - first)",
        "row_sum(1, mine) / float(chunk)", ("norm_statistics",), "engine/kernels/test_norm.py::test_rows_in_pieces")
 shader("philox: keys change places", "philox.glsl", "uvec2(0x9E3779B9u, 0xBB67AE85u)",

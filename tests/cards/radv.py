@@ -46,7 +46,7 @@ _OPERATION = re.compile(r"(?:^[ \t]+(?:[^=;\n]* = )?|:: )(?:[sv]|ds|buffer|globa
 CHAIN: Chain = (("add", 0, 1, 0.0), ("relu", 4, 4, 0.0))  # what most fully connected layers end with
 CHOICES = {  # values that make other code
     "blocks": (1, 2, 3, 4), "dropped": (0, 1), "held": (0, 1), "ta": (0, 1), "tb": (0, 1), "vector": (1, 0),
-    "pointwise": (0, 1),
+    "kernel_0": (3, 1),
 }
 # Their loops are those of matmul, whose registers do not depend on the alignment of operands, as counted once.
 ALIKE = {"batched_matmul", "matmul_chain", "matmul_chain_pair", "matmul_sums"}
@@ -230,7 +230,8 @@ def variants(kernel: str, tiles: Collection[str] = TILES) -> Iterator[tuple[str,
     for kind in tiles if in_tiles else ("",):
         sizes = {tile: tile.constants() for tile in (TILES[kind], TILES[kind].turned())} if in_tiles else {None: {}}
         for size, values in itertools.product(sizes.values(), itertools.product(*chosen.values())):
-            yield kind, {**constants, **size, **dict(zip(chosen, values, strict=True))}
+            known = {**constants, **size, **dict(zip(chosen, values, strict=True))}
+            yield kind, known | ({"kernel_1": known["kernel_0"]} if "kernel_0" in known else {})
 
 
 def compiled(program: Path, chip: Chip, kernels: Collection[str], tiles: Collection[str] = TILES) -> list[Compiled]:

@@ -37,6 +37,8 @@ from ag.engine.target import Target
 LEAST_WAVES = 2  # per SIMD, in what is chosen: while one waits for memory, another computes
 ALONE = ("attention_grad", ("Vega", "Polaris"))  # where heads are large, their sums take half of the registers there
 MOST_OF_A_CHAIN = 120  # instructions of fused (add, relu); 550 where a driver looks up each function when it runs
+WITHOUT_DIVISION = ("add", "equal", "expand", "permute", "fused", "fused_pair", "avg_pool2d", "avg_pool2d_grad",
+                    "max_pool2d", "max_pool2d_grad", "conv2d_direct", "conv2d_input_grad_direct")
 
 
 @pytest.fixture(scope="session")
@@ -70,6 +72,17 @@ def chip(request: pytest.FixtureRequest, program: Path, mesa: Mesa) -> Chip:
 def test_chains_are_compiled(chip: Chip, program: Path) -> None:
     for found in compiled(program, chip, ["fused", "fused_pair"]):
         assert found.told["Instructions"] < MOST_OF_A_CHAIN, f"{found}: {found.told}"
+
+
+def test_nothing_is_divided_by_what_is_known_before(program: Path) -> None:
+    """Operands are found without a division, and convolutions in tiles divide only to find their tile."""
+    chip = chip_of(program, "RDNA 2")
+    assert chip is not None
+    for found, code in machine_code(program, chip, [(name, "", {}) for name in WITHOUT_DIVISION]):
+        assert "v_rcp" not in code, found
+    tiles = [(name, "L2", {}) for name in ("matmul", "conv2d", "conv2d_input_grad")]
+    product, *convolutions = [code.count("v_rcp") for _, code in machine_code(program, chip, tiles)]
+    assert 0 < product == convolutions[0] == convolutions[1]
 
 
 def test_products_have_room(chip: Chip, program: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,16 +31,28 @@ def assert_product(got: Array, a: Array, b: Array, ta: bool, tb: bool) -> None:
     assert np.all(np.abs(got - a @ b) <= allowed), f"{a.shape} {b.shape} {ta} {tb}"
 
 
-def geometry(rng: np.random.Generator) -> tuple[tuple[int, ...], tuple[int, ...], Window, int]:
-    """Shapes of images and weights, a window that fits, and groups."""
+def windows(rng: np.random.Generator, count: int) -> list[Window]:
+    """For `geometry`: a device compiles a kernel for each, so tests of devices have fewer of them than of shapes."""
+    return [_window(rng) for _ in range(count)]
+
+
+def _window(rng: np.random.Generator) -> Window:
+    pairs: list[Pair] = [(int(a), int(b)) for a, b in (rng.integers(low, high, 2) for low, high in (
+        (1, 5), (1, 4), (0, 3), (1, 3)))]
+    return Window(*pairs)
+
+
+def geometry(
+    rng: np.random.Generator, chosen: list[Window] | None = None
+) -> tuple[tuple[int, ...], tuple[int, ...], Window, int]:
+    """Shapes of images and weights, a window that fits, if given one of the chosen, and groups."""
     while True:
         groups = int(rng.choice([1, 1, 2, 3]))
         channels, features = (int(n) for n in rng.integers(1, 10, 2))
-        pairs: list[Pair] = [(int(a), int(b)) for a, b in (rng.integers(low, high, 2) for low, high in (
-            (1, 5), (1, 4), (0, 3), (1, 3), (1, 10)))]
-        *moves, image = pairs
+        window = chosen[int(rng.integers(len(chosen)))] if chosen else _window(rng)
+        high, wide = (int(n) for n in rng.integers(1, 10, 2))
+        image = high, wide
         batch = int(rng.choice([1, 2, 3, 4, 5, 8, 12]))
-        window = Window(*moves)
         if rng.random() < 0.1:  # several tiles of channels or features; of places and samples there often are
             groups, batch, many = 1, min(batch, 4), int(rng.integers(50, 150))
             channels, features = (many, features) if rng.random() < 0.5 else (channels, many)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from table import cases_images as oracle
 from table.rows import Array, Shape
@@ -39,22 +39,56 @@ def pairs(least: int, most: int) -> st.SearchStrategy[tuple[int, int]]:
 
 
 @st.composite
-def convolutions(draw: st.DrawFn) -> Geometry:
-    groups = draw(st.integers(1, 3))
-    channels, features = draw(st.integers(0, 3)), draw(st.integers(0, 3))
-    image, kernel, padding, dilation = (draw(pairs(*ends)) for ends in ((1, 7), (1, 3), (0, 3), (1, 3)))
-    assume(all(d * (k - 1) < n + 2 * p for n, k, p, d in zip(image, kernel, padding, dilation, strict=True)))
-    moves = {"stride": draw(pairs(1, 4)), "padding": padding, "dilation": dilation, "groups": groups}
-    return Geometry((channels * groups, *image, draw(st.integers(0, 3))), (features * groups, channels, *kernel), moves)
+def windows(draw: st.DrawFn) -> Window:
+    """Of convolutions."""
+    return Window(*(draw(pairs(*ends)) for ends in ((1, 3), (1, 4), (0, 3), (1, 3))))
 
 
 @st.composite
-def pools(draw: st.DrawFn) -> Geometry:
-    image, size = draw(pairs(1, 7)), (draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2, 4])))
-    padding = tuple(draw(st.integers(0, k // 2)) for k in size)
-    assume(all(k <= n + 2 * p for n, k, p in zip(image, size, padding, strict=True)))
-    moves = {"size": size, "stride": draw(st.sampled_from([None, draw(pairs(1, 4))])), "padding": padding}
+def pool_windows(draw: st.DrawFn) -> Window:
+    """Of pools, without dilation."""
+    size = (draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2, 4])))
+    stride = draw(st.sampled_from([size, draw(pairs(1, 4))]))
+    return Window(size, stride, (draw(st.integers(0, size[0] // 2)), draw(st.integers(0, size[1] // 2))))
+
+
+@st.composite
+def images(draw: st.DrawFn, window: Window) -> tuple[int, int]:
+    """Of up to 7 pixels each way, into which a window fits with its padding."""
+    high, wide = (max(1, e - 2 * p) for e, p in zip(window.extent, window.padding, strict=True))
+    return draw(st.integers(high, 7)), draw(st.integers(wide, 7))
+
+
+@st.composite
+def convolutions(draw: st.DrawFn, chosen: st.SearchStrategy[Window]) -> Geometry:
+    groups, window = draw(st.integers(1, 3)), draw(chosen)
+    channels, features = draw(st.integers(0, 3)), draw(st.integers(0, 3))
+    image = draw(images(window))
+    moves = {"stride": window.stride, "padding": window.padding, "dilation": window.dilation, "groups": groups}
+    w_shape = (features * groups, channels, *window.kernel)
+    return Geometry((channels * groups, *image, draw(st.integers(0, 3))), w_shape, moves)
+
+
+@st.composite
+def pools(draw: st.DrawFn, chosen: st.SearchStrategy[Window]) -> Geometry:
+    window = draw(chosen)
+    image = draw(images(window))
+    stride = None if window.stride == window.kernel else window.stride
+    moves = {"size": window.kernel, "stride": stride, "padding": window.padding}
     return Geometry((draw(st.integers(0, 3)), *image, draw(st.integers(0, 3))), (), moves)
+
+
+# A device compiles a kernel per window: the quick leg has few of them there, of every kind.
+SOME = [Window((3, 3), (1, 1), (1, 1)), Window((1, 1), (2, 3), (0, 1)), Window((3, 2), (2, 1), (0, 3), (1, 3)),
+        Window((2, 3), (1, 4), (3, 0), (3, 2))]
+SOME_POOLS = [Window((2, 2), (2, 2)), Window((1, 1), (1, 1)), Window((4, 1), (4, 1), (2, 0)),
+              Window((1, 2), (3, 1), (0, 1)), Window((4, 4), (1, 3), (1, 2)), Window((2, 4), (4, 2), (1, 0))]
+
+
+def in_turn(some: list[Window], any_of: st.SearchStrategy[Window]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("chosen", [
+        pytest.param(st.sampled_from(some), id="some"),
+        pytest.param(any_of, id="any", marks=pytest.mark.slow_on("lavapipe", "swiftshader"))])
 
 
 def integers(shape: Shape, seed: int) -> Array:
@@ -72,9 +106,11 @@ def gradients(op: Callable[..., ag.Tensor], *operands: Array) -> tuple[Array, Ar
     return y.numpy(), g, [found[x].numpy() for x in given]
 
 
+@in_turn(SOME, windows())
 @examples
-@given(geometry=convolutions())
-def test_convolution(device: str, geometry: Geometry) -> None:
+@given(data=st.data())
+def test_convolution(device: str, chosen: st.SearchStrategy[Window], data: st.DataObject) -> None:
+    geometry = data.draw(convolutions(chosen))
     x, w = integers(geometry.x, 1), integers(geometry.w, 2)
     y, g, (dx, dw) = gradients(lambda x, w: ag.ag_conv2d(x, w, **geometry.moves), x, w)
     np.testing.assert_array_equal(y, oracle.conv2d(x, w, **geometry.moves))
@@ -84,9 +120,11 @@ def test_convolution(device: str, geometry: Geometry) -> None:
     assert np.sum(oracle.conv2d(x, w_2, **geometry.moves) * g) == np.sum(w_2 * dw)
 
 
+@in_turn(SOME_POOLS, pool_windows())
 @examples
-@given(geometry=pools())
-def test_average_pooling(device: str, geometry: Geometry) -> None:
+@given(data=st.data())
+def test_average_pooling(device: str, chosen: st.SearchStrategy[Window], data: st.DataObject) -> None:
+    geometry = data.draw(pools(chosen))
     x = integers(geometry.x, 1)
     y, g, (dx,) = gradients(lambda x: ag.ag_avg_pool2d(x, **geometry.moves), x)
     np.testing.assert_array_equal(y, oracle.avg_pool2d(x, **geometry.moves))
@@ -94,9 +132,11 @@ def test_average_pooling(device: str, geometry: Geometry) -> None:
     assert np.sum(oracle.avg_pool2d(x_2, **geometry.moves) * g) == np.sum(x_2 * dx)
 
 
+@in_turn(SOME_POOLS, pool_windows())
 @examples
-@given(geometry=pools())
-def test_max_pooling_with_equal_maxima(device: str, geometry: Geometry) -> None:
+@given(data=st.data())
+def test_max_pooling_with_equal_maxima(device: str, chosen: st.SearchStrategy[Window], data: st.DataObject) -> None:
+    geometry = data.draw(pools(chosen))
     x = integers(geometry.x, 1)
     y, g, (dx,) = gradients(lambda x: ag.ag_max_pool2d(x, **geometry.moves), x)
     np.testing.assert_array_equal(y, oracle.max_pool2d(x, **geometry.moves))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from table import oracles
-from table.rows import Array, Bad, Row, Shape, case, copies, every
+from table.rows import Array, Bad, Case, Row, Shape, case, copies, every
 
 import ag
 from ag.autograd.tensor import Tensor
@@ -222,3 +222,15 @@ ROWS = [
         terms=lambda x: x[0, :, :, 0].size, size=lambda x: abs(x).mean((1, 2)), bad=GLOBAL_ERRORS),
     *LAYERS,
 ]
+
+
+def another_window(case: Case) -> bool:
+    """Whether a case of convolution or pooling is one of several of the same shapes, and not the last of those with
+    most parameters.
+
+    A driver compiles kernels for each window, those of convolutions in tiles and in chains for 0.1 to 0.2 s.
+    """
+    if case.row.oracle not in (conv2d, max_pool2d, avg_pool2d):
+        return False
+    same = [params for shapes, params in reversed(case.row.cases) if shapes == case.shapes]
+    return case.params is not max(same, key=len)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from table.cases import CASES
+from table.cases_images import another_window
 from table.rows import Array, Case, loss_of, restart_generator, tensor, weights_like
 
 import ag
@@ -46,7 +47,9 @@ def results(case: Case, device: str, step: Callable[..., list[Tensor]]) -> list[
 
 
 @pytest.mark.slow_on("swiftshader")
-@pytest.mark.parametrize("case", CAPTURABLE, ids=str)
+@pytest.mark.parametrize("case", [
+    pytest.param(case, marks=pytest.mark.slow_on("lavapipe") if another_window(case) else ()) for case in CAPTURABLE
+], ids=str)
 def test_captured_equals_eager(device: str, case: Case) -> None:
     step = step_of(case, device)
     eager = results(case, device, step)

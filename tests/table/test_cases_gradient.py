@@ -11,6 +11,7 @@ from functools import cache
 import numpy as np
 import pytest
 from table.cases import CASES
+from table.cases_images import another_window
 from table.rows import EPS, Array, Case, loss_of, restart_generator, tensor, weights_like
 
 import ag
@@ -70,7 +71,10 @@ def test_gradient_in_three_random_directions(number: int, case: Case) -> None:
             assert abs(got - want) <= allowed, f"{case}: operand {i}: {got}, not {want}"
 
 
-@pytest.mark.parametrize(("number", "case"), list(enumerate(DIFFERENTIABLE)), ids=NAMES)
+@pytest.mark.parametrize(("number", "case"), [
+    pytest.param(i, case, marks=pytest.mark.slow_on("lavapipe") if another_window(case) else ())
+    for i, case in enumerate(DIFFERENTIABLE)
+], ids=NAMES)
 def test_gradient_in_float32(device: str, number: int, case: Case) -> None:
     operands = case.operands()
     pairs = zip(gradients(case, operands, device, "f32"), exact_gradients(number), strict=True)

@@ -38,8 +38,7 @@ def _input_layout(out: Shape, w: Shape, g: Shape, *, window: Window, groups: int
     check_steps(window, g[0] // groups, NAME)
     layout = _layout(out, g, window, groups, prod(out))
     inner = g[0] // groups * prod(window.kernel)
-    return {**layout, "rows": layout["channels"], "cols": prod(out[1:]), "inner": inner,
-            "pointwise": prod(window.kernel) == 1}
+    return {**layout, "rows": layout["channels"], "cols": prod(out[1:]), "inner": inner}
 
 
 def _weight_layout(out: Shape, x: Shape, g: Shape, *, window: Window, groups: int, chunk: int) -> Layout:

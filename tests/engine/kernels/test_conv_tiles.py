@@ -1,7 +1,8 @@
 """Convolution and its gradients as products in tiles of every kind, and element by element: random geometries equal the
 references on both drivers, with guard words, and are the same to the bit when they are made again.
 
-AG_TEST_GEOMETRIES=300 tries as many geometries per primitive, driver and kind; the default is a share of them.
+AG_TEST_GEOMETRIES=300 tries as many geometries per primitive, driver and kind, and more windows; the default is a
+share of them.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from helpers.random_operands import geometry
+from helpers.random_operands import geometry, windows
 from helpers.tiled import KINDS, blank, launched_twice, make_directly, normal, on, tiled_backend
 from table.rows import EPS, Array
 
+from ag.engine.backends.vulkan.products.tiles import TILES
 from ag.engine.kernels.conv import conv2d, conv2d_input_grad, conv2d_weight_grad
 from ag.engine.primitive import Primitive
 from ag.engine.window import Window, places
 
 pytestmark = pytest.mark.vulkan
 GEOMETRIES = int(os.environ.get("AG_TEST_GEOMETRIES", "25"))
+WINDOWS = pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.slow)])  # each makes pipelines
+FIRST = [Window((2, 3), (1, 2), (0, 2), (3, 1)), Window((3, 3), (2, 1), (1, 1)), Window((1, 1))]
 PRIMITIVES = [conv2d, conv2d_input_grad, conv2d_weight_grad]
 
 
@@ -59,11 +63,12 @@ def case(primitive: Primitive, operands: list[Array], params: dict[str, Any]) ->
 
 
 @cache
-def cases(primitive: Primitive) -> list[Case]:
-    """The same for every kind of tiles and driver."""
+def cases(primitive: Primitive, count: int) -> list[Case]:
+    """The same for every kind of tiles and driver; so many windows."""
     rng, found = np.random.default_rng(7), []
+    chosen = FIRST[:count] + windows(rng, count - len(FIRST) + GEOMETRIES // 50)
     for _ in range(GEOMETRIES):
-        x_shape, w_shape, window, groups = geometry(rng)
+        x_shape, w_shape, window, groups = geometry(rng, chosen)
         g_shape = (w_shape[0], *places(x_shape[1:3], window), x_shape[3])
         x, w, g = (normal(rng, *shape) for shape in (x_shape, w_shape, g_shape))
         chunk = int(rng.choice([4, 30, 64, 1000]))
@@ -88,16 +93,24 @@ def check_all(backend: Any, primitive: Primitive, given: list[Case]) -> None:
             backend.check_guards()
 
 
+def test_workgroups_load_whole_rows_of_quads() -> None:
+    """So all quads of an invocation are in one column of a slice (shaders/slices.glsl)."""
+    for tile in TILES.values():
+        for size in (tile.rows, tile.cols, tile.depth):
+            assert tile.threads % (size // 4) == 0, tile
+
+
+@WINDOWS
 @pytest.mark.parametrize("primitive", PRIMITIVES, ids=lambda p: p.name)
-def test_random_geometries(backend: Any, primitive: Primitive) -> None:
-    check_all(backend, primitive, cases(primitive))
+def test_random_geometries(backend: Any, primitive: Primitive, count: int) -> None:
+    check_all(backend, primitive, cases(primitive, count))
 
 
 @pytest.mark.parametrize("kind", [""], indirect=True)
 @pytest.mark.parametrize("primitive", [conv2d, conv2d_input_grad], ids=lambda p: p.name)
 def test_an_element_at_a_time(backend: Any, primitive: Primitive) -> None:
     make_directly(backend, sys.maxsize)
-    check_all(backend, primitive, cases(primitive))
+    check_all(backend, primitive, cases(primitive, 6))
 
 
 @pytest.mark.parametrize("kind", [""], indirect=True)
@@ -105,7 +118,7 @@ def test_many_planes_and_samples(backend: Any) -> None:
     """Sizes of a small network's layer: several tiles each way, several pieces."""
     rng = np.random.default_rng(8)
     x, w, g = normal(rng, 24, 9, 8, 12), normal(rng, 70, 24, 3, 3), normal(rng, 70, 5, 8, 12)
-    always: dict[str, Any] = {"window": Window((3, 3), (2, 1), (1, 1)), "groups": 1}
+    always: dict[str, Any] = {"window": FIRST[1], "groups": 1}
     for primitive, operands, params in (
         (conv2d, [x, w], {}), (conv2d_input_grad, [w, g], {"image": (9, 8)}),
         (conv2d_weight_grad, [x, g], {"chunk": 128}),

@@ -17,6 +17,7 @@ import ag.engine.kernels  # noqa: F401  importing declares the primitives
 import kernels_build
 from ag.engine.backends.vulkan import plans
 from ag.engine.backends.vulkan.products.tiles import TILES
+from ag.engine.backends.vulkan.quotients import steps
 from ag.engine.kernels.fused import fused
 from ag.engine.primitive import PRIMITIVES
 from ag.engine.window import Window
@@ -31,7 +32,7 @@ SHADER = """// twice: out = factor x
 #extension GL_GOOGLE_include_directive : require
 #include "head.glsl"
 layout(constant_id = 0) const uint last = 0;
-layout(constant_id = 1) const int TILE = -4;
+layout(constant_id = FIRST + 1) const int TILE = -4;
 layout(push_constant) uniform Args { uint n, out_at, x_at; float factor; uint shape[SIZE]; };
 layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };  // bindings count, not the order here
@@ -39,7 +40,7 @@ void main() {
     if (gl_GlobalInvocationID.x < n + last + TILE) out_[out_at] = factor * x[x_at] + shape[0];
 }
 """
-HEAD = "#define SIZE 8\nlayout(local_size_x = 16, local_size_y = 8) in;\n"
+HEAD = "#define SIZE 8\n#define FIRST 0\nlayout(local_size_x = 16, local_size_y = 8) in;\n"
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ REFUSED = [
     ("3 workgroups", "3 invocations", "at most 1 axes"),
     ("#version", "// work: n + 4\n#version", "as those of the grid"),
     ("#version", "// turns: n + 4\n#version", "as those of the grid"),
-    ("constant_id = 1", "constant_id = 2", "must count from 0"),
+    ("constant_id = FIRST + 1", "constant_id = FIRST + 2", "must count from 0"),
     ("TILE = -4", "TILE = 2 * 8", "specialization constant TILE: `2*8` is not a literal"),
     ('"head.glsl"', '"lost.glsl"', "lost.glsl"),
     ("void main", "void", "syntax error"),
@@ -509,12 +510,15 @@ def test_a_shader_fits_its_primitive(kernels: dict[str, Any], kernel: str) -> No
 
     shapes, params = LAYOUTS.get(primitive.name, ([(2,)] * len(primitive.operands), dict.fromkeys(primitive.params)))
     layout = primitive.layout(*shapes, **params)
+    layout |= steps(layout)
     known = {*primitive.params, *layout}
     for member in entry["push"]:
         if not member["name"].endswith("_at"):
-            assert member["name"] in known
-            value = layout.get(member["name"])
-            assert member["count"] == (len(value) if isinstance(value, tuple) else 1)
+            name, words = member["name"].removeprefix("by_"), 2 if member["name"].startswith("by_") else 1
+            assert name in known
+            value = layout.get(name)
+            assert member["count"] == words * (len(value) if isinstance(value, tuple) else 1)
+    known |= {f"{name}_{i}" for name, value in layout.items() if isinstance(value, tuple) for i in range(len(value))}
     own = {constant["name"]: constant["default"] for constant in entry["spec"] if constant["name"].islower()}
     own = {name: default for name, default in own.items() if name not in known}
     assert own.keys() <= {"turns", "shares"}  # the backend chooses the one, the other stays what it is in the grid

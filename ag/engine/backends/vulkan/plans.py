@@ -25,6 +25,7 @@ from ag.engine.backends.vulkan.kp_types import Properties
 from ag.engine.backends.vulkan.limits import MOST_GROUPS as _MOST_GROUPS
 from ag.engine.backends.vulkan.limits import Needs, lacking
 from ag.engine.backends.vulkan.products.tiles import TILES, Rule
+from ag.engine.backends.vulkan.quotients import divisors, steps
 from ag.engine.backends.vulkan.stream.cost import seconds_of
 from ag.engine.kernels.fused import Chain
 from ag.engine.primitive import Params, Primitive
@@ -217,7 +218,7 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
         values["held"], needs = _held(values, needs, tiles)
     if "turns" in constants:
         values["turns"] = tiles.turns(values["n"])
-    values = {**constants, **values}
+    values = {**constants, **_parts(values), **steps(values), **values}
     words: list[int] = []
     offsets = []
     for member in entry["push"]:
@@ -225,9 +226,11 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
         if argument.endswith("_at"):
             offsets.append((len(words), names.index(argument[:-3])))
             words.append(0)
+        elif argument.startswith("by_"):
+            words += divisors(values[argument[3:]])
         else:
-            numbers = values[argument] if member["count"] > 1 else (values[argument],)
-            words += [_word(v, member["type"]) for v in numbers]
+            given = values[argument]
+            words += [_word(v, member["type"]) for v in (given if isinstance(given, tuple) else (given,))]
     spec = tuple(_word(values[c["name"]], c["type"]) for c in entry["spec"])
     if entry["turns"]:
         needs = needs._replace(turns=_evaluate(entry["turns"], values))
@@ -236,6 +239,12 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
     work = _evaluate(entry["work"], values) if entry["work"] else 0
     return Plan(name, file, spec, tuple(words), tuple(offsets), _grid(entry, values), writes, sizes, work,
                 needs)
+
+
+def _parts(values: Params) -> Params:
+    """The numbers of every tuple, by its name and their places, as specialization constants have them: `kernel_0`."""
+    return {f"{name}_{i}": number for name, numbers in values.items() if isinstance(numbers, tuple)
+            for i, number in enumerate(numbers)}
 
 
 def needs_of(entry: Entry) -> Needs:
