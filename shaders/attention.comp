@@ -14,10 +14,14 @@ layout(push_constant) uniform Args {
     float factor, rate;
 };
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
+layout(set = 0, binding = 0) buffer OutQuads_ { vec4 out_quads[]; };
 layout(set = 0, binding = 1) buffer Lse_ { float lse[]; };
 layout(set = 0, binding = 2) readonly buffer Q_ { float q[]; };
+layout(set = 0, binding = 2) readonly buffer QQuads_ { vec4 q_quads[]; };
 layout(set = 0, binding = 3) readonly buffer K_ { float k[]; };
+layout(set = 0, binding = 3) readonly buffer KQuads_ { vec4 k_quads[]; };
 layout(set = 0, binding = 4) readonly buffer V_ { float v[]; };
+layout(set = 0, binding = 4) readonly buffer VQuads_ { vec4 v_quads[]; };
 layout(set = 0, binding = 5) readonly buffer Key_ { uint key[]; };
 #include "attention.glsl"
 #include "attention_online.glsl"
@@ -25,14 +29,28 @@ layout(set = 0, binding = 5) readonly buffer Key_ { uint key[]; };
 #define K 1
 #define V 2
 
+bool inside(uint operand, uint f, uint t) {
+    return f < (operand == V ? dv : d) && t < (operand == Q ? queries : keys);
+}
+
 float element(uint operand, uint f, uint t) {
-    if (f >= (operand == V ? dv : d) || t >= (operand == Q ? queries : keys)) return 0.0;
+    if (!inside(operand, f, t)) return 0.0;
     return operand == Q ? q[q_at + place(d, queries, f, t)]
          : operand == K ? k[k_at + place(d, keys, f, t)] : v[v_at + place(dv, keys, f, t)];
 }
 
+vec4 quad(uint operand, uint f, uint t) {
+    if (!inside(operand, f, t)) return vec4(0.0);
+    return operand == Q ? q_quads[(q_at + place(d, queries, f, t)) / 4]
+         : operand == K ? k_quads[(k_at + place(d, keys, f, t)) / 4] : v_quads[(v_at + place(dv, keys, f, t)) / 4];
+}
+
 void put(uint operand, uint f, uint t, float value) {
     if (f < dv && t < queries) out_[out_at + place(dv, queries, f, t)] = value;
+}
+
+void put_quad(uint operand, uint f, uint t, vec4 values) {
+    if (f < dv && t < queries) out_quads[(out_at + place(dv, queries, f, t)) / 4] = values;
 }
 
 void main() {
@@ -46,8 +64,9 @@ void main() {
     clear(sums);
     vec4 total = vec4(0.0);
     start();
+    hold(0, Q, row_0, d);
     for (uint column_0 = 0; column_0 < end; column_0 += COLUMNS) {
-        mat4 w = products(Q, row_0, K, column_0, d);
+        mat4 w = products(0, Q, row_0, K, column_0, d);
         for (uint e = 0; e < 16; e++) {
             const bool seen = visible(query + e / 4, column_0 + column() + e % 4);
             w[e / 4][e % 4] = seen ? factor * w[e / 4][e % 4] : -INFINITY;

@@ -1,6 +1,6 @@
 // The softmax of rows whose scores come a tile at a time: what was summed up shrinks when a larger score turns up.
 // A NaN that max() drops still reaches the sum, and so the whole row.
-shared vec4 found[8 * ROWS / 4];  // of the 8 invocations of each row
+// What the 8 invocations of each row have found is in `slices`, of which nobody has need then.
 shared vec4 largest[ROWS / 4];    // of each row: the largest score so far
 shared vec4 shrink[ROWS / 4];     // and what the sums made before are to be multiplied with
 
@@ -15,12 +15,12 @@ void start() {
 void exponentials(inout mat4 w, inout vec4 total) {
     const uint me = gl_LocalInvocationID.x, r = row() / 4;
     const mat4 turned = transpose(w);
-    found[me % 8 * ROWS / 4 + r] = max(max(turned[0], turned[1]), max(turned[2], turned[3]));
+    slices[me % 8 * ROWS / 4 + r] = max(max(turned[0], turned[1]), max(turned[2], turned[3]));
     barrier();
     if (me < ROWS / 4) {
         const vec4 before = largest[me];
         vec4 most = before;
-        for (uint i = 0; i < 8; i++) most = max(most, found[i * ROWS / 4 + me]);
+        for (uint i = 0; i < 8; i++) most = max(most, slices[i * ROWS / 4 + me]);
         largest[me] = most;
         shrink[me] = ieee_exps(before - base(most));
     }
@@ -43,9 +43,9 @@ void shrink_sums(inout mat4 sums[blocks]) {
 // All shares together.
 vec4 added(vec4 total) {
     barrier();
-    found[gl_LocalInvocationID.x % 8 * ROWS / 4 + row() / 4] = total;
+    slices[gl_LocalInvocationID.x % 8 * ROWS / 4 + row() / 4] = total;
     barrier();
     vec4 all = vec4(0.0);
-    for (uint i = 0; i < 8; i++) all += found[i * ROWS / 4 + row() / 4];
+    for (uint i = 0; i < 8; i++) all += slices[i * ROWS / 4 + row() / 4];
     return all;
 }

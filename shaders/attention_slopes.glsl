@@ -21,15 +21,33 @@ float slope(float weight, float along, uint i) { return factor * weight * (along
 
 uint times_of(uint operand) { return operand == Q || operand == G ? queries : keys; }
 
+bool inside(uint operand, uint f, uint t) {
+    return f < (operand == V || operand == G ? dv : d) && t < times_of(operand);
+}
+
 float element(uint operand, uint f, uint t) {
-    if (f >= (operand == V || operand == G ? dv : d) || t >= times_of(operand)) return 0.0;
+    if (!inside(operand, f, t)) return 0.0;
     return operand == Q ? q[q_at + place(d, queries, f, t)] : operand == K ? k[k_at + place(d, keys, f, t)]
          : operand == V ? v[v_at + place(dv, keys, f, t)] : g[g_at + place(dv, queries, f, t)];
 }
 
+vec4 quad(uint operand, uint f, uint t) {
+    if (!inside(operand, f, t)) return vec4(0.0);
+    return operand == Q ? q_quads[(q_at + place(d, queries, f, t)) / 4]
+         : operand == K ? k_quads[(k_at + place(d, keys, f, t)) / 4]
+         : operand == V ? v_quads[(v_at + place(dv, keys, f, t)) / 4] : g_quads[(g_at + place(dv, queries, f, t)) / 4];
+}
+
 void put(uint operand, uint f, uint t, float value) {
-    if (f >= (operand == V ? dv : d) || t >= times_of(operand)) return;
+    if (!inside(operand, f, t)) return;
     if (operand == Q) dq[dq_at + place(d, queries, f, t)] = value;
     else if (operand == K) dk[dk_at + place(d, keys, f, t)] = value;
     else dv_[dv_at + place(dv, keys, f, t)] = value;
+}
+
+void put_quad(uint operand, uint f, uint t, vec4 values) {
+    if (!inside(operand, f, t)) return;
+    if (operand == Q) dq_quads[(dq_at + place(d, queries, f, t)) / 4] = values;
+    else if (operand == K) dk_quads[(dk_at + place(d, keys, f, t)) / 4] = values;
+    else dv_quads[(dv_at + place(dv, keys, f, t)) / 4] = values;
 }

@@ -1,41 +1,62 @@
 // Sums of feature vectors, weighted with the weights that a workgroup shares: one vector per row.  An invocation has
-// 4 features of each block for 4 rows.  Loops over blocks must be unrolled on a GPU, for sums to stay in registers;
-// their end is not known before a pipeline is made.
+// 4 features of each block, 8 apart, for 4 rows.  Loops over blocks must be unrolled on a GPU, for sums to stay in
+// registers; their end is not known before a pipeline is made.
 
 void clear(out mat4 sums[blocks]) {
     [[unroll]] for (uint b = 0; b < blocks; b++) sums[b] = mat4(0.0);
 }
 
-void accumulate(inout mat4 sums[blocks], uint operand, uint column_0, uint features) {
-    [[unroll]] for (uint b = 0; b < blocks; b++) if (32 * b < features) {
-        for (uint c_0 = 0; c_0 < COLUMNS; c_0 += DEPTH) {
-            for (uint e = gl_LocalInvocationID.x; e < DEPTH * 32; e += 128) {
-                const uint t = e % DEPTH, f = e / DEPTH, to = t * PITCH + f / 4;
-                slices[to][f % 4] = element(operand, 32 * b + f, column_0 + c_0 + t);
-            }
-            barrier();
-            ROLLED for (uint c = 0; c < DEPTH; c += 4) {
-                for (uint i = 0; i < 4; i++) {
-                    const uint at = (c + i) * PITCH + gl_LocalInvocationID.x % 8;
-                    const vec4 w = weights[(c_0 + c + i) * PITCH + row() / 4];
-                    sums[b] += outerProduct(slices[at], w);
-                }
-            }
-            barrier();
+// Adds the products of 4 columns of weights and of features, which begin at a quad of `slices`.
+void add(inout mat4 sum, mat4 w, uint at, uint pitch) {
+    mat4 x;
+    for (uint i = 0; i < 4; i++) x[i] = slices[at + (gl_LocalInvocationID.x % 8 + 8 * i) * pitch];
+    x = transpose(x);
+    for (uint i = 0; i < 4; i++) sum += outerProduct(x[i], w[i]);
+}
+
+// Two blocks, or the only one, of as many columns as `slices` have room for: weights are read once for both.  Quads of
+// a feature are an odd number apart, in other banks than those of its neighbours.
+void accumulate_pair(inout mat4 sums[blocks], uint b, uint operand, uint column_0) {
+    const uint wide = blocks > 1 ? COLUMNS / 2 : COLUMNS, pitch = wide / 4 + 1, next = b + 1 < blocks ? b + 1 : b;
+    LEFT for (uint c_0 = 0; c_0 < COLUMNS; c_0 += wide) {
+        copy(0, pitch, operand, 32 * b, next > b ? 64 : 32, column_0 + c_0, wide);
+        barrier();
+        const uint first = spot(c_0, row() / 4);
+        ROLLED for (uint c = 0; c < wide; c += 4) {
+            const uint at = c * (ROWS / 4) + (first ^ c / 4);  // spot(c_0 + c, ...), with less to compute
+            mat4 w;
+            for (uint i = 0; i < 4; i++) w[i] = weights[at + i * (ROWS / 4)];
+            add(sums[b], w, c / 4, pitch);
+            if (next > b) add(sums[next], w, c / 4 + 32 * pitch, pitch);
         }
+        barrier();
     }
+}
+
+// No loop over pairs: some drivers do not see the end of one that turns once.
+void accumulate(inout mat4 sums[blocks], uint operand, uint column_0, uint features) {
+    accumulate_pair(sums, 0, operand, column_0);
+    if (blocks > 2 && features > 64) accumulate_pair(sums, blocks > 2 ? 2 : 0, operand, column_0);
 }
 
 // Writes the sums; through shared memory, so that neighbours write neighbouring words.
 void store(mat4 sums[blocks], uint operand, uint row_0, uint features) {
+    const uint me = gl_LocalInvocationID.x;
     [[unroll]] for (uint b = 0; b < blocks; b++) if (32 * b < features) {
         const mat4 turned = transpose(sums[b]);
         barrier();
-        for (uint j = 0; j < 4; j++) weights[(column() + j) * PITCH + row() / 4] = turned[j];
+        for (uint i = 0; i < 4; i++) weights[spot(me % 8 + 8 * i, row() / 4)] = turned[i];
         barrier();
-        for (uint e = gl_LocalInvocationID.x; e < 32 * ROWS; e += 128) {
-            const uint f = e / ROWS, t = e % ROWS;
-            put(operand, 32 * b + f, row_0 + t, weights[f * PITCH + t / 4][t % 4]);
+        if (vector != 0) {
+            LEFT for (uint e = me; e < 32 * ROWS / 4; e += THREADS) {
+                const uint f = e / (ROWS / 4), t = e % (ROWS / 4);
+                put_quad(operand, 32 * b + f, row_0 + 4 * t, weights[spot(f, t)]);
+            }
+        } else {
+            LEFT for (uint e = me; e < 32 * ROWS; e += THREADS) {
+                const uint f = e / ROWS, t = e % ROWS;
+                put(operand, 32 * b + f, row_0 + t, weights[spot(f, t / 4)][t % 4]);
+            }
         }
     }
 }

@@ -23,9 +23,10 @@ _PER_UNIT = 2  # pieces that a unit is to have: while one waits for its memory, 
 ONE_PIECE = 2 * _SHORTEST_PIECE - 1  # the longest inner axis that no device cuts
 _TILE = 64  # rows and columns of the part of a product that one unit of a device makes at a time, about
 _MOST_FEATURES = 128  # of an attention head, in the kernels that hold a tile of it
-# Words that lie a batch apart are a sector of 8 words each for a card.  Putting samples first costs about one such read
-# of every word, and attention reads each once per 32 to 64 times: below, it does not pay, as far as can be counted.
-_FEWEST_SAMPLES, _FEWEST_TIMES = 4, 128  # by counting, not yet measured
+# Words that lie a batch apart are a sector of 8 words each for a card, or of 2 samples two sectors where one would do.
+# Putting samples first costs about three sectors per word, and attention reads each once per 32 to 64 times: below, it
+# does not pay, as far as can be counted (tests/cards/sectors.py), not yet measured.
+_SECTOR, _FEWEST_TIMES, _FEWEST_TOO_MANY = 8, 128, 384
 
 
 @dataclass(frozen=True)
@@ -84,5 +85,9 @@ class Target:
         return features <= _MOST_FEATURES // share and times <= self.longest_sequence
 
     def samples_first(self, samples: int, times: int) -> bool:
-        """Whether attention over so many times puts samples before times, so that its neighbours lie side by side."""
-        return self.units > 1 and samples >= _FEWEST_SAMPLES and times >= _FEWEST_TIMES
+        """Whether attention over so many times puts samples before times, so that its neighbours lie side by side.
+
+        Cards do so with 2 samples of 384 times, 3 of 192, or 4 of 128.
+        """
+        too_many = (min(samples, _SECTOR) - 1) * times
+        return self.units > 1 and times >= _FEWEST_TIMES and too_many >= _FEWEST_TOO_MANY

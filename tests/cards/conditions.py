@@ -61,7 +61,8 @@ def chosen_for(card: str) -> Iterator[None]:
 @contextmanager
 def tiles_of_a_card(backend: Any, card: str) -> Iterator[None]:
     """A device that is open chooses tiles as a card does, for a while."""
-    tiles = tiles_of(as_card(backend.info, card))
+    limits = backend._manager.get_device_properties()
+    tiles = tiles_of(as_card(backend.info, card), shared=limits["max_shared_memory"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend._kernels, "tiles", tiles)
         patch.setattr(backend, "target", Target(units=tiles.units, rest=backend.target.rest,

@@ -44,7 +44,10 @@ CHIPS = {  # the names that some Mesa or other has for a chip
 _FMA = re.compile(r"v_(?:dual_|pk_)?(?:fma|fmac|mad|mac)\w*_f32\w*")
 _OPERATION = re.compile(r"(?:^[ \t]+(?:[^=;\n]* = )?|:: )(?:[sv]|ds|buffer|global|flat|scratch)_[a-z]\w*", re.M)
 CHAIN: Chain = (("add", 0, 1, 0.0), ("relu", 4, 4, 0.0))  # what most fully connected layers end with
-CHOICES = {"blocks": (1, 2, 4), "dropped": (0, 1), "ta": (0, 1), "tb": (0, 1), "vector": (1, 0), "kernel_0": (3, 1)}
+CHOICES = {  # values that make other code
+    "blocks": (1, 2, 3, 4), "dropped": (0, 1), "held": (0, 1), "ta": (0, 1), "tb": (0, 1), "vector": (1, 0),
+    "kernel_0": (3, 1),
+}
 # Their loops are those of matmul, whose registers do not depend on the alignment of operands, as counted once.
 ALIKE = {"batched_matmul", "matmul_chain", "matmul_chain_pair", "matmul_sums"}
 # Those on matrix units choose their sizes by what a device has.
@@ -200,8 +203,10 @@ def chosen_for(chip: Chip) -> list[str]:
 
 
 def is_used(found: Compiled, chip: Chip) -> bool:
-    """Whether a chip ever runs it: other tiles it may not, and where the driver finds few registers, large heads."""
-    if found.tile and found.tile not in chosen_for(chip):
+    """Whether a chip ever runs it: other tiles it may not, nor what holds rows in shared memory, and where the driver
+    finds few registers, no large heads.
+    """
+    if (found.tile and found.tile not in chosen_for(chip)) or found.constants.get("held"):
         return False
     if "blocks" not in found.constants:
         return True

@@ -26,6 +26,7 @@ from ag.engine.window import Window
 SPV = Path(ag.engine.backends.vulkan.__file__).parent / "spv"
 SECTOR, LANES = 32, 32
 UNITS = 132  # of the card whose choices count: how many elements an invocation takes
+SHARED, ROOM = 48 << 10, 164 << 10  # and how many bytes of shared memory a workgroup may have, and a unit has
 
 
 class Count(NamedTuple):
@@ -46,7 +47,7 @@ class Launch(NamedTuple):
 
 def planned(launch: Launch) -> plans.Plan:
     """How a card would run a launch."""
-    rule = Tiles(UNITS, ((launch.tile, Rate(1.0)),), launch.tile)
+    rule = Tiles(UNITS, ((launch.tile, Rate(1.0)),), launch.tile, shared=SHARED, room=ROOM)
     return plans.planned(PRIMITIVES[launch.primitive], tuple(x.shape for x in launch.operands),
                            tuple(launch.params.items()), rule, True)
 

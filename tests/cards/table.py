@@ -27,6 +27,8 @@ CODE: dict[str, tuple[str, str, dict[str, int]]] = {  # the kernel, tiles and co
     **{f"{kernel}, unaligned, in {tile}": (kernel, tile, {"vector": 0})
        for kernel in CONVOLUTIONS for tile in ("L2", "L8")},
     **{f"{kernel} of {32 * blocks} features": (kernel, "", {"blocks": blocks})
+       for kernel in ("attention", "attention_grad") for blocks in (1, 2, 3, 4)},
+    **{f"{kernel} of {32 * blocks} features, held": (kernel, "", {"blocks": blocks, "held": 1})
        for kernel in ("attention", "attention_grad") for blocks in (1, 2, 4)},
     **{kernel: (kernel, "", {}) for kernel in (
         "conv2d_direct", "fused", "layer_norm", "layer_norm_grad", "norm_sums", "softmax", "softmax_cross_entropy",

@@ -25,15 +25,17 @@ _TILE = 64  # times of which one workgroup has the results
 _LINE = 16  # samples that share a line of the cache, which two threads must not write to
 
 
-def _sizes(q: Shape, k: Shape, v: Shape, heads: int, rate: float) -> Layout:
+def _sizes(q: Shape, k: Shape, v: Shape, heads: int, rate: float, held: int) -> Layout:
+    """`held`: of how many operands a workgroup reads the same rows again and again."""
     d, dv = q[0] // heads, v[0] // heads
     wide = max(d, dv)
     return {"batch": q[2], "queries": q[1], "keys": k[1], "d": d, "dv": dv, "d_values": dv, "dropped": int(rate > 0),
-            "blocks": 1 if wide <= 32 else 2 if wide <= 64 else 4, "tiles": -(-q[1] // _TILE) - -k[1] // _TILE}
+            "blocks": max(1, -(-wide // 32)), "tiles": -(-q[1] // _TILE) - -k[1] // _TILE,
+            "held": held, "vector": q[2] == 1 and q[1] % 4 == k[1] % 4 == 0}
 
 
 @primitive(lambda q, _k, v, _key, *, heads, **_params: ((v[0], *q[1:]), (heads, *q[1:])), outputs=2,
-           layout=lambda _out, _lse, q, k, v, _key, *, heads, rate, **_params: _sizes(q, k, v, heads, rate))
+           layout=lambda _out, _lse, q, k, v, _key, *, heads, rate, **_params: _sizes(q, k, v, heads, rate, 1))
 def attention(
     out: Array, lse: Array, q: Array, k: Array, v: Array, key: Array, *,
     heads: int, factor: float, causal: bool, rate: float,
@@ -71,7 +73,7 @@ def attention_delta(delta: Array, y: Array, g: Array, *, heads: int) -> None:
 
 
 @primitive(lambda q, k, v, *_others, **_params: (q, k, v), outputs=3,
-           layout=lambda dq, dk, dv, *_others, heads, rate, **_params: _sizes(dq, dk, dv, heads, rate))
+           layout=lambda dq, dk, dv, *_others, heads, rate, **_params: _sizes(dq, dk, dv, heads, rate, 2))
 def attention_grad(
     dq: Array, dk: Array, dv: Array, q: Array, k: Array, v: Array, g: Array, lse: Array, delta: Array, key: Array, *,
     heads: int, factor: float, causal: bool, rate: float,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from ag.engine import target
 from ag.engine.backends.vulkan.pipelines import Kernels
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
+from ag.engine.primitive import PRIMITIVES
 from ag.ops.attention import attention_of_heads
 
 # heads, d, dv, queries, keys, batch: around tiles of 64 rows and 32 columns, in 1, 2 and 4 blocks of features
@@ -68,6 +70,24 @@ def test_tiles(device: str, shape: tuple[int, ...], variant: dict[str, Any]) -> 
         assert np.all(np.abs(got - want) <= allowed)
 
 
+@pytest.mark.parametrize("shape", [
+    pytest.param((1, 32, 24, 68, 36, 1), id="quads"),
+    pytest.param((2, 7, 32, 65, 33, 1), id="words", marks=pytest.mark.slow)])
+def test_what_is_held_changes_no_bit(lavapipe: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device with little shared memory loads rows again for each tile of columns."""
+    kernels, arrays = backend_of(lavapipe)._kernels, operands(*shape)  # type: ignore[attr-defined]
+    shapes = tuple(x.shape for x in (arrays[3], arrays[0][: shape[0]], *arrays[:3])) + ((4,),)
+    params = {"heads": shape[0], "factor": 1.0, "causal": True, "rate": 0.0}
+    found, needed = [], []
+    for room in (sys.maxsize, 0):
+        monkeypatch.setattr(kernels, "tiles", replace(kernels.tiles, room=room))
+        needed.append(kernels.plan(PRIMITIVES["attention"], shapes, params, (0,)).needs.shared_bytes)
+        found.append(step(lavapipe, arrays, shape[0], causal=True, rate=0.0))
+    assert needed[0] > 16384 >= needed[1]
+    for got, want in zip(*found, strict=True):
+        np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
+
+
 def test_queries_that_are_the_keys_and_values(device: str) -> None:
     x = np.random.default_rng(0).standard_normal((8, 5, 2)).astype(np.float32)
     found = []
@@ -98,6 +118,13 @@ def test_a_device_that_counts_turns_tiles_shorter_sequences(lavapipe: str) -> No
     tiled = backend_of(lavapipe).target.tiled_attention
     assert tiled(128, 5000) and not tiled(128, 5001) and not tiled(129, 1)
     assert backend_of("cpu").target.tiled_attention(128, 1 << 20)
+
+
+@pytest.mark.parametrize(("samples", "times"), [(2, 384), (3, 192), (4, 128), (64, 128)])
+def test_cards_put_samples_first_where_they_read_them_often(samples: int, times: int) -> None:
+    card = target.Target(units=132)
+    assert card.samples_first(samples, times) and not target.Target().samples_first(samples, times)
+    assert not card.samples_first(samples, times - 1) and not card.samples_first(1, 1 << 20)
 
 
 def test_a_driver_that_finds_few_registers_composes_large_heads(lavapipe: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 import ag.engine.kernels  # noqa: F401  importing declares the primitives
 import kernels_build
+from ag.engine.backends.vulkan import plans
 from ag.engine.backends.vulkan.products.tiles import TILES
 from ag.engine.backends.vulkan.quotients import steps
 from ag.engine.kernels.fused import fused
@@ -596,3 +597,8 @@ def test_the_manifest_has_the_shared_memory_of_the_binaries(name: str) -> None:
             values = {c["id"]: tile.constants()[c["name"]] for c in entry["spec"] if c["name"] in tile.constants()}
             assert shared_bytes((kernels_build.OUT / f"{name}.spv").read_bytes(), values) == tile.shared_bytes, kind
         assert shared_bytes((kernels_build.OUT / f"{name}.fixed.spv").read_bytes(), {}) == TILES["S"].shared_bytes
+    numbers = {c["name"]: c["id"] for c in entry["spec"]}
+    for suffix in ("", ".fixed") if "held" in numbers else ():
+        values = {numbers["blocks"]: 3, numbers["held"]: 2}
+        spirv = (kernels_build.OUT / f"{name}{suffix}.spv").read_bytes()
+        assert shared_bytes(spirv, values) == entry["shared_bytes"] + 3 * 2 * plans.HELD_BYTES

@@ -20,6 +20,7 @@ from ag.engine.backends.vulkan.products.tiles import TILES, Tile, Tiles, tiles_o
 from ag.engine.buffer import Buffer
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
+from ag.engine.kernels.attention import attention, attention_grad
 from ag.engine.kernels.matmul import batched_matmul, matmul
 from ag.engine.target import Target
 from ag.ops.matmul import product, products
@@ -122,8 +123,8 @@ def device(vendor: str, kind: str, gibibytes: int, units: int = 0, product: str 
     return DeviceInfo("vulkan:0", product, vendor, driver, kind, gibibytes << 30, units=units)
 
 
-LARGE = device("NVIDIA", "discrete", 140)
-H100 = device("NVIDIA", "discrete", 79, 132)
+LARGE = device("NVIDIA", "discrete", 140, product="NVIDIA H200")
+H100 = device("NVIDIA", "discrete", 79, 132, "NVIDIA H100 80GB HBM3")
 
 
 @pytest.mark.parametrize(("info", "rows", "cols", "count", "kind"), [
@@ -144,7 +145,7 @@ def test_the_choice(info: DeviceInfo, rows: int, cols: int, count: int, kind: st
 
 
 def test_the_tiles_of_an_h100_are_those_that_were_measured() -> None:
-    assert tiles_of(H100) == tiles_of(LARGE) == tiles_of(device("NVIDIA", "discrete", 79))
+    assert tiles_of(H100) == tiles_of(LARGE) == tiles_of(replace(H100, units=0))
 
 
 @pytest.mark.parametrize(("info", "units"), [
@@ -157,6 +158,30 @@ def test_the_tiles_of_an_h100_are_those_that_were_measured() -> None:
 ])
 def test_units_are_as_many_as_the_driver_says(info: DeviceInfo, units: int) -> None:
     assert units_of(info) == tiles_of(info).units == units
+
+
+@pytest.mark.parametrize(("info", "held"), [  # of 32, 64, 96 and 128 features: queries; and rows of the gradient's two
+    (H100, [1, 1, 1, 1, 2, 2, 1, 1]), (LARGE, [1, 1, 1, 1, 2, 2, 1, 1]),
+    (device("NVIDIA", "discrete", 24, 128, "NVIDIA GeForce RTX 4090"), [1, 0, 0, 0, 2, 2, 1, 1]),
+    (device("NVIDIA", "discrete", 48, 142, "NVIDIA RTX A6000"), [1, 0, 0, 0, 2, 2, 1, 1]),
+    (device("AMD", "discrete", 24, 96, "(RADV NAVI31)", "25.0.7"), [0] * 8),
+    (device("Apple", "integrated", 16), [0] * 8), (device("Intel", "discrete", 16), [0] * 8),
+    (device("Mesa", "cpu", 4), [1, 1, 0, 0, 2, 1, 0, 0]),
+])
+def test_rows_are_held_where_that_leaves_workgroups(info: DeviceInfo, held: list[int]) -> None:
+    """What a workgroup may have is that of the vendor, and of lavapipe."""
+    rule = tiles_of(info, shared={"NVIDIA": 48, "AMD": 64, "Intel": 64}.get(info.vendor, 32) << 10)
+    found = []
+    for primitive, wide in ((attention, 4), (attention_grad, 7)):
+        names = [constant["name"] for constant in plans.manifest()["kernels"][primitive.name]["spec"]]
+        for features in (32, 64, 96, 128):
+            x, row, key = (features, 64, 1), (1, 64, 1), (4,)
+            shapes = (x, row, x, x, x, key) if wide == 4 else (*[x] * wide, row, row, key)
+            params = (("heads", 1), ("factor", 1.0), ("causal", False), ("rate", 0.0))
+            plan = plans.planned(primitive, shapes, params, rule, True)
+            found.append(plan.spec[names.index("held")])
+            assert plan.needs.shared_bytes == 14848 + found[-1] * 256 * features <= rule.shared
+    assert found == held
 
 
 def test_a_skinny_product_has_its_tiles_along_the_long_side() -> None:

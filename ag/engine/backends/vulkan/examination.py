@@ -3,7 +3,7 @@
 Every line has a verdict, and where that is not "ok", a remedy.  For example::
 
     ok    memory       2.0 GiB of its own, 1.2 GiB free
-    note  kernels      1 of 89 do not fit: attention needs 19968 bytes of shared memory where the device has 16384
+    note  kernels      1 of 89 do not fit: attention_grad needs 10 storage buffers where the device has 8
                        -> attention, chains and epilogues are made of other kernels; the rest needs 'cpu'
 
 Knows what a driver tells, the manifest of kernels and the kinds of tiles; no tensor and no op.  The Vulkan backend

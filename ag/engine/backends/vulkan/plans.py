@@ -32,11 +32,12 @@ from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
 from ag.errors import KernelError
 
-__all__ = ["Compiled", "Plan", "Product", "check_kernels", "compiled_by", "kernel_state", "left_out", "manifest",
-           "needs_of", "planned", "product_of", "products_hash", "signs_of", "spirv_of", "unfit"]
+__all__ = ["HELD_BYTES", "Compiled", "Plan", "Product", "check_kernels", "compiled_by", "kernel_state", "left_out",
+           "manifest", "needs_of", "planned", "product_of", "products_hash", "signs_of", "spirv_of", "unfit"]
 
 _SPV = Path(__file__).parent / "spv"
 _PLANS_KEPT = 4096
+HELD_BYTES = 8192  # of an operand that is held, per block of features: shaders/attention.glsl
 
 Grid = tuple[int, int, int]
 
@@ -211,7 +212,10 @@ def planned(primitive: Primitive, shapes: tuple[Shape, ...], params: tuple[tuple
         tile = tiles.choose(values["rows"], values["cols"], _count(entry, values))
         needs = tile.needs._replace(bindings=needs.bindings)
         values |= tile.constants()
+    if "vector" in constants:
         values["vector"] = values["vector"] and aligned
+    if "held" in constants:
+        values["held"], needs = _held(values, needs, tiles)
     if "turns" in constants:
         values["turns"] = tiles.turns(values["n"])
     values = {**constants, **_parts(values), **steps(values), **values}
@@ -246,6 +250,14 @@ def _parts(values: Params) -> Params:
 def needs_of(entry: Entry) -> Needs:
     """What a kernel needs whose sizes are not those of a tile."""
     return Needs(prod(entry["local_size"]), entry["shared_bytes"], len(entry["operands"]))
+
+
+def _held(values: Params, needs: Needs, tiles: Rule) -> tuple[int, Needs]:
+    """How many operands' rows stay in shared memory, and what the kernel then needs."""
+    each = HELD_BYTES * values["blocks"]
+    registers = needs.threads * (40 + 16 * values["held"] * (1 + values["blocks"]))  # as Mesa 22 has them on RDNA 2
+    held = tiles.held(values["held"], each, needs.shared_bytes, registers)
+    return held, needs._replace(shared_bytes=needs.shared_bytes + held * each)
 
 
 def _variant(primitive: Primitive, values: Params, tiles: Rule) -> str:

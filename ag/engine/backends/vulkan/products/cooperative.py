@@ -118,6 +118,10 @@ class CooperativeTiles:
         """Of kernels without products: one."""
         return 1
 
+    def held(self, most: int, each: int, shared: int, registers: int) -> int:
+        """Of attention: nothing."""
+        return 0
+
     def choose(self, rows: int, cols: int, count: int) -> CooperativeTile:
         """Tiles for `count` products of so many rows and columns each."""
         for tile in self.tiles:

@@ -131,6 +131,10 @@ _RDNA = {  # chips in the words of Mesa's driver: the first of its versions that
 }
 _OTHER_RATES = {"L2": Rate(1.0), "M1": Rate(0.95), "M": Rate(0.85), "S": Rate(0.5)}
 _MOLTENVK_1_3 = 10300
+# Bytes of shared memory that the workgroups of a unit divide, which no driver tells: of NVIDIA's cards for games since
+# 2020, and of those for data centers.  A unit of theirs has registers for 65,536 words.
+_ROOM, _LARGE_ROOM, _REGISTERS = 100 << 10, 164 << 10, 1 << 16
+_LARGE = re.compile(r"\b([AHB][128]00|GH200|GB200)\b")
 
 
 class Rule(Protocol):
@@ -148,6 +152,9 @@ class Rule(Protocol):
 
     def turns(self, n: int) -> int:
         """How many elements an invocation takes, of `n` that are computed one by one."""
+
+    def held(self, most: int, each: int, shared: int, registers: int) -> int:
+        """How many of `most` operands of `each` bytes a workgroup holds, which else has `shared` bytes."""
 
     def __hash__(self) -> int:
         """Plans are kept by rule."""
@@ -172,6 +179,8 @@ class Tiles:
         processor the lookups of the taps cost most, however many rows there are.
     skinny : bool
         Whether there are the tiles for few rows or columns.
+    shared, room : int
+        Bytes of shared memory that a workgroup may have, and that a unit has.
     """
 
     units: int
@@ -180,10 +189,13 @@ class Tiles:
     fixed: bool = False
     direct_rows: int = _THIN
     skinny: bool = True
+    shared: int = 0
+    room: int = 0
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.units, self.rates, self.forced, self.fixed, self.direct_rows, self.skinny))
+        return hash((self.units, self.rates, self.forced, self.fixed, self.direct_rows, self.skinny, self.shared,
+                     self.room))
 
     def __hash__(self) -> int:
         """Every launch looks up its plan by it."""
@@ -220,6 +232,19 @@ class Tiles:
         turns = max(1, min(n // (_BUSY * max(self.units, _FEWEST_UNITS)), _MOST_TURNS))
         return 1 << turns.bit_length() - 1
 
+    def held(self, most: int, each: int, shared: int, registers: int) -> int:
+        """How many of `most` operands of `each` bytes a workgroup holds in shared memory, not to load them again.
+
+        A workgroup else has `shared` bytes and, in words, `registers`.  It may cost a unit a third of the workgroups
+        that it works on at once, which hide each other's waits; where registers are what they lack, it costs none.  For
+        example, 12,288 registers leave room for 5 workgroups of 14,848 bytes in 164 KiB, and so do 31,232 bytes; of
+        100 KiB, which 3 of these would fill, nothing is held.
+        """
+        def at_once(held: int) -> int:
+            return min(_REGISTERS // registers, self.room // (shared + held * each))
+        return next((n for n in range(most, 0, -1) if shared + n * each <= self.shared
+                     and 3 * at_once(n) >= 2 * at_once(0) > 0), 0)
+
     def _timed(self, tile: Tile, rate: Rate, rows: int, cols: int, count: int) -> tuple[float, Tile]:
         if (rows < cols) != (tile.rows < tile.cols):
             tile = tile.turned()
@@ -232,8 +257,11 @@ def _all_fit(tile: Tile) -> bool:
     return True
 
 
-def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = _all_fit) -> Tiles:
+def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = _all_fit, shared: int = sys.maxsize) -> Tiles:
     """The rule for a device, of the kinds of tiles that fit it; if none does, of kind S, which needs least.
+
+    `shared` is how many bytes of shared memory a workgroup may have.  Of cards other than NVIDIA's nothing is held in
+    it: AMD's would lose more waves than that (docs/kernels.md), and of the others too little is known.
 
     Raises
     ------
@@ -244,10 +272,19 @@ def tiles_of(device: DeviceInfo, fits: Callable[[Tile], bool] = _all_fit) -> Til
     if forced and forced not in TILES:
         raise KernelError(f"AG_MATMUL_TILE is {forced!r}; it must be one of {', '.join(TILES)}, or not set.")
     if device.kind == "cpu":
-        return Tiles(1, tuple(_OTHER_RATES.items()), forced, fixed=not forced, direct_rows=sys.maxsize)
+        return Tiles(1, tuple(_OTHER_RATES.items()), forced, fixed=not forced, direct_rows=sys.maxsize, shared=shared,
+                     room=sys.maxsize)
     rates = _RATES.get(_family(device), _OTHER_RATES)
     fitting = [(kind, rate) for kind, rate in rates.items() if fits(TILES[kind])] or [("S", rates["S"])]
-    return Tiles(units_of(device), tuple(fitting), forced, fixed=_keeps_defaults(device), skinny=fits(TILES["V"]))
+    return Tiles(units_of(device), tuple(fitting), forced, _keeps_defaults(device), skinny=fits(TILES["V"]),
+                 shared=shared, room=_room(device))
+
+
+def _room(device: DeviceInfo) -> int:
+    """How many bytes of shared memory a unit has, where that is known; else 0."""
+    if device.vendor != "NVIDIA":
+        return 0
+    return _LARGE_ROOM if _LARGE.search(device.description) else _ROOM
 
 
 def units_of(device: DeviceInfo) -> int:
