@@ -4,11 +4,11 @@
 // and the kernel's arguments.  A program is a row of launches, so that Python has no part in what happens between them.
 //
 // The threads of the pool take parts of a launch from a ticket, and so does the caller: where the machine is busy and a
-// thread of the pool sleeps, the caller makes its parts, too.  They look for work for some microseconds and sleep then.
+// thread of the pool sleeps, the caller makes its parts, too.  They look for work for some microseconds and sleep then,
+// and so does the caller where a thread that has a part was put off its core.
 // One caller at a time has the pool; who comes meanwhile works alone.
 #define _GNU_SOURCE
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include "ag.h"
 
@@ -21,11 +21,11 @@ static struct {
     const void *arguments;
 } job;
 static _Atomic uint64_t ticket;  // number of the job << 32 | its parts << 16 | the next part
-static _Atomic int64_t done, sleepers;
+static _Atomic int64_t done, sleepers, waits;  // waits: whether the caller sleeps until the last part is made
 static atomic_flag taken = ATOMIC_FLAG_INIT;
 static int64_t helpers;  // only who has the pool touches it
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t wake = PTHREAD_COND_INITIALIZER, last = PTHREAD_COND_INITIALIZER;
 
 static inline void breathe(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -43,7 +43,11 @@ static int make_a_part(void) {
         if (part >= parts) return 0;
         if (atomic_compare_exchange_weak_explicit(&ticket, &now, now + 1, memory_order_acq_rel, memory_order_acquire)) {
             job.run(job.arguments, (int64_t)part, (int64_t)parts);  // until it is counted, the job stays
-            atomic_fetch_add_explicit(&done, 1, memory_order_release);
+            if (atomic_fetch_add(&done, 1) + 1 == (int64_t)parts && atomic_load(&waits)) {
+                pthread_mutex_lock(&mutex);
+                pthread_cond_broadcast(&last);
+                pthread_mutex_unlock(&mutex);
+            }
             return 1;
         }
     }
@@ -82,6 +86,15 @@ static void have_helpers(int64_t wanted) {
     pthread_attr_destroy(&attributes);
 }
 
+// Another thread has a part and no core: who yields loses its turn, and who sleeps is woken at once.
+static void sleep_until_made(int64_t parts) {
+    pthread_mutex_lock(&mutex);
+    atomic_store(&waits, 1);
+    while (atomic_load(&done) < parts) pthread_cond_wait(&last, &mutex);
+    atomic_store(&waits, 0);
+    pthread_mutex_unlock(&mutex);
+}
+
 static void together(kernel run, const void *arguments, int64_t threads) {
     const uint64_t number = (atomic_load(&ticket) >> 32) + 1, parts = (uint64_t)(threads * PARTS_PER_THREAD);
     job.run = run;
@@ -95,7 +108,8 @@ static void together(kernel run, const void *arguments, int64_t threads) {
     }
     while (make_a_part()) {}
     for (int64_t spins = 0; atomic_load_explicit(&done, memory_order_acquire) < (int64_t)parts; spins++)
-        if (spins < SPINS) breathe(); else sched_yield();
+        if (spins < SPINS) breathe();
+        else sleep_until_made((int64_t)parts);
 }
 
 void ag_run(const int64_t *at, int64_t launches, int64_t threads);
@@ -120,9 +134,11 @@ static void forked(void) {
     helpers = 0;
     atomic_store(&ticket, 0);
     atomic_store(&sleepers, 0);
+    atomic_store(&waits, 0);
     atomic_flag_clear(&taken);
     pthread_mutex_init(&mutex, NULL);
     pthread_cond_init(&wake, NULL);
+    pthread_cond_init(&last, NULL);
 }
 
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, forked); }
