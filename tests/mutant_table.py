@@ -290,12 +290,6 @@ condition("a factor changes", "fuse_epilogues", "graph.is_written(x, j + 1, i + 
           "test_a_factor_that_changes_in_between_keeps_them_apart[cpu]")
 condition("a product is read later", "fuse_epilogues", "replace(chain, kept=(out, 0)) if later else chain", "chain",
           "test_a_product_that_is_read_later_is_stored_too[cpu]")
-condition("what follows an epilogue", "fuse_epilogues", "registers[k] = result", "registers[k] = 0",
-          "test_what_follows_an_epilogue_goes_behind_it[cpu]")
-condition("what is kept between epilogues", "fuse_epilogues", "registers[register] if register >= OPERANDS else result",
-          "register", "test_what_is_between_two_epilogues_may_be_read_later[cpu]")
-condition("functions are too many", "fuse_epilogues", "len(others) > len(OTHERS) or len(steps) > MOST_STEPS", "False",
-          "test_functions_behind_an_epilogue_are_not_too_many[cpu]")
 condition("memory rests", "memory_plan", "until = item.last + rest", "until = item.last",
           "test_memory_rests_before_others_get_it")
 condition("lifetimes touch", "memory_plan", "(last >= item.first)", "(last > item.first)",

@@ -87,7 +87,7 @@ def function_text(function: Function) -> str:
         inputs = ", ".join([f"a->{x} + s.begin" for x in (operands * 2)[:2]])
         value = f"(float)a->{params[0]}" if params else "0.0f"
         run = (f"    const span s = share(a->n, BLOCK, part, parts);\n"
-               f"    map_{name}(a->out + s.begin, {inputs}, {value}, s.end - s.begin);\n")
+               f"    map_all(map_{name}, a->out + s.begin, {inputs}, {value}, s.end - s.begin);\n")
     return (f"static void map_{name}(float *out, const float *x, const float *y, float value, int64_t n) {{\n{body}"
             f"#pragma GCC ivdep\n    for (int64_t i = 0; i < n; i++) out[i] = {name}_of({call});\n}}\n"
             f"KERNEL({name}, {{ float *out; {pointers} {sizes} }}) {{\n{run}}}\n")

@@ -40,10 +40,8 @@ class Target:
         reports or by an estimate; 1 where that is no concern.
     fuse_from : int
         Elements from which the compiler joins elementwise launches.
-    epilogues : frozenset of str
-        Names of kernels in which elementwise launches go into the product that makes their operand.
-    bias_from : int
-        Elements of a product from which a layer's bias is added in an epilogue also where nothing is compiled.
+    epilogues : bool
+        Whether elementwise launches go into the matrix products that make their operands.
     rest : int
         For how many launches memory rests before it is used again: where several launches run at once, whoever gets it
         earlier waits for its last reader.
@@ -55,8 +53,7 @@ class Target:
 
     units: int = 1
     fuse_from: int = 1
-    epilogues: frozenset[str] = frozenset()
-    bias_from: int = sys.maxsize
+    epilogues: bool = True
     rest: int = 0
     longest_sequence: int = sys.maxsize
     few_registers: bool = False

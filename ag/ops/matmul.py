@@ -7,24 +7,19 @@ layers, attention and users call it.
 from __future__ import annotations
 
 from math import prod
-from typing import cast
 
 from ag.autograd.op import Cotangents, Need, Result, Run, part_of, product_op
 from ag.engine import shape as shapes
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import add
-from ag.engine.kernels.fused import Chain
 from ag.engine.kernels.matmul import batched_matmul, matmul, matmul_sums
 from ag.engine.kernels.reduce import sum_over, sum_to
-from ag.engine.primitive import PRIMITIVES, PrimitiveTo
 from ag.engine.shape import Shape
 from ag.engine.target import ONE_PIECE
 from ag.errors import ShapeError
 
 __all__ = ["ag_matmul"]
 
-_with_functions = cast("PrimitiveTo[Buffer]", PRIMITIVES["matmul_chain"])
-_BIAS: Chain = (("add", 0, 1, 0.0),)  # of a product and the first operand beside it
 Factors = tuple[Buffer, Buffer, Shape]  # two matrices, and the shape that the second had
 
 
@@ -121,10 +116,7 @@ def affine(run: Run, W: Buffer, x: Buffer, b: Buffer) -> Result[Factors]:
     """``W @ x + b`` for `W` of shape (m, k), `x` of shape (k, ...) and `b` of shape (m, 1)."""
     shape = x.shape
     columns = x if len(shape) == 2 else x.view((shape[0], prod(shape[1:])))
-    if W.shape[0] * columns.shape[1] >= W.backend.target.bias_from and _in_one_piece(W, columns, False, False):
-        out = run(_with_functions, W, columns, b, b, b, ta=False, tb=False, chain=_BIAS)
-    else:
-        out = run(add, product(run, W, columns, False, False), b)
+    out = run(add, product(run, W, columns, False, False), b)
     return out if len(shape) == 2 else out.view((out.shape[0], *shape[1:])), (W, columns, shape)
 
 

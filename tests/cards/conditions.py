@@ -65,8 +65,7 @@ def tiles_of_a_card(backend: Any, card: str) -> Iterator[None]:
     tiles = tiles_of(as_card(backend.info, card), shared=limits["max_shared_memory"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend._kernels, "tiles", tiles)
-        patch.setattr(backend, "target", Target(units=tiles.units, rest=backend.target.rest,
-                                                epilogues=backend.target.epilogues))
+        patch.setattr(backend, "target", Target(units=tiles.units, rest=backend.target.rest))
         yield
 
 

@@ -2,25 +2,22 @@
 
     p = matmul(W, x); y = fused(add, relu)(p, b)   ->   y = matmul_chain(add, relu)(W, x, b)
 
-The product puts each element through the chain before it stores it, so p is never written to memory.  What others
-read of p later is stored as well (``matmul_chain_pair``).  A linear layer may have asked for an epilogue itself, for
-its bias; what follows goes behind that.  `ag.engine.compile.pipeline` runs the pass where the target wants it; it
-knows no product by name, as `ag.engine.kernels.epilogue` declares which can.
+The product puts each element through the chain before it stores it, so p is never written to memory.  What others read
+of p later is stored as well (``matmul_chain_pair``).  `ag.engine.compile.pipeline` runs the pass where the target wants
+it; it knows no product by name, as `ag.engine.kernels.epilogue` declares which can.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import cast
 
 from ag.engine.buffer import Buffer
 from ag.engine.compile.chain import Chain
 from ag.engine.compile.graph import Graph
 from ag.engine.kernels.epilogue import OTHERS, as_matrix
-from ag.engine.kernels.fused import MOST_STEPS, OPERANDS
-from ag.engine.kernels.fused import Chain as Steps
-from ag.engine.primitive import PRIMITIVES, Primitive
+from ag.engine.kernels.fused import OPERANDS
+from ag.engine.primitive import PRIMITIVES
 from ag.engine.program import Launch
 from ag.engine.shape import Shape
 from ag.engine.target import Target
@@ -34,12 +31,11 @@ def fuse_epilogues(graph: Graph, target: Target) -> None:
     fused: dict[int, tuple[int, Launch]] = {}  # by the elementwise launch's position: the product's, and both in one
     for i, launch in graph:
         place = launch.buffers[0].block.address
-        name, params = launch.primitive.name, launch.params
-        takes_functions = f"{name}_chain" in target.epilogues or (name in target.epilogues and "kept" not in params)
-        if takes_functions and len(graph.writers[place]) == 1 and graph.is_private(place):
+        has_epilogue = f"{launch.primitive.name}_chain" in PRIMITIVES
+        if has_epilogue and len(graph.writers[place]) == 1 and graph.is_private(place):
             products[place] = i
         for j in sorted({products.get(b.block.address, i) for b in launch.buffers}, reverse=True):
-            both = _in_one(graph, target, j, i) if j < i else None
+            both = _in_one(graph, j, i) if j < i else None
             if both is not None:
                 del products[graph[j].buffers[0].block.address]
                 fused[i] = j, both
@@ -49,7 +45,7 @@ def fuse_epilogues(graph: Graph, target: Target) -> None:
         graph.replace(i, both)
 
 
-def _in_one(graph: Graph, target: Target, j: int, i: int) -> Launch | None:
+def _in_one(graph: Graph, j: int, i: int) -> Launch | None:
     """Product `j` with elementwise launch `i` as its epilogue; None if they have to stay apart."""
     product, chain = graph[j], Chain.of(graph[i], i)
     out, *inputs = product.buffers
@@ -58,54 +54,35 @@ def _in_one(graph: Graph, target: Target, j: int, i: int) -> Launch | None:
         return None
     if any(graph.is_written(x, j + 1, i + 1) for x in inputs) or (later and chain.kept is not None):
         return None
-    joined = _behind(product, replace(chain, kept=(out, 0)) if later else chain)
-    return joined if joined is not None and joined.primitive.name in target.epilogues else None
+    return _behind(product, replace(chain, kept=(out, 0)) if later else chain)
 
 
 def _behind(product: Launch, chain: Chain) -> Launch | None:
-    """A launch of the product with the chain behind it, and behind that which an op has asked for.
-
-    None if there are too many steps or operands, or one has another shape than it may.
-    """
-    rule, made, inputs, others, before = _parts(product)
-    first = OPERANDS + len(before)
-    result = first - 1 if before else 0
-    registers = {OPERANDS + k: first + k for k in range(len(chain.steps))}
+    """A launch of the product with the chain behind it; None if an operand has another shape than it may."""
+    made, *inputs = product.buffers
+    others: list[Buffer] = []
+    registers = {k: k for k in range(OPERANDS, OPERANDS + len(chain.steps))}
     for k in sorted({k for _, x, y, _ in chain.steps for k in (x, y)} - registers.keys()):
         x = chain.operands[k]
         if x.block is made.block:
             if (x.address, x.size) != (made.address, made.size):
                 return None
-            registers[k] = result
+            registers[k] = 0
             continue
         shape = _in_matrix(x.shape, chain.out.shape, as_matrix(made.shape))
         if shape is None:
             return None
         others.append(x.view(shape))
         registers[k] = len(others)
-    steps = before + tuple((name, registers[x], registers[y], value) for name, x, y, value in chain.steps)
-    if len(others) > len(OTHERS) or len(steps) > MOST_STEPS:
-        return None
     others += [inputs[0].view((1, 1))] * (len(OTHERS) - len(others))
+    steps = tuple((name, registers[x], registers[y], value) for name, x, y, value in chain.steps)
     out, params = chain.out.view(made.shape), {**product.params, "chain": steps}
     if chain.kept is None:
-        return Launch(PRIMITIVES[f"{rule.name}_chain"], (out, *inputs, *others), params, True)
-    pair, (also, register) = PRIMITIVES.get(f"{rule.name}_chain_pair"), chain.kept
-    if pair is None:
+        return Launch(PRIMITIVES[f"{product.primitive.name}_chain"], (out, *inputs, *others), params, True)
+    rule, (also, register) = PRIMITIVES.get(f"{product.primitive.name}_chain_pair"), chain.kept
+    if rule is None:
         return None
-    params["kept"] = registers[register] if register >= OPERANDS else result
-    return Launch(pair, (out, also.view(made.shape), *inputs, *others), params, True)
-
-
-def _parts(launch: Launch) -> tuple[Primitive, Buffer, list[Buffer], list[Buffer], Steps]:
-    """A product, its result and factors, and the functions that it puts its elements through, with their operands."""
-    rule, (made, *inputs) = launch.primitive, launch.buffers
-    steps = cast(Steps, launch.params.get("chain", ()))
-    if not steps:
-        return rule, made, inputs, [], ()
-    read = max(k for _, x, y, _ in steps for k in (x, y) if k < OPERANDS)
-    others = inputs[-len(OTHERS) :][:read]
-    return PRIMITIVES[rule.name.removesuffix("_chain")], made, inputs[: -len(OTHERS)], others, steps
+    return Launch(rule, (out, also.view(made.shape), *inputs, *others), {**params, "kept": register}, True)
 
 
 def _in_matrix(shape: Shape, whole: Shape, matrix: Shape) -> Shape | None:

@@ -58,7 +58,7 @@ PASSES: tuple[tuple[Pass, Wanted], ...] = (
     (eliminate_dead_launches, _always),
     (rematerialize, lambda recording, target: recording.recompute),
     (fuse_elementwise, _always),
-    (fuse_epilogues, lambda recording, target: bool(target.epilogues)),
+    (fuse_epilogues, lambda recording, target: target.epilogues),
     (plan_memory, _always),
 )
 
@@ -118,5 +118,5 @@ def record(backend: Device | None, on_upload: OnUpload | None = None, recompute:
 def _program(recording: Recording) -> Program:
     backend = cast(Backend, recording.backend)
     exact = backend.settings.precision == "highest"  # kernels of a lower precision take no epilogues
-    target = backend.target if exact else replace(backend.target, epilogues=frozenset())
+    target = replace(backend.target, epilogues=backend.target.epilogues and exact)
     return backend.program(compile_program(recording, target))

@@ -22,11 +22,10 @@ from ag.engine.primitive import Array, Call, Primitive, primitive
 from ag.engine.primitive_types import LayoutRule, ShapeRule
 from ag.engine.shape import Layout, Shape
 
-__all__ = ["EPILOGUES", "with_epilogue", "with_epilogue_pair"]
+__all__ = ["with_epilogue", "with_epilogue_pair"]
 
 
 P = TypeVar("P", bound=Primitive)
-EPILOGUES: set[str] = set()  # names of all that are declared
 OTHERS = "c", "d", "e"  # operands beside the product, which is the chain's register 0
 
 
@@ -50,7 +49,6 @@ def with_epilogue_pair(product: P) -> P:
 
 
 def _declare(product: Primitive, outputs: Literal[1, 2], name: str) -> None:
-    EPILOGUES.add(name)
     primitive(_shape(product, outputs), layout=_layout(product, outputs), outputs=outputs, bound=True)(
         _reference(product, outputs, name))
 

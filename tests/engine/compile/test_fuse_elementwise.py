@@ -11,6 +11,7 @@ from helpers.programs import buffer, kernels
 
 import ag
 from ag.engine.backend import Backend
+from ag.engine.backends.cpu.backend import NumpyBackend
 from ag.engine.buffer import Buffer
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
@@ -24,8 +25,7 @@ Array = np.ndarray[Any, Any]
 @pytest.fixture(autouse=True)
 def _chains_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU, too, as on a device."""
-    cpu = backend_of("cpu")
-    monkeypatch.setattr(cpu, "target", replace(cpu.target, fuse_from=1))
+    monkeypatch.setattr(NumpyBackend, "target", replace(NumpyBackend.target, fuse_from=1))
 
 
 @pytest.fixture

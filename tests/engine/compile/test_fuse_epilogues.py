@@ -16,25 +16,21 @@ import ag
 from ag.engine import device as devices
 from ag.engine.backend import Backend
 from ag.engine.backends.cpu.backend import NumpyBackend
-from ag.engine.backends.cpu.library import library
 from ag.engine.buffer import Buffer
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
 from ag.engine.kernels.elementwise import add, copy, mul, scale
-from ag.engine.kernels.epilogue import EPILOGUES
 from ag.engine.kernels.matmul import matmul
 from ag.engine.primitive import PRIMITIVES
 from ag.nn.settings import ACTIVATIONS
 
 relu, relu_grad = PRIMITIVES["relu"], PRIMITIVES["relu_grad"]
-BIAS = ("add", 0, 1, 0.0)  # of a product and what is beside it
 
 
 @pytest.fixture
 def backend(device: str, monkeypatch: pytest.MonkeyPatch) -> Backend:
     """On the CPU, too, as on a device: in numpy, where a product has the same bits with and without an epilogue."""
-    target = replace(NumpyBackend.target, fuse_from=1, epilogues=frozenset(EPILOGUES))
-    monkeypatch.setattr(NumpyBackend, "target", target)
+    monkeypatch.setattr(NumpyBackend, "target", replace(NumpyBackend.target, fuse_from=1, epilogues=True))
     monkeypatch.setitem(devices._backends, "cpu", NumpyBackend())
     return backend_of(device)
 
@@ -97,49 +93,6 @@ def test_the_square_of_a_product(layer: Layer) -> None:
         return [run(mul, y, y)]
 
     layer.check(compute, "matmul_chain")
-
-
-def with_bias(layer: Layer) -> Buffer:
-    """As a linear layer launches it where products are large."""
-    found: Buffer = layer.backend.launch(PRIMITIVES["matmul_chain"], layer.w, layer.x, *[layer.bias] * 3, ta=False,
-                                         tb=False, chain=(BIAS,))
-    return found
-
-
-def test_what_follows_an_epilogue_goes_behind_it(layer: Layer) -> None:
-    layer.check(lambda run: [run(relu, with_bias(layer))], "matmul_chain")
-    layer.check(lambda run: [run(mul, run(relu, with_bias(layer)), layer.full)], "matmul_chain")
-
-
-def test_what_is_between_two_epilogues_may_be_read_later(layer: Layer) -> None:
-    def compute(run: Any) -> list[Buffer]:
-        before = with_bias(layer)
-        return [run(relu, before), run(PRIMITIVES["permute"], before, axes=(1, 0))]
-
-    def compute_more(run: Any) -> list[Buffer]:
-        before = run(mul, with_bias(layer), layer.full)
-        return [run(relu, before), run(PRIMITIVES["permute"], before, axes=(1, 0))]
-
-    layer.check(compute, "matmul_chain_pair", "permute")
-    layer.check(compute_more, "matmul_chain_pair", "permute")
-
-
-def test_functions_behind_an_epilogue_are_not_too_many(layer: Layer) -> None:
-    """A kernel takes six, and three operands."""
-    def six(run: Any) -> list[Buffer]:
-        y = with_bias(layer)
-        for _ in range(6):
-            y = run(relu, y)
-        return [y]
-
-    def four(run: Any) -> list[Buffer]:
-        y = with_bias(layer)
-        for x in (layer.full, buffer(layer.backend, normal(np.random.default_rng(1), 1, 8)), layer.bias):
-            y = run(add, y, x)
-        return [y]
-
-    layer.check(six, "matmul_chain", "fused")
-    layer.check(four, "matmul_chain", "fused")
 
 
 def test_a_result_inside_that_is_read_later_is_stored_too(layer: Layer) -> None:
@@ -246,20 +199,16 @@ def test_replays_of_random_launches(backend: Backend, seed: int) -> None:
     """Whoever reads what, and in which order: all values are those of the launches, for new inputs too."""
     rng = np.random.default_rng(seed)
     x, y = (buffer(backend, normal(rng, 4, 4)) for _ in range(2))
-    plan = [(str(rng.choice(["matmul", "matmul", "matmul_chain", "add", "relu", "scale"])), *rng.integers(0, 2 + i, 3))
+    plan = [(str(rng.choice(["matmul", "matmul", "add", "relu", "scale"])), *rng.integers(0, 2 + i, 2))
             for i in range(9)]
     kept = {int(rng.integers(2, 11)), 10}
 
     def compute() -> dict[int, Buffer]:
         found = [x, y]
-        for name, i, j, k in plan:
+        for name, i, j in plan:
             rule = PRIMITIVES[name]
-            params: dict[str, Any] = {} if name in ("add", "relu") else {"factor": 0.25} if name == "scale" else {
-                "ta": False, "tb": True}
-            if name == "matmul_chain":
-                params["chain"] = (BIAS,)
-            operands = [found[n] for n in (i, j, k, k, k)[: len(rule.operands) - 1]]
-            found.append(backend.launch(rule, *operands, **params))
+            params: dict[str, Any] = {"matmul": {"ta": False, "tb": True}, "scale": {"factor": 0.25}}.get(name, {})
+            found.append(backend.launch(rule, *(found[i], found[j])[: len(rule.operands) - 1], **params))
         return {k: found[k] for k in kept}
 
     with record(backend) as recording:
@@ -299,12 +248,9 @@ def test_convolutions(backend: Backend, groups: int) -> None:
     assert not {"relu", "add", "relu_grad", "fused"} & set(names)
 
 
-def test_the_host_has_the_epilogues_of_its_kernels() -> None:
+def test_the_host_keeps_its_calls_apart() -> None:
     layer = Layer(backend_of("cpu"))
-    in_c = "matmul_chain" in layer.backend.target.epilogues
-    assert in_c == (library() is not None) and "conv2d_chain" not in layer.backend.target.epilogues
-    made = ["matmul_chain"] if in_c else ["matmul", "scale"]
-    layer.check(lambda run: [run(scale, layer.product(), factor=2.0)], *made)
+    layer.check(lambda run: [run(scale, layer.product(), factor=2.0)], "matmul", "scale")
 
 
 # ---------------------------------------------------------------------------------------------- linear layers

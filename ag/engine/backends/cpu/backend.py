@@ -120,7 +120,8 @@ class NumpyBackend(Backend):
     """
 
     asynchronous = False
-    target = Target(fuse_from=1 << 15)  # smaller arrays are in the cache anyway
+    # Smaller arrays are in the cache anyway; a product is a call of its own, whatever follows.
+    target = Target(fuse_from=1 << 15, epilogues=False)
     dtypes = frozenset(_NUMPY)
 
     def __init__(self, index: int = 0, *, guard: int = 0, limit_bytes: int | None = None) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy as copy_of
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from itertools import groupby
@@ -23,7 +22,6 @@ from ag.engine.backends.cpu.library import PLANS_KEPT, SHARED_FROM, Kernel, Libr
 from ag.engine.buffer import Buffer, note_written
 from ag.engine.dtype import F32
 from ag.engine.kernels.elementwise import copy
-from ag.engine.kernels.epilogue import EPILOGUES
 from ag.engine.primitive import PRIMITIVES, Call, Params, Primitive, PrimitiveTo, Returned
 from ag.engine.program import OPEN, Given, Launch, Program
 
@@ -91,8 +89,6 @@ class NativeBackend(NumpyBackend):
         super().__init__(index, guard=guard, limit_bytes=limit_bytes)
         self.run, self.launch_briefly, self._kernels = kernels.run, kernels.launch_briefly, kernels.kernels
         self._library = kernels
-        # Below, two launches of compiled code take no longer than this one, which Python makes.
-        self.target = replace(self.target, epilogues=frozenset(EPILOGUES & kernels.kernels.keys()), bias_from=1 << 15)
         self.starts: list[int] = []  # by segment: what makes a pointer of an address
         if _code is not None and kernels.launch_at and not guard and type(self).launch is NativeBackend.launch:
             setattr(self, "launch", self._quickly(self.launch, kernels))  # noqa: B010 - in the place of the method

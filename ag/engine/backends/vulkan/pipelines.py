@@ -26,7 +26,6 @@ from ag.engine.backends.vulkan.stream.commands import TRANSFER, Command
 from ag.engine.backends.vulkan.stream.cost import seconds_of
 from ag.engine.buffer import Buffer
 from ag.engine.kernels.elementwise import copy
-from ag.engine.kernels.epilogue import EPILOGUES
 from ag.engine.primitive import Params, Primitive
 from ag.engine.shape import Shape
 from ag.engine.target import Target
@@ -36,7 +35,8 @@ __all__ = ["Kernels"]
 
 _TURNS_PER_COLUMN = 13  # of attention: at 128 features, measured where loops are counted
 # What ops and the compiler can do without: `Target` tells them.
-_DISPENSABLE = {"heads": ("attention", "attention_grad"), "chains": ("fused", "fused_pair"), "epilogues": EPILOGUES}
+_DISPENSABLE = {"heads": ("attention", "attention_grad"), "chains": ("fused", "fused_pair"),
+                "epilogues": ("matmul_chain", "matmul_chain_pair", "conv2d_chain", "conv2d_input_grad_chain")}
 
 _ALIGNED = 16  # bytes, for loads of four words
 
@@ -81,7 +81,7 @@ class Kernels:
         fits = {what: not any(lacking(needs_of(kernels[name]), self._limits) for name in names if name in kernels)
                 for what, names in _DISPENSABLE.items()}
         return Target(units=self.tiles.units, fuse_from=1 if fits["chains"] else sys.maxsize,
-                      epilogues=frozenset(EPILOGUES if fits["epilogues"] else ()), rest=rest,
+                      epilogues=fits["epilogues"], rest=rest,
                       longest_sequence=fits["heads"] and most_turns(self._limits) // _TURNS_PER_COLUMN,
                       few_registers=self._few_registers)
 

@@ -44,21 +44,6 @@ def matrices(name: str, rng: Random) -> Launch:
     return launch(name, a, b, ta=ta, tb=tb, chunk=int(rng.integers(1, 2 * b.shape[2 if tb else 1] + 2)))
 
 
-STEPS = (("add", 0, 1, 0.0), ("gelu_tanh", 4, 4, 0.0), ("mul", 5, 2, 0.0), ("sub", 6, 3, 0.0), ("relu_grad", 7, 0, 0.0),
-         ("scale", 8, 8, 0.5))
-
-
-def behind_a_product(name: str, rng: Random) -> Launch:
-    """A product, and up to six functions of it with operands that have its rows and its columns, or one for all."""
-    product = matrices("matmul", rng)
-    rows, cols = product.primitive.shape(*[x.shape for x in product.operands], **product.params)
-    others = [rng.uniform(-1, 1, rng.choice([[rows, cols], [rows, 1], [1, cols], [1, 1]])).astype(np.float32)
-              for _ in range(3)]
-    steps = int(rng.integers(1, len(STEPS) + 1))
-    kept = {"kept": int(rng.choice([0, *range(4, 3 + steps)]))} if name.endswith("pair") else {}
-    return launch(name, *product.operands, *others, **product.params, chain=STEPS[:steps], **kept)
-
-
 def convolution(name: str, rng: Random) -> Launch:
     image, weights, window, groups = geometry(rng)
     image = (*image[:3], int(rng.choice(BATCHES)) if prod(image) < 4000 else image[3])
@@ -134,7 +119,6 @@ def pooling(name: str, rng: Random) -> Launch:
 
 PRODUCTS = {
     **{name: partial(matrices, name) for name in ("matmul", "matmul_sums", "batched_matmul")},
-    **{name: partial(behind_a_product, name) for name in ("matmul_chain", "matmul_chain_pair")},
     **{name: partial(convolution, name) for name in ("conv2d", "conv2d_input_grad", "conv2d_weight_grad")},
     **{name: partial(attention, name) for name in ("attention", "attention_grad")},
     "attention_delta": attention_delta,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine.backends.cpu.random_products import PRODUCTS, attention
+from engine.backends.cpu.random_products import attention
 from helpers.guarded import Launch, guarded, reference, run
 from table.rows import Array
 
@@ -54,21 +54,6 @@ def test_a_batch_of_products_has_their_bits() -> None:
     together = made("batched_matmul", a, b, ta=False, tb=False, chunk=50)[0]
     for number in range(3):
         np.testing.assert_array_equal(together[number], made("matmul", a[number], b[number], ta=False, tb=False))
-
-
-@pytest.mark.parametrize("name", ["matmul_chain", "matmul_chain_pair"])
-def test_an_epilogue_has_the_bits_of_separate_launches(name: str) -> None:
-    rng = np.random.default_rng(5)
-    for _ in range(150):
-        launch = PRODUCTS[name](rng)
-        *factors, c, d, e = launch.operands
-        y = made("matmul", *factors, ta=launch.params["ta"], tb=launch.params["tb"])
-        chain = {x: launch.params[x] for x in ("chain", "kept") if x in launch.params}
-        want = run(guarded("cpu"), Launch(PRIMITIVES["fused" if name == "matmul_chain" else "fused_pair"],
-                                          [y, c, d, e], chain))
-        got = run(guarded("cpu"), launch)
-        for number in range(launch.primitive.outputs):
-            np.testing.assert_array_equal(got[number], want[number], str(launch))
 
 
 @pytest.mark.parametrize("name", ["conv2d", "conv2d_input_grad"])
@@ -149,8 +134,6 @@ attended = {"heads": 1, "factor": 1.0, "causal": True, "rate": 0.25}
 q, k, v, key = normal(1, 3, 1), normal(1, 9000, 1), normal(2, 9000, 1), np.uint32([1, 2, 3, 4])
 given = [("matmul", [normal(9, 600), normal(600, 9)], {"ta": False, "tb": False}),
          ("matmul", [normal(600, 9), normal(9, 600)], {"ta": True, "tb": True}),
-         ("matmul_chain", [normal(9, 600), normal(600, 9), normal(9, 1), normal(9, 9), normal(9, 1)],
-          {"ta": False, "tb": False, "chain": (("add", 0, 1, 0.0), ("mul", 4, 2, 0.0))}),
          ("batched_matmul", [normal(2, 9, 60), normal(2, 60, 9)], {"ta": False, "tb": False, "chunk": 25}),
          ("conv2d", [normal(2, 3, 9000, 3), normal(3, 2, 1, 3)], window),
          ("conv2d_input_grad", [normal(3, 2, 1, 3), normal(3, 3, 4500, 3)], {**window, "image": (3, 9000)}),

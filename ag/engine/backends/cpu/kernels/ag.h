@@ -57,6 +57,17 @@ static inline float added(vec v) {
     return (x[0] + x[2]) + (x[1] + x[3]);
 }
 
+// ---------------------------------------------------------------------------------------------- memory
+
+#define SOON 128  // numbers that are computed between two requests for memory
+enum { AHEAD = 512 };
+
+// Asks for what lies a bit behind n numbers while these are computed.  The processor does so by itself where little is
+// computed per number; where much is, it would compute, wait for memory, compute, and so on.
+static inline void expect(const float *x, int64_t n) {
+    for (int64_t i = AHEAD; i < AHEAD + n; i += LANES) __builtin_prefetch(x + i);
+}
+
 // ---------------------------------------------------------------------------------------------- exp and log
 // Cephes' expf and logf, without branches, so that the compiler makes vectors of loops over them.
 
@@ -113,22 +124,5 @@ void ag_add_up(float *out, const float *x, pieces_of_axis p, float scale, int64_
 // Gives a pointer into the operand where they lie side by side, else copies them to `into`.
 const float *ag_strided(const float *x, const int64_t *stride, const int64_t *shape, int64_t ndim, int64_t first,
                         int64_t count, float *into);
-
-// ---------------------------------------------------------------------------------------------- epilogues
-
-// A chain of functions of each element of a product, of which it is operand 0, and three others.  Their rows lie along
-// the product's, or there is one for all (`along` & 2), and so their columns (`along` & 1).
-typedef struct {
-    const float *other[3];
-    const int64_t *along, *op;
-    const double *value;
-    int64_t result;
-    float *out, *also;  // also: where register `kept` goes, or NULL
-    int64_t kept;
-} epilogue;
-
-// Put a part of a product through the chain, once it is made: some of its rows, and of their columns.  `made` is the
-// product [rows, cols]; it may be `out`, or `also` where that is what is kept.
-void ag_follow(const epilogue *e, const float *made, int64_t rows, int64_t cols, span down, span across);
 
 #endif

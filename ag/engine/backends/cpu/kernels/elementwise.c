@@ -1,7 +1,7 @@
 // Elementwise functions over arrays, and chains of them: the kernels of functions.glsl, `fused` and `fused_pair`.
 #include "ag.h"
 
-#define BLOCK 512  // elements of a chain's registers: ten of them stay in the first-level cache
+#define BLOCK 512
 
 const float *ag_strided(const float *x, const int64_t *stride, const int64_t *shape, int64_t ndim, int64_t first,
                         int64_t count, float *into) {
@@ -44,6 +44,15 @@ const float *ag_strided(const float *x, const int64_t *stride, const int64_t *sh
 
 typedef void (*map)(float *out, const float *x, const float *y, float value, int64_t n);
 
+static inline void map_all(map f, float *out, const float *x, const float *y, float value, int64_t n) {
+    for (int64_t i = 0; i < n; i += SOON) {
+        const int64_t m = least(SOON, n - i);
+        expect(x + i, m);
+        if (x != y) expect(y + i, m);
+        f(out + i, x + i, y + i, value, m);
+    }
+}
+
 typedef struct { int64_t n, ndim; const int64_t *shape, *a_stride, *b_stride; } walk;
 
 static void map_broadcast(map f, float *out, const float *a, const float *b, walk w, int64_t part, int64_t parts) {
@@ -63,52 +72,45 @@ static void map_broadcast(map f, float *out, const float *a, const float *b, wal
 #define GIVEN 4
 #define STEPS 6
 
-// Instructions whose functions were looked up.
 typedef struct {
-    map step[STEPS];
-    int64_t x[STEPS], y[STEPS];
+    const int64_t *shape, *stride;  // of the result; of each operand, three numbers
+    int64_t n, ndim;
+    const int64_t *op;
     const double *value;
-    int64_t count, result;
-    int reads[GIVEN];  // whether an operand is used
+    int64_t result;
 } chain;
 
-static chain chain_of(const int64_t *op, const double *value, int64_t result) {
-    chain c = {.value = value, .result = result};
-    for (; c.count < STEPS && op[c.count]; c.count++) {
-        const int64_t k = c.count, number = op[k] >> 16;
-        for (size_t m = 0; m < sizeof MAPS / sizeof *MAPS; m++)
-            if (MAPS[m].number == number) c.step[k] = MAPS[m].run;
-        c.x[k] = op[k] >> 8 & 255;
-        c.y[k] = op[k] & 255;
-        if (c.x[k] < GIVEN) c.reads[c.x[k]] = 1;
-        if (c.y[k] < GIVEN) c.reads[c.y[k]] = 1;
-    }
-    return c;
+static map map_of(int64_t number) {
+    for (size_t k = 0; k < sizeof MAPS / sizeof *MAPS; k++)
+        if (MAPS[k].number == number) return MAPS[k].run;
+    return NULL;
 }
 
-typedef float block[BLOCK];
-
-// Registers of a chain for m elements, the first of which are its operands; the result goes to `out`.
-static void follow(const chain *c, const float **r, block *memory, float *out, int64_t m) {
-    for (int64_t k = 0; k < c->count; k++) {
-        float *into = GIVEN + k == c->result ? out : memory[GIVEN + k];
-        c->step[k](into, r[c->x[k]], r[c->y[k]], (float)c->value[k], m);
-        r[GIVEN + k] = into;
-    }
-}
-
-typedef struct { const int64_t *shape, *stride; int64_t n, ndim; } places;  // of each operand, three strides
-
-static void run_chain(chain c, places at, float *out, float *also, int64_t kept, const float *const *operands,
+static void run_chain(const chain *c, float *out, float *also, int64_t kept, const float *const *operands,
                       int64_t part, int64_t parts) {
-    block memory[GIVEN + STEPS];
+    float memory[GIVEN + STEPS][SOON];  // the first-level cache holds it
     const float *r[GIVEN + STEPS] = {0};
-    const span s = share(at.n, BLOCK, part, parts);
-    for (int64_t i = s.begin; i < s.end; i += BLOCK) {
-        const int64_t m = least(BLOCK, s.end - i);
-        for (int k = 0; k < GIVEN; k++)
-            if (c.reads[k]) r[k] = ag_strided(operands[k], at.stride + 3 * k, at.shape, at.ndim, i, m, memory[k]);
-        follow(&c, r, memory, out + i, m);
+    map steps[STEPS];
+    int used[GIVEN] = {0}, count = 0;
+    for (; count < STEPS && c->op[count]; count++) {
+        const int64_t x = c->op[count] >> 8 & 255, y = c->op[count] & 255;
+        steps[count] = map_of(c->op[count] >> 16);
+        if (x < GIVEN) used[x] = 1;
+        if (y < GIVEN) used[y] = 1;
+    }
+    const span s = share(c->n, SOON, part, parts);
+    for (int64_t i = s.begin; i < s.end; i += SOON) {
+        const int64_t m = least(SOON, s.end - i);
+        for (int k = 0; k < GIVEN; k++) {
+            if (!used[k]) continue;
+            r[k] = ag_strided(operands[k], c->stride + 3 * k, c->shape, c->ndim, i, m, memory[k]);
+            if (r[k] != memory[k]) expect(r[k], m);
+        }
+        for (int k = 0; k < count; k++) {
+            float *into = GIVEN + k == c->result ? out + i : memory[GIVEN + k];
+            steps[k](into, r[c->op[k] >> 8 & 255], r[c->op[k] & 255], (float)c->value[k], m);
+            r[GIVEN + k] = into;
+        }
         if (also) memcpy(also + i, r[kept], (size_t)m * sizeof *also);
     }
 }
@@ -120,8 +122,8 @@ KERNEL(fused, {
     int64_t result;
 }) {
     const float *operands[GIVEN] = {a->a, a->b, a->c, a->d};
-    const places at = {a->shape, a->a_stride, a->n, a->ndim};
-    run_chain(chain_of(&a->op1, a->value, a->result), at, a->out, NULL, 0, operands, part, parts);
+    const chain c = {a->shape, a->a_stride, a->n, a->ndim, &a->op1, a->value, a->result};
+    run_chain(&c, a->out, NULL, 0, operands, part, parts);
 }
 
 KERNEL(fused_pair, {
@@ -131,34 +133,6 @@ KERNEL(fused_pair, {
     int64_t result; int64_t kept;
 }) {
     const float *operands[GIVEN] = {a->a, a->b, a->c, a->d};
-    const places at = {a->shape, a->a_stride, a->n, a->ndim};
-    run_chain(chain_of(&a->op1, a->value, a->result), at, a->out, a->also, a->kept, operands, part, parts);
-}
-
-// ---------------------------------------------------------------------------------------------- behind a product
-
-void ag_follow(const epilogue *e, const float *made, int64_t rows, int64_t cols, span down, span across) {
-    const chain c = chain_of(e->op, e->value, e->result);
-    block memory[GIVEN + STEPS];
-    const float *r[GIVEN + STEPS] = {0};
-    const int64_t shape[2] = {rows, cols}, one = 1;
-    int64_t stride[3][2];
-    for (int k = 0; k < 3; k++) {
-        stride[k][1] = e->along[k] & 1;
-        stride[k][0] = e->along[k] >> 1 ? (stride[k][1] ? cols : 1) : 0;
-    }
-    // Whole rows lie side by side, so that short ones are done together.
-    const int whole = across.begin == 0 && across.end == cols;
-    const int64_t first = down.begin * cols, step = whole ? (down.end - down.begin) * cols : across.end - across.begin;
-    for (int64_t row = whole ? first : first + across.begin; row < down.end * cols; row += whole ? step : cols)
-        for (int64_t i = row; i < row + step; i += BLOCK) {
-            const int64_t m = least(BLOCK, row + step - i);
-            r[0] = made + i;
-            for (int k = 0; k < 3; k++)
-                if (c.reads[1 + k])
-                    r[1 + k] = e->along[k] == 3 ? ag_strided(e->other[k], &one, NULL, 1, i, m, NULL)
-                                                : ag_strided(e->other[k], stride[k], shape, 2, i, m, memory[1 + k]);
-            follow(&c, r, memory, e->out + i, m);
-            if (e->also != NULL && e->also != made) memcpy(e->also + i, r[e->kept], (size_t)m * sizeof *made);
-        }
+    const chain c = {a->shape, a->a_stride, a->n, a->ndim, &a->op1, a->value, a->result};
+    run_chain(&c, a->out, a->also, a->kept, operands, part, parts);
 }

@@ -1,5 +1,4 @@
-// Products of matrices: one, one with the sums of the first factor's rows, one whose elements go through a chain of
-// functions, and a batch in pieces of the inner axis.
+// Products of matrices: one, one with the sums of the first factor's rows, and a batch in pieces of the inner axis.
 //
 // The result is cut into panels of WIDE columns, and these into tiles (tiles.h).  Large factors are packed first: of B,
 // some panels of DEEP rows, which stay in the second-level cache, and of A a block of TALL_BLOCK rows.
@@ -7,11 +6,6 @@
 #include "tiles.h"
 
 enum { PANELS = 16, TALL_BLOCK = 16 * TALL, PITCH = DEEP + 16, LARGE = 1 << 15, STRIP = 8, FEW = 4 };
-
-// What comes after a part of a product, while the cache still has it.
-static void finish(const product *p, span rows, span cols) {
-    if (p->after != NULL) ag_follow(p->after, p->c, p->rows, p->cols, rows, cols);
-}
 
 // Products of small parts of factors as they are, for where there is no memory: the same bits, slowly.
 static void multiply_plainly(const product *p, span rows, span cols) {
@@ -27,7 +21,6 @@ static void multiply_plainly(const product *p, span rows, span cols) {
             }
             p->c[i * p->cols + j] = total;
         }
-    finish(p, rows, cols);
 }
 
 // Rows k to k + deep of `cols` columns of B, rows of WIDE.
@@ -107,7 +100,6 @@ static void multiply(const product *p, span rows, span cols) {
                         ag_panel(c, p->cols, some, few, p->a + i * row_a + k * step_a, TALL * row_a, row_a, step_a, b,
                                  packed ? WIDE : p->step_b, deep, k > 0);
                 }
-                if (k + DEEP >= inner) finish(p, (span){i, i + some}, (span){col, end});
             }
         }
     }
@@ -200,7 +192,6 @@ void ag_multiply(const product *p, int64_t part, int64_t parts) {
         const span s = share(swap ? p->cols : p->rows, LANES, part, parts);
         (by_columns ? vector_by_columns : rows_by_vector)(p->c, swap ? p->b : p->a, swap ? p->step_b : p->step_a,
                                                           swap ? p->a : p->b, p->inner, s);
-        finish(p, swap ? (span){0, p->rows} : s, swap ? s : (span){0, 1});
         return;
     }
     const int64_t tall = (p->rows + TALL - 1) / TALL, wide = (p->cols + WIDE - 1) / WIDE;
@@ -218,39 +209,12 @@ void ag_multiply(const product *p, int64_t part, int64_t parts) {
     multiply(p, share(p->rows, TALL, part / across, down), share(p->cols, WIDE, part % across, across));
 }
 
-// The whole product of the factors of a kernel, which its arguments name alike.
-#define PRODUCT(into, after) {into, a->a, a->b, a->rows, a->cols, a->inner, a->ta ? a->rows : a->inner, \
-                              a->tb ? a->inner : a->cols, a->ta, a->tb, after}
-
 // work: rows * cols * inner
 KERNEL(matmul, {
     float *out; const float *a; const float *b; int64_t rows; int64_t cols; int64_t inner; int64_t ta; int64_t tb;
 }) {
-    const product p = PRODUCT(a->out, NULL);
-    ag_multiply(&p, part, parts);
-}
-
-// work: rows * cols * inner
-KERNEL(matmul_chain, {
-    float *out; const float *a; const float *b; const float *c; const float *d; const float *e;
-    int64_t rows; int64_t cols; int64_t inner; int64_t ta; int64_t tb;
-    int64_t op1; int64_t op2; int64_t op3; int64_t op4; int64_t op5; int64_t op6; double value[6]; int64_t result;
-    int64_t c_along; int64_t d_along; int64_t e_along;
-}) {
-    const epilogue after = {{a->c, a->d, a->e}, &a->c_along, &a->op1, a->value, a->result, a->out, NULL, 0};
-    const product p = PRODUCT(a->out, &after);
-    ag_multiply(&p, part, parts);
-}
-
-// work: rows * cols * inner
-KERNEL(matmul_chain_pair, {
-    float *out; float *also; const float *a; const float *b; const float *c; const float *d; const float *e;
-    int64_t rows; int64_t cols; int64_t inner; int64_t ta; int64_t tb;
-    int64_t op1; int64_t op2; int64_t op3; int64_t op4; int64_t op5; int64_t op6; double value[6]; int64_t result;
-    int64_t kept; int64_t c_along; int64_t d_along; int64_t e_along;
-}) {
-    const epilogue after = {{a->c, a->d, a->e}, &a->c_along, &a->op1, a->value, a->result, a->out, a->also, a->kept};
-    const product p = PRODUCT(a->kept ? a->out : a->also, &after);
+    const product p = {a->out, a->a, a->b, a->rows, a->cols, a->inner, a->ta ? a->rows : a->inner,
+                       a->tb ? a->inner : a->cols, a->ta, a->tb};
     ag_multiply(&p, part, parts);
 }
 
@@ -259,7 +223,8 @@ KERNEL(matmul_sums, {
     float *out; float *row_sums; const float *a; const float *b;
     int64_t rows; int64_t cols; int64_t inner; int64_t ta; int64_t tb;
 }) {
-    const product p = PRODUCT(a->out, NULL);
+    const product p = {a->out, a->a, a->b, a->rows, a->cols, a->inner, a->ta ? a->rows : a->inner,
+                       a->tb ? a->inner : a->cols, a->ta, a->tb};
     ag_multiply(&p, part, parts);
     const pieces_of_axis of_a = {a->ta ? 1 : a->rows, a->inner, a->ta ? a->rows : 1, 1, a->inner};
     ag_add_up(a->row_sums, a->a, of_a, 1.0f, part, parts);

@@ -64,7 +64,6 @@ typedef struct {
     const float *a, *b;
     int64_t rows, cols, inner, step_a, step_b;  // rows of a and b as they lie in memory are so many floats apart
     int64_t ta, tb;                             // whether it is the product of a or b transposed
-    const epilogue *after;                      // what its elements go through, or NULL
 } product;
 
 // Part `part` of `parts` of a product (matmul.c); the calling thread's scratch is used.
