@@ -154,10 +154,11 @@ RUNS = {  # what is tried together: the plugin's settings, files, and at least h
 @pytest.mark.parametrize("run", RUNS)
 def test_whole_files(run: str, lavapipe: str) -> None:
     settings, files, least = RUNS[run]
+    marks = "vulkan" if TABLE[0] in files else "vulkan and not slow"  # all of the table, and of kernels the quick ones
     environment = {**os.environ, **settings, "PYTHONPATH": str(ROOT / "tests"), "AG_TEST_LIMIT_S": "inf"}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "cards.plugin", "-p", "no:cacheprovider", "-m",
-         "vulkan and not slow", "-k", "lavapipe", *files], cwd=ROOT, env=environment, capture_output=True, text=True)
+         marks, "-k", "lavapipe", *files], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-9000:] + done.stderr[-2000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed and int(passed[1]) >= least, done.stdout[-1000:]
