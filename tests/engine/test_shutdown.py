@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.devices import run_code
 from helpers.errors import expect_error
 
 import ag
@@ -81,3 +82,59 @@ def test_a_broken_device_is_opened_anew(fresh: str, monkeypatch: pytest.MonkeyPa
     assert ag.ag_sum(ag.ag_tensor(np.ones((3, 3)))).item() == 9.0 and backend_of(fresh) is not broken
     with expect_error("a tensor of a broken device", ag.DeviceError, "closed by ag_shutdown"):
         x.numpy()
+
+
+# ---------------------------------------------------------------------------------------------- memory in use
+
+AT_WORK = """
+import threading, time
+numbers = np.ones((1500, 1500), np.float32)
+with ag.ag_device(DEVICE):
+    x, y = ag.ag_tensor(numbers), ag.ag_tensor(numbers)
+    captured = ag.ag_capture(lambda: x + y)
+    for _ in range(4):
+        captured()
+said["ends"] = []
+
+def work(use):
+    try:
+        with ag.ag_device(DEVICE):
+            while True:
+                use()
+    except ag.DeviceError as error:
+        said["ends"].append(str(error))
+
+threads = [threading.Thread(target=work, args=(use,), daemon=True)
+           for use in (captured, lambda: x + y, lambda: x @ y)]
+for thread in threads:
+    thread.start()
+time.sleep(0.3)
+"""
+
+
+def test_replays_without_arguments_say_that_the_device_was_closed(fresh: str) -> None:
+    """Whether large or small: nothing of theirs asks for memory of the device first."""
+    captured = []
+    for size in (3, 1500):
+        x = ag.ag_tensor(np.ones((size, size)))
+        captured.append(ag.ag_capture(lambda x=x: x + x))
+        for _ in range(4):
+            captured[-1]()
+    ag.ag_shutdown()
+    for step in captured:
+        with expect_error("a replay on a device that was closed", ag.DeviceError, fresh, "closed by ag_shutdown"):
+            step()
+
+
+def test_threads_at_work_hear_of_it(device: str) -> None:
+    """What they read and write stays until they have done it."""
+    if device != "cpu":
+        pytest.skip("of the CPU, whose memory Python frees")
+    said = run_code(f"DEVICE = {device!r}\n{AT_WORK}ag.ag_shutdown()\nfor thread in threads:\n    thread.join(30)\n")
+    assert len(said["ends"]) == 3 and all("closed by ag_shutdown" in end for end in said["ends"])
+
+
+def test_a_process_ends_while_threads_are_at_work(device: str) -> None:
+    if device != "cpu":
+        pytest.skip("of the CPU, whose memory Python frees")
+    assert run_code(f"DEVICE = {device!r}\n{AT_WORK}")["ends"] == []

@@ -358,9 +358,11 @@ static PyObject *run_call(PyObject *me, PyObject *const *args, size_t nargsf, Py
     Run *self = (Run *)me;
     const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
     PyObject *events = PyObject_GetAttr(self->of->settings, attribute[EVENTS]);
-    const int plain = events == Py_None && kwnames == NULL &&
+    PyObject *starts = PyObject_GetAttr(self->of->place, attribute[STARTS]); /* none: the device was closed */
+    const int plain = events == Py_None && kwnames == NULL && starts != NULL && PyObject_IsTrue(starts) == 1 &&
                       (count == 0 || (count == 1 && (PyList_CheckExact(args[0]) || PyTuple_CheckExact(args[0]))));
     Py_XDECREF(events);
+    Py_XDECREF(starts);
     if (!plain) {
         PyErr_Clear();
         return PyObject_Vectorcall(self->slowly, args, nargsf & ~PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames);

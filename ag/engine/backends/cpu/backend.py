@@ -85,6 +85,7 @@ class NumpyProgram:
 
     def run(self, given: Given = ()) -> None:
         """Make all calls again."""
+        self._backend.check_open()
         self._backend.put(given)
         with quiet():
             if self._backend.settings.events is None:

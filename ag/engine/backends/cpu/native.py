@@ -41,6 +41,7 @@ class NativeProgram(NumpyProgram):
     def __init__(self, backend: NativeBackend, launches: list[Launch]) -> None:
         super().__init__(backend, launches)
         self._runs: list[Call] = []
+        self._memory = backend.memory()  # rows have addresses, and another thread may close the device meanwhile
         rows = [(call, backend.words(x.primitive, x.buffers, x.params))
                 for x, call in zip(launches, self._calls, strict=True)]
         for in_c, group in groupby(rows, lambda row: row[1] is not None):
@@ -58,6 +59,7 @@ class NativeProgram(NumpyProgram):
         if self._backend.settings.events is not None:
             super().run(given)
             return
+        self._backend.check_open()
         self._backend.put(given)
         for call in self._runs:
             call()
@@ -109,9 +111,13 @@ class NativeBackend(NumpyBackend):
             setattr(program, "run", quick)  # noqa: B010 - in the place of the method
 
     def close(self) -> None:
-        """Let go of the memory; the last buffer that looks into it frees it."""
+        """Let go of the memory; the last that looks into it frees it: a buffer, or a thread that computes with it."""
         super().close()
         self.starts = []  # of memory that may be gone
+
+    def memory(self) -> list[object]:
+        """What whoever has addresses holds while it uses them."""
+        return [memory for _, memory in self.arena.segments]
 
     def words(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> tuple[bytes, int] | None:
         """A launch as words, and how much work it is; None if there is no kernel for it."""
@@ -133,6 +139,7 @@ class NativeBackend(NumpyBackend):
             for b in buffers:
                 pointers.append(b.address + starts[b.address >> OFFSET_BITS])
         except IndexError:  # of a new segment; other threads may be here, too, so the list is made anew, not added to
+            self.check_open()
             self.starts = [memory.ctypes.data - (number << OFFSET_BITS)
                            for number, (_, memory) in enumerate(self.arena.segments)]
             return self._row(plan, buffers)
@@ -172,11 +179,17 @@ class NativeBackend(NumpyBackend):
             note_written(out)
         else:
             return super().launch(primitive, *operands, into=into, **params)
-        if plan.work < SHARED_FROM:
-            self.launch_briefly(self._row(plan, (out, *operands)))
-        else:
-            self.run(self._row(plan, (out, *operands)), 1, plan.work)
+        memory = self.memory()
+        self._make(self._row(plan, (out, *operands)), plan.work)
+        del memory
         return cast("Returned", out)
+
+    def _make(self, row: bytes, work: int) -> None:
+        """Make a launch, whose memory the caller holds."""
+        if work < SHARED_FROM:
+            self.launch_briefly(row)
+        else:
+            self.run(row, 1, work)
 
     def _make_ready(self, kernel: Kernel, key: tuple[object, ...], primitive: Primitive, operands: tuple[Buffer, ...],
                     params: Params) -> Ready | None:
@@ -197,15 +210,15 @@ class NativeBackend(NumpyBackend):
         return super().call(primitive, buffers, params) if found is None else partial(self.run, found[0], 1, found[1])
 
     def _run(self, primitive: Primitive, buffers: tuple[Buffer, ...], params: Params) -> None:
+        memory = self.memory()
         found = self.words(primitive, buffers, params)
         if found is None:
             super()._run(primitive, buffers, params)
         elif self.settings.events is not None:
             self.timed(primitive, partial(self.run, found[0], 1, found[1]))
-        elif found[1] < SHARED_FROM:
-            self.launch_briefly(found[0])
         else:
-            self.run(found[0], 1, found[1])
+            self._make(*found)
+        del memory
 
     def program(self, launches: list[Launch]) -> Program:
         return NativeProgram(self, launches)
