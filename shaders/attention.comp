@@ -2,7 +2,8 @@
 // out [heads * dv, queries, batch]; lse [heads, queries, batch]: log(sum of exponentials), for attention_grad
 // q, k, v [heads * d or dv, queries or keys, batch]; key[4] of the random numbers, if there is dropout
 // grid: queries / 64 * heads * batch workgroups
-// work: heads * batch * queries * keys * d * 2 multiply-adds
+// Products of so few columns, and exponentials, take twice as long as their multiply-adds do in large products.
+// work: heads * batch * queries * keys * d * 4 multiply-adds
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

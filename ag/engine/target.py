@@ -17,10 +17,10 @@ __all__ = ["ONE_PIECE", "Target"]
 
 # Longer sums are made in pieces: they keep more digits, and a driver ends an invocation's loops after 65,535 turns.
 _LONGEST_SUM = 1 << 15
-_SHORTEST_PIECE = 512  # below, adding the pieces up costs more than it gains
-_MOST_PIECES = 16
-_PER_UNIT = 2  # pieces that a unit is to have: while one waits for its memory, the other computes
-ONE_PIECE = 2 * _SHORTEST_PIECE - 1  # the longest inner axis that no device cuts
+_SHORTEST_PIECE = 64  # a slice of a tile; pieces so short pay on an H100 (benchmarks/results/pieces_h100.json)
+_MOST_PIECES = 64
+_PER_UNIT = 4  # pieces that a unit is to have: while one waits for its memory, others compute
+ONE_PIECE = 1023  # the longest inner axis that no device cuts: below, adding up costs more than it gains
 _TILE = 64  # rows and columns of the part of a product that one unit of a device makes at a time, about
 _MOST_FEATURES = 128  # of an attention head, in the kernels that hold a tile of it
 # Words that lie a batch apart are a sector of 8 words each for a card, or of 2 samples two sectors where one would do.
@@ -62,13 +62,13 @@ class Target:
         """Split-K: the length of the pieces into which the inner axis of `count` products is cut.
 
         Each piece becomes a product of its own, and these are added up in order.  There are pieces until every unit has
-        two, unless they would be too short.  For example
-        ``Target(units=132).split_inner(4096, 64, 64, 1)`` is 512: the one tile of the result would leave 131 units
-        idle, so 8 of them make a piece each.
+        four, unless they would be too short or too many.  For example
+        ``Target(units=132).split_inner(4096, 64, 64, 1)`` is 64: the one tile of the result would leave 131 units
+        idle, so 64 of them make a piece each.
         """
         tiles = -(-rows // _TILE) * -(-cols // _TILE) * count
         pieces = 1
-        if self.units > 1:
+        if self.units > 1 and inner > ONE_PIECE:
             pieces = max(1, min(_PER_UNIT * self.units // max(1, tiles), inner // _SHORTEST_PIECE, _MOST_PIECES))
         length = -(-inner // max(pieces, -(-inner // _LONGEST_SUM)))
         return max(1, -(-length // _TILE)) * _TILE  # whole quads, and whole slices of a tile

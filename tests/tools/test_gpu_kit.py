@@ -1,7 +1,8 @@
 """The kit for a bare machine with a graphics card: unpacked on one that is emulated, all three calls of its check pass.
 
 The emulated machine has a dozen commands, another home, no network (where this may take it away) and lavapipe, which a
-layer makes a discrete card.  Its Python is this one, without what is installed for it.
+layer makes a discrete card.  Its Python is of another version than this where one is found here for which extensions
+can be compiled; else it is this one, without what is installed for it.
 """
 
 from __future__ import annotations
@@ -26,9 +27,21 @@ COMMANDS = ("bash", "cat", "date", "dirname", "env", "mkdir", "rm", "sed", "tee"
 ROWS = {"kernels": "kernels", "operations": "ops", "steps": "step"}
 
 LAVAPIPE = [icd for icd in os.environ.get("AG_TEST_ICDS", "").split(os.pathsep) if "lvp" in icd]
-PYTHON = getattr(sys, "_base_executable", sys.executable)
+VERSIONS = "3.13", "3.12", "3.11", "3.10"  # that the kit is made for
+USABLE = "import os, sysconfig, sys; sys.exit(not os.path.isfile(sysconfig.get_path('include') + '/Python.h'))"
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not LAVAPIPE, reason="lavapipe is not installed here")]
+
+
+def python_of_the_machine() -> str:
+    """A Python of another version, on the path or where pyenv has its own, with its headers; or this one."""
+    this = "{}.{}".format(*sys.version_info)
+    for version in (v for v in VERSIONS if v != this):
+        of_pyenv = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"))
+        for found in map(str, filter(None, (shutil.which(f"python{version}"), *of_pyenv))):
+            if subprocess.run([found, "-c", USABLE], capture_output=True, check=False).returncode == 0:
+                return str(Path(found).resolve())
+    return getattr(sys, "_base_executable", sys.executable)
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +52,11 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (disk / name).mkdir()
     for command in COMMANDS:
         (disk / "bin" / command).symlink_to(shutil.which(command) or command)
-    (disk / "bin" / "python3").symlink_to(PYTHON)
+    python = python_of_the_machine()
+    (disk / "bin" / "python3").symlink_to(python)
     built_layers(disk / "layer", "VK_LAYER_AG_limits")
     done = subprocess.run([sys.executable, ROOT / "tools" / "gpu_kit" / "build.py", "--to", disk / "packed" / "gpu-kit",
-                           PYTHON], capture_output=True, text=True, timeout=600, check=False)
+                           python], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     subprocess.run(["tar", "xf", disk / "packed" / "gpu-kit.tar"], cwd=disk, check=True)
     shutil.rmtree(disk / "packed")
@@ -97,6 +111,8 @@ def test_all_calls_end_well_and_with_a_verdict(machine: Path) -> None:
     for name in ("ops", "step"):
         content = json.loads((machine / "gpu-kit" / "results" / "vulkan0" / f"{name}.json").read_text())
         assert "discrete" in content["machine"]["device"] and content["machine"]["commit"]
+        version = subprocess.run([python_of_the_machine(), "--version"], capture_output=True, text=True, check=True)
+        assert version.stdout.split()[1] == content["machine"]["python"]
 
 
 def test_a_call_that_is_killed_leaves_its_rows(machine: Path) -> None:
