@@ -21,6 +21,8 @@ _SHORTEST_PIECE = 64  # a slice of a tile; pieces so short pay on an H100 (bench
 _MOST_PIECES = 64
 _PER_UNIT = 4  # pieces that a unit is to have: while one waits for its memory, others compute
 ONE_PIECE = 1023  # the longest inner axis that no device cuts: below, adding up costs more than it gains
+_LONGEST_ROW, _ROW_PIECE = 1 << 16, 1 << 14  # rows that every device adds up in pieces, and their length
+_SHORTEST_ROW_PIECE = 1 << 12  # below, combining pieces costs more than it gains
 _TILE = 64  # rows and columns of the part of a product that one unit of a device makes at a time, about
 _MOST_FEATURES = 128  # of an attention head, in the kernels that hold a tile of it
 # Words that lie a batch apart are a sector of 8 words each for a card, or of 2 samples two sectors where one would do.
@@ -72,6 +74,18 @@ class Target:
             pieces = max(1, min(_PER_UNIT * self.units // max(1, tiles), inner // _SHORTEST_PIECE, _MOST_PIECES))
         length = -(-inner // max(pieces, -(-inner // _LONGEST_SUM)))
         return max(1, -(-length // _TILE)) * _TILE  # whole quads, and whole slices of a tile
+
+    def split_row(self, length: int, rows: int) -> int:
+        """The length of the pieces in which `rows` long rows are added up, each by a workgroup.
+
+        There are pieces until every unit has one, unless they would be too short.  For example
+        ``Target(units=132).split_row(32768, 16)`` is 4096: the 16 rows would leave 116 units idle, so 8 share each.
+        """
+        chunk = length if length <= _LONGEST_ROW else _ROW_PIECE
+        if self.units > 1:
+            pieces = min(self.units // max(1, rows), length // _SHORTEST_ROW_PIECE)
+            chunk = min(chunk, -(-length // max(1, pieces)))
+        return max(1, chunk)
 
     def tiled_attention(self, features: int, times: int, dropped: bool = False) -> bool:
         """Whether the attention kernels take heads of so many features and sequences of so many times.

@@ -36,8 +36,6 @@ __all__ = ["ag_batch_norm_op", "ag_layer_norm_op"]
 Normed = tuple[tuple[Buffer, Buffer, Buffer, Buffer], list[Shape]]
 
 _FEATURES, _SAMPLES = (0,), (1,)  # axes of the matrix to standardise over
-_LONGEST_ROW = 1 << 16  # longer ones are cut into pieces for several workgroups
-_CHUNK = 1 << 14
 
 
 def _matrix(function: str, x: Buffer, **per_feature: Buffer) -> list[Buffer]:
@@ -62,13 +60,10 @@ def _operands(function: str, x: Buffer, gamma: Buffer, beta: Buffer, axes: Shape
     return operands
 
 
-def _chunk(length: int) -> int:
-    return _CHUNK if length > _LONGEST_ROW else max(1, length)
-
-
 def _statistics(run: Run, x: Buffer) -> tuple[Buffer, Buffer]:
     """Mean and biased variance of every row."""
-    length, chunk = x.shape[1], _chunk(x.shape[1])
+    rows, length = x.shape
+    chunk = x.backend.target.split_row(length, rows)
     mean, variance = run(norm_statistics, x, chunk=chunk)
     if length > chunk:
         mean, variance = run(joined_statistics, mean, variance, length=length, chunk=chunk)
@@ -77,8 +72,10 @@ def _statistics(run: Run, x: Buffer) -> tuple[Buffer, Buffer]:
 
 def _sums(run: Run, x: Buffer, g: Buffer, mean: Buffer, variance: Buffer, eps: float) -> tuple[Buffer, Buffer]:
     """Cotangents of gamma and beta."""
-    dgamma, dbeta = run(norm_sums, x, g, mean, variance, eps=eps, chunk=_chunk(x.shape[1]))
-    return sum_over(run, dgamma, _SAMPLES), sum_over(run, dbeta, _SAMPLES)
+    rows, length = x.shape
+    sums = run(norm_sums, x, g, mean, variance, eps=eps, chunk=x.backend.target.split_row(length, rows))
+    dgamma, dbeta = (sum_over(run, of_pieces, _SAMPLES) if of_pieces.shape[1] > 1 else of_pieces for of_pieces in sums)
+    return dgamma, dbeta
 
 
 def _by_own_statistics(run: Run, function: str, x: Buffer, gamma: Buffer, beta: Buffer, eps: float) -> Result[Normed]:

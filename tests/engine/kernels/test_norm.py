@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 from table.rows import EPS, Array, tensor
 
 import ag
+from ag.engine import target
 from ag.engine.compile.pipeline import record
 from ag.engine.device import backend_of
-from ag.ops import norm
+from ag.engine.target import Target
 
 
 def step(device: str, x: Array, layer: Any, dtype: str = "f32") -> list[Array]:
@@ -32,12 +34,34 @@ def step(device: str, x: Array, layer: Any, dtype: str = "f32") -> list[Array]:
 def test_rows_in_pieces(device: str, layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).standard_normal((3, 1000)).astype(np.float32) + 1
     want = step("cpu", x, layer, "f64")
-    monkeypatch.setattr(norm, "_LONGEST_ROW", 300)
-    monkeypatch.setattr(norm, "_CHUNK", 256)
+    monkeypatch.setattr(target, "_LONGEST_ROW", 300)
+    monkeypatch.setattr(target, "_ROW_PIECE", 256)
     for got, exact in zip(step(device, x, layer), want, strict=True):
         np.testing.assert_allclose(got, exact, rtol=64 * EPS["f32"], atol=64 * EPS["f32"] * np.abs(exact).max())
     for got, exact in zip(step("cpu", x, layer, "f64"), want, strict=True):
         np.testing.assert_allclose(got, exact, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("layer", [ag.ag_batch_norm_op, ag.ag_layer_norm_op])
+def test_rows_in_pieces_for_many_units(device: str, layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a device whose units would be idle: the last piece is shorter."""
+    x = np.random.default_rng(0).standard_normal((16, 13001)).astype(np.float32) + 1
+    want = step("cpu", x, layer, "f64")
+    backend = backend_of(device)
+    monkeypatch.setattr(backend, "target", replace(backend.target, units=132))
+    with ag.profile() as seen:
+        found = step(device, x, layer)
+    assert layer is not ag.ag_batch_norm_op or "joined_statistics" in {event.kernel for event in seen.events}
+    for got, exact in zip(found, want, strict=True):
+        np.testing.assert_allclose(got, exact, rtol=64 * EPS["f32"], atol=64 * EPS["f32"] * np.abs(exact).max())
+
+
+@pytest.mark.parametrize(("length", "rows", "units", "piece"), [
+    (1 << 16, 3, 1, 1 << 16), (1 << 17, 3, 1, 1 << 14), (1 << 15, 16, 132, 4096), (1 << 15, 132, 132, 1 << 15),
+    (1 << 17, 3, 132, 4096), (4097, 1, 132, 4097), (8192, 32, 132, 4096), (0, 3, 132, 1), (5, 0, 132, 5),
+])
+def test_the_length_of_pieces(length: int, rows: int, units: int, piece: int) -> None:
+    assert Target(units=units).split_row(length, rows) == piece
 
 
 @pytest.mark.parametrize("layer", [ag.ag_batch_norm_op, ag.ag_layer_norm_op])
