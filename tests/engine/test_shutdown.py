@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -88,8 +89,8 @@ def test_a_broken_device_is_opened_anew(fresh: str, monkeypatch: pytest.MonkeyPa
 
 AT_WORK = """
 import threading, time
-numbers = np.ones((1500, 1500), np.float32)
-with ag.ag_device("cpu"):
+numbers = np.ones((SIZE, SIZE), np.float32)
+with ag.ag_device(DEVICE):
     x, y = ag.ag_tensor(numbers), ag.ag_tensor(numbers)
     captured = ag.ag_capture(lambda: x + y)
     for _ in range(4):
@@ -98,7 +99,7 @@ said["ends"] = []
 
 def work(use):
     try:
-        with ag.ag_device("cpu"):
+        with ag.ag_device(DEVICE):
             while True:
                 use()
     except ag.DeviceError as error:
@@ -126,11 +127,43 @@ def test_replays_without_arguments_say_that_the_device_was_closed(fresh: str) ->
             step()
 
 
-def test_threads_at_work_hear_of_it() -> None:
-    """What they read and write stays until they have done it."""
-    said = run_code(AT_WORK + "ag.ag_shutdown()\nfor thread in threads:\n    thread.join(30)\n")
+def at_work(device: str) -> str:
+    """Code in whose end three threads compute on a device; a software driver takes long for much."""
+    return f"DEVICE, SIZE = {device!r}, {1500 if device == 'cpu' else 64}\n{AT_WORK}"
+
+
+def test_threads_at_work_hear_of_it(device: str) -> None:
+    """What they read and write stays until they have done it, and nobody launches what is not waited for."""
+    said = run_code(at_work(device) + "ag.ag_shutdown()\nfor thread in threads:\n    thread.join(30)\n")
     assert len(said["ends"]) == 3 and all("closed by ag_shutdown" in end for end in said["ends"])
 
 
-def test_a_process_ends_while_threads_are_at_work() -> None:
-    assert run_code(AT_WORK)["ends"] == []
+def test_a_process_ends_while_threads_are_at_work(device: str) -> None:
+    assert run_code(at_work(device))["ends"] == []
+
+
+@pytest.mark.vulkan
+def test_nobody_launches_what_closing_would_not_wait_for(vulkan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver whose threads still compute as the process ends may take it down."""
+    monkeypatch.setattr(devices, "_backends", {})
+    x = ag.ag_tensor(np.ones((3, 3)), vulkan)
+    backend: Any = backend_of(vulkan)
+    ends: list[str] = []
+
+    def launch() -> None:
+        try:
+            ends.append(str((x + x).numpy()))
+        except ag.DeviceError as error:
+            ends.append(str(error))
+
+    thread = threading.Thread(target=launch)
+
+    def save() -> None:  # after the wait
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive()
+
+    monkeypatch.setattr(backend._kept, "save", save)
+    ag.ag_shutdown()
+    thread.join(30)
+    assert len(ends) == 1 and "closed by ag_shutdown" in ends[0]

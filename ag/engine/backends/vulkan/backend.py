@@ -316,13 +316,14 @@ class VulkanBackend(Backend):
             return examined(self, self._manager, self._kernels.tiles)
 
     def close(self) -> None:
-        try:
-            if not DRIVERS.inherited and not self.recorder.lost:  # there, nothing is left to wait for
-                self.synchronize()
-                self._kept.save()
-        finally:
-            DRIVERS.release(self._index)
-            self.let_go(closed(self.name))
+        with self.lock:  # so that no other thread launches what nobody would wait for
+            try:
+                if not DRIVERS.inherited and not self.recorder.lost:  # there, nothing is left to wait for
+                    self.synchronize()
+                    self._kept.save()
+            finally:
+                DRIVERS.release(self._index)
+                self.let_go(closed(self.name))
 
     def let_go(self, why: str) -> None:
         with self.lock:
