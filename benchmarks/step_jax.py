@@ -17,13 +17,12 @@ import steps
 
 args = steps.arguments("jit")
 
-from common import THREADS  # noqa: E402 - after the thread pools are limited
-
-os.environ["NPROC"] = str(THREADS)  # from which XLA has the size of its pools of threads; no flag of XLA's says it
+threads = int(os.environ["OMP_NUM_THREADS"])  # the limit that all peers have
+os.environ["NPROC"] = str(threads)  # from which XLA has the size of its pools of threads; no flag of XLA's says it
 if hasattr(os, "sched_setaffinity"):
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
-import jax  # noqa: E402
+import jax  # noqa: E402 - after the thread pools are limited
 import jax.numpy as jnp  # noqa: E402
 from curves.workloads import ADAMW, CONVS, HEADS, LAYERS, SGD, D  # noqa: E402
 
